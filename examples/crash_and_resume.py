@@ -1,9 +1,9 @@
-"""The engine is killed while a worker works; the next one finds what was done meanwhile.
+"""The engine is killed while a worker runs a task; the next engine uses the worker's result.
 
-Two stars are photographed on a worker, one after the other.  The process with the engine gets a
-`kill -9` in the middle of the first exposure.  The worker knows nothing of it, ends the exposure,
-and notes the result in the ledger that it shares with the engine.  The next engine takes it from
-there: no plate is exposed twice, though the first engine never heard of it.
+Two stars are photographed on a worker, one after the other. The engine's process receives a `kill
+-9` in the middle of the first exposure. The worker finishes the exposure and stores the result in
+the ledger that it shares with the engine. The next engine reads the result from the ledger, so no
+plate is exposed twice.
 
 Prints::
 
@@ -31,7 +31,7 @@ from wbengine.persistence import backends, base, models
 
 
 def night(stars: list[str], dome: str) -> linear_flow.Flow:
-    """The factory: it must make the same flow each time, with the same names."""
+    """Create the flow. Each call must create the same flow with the same names."""
     return linear_flow.Flow("night").add(
         *(remote_tasks.Expose(star, inject={"star": star, "dome": dome}) for star in stars)
     )
@@ -47,8 +47,10 @@ def first_engine(records: str, url: str, dome: str) -> None:
 
 def second_engine(records: str, url: str) -> None:
     with backends.backend("dir", path=records) as backend:
-        (found,) = base.unfinished_flows(backend)
-        engine = engines.load_from_detail(found, backend=backend, engine="worker-based", url=url)
+        (unfinished,) = base.unfinished_flows(backend)
+        engine = engines.load_from_detail(
+            unfinished, backend=backend, engine="worker-based", url=url
+        )
         engine.run()
         plates = [engine.storage.get(star) for star in ("Vega", "Deneb")]
         print("in the archive:", ", ".join(sorted(plates)))

@@ -1,7 +1,7 @@
-"""The answer is given as soon as it is known, while the flow goes on behind it.
+"""A result is returned as soon as it is available, while the flow continues.
 
-A shop confirms an order when the money is there, and packs afterwards.  The engine runs in a thread
-of its own; a callback on the atom notifier passes the one result on.
+A shop confirms an order when it is paid, and packs it afterwards. The engine runs in a separate
+thread; a callback on the atom notifier returns the single result.
 
 Prints::
 
@@ -34,7 +34,7 @@ class Pack(task.Task):
     default_provides = "parcel"
 
     def execute(self, order: int) -> str:
-        CONFIRMED.wait()  # packing takes long: until the customer knows, at least
+        CONFIRMED.wait()  # represents long work: it lasts at least until the confirmation
         return f"parcel for order {order}"
 
 
@@ -42,19 +42,19 @@ def main() -> None:
     with kinds.chosen(__doc__, (kinds.SERIAL, kinds.THREADS, kinds.WORKERS)) as options:
         flow = linear_flow.Flow("order").add(Pay("pay"), Pack("pack"))
         engine = engines.load(flow, store={"order": 7, "price": 30}, **options)
-        answer: futures.Future[str] = futures.Future()
+        reply: futures.Future[str] = futures.Future()
 
         def paid(state: str, details: dict[str, Any]) -> None:
             if details["task_name"] == "pay":
-                answer.set_result(details["result"])
+                reply.set_result(details["result"])
 
         engine.atom_notifier.register("SUCCESS", paid)
         with futures.ThreadPoolExecutor(1) as background:
             running = background.submit(engine.run)
-            print("confirmed:", answer.result())
+            print("confirmed:", reply.result())
             print("the flow is still at work:", not running.done())
             CONFIRMED.set()
-            running.result()  # raises what the flow failed with
+            running.result()  # raises the exception of a failed flow
     print(f"in the end: {engine.storage.get_flow_state()}, {engine.storage.fetch('parcel')}")
 
 

@@ -1,8 +1,8 @@
-"""`task.Map`: one task for each item of a list that is known only at run time.
+"""`task.Map`: one task for each item of a list whose length is known only at run time.
 
-A flock is counted by fields.  How many fields there are is the result of a task; `Map` is one
-member of the flow, and runs its inner task once for each item, at most two at a time.  Results
-keep the order of the items.  With `on_item_failure="collect"` a failure takes the place of a
+The sheep of a farm are counted field by field. The list of fields is the result of a task. `Map` is
+one member of the flow, and runs its inner task once for each item, at most two at a time. Results
+keep the order of the items. With `on_item_failure="collect"`, a failure takes the place of a
 result.
 
 Prints::
@@ -60,8 +60,8 @@ def main() -> None:
     with kinds.chosen(__doc__) as options:
         values = engines.run(flow, store={"farm": farm}, **options)
     for field, count in zip(values["fields"], values["counts"], strict=True):
-        shown = count.exception_str if isinstance(count, failure.Failure) else count
-        print(f"{field}: {shown}")
+        text = count.exception_str if isinstance(count, failure.Failure) else count
+        print(f"{field}: {text}")
     print(values["total"], "sheep")
 
 

@@ -1,6 +1,6 @@
-"""A graph flow orders its members by what they need; the order of `add` does not count.
+"""A graph flow orders its members by their requirements, independently of the order of `add`.
 
-A pie: the oven heats while the dough is made.  `link` orders two tasks that share no name.
+For a pie, the oven heats while the dough is made. `link` orders two tasks that share no name.
 
 Prints::
 
@@ -64,15 +64,15 @@ def main() -> None:
         engine = engines.load(
             flow, store={"ingredients": ["flour", "butter"], "apples": 3}, **options
         )
-        done: list[str] = []
+        order: list[str] = []
         engine.atom_notifier.register(
-            "SUCCESS", lambda event, details: done.append(details["task_name"])
+            "SUCCESS", lambda event, details: order.append(details["task_name"])
         )
         engine.run()
     values = engine.storage.fetch_all()
     print(f"oven at {values['degrees']} degrees", values["crust"], values["filling"], sep="\n")
     print(values["pie"])
-    laid_first = done.index("lay the table") < done.index("serve")
+    laid_first = order.index("lay the table") < order.index("serve")
     print("the table was laid before the pie was served:", laid_first)
 
 

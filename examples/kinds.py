@@ -1,4 +1,4 @@
-"""What the examples share: `--engine KIND`, and workers of their own where the kind needs some."""
+"""Shared code of the examples: the option `--engine KIND`, and workers."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ ALL = (SERIAL, THREADS, PROCESSES, WORKERS)
 
 @contextlib.contextmanager
 def chosen(about: str | None, kinds: Sequence[str] = ALL) -> Iterator[dict[str, Any]]:
-    """The options for `engines.load` and `engines.run` that the command line asks for.
+    """Yield the options for `engines.load` and `engines.run` that the command line selects.
 
-    The first of `kinds` is the default.  In a `with` block, because a worker-based engine needs a
-    worker: one that runs in a thread of this process, reached through memory, until the block ends.
+    The first of `kinds` is the default. For a worker-based engine, a worker runs in a thread of
+    this process, reached through memory, until the `with` block ends.
     """
-    # Tasks may print in other processes: what is printed must not wait in a buffer.
+    # Tasks may print in other processes: output must not be buffered, to keep its order.
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     os.environ["PYTHONUNBUFFERED"] = "1"
     raw = argparse.RawDescriptionHelpFormatter
@@ -44,16 +44,16 @@ def _worker() -> Iterator[str]:
     from wbengine.engines.worker_based import worker
 
     main = sys.modules["__main__"]
-    # What a program calls `__main__.Hello` is `its.name.Hello` for those who import it.
+    # The class `__main__.Hello` of a program is `its.name.Hello` for modules that import it.
     tasks = [main] if main.__spec__ is None else [main, main.__spec__.name]
-    made = worker.Worker("default", "examples", tasks, url="memory://examples")
-    thread = threading.Thread(target=made.run, kwargs={"display_banner": False})
+    running_worker = worker.Worker("default", "examples", tasks, url="memory://examples")
+    thread = threading.Thread(target=running_worker.run, kwargs={"display_banner": False})
     thread.start()
     try:
-        made.wait()
+        running_worker.wait()
         yield "memory://examples"
     finally:
-        made.stop()
+        running_worker.stop()
         thread.join()
 
 
@@ -61,10 +61,10 @@ def _worker() -> Iterator[str]:
 def worker_processes(
     tasks: str, url: str, count: int = 1
 ) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Workers that serve the topic 'examples' with the tasks of a module, until the block ends.
+    """Start workers with the tasks of a module on the topic 'examples', until the block ends.
 
-    They have a session of their own: Ctrl-C on the terminal is for the engine, which needs them to
-    undo what was done.
+    They run in their own session: Ctrl-C on the terminal reaches only the engine, which needs the
+    workers for the revert.
     """
     root = str(Path(__file__).parents[1])
     command = [sys.executable, "-m", "wbengine.worker", "--quiet", "--log-level", "error"]

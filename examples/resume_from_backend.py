@@ -1,9 +1,8 @@
-"""The process that runs a flow is killed half-way; another one goes on from what was kept.
+"""The process that runs a flow is killed; another one resumes the flow from its records.
 
-A house is moved room by room.  The records are in a folder, and the engine that writes them is in
-a process of its own, which gets a `kill -9` when two rooms are packed.  All that the second engine
-knows is the folder: it finds the flow that did not end, makes it again with the noted factory, and
-does the rest only.
+A house is moved room by room. The records are in a folder. The first engine runs in a separate
+process, which receives a `kill -9` after two rooms. The second engine receives only the folder: it
+finds the unfinished flow, creates it again with the recorded factory, and runs the remaining tasks.
 
 Prints::
 
@@ -39,14 +38,14 @@ class Pack(task.Task):
 
 
 def moving(rooms: list[str]) -> linear_flow.Flow:
-    """The factory: it must make the same flow each time, with the same names."""
+    """Create the flow. Each call must create the same flow with the same names."""
     return linear_flow.Flow("moving").add(*(Pack(room, inject={"room": room}) for room in rooms))
 
 
 def first_half(folder: str, options: dict[str, Any]) -> None:
-    """Run until this process is killed, which no `finally` and no handler will ever notice."""
+    """Run until this process is killed; `finally` blocks and handlers do not run then."""
     with backends.backend("dir", path=folder) as backend:
-        # The factory is noted by name, so it must be found under that name later.
+        # The record contains the factory's name, so the factory must be importable under it later.
         engine = engines.load_from_factory(
             "examples.resume_from_backend.moving", [ROOMS],
             book=models.LogBook("moves"), backend=backend, **options,
@@ -62,18 +61,18 @@ def first_half(folder: str, options: dict[str, Any]) -> None:
 
 def second_half(folder: str, options: dict[str, Any]) -> None:
     with backends.backend("dir", path=folder) as backend:
-        (found,) = base.unfinished_flows(backend)
-        report(found)
+        (unfinished,) = base.unfinished_flows(backend)
+        report(unfinished)
         print("a new engine")
-        engine = engines.load_from_detail(found, backend=backend, **options)
+        engine = engines.load_from_detail(unfinished, backend=backend, **options)
         engine.run()
         with backend.get_connection() as connection:
-            report(connection.get_flow_details(found.uuid))
+            report(connection.get_flow_details(unfinished.uuid))
 
 
-def report(found: models.FlowDetail) -> None:
-    done = sorted(atom.name for atom in found if atom.name in ROOMS and atom.state == "SUCCESS")
-    print(f"{found.name} is {found.state}, with rooms done: {', '.join(done)}")
+def report(record: models.FlowDetail) -> None:
+    packed = sorted(atom.name for atom in record if atom.name in ROOMS and atom.state == "SUCCESS")
+    print(f"{record.name} is {record.state}, with rooms done: {', '.join(packed)}")
 
 
 def main() -> None:

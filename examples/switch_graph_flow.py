@@ -1,8 +1,8 @@
 """Deciders on links choose a branch while the flow runs.
 
-A parcel is weighed.  Each link out of `Weigh` has a decider, which is given the results of the
-linked tasks and says whether its target is to run.  What is behind a target that does not run is
-ignored too.
+A parcel is weighed. Each link from `Weigh` has a decider, which receives the results of the linked
+tasks and decides whether its target runs. If a target does not run, everything after it is ignored
+too.
 
 Prints::
 
@@ -57,9 +57,9 @@ def main() -> None:
             engine.run()
             names = ["courier", "signature", "freight", "loading ramp"]
             states = {name: engine.storage.get_atom_state(name) for name in names}
-            done = ", then a ".join(name for name in names if states[name] == "SUCCESS")
+            path = ", then a ".join(name for name in names if states[name] == "SUCCESS")
             rest = [f"{name}: {states[name]}" for name in names if states[name] != "SUCCESS"]
-            print(f"{weight} kg: {done} ({', '.join(rest)})")
+            print(f"{weight} kg: {path} ({', '.join(rest)})")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What holds for all tests."""
+"""Fixtures and pytest hooks for all tests."""
 
 from __future__ import annotations
 
@@ -34,37 +34,40 @@ from tests.support.servers import (  # noqa: F401  (fixtures)
     shared_folder,
 )
 
-# Here, because tests of other folders import them too.
+# Registered here, because tests of other folders import these modules, too.
 pytest.register_assert_rewrite("tests.contract.flows.case", "tests.contract.flows.trace")
 
-# Speed is not what properties are about; the machine may be busy.
+# Properties do not test speed, and the machine can be busy.
 _ALL: Any = {
     "deadline": None,
     "suppress_health_check": [HealthCheck.too_slow],
     "max_examples": amount(60, 400),
 }
 settings.register_profile("local", **_ALL)
-# A change must not fail because of luck; new examples are found on people's machines.
+# Random examples must not make unrelated changes fail in CI; local runs find new examples.
 settings.register_profile("ci", **_ALL, derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
 
-# A shell that runs a script's command in the background has it ignore Ctrl-C, and with it all that
-# the tests start.
+# A shell ignores SIGINT for commands in the background, and so would all processes of the tests.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
-def ctrl_c_is_left_alone() -> Iterator[None]:
-    """A test that leaves a handler of its own would end the whole run, without a word, when a later
-    one interrupts itself."""
+def check_sigint_handler() -> Iterator[None]:
+    """Check that the test restored the handler of SIGINT.
+
+    With another handler, a later test that interrupts itself would end the whole run silently.
+    """
     yield
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """What is collected, modules and thousands of tests, stays to the end: the garbage collector
-    does not look at it while it grows, nor in any of the tests."""
+    """Disable the garbage collector during the collection, and freeze its result.
+
+    Modules and tests live until the end, so the collector need not scan them.
+    """
     gc.disable()
     try:
         return (yield)
@@ -80,36 +83,36 @@ def pytest_deselected(items: Sequence[pytest.Item]) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """One of several processes tells the first what its tests ran on."""
+    """Send the data of this process of a parallel run to the first process."""
     output = getattr(session.config, "workeroutput", None)
     if output is not None:
-        output["tally"] = tally.told()
+        output["tally"] = tally.export()
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
     output = getattr(node, "workeroutput", None)
-    if output is not None:  # else it died
+    if output is not None:  # otherwise the process crashed
         tally.add(output["tally"])
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for line in tally.lines():
         terminalreporter.write_line(line)
-    if "WBENGINE_TEST_COUNTS" in os.environ:  # tools/test wants to know
+    if "WBENGINE_TEST_COUNTS" in os.environ:  # set by tools/test
         counts = {"ran": _outcomes(terminalreporter), "waiting": tally.waiting_by_folder()}
         Path(os.environ["WBENGINE_TEST_COUNTS"]).write_text(json.dumps(counts), encoding="utf-8")
 
 
 def _outcomes(reporter: pytest.TerminalReporter) -> dict[str, int]:
-    """How many tests passed, and how many did not."""
+    """Return the number of tests with each outcome."""
     outcomes = "passed", "failed", "error", "skipped", "xfailed", "xpassed"
     return {name: len(reporter.stats[name]) for name in outcomes if reporter.stats.get(name)}
 
 
 @pytest.fixture
-def hasty() -> Iterator[None]:
-    """Threads are changed as often as can be."""
+def frequent_thread_switches() -> Iterator[None]:
+    """Switch between threads as often as possible."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield

@@ -1,7 +1,7 @@
-"""A virtual environment for the scripts in this folder, made when it is first needed.
+"""Virtual environment of the scripts in this folder, created on first use.
 
-Standard library only, and readable by Python 3.6: an interpreter that is too old must get as far
-as the message that says so.
+The module uses only the standard library and is valid for Python 3.6, so that an interpreter that
+is too old still prints a clear message.
 """
 
 import fcntl
@@ -16,35 +16,35 @@ ROOT = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 VENV = os.path.join(ROOT, ".venv")
 STAMP = os.path.join(VENV, "wbengine-installed.json")
 OLDEST = (3, 10)
-#: What pip reads: a change of any of these means that it must be asked again.
+#: Files that pip reads. A change of any of them requires a new installation.
 INPUTS = ("pyproject.toml", "setup.cfg", "setup.py", "tools/_requirements.txt")
-#: With all of these extras, what is installed are the releases of that file, checked by hashes
-#: (`tools/supply pin` writes it); with some, what setup.cfg asks for.
+#: If all these extras are installed, the releases are those of `_requirements.txt`, verified by
+#: hashes (`tools/supply pin` writes the file). Otherwise setup.cfg defines them.
 PINNED = {"dev", "docs", "test"}
 
 
 def ensure_streams():
-    """Let standard streams that are closed (`>&-`) lead nowhere: else another file takes the place.
+    """Connect closed standard streams (`>&-`) to the null device, before any file is opened.
 
-    The first thing that a script does.
+    Otherwise the next file that the process opens would replace the stream.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free: this one
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
             os.set_inheritable(number, True)
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
 
 
 def ensure_venv(extras):
-    """Have this checkout and its `extras` installed in `.venv`; return the path of its Python.
+    """Install this checkout and its `extras` in `.venv` and return the path of its Python.
 
-    Costs a few milliseconds when there is nothing to do.  Concurrent runs wait for each other.
-    Ends the process with exit code 1 and one clear message when it cannot be done.
+    A call takes a few milliseconds if nothing has changed. Concurrent calls wait for each other. If
+    the installation fails, the process prints one message and ends with exit code 1.
     """
-    lock = os.open(ROOT, os.O_RDONLY)  # the folder itself: nothing is left behind
+    lock = os.open(ROOT, os.O_RDONLY)  # a lock on the folder leaves no file behind
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -57,9 +57,10 @@ def ensure_venv(extras):
 
 
 def ensure_peer(name, *requirements):
-    """Have what one tool needs in an environment of its own; the path of its Python, or None.
+    """Install the packages of one tool in a separate environment and return the path of its Python.
 
-    Costs nothing when it is there; None, after a line that says why, when it cannot be had.
+    If they are already installed, the call takes no time. If the installation fails, the function
+    prints the reason and returns None.
     """
     requirement = " ".join(requirements)
     place = os.path.join(VENV, "peers", name)
@@ -85,7 +86,7 @@ def ensure_peer(name, *requirements):
 
 
 def say(text):
-    """One line about what is being done, apart from the output of what is run."""
+    """Print a line about the progress, separate from the output of the commands."""
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
 
@@ -102,17 +103,17 @@ def _ensure(extras):
         return python
     if not _works(python):
         _make(python)
-    wanted = sorted(set(extras) | set(installed or ()))
-    target = f".[{','.join(wanted)}]" if wanted else "."
+    all_extras = sorted(set(extras) | set(installed or ()))
+    target = f".[{','.join(all_extras)}]" if all_extras else "."
     say(f"installing {target} into .venv")
-    _pip(python, target, pinned=set(wanted) >= PINNED)
+    _pip(python, target, pinned=set(all_extras) >= PINNED)
     with open(STAMP, "w") as file:
-        json.dump({"digest": _digest(), "extras": wanted}, file)
+        json.dump({"digest": _digest(), "extras": all_extras}, file)
     return python
 
 
 def _read_stamp():
-    """The extras that are installed for the files as they are now, or None."""
+    """Return the extras that are installed for the current state of the files, or None."""
     try:
         with open(STAMP) as file:
             stamp = json.load(file)
@@ -122,7 +123,7 @@ def _read_stamp():
 
 
 def _digest():
-    digest = hashlib.sha256(os.fsencode(ROOT))  # an editable install is bound to its place
+    digest = hashlib.sha256(os.fsencode(ROOT))  # an editable installation depends on its path
     for name in INPUTS:
         path = os.path.join(ROOT, name)
         if os.path.exists(path):
@@ -132,7 +133,7 @@ def _digest():
 
 
 def _works(python):
-    """Whether `python` runs, and is new enough."""
+    """Return whether `python` runs and is not too old."""
     check = f"import sys; sys.exit(sys.version_info < {OLDEST!r})"
     try:
         return subprocess.call([python, "-c", check], stderr=subprocess.DEVNULL) == 0
@@ -147,8 +148,8 @@ def _find_python():
         python = shutil.which(f"python3.{minor}")
         if python and _works(python):
             return python
-    needed, found = ".".join(map(str, OLDEST)), sys.version.split()[0]
-    return fail(f"wbengine needs Python {needed} or newer; this is {found}, PATH has none")
+    needed, current = ".".join(map(str, OLDEST)), sys.version.split()[0]
+    return fail(f"wbengine needs Python {needed} or newer; this is {current}, PATH has none")
 
 
 def _make(python):
@@ -166,7 +167,7 @@ def _pip(python, target, pinned):
         _run([python, "-m", "ensurepip"])
     command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     command.append("--no-input")
-    if os.environ.get("CI"):  # where it is used once: Python compiles what is imported, not all
+    if os.environ.get("CI"):  # an environment is used only once: compile only imported modules
         command.append("--no-compile")
     itself = ["--editable", target]
     if pinned and _install_pinned(command):
@@ -177,10 +178,11 @@ def _pip(python, target, pinned):
 
 
 def _install_pinned(command):
-    """Whether the pinned releases are there now.
+    """Install the pinned releases and return whether that succeeded.
 
-    An index that lacks some of them ends a run of CI; a developer gets what setup.cfg asks for, and
-    a line that says so.  A file of another content than the one that was pinned is never taken.
+    If an index does not have a release, a run in CI ends. For developers, the function prints a
+    line and returns False, so that setup.cfg defines the releases. Files with a different hash are
+    always rejected.
     """
     result = _run([*command, "--require-hashes", "--requirement", INPUTS[-1]])
     if result is None:
@@ -193,7 +195,7 @@ def _install_pinned(command):
 
 
 def _run(command):
-    """Run quietly; None, or what it said when it failed."""
+    """Run a command and return None, or its output if it failed."""
     environment = dict(os.environ, PIP_ROOT_USER_ACTION="ignore", PIP_USER="0")
     process = subprocess.Popen(
         command,
@@ -202,7 +204,7 @@ def _run(command):
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         universal_newlines=True,
-        errors="replace",  # paths, where the locale is none
+        errors="replace",  # paths can contain other encodings
     )
     output = process.communicate()[0]
     return output.strip() if process.returncode else None

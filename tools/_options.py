@@ -1,5 +1,6 @@
-"""Command lines of the scripts in this folder: wrong usage is told in one line, and what is right
-is done by the Python of `.venv`.
+"""Command lines of the scripts in this folder.
+
+Usage errors are reported in one line. Valid commands continue with the Python of `.venv`.
 """
 
 import argparse
@@ -22,23 +23,26 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
 
 
-def tool(name, doc):
-    """The command line of a script, which says `doc` of itself."""
+def parser_of(name, doc):
+    """Return the parser of a script with the description `doc`."""
     form = argparse.RawDescriptionHelpFormatter
-    made = Parser(prog=f"tools/{name}", description=doc, formatter_class=form)
-    made.add_argument("--here", action="store_true", help="use the Python that runs this")
-    return made
+    parser = Parser(prog=f"tools/{name}", description=doc, formatter_class=form)
+    parser.add_argument("--here", action="store_true", help="use the Python that runs this")
+    return parser
 
 
-def enter(options, *extras):
-    """Go on with the Python of `.venv`, in which these extras are, unless that is not wanted."""
+def continue_in_venv(options, *extras):
+    """Continue with the Python of `.venv` that has these extras, unless `--here` is set."""
     if not options.here:
         python = _bootstrap.ensure_venv(extras)
         os.execv(python, [python, sys.argv[0], "--here", *sys.argv[1:]])
 
 
 def in_folder(name, keep, run):
-    """What went wrong in `run(folder)`; the folder is gone if that is 0, and not to `keep`."""
+    """Call `run(folder)` and return its number of problems.
+
+    The folder is deleted if there are no problems and `keep` is not set.
+    """
     folder = pathlib.Path(tempfile.mkdtemp(prefix=f"wbengine-{name}-"))
     problems = 1
     try:
@@ -52,21 +56,21 @@ def in_folder(name, keep, run):
 
 
 def write(path, figures):
-    """Write figures as JSON into a file, if one is named."""
+    """Write figures as JSON to a file, unless `path` is None."""
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(figures, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def whole(text):
-    """A whole number, perhaps 0."""
+def natural(text):
+    """Parse a whole number, which can be 0."""
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
     return int(text)
 
 
 def positive(text):
-    """A whole number above 0."""
+    """Parse a whole number above 0."""
     number = int(text) if text.isdecimal() else 0
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
@@ -74,28 +78,31 @@ def positive(text):
 
 
 def sizes(text):
-    """Whole numbers, rising, with commas between them."""
-    found = [positive(part) for part in text.split(",")]
-    if found != sorted(set(found)):
+    """Parse ascending whole numbers, separated by commas."""
+    numbers = [positive(part) for part in text.split(",")]
+    if numbers != sorted(set(numbers)):
         raise argparse.ArgumentTypeError(f"{text!r}: each must be more than the one before")
-    return found
+    return numbers
 
 
 def some(names):
-    """Some of these names, with commas between them."""
+    """Return a parser for some of these names, separated by commas."""
 
     def read(text):
-        found = list(dict.fromkeys(text.split(",")))
-        for name in found:
+        chosen = list(dict.fromkeys(text.split(",")))
+        for name in chosen:
             if name not in names:
                 raise argparse.ArgumentTypeError(f"{name!r} is not one of {', '.join(names)}")
-        return found
+        return chosen
 
     return read
 
 
 def run(main):
-    """End with the exit code of `main()`; without a traceback when its reader or its user left."""
+    """End the process with the exit code of `main()`.
+
+    If the user interrupts it or the reader of its output ends, no traceback is printed.
+    """
     _bootstrap.ensure_streams()
     try:
         code = main()

@@ -1,6 +1,6 @@
-"""Running a command that might never end, and showing where it hangs.
+"""Commands with a time limit, which show where they hang.
 
-Standard library only.
+The module uses only the standard library.
 """
 
 import os
@@ -10,43 +10,44 @@ import time
 
 import _bootstrap
 
-#: Seconds for each process that is told to show where it is.
-TELLING = 5
+#: Maximum time in seconds for a process to print its stacks.
+STACK_SECONDS = 5
 
 
 def call(command, limit):
-    """The exit code of a command, or 1 when it has not ended after `limit` seconds.
+    """Run a command and return its exit code, or 1 if it does not end within `limit` seconds.
 
-    Then all processes that came of it are listed, with their states; those that can (pytest can)
-    show what their threads do, on the standard error; and all are killed.
+    After the limit, the function lists all processes of the command with their states, lets those
+    that support it (pytest does) print the stacks of their threads to the standard error, and kills
+    all.
     """
     process = subprocess.Popen(command)
     try:
         return process.wait(limit)
     except subprocess.TimeoutExpired:
         _bootstrap.say(f"not over after {limit} s: {' '.join(command)}")
-        family = _family(process.pid)  # by and by they lose their parents
+        family = _descendants(process.pid)  # collected now, because orphans lose their parents
         _show(process, family)
         _kill(family)
         return 1
     except KeyboardInterrupt:
-        process.wait()  # it was interrupted as well
+        process.wait()  # the command received the interrupt too
         raise
     finally:
         end(process)
 
 
 def end(process):
-    """Kill a process that has not ended, and all that came of it."""
+    """Kill a running process and its descendants."""
     if process.poll() is None:
-        _kill(_family(process.pid))
+        _kill(_descendants(process.pid))
         process.wait()
 
 
 def _show(process, family):
     for pid, _, state, words in family:
         _bootstrap.say(f"  {pid} {state} {words}")
-    # pytest, after the processes that it shares its tests with.
+    # The workers of pytest-xdist first, then pytest.
     for pid, parent, _, _ in reversed(family):
         if process.pid in (pid, parent):
             _signal(pid, signal.SIGABRT)
@@ -55,9 +56,9 @@ def _show(process, family):
 
 
 def _await_end(pid):
-    """One after the other, so that each can be read."""
-    late = time.monotonic() + TELLING
-    while time.monotonic() < late and any(state != "Z" for _, _, state, _ in _family(pid)[:1]):
+    """Wait for the process, so that outputs do not overlap."""
+    late = time.monotonic() + STACK_SECONDS
+    while time.monotonic() < late and any(state != "Z" for _, _, state, _ in _descendants(pid)[:1]):
         time.sleep(0.02)
 
 
@@ -66,10 +67,10 @@ def _kill(family):
         _signal(pid, signal.SIGKILL)
 
 
-def _family(first):
-    """A process and all that came of it: (pid, parent, state, command), parents first."""
+def _descendants(first):
+    """Return a process and its descendants: (pid, parent, state, command), parents first."""
     children = {}
-    told = {}
+    rows = {}
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
             with open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as file:
@@ -77,19 +78,19 @@ def _family(first):
             with open(f"/proc/{name}/cmdline", encoding="utf-8", errors="replace") as file:
                 words = file.read().replace("\0", " ").strip()
         except OSError:
-            continue  # it ended meanwhile
+            continue  # the process has ended
         children.setdefault(int(parent), []).append(int(name))
-        told[int(name)] = int(parent), state, words[:200]
-    found, following = [], [first]
+        rows[int(name)] = int(parent), state, words[:200]
+    family, following = [], [first]
     for pid in following:
-        if pid in told:
-            found.append((pid, *told[pid]))
+        if pid in rows:
+            family.append((pid, *rows[pid]))
             following += children.get(pid, [])
-    return found
+    return family
 
 
 def _signal(pid, number):
     try:
         os.kill(pid, number)
     except OSError:
-        pass  # it ended meanwhile
+        pass  # the process has ended

@@ -1,6 +1,7 @@
-"""The databases, brokers and other programs that tests want: where they are, how to get them.
+"""The databases, brokers and other programs of the tests: where they are and how to install them.
 
-Standard library only, and readable by Python 3.6, as what runs before there is a `.venv`.
+The module uses only the standard library and is valid for Python 3.6, because it runs before
+`.venv` exists.
 """
 
 import glob
@@ -8,14 +9,14 @@ import os
 import shutil
 import subprocess
 
-#: What to call them, and the Debian packages to install, the first of which that is known there.
+#: Kind -> display name and Debian packages, of which the first known one is installed.
 SERVERS = {
     "postgresql": ("PostgreSQL", ("postgresql",)),
-    # The core package is the programs alone, without a service.
+    # The core package contains only the programs, without a service.
     "mysql": ("MariaDB", ("mariadb-server-core", "mariadb-server")),
     "redis": ("Redis", ("redis-server",)),
     "rabbitmq": ("RabbitMQ", ("rabbitmq-server",)),
-    # The libraries alone, without a service; they bring a Java along.
+    # Only the libraries, without a service; they depend on a Java.
     "zookeeper": ("ZooKeeper", ("zookeeper",)),
     "etcd": ("etcd", ("etcd-server", "etcd")),
     "browser": ("Chromium", ("chromium",)),
@@ -32,26 +33,26 @@ PROGRAMS = {
     "strace": "strace",
     "graphviz": "dot",
 }
-#: What the Java of ZooKeeper is to run.
-ZOOKEEPER = "/usr/share/java/zookeeper.jar"
-#: Services of the packages are not to start: they are asked for by this name.
-POLICY = "/usr/sbin/policy-rc.d"
+#: Archive that the Java of ZooKeeper runs.
+ZOOKEEPER_JAR = "/usr/share/java/zookeeper.jar"
+#: A program with this path prevents packages from starting their services.
+POLICY_PATH = "/usr/sbin/policy-rc.d"
 
 
 def find(kind):
-    """The program of a server, with its others beside it; None where there is none."""
+    """Return the path of a server's program, or None if a required program is missing."""
     if kind == "postgresql":
-        found = glob.glob("/usr/lib/postgresql/*/bin/postgres")
-        newest = max(found, key=_version) if found else shutil.which("postgres")
+        programs = glob.glob("/usr/lib/postgresql/*/bin/postgres")
+        newest = max(programs, key=_version) if programs else shutil.which("postgres")
         beside = newest and os.path.join(os.path.dirname(newest), "initdb")
         return newest if beside and os.path.exists(beside) else None
     path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
     if kind == "rabbitmq":
         if not (shutil.which("erl") and shutil.which("epmd")):
             return None
-        # Debian's in /usr/sbin changes the user first.
+        # Debian's program in /usr/sbin changes the user first.
         path = os.pathsep.join(["/usr/lib/rabbitmq/bin", path])
-    if kind == "zookeeper" and not os.path.exists(ZOOKEEPER):
+    if kind == "zookeeper" and not os.path.exists(ZOOKEEPER_JAR):
         return None
     return shutil.which(PROGRAMS[kind], path=path)
 
@@ -61,21 +62,21 @@ def _version(path):
 
 
 def missing():
-    """The kinds of servers that are not there."""
+    """Return the kinds of servers that are not installed."""
     return [kind for kind in SERVERS if find(kind) is None]
 
 
 def reason(kinds):
-    """What to tell who wants to run the tests on them."""
+    """Return a message that names the missing programs and how to install them."""
     names = " and ".join(SERVERS[kind][0] for kind in kinds)
     packages = " ".join(SERVERS[kind][1][-1] for kind in kinds)
     return f"{names} not found; on Debian, as root: apt-get install {packages}"
 
 
 def ensure(say):
-    """Install what is missing, as root on a Debian; else say so.  Never ends the process.
+    """Install missing programs as root on Debian, otherwise report them. Never end the process.
 
-    Costs no time when they are there.
+    If nothing is missing, the call takes no time.
     """
     kinds = missing()
     if not kinds:
@@ -91,41 +92,41 @@ def ensure(say):
 
 
 def _install(kinds):
-    """None, or what went wrong."""
+    """Return None, or the error message."""
     environment = dict(os.environ, DEBIAN_FRONTEND="noninteractive", LC_ALL="C")
     quiet = ["apt-get", "-qq", "-o", "DPkg::Lock::Timeout=120"]
     problem = _run([*quiet, "update"], environment)
-    packages = [_known(SERVERS[kind][1], environment) for kind in kinds]
+    packages = [_known_package(SERVERS[kind][1], environment) for kind in kinds]
     ours = _forbid_services()
     try:
         install = [*quiet, "install", "-y", "--no-install-recommends", *packages]
         failed = _run(install, environment)
     finally:
         if ours:
-            os.unlink(POLICY)
+            os.unlink(POLICY_PATH)
     if failed:
         return "\n".join(filter(None, [problem, failed]))
     still = missing()
     return reason(still) if still else None
 
 
-def _known(packages, environment):
+def _known_package(packages, environment):
     for package in packages:
-        told = subprocess.run(
+        result = subprocess.run(
             ["apt-cache", "show", package],
             env=environment,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        if told.returncode == 0:
+        if result.returncode == 0:
             return package
     return packages[-1]
 
 
 def _forbid_services():
-    """Whether it was done: somebody's own policy stays."""
+    """Create the policy and return whether it was created. An existing policy is kept."""
     try:
-        number = os.open(POLICY, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o755)
+        number = os.open(POLICY_PATH, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o755)
     except OSError:
         return False
     with os.fdopen(number, "w") as file:

@@ -1,7 +1,7 @@
-"""What it costs to keep records: our backends and levels of durability, TaskFlow's backends, DBOS.
+"""Benchmark of stores: wbengine's stores and levels of durability, TaskFlow's backends, and DBOS.
 
-The flow that is measured is the same program for us and TaskFlow: the modules have the same names.
-The first half of this module is what a measuring process runs, with nothing but such a package.
+The measured flow is the same program for wbengine and TaskFlow, whose modules have the same names.
+The first half of this module runs in the measuring process, which has only one of these packages.
 """
 
 from __future__ import annotations
@@ -23,51 +23,57 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 LEVELS = ("each", "batch", "end")
-#: `tasks` at once, one after the other; or so many flows, each a chain of three.
+#: Shapes of flows: `tasks` in parallel, `tasks` in sequence, or `tasks` flows with a chain of
+#: three.
 SHAPES = ("wide", "chain", "flows")
 STEPS_OF_A_FLOW = 3
 DBOS = ("dbos>=3.4,<4", "psycopg[binary]>=3.1")
-#: Those that need a server, and what starts one.
+#: Stores that need a server -> the function that starts it.
 SERVERS = {"postgresql": "postgresql", "mysql": "mariadb"}
-#: What is promised: tasks/s of `batch`, and how many times TaskFlow's sqlite `each` is.
-LEAST_BATCH = 3000
-LEAST_TIMES = 5
-LEAST_TIMES_DBOS = {"sqlite": 5, "postgresql": 3}
+#: Targets: tasks/s of `batch`, and multiples of TaskFlow's sqlite and of DBOS for `each`.
+MIN_BATCH_RATE = 3000
+MIN_RATIO = 5
+MIN_RATIO_DBOS = {"sqlite": 5, "postgresql": 3}
 
 
-def measure(what: dict[str, Any]) -> dict[str, float]:
-    """Run tasks that do nothing, in this process, with the package that is named."""
-    package = what["package"]
+def measure(request: dict[str, Any]) -> dict[str, float]:
+    """Run empty tasks in this process with the given package."""
+    package = request["package"]
     if package == "dbos":
-        return _of_dbos(what)
+        return _measure_dbos(request)
     engines = importlib.import_module(f"{package}.engines")
     models = importlib.import_module(f"{package}.persistence.models")
     backends = importlib.import_module(f"{package}.persistence.backends")
-    engines.run(_flow(package, "wide", 1), engine="serial")  # what is only imported when needed
-    with backends.backend(what["conf"]) as backend:
-        if what["shape"] == "flows":
+    # loads modules that are imported on first use
+    engines.run(_flow(package, "wide", 1), engine="serial")
+    with backends.backend(request["conf"]) as backend:
+        if request["shape"] == "flows":
             flow = _flow(package, "chain", STEPS_OF_A_FLOW)
             began = time.perf_counter()
-            for _ in range(what["tasks"]):
-                engines.run(flow, backend=backend, engine="serial", **what["options"])
+            for _ in range(request["tasks"]):
+                engines.run(flow, backend=backend, engine="serial", **request["options"])
             return _figures(began, began)
-        flow = _flow(package, what["shape"], what["tasks"])
+        flow = _flow(package, request["shape"], request["tasks"])
         with contextlib.closing(backend.get_connection()) as connection:
-            if what.get("again"):
-                return _again(engines, connection, backend, flow)
+            if request.get("again"):
+                return _measure_resuming(engines, connection, backend, flow)
         gc.collect()
         began = time.perf_counter()
         engine = engines.load(
-            flow, book=models.LogBook("bench"), backend=backend, engine="serial", **what["options"]
+            flow,
+            book=models.LogBook("bench"),
+            backend=backend,
+            engine="serial",
+            **request["options"],
         )
         engine.compile()
         engine.prepare()
         engine.validate()
         loaded = time.perf_counter()
         engine.run()
-        found = _figures(began, loaded)
+        result = _figures(began, loaded)
         assert engine.storage.get_flow_state() == "SUCCESS"
-    return found
+    return result
 
 
 def _figures(began: float, loaded: float) -> dict[str, float]:
@@ -76,10 +82,10 @@ def _figures(began: float, loaded: float) -> dict[str, float]:
     return {"load": loaded - began, "run": ended - loaded, "all": ended - began, "peak_mb": peak}
 
 
-def _of_dbos(what: dict[str, Any]) -> dict[str, float]:
-    """The same by DBOS: a workflow that calls steps, one after the other."""
+def _measure_dbos(request: dict[str, Any]) -> dict[str, float]:
+    """Measure the same with DBOS: a workflow that calls steps in sequence."""
     dbos = importlib.import_module("dbos").DBOS
-    url = what["conf"]["connection"]
+    url = request["conf"]["connection"]
     dbos(config={"name": "bench", "system_database_url": url, "run_admin_server": False,
                  "log_level": "ERROR"})  # fmt: skip
 
@@ -94,21 +100,21 @@ def _of_dbos(what: dict[str, Any]) -> dict[str, float]:
 
     dbos.launch()
     try:
-        chain(1)  # what is only imported when needed
+        chain(1)  # loads modules that are imported on first use
         gc.collect()
         began = time.perf_counter()
-        if what["shape"] == "flows":
-            for _ in range(what["tasks"]):
+        if request["shape"] == "flows":
+            for _ in range(request["tasks"]):
                 chain(STEPS_OF_A_FLOW)
         else:
-            chain(what["tasks"])
+            chain(request["tasks"])
         return _figures(began, began)
     finally:
         dbos.destroy()
 
 
-def _again(engines: Any, connection: Any, backend: Any, flow: Any) -> dict[str, float]:
-    """What it costs to find the records of a flow that has ended, and to go on from them."""
+def _measure_resuming(engines: Any, connection: Any, backend: Any, flow: Any) -> dict[str, float]:
+    """Measure reading and resuming a flow that has ended."""
     gc.collect()
     began = time.perf_counter()
     ((detail,),) = connection.get_logbooks()
@@ -131,37 +137,37 @@ def _flow(package: str, shape: str, tasks: int) -> Any:
     return patterns.Flow(shape).add(*(Nothing(name=f"task-{n}") for n in range(tasks)))
 
 
-# The process that measures those. ----------------------------------------------------------------
+# -- The process that starts the measuring processes -------------------------------------------
 
 
-def measured(python: str, **what: Any) -> dict[str, float]:
-    """`measure` in a fresh process of the interpreter `python`."""
+def measure_in_process(python: str, **request: Any) -> dict[str, float]:
+    """Call `measure` in a new process of the interpreter `python`."""
     environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
-    told = subprocess.run(
-        [python, __file__, json.dumps(what)],
+    output = subprocess.run(
+        [python, __file__, json.dumps(request)],
         env=environment, stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT,
     ).stdout  # fmt: skip
-    found: dict[str, float] = json.loads(told.splitlines()[-1])
-    return found
+    result: dict[str, float] = json.loads(output.splitlines()[-1])
+    return result
 
 
-def served(kinds: list[str], until: contextlib.ExitStack) -> dict[str, Any]:
-    """The servers that some of `kinds` need, by kind, until then; those that are to be had."""
-    found = {}
+def start_servers(kinds: list[str], until: contextlib.ExitStack) -> dict[str, Any]:
+    """Start the servers that some of `kinds` need and return those that are available, by kind."""
+    started = {}
     for kind in kinds:
         if kind in SERVERS:
             from tests.support import servers
 
             try:
-                found[kind] = until.enter_context(getattr(servers, SERVERS[kind])())
+                started[kind] = until.enter_context(getattr(servers, SERVERS[kind])())
             except servers.ServerMissing as error:
                 print(f"not measured: {error}")
-    return found
+    return started
 
 
 @contextlib.contextmanager
-def kept(kind: str, folder: str | None, servers: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The configuration of a fresh backend of this kind."""
+def new_store(kind: str, folder: str | None, servers: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the configuration of a new store of this kind."""
     with tempfile.TemporaryDirectory(dir=folder, prefix="bench-") as place:
         if kind == "dir":
             yield {"connection": "dir", "path": f"{place}/records"}
@@ -175,54 +181,54 @@ def kept(kind: str, folder: str | None, servers: dict[str, Any]) -> Iterator[dic
 
 
 class Table:
-    """The rows of one comparison, printed as they are measured."""
+    """The rows of a comparison, printed as they are measured."""
 
     def __init__(self, options: Any, servers: dict[str, Any]) -> None:
         self._options = options
         self._servers = servers
         self._tasks = options.tasks[0]
-        #: Tasks/s of load and run, by package, kind and level.
+        #: (package, kind, level) -> tasks/s, including loading.
         self.rates: dict[tuple[str, str, str], float] = {}
-        what = "flows" if options.shape == "flows" else "tasks"
+        unit = "flows" if options.shape == "flows" else "tasks"
         shape = f"of {STEPS_OF_A_FLOW} steps" if options.shape == "flows" else options.shape
         print(
-            f"{self._tasks:,} {what}, {shape}, serial; best of {options.repeat}"
-            f"\n{'':<10}{'store':<12}{'level':<7}{'load s':>9}{'run s':>9}{f'{what}/s':>10}"
+            f"{self._tasks:,} {unit}, {shape}, serial; best of {options.repeat}"
+            f"\n{'':<10}{'store':<12}{'level':<7}{'load s':>9}{'run s':>9}{f'{unit}/s':>10}"
             f"{'TaskFlow x':>12}"
         )
 
     def row(self, package: str, python: str, kind: str, level: str = "") -> None:
-        """Measure one backend: fresh processes on fresh stores, the fastest of them."""
+        """Measure a store with new processes and new stores, and print the fastest run."""
         options, runs = self._options, []
-        # TaskFlow's take half a minute each, and are not what is to be judged.
+        # TaskFlow's runs take half a minute each and are only the reference.
         for _ in range(options.repeat if package == "wbengine" else 1):
-            with kept(kind, options.folder, self._servers) as conf:
+            with new_store(kind, options.folder, self._servers) as conf:
                 runs.append(
-                    measured(
+                    measure_in_process(
                         python, package=package, conf=conf, shape=options.shape, tasks=self._tasks,
                         options={"durability": level} if level else {},
                     )
                 )  # fmt: skip
-        one = min(runs, key=lambda run: run["all"])
-        rate = self.rates[package, kind, level] = self._tasks / one["all"]
+        fastest = min(runs, key=lambda run: run["all"])
+        rate = self.rates[package, kind, level] = self._tasks / fastest["all"]
         base = self.base
         times = "" if base is None else f"{rate / base:>12,.1f}"
         print(
-            f"{package:<10}{kind:<12}{level:<7}{one['load']:>9.3f}{one['run']:>9.3f}{rate:>10,.0f}"
+            f"{package:<10}{kind:<12}{level:<7}{fastest['load']:>9.3f}{fastest['run']:>9.3f}{rate:>10,.0f}"
             f"{times}",
             flush=True,
         )
 
     @property
     def base(self) -> float | None:
-        """What the others are compared with."""
+        """The reference rate, or None."""
         return self.rates.get(("taskflow", "sqlite", ""))
 
 
 def compare(options: Any, peers: Mapping[str, str], servers: dict[str, Any]) -> bool:
-    """Print the table of all stores, and whether they do what is promised.
+    """Print the table of all stores and return whether all targets are met.
 
-    `peers` are the interpreters of other packages, by name.
+    :param peers: name of a package -> its interpreter.
     """
     table = Table(options, servers)
     for kind in ("sqlite", "dir") if "taskflow" in peers and options.shape != "flows" else ():
@@ -235,11 +241,11 @@ def compare(options: Any, peers: Mapping[str, str], servers: dict[str, Any]) -> 
             continue
         for level in LEVELS:
             table.row("wbengine", sys.executable, kind, level)
-    return _judged(table.rates, table.base, options.shape)
+    return _are_targets_met(table.rates, table.base, options.shape)
 
 
 def grow(options: Any, kind: str, servers: dict[str, Any]) -> None:
-    """Print what a run costs on one store as flows grow, and what it costs to resume them."""
+    """Print the costs of running and resuming flows of growing size on one store."""
     print(
         f"{kind}, durability={options.durability}, {options.shape}, serial"
         f"\n{'tasks':>9}{'load+run s':>12}{'us/task':>9}{'peak MB':>9}{'growth':>8}"
@@ -247,13 +253,13 @@ def grow(options: Any, kind: str, servers: dict[str, Any]) -> None:
     )
     before: tuple[int, float] | None = None
     for tasks in options.tasks:
-        given = {"package": "wbengine", "shape": options.shape, "tasks": tasks}
-        given["options"] = {"durability": options.durability}
+        request = {"package": "wbengine", "shape": options.shape, "tasks": tasks}
+        request["options"] = {"durability": options.durability}
         runs = []
         for _ in range(options.repeat):
-            with kept(kind, options.folder, servers) as conf:
-                run = measured(sys.executable, conf=conf, **given)
-                later = measured(sys.executable, conf=conf, again=True, **given)
+            with new_store(kind, options.folder, servers) as conf:
+                run = measure_in_process(sys.executable, conf=conf, **request)
+                later = measure_in_process(sys.executable, conf=conf, again=True, **request)
                 runs.append((run["all"], run["peak_mb"], later))
         took, peak, later = min(runs, key=lambda run: run[0])
         growth = ""
@@ -267,29 +273,35 @@ def grow(options: Any, kind: str, servers: dict[str, Any]) -> None:
         before = (tasks, took)
 
 
-def _judged(
+def _are_targets_met(
     rates: dict[tuple[str, str, str], float], base: float | None, shape: str = "wide"
 ) -> bool:
     good = True
     for kind in ("sqlite", "dir"):
         batch, each = (rates.get(("wbengine", kind, level)) for level in ("batch", "each"))
         if batch is not None and shape != "flows":
-            good &= _say(batch >= LEAST_BATCH, f"{kind}, batch: {batch:,.0f} tasks/s"
-                         f" (at least {LEAST_BATCH:,})")  # fmt: skip
+            good &= _report_target(
+                batch >= MIN_BATCH_RATE,
+                f"{kind}, batch: {batch:,.0f} tasks/s (at least {MIN_BATCH_RATE:,})",
+            )
         if each is not None and base is not None:
-            good &= _say(each >= LEAST_TIMES * base, f"{kind}, each: {each / base:.1f} times"
-                         f" TaskFlow's sqlite (at least {LEAST_TIMES})")  # fmt: skip
-    for kind, times in LEAST_TIMES_DBOS.items():
+            good &= _report_target(
+                each >= MIN_RATIO * base,
+                f"{kind}, each: {each / base:.1f} times TaskFlow's sqlite (at least {MIN_RATIO})",
+            )
+    for kind, times in MIN_RATIO_DBOS.items():
         ours, theirs = rates.get(("wbengine", kind, "each")), rates.get(("dbos", kind, ""))
         if ours is not None and theirs is not None:
-            good &= _say(ours >= times * theirs, f"{kind}, each: {ours / theirs:.1f} times DBOS"
-                         f" (at least {times})")  # fmt: skip
+            good &= _report_target(
+                ours >= times * theirs,
+                f"{kind}, each: {ours / theirs:.1f} times DBOS (at least {times})",
+            )
     if base is None:
         print("not compared with TaskFlow")
     return good
 
 
-def _say(good: bool, text: str) -> bool:
+def _report_target(good: bool, text: str) -> bool:
     print(f"{'passed' if good else 'FAILED'}: {text}")
     return good
 

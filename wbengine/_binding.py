@@ -1,7 +1,7 @@
-"""From the signature of a body to the stored names it needs.
+"""Derive the stored names that a body needs from its signature.
 
-A body (`execute` or `revert`) is called by keyword.  A *binding* says which stored name each of its
-arguments is filled from, which of those names it cannot do without, and which it merely likes.
+A body (`execute` or `revert`) is called with keyword arguments. A binding maps its arguments to
+stored names and contains the required and the optional ones of these names.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ NO_NAMES: Final[frozenset[str]] = frozenset()
 
 
 class Signature(NamedTuple):
-    """What a callable takes by keyword; `takes_any` means it has `**kwargs`.
+    """The keyword parameters of a callable.
 
-    `is_async`: what it returns is a coroutine, which somebody has to await.
+    `takes_any`: it has `**kwargs`. `is_async`: it returns a coroutine.
     """
 
     required: tuple[str, ...]
     optional: tuple[str, ...]
     takes_any: bool
     is_async: bool = False
-    #: All that it names.
+    #: All its named parameters.
     names: frozenset[str] = NO_NAMES
 
     def takes(self, name: str) -> bool:
@@ -38,52 +38,50 @@ class Signature(NamedTuple):
 
 
 class Binding(NamedTuple):
-    """`rebind` maps argument to stored name, in the order of the signature."""
+    """`rebind` maps arguments to stored names, in the order of the signature."""
 
     rebind: dict[str, str]
     requires: frozenset[str]
     optional: frozenset[str]
 
 
-# Of functions, and of those that are bound.
+# Caches for functions, and for bound methods.
 _Known = weakref.WeakKeyDictionary[types.FunctionType, Signature]
 _signatures: Final[tuple[_Known, _Known]] = _Known(), _Known()
 
 
 def signature_of(body: Callable[..., Any]) -> Signature:
-    """The signature of `body`; looked at once per function.
+    """Return the signature of `body`; cached for each function.
 
-    :raises ValueError: it has positional-only parameters, is an asynchronous generator, or cannot
-        be inspected.
+    :raises ValueError: if it has positional-only parameters, is an asynchronous generator, or has
+        no signature.
     """
     bound = isinstance(body, types.MethodType)
     function = body.__func__ if isinstance(body, types.MethodType) else body
     if not isinstance(function, types.FunctionType):
         return _inspect(body)
-    known = _signatures[bound]
-    found = known.get(function)
-    if found is None:
-        found = known[function] = _inspect(body)
-    return found
+    signatures = _signatures[bound]
+    cached_signature = signatures.get(function)
+    if cached_signature is None:
+        cached_signature = signatures[function] = _inspect(body)
+    return cached_signature
 
 
 def _inspect(body: Callable[..., Any]) -> Signature:
     if _is_any(body, inspect.isasyncgenfunction):
         raise ValueError(
             f"{_names.dotted(body)} is an asynchronous generator (an 'async def' with a 'yield'),"
-            " which has no result: return the values, as a list for example"
+            " which has no result; return the values, for example as a list"
         )
     try:
         parameters = inspect.signature(body).parameters.values()
     except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"The signature of {_names.dotted(body)} cannot be read: {error}"
-        ) from None
+        raise ValueError(f"Cannot read the signature of {_names.dotted(body)}: {error}") from None
     strict = [p.name for p in parameters if p.kind is p.POSITIONAL_ONLY]
     if strict:
         raise ValueError(
-            f"{_names.dotted(body)} takes {strict} by position only, but arguments of atoms are"
-            f" passed by name: remove the '/' from its signature"
+            f"{_names.dotted(body)} must accept {strict} by name, because arguments of atoms are"
+            f" passed by name; remove the '/' from its signature"
         )
     named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     return Signature(
@@ -96,7 +94,7 @@ def _inspect(body: Callable[..., Any]) -> Signature:
 
 
 def _is_any(body: Any, test: Callable[[Any], bool]) -> bool:
-    """Does `test` hold for what is really called, behind partials and `__call__`?"""
+    """Apply `test` to the function that is really called, behind partials and `__call__`."""
     while isinstance(body, functools.partial):
         body = body.func
     if test(body):
@@ -105,56 +103,59 @@ def _is_any(body: Any, test: Callable[[Any], bool]) -> bool:
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Would calling `function` give something that has to be awaited or gone through?"""
+    """Return whether calling `function` returns a coroutine or an asynchronous generator."""
     return _is_any(function, inspect.iscoroutinefunction) or _is_any(
         function, inspect.isasyncgenfunction
     )
 
 
 def async_among(**bodies: Signature) -> frozenset[str]:
-    """The names of those that are asynchronous."""
-    found = [name for name in bodies if bodies[name].is_async]
-    return frozenset(found) if found else NO_NAMES
+    """Return the names of the asynchronous ones."""
+    async_names = [name for name in bodies if bodies[name].is_async]
+    return frozenset(async_names) if async_names else NO_NAMES
 
 
 def names_of(names: str | Iterable[str] | None) -> tuple[str, ...]:
-    """`names` as a tuple; a string is one name.
+    """Return `names` as a tuple; a string is a single name.
 
-    :raises TypeError: not an iterable of strings.
+    :raises TypeError: if it is not an iterable of strings.
     """
     if names is None:
         return ()
     if isinstance(names, str):
-        return (names,)
+        names = (names,)
     if not isinstance(names, Iterable):
-        raise TypeError(f"Required and ignored names should be a str or an iterable, not {names!r}")
-    found = tuple(names)
-    check_names("Required and ignored names", found)
-    return found
+        raise TypeError(f"Required and ignored names must be a str or an iterable, got {names!r}")
+    name_tuple = tuple(names)
+    check_names("Required and ignored names", name_tuple)
+    return name_tuple
 
 
 def check_names(what: str, names: Iterable[Any]) -> None:
-    """Refuse names that are no strings.
+    """Check names of values.
 
-    :raises TypeError: naming `what` and the first such name.
+    :raises TypeError: if one of them is not a string; the message contains `what` and the name.
+    :raises ValueError: if one of them is too long.
     """
     for name in names:
         if not isinstance(name, str):
-            raise TypeError(f"{what} should hold names of type str, not {name!r}")
+            raise TypeError(f"{what} must contain names of type str, got {name!r}")
+        _names.check_length(f"{what}: value name", name)
 
 
 def rebind_map(required: Sequence[str], rebind: Rebind) -> Mapping[str, str]:
-    """`rebind` as a dict: a list is laid on `required` by position, what is left maps to itself.
+    """Return `rebind` as a dict.
 
-    :raises TypeError: neither a dict nor a list or tuple.
+    Entries of a list correspond to `required`; further ones map to themselves.
+
+    :raises TypeError: if it is neither a dict nor a list or tuple.
     """
-    if type(rebind) is dict or isinstance(rebind, Mapping):  # the first is asked faster
+    if type(rebind) is dict or isinstance(rebind, Mapping):  # the first test is faster
         check_names("Rebind", rebind.values())
         return rebind
     if not isinstance(rebind, list | tuple):
         raise TypeError(
-            f"Invalid rebind value {rebind!r}: expected a dict, list or tuple,"
-            f" not {type(rebind).__name__}"
+            f"rebind must be a dict, list or tuple, got {type(rebind).__name__}: {rebind!r}"
         )
     check_names("Rebind", rebind)
     mapped = dict(zip(required, rebind, strict=False))
@@ -173,13 +174,12 @@ def bind(
     ignore: Collection[str] = (),
     injected: Collection[str] = (),
 ) -> Binding:
-    """Bind the arguments of one body.
+    """Bind the arguments of a body.
 
-    `infer` takes arguments from the signature, `requires` adds some, `rebind` renames; those in
-    `ignore` are not inferred; stored names in `injected` need no provider.
-
-    :raises ValueError: an argument is asked for that the body does not take, or one that it needs
-        is left out.
+    :param rebind: other stored names of arguments.
+    :param ignore: arguments that are not read from the signature.
+    :param injected: stored names that need no provider.
+    :raises ValueError: if the body does not accept an argument, or a required one is missing.
     """
     required: Sequence[str] = signature.required
     if required and ignore:
@@ -191,7 +191,7 @@ def bind(
         bound.update(rebind_map(required, rebind))
     if not (signature.takes_any or bound.keys() <= signature.names):
         _refuse_extra(atom_name, method, bound, signature)
-    if not infer:  # else all of them are bound
+    if not infer:  # otherwise all of them are bound
         _refuse_missing(atom_name, method, bound, required)
     needed = frozenset(bound.values()) if bound else NO_NAMES
     optional = NO_NAMES
@@ -218,9 +218,10 @@ def _refuse_extra(
     atom_name: str | None, method: str, bound: Iterable[str], signature: Signature
 ) -> NoReturn:
     extra = [name for name in bound if name not in signature.names]
-    known = (*signature.required, *signature.optional)
+    parameter_names = (*signature.required, *signature.optional)
     raise ValueError(
-        f"Extra arguments given to atom {atom_name}: {method}() takes no {_listed(extra, known)}"
+        f"Extra arguments given to atom {atom_name}: {method}() takes no"
+        f" {_listed(extra, parameter_names)}"
     )
 
 
@@ -232,10 +233,10 @@ def _listed(names: Iterable[str], choices: Iterable[str]) -> str:
 def for_revert(
     execute: Signature, revert: Signature, ignore: Collection[str], rebind: Rebind | None
 ) -> Rebind | None:
-    """What of execute's `rebind` the revert takes over when it was given none of its own.
+    """Return the part of execute's `rebind` that revert uses if it has none of its own.
 
-    A list means the positions of revert's own parameters if it fits them, else execute's; what
-    revert does not take is left out.
+    A list refers to the parameters of revert if it is not longer than these, otherwise to those of
+    execute. Arguments that revert does not accept are omitted.
     """
     if not rebind:
         return None

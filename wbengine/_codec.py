@@ -1,22 +1,21 @@
-"""Typed JSON: what goes into a message or a row comes out as the same value of the same type.
+"""Typed JSON: a value in a message or a row is decoded as the same value of the same type.
 
 Plain values (dicts with string keys, lists, strings, numbers, booleans, None) are written as plain
-JSON, so that bodies stay readable and any peer can make them.  What JSON has no word for becomes a
-*tag*: an object with the reserved key `$wbe`:
+JSON, so that bodies stay readable and any peer can produce them. Other values become a *tag*: an
+object with the reserved key `$wbe`:
 
-    (1, 2)              {"$wbe": "tuple", "v": [1, 2]}
-    {1: "a"}            {"$wbe": "dict", "v": [[1, "a"]]}       also a dict that has a key "$wbe"
-    b"ab"               {"$wbe": "bytes", "v": "YWI="}
-    float("nan")        {"$wbe": "float", "v": "nan"}
-    Color.RED           {"$wbe": "enum", "c": "colors.Color", "v": "RED"}      after `allow(Color)`
+    (1, 2)              {"$wbe": "tuple", "v": [1, 2]} {1: "a"}            {"$wbe": "dict", "v":
+    [[1, "a"]]}       also a dict that has a key "$wbe" b"ab"               {"$wbe": "bytes", "v":
+    "YWI="} float("nan")        {"$wbe": "float", "v": "nan"} Color.RED           {"$wbe": "enum",
+    "c": "colors.Color", "v": "RED"}      after `allow(Color)`
 
 Tags exist for tuple, set, frozenset, bytes, complex, Decimal, UUID, datetime, date, time,
 timedelta, `Failure`, strings with lone surrogates, non-finite floats, and allowed enumerations and
-dataclasses.  Everything else is refused when it is packed, with its path; subclasses of builtins
-too (namedtuple, OrderedDict, defaultdict, IntEnum, ...): they would come out as something else;
-and sets and dicts whose keys are so chosen that their hashes collide.
+dataclasses. All other values are rejected with their path. This includes subclasses of builtins
+(namedtuple, OrderedDict, defaultdict, IntEnum, ...), which would lose their type, and sets and
+dicts with too many hash collisions.
 
-Cost: one pass over the value; a value that needs no tag is returned as it is, not copied.
+Cost: one pass over the value. A value that needs no tag is returned unchanged, not copied.
 """
 
 from __future__ import annotations
@@ -36,19 +35,20 @@ from typing import Any, Final, NamedTuple, TypeVar
 from wbengine import _json_text, _names, exceptions
 from wbengine.types import failure as ft
 
-#: The one key that no plain JSON object of ours has.
+#: The reserved key, which no plain JSON object contains.
 TAG: Final = "$wbe"
-#: How many JSON containers may stand inside each other (a tag counts as the objects it is made of).
+#: Maximum nesting of JSON containers (a tag counts as the containers it consists of).
 MAX_DEPTH: Final = 64
-#: So many keys of a dict, or items of a set, may be other than text and bytes, in what goes to or
-#: comes from another process; and so many may have the same hash: only hashes of text and bytes
-#: are salted.  A neighbour who chooses others can make each insertion as slow as all before it.
+#: Limits for dict keys and set items in data that is exchanged with another process: the number of
+#: keys other than text and bytes, and the number of keys with the same hash. Only hashes of text
+#: and bytes are salted; with other keys a malicious peer can make each insertion as slow as all
+#: earlier ones together.
 MAX_KEYS: Final = 100_000
 MAX_ALIKE: Final = 32
-#: Whether a value travels between processes now, so that the number of its keys is bounded.
+#: True while a value is exchanged with another process, which limits its number of keys.
 _travels: Final = contextvars.ContextVar("travels", default=False)
-#: So many characters of a key are in the path of what is refused.
-_LONGEST_STEP: Final = 200
+#: Maximum number of characters of a key in the path of a rejected value.
+_MAX_STEP_LENGTH: Final = 200
 
 _TOO_BIG: Final = 10**_json_text.MAX_DIGITS
 _MICROSECOND: Final = dt.timedelta(microseconds=1)
@@ -58,59 +58,61 @@ _FLOATS: Final = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf"
 _C = TypeVar("_C", bound=type)
 _Parts = dict[str, Any]
 
-#: The classes that were registered, by their dotted names.
+#: The registered classes, by dotted name.
 _allowed: Final[dict[str, type]] = {}
 
 
 def allow(cls: _C) -> _C:
-    """Let members of an Enum, or instances of a dataclass, be packed and unpacked.
+    """Register an Enum or a dataclass, whose members or instances can be encoded then.
 
-    Usable as a decorator.  To be called where the class is defined, so that both ends do.  Fields
-    are restored as they were, without calling `__init__` or `__post_init__`.  Returns `cls`.
+    Usable as a decorator. Call it where the class is defined, so that both ends register it. Fields
+    are restored without a call of `__init__` or `__post_init__`. Returns `cls`.
 
-    :raises TypeError: it is something else; dataclasses that are exceptions, or subclasses of
-        builtins, too, for they are more than their fields.
+    :raises TypeError: if it is another class, or a dataclass that is an exception or a subclass of
+        a builtin, which have state besides their fields.
     """
     is_enum = isinstance(cls, type) and issubclass(cls, enum.Enum)
     is_data = isinstance(cls, type) and dataclasses.is_dataclass(cls)
     if not is_enum and (not is_data or _base(cls) is not None or issubclass(cls, BaseException)):
-        raise TypeError(f"only Enum classes and dataclasses can be allowed, not {cls!r}")
+        raise TypeError(f"allowed class must be an Enum or a dataclass, got {cls!r}")
     _allowed[_names.dotted(cls)] = cls
     return cls
 
 
 def pack(value: Any, where: str = "result") -> Any:
-    """The JSON-able tree of `value`, which must not be changed as long as the tree is used.
+    """Return the JSON tree of `value`. Do not change `value` while the tree is in use.
 
-    :raises NotEncodable: something in it cannot travel; the text begins with its path, from `where`
-        on (`result['a'][3]: socket.socket ...`).
+    :raises NotEncodable: if a part of it cannot be encoded. The message begins with its path,
+        relative to `where` (`result['a'][3]: socket.socket ...`).
     """
     return _enter(value, where, typed=True)
 
 
 def plain(value: Any, where: str = "result") -> Any:
-    """Like `pack`, for peers that know plain JSON only.
+    """Return the JSON tree of `value` for peers that support only plain JSON.
 
-    :raises NotEncodable: also for whatever would need a tag.
+    :raises NotEncodable: as for `pack`, and if a value needs a tag.
     """
     return _enter(value, where, typed=False)
 
 
 def dumps(value: Any, where: str = "result") -> bytes:
-    """`pack` as compact UTF-8 JSON.
+    """Encode a value as compact UTF-8 JSON, with `pack`.
 
     >>> loads(dumps({(1, 2): b"ab"}))
     {(1, 2): b'ab'}
 
-    :raises NotEncodable: as `pack` does.
+    :raises NotEncodable: see `pack`.
     """
     return _json_text.encode(pack(value, where), finite=True)
 
 
 def unpack(tree: Any) -> Any:
-    """The value that `pack` made `tree` of; the tree is not changed, but may be part of the value.
+    """Return the value of a tree that `pack` created.
 
-    :raises InvalidFormat: `pack` does not make such a tree.
+    The tree is not changed, but may become part of the value.
+
+    :raises InvalidFormat: if `pack` cannot have created the tree.
     """
     kind = type(tree)
     if tree is None or kind is int or kind is bool or (kind is str and tree.isascii()):
@@ -119,7 +121,7 @@ def unpack(tree: Any) -> Any:
 
 
 def pack_to_send(value: Any, where: str = "result") -> Any:
-    """`pack`, of what is sent to another process: dicts and sets have a bound."""
+    """Do the same as `pack`, for data to another process: dicts and sets are limited."""
     before = _travels.set(True)
     try:
         return pack(value, where)
@@ -128,7 +130,7 @@ def pack_to_send(value: Any, where: str = "result") -> Any:
 
 
 def unpack_received(tree: Any) -> Any:
-    """`unpack`, of what another process sent: dicts and sets have a bound."""
+    """Do the same as `unpack`, for data from another process: dicts and sets are limited."""
     before = _travels.set(True)
     try:
         return unpack(tree)
@@ -137,18 +139,18 @@ def unpack_received(tree: Any) -> Any:
 
 
 def loads(data: bytes | bytearray | memoryview | str, depth: int = MAX_DEPTH) -> Any:
-    """`unpack` of JSON text.
+    """Decode JSON text, with `unpack`.
 
-    :raises InvalidFormat: as `parse` and `unpack` do.
+    :raises InvalidFormat: see `parse` and `unpack`.
     """
     return _entered(_json_text.parse(data)[0], depth, typed=True)
 
 
 def parse(data: bytes | bytearray | memoryview | str, depth: int = MAX_DEPTH) -> Any:
-    """The tree of JSON text, tags left as they are.
+    """Return the tree of JSON text, without decoding tags.
 
-    :raises InvalidFormat: it is not strict JSON in UTF-8, or holds NaN or infinities (also by
-        overflow), repeated keys, lone surrogates, integers over 4,300 digits, more than `depth`
+    :raises InvalidFormat: if it is not strict JSON in UTF-8, or contains NaN, infinities (also by
+        overflow), repeated keys, lone surrogates, integers over 4,300 digits, or more than `depth`
         levels.
     """
     tree, suspect = _json_text.parse(data)
@@ -159,7 +161,10 @@ def parse(data: bytes | bytearray | memoryview | str, depth: int = MAX_DEPTH) ->
 
 
 class _Unfit(Exception):
-    """What cannot be written, or read; on its way up it collects the path in reverse."""
+    """A value that cannot be encoded or decoded.
+
+    It collects its path, in reverse, as it propagates.
+    """
 
     def __init__(self, reason: str, culprit: Any = None) -> None:
         super().__init__(reason)
@@ -167,7 +172,7 @@ class _Unfit(Exception):
         self._path: list[str] = []
 
     def inside(self, step: str) -> _Unfit:
-        """It is at `step` of what holds it."""
+        """Add a step to the path."""
         self._path.append(step)
         return self
 
@@ -193,7 +198,8 @@ def _entered(tree: Any, depth: int, typed: bool) -> Any:
     raise exceptions.InvalidFormat(message)
 
 
-# Both ways: `left` is how many containers may still open, `typed` whether there are tags. ---------
+# Both directions. `left` is the number of containers that may still be nested, `typed` enables
+# tags.
 
 _Walk = Callable[[Any, int, bool], Any]
 
@@ -255,17 +261,17 @@ def _unpack_dict(tree: dict[Any, Any], left: int, typed: bool = True) -> dict[st
         if type(key) is not str or not (key.isascii() or _json_text.is_text(key)):
             reason = _SURROGATE if type(key) is str else "a key is not a string"
             raise _Unfit(reason).inside(f"[{_short(key)}]")
-    made: dict[str, Any] = _each(tree, tree.items(), _unpack, left, typed)
-    return made
+    unpacked: dict[str, Any] = _each(tree, tree.items(), _unpack, left, typed)
+    return unpacked
 
 
 def _each(value: Any, items: Iterable[tuple[Any, Any]], walk: _Walk, left: int, typed: bool) -> Any:
-    """A list or dict with what `walk` makes of its items; itself if that is the same."""
-    made: Any = None
+    """Return the results of `walk` for the items, or the same object if nothing changes."""
+    changed_copy: Any = None
     key: Any = None
     try:
         for key, item in items:
-            kind = type(item)  # those that stay as they are, without a call
+            kind = type(item)  # avoids a call for values that do not change
             if (
                 (kind is str and item.isascii())
                 or (kind is int and -_TOO_BIG < item < _TOO_BIG)
@@ -276,23 +282,25 @@ def _each(value: Any, items: Iterable[tuple[Any, Any]], walk: _Walk, left: int, 
                 continue
             new = walk(item, left, typed)
             if new is not item:
-                if made is None:
-                    made = value.copy()
-                made[key] = new
+                if changed_copy is None:
+                    changed_copy = value.copy()
+                changed_copy[key] = new
     except _Unfit as unfit:
-        unfit.inside(f"[{repr(key)[:_LONGEST_STEP]}]")
+        unfit.inside(f"[{repr(key)[:_MAX_STEP_LENGTH]}]")
         raise
-    return value if made is None else made
+    return value if changed_copy is None else changed_copy
 
 
-# Tags --------------------------------------------------------------------------------------------
+# Tags. ----------------------------------------------------------------------------------------
 
 
 class _Tag(NamedTuple):
-    """`write` gives the keys beside the tag, `read` takes them; there are no others than `keys`.
+    """An encoder and a decoder of one kind of values.
 
-    The text of a ValueError of `write` is why the value is refused; `read` raises what constructors
-    raise.  `levels`: so many containers it opens at least.
+    `write` returns the keys besides the tag, `read` receives them; no keys except `keys` are
+    allowed. A ValueError of `write` contains the reason for the rejection; `read` may raise the
+    exceptions of constructors. `levels` is the minimum number of containers that the tag consists
+    of.
     """
 
     name: str
@@ -310,7 +318,7 @@ def _pack_tagged(value: Any, left: int, typed: bool) -> Any:
     if tag is None:
         raise _Unfit(_why_not(value), value)
     if not typed:
-        raise _Unfit("is not plain JSON, which is all that the receiver reads", value)
+        raise _Unfit("is not plain JSON, the only format that the receiver reads", value)
     if left < tag.levels:
         raise _too_deep(value)
     try:
@@ -338,7 +346,7 @@ def _unpack_tagged(tree: _Parts, left: int) -> Any:
 
 
 def _part(value: Any, left: int, step: str, *place: Any) -> Any:
-    """Pack what is at a step, which may name a place, of what is packed."""
+    """Encode a part of a value; `step` and `place` describe its position for the path."""
     try:
         return _pack(value, left, True)
     except _Unfit as unfit:
@@ -361,16 +369,16 @@ def _write_tuple(value: tuple[Any, ...], left: int) -> _Parts:
 
 
 def _hashable(keys: Collection[Any]) -> None:
-    """See that a set or dict of these is built in linear time.
+    """Check that a set or dict of these keys is built in linear time.
 
-    :raises ValueError: it might not be.
-    :raises TypeError: one of them has no hash.
+    :raises ValueError: if that is not certain.
+    :raises TypeError: if a key is not hashable.
     """
     if len(keys) > MAX_KEYS and _travels.get():
-        found = sum(type(key) is not str and type(key) is not bytes for key in keys)
-        if found > MAX_KEYS:
+        unsalted_count = sum(type(key) is not str and type(key) is not bytes for key in keys)
+        if unsalted_count > MAX_KEYS:
             raise ValueError(
-                f"has {found:,} keys that are neither text nor bytes, over {MAX_KEYS:,}"
+                f"has {unsalted_count:,} keys that are neither text nor bytes, over {MAX_KEYS:,}"
             )
     if len(keys) > MAX_ALIKE:
         alike = max(collections.Counter(map(hash, keys)).values())
@@ -381,17 +389,17 @@ def _hashable(keys: Collection[Any]) -> None:
 def _write_set(value: Collection[Any], left: int) -> _Parts:
     _hashable(value)
     packed = [_part(item, left, "{...}") for item in value]
-    # In an order that does not depend on the process: equal sets, equal bytes.
+    # The order does not depend on the process: equal sets give equal bytes.
     return {"v": sorted(packed, key=_json_text.text_of)}
 
 
 def _read_set(parts: _Parts, left: int) -> set[Any]:
     items = _items(parts, left)
     _hashable(items)
-    found = set(items)
-    if len(found) != len(items):
+    members = set(items)
+    if len(members) != len(items):
         raise ValueError("an item is repeated")
-    return found
+    return members
 
 
 def _write_pairs(value: dict[Any, Any], left: int) -> _Parts:
@@ -409,17 +417,17 @@ def _read_pairs(parts: _Parts, left: int) -> dict[Any, Any]:
     if any(type(item) is not list or len(item) != 2 for item in items):
         raise ValueError("v is not a list of pairs")
     _hashable([key for key, _ in items])
-    found = {key: item for key, item in items}  # noqa: C416  (the pairs are lists)
-    if len(found) != len(items):
+    pairs = {key: item for key, item in items}  # noqa: C416  (the pairs are lists)
+    if len(pairs) != len(items):
         raise ValueError("a key is repeated")
-    return found
+    return pairs
 
 
 def _write_failure(value: ft.Failure, left: int) -> _Parts:
     try:
         return {"v": _pack(value.to_json(), left, True)}
     except _Unfit:
-        # The arguments of the exception may nest deeper than what is left of the depth.
+        # The arguments of the exception may be nested too deeply.
         return {"v": _pack(value.to_json(include_args=False), left, True)}
 
 
@@ -433,7 +441,7 @@ def _write_enum(value: enum.Enum, left: int) -> _Parts:
     cls = type(value)
     if value.name in cls.__members__:
         return {"c": _names.dotted(cls), "v": value.name}
-    # A combination of flags has no name of its own.
+    # A combination of flags has no name.
     return {"c": _names.dotted(cls), "n": _pack(value.value, left, True)}
 
 
@@ -449,8 +457,8 @@ def _write_data(value: Any, left: int) -> _Parts:
     missing = [name for name in names if not hasattr(value, name)]
     extra = [name for name in getattr(value, "__dict__", ()) if name not in names]
     if missing or extra:
-        what = "lacks its field" if missing else "has, besides its fields, an attribute"
-        raise ValueError(f"{what} {(missing or extra)[0]!r}")
+        problem = "lacks its field" if missing else "has, besides its fields, an attribute"
+        raise ValueError(f"{problem} {(missing or extra)[0]!r}")
     packed = {name: _part(getattr(value, name), left, f".{name}") for name in names}
     return {"c": _names.dotted(type(value)), "v": packed}
 
@@ -463,19 +471,21 @@ def _read_data(parts: _Parts, left: int) -> Any:
         raise ValueError(f"the fields of {parts['c']} are {', '.join(sorted(names))}")
     if left <= 0:
         raise _Unfit("nested too deeply")
-    made = object.__new__(cls)
+    instance = object.__new__(cls)
     for name, value in _unpack_dict(values, left - 1).items():
-        object.__setattr__(made, name, value)
-    return made
+        object.__setattr__(instance, name, value)
+    return instance
 
 
 def _class(parts: _Parts, is_enum: bool) -> Any:
     name = parts["c"]
     cls = _allowed.get(name) if isinstance(name, str) else None
     if cls is None:
-        raise ValueError(f"class {name!r} is not allowed here: see wbengine.types.codec.allow")
+        raise ValueError(
+            f"class {name!r} is not allowed on this host; see wbengine.types.codec.allow"
+        )
     if issubclass(cls, enum.Enum) is not is_enum:
-        raise ValueError(f"class {name!r} is of another kind")
+        raise ValueError(f"class {name!r} has another kind")
     return cls
 
 
@@ -489,14 +499,15 @@ def _write_moment(value: dt.datetime | dt.time, left: int) -> _Parts:
             raise ValueError("cannot be encoded: its time zone has no key")
         parts["zone"] = zone.key
     elif type(zone) is dt.timezone:
-        # The offset of a fixed zone; its name, if it was given one, is the second argument.
+        # The offset of a fixed zone, and its name if it has one.
         offset, *name = zone.__getinitargs__()  # type: ignore[attr-defined]
         if name:
             (parts["name"],) = name
         if isinstance(value, dt.datetime):
             parts["v"] = value.isoformat()
         else:
-            # A time's own text has the offset too, but only a datetime's is exact in all versions.
+            # The text of a time also contains the offset, but only that of a datetime is exact in
+            # all Python versions.
             parts["offset"] = offset // _MICROSECOND
     elif zone is not None:
         raise ValueError(f"cannot be encoded: its tzinfo is a {type(zone).__qualname__}")
@@ -537,7 +548,6 @@ def _bytes_of(text: str) -> bytes:
 
 
 def _leaf(name: str, write: Callable[[Any], Any], read: Callable[[str], Any]) -> _Tag:
-    """A tag of a value without parts, as one text."""
     return _Tag(
         name, lambda value, left: {"v": write(value)}, lambda parts, left: read(_text(parts))
     )
@@ -548,7 +558,7 @@ def _base64(data: bytes) -> str:
 
 
 _CLASS: Final = frozenset({"c", "v"})
-_MOMENT: Final = frozenset({"v", "zone", "name", "offset", "fold"})
+_DATETIME_KEYS: Final = frozenset({"v", "zone", "name", "offset", "fold"})
 
 _BY_CLASS: Final[dict[type, _Tag]] = {
     tuple: _Tag("tuple", _write_tuple, lambda parts, left: tuple(_items(parts, left)), levels=2),
@@ -568,8 +578,8 @@ _BY_CLASS: Final[dict[type, _Tag]] = {
     complex: _leaf("complex", repr, complex),
     decimal.Decimal: _leaf("decimal", str, decimal.Decimal),
     uuid.UUID: _leaf("uuid", str, uuid.UUID),
-    dt.datetime: _Tag("datetime", _write_moment, _read_moment(dt.datetime), _MOMENT),
-    dt.time: _Tag("time", _write_moment, _read_moment(dt.time), _MOMENT),
+    dt.datetime: _Tag("datetime", _write_moment, _read_moment(dt.datetime), _DATETIME_KEYS),
+    dt.time: _Tag("time", _write_moment, _read_moment(dt.time), _DATETIME_KEYS),
     dt.date: _leaf("date", str, dt.date.fromisoformat),
     dt.timedelta: _Tag(
         "timedelta",
@@ -583,7 +593,7 @@ _BY_NAME: Final[dict[str, _Tag]] = {
     "data": _Tag("data", _write_data, _read_data, _CLASS, levels=2),
 }
 
-#: Most specific first: what a subclass of two of them would be converted to.
+#: Builtins, most specific first: the suggested type for a subclass of two of them.
 _BUILTINS: Final[tuple[type, ...]] = (
     *(bool, int, float, complex, str, bytes, bytearray, dict, list, tuple, set, frozenset),
     *(dt.datetime, dt.date, dt.time, dt.timedelta, decimal.Decimal, uuid.UUID),
@@ -591,7 +601,6 @@ _BUILTINS: Final[tuple[type, ...]] = (
 
 
 def _base(cls: type) -> type | None:
-    """The builtin that `cls` is a subclass of, if any."""
     return next((base for base in _BUILTINS if issubclass(cls, base)), None)
 
 
@@ -602,12 +611,12 @@ def _why_not(value: Any) -> str:
         return "cannot be encoded; send Failure.from_exception(error)"
     if isinstance(value, enum.Enum) or (dataclasses.is_dataclass(cls) and base is None):
         how = f"wbengine.types.codec.allow({cls.__name__})"
-        return f"cannot be encoded unless its class is allowed where it is defined: {how}"
+        return f"cannot be encoded; allow its class where it is defined: {how}"
     if base is tuple and hasattr(value, "_asdict"):
         return "cannot be encoded: it would lose its type; send tuple(value) or value._asdict()"
     if base is not None:
         return f"cannot be encoded: it would lose its type; send {base.__name__}(value)"
-    return "cannot be encoded; send what the other side needs to make one"
+    return "cannot be encoded; send the values from which the receiver can create one"
 
 
 def _too_deep(value: Any) -> _Unfit:

@@ -1,8 +1,8 @@
-"""JSON text: written and read by the fastest that makes of it what Python's own does.
+"""Reading and writing of JSON text with the results of Python's `json`, by the fastest library.
 
-orjson does, if it is there, wherever that can be told at once: what it wrote without a `null` has
-no number left out, and what it reads and writes again as it was has nothing rounded or repeated.
-All else is done by Python's own.
+orjson is used if it is installed and its result is certain to be equal: its output has no `null`
+(its replacement for NaN and infinities), and its input is identical when written again (no rounded
+numbers, no repeated keys). Otherwise `json` is used.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ try:
 except ImportError:
     orjson = None  # type: ignore[assignment]
 
-#: Longest integer, in decimal digits: what Python itself reads by default.
+#: Maximum number of decimal digits of an integer: Python's default limit.
 MAX_DIGITS: Final = 4300
 
 _CONTAINERS: Final = (dict, list)
 
-#: Texts below so many bytes are copied into as much memory as they need.
+#: Maximum size in bytes of output that is copied into a smaller object.
 _ROOM: Final = 2048
 
 
 def writer(allow_nan: bool) -> Callable[[Any], str]:
-    """What writes trees as compact JSON text, which may hold lone surrogates where they do."""
+    """Return a function that writes trees as compact JSON text. Lone surrogates are kept."""
     return json.JSONEncoder(
         ensure_ascii=False, check_circular=False, allow_nan=allow_nan, separators=(",", ":")
     ).encode
@@ -44,29 +44,32 @@ _sorted_text: Final = json.JSONEncoder(
 
 
 def encode(tree: Any, errors: str = "strict", *, finite: bool = False) -> bytes:
-    """Compact UTF-8 JSON of a tree of dicts, lists, strings, numbers, booleans and None.
+    """Return a tree of dicts, lists, strings, numbers, booleans and None as compact UTF-8 JSON.
 
-    `errors`: what becomes of lone surrogates.  `finite`: it holds no NaN and no infinities, as what
-    `_codec.pack` makes; that takes a while to find out of a long text.
-
-    :raises ValueError, TypeError, RecursionError: it cannot be written.
+    :param errors: the handling of lone surrogates, as for `str.encode`.
+    :param finite: the tree contains no NaN or infinity, as results of `_codec.pack`. This saves an
+        expensive check of long texts.
+    :raises ValueError, TypeError, RecursionError: if the tree cannot be written.
     """
     if orjson is not None:
         try:
             data = orjson.dumps(tree, None, _OPTIONS)
-            # Of what is no number it makes null.
+            # orjson writes NaN and infinities as null
             if finite or b"null" not in data or orjson.loads(data) == tree:
-                # What orjson gives is never less than 4 KB of memory, and requests are kept.
+                # results of orjson occupy at least 4 KB of memory, and requests are kept
                 return b"%b" % data if len(data) < _ROOM else data
         except (TypeError, ValueError):
-            pass  # long integers, lone surrogates, keys that are no strings, or what is no tree
+            pass  # long integers, lone surrogates, keys other than strings, or unsupported types
     return text_of(tree).encode("utf-8", errors)
 
 
 def canonical(tree: Any) -> bytes:
-    """As `encode`, the same for the same values, whatever the order of keys; it is not read again.
+    """Return compact JSON that is equal for equal values, whatever the order of keys.
 
-    :raises ValueError, TypeError, RecursionError: it cannot be written, such as an infinity.
+    The text is signed, not parsed.
+
+    :raises ValueError, TypeError, RecursionError: if the tree cannot be written, such as an
+        infinity.
     """
     if orjson is not None and _is_written_alike((tree,)):
         try:
@@ -77,10 +80,10 @@ def canonical(tree: Any) -> bytes:
 
 
 def _is_written_alike(values: Iterable[Any]) -> bool:
-    """Whether orjson writes the numbers in trees as Python does: those without an exponent."""
+    """Return True if orjson writes these numbers as Python does: those without an exponent."""
     for value in values:
         kind = type(value)
-        if kind is str or kind is int:  # nearly all
+        if kind is str or kind is int:
             continue
         if kind is float:
             if not (1e-4 <= abs(value) < 1e16 or value == 0.0):
@@ -94,9 +97,9 @@ def _is_written_alike(values: Iterable[Any]) -> bool:
 
 
 def decode(data: bytes) -> Any:
-    """The tree of JSON that is as orjson writes it, and as nothing else could be read.
+    """Read JSON that orjson would write identically, so that no other reading is possible.
 
-    :raises ValueError, TypeError: it is not so, or orjson is not there.
+    :raises ValueError, TypeError: if it would differ, or orjson is not installed.
     """
     if orjson is None:
         raise ValueError("orjson is not there")
@@ -107,10 +110,10 @@ def decode(data: bytes) -> Any:
 
 
 def parse(data: bytes | bytearray | memoryview | str) -> tuple[Any, bool]:
-    """The tree, and whether lone surrogates may be in it.
+    """Return the tree, and whether it may contain lone surrogates.
 
-    :raises InvalidFormat: it is not strict JSON in UTF-8, or holds NaN or infinities (also by
-        overflow), repeated keys, or integers over 4,300 digits.
+    :raises InvalidFormat: if the text is not strict JSON in UTF-8, or contains NaN, infinities
+        (also by overflow), repeated keys, or integers over 4,300 digits.
     """
     if orjson is not None and type(data) is bytes:
         try:
@@ -122,7 +125,8 @@ def parse(data: bytes | bytearray | memoryview | str) -> tuple[Any, bool]:
     except UnicodeDecodeError as error:
         raise exceptions.InvalidFormat(f"not UTF-8: {error}") from None
     escaped = "\\" in text and ("\\ud" in text or "\\uD" in text)
-    # Python's own limit is faster than ours, where it is there and not changed.
+    # Python's own limit on digits, if it exists and has its default value, is faster than
+    # `_careful_reader`.
     reader = _reader if _max_digits() == MAX_DIGITS else _careful_reader
     try:
         tree = reader.decode(text)
@@ -132,7 +136,7 @@ def parse(data: bytes | bytearray | memoryview | str) -> tuple[Any, bool]:
 
 
 def is_text(value: str) -> bool:
-    """Whether UTF-8 can have it: there are no lone surrogates in it."""
+    """Return True if UTF-8 can encode the string: it contains no lone surrogates."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -141,24 +145,24 @@ def is_text(value: str) -> bool:
 
 
 def opens_more(data: bytes, most: int) -> bool:
-    """Whether JSON text may open more than so many containers."""
-    found = 0
-    for mark in (b"{", b"["):  # counting looks at each byte, finding does not
+    """Return True if JSON text may contain more than `most` containers."""
+    opening_count = 0
+    for mark in (b"{", b"["):  # `find` is faster than a count of all bytes
         place = data.find(mark)
-        while place >= 0 and found <= most:
-            found += 1
+        while place >= 0 and opening_count <= most:
+            opening_count += 1
             place = data.find(mark, place + 1)
-    return found > most
+    return opening_count > most
 
 
 def is_deeper(tree: Any, depth: int) -> bool:
-    """Whether more than `depth` containers stand inside each other."""
+    """Return True if containers are nested deeper than `depth`."""
     level = [tree] if type(tree) in _CONTAINERS else []
     for _ in range(depth):
         if not level:
             return False
         items = itertools.chain.from_iterable(
-            one.values() if type(one) is dict else one for one in level
+            container.values() if type(container) is dict else container for container in level
         )
         level = [item for item in items if type(item) in _CONTAINERS]
     return bool(level)
@@ -178,8 +182,9 @@ def _read_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def read_float(text: str) -> float:
-    """
-    :raises ValueError: it overflows.
+    """Read a number.
+
+    :raises ValueError: if it overflows.
     """
     value = float(text)
     if value - value != 0.0:

@@ -1,4 +1,4 @@
-"""Public names of a package that are imported when somebody first asks for them."""
+"""Public names of packages that are imported on first use."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-__all__ = ["names"]
+__all__ = ["lazy_attributes"]
 
 
-def names(
+def lazy_attributes(
     package: str, places: Mapping[str, str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` of a package whose public names are in other modules.
+    """Return `__getattr__` and `__dir__` for a package whose public names are in other modules.
 
-    :param places: each name, and the module that it is in.
+    :param places: name -> the module that contains it.
     """
 
     def found(name: str) -> Any:

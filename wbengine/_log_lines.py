@@ -1,4 +1,4 @@
-"""The log of a command, for whoever reads it on a terminal or in a file."""
+"""The log format of commands, for terminals and files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ else:
 
 __all__ = ["CHOICES", "Lines", "install", "is_installed", "wants_colour", "write"]
 
-#: When lines are coloured.
+#: When to use colours.
 AUTO: Final = "auto"
 ALWAYS: Final = "always"
 NEVER: Final = "never"
@@ -26,7 +26,7 @@ CHOICES: Final = (AUTO, ALWAYS, NEVER)
 _FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 _RESET: Final = "\x1b[0m"
-#: From which level on, highest first.
+#: Minimum level -> colour, highest level first.
 _COLOURS: Final = (
     (logging.ERROR, "\x1b[31m"),
     (logging.WARNING, "\x1b[33m"),
@@ -36,10 +36,10 @@ _COLOURS: Final = (
 
 
 def wants_colour(choice: str, stream: Any, environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether what is written to `stream` is to be coloured.
+    """Return True if the output to `stream` must be coloured.
 
-    With 'auto' on a terminal only; `NO_COLOR` in the environment forbids it, `FORCE_COLOR` has it
-    elsewhere too (what is empty is not there; the first of both wins).
+    With 'auto', only terminals are coloured. A non-empty `NO_COLOR` in the environment disables
+    colours, otherwise a non-empty `FORCE_COLOR` enables them.
     """
     if choice != AUTO:
         return choice == ALWAYS
@@ -49,30 +49,40 @@ def wants_colour(choice: str, stream: Any, environment: Mapping[str, str] = os.e
         return True
     try:
         terminal = bool(stream.isatty())
-    except (AttributeError, ValueError, OSError):  # closed, or nothing of the kind
+    except (AttributeError, ValueError, OSError):  # closed, or not a file
         return False
     return terminal and environment.get("TERM") != "dumb"
 
 
 class Lines(logging.Formatter):
-    """One line for each record, each in the colour of its level.
+    """A formatter that writes each record as one line in the colour of its level.
 
-    What else belongs to a record, such as a traceback, is indented below it: no text of others can
-    look like a record.  Control characters are escaped, and `mask` takes secrets out.
+    Further lines of a record, such as a traceback, are indented, so that no text can imitate a
+    record. Control characters are escaped, and `mask` removes secrets.
     """
 
-    def __init__(self, colour: bool = False, mask: Callable[[str], str] = str) -> None:
+    def __init__(
+        self, colour: bool = False, mask: Callable[[str], str] = str, all_frames: bool = False
+    ) -> None:
         super().__init__(_FORMAT)
         self._colour = colour
         self._mask = mask
+        self._all_frames = all_frames
         self._second = 0, ""
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
         return self._time(record.created, record.msecs)
 
+    def formatException(self, ei: Any) -> str:
+        if self._all_frames or ei[1] is None:
+            return super().formatException(ei)
+        from wbengine import _user_frames
+
+        return _user_frames.traceback_text(ei[1]).rstrip("\n")
+
     def _time(self, created: float, msecs: float) -> str:
         second, text = self._second
-        if second != int(created):  # many lines are of the same one
+        if second != int(created):  # many records share a second
             second = int(created)
             text = time.strftime("%Y-%m-%d %H:%M:%S", self.converter(second))
             self._second = second, text
@@ -82,17 +92,15 @@ class Lines(logging.Formatter):
         return self._coloured(record.levelno, _shown(self._mask(super().format(record))))
 
     def line(self, level: int, name: str, created: float, text: str) -> str:
-        """What `format` makes of a record of such a level, logger, moment, and message, in which
-        are no secrets.
-        """
+        """Return the text that `format` returns for such a record. It must not contain secrets."""
         moment = self._time(created, created % 1 * 1000)
-        told = f"{moment} {logging.getLevelName(level)} {name}: {text}"
-        return self._coloured(level, _shown(told))
+        line = f"{moment} {logging.getLevelName(level)} {name}: {text}"
+        return self._coloured(level, _shown(line))
 
-    def _coloured(self, found: int, text: str) -> str:
+    def _coloured(self, level: int, text: str) -> str:
         if not self._colour:
             return text
-        colour = next(code for level, code in _COLOURS if found >= level)
+        colour = next(code for threshold, code in _COLOURS if level >= threshold)
         return f"{colour}{text}{_RESET}" if colour else text
 
 
@@ -107,7 +115,7 @@ class _Handler(_StreamHandler):
         self.lines = lines
 
     def write(self, text: str) -> None:
-        """Never raises."""
+        """Write to the stream. Never raises an exception."""
         self.acquire()
         try:
             self.stream.write(text)
@@ -122,24 +130,29 @@ _installed: _Handler | None = None
 
 
 def is_installed() -> bool:
-    """Whether this is the process of a command, whose log `install` has written."""
+    """Return True if `install` has configured the log of this process."""
     return _installed is not None
 
 
 def write(
-    log: logging.Logger, level: int, message: str, told: Sequence[tuple[float, tuple[object, ...]]]
+    log: logging.Logger,
+    level: int,
+    message: str,
+    entries: Sequence[tuple[float, tuple[object, ...]]],
 ) -> None:
-    """Tell `log` the message with different arguments, each at its moment in unix seconds.
+    """Log the message several times with different arguments, each at its Unix time in seconds.
 
-    Where `install` has all of it written, and nobody else hears of it, that is one write, and no
-    records are made: it costs a fraction, and who writes lets other threads go first, besides.
-    There must be no secrets in it.
+    If the handler of `install` is the only one, this is a single write without log records. That is
+    much cheaper, and fewer writes also mean fewer switches to other threads. The arguments must not
+    contain secrets.
     """
     if (handler := _installed) is not None and _alone(log, handler):
         line, end, name = handler.lines.line, handler.terminator, log.name
-        handler.write("".join([line(level, name, at, message % args) + end for at, args in told]))
+        handler.write(
+            "".join([line(level, name, at, message % args) + end for at, args in entries])
+        )
         return
-    for moment, args in told:
+    for moment, args in entries:
         record = log.makeRecord(log.name, level, __file__, 0, message, args, None)
         record.created, record.msecs = moment, moment % 1 * 1000
         log.handle(record)
@@ -148,26 +161,33 @@ def write(
 def _alone(log: logging.Logger, handler: _Handler) -> bool:
     if log.filters or handler.filters or handler.level:
         return False
-    found: logging.Logger | None = log
-    while found is not None and found.parent is not None:
-        if not found.propagate or any(type(h) is not logging.NullHandler for h in found.handlers):
+    logger: logging.Logger | None = log
+    while logger is not None and logger.parent is not None:
+        if not logger.propagate or any(type(h) is not logging.NullHandler for h in logger.handlers):
             return False
-        found = found.parent
+        logger = logger.parent
     plain = logging.getLogRecordFactory() is logging.LogRecord
-    return plain and found is not None and found.handlers == [handler]
+    return plain and logger is not None and logger.handlers == [handler]
 
 
-def install(level: str, choice: str, stream: Any, mask: Callable[[str], str] = str) -> None:
-    """Write what is logged, from this level on, to `stream`; unless somebody did that already.
+def install(
+    level: str,
+    choice: str,
+    stream: Any,
+    mask: Callable[[str], str] = str,
+    all_frames: bool = False,
+) -> None:
+    """Write the log to `stream`, from this level on, unless the root logger has a handler.
 
-    `mask` takes secrets out of a text.
+    :param mask: removes secrets from a text.
+    :param all_frames: show all frames of failures, not only those of the user's code.
     """
     global _installed
     root = logging.getLogger()
     if root.handlers:
         return
-    _installed = _Handler(stream, Lines(wants_colour(choice, stream), mask))
+    _installed = _Handler(stream, Lines(wants_colour(choice, stream), mask, all_frames))
     root.addHandler(_installed)
     root.setLevel(level.upper())
-    # Found out for each line otherwise, and shown in none.
+    # Otherwise determined for each record, but never shown.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False

@@ -1,4 +1,4 @@
-"""Lines of the log of which anybody can cause any number."""
+"""Rate-limited warnings for events that other processes can cause in any number."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ import time
 from collections import Counter
 from typing import Final
 
-#: Seconds in which one reason is told once.
-PERIOD: Final = 60.0
+#: Minimum interval in seconds between two warnings with the same reason.
+PERIOD_SECONDS: Final = 60.0
 
 
 class RareWarnings:
-    """Warnings of one kind: each reason is told once a minute, with how many there were.
+    """Warnings of one kind, at most one a minute for each reason, with the number of occurrences.
 
-    Reasons are few: what others send is in the text, not in them.  Any thread.
+    Reasons must come from a small fixed set: values from messages belong into the text.
+    Thread-safe.
     """
 
     def __init__(self, log: logging.Logger) -> None:
@@ -22,10 +23,13 @@ class RareWarnings:
         self._counts: Counter[str] = Counter()
         self._due: dict[str, float] = {}
 
-    def tell(self, reason: str, text: str, *args: object) -> None:
-        """`text` and `args` as for a logger."""
+    def warn(self, reason: str, text: str, *args: object) -> None:
+        """Count the reason, and log a warning unless it was logged recently.
+
+        :param text: the format string for the logger, with `args`.
+        """
         self._counts[reason] += 1
         now = time.monotonic()
         if now >= self._due.get(reason, now):
-            self._due[reason] = now + PERIOD
+            self._due[reason] = now + PERIOD_SECONDS
             self._log.warning(text + " (%d of those so far)", *args, self._counts[reason])

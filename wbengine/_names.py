@@ -1,26 +1,38 @@
-"""Names: of Python objects, near misses, and labels that reach brokers and file systems."""
+"""Names: of Python objects, similar names, and labels for brokers and file systems."""
 
 from __future__ import annotations
 
 import difflib
 import functools
-import importlib
+import importlib.machinery
+import importlib.util
+import os
+import pkgutil
 import re
+import sys
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final
 
-#: What an exchange, topic or queue may be called: safe as a file name and in every broker.
-_LABEL: Final = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9_.-]{1,120}")
+#: Maximum length of names that users choose. TaskFlow's columns have this length. The keys of
+#: wbengine's tables have it too, because an index of MySQL needs four bytes for each character.
+MAX_NAME_LENGTH: Final = 255
+_MAX_LABEL_LENGTH: Final = 120
+_MAX_SHOWN_CHARS: Final = 40
 
-#: Whether a string may name an exchange, topic, queue, holder or request: truthy if it may.
+#: Valid names of exchanges, topics and queues: safe as file names and for all brokers.
+_LABEL: Final = re.compile(rf"(?!\.{{1,2}}\Z)[A-Za-z0-9_.-]{{1,{_MAX_LABEL_LENGTH}}}")
+
+#: Match a name of an exchange, topic, queue, owner or request.
 is_label: Final = _LABEL.fullmatch
-#: The same, for a JSON Schema.
+#: Pattern of such a name for JSON Schemas.
 LABEL_PATTERN: Final = rf"^{_LABEL.pattern}\Z"
-_PATTERN: Final = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9_.*-]{1,120}")
+_PATTERN: Final = re.compile(rf"(?!\.{{1,2}}\Z)[A-Za-z0-9_.*-]{{1,{_MAX_LABEL_LENGTH}}}")
 
-#: More names than so many are not compared each with each.
-_MOST_COMPARED: Final = 50
+_MAX_COMPARED: Final = 50
+
+#: Similarity from which on a word is probably a misspelling of another.
+CLOSE_SIMILARITY: Final = 0.75
 
 _ROUTINES: Final = (
     types.FunctionType,
@@ -33,10 +45,10 @@ _ROUTINES: Final = (
 
 
 def dotted(obj: Any) -> str:
-    """The full name of a class or callable, of any other object its class's name.
+    """Return the full name of a class or callable; for other objects, that of their class.
 
-    Names of builtins are bare: `'ValueError'`, `'len'`.  A partial has the name of what it calls, a
-    bound method that of its class.
+    Names of builtins have no module: `'ValueError'`, `'len'`. A partial has the name of its
+    function, a bound method that of its class.
     """
     while isinstance(obj, functools.partial):
         obj = obj.func
@@ -53,29 +65,29 @@ def dotted(obj: Any) -> str:
 
 
 def class_name(cls: type) -> str:
-    """`dotted` of a class, for hot paths."""
+    """Return `dotted(cls)`, faster."""
     module = cls.__module__
     if isinstance(module, str) and module != "builtins":
         return f"{module}.{cls.__qualname__}"
     return dotted(cls)
 
 
-def words(what: str, names: str | Iterable[str] | None) -> tuple[str, ...]:
-    """`names` as a tuple; a string is one name, None is none.
+def as_tuple(what: str, names: str | Iterable[str] | None) -> tuple[str, ...]:
+    """Return `names` as a tuple; a string is a single name, None is empty.
 
-    :raises TypeError: neither a string nor an iterable of strings; `what` says what it is for.
+    :raises TypeError: if it is neither a string nor an iterable of strings; `what` names it.
     """
     if names is None:
         return ()
-    found = (names,) if isinstance(names, str) or not isinstance(names, Iterable) else tuple(names)
-    for name in found:
+    result = (names,) if isinstance(names, str) or not isinstance(names, Iterable) else tuple(names)
+    for name in result:
         if not isinstance(name, str):
-            raise TypeError(f"{what} takes a str or several, not {name!r}")
-    return found
+            raise TypeError(f"{what} must be a str or several, got {name!r}")
+    return result
 
 
 def module_of(obj: Any) -> str:
-    """The name of the module that a class, a callable or an object's class comes from."""
+    """Return the name of the module of a class or callable; for other objects, of their class."""
     while isinstance(obj, functools.partial):
         obj = obj.func
     if isinstance(obj, types.MethodType):
@@ -86,37 +98,47 @@ def module_of(obj: Any) -> str:
 
 
 def load(name: str, wanted: Callable[[Any], bool] | None = None) -> Any:
-    """The object behind `'pkg.mod:Attr.x'`, `'pkg.mod.Attr'` or `'pkg.mod'`.
+    """Return the object with a name such as `'pkg.mod:Attr.x'`, `'pkg.mod.Attr'` or `'pkg.mod'`.
 
-    What an error message suggests is `wanted`, where that is given.
-
-    :raises ValueError: the name is empty or holds empty parts.
-    :raises ImportError: no such module, or the module has no such attribute (with a near name); an
-        error raised inside the module goes through as it is.
+    :param wanted: selects the objects that an error message may suggest.
+    :raises ValueError: if the name is empty or has empty parts.
+    :raises ImportError: if there is no such module or attribute; the message contains a similar
+        name. An exception raised inside the module propagates.
     """
     module_name, colon, path = name.partition(":")
     parts = path.split(".") if path else []
     if not all(module_name.split(".")) or not all(parts) or (colon and not parts):
         raise ValueError(
-            f"{name!r} is not of the form 'package.module:Name' or 'package.module.Name'"
+            f"Name must have the form 'package.module:Name' or 'package.module.Name', got {name!r}"
         )
-    module, rest = (
-        (importlib.import_module(module_name), []) if colon else _import_longest(module_name)
-    )
-    found: Any = module
+    module, rest = (import_module(module_name), []) if colon else _import_longest(module_name)
+    target: Any = module
     path_to_it = rest + parts
     for depth, part in enumerate(path_to_it, 1):
         try:
-            found = getattr(found, part)
+            target = getattr(target, part)
         except AttributeError:
-            choices = dir(found)
+            choices = [*_modules_in(getattr(target, "__path__", None)), *dir(target)]
             if wanted is not None and depth == len(path_to_it):
-                known = getattr(found, "__dict__", {})
-                choices = [choice for choice in choices if wanted(known.get(choice))]
+                members = getattr(target, "__dict__", {})
+                choices = [choice for choice in choices if wanted(members.get(choice))]
             raise ImportError(
-                f"{name!r} cannot be loaded: {_owner(found)} has no {part!r}{hint(part, choices)}"
+                f"Cannot load {name!r}: {_owner(target)} has no {part!r}{hint(part, choices)}"
             ) from None
-    return found
+    return target
+
+
+def import_module(name: str) -> types.ModuleType:
+    """Import a module.
+
+    :raises ModuleNotFoundError: if there is none; the message contains the most similar name.
+    """
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise  # an import inside the module failed
+        raise ModuleNotFoundError(no_module(error.name), name=error.name) from None
 
 
 def _owner(obj: Any) -> str:
@@ -128,74 +150,158 @@ def _import_longest(name: str) -> tuple[types.ModuleType, list[str]]:
     for length in range(len(parts), 0, -1):
         module_name = ".".join(parts[:length])
         try:
-            return importlib.import_module(module_name), parts[length:]
+            return import_module(module_name), parts[length:]
         except ModuleNotFoundError as error:
-            # Only "this very name is no module" may be tried shorter; a missing import *inside* a
-            # module is the module's own error.
+            # Shorter names are tried only if this name is not a module. A missing import inside a
+            # module is an error of the module.
             missing = error.name or ""
             if length == 1 or not (module_name == missing or module_name.startswith(missing + ".")):
                 raise
     raise AssertionError("unreachable")
 
 
-def near(word: str, choices: Iterable[str], n: int = 3) -> list[str]:
-    """At most `n` of `choices` that look like `word`, the nearest first; case does not count."""
-    by_fold: dict[str, str] = {}
-    for choice in choices:
-        by_fold.setdefault(choice.casefold(), choice)
-    found = difflib.get_close_matches(word.casefold(), by_fold, n)
-    return [by_fold[fold] for fold in found]
+def missing(name: str) -> str | None:
+    """Return why there is no module, function or class with this dotted name; None: it exists.
 
-
-def renamed(gone: Iterable[str], come: Iterable[str]) -> dict[str, str]:
-    """Which of the names that are `gone` probably became which of those that have `come`.
-
-    Those with the same last part first: a class that moved to another module; then near ones, if
-    there are few enough to compare all of them.
+    Nothing is imported: the names of a module that is not loaded are those that its code contains.
     """
-    old, new = list(gone), list(come)
+    parts = name.split(".")
+    spec = _spec(parts[0])
+    if spec is None:
+        return no_module(parts[0])
+    for depth, part in enumerate(parts[1:], 1):
+        inner = ".".join(parts[: depth + 1])
+        places = spec.submodule_search_locations
+        child_spec = (
+            None if places is None else importlib.machinery.PathFinder.find_spec(inner, places)
+        )
+        if child_spec is None:
+            names = _names_in(spec)
+            if names is None or part in names:
+                return None
+            near_one = hint(part, [*_modules_in(places), *names])
+            return f"module {spec.name!r} has no {part!r}{near_one}"
+        spec = child_spec
+    return None
+
+
+def no_module(name: str) -> str:
+    """Return the message that there is no such module, with the most similar name."""
+    package, _, last = name.rpartition(".")
+    if package in sys.modules:
+        matches = near(last, _modules_in(getattr(sys.modules[package], "__path__", None)), 1)
+        near_one = f" (did you mean '{package}.{matches[0]}'?)" if matches else ""
+    else:
+        installed = set(_modules_in(sys.path)) - sys.stdlib_module_names
+        near_one = hint(name, _modules_in([os.getcwd()])) or hint(
+            name, installed, cutoff=CLOSE_SIMILARITY
+        )
+    return f"no module {name!r} found{near_one}"
+
+
+def _modules_in(folders: Iterable[str] | None) -> list[str]:
+    return [module.name for module in pkgutil.iter_modules(folders)] if folders else []
+
+
+def _spec(name: str) -> importlib.machinery.ModuleSpec | None:
+    try:
+        spec = importlib.util.find_spec(name)
+    except ValueError:  # it is loaded but was not created by an import
+        return importlib.machinery.ModuleSpec(name, None)
+    return spec
+
+
+def _names_in(spec: importlib.machinery.ModuleSpec) -> Collection[str] | None:
+    """Return the names that a module may define; None: only an import could tell."""
+    if spec.name in sys.modules:
+        module = sys.modules[spec.name]
+        return None if hasattr(module, "__getattr__") else dir(module)
+    try:
+        code = getattr(spec.loader, "get_code", lambda name: None)(spec.name)
+    except (ImportError, OSError, SyntaxError):
+        return None
+    if code is None or ("*",) in code.co_consts or {"__getattr__", "globals"} & {*code.co_names}:
+        return None
+    return [each for each in code.co_names if each.isidentifier()]
+
+
+def near(word: str, choices: Iterable[str], n: int = 3, *, cutoff: float = 0.6) -> list[str]:
+    """Return at most `n` of `choices` similar to `word`, the most similar first, ignoring case.
+
+    :param cutoff: minimum similarity, from 0 to 1.
+    """
+    by_fold: dict[str, list[str]] = {}
+    for choice in choices:
+        by_fold.setdefault(choice.casefold(), []).append(choice)
+    matches = difflib.get_close_matches(word.casefold(), by_fold, n, cutoff)
+    # Of names that differ only in case, the most similar one.
+    return [difflib.get_close_matches(word, by_fold[fold], 1, 0.0)[0] for fold in matches]
+
+
+def renamed(removed: Iterable[str], added: Iterable[str]) -> dict[str, str]:
+    """Return which names of `removed` were probably renamed to which of `added`.
+
+    First come names with the same last part (a class that moved to another module), then similar
+    names, if there are few enough to compare.
+    """
+    old, new = list(removed), list(added)
     ends: dict[str, list[str]] = {}
     for name in reversed(new):
         ends.setdefault(name.rpartition(".")[2], []).append(name)
-    found: dict[str, str] = {}
+    renames: dict[str, str] = {}
     for name in old:
         same = ends.get(name.rpartition(".")[2])
         if same:
-            found[name] = same.pop()
-    used = set(found.values())
-    old = [name for name in old if name not in found]
+            renames[name] = same.pop()
+    used = set(renames.values())
+    old = [name for name in old if name not in renames]
     new = [name for name in new if name not in used]
-    if len(old) <= _MOST_COMPARED and len(new) <= _MOST_COMPARED:
+    if len(old) <= _MAX_COMPARED and len(new) <= _MAX_COMPARED:
         for name in old:
             for nearest in near(name, new, 1):
-                found[name] = nearest
+                renames[name] = nearest
                 new.remove(nearest)
-    return found
+    return renames
 
 
-def hint(word: str, choices: Iterable[str]) -> str:
-    """`" (did you mean 'x'?)"` for the end of an error message, or `''`."""
-    found = near(word, choices, 1)
-    return f" (did you mean {found[0]!r}?)" if found else ""
+def hint(word: str, choices: Iterable[str], *, cutoff: float = 0.6) -> str:
+    """Return `" (did you mean 'x'?)"` for the end of an error message, or `''`."""
+    matches = near(word, choices, 1, cutoff=cutoff)
+    return f" (did you mean {matches[0]!r}?)" if matches else ""
+
+
+def check_length(what: str, name: str, max_length: int = MAX_NAME_LENGTH) -> str:
+    """Return `name` if it has at most `max_length` characters.
+
+    :raises ValueError: if it is longer; the message contains `what`, both lengths and the start of
+        the name.
+    """
+    if len(name) > max_length:
+        raise ValueError(
+            f"{what} must have at most {max_length:,} characters, got {len(name):,}:"
+            f" {name[:_MAX_SHOWN_CHARS] + '...'!r}"
+        )
+    return name
 
 
 def _check(kind: str, value: str, form: re.Pattern[str], allowed: str) -> str:
-    if not isinstance(value, str) or not form.fullmatch(value):
-        shown = repr(value)
-        if len(shown) > 150:
-            shown = shown[:150] + "..."
-        raise ValueError(f"{kind} {shown} is not allowed: use 1 to 120 of {allowed}")
+    if not isinstance(value, str) or not form.fullmatch(
+        check_length(kind, value, _MAX_LABEL_LENGTH)
+    ):
+        raise ValueError(
+            f"{kind} must be 1 to {_MAX_LABEL_LENGTH} characters of {allowed}, got {value!r:.150}"
+        )
     return value
 
 
 def check_label(kind: str, value: str) -> str:
-    """`value`, if it may name an exchange, topic or queue.
+    """Return `value` if it is a valid name of an exchange, topic or queue.
 
-    :raises ValueError: naming `kind` and the value.
+    :raises ValueError: if it is not; the message contains `kind` and the value.
     """
     return _check(kind, value, _LABEL, "A-Z a-z 0-9 _ . -, but not '.' or '..'")
 
 
 def check_pattern(kind: str, value: str) -> str:
-    """As `check_label`, for the topics of an engine, which may also hold `*`."""
+    """Check a topic of an engine like `check_label`; it may contain `*`."""
     return _check(kind, value, _PATTERN, "A-Z a-z 0-9 _ . - *, but not '.' or '..'")

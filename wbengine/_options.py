@@ -1,4 +1,4 @@
-"""Options of engines and backends, given by name: in a dict, or in a URI, where all are words."""
+"""Named options of engines and backends, from a dict or from a URI, whose values are strings."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ __all__ = [
     "whole",
 ]  # fmt: skip
 
-#: What makes of an option, by its name and the value that was given, the value that is used.
+#: Converts an option: its name and given value -> the value to use.
 Reader = Callable[[str, Any], Any]
 
-#: The least number that is too much for a float.
-_TOO_MUCH: Final = 2**1024
+#: The smallest integer that a float cannot represent.
+_FLOAT_LIMIT: Final = 2**1024
 
 _FLAGS: Final[Mapping[str, bool]] = {
     **dict.fromkeys(("1", "t", "true", "on", "y", "yes"), True),
@@ -24,105 +24,116 @@ _FLAGS: Final[Mapping[str, bool]] = {
 }
 
 
-def check_known(what: str, given: Iterable[str], known: Iterable[str]) -> None:
-    """Refuse names of options that `what` does not know; their values are not looked at.
+def check_known(
+    what: str, given: Iterable[str], known: Iterable[str], arguments: Iterable[str] = ()
+) -> None:
+    """Reject unknown names of options; their values are not checked.
 
-    :raises ValueError: naming the first of them, the nearest there is, and those there are.
+    :param arguments: names of other arguments of the caller, for suggestions.
+    :raises ValueError: if a name is unknown; the message contains the first one, the closest match
+        and all valid names.
     """
     choices = sorted(known)
     for name in given:
         if name not in choices:
+            near = _names.hint(str(name), [*choices, *arguments])
             raise ValueError(
-                f"{what} has no option {name!r}{_names.hint(str(name), choices)};"
-                f" it knows: {', '.join(choices)}"
+                f"{what}: unknown option {name!r}{near}; known options:"
+                f" {', '.join(choices) or 'none'}"
             )
 
 
 def read(what: str, given: Mapping[str, Any], readers: Mapping[str, Reader]) -> dict[str, Any]:
-    """Options that were given, each as its reader returns it; those that are None are left out.
+    """Return the given options, converted by their readers.
 
-    :raises ValueError: `what` has no such option, or a reader refuses a value.
+    Options whose value is None are omitted.
+
+    :raises ValueError: if an option is unknown or a reader rejects its value.
     """
     check_known(what, given, readers)
     return {name: readers[name](name, value) for name, value in given.items() if value is not None}
 
 
 def flag(name: str, value: Any) -> bool:
-    """Read a boolean option, which may be a word ('true', 'no', ...) when it came by URI.
+    """Read a boolean option; from a URI it may be a word ('true', 'no', ...).
 
-    :raises ValueError: another word.
+    :raises ValueError: if it is another word.
     """
     if isinstance(value, str):
         try:
             return _FLAGS[value.strip().lower()]
         except KeyError:
             raise ValueError(
-                f"Option {name}={value!r} is neither true nor false ({', '.join(_FLAGS)})"
+                f"Option {name} must be true or false ({', '.join(_FLAGS)}), got {value!r}"
             ) from None
     return bool(value)
 
 
 def whole(name: str, value: Any, least: int = 0) -> int:
-    """Read an integer option, which may be a word.
+    """Read an integer option, which may be a string.
 
-    :raises ValueError: it is no integer, or less than `least`.
+    :raises ValueError: if it is not an integer, or less than `least`.
     """
     try:
-        found = int(value) if isinstance(value, str) else value
+        number = int(value) if isinstance(value, str) else value
     except ValueError:
-        found = None
-    if isinstance(found, bool) or not isinstance(found, int) or found < least:
-        raise ValueError(f"Option {name}={value!r} is no whole number of {least} or more")
-    return found
+        number = None
+    if isinstance(number, bool) or not isinstance(number, int) or number < least:
+        raise ValueError(f"Option {name} must be a whole number of {least} or more, got {value!r}")
+    return number
 
 
 def choice(name: str, value: Any, known: Sequence[str]) -> str:
-    """Read an option that is one of some words.
+    """Read an option that must be one of some words.
 
-    :raises ValueError: it is none of them.
+    :raises ValueError: if it is another value.
     """
     if value not in known:
         near = _names.hint(value, known) if isinstance(value, str) else ""
-        raise ValueError(f"Option {name} is one of {', '.join(known)}, not {value!r}{near}")
+        raise ValueError(f"Option {name} must be one of {', '.join(known)}, got {value!r}{near}")
     return str(value)
 
 
 def number(name: str, value: Any) -> float:
-    """Read an option that is a number of none or more, which may be a word.
+    """Read an option that is a number of at least 0, which may be a string.
 
-    :raises ValueError: it is none, or it is negative, infinite or NaN.
+    :raises ValueError: if it is not a number, or negative, infinite or NaN.
     """
     try:
-        found = float(value) if isinstance(value, str) else value
+        converted = float(value) if isinstance(value, str) else value
     except ValueError:
-        found = None
-    if isinstance(found, bool) or not isinstance(found, int | float) or not 0 <= found < _TOO_MUCH:
-        raise ValueError(f"Option {name}={value!r:.80} is no number of 0 or more")
-    return float(found)
+        converted = None
+    if (
+        isinstance(converted, bool)
+        or not isinstance(converted, int | float)
+        or not 0 <= converted < _FLOAT_LIMIT
+    ):
+        raise ValueError(f"Option {name} must be a number of 0 or more, got {value!r:.80}")
+    return float(converted)
 
 
 def text(name: str, value: Any) -> str:
-    """Read an option that is a text, and not an empty one.
+    """Read an option that is a non-empty string.
 
-    :raises ValueError: it is not.
+    :raises ValueError: if it is not.
     """
     if not isinstance(value, str) or not value:
-        raise ValueError(f"Option {name}={value!r} is no text")
+        raise ValueError(f"Option {name} must be a non-empty string, got {value!r}")
     return value
 
 
 def anything(name: str, value: Any) -> Any:
-    """An option that is taken as it is given."""
+    """Return the value of an option unchanged."""
     return value
 
 
 def complete(what: str, given: Any, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Options that were given, as a dict, and for the others their defaults.
+    """Return the given options as a dict, completed by defaults.
 
-    :raises TypeError: they are no dict.
-    :raises ValueError: there is no such option.
+    :raises TypeError: if they are not a dict.
+    :raises ValueError: if an option is unknown.
     """
     if given is not None and not isinstance(given, Mapping):
-        raise TypeError(f"{what} must be a dict, not {given!r}")
+        raise TypeError(f"{what} must be a dict, got {given!r}")
     check_known(what, given or (), defaults)
     return {**defaults, **(given or {})}

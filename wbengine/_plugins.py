@@ -1,7 +1,7 @@
-"""Plug-ins: objects that installed packages offer under an entry point group and a kind.
+"""Plug-ins: objects that installed packages provide under an entry point group and a kind.
 
-What is installed is looked up once for each state of `sys.path`: reading the metadata of all
-packages takes milliseconds.
+Installed plug-ins are looked up once for each value of `sys.path`, because reading the metadata of
+all packages takes milliseconds.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Any, Final
 
 from wbengine import _names, exceptions
 
-#: The groups of entry points that wbengine looks at.
 GROUPS: Final = (
     "wbengine.engines",
     "wbengine.persistence",
@@ -26,24 +25,25 @@ GROUPS: Final = (
 
 
 def names(group: str) -> list[str]:
-    """The kinds on offer in `group`, sorted."""
+    """Return the kinds that `group` provides, sorted."""
     return sorted({point.name for point in _offers(group, tuple(sys.path))})
 
 
 def find(group: str, kind: str) -> Any:
-    """Load the object that `group` offers as `kind`.
+    """Load the object that `group` provides as `kind`.
 
-    The first offer that loads wins.  A plug-in that fails to import raises its own error.
+    The first match is loaded. An error during the import of a plug-in propagates.
 
-    :raises NotFound: nobody offers `kind`; names what is on offer, and the nearest of it.
+    :raises NotFound: if the kind is unknown; the message contains the available kinds and the
+        closest match.
     """
     for point in _offers(group, tuple(sys.path)):
         if point.name == kind:
             return point.load()
-    known = names(group)
-    offer = ", ".join(known) if known else "nothing is installed"
+    plugin_names = names(group)
+    offer = ", ".join(plugin_names) if plugin_names else "nothing is installed"
     raise exceptions.NotFound(
-        f"{group} offers no {kind!r}{_names.hint(str(kind), known)}; available: {offer}"
+        f"{group}: unknown name {kind!r}{_names.hint(str(kind), plugin_names)}; available: {offer}"
     )
 
 
@@ -55,12 +55,14 @@ def load(
     own: str,
     meant: Mapping[str, str] | None = None,
 ) -> Any:
-    """The class of a kind: of those that are always there (`known`: dotted names), or a plug-in.
+    """Return the class of a built-in kind (`known`: dotted names) or of a plug-in.
 
-    `own` is the group in which the kinds that are always there come first; in another `namespace`
-    its plug-ins do.  `meant`: names of other people's for kinds there are.
-
-    :raises NotFound: there is no such kind; names `what` it is, those there are, and the nearest.
+    :param what: the subject of the error message.
+    :param own: the group in which built-in kinds take precedence; in any other `namespace` plug-ins
+        do.
+    :param meant: names in other projects -> kinds of wbengine, for suggestions.
+    :raises NotFound: if the kind is unknown; the message contains `what`, all kinds and the closest
+        match.
     """
     if kind in known and namespace == own:
         return _names.load(known[kind])
@@ -69,11 +71,11 @@ def load(
     except exceptions.NotFound as error:
         if kind in known:
             return _names.load(known[kind])
-        there = sorted({*known, *names(namespace)})
+        available = sorted({*known, *names(namespace)})
         near = (meant or {}).get(kind.lower())
-        hint = f" (did you mean {near!r}?)" if near else _names.hint(kind, there)
+        hint = f" (did you mean {near!r}?)" if near else _names.hint(kind, available)
         raise exceptions.NotFound(
-            f"No {what} of kind {kind!r}{hint}; known kinds: {', '.join(there)}"
+            f"Unknown kind of {what} {kind!r}{hint}; known kinds: {', '.join(available)}"
         ) from error
 
 

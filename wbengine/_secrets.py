@@ -1,6 +1,4 @@
-"""What is secret: which keys say so, what they hold, where it is written in a text; and texts
-without it.
-"""
+"""Detection and masking of secrets: by their keys, by their values, and in text."""
 
 from __future__ import annotations
 
@@ -24,22 +22,22 @@ __all__ = [
     "masked",
 ]
 
-#: What stands in the place of a secret.
+#: Replacement for a secret.
 MASK: Final = "***"
 
-#: Wherever one of these is in a key, it is that of a secret.
+#: A key that contains one of these belongs to a secret.
 _ANYWHERE: Final = re.compile(
     r"passwo?r?d|passphrase|secret|credential|authori[sz]ation|(?:api|access|private|signing|"
     r"encryption|master|account|shared)[_.\s-]?key(?!s?_?(?:name|word|board|id))"
 )
-#: These are words of their own, as in `auth_token`, `authToken`, `DB_PWD`; not as in `tokenizer`.
+#: Separate words of secret keys, as in `auth_token`, `authToken`, `DB_PWD`, but not in `tokenizer`.
 _WORDS: Final = frozenset(
     {
         "auth", "bearer", "cookie", "cookies", "cred", "creds", "dsn", "jwt", "otp", "pass",
         "passwd", "pin", "pwd", "sas", "secrets", "sessionid", "token", "tokens",
     }
 )  # fmt: skip
-#: A key that ends with one of these is about a secret, and holds none: `token_count`.
+#: Last words of keys that describe a secret but do not contain it: `token_count`.
 _ABOUT: Final = frozenset(
     {
         "age", "at", "backend", "budget", "count", "counts", "endpoint", "expiration", "expires",
@@ -48,7 +46,7 @@ _ABOUT: Final = frozenset(
         "scopes", "size", "timeout", "ttl", "type", "types", "uri", "url", "usage", "used",
     }
 )  # fmt: skip
-#: In front of `tokens` these say how many there are.
+#: Words in a key that show that `tokens` is a number of tokens (`max_tokens`), not a secret.
 _AMOUNTS: Final = frozenset(
     {
         "cached", "completion", "input", "max", "maximum", "min", "minimum", "n", "num", "number",
@@ -56,17 +54,17 @@ _AMOUNTS: Final = frozenset(
     }
 )  # fmt: skip
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[A-Z]+")
-#: A text without any of these (in lower case) has no key that looks secret.
+#: Text without any of these (in lower case) contains no secret key.
 HINTS: Final = (
     "passw", "passphrase", "secret", "credential", "authori", "key", "auth", "bearer", "cookie",
     "cred", "dsn", "jwt", "pass", "pwd", "sas", "sessionid", "token", "otp", "pin",
 )  # fmt: skip
 _HINT: Final = re.compile("|".join(HINTS))
-#: Nothing is in these, and they are no secrets of their own unless their key says so.
+#: Values without parts, which are secret only because of their key.
 _PLAIN: Final = (int, float, bool, type(None))
 
-#: What is before a password in a URL, and the password: which may hold anything but white space,
-#: quotes and the beginning of another URL.
+#: The part of a URL before a password, and the password, which may contain anything except white
+#: space, quotes and the start of another URL.
 URL: Final = re.compile(
     r"(\b[A-Za-z][A-Za-z0-9+.-]{0,30}://[^\s:/?#@\"'<>]{0,200}:)((?:(?!://)[^\s\"'<>])+)(?=@)"
 )
@@ -74,7 +72,7 @@ _DEEPEST: Final = 50
 
 
 def is_secret_key(key: object) -> bool:
-    """Whether what is kept under `key` is secret by its name.
+    """Return True if the name of `key` indicates a secret.
 
     >>> [is_secret_key(key) for key in ("db_password", "authToken", "API-Key", "max_tokens")]
     [True, True, True, False]
@@ -100,9 +98,10 @@ def _is_secret(key: str) -> bool:
 
 
 def found_in(values: Iterable[Any]) -> Iterator[Any]:
-    """What secret-looking keys hold in `values`, at any depth, and the passwords of URLs.
+    """Yield the values of secret keys in `values`, at any depth, and the passwords of URLs.
 
-    Looks into mappings, lists, tuples, sets and failures; what holds itself is looked at once.
+    Mappings, lists, tuples, sets and failures are searched; each object is visited once, so cycles
+    are safe.
     """
     seen: set[int] = set()
     pending: list[tuple[Any, bool, int]] = [(value, False, 0) for value in values]
@@ -130,7 +129,7 @@ def found_in(values: Iterable[Any]) -> Iterator[Any]:
 
 
 def _is_plain(value: Mapping[Any, Any]) -> bool:
-    """Whether there is nothing to be found in a mapping; says so for the usual small ones."""
+    """Check a small mapping quickly: return True only if it contains no secret."""
     for key, inside in value.items():
         kind = type(inside)
         if kind is str:
@@ -147,7 +146,7 @@ def _parts(value: Any) -> Iterator[tuple[Any, Any]]:
     if isinstance(value, Mapping):
         yield from list(value.items())
     elif isinstance(value, list | tuple | AbstractSet):
-        names = getattr(value, "_fields", None)  # a named tuple says what its parts are
+        names = getattr(value, "_fields", None)  # a named tuple has keys
         if isinstance(value, tuple) and isinstance(names, tuple):
             yield from zip(names, value, strict=False)
         else:
@@ -164,15 +163,16 @@ def _in_text(text: str, secret: bool) -> Iterator[str]:
     if secret:
         yield text
     if "://" in text:
-        for found in URL.finditer(text):
-            yield found[2]
+        for url_match in URL.finditer(text):
+            yield url_match[2]
 
 
-#: Shorter secrets are masked under their own keys only: they are part of too many words.
+#: Minimum length of secrets that are masked everywhere. Shorter ones occur in too many words and
+#: are masked only after their keys.
 SHORTEST: Final = 6
-#: So much of a secret that was cut off gives it away.
+#: Number of characters of a truncated secret that are enough to mask it.
 _START: Final = 4
-#: So many digits a number has to have.
+#: Minimum number of digits of a secret number.
 _DIGITS: Final = 6
 _LINE: Final = 8
 _HARMLESS: Final = frozenset({"none", "null", "true", "false"})
@@ -180,15 +180,15 @@ _CUT: Final = re.compile(r"\.\.\.|…")
 
 
 class SecretMatcher:
-    """Texts that must not be shown, in all the forms in which they are usually written.
+    """Finds and masks known secrets in text, in all their usual notations.
 
-    Finding them costs what the text is long, however many there are.
+    The cost of a search depends on the length of the text, not on the number of secrets.
     """
 
     __slots__ = ("_by_end", "_by_start")
 
     def __init__(self, secrets: Iterable[Any] = ()) -> None:
-        # The first characters -> what begins so, by its length, the longest first.
+        # First characters -> notations with this start, by length, longest first.
         self._by_start: dict[str, _Forms] = {}
         starts: dict[str, set[str]] = {}
         for secret in secrets:
@@ -196,14 +196,14 @@ class SecretMatcher:
                 starts.setdefault(form[:_START], set()).add(form)
         for start, forms in starts.items():
             self._by_start[start] = _by_length(forms)
-        # The last characters -> what ends so; made when a text was cut off.
+        # Last characters -> notations with this end; created for the first truncated text.
         self._by_end: dict[str, set[str]] | None = None
 
     def __bool__(self) -> bool:
         return bool(self._by_start)
 
     def __or__(self, other: SecretMatcher) -> SecretMatcher:
-        """Those of both."""
+        """Return a matcher for the secrets of both."""
         if not other or other is self:
             return self
         if not self:
@@ -211,21 +211,21 @@ class SecretMatcher:
         both = SecretMatcher()
         both._by_start = dict(self._by_start)
         for start, forms in other._by_start.items():
-            mine = both._by_start.get(start)
-            if mine is not None and mine != forms:
-                forms = _by_length(form for _, each in (*mine, *forms) for form in each)
+            own_forms = both._by_start.get(start)
+            if own_forms is not None and own_forms != forms:
+                forms = _by_length(form for _, group in (*own_forms, *forms) for form in group)
             both._by_start[start] = forms
         return both
 
     def hide(self, text: str, mask: str) -> str:
-        """`text` with `mask` in place of each; also of what is left of one beside dots."""
+        """Replace each secret in `text` with `mask`, also those that an ellipsis truncates."""
         starts = self._by_start
         if not starts or len(text) < _START:
             return text
         cuts = list(_CUT.finditer(text))
         if not cuts and len(starts) < 64 and not any(start in text for start in starts):
             return text
-        found, kept, at, number = [], 0, 0, 0
+        pieces, copied_end, at, number = [], 0, 0, 0
         last = len(text) - _START
         while at <= last:
             while number < len(cuts) and cuts[number].end() < at:
@@ -233,22 +233,22 @@ class SecretMatcher:
             cut = cuts[number] if number < len(cuts) else None
             length = self._length_at(text, at, cut)
             if length:
-                found += [text[kept:at], mask]
+                pieces += [text[copied_end:at], mask]
                 at += length
-                kept = at
+                copied_end = at
             else:
                 at += 1
-        return "".join([*found, text[kept:]]) if found else text
+        return "".join([*pieces, text[copied_end:]]) if pieces else text
 
     def _length_at(self, text: str, at: int, cut: re.Match[str] | None) -> int:
-        """How long what must not be shown is that begins at `at`; 0: nothing does.
+        """Return the length of the secret at position `at`, or 0.
 
-        `cut` are the next dots, or those that end at `at`: what is before them may be the beginning
-        of a secret, what is behind them the end of one.
+        `cut` is the next ellipsis, or the one that ends at `at`. The text before an ellipsis may be
+        the start of a secret, the text after it the end of one.
         """
         forms = self._by_start.get(text[at : at + _START], ())
-        for length, known in forms:
-            if text[at : at + length] in known:
+        for length, forms_of_length in forms:
+            if text[at : at + length] in forms_of_length:
                 return length
         if cut is None:
             return 0
@@ -257,20 +257,20 @@ class SecretMatcher:
         rest = text[at : cut.start()]
         if len(rest) >= _START and any(
             form.startswith(rest)
-            for length, known in forms
+            for length, forms_of_length in forms
             if length >= len(rest)
-            for form in known
+            for form in forms_of_length
         ):
             return len(rest)
         return 0
 
     def _end_at(self, text: str, at: int) -> int:
-        """How much of the end of a secret is at `at`."""
+        """Return the length of the end of a secret at position `at`, or 0."""
         if self._by_end is None:
             ends: dict[str, set[str]] = {}
             for forms in self._by_start.values():
-                for _, known in forms:
-                    for form in known:
+                for _, forms_of_length in forms:
+                    for form in forms_of_length:
                         ends.setdefault(form[-_START:], set()).add(form)
             self._by_end = ends
         longest = max(forms[0][0] for forms in self._by_start.values())
@@ -292,7 +292,6 @@ def _by_length(forms: Iterable[str]) -> _Forms:
 
 
 def _forms(secret: Any) -> Iterator[str]:
-    """How a secret may be written."""
     if isinstance(secret, int | float):
         if len(str(secret)) >= _DIGITS:
             yield str(secret)
@@ -329,7 +328,6 @@ def _forms(secret: Any) -> Iterator[str]:
 
 
 def _forms_of_bytes(secret: bytes) -> Iterator[str]:
-    """How bytes that are no text may be written."""
     written = repr(secret)[2:-1]
     forms = {
         written,
@@ -344,10 +342,10 @@ def _forms_of_bytes(secret: bytes) -> Iterator[str]:
 
 
 _ANY_HINT: Final = re.compile("|".join(HINTS), re.IGNORECASE | re.ASCII)
-#: What a key is made of, and how much of it is looked at.
+#: Characters of a key, and the maximum length that is examined.
 _KEY: Final = re.compile(r"[\w.-]{0,60}")
 _BEFORE: Final = re.compile(r"[\w.-]{0,60}\Z")
-#: An option of a command may have its value behind it as the next word.
+#: The value of a command option may be the next word.
 _NEXT_WORD: Final = re.compile(r"[\"']?,?[ \t]+(?=[^\s-])")
 _BETWEEN: Final = re.compile(r"(?:\\*[\"'])?\]?[ \t]{0,8}(?:=>|:=|=|:(?!//))[ \t]{0,8}")
 _OPEN: Final = re.compile(r"[bBrRuUfF]{0,2}(\\*)([\"'])")
@@ -357,13 +355,13 @@ _BEARER: Final = re.compile(r"(?i)\b(bearer|basic)(\s+)([A-Za-z0-9._~+/=-]{8,})"
 _USER: Final = re.compile(r"(\b[A-Za-z][A-Za-z0-9+.-]{0,30}://)([^\s:/?#@\"'<>]{16,})(?=@)")
 _PEM: Final = re.compile(r"(-----BEGIN [A-Z ]*PRIVATE KEY-----).*?(?=-----END|\Z)", re.DOTALL)
 _NOTHING: Final = frozenset({"none", "null", "true", "false", "***", "''", '""'})
-#: What a sentence, or what is around a pair, may have behind it.
+#: Punctuation after a value that is not part of the value.
 _BEHIND: Final = ".,:;!?)]}>\"'"
 _CLOSES: Final = {"(": ")", "[": "]", "{": "}"}
 
 
 def masked(text: str) -> str:
-    """`text` without passwords of URLs, values of keys that look secret, and private keys."""
+    """Mask passwords of URLs, values of secret keys, and private keys in `text`."""
     lowered = text.lower()
     if "://" in lowered:
         text = URL.sub(rf"\1{MASK}", text)
@@ -374,22 +372,21 @@ def masked(text: str) -> str:
 
 
 def _pairs(text: str) -> str:
-    """Mask what comes after keys that look secret."""
-    found, kept, at = [], 0, 0
+    pieces, copied_end, at = [], 0, 0
     while (hint := _ANY_HINT.search(text, at)) is not None:
         at, between = _behind_key(text, hint)
         if between is None:
             continue
         begin, end = _span(text, between)
         if begin < end and text[begin:end].lower() not in _NOTHING:
-            found += [text[kept:begin], MASK]
-            kept = end
+            pieces += [text[copied_end:begin], MASK]
+            copied_end = end
         at = max(at, end)
-    return "".join([*found, text[kept:]]) if found else text
+    return "".join([*pieces, text[copied_end:]]) if pieces else text
 
 
 def _behind_key(text: str, hint: re.Match[str]) -> tuple[int, int | None]:
-    """Where the word with the hint ends, and where its value begins, if it is a secret's key."""
+    """Return the end of the word around a hint and, after a secret key, the start of its value."""
     before = _BEFORE.search(text[max(0, hint.start() - 60) : hint.start()])
     after = _KEY.match(text, hint.end())
     head, tail = before[0] if before else "", after[0] if after else ""
@@ -404,7 +401,7 @@ def _behind_key(text: str, hint: re.Match[str]) -> tuple[int, int | None]:
 
 
 def _span(text: str, at: int) -> tuple[int, int]:
-    """Where the value begins and ends that begins at `at`."""
+    """Return the start and end of the value at position `at`."""
     opened = _OPEN.match(text, at)
     if opened is not None:
         begin = opened.end()
@@ -420,7 +417,6 @@ def _span(text: str, at: int) -> tuple[int, int]:
 
 
 def _closing(text: str, at: int, quote: str) -> int:
-    """Where the text ends that `quote` opened before `at`; what has no end, at the end."""
     while at < len(text):
         if text.startswith(quote, at):
             return at
@@ -429,7 +425,6 @@ def _closing(text: str, at: int, quote: str) -> int:
 
 
 def _balanced(text: str, at: int) -> int:
-    """Behind the bracket that closes the one at `at`."""
     pending: list[str] = []
     while at < len(text):
         mark = text[at]

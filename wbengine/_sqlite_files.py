@@ -1,4 +1,4 @@
-"""What the system tells of an sqlite file: on what kind of file system it is, and who writes it."""
+"""Information from the operating system about an SQLite file: its file system and its writer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 
 __all__ = ["NETWORK", "describe_writer", "is_stopped", "kind_of", "network_kind", "writer_of"]
 
-#: File systems of other hosts: their locks do not hold, or not those of shared memory.
+#: Network file systems, whose locks or shared memory are unreliable.
 NETWORK: Final = frozenset(
     (
         "9p", "afs", "beegfs", "ceph", "cifs", "gfs2", "glusterfs", "gpfs", "lustre", "ncpfs",
@@ -18,7 +18,7 @@ NETWORK: Final = frozenset(
     )
 )  # fmt: skip
 
-#: In the index of a WAL (the file '-shm') its writer has a lock on this byte.
+#: The byte of the WAL index (the file '-shm') that the writer locks.
 _WRITE_LOCK_BYTE: Final = 120
 
 _ESCAPE: Final = re.compile(r"\\([0-7]{3})")
@@ -26,7 +26,7 @@ _TABLE: Final = Path("/proc/self/mounts")
 
 
 def network_kind(path: str) -> str | None:
-    """The kind of network file system that a file is on; None: on none, or nothing tells."""
+    """Return the kind of network file system of a file; None if it is local or unknown."""
     try:
         table = _TABLE.read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
@@ -36,22 +36,22 @@ def network_kind(path: str) -> str | None:
 
 
 def kind_of(path: str, table: str) -> str | None:
-    """The kind of file system that a path is on, by the system's table of mounts."""
-    found = None
+    """Return the kind of file system of a path, from the system's table of mounts."""
+    innermost_kind = None
     for line in table.splitlines():
         _, place, kind, *_ = line.split(" ")
-        place = _ESCAPE.sub(lambda found: chr(int(found[1], 8)), place)
+        place = _ESCAPE.sub(lambda match: chr(int(match[1], 8)), place)
         inside = path == place or path.startswith(place.rstrip("/") + "/")
-        if inside:  # the last one counts: it hides what was mounted there before
-            found = kind
-    return found
+        if inside:  # the last match counts, because it hides earlier mounts
+            innermost_kind = kind
+    return innermost_kind
 
 
 def writer_of(path: str) -> int | None:
-    """The process that has the write lock of a database; None: none, or the system does not tell.
+    """Return the id of the process that has the write lock of a database, None if unknown.
 
-    The locks are read from the system's list: to open the file and ask would, when it is closed,
-    end the locks that this process has on it.
+    The locks are read from the system's list. To open and close the file for this purpose would
+    release this process's own locks on it.
     """
     try:
         index = os.stat(f"{path}-shm")
@@ -70,7 +70,7 @@ def writer_of(path: str) -> int | None:
 
 
 def is_stopped(process: int) -> bool:
-    """Whether a process was told to stop (`SIGSTOP`, a debugger)."""
+    """Return True if a process is stopped (`SIGSTOP`, a debugger)."""
     try:
         state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
     except (OSError, IndexError):
@@ -79,10 +79,10 @@ def is_stopped(process: int) -> bool:
 
 
 def describe_writer(path: str) -> str | None:
-    """Which process writes a database now, and whether it is stopped; None: none does."""
+    """Describe the process that writes a database, and whether it is stopped; None without one."""
     writer = writer_of(path)
     if writer is None:
         return None
     if is_stopped(writer):
-        return f"process {writer} writes it, and is stopped (kill -CONT {writer} lets it go on)"
-    return f"process {writer} writes it"
+        return f"stopped process {writer} is writing it (to continue: kill -CONT {writer})"
+    return f"process {writer} is writing it"

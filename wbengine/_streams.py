@@ -1,7 +1,7 @@
 """Standard streams for a command that was started without some of them (`>&-`, some supervisors).
 
-Otherwise the next file that the process opens becomes its standard output, and whatever says
-something writes into that file; and Python's own `sys.stdout` is None.
+Without this module, the next file that the process opens would become its standard output and
+receive everything that is printed, and `sys.stdout` would be None.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ _MODES: Final = {"stdin": "r", "stdout": "w", "stderr": "w"}
 
 
 def ensure() -> None:
-    """Let streams that are closed lead nowhere.  The first thing that a command does.
+    """Connect closed streams to the null device. Call it before anything else in a command.
 
-    What the encoding of a stream lacks is replaced when it is written, rather than an error.
+    Characters that the encoding of a stream does not support are replaced on output.
     """
     for number, name in enumerate(_MODES):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free: this one
+            os.open(os.devnull, os.O_RDWR)  # opens the lowest free descriptor, which is `number`
             os.set_inheritable(number, True)
         if getattr(sys, name) is None:
             stream = open(number, _MODES[name], encoding="utf-8", closefd=False)  # noqa: SIM115
@@ -37,22 +37,23 @@ def ensure() -> None:
 
 @contextlib.contextmanager
 def aside() -> Iterator[None]:
-    """What is printed meanwhile, by anybody and by processes that begin, goes to the standard
-    error: the standard output is for the data of a command, and not for what its guests say.
+    """Redirect standard output to standard error, also for processes that start meanwhile.
+
+    Standard output is reserved for the data of a command.
     """
     sys.stdout.flush()
-    kept = os.dup(1)
+    saved_output = os.dup(1)
     os.dup2(2, 1)
     try:
         with contextlib.redirect_stdout(sys.stderr):
             yield
     finally:
-        os.dup2(kept, 1)
-        os.close(kept)
+        os.dup2(saved_output, 1)
+        os.close(saved_output)
 
 
 def forget_output() -> None:
-    """The reader of the standard output left (`| head`): let it lead nowhere, quietly."""
+    """Connect standard output to the null device, because its reader has ended (`| head`)."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.close(nowhere)

@@ -1,7 +1,7 @@
-"""Texts of others on terminals and in logs: none is an order, or looks like a line of ours.
+"""Safe output of untrusted text on terminals and in logs.
 
-Names, errors and results may hold anything: escape sequences that move the cursor, set the title or
-paste into the shell, and marks that turn the direction of writing.
+Names, errors and results may contain anything, including escape sequences that move the cursor, set
+the title or paste into the shell, and marks that change the direction of writing.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Final
 
 __all__ = ["escaped_json", "visible"]
 
-#: C0 but for newline, DEL, C1, marks and overrides of direction, separators of lines, and
-#: surrogates, which no stream can write.
+#: C0 except newline, DEL, C1, direction marks and overrides, line separators, and surrogates, which
+#: streams cannot encode.
 _CONTROL: Final = (
     "\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
 )
@@ -21,9 +21,9 @@ _IN_A_LINE: Final = re.compile(f"[\n{_CONTROL}]")
 
 
 def visible(text: str, *, lines: bool = False) -> str:
-    r"""`text` with its control characters as escapes.
+    r"""Return `text` with its control characters escaped.
 
-    :param lines: it may have several lines: newlines stay.
+    :param lines: keep newlines.
 
     >>> visible("a\x1b[2J\nb"), visible("a\x07\nb", lines=True)
     ('a\\x1b[2J\\nb', 'a\\x07\nb')
@@ -34,13 +34,13 @@ def visible(text: str, *, lines: bool = False) -> str:
 
 
 def escaped_json(text: str) -> str:
-    """JSON, with as escapes what JSON leaves as it is, and a terminal does not."""
+    """Escape the control characters that JSON allows but that affect terminals."""
     return text if text.isascii() and "\x7f" not in text else _IN_LINES.sub(_escape_json, text)
 
 
-def _escape(found: re.Match[str]) -> str:
-    return found[0].encode("unicode_escape").decode("ascii")
+def _escape(match: re.Match[str]) -> str:
+    return match[0].encode("unicode_escape").decode("ascii")
 
 
-def _escape_json(found: re.Match[str]) -> str:
-    return f"\\u{ord(found[0]):04x}"
+def _escape_json(match: re.Match[str]) -> str:
+    return f"\\u{ord(match[0]):04x}"

@@ -1,9 +1,8 @@
-"""From the names an atom asks for to the keyword arguments it is called with.
+"""Find values for the arguments of an atom.
 
-Pure: the values come from the mappings and the reader that are passed in.  The order of the
-sources, first one wins: what was injected for the atom, what was injected for the flow, then what
-the visible providers made, nearest first, leaving out those that have nothing under that name
-(ignored ones, and results that turned out too short).
+Pure: values come from the given mappings and reader. Precedence of sources: values injected for the
+atom, values injected for the flow, then values of visible providers, nearest first, except for
+providers without the name (ignored ones, and results that are too short).
 """
 
 from __future__ import annotations
@@ -15,18 +14,18 @@ from wbengine import _names, exceptions
 
 __all__ = ["MISSING", "Bindings", "Provider", "element", "gather", "unsatisfied"]
 
-#: Stands for a value that is not there (None is a value).
+#: Stands for a missing value (None is a value).
 MISSING: Final = object()
 
-#: What a provider's index selects from its result; None is the whole of it.
+#: The part of a provider's result; None: the whole result.
 Index = Any
 
-#: `(node, index) -> value or MISSING`: reads what a node's atom provided.
+#: `(node, index) -> value or MISSING`: reads the value that the atom of a node provided.
 Reader = Callable[[int, Index], Any]
 
 
 class Provider(Protocol):
-    """Which node makes a value, and which part of its result that value is."""
+    """A node that provides a value, and the part of its result."""
 
     @property
     def node(self) -> int: ...
@@ -36,30 +35,30 @@ class Provider(Protocol):
 
 
 class Bindings(Protocol):
-    """Who can provide what to whom; a compiled plan is one."""
+    """The providers of all atoms. A compiled plan implements it."""
 
     @property
     def by_name(self) -> Mapping[str, int]:
-        """The nodes of atoms, by the atoms' names."""
+        """Nodes by name of atom."""
 
     @property
     def firsts(self) -> Mapping[int, Mapping[str, Provider | None]]:
-        """What `first` answers for the names that each node's atom binds."""
+        """For each node, the result of `first` for the names that its atom binds."""
 
     def first(self, node: int, name: str) -> Provider | None:
-        """The nearest provider of `name` that `node` sees; O(1)."""
+        """Return the nearest visible provider of `name`. O(1)."""
 
     def candidates(self, node: int, name: str) -> Iterator[Provider]:
-        """All of them, nearest first."""
+        """Iterate over all visible providers, nearest first."""
 
 
 def element(value: Any, index: Index) -> Any:
-    """Select what `index` names from a result; MISSING when the result has no such part."""
+    """Return the part `index` of a result, or MISSING if there is no such part."""
     if index is None:
         return value
     try:
         return value[index]
-    except Exception:  # a result may be of any type, and its indexing raise anything
+    except Exception:  # a result may have any type, and its indexing may raise any exception
         return MISSING
 
 
@@ -71,25 +70,26 @@ def gather(
     node: int,
     read: Reader,
 ) -> dict[str, Any]:
-    """Find a value for every argument in `rebind` (argument -> stored name).
+    """Return values for the arguments in `rebind` (argument to stored name).
 
-    An argument in `optional` that has no value is left out: the default applies.
+    Arguments in `optional` without a value are omitted, so that their defaults apply.
 
-    :raises NotFound: any other argument has none; the text names the argument and the stored name.
+    :raises NotFound: if another argument has no value; the message names the argument and the
+        stored name.
     """
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for argument, name in rebind.items():
         for source in sources:
             if name in source:
-                found[argument] = source[name]
+                values[argument] = source[name]
                 break
         else:
             value = _provided(bindings, node, name, read)
             if value is not MISSING:
-                found[argument] = value
+                values[argument] = value
             elif argument not in optional:
                 raise exceptions.NotFound(_explain(argument, name, sources, bindings, node))
-    return found
+    return values
 
 
 def unsatisfied(
@@ -99,9 +99,9 @@ def unsatisfied(
     bindings: Bindings | None,
     node: int,
 ) -> dict[str, str]:
-    """Find the arguments nothing in the flow can provide, as `{argument: stored name}`.
+    """Return the arguments that nothing in the flow can provide, as `{argument: stored name}`.
 
-    Without `bindings` only what is injected counts.
+    Without `bindings`, only injected values count.
     """
     missing: dict[str, str] = {}
     for argument, name in rebind.items():
@@ -140,6 +140,6 @@ def _explain(
 ) -> str:
     text = f"No value for {name!r}, which argument {argument!r} asks for"
     if bindings is not None and bindings.first(node, name) is not None:
-        return f"{text}: its providers were ignored, or their results have no such part"
+        return f"{text}: its providers were ignored, or their results do not contain it"
     injected = sorted({key for source in sources for key in source})
     return f"{text}: nothing visible provides it{_names.hint(name, injected)}"

@@ -1,4 +1,4 @@
-"""The unit of work that flows are made of; tasks and retries are atoms."""
+"""The base class of tasks and retry controllers."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from wbengine import _binding, _names
 
-#: Arguments of `revert` that the engine itself fills.
+#: Arguments of `revert` that the engine provides.
 REVERT_RESULT: Final = "result"
 REVERT_FLOW_FAILURES: Final = "flow_failures"
 _REVERT_EXTRAS: Final = (REVERT_RESULT, REVERT_FLOW_FAILURES)
 
 Provides = str | Sequence[str] | AbstractSet[str]
 
-# Shared by all atoms that provide nothing; nobody changes it.
+# Shared; never modified.
 _NOTHING: Final[dict[str, Any]] = {}
 _NO_OUTPUTS: Final = (_NOTHING, _binding.NO_NAMES)
 
-_FIRST: Final = (1, 0)
+_FIRST_VERSION: Final = (1, 0)
 
 
 class _Shape(NamedTuple):
-    """All that an atom's signatures and constructor arguments come to, but what it provides."""
+    """The result of an atom's signatures and constructor arguments, except for what it provides."""
 
     rebind: dict[str, str]
     requires: frozenset[str]
@@ -40,7 +40,7 @@ _MADE_BY_INIT: Final = frozenset(("name", "inject", "save_as", "provides", *_Sha
 
 
 class _Bodies(NamedTuple):
-    """What an atom's signatures come to, whatever arguments its constructor is given."""
+    """Data from the signatures of `execute` and `revert`, before constructor arguments apply."""
 
     execute: _binding.Signature
     revert: _binding.Signature
@@ -49,82 +49,86 @@ class _Bodies(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """What all instances of a class have in common, as long as its methods are these."""
+    """Cached data of a class, valid as long as its methods are these."""
 
     execute: Any
     revert: Any
     bodies: _Bodies
-    #: Of those that are given no arguments but a name, or `provides`.
+    #: The shape of instances with no constructor arguments except a name and `provides`.
     shape: _Shape
 
 
-# What instances of a class provide by default, and what that comes to.
+# The default `provides` of a class, in the form of `save_as` and as a set of names.
 _Outputs = tuple[dict[str, Any], frozenset[str]]
 
 
 def save_as(provides: Provides | None) -> dict[str, Any]:
-    """Where each provided name is found in a result: name -> index or key, None = all of it.
+    """Return the index or key of each provided name in a result (None: the whole result).
 
     >>> save_as("total"), save_as(("low", "high")), save_as({"wind"})
     ({'total': None}, {'low': 0, 'high': 1}, {'wind': 'wind'})
 
-    :raises TypeError: not a string, list, tuple or set.
+    :raises TypeError: if `provides` is not a string, list, tuple or set.
+    :raises ValueError: if a name is too long.
     """
     if provides is None:
         return _NOTHING
     if isinstance(provides, str):
-        return {provides: None}
+        return {_names.check_length("Value name", provides): None}
     if isinstance(provides, Sequence | AbstractSet):
         _binding.check_names("Atom provides", provides)
     if isinstance(provides, Sequence):
         return {name: index for index, name in enumerate(provides)} or _NOTHING
     if isinstance(provides, AbstractSet):
         return {name: name for name in provides} or _NOTHING
-    raise TypeError(f"Atom provides should be a str, set, list or tuple, not {provides!r}")
+    raise TypeError(f"Atom provides must be a str, set, list or tuple, got {provides!r}")
 
 
 class Atom(abc.ABC):
-    """A named piece of work with inputs and outputs.
+    """A named unit of work with inputs and outputs.
 
-    :param name: unique in the whole flow; records and lookups go by it.
-    :param provides: the names its result is stored under.  A string names the whole result; a list
-        or tuple its items by position; a set its items by key.  None means `default_provides`.
-    :param requires: further names that `execute` needs, besides those its signature tells.
-    :param auto_extract: infer from the signatures: parameters without default are required, those
-        with one are optional.
-    :param rebind: which stored name an argument is filled from: `{argument: stored name}`, or a
-        list for the required arguments in order.
-    :param inject: constants for this atom only, by stored name; they beat every other source.
-    :param ignore_list: parameters that are not inferred.
-    :param revert_rebind: as `rebind`, for `revert`; None takes over what of `rebind` revert takes.
-    :param revert_requires: as `requires`, for `revert`; None takes over what of `requires` revert
-        takes, an empty list takes over nothing.
-    :raises ValueError: an argument is named that the method does not take, one that it needs is
-        left out, or a method takes arguments by position only or is an asynchronous generator.
-    :raises TypeError: `name`, `provides`, `requires`, `rebind` or `inject` is of the wrong kind.
+    :param name: unique in the whole flow; identifies the record.
+    :param provides: names under which the result is stored. A string names the whole result; a list
+        or tuple its items by position; a set its items by key. None: `default_provides`.
+    :param requires: names that `execute` needs in addition to those of its signature.
+    :param auto_extract: read names from the signatures: parameters without a default are required,
+        the others optional.
+    :param rebind: stored names for arguments: `{argument: stored name}`, or a list for the required
+        arguments in order.
+    :param inject: constants for this atom, by stored name; they have precedence over all other
+        sources.
+    :param ignore_list: parameters that are not read from the signatures.
+    :param revert_rebind: the same as `rebind` for `revert`; None: the entries of `rebind` that
+        `revert` accepts.
+    :param revert_requires: the same as `requires` for `revert`; None: the names of `requires` that
+        `revert` accepts; an empty list: none.
+    :raises ValueError: if a method does not accept a named argument, a required one is missing, a
+        method has positional-only parameters or is an asynchronous generator, or a name is too
+        long.
+    :raises TypeError: if `name`, `provides`, `requires`, `rebind` or `inject` has a wrong type.
 
-    The attributes are read by the engine and not to be changed: `save_as` (name -> index or key),
-    `provides`, `requires` (what `execute` and `revert` together cannot do without), `optional`,
-    `rebind` (argument -> stored name) and their `revert_` counterparts, `inject`, `version`.
+    The engine reads these attributes; do not change them: `save_as` (name to index or key),
+    `provides`, `requires` (of `execute` and `revert` together), `optional`, `rebind` (argument to
+    stored name), their `revert_` counterparts, `inject`, `version`.
     """
 
-    #: Among atoms that are ready together, the one with the bigger number goes first.
+    #: Atoms with a higher priority run first among those that are ready.
     priority: int = 0
-    #: What instances provide that are not told what to provide.
+    #: Default of `provides`.
     default_provides: Any = None
-    #: Kept with the records of the atom.
-    version: Any = _FIRST
+    #: Stored with the records of the atom.
+    version: Any = _FIRST_VERSION
 
-    #: `revert` is filled with these by the engine, not from the store.
+    #: Arguments of `revert` that the engine provides; they are not read from the store.
     _REVERT_IGNORES: ClassVar[tuple[str, ...]] = _REVERT_EXTRAS
-    #: Methods that nobody would await.
+    #: Methods that must not be `async def`, because they are never awaited.
     _NEVER_ASYNC: ClassVar[tuple[str, ...]] = ()
 
-    # What was found out about a class is kept in it, and goes when it goes.
+    # Caches of a class; stored in the class so that they are deleted with it.
     __known: ClassVar[_Known | None] = None
     __outputs: ClassVar[tuple[Any, _Outputs] | None] = None
 
-    #: Which of `execute` and `revert` give coroutines (`async def`).
+    #: Those of `execute` and `revert` that return coroutines (`async def`).
     async_bodies: frozenset[str] = _binding.NO_NAMES
 
     save_as: dict[str, Any]
@@ -135,7 +139,7 @@ class Atom(abc.ABC):
     revert_rebind: dict[str, str]
     revert_requires: frozenset[str]
     revert_optional: frozenset[str]
-    #: Which of the engine's own arguments `revert` takes; None means all.
+    #: Arguments of the engine that `revert` accepts; None: all.
     revert_accepts: frozenset[str] | None
 
     def __init__(
@@ -153,27 +157,29 @@ class Atom(abc.ABC):
         if name is None:
             name = self._default_name()
         elif not isinstance(name, str):
-            raise TypeError(f"The name of an atom must be a str, not {name!r}")
+            raise TypeError(f"Atom name must be a str, got {name!r}")
         elif not name:
-            raise ValueError("The name of an atom must not be empty")
+            raise ValueError("Atom name must not be empty")
+        if name is not None:  # None: a retry controller is named after its flow
+            _names.check_length("Atom name", name)
         if inject is not None:
             if not isinstance(inject, Mapping):
-                raise TypeError(f"Atom inject should be a dict, not {inject!r}")
+                raise TypeError(f"Atom inject must be a dict, got {inject!r}")
             _binding.check_names("Atom inject", inject)
-        self.name: str = name  # type: ignore[assignment]  # a retry may be named by its flow
+        self.name: str = name  # type: ignore[assignment]
         self.inject = inject
         if provides is None:
             self.save_as, self.provides = self._default_outputs()
         else:
             self.save_as = save_as(provides)
-        known = self._class_known()
+        class_data = self._class_known()
         unasked = requires is rebind is ignore_list is revert_rebind is revert_requires is None
-        if known is not None and unasked and auto_extract and not inject:
-            shape = known.shape
+        if class_data is not None and unasked and auto_extract and not inject:
+            shape = class_data.shape
         else:
             own = "execute" in vars(self) or "revert" in vars(self)
             shape = self._shape(
-                self._look_at_bodies() if known is None or own else known.bodies,
+                self._look_at_bodies() if class_data is None or own else class_data.bodies,
                 None if requires is None else _binding.names_of(requires),
                 auto_extract,
                 rebind,
@@ -196,38 +202,41 @@ class Atom(abc.ABC):
             self.async_bodies = async_bodies
 
     def _default_name(self) -> str | None:
-        """That of an atom which is given none; None: its flow names it."""
+        """None: the flow sets the name."""
         return None
 
     def _bodies(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        """The callables whose signatures count."""
         return self.execute, self.revert
 
     def _home(self) -> str:
-        """The module its code comes from: its failures may be raised as what that one defines."""
+        """Return the module whose exceptions the atom's failures may raise."""
         return type(self).__module__
 
     def _default_outputs(self) -> _Outputs:
-        given = self.default_provides
-        if given is None:
+        default = self.default_provides
+        if default is None:
             return _NO_OUTPUTS
-        # One of a base class is as good, where it is the same.
-        known = self.__outputs
-        if known is None or known[0] is not given:
-            found = save_as(given)
-            known = type(self).__outputs = given, (found, frozenset(found))
-        return known[1]
+        # The cache of a base class is valid too if the value is the same object.
+        cached_outputs = self.__outputs
+        if cached_outputs is None or cached_outputs[0] is not default:
+            outputs = save_as(default)
+            cached_outputs = type(self).__outputs = default, (outputs, frozenset(outputs))
+        return cached_outputs[1]
 
     def _class_known(self) -> _Known | None:
-        """None: each instance may have bodies of its own."""
+        """Return the cached data of the class; None: instances may have their own bodies."""
         cls = type(self)
         if cls._bodies is not Atom._bodies:
             return None
-        known = vars(cls).get("_Atom__known")  # not that of a base class
-        if known is None or known.execute is not cls.execute or known.revert is not cls.revert:
+        class_data = vars(cls).get("_Atom__known")
+        if (
+            class_data is None
+            or class_data.execute is not cls.execute
+            or class_data.revert is not cls.revert
+        ):
             bodies = self._look_at_bodies()
-            known = cls.__known = _Known(cls.execute, cls.revert, bodies, self._shape(bodies))
-        return known
+            class_data = cls.__known = _Known(cls.execute, cls.revert, bodies, self._shape(bodies))
+        return class_data
 
     def _look_at_bodies(self) -> _Bodies:
         execute, revert = map(_binding.signature_of, self._bodies())
@@ -269,7 +278,7 @@ class Atom(abc.ABC):
                 revert_requires = tuple(name for name in requires if revert.takes(name))
         anything = revert.takes_any and not (revert.names or forward.optional or revert_requires)
         if anything and revert_rebind == forward.rebind:
-            back = forward  # as most do that are not defined
+            back = forward  # frequent: the class does not define `revert`
         else:
             back = _binding.bind(
                 self.name,
@@ -284,7 +293,7 @@ class Atom(abc.ABC):
         needed = forward.requires
         if not back.requires <= needed:
             needed |= back.requires
-        # What is the same is there once: nobody changes it, and flows may have many atoms.
+        # Equal parts are shared: they are never modified, and flows may have many atoms.
         return _Shape(
             forward.rebind,
             needed,
@@ -300,43 +309,43 @@ class Atom(abc.ABC):
         for method in self._NEVER_ASYNC:
             if _binding.is_async(getattr(self, method)):
                 raise ValueError(
-                    f"{_names.dotted(type(self))}.{method} is an 'async def', and nobody would"
-                    f" await it: it runs in the engine's own thread; make it a plain method"
+                    f"{_names.dotted(type(self))}.{method} must be a plain method, got an"
+                    " 'async def', which the engine does not await"
                 )
 
     def pre_execute(self) -> Any:  # noqa: B027  (a hook, not a stub)
-        """Called before `execute`, in the same thread; an error counts as the atom's."""
+        """Run before `execute`, in the same thread. An exception is a failure of the atom."""
 
     @abc.abstractmethod
     def execute(self, *args: Any, **kwargs: Any) -> Any:
-        """Do the work, and return what is to be stored.
+        """Do the work and return the result to store.
 
-        Arguments come by name: define the ones that are needed.  In a task this may be an
-        `async def`, like `revert` and the four hooks: it runs, with the hooks, in the event loop of
-        whatever runs tasks, among all others there; what blocks belongs into a plain method.
+        Arguments are passed by name: define those that are needed. In a task, this may be an `async
+        def`, as may `revert` and the four hooks. It then runs, with the hooks, in the event loop of
+        the executor or worker, together with other tasks; blocking code belongs into a plain
+        method.
         """
 
     def post_execute(self) -> Any:  # noqa: B027  (a hook, not a stub)
-        """Called after `execute`, whatever became of it."""
+        """Run after `execute`, also if it failed."""
 
     def pre_revert(self) -> Any:  # noqa: B027  (a hook, not a stub)
-        """Called before `revert`, in the same thread; an error counts as the atom's."""
+        """Run before `revert`, in the same thread. An exception is a failure of the atom."""
 
     def revert(self, *args: Any, **kwargs: Any) -> Any:  # noqa: B027
         """Undo the work.
 
-        Besides the names it asks for, it may take `result`, what `execute` returned (a `Failure`
-        if it failed), and `flow_failures`, `{atom name: Failure}`.
+        In addition to named values, `revert` may accept `result`, the result of `execute` (a
+        `Failure` if it failed), and `flow_failures`, `{atom name: Failure}`.
         """
 
     def post_revert(self) -> Any:  # noqa: B027  (a hook, not a stub)
-        """Called after `revert`, whatever became of it."""
+        """Run after `revert`, also if it failed."""
 
-    if not TYPE_CHECKING:  # or every attribute would seem to exist
+    if not TYPE_CHECKING:  # otherwise every attribute would seem to exist
 
         def __getattr__(self, name: str) -> Any:
             if name == "provides" and "save_as" in vars(self):
-                # Most are never asked, and a flow may have many atoms.
                 self.provides = frozenset(self.save_as)
                 return self.provides
             if name in _MADE_BY_INIT:
@@ -348,9 +357,9 @@ class Atom(abc.ABC):
 
     @property
     def version_string(self) -> str:
-        """`version` as one word: "1.0"."""
+        """`version` as a string: "1.0"."""
         version: Any = self.version
-        if version is _FIRST:  # most atoms
+        if version is _FIRST_VERSION:
             return "1.0"
         return ".".join(map(str, version)) if isinstance(version, (list, tuple)) else str(version)
 

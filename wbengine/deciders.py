@@ -1,4 +1,4 @@
-"""How far a decider's "no" reaches, and what a node does that comes after ignored ones."""
+"""Depths of deciders and join rules."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from wbengine import _names
 
 
 class Depth(str, enum.Enum):
-    """What is ignored when a decider says no; members in order of width, the widest first.
+    """Which nodes are ignored when a decider returns False; the widest first.
 
-    A flow as the target is ignored as a whole; of what comes after it, only `ALL` ignores anything.
-    An empty flow has nobody to be ignored: its deciders are not asked.
+    A flow as the target is ignored as a whole; only `ALL` also ignores nodes after it. The deciders
+    of an empty flow are not called, because it contains no atom that could be ignored.
     """
 
-    #: The target and everything that comes after it, nested or not.
+    #: The target and all nodes after it, nested or not.
     ALL = "ALL"
-    #: The target and what comes after it in the same flow.
+    #: The target and the nodes after it in the same flow.
     FLOW = "FLOW"
     #: The target and the tasks directly after it.
     NEIGHBORS = "NEIGHBORS"
@@ -30,36 +30,36 @@ class Depth(str, enum.Enum):
 
     @classmethod
     def translate(cls, desired_depth: Depth | str) -> Depth:  # type: ignore[override]
-        """The depth with that name, whatever its case.
+        """Return the depth with this name, in upper or lower case.
 
-        :raises TypeError: not a string.
-        :raises ValueError: no such depth.
+        :raises TypeError: if it is not a string.
+        :raises ValueError: if there is no such depth.
         """
         return _translate(cls, "decider depth", desired_depth)
 
 
 class Join(str, enum.Enum):
-    """When a node runs that comes after others, some of which may have been ignored.
+    """When a node runs whose predecessors may have been ignored.
 
-    The rule is applied once, when everything directly before the node has succeeded or was ignored.
-    A link is *taken* when its source was not ignored, and its decider, if it has one, says yes.  A
-    nested flow counts as an ignored source when all its last members (those that nothing in it
-    comes after) were ignored.
+    The rule is applied once all direct predecessors have succeeded or were ignored. A link is
+    *taken* if its source was not ignored and its decider, if it has one, returns True. A nested
+    flow counts as an ignored source if all its last members (those without successors inside it)
+    were ignored.
 
-    With any rule but `ALL`, what other targets were refused ends at the node, whatever the depth:
-    the node's own rule decides.  Only when a flow around it is ignored as a whole, it is too.  An
-    empty flow has nobody to be ignored: it has no rule.
+    With any rule except `ALL`, refusals of other targets end at this node, whatever their depth:
+    its own rule decides. If a flow around it is ignored as a whole, the node is ignored too. Rules
+    of empty flows have no effect.
     """
 
-    #: TaskFlow's rule, and the default: it runs unless it is within the reach of a "no", or one of
-    #: its own deciders says no.
+    #: TaskFlow's rule and the default: the node runs unless a refusal reaches it or one of its own
+    #: deciders returns False.
     ALL = "ALL"
-    #: It runs if at least one link was taken; deciders are asked only when no other link was.  Else
-    #: it is ignored, and everything after it (if deciders alone are the cause: as deep as the
-    #: widest of them says).
+    #: The node runs if at least one link was taken; deciders are called only if no other link was
+    #: taken. Otherwise it is ignored with all nodes after it (or, if only deciders refused, to the
+    #: widest of their depths).
     ANY = "ANY"
-    #: It runs also when everything before it was ignored; only a decider of its own, asked unless
-    #: its source was ignored, can refuse it.
+    #: The node also runs if all its predecessors were ignored. Only its own deciders, called unless
+    #: their source was ignored, can refuse it.
     NONE_FAILED = "NONE_FAILED"
 
     def __str__(self) -> str:
@@ -67,13 +67,13 @@ class Join(str, enum.Enum):
 
     @classmethod
     def translate(cls, desired_join: Join | str) -> Join:  # type: ignore[override]
-        """The rule with that name, whatever its case.
+        """Return the rule with this name, in upper or lower case.
 
         >>> print(Join.translate("none_failed"))
         NONE_FAILED
 
-        :raises TypeError: not a string.
-        :raises ValueError: no such rule.
+        :raises TypeError: if it is not a string.
+        :raises ValueError: if there is no such rule.
         """
         return _translate(cls, "join rule", desired_join)
 
@@ -81,18 +81,18 @@ class Join(str, enum.Enum):
 _E = TypeVar("_E", bound=enum.Enum)
 
 
-def _translate(cls: type[_E], what: str, wanted: Any) -> _E:
-    if isinstance(wanted, cls):
-        return wanted
-    if not isinstance(wanted, str):
-        raise TypeError(f"A {what} is a {cls.__name__} or a string, not {wanted!r}")
+def _translate(cls: type[_E], kind: str, value: Any) -> _E:
+    if isinstance(value, cls):
+        return value
+    if not isinstance(value, str):
+        raise TypeError(f"{kind} must be a {cls.__name__} or a str, got {value!r}")
     try:
-        return cls(wanted.upper())
+        return cls(value.upper())
     except ValueError:
-        known = [member.value for member in cls]
+        values = [member.value for member in cls]
         raise ValueError(
-            f"Unknown {what} {wanted!r}{_names.hint(wanted, known)};"
-            f" choose one of {', '.join(known)}"
+            f"Unknown {kind} {value!r}{_names.hint(value, values)};"
+            f" known values: {', '.join(values)}"
         ) from None
 
 
@@ -100,12 +100,12 @@ _WIDTH = {depth: place for place, depth in enumerate(Depth)}
 
 
 def pick_widest(depths: Iterable[Depth]) -> Depth:
-    """The depth that reaches furthest.
+    """Return the depth that reaches furthest.
 
-    :raises ValueError: there is none to choose from, or one of them is no depth.
+    :raises ValueError: if `depths` is empty or contains something else.
     """
-    known = [Depth.translate(depth) for depth in depths]
-    found = min(known, key=_WIDTH.__getitem__, default=None)
-    if found is None:
-        raise ValueError("There are no depths to choose from")
-    return found
+    checked = [Depth.translate(depth) for depth in depths]
+    widest = min(checked, key=_WIDTH.__getitem__, default=None)
+    if widest is None:
+        raise ValueError("At least one depth is required")
+    return widest

@@ -1,7 +1,9 @@
-"""All that flows and workers need, in one process and one folder, to try things.
+"""All parts that flows and workers need, in one process and one folder, for experiments.
 
-with DevServer("orders") as server:
-    print(server.url, server.persistence, server.login_url)
+::
+
+    with DevServer("orders") as server:
+        print(server.url, server.persistence, server.login_url)
 """
 
 from __future__ import annotations
@@ -28,27 +30,29 @@ if TYPE_CHECKING:
 
 __all__ = ["DevServer"]
 
-#: Seconds that the worker has to begin, and the dashboard to end.
+#: Maximum seconds to wait for the start of the worker, and for the end of each thread.
 _BEGIN: Final = 10.0
-_END: Final = 10.0
+_END_SECONDS: Final = 10.0
 
-#: What the dashboard takes.
+#: Packages that the dashboard needs.
 _PAGES: Final = ("starlette", "uvicorn", "jinja2", "sse_starlette")
 
 
 class DevServer:
-    """A broker in a folder, a store, a worker with the tasks of `modules`, a conductor that runs
-    what is submitted there and fires `schedules`, and a dashboard where that is installed.
+    """A complete installation for experiments in one process.
 
-    All of it is in `folder`; without one in a temporary folder, which is gone afterwards.  `port`
-    is the dashboard's (0: any that is free; None: no dashboard).  `keys` (default: `WBENGINE_KEYS`)
-    sign what is said there if they are shared: those of one role cannot speak for all of it.
-    A context manager.
+    It consists of a broker in a folder, a store, a worker with the tasks of `modules`, a conductor
+    that runs submitted flows and fires `schedules`, and a dashboard if its packages are installed.
+    It is a context manager.
 
-    :raises ImportError: a module cannot be imported.
-    :raises ValueError: it offers no tasks.
-    :raises OSError: the port is taken, or the folder cannot be used.
-    :raises InvalidFormat: the key file cannot be used.
+    :param folder: the folder of all data; default: a temporary folder that is deleted at the end.
+    :param port: the port of the dashboard (0: any free port; None: no dashboard).
+    :param keys: the keys that sign all messages and records (default: `WBENGINE_KEYS`). Only shared
+        keys are used, because those of a single role cannot sign for all parts.
+    :raises ImportError: if a module cannot be imported.
+    :raises ValueError: if a module contains no tasks.
+    :raises OSError: if the port is in use, or the folder cannot be used.
+    :raises InvalidFormat: if the key file cannot be used.
     """
 
     def __init__(
@@ -63,7 +67,7 @@ class DevServer:
     ) -> None:
         ring = shared(keys)
         signs = ring or NONE
-        #: The key file of all of it, as `WBENGINE_KEYS` names it.
+        #: The key file of all parts, as a value for `WBENGINE_KEYS`.
         self.keys = NONE if ring is None else str(ring.path or NONE)
         self._temporary = folder is None
         self.folder = os.path.abspath(folder or tempfile.mkdtemp(prefix="wbengine-dev-"))
@@ -71,9 +75,9 @@ class DevServer:
         if self._temporary:
             self._ends.callback(shutil.rmtree, self.folder, ignore_errors=True)
         os.makedirs(self.folder, exist_ok=True)
-        #: Where engines and workers meet.
+        #: URL of the broker.
         self.url = f"filesystem://{self.folder}/broker"
-        #: Where flows are kept.
+        #: URL of the store.
         self.persistence = f"sqlite:///{self.folder}/flows.db"
         try:
             self.worker = worker.Worker(
@@ -105,29 +109,30 @@ class DevServer:
     ) -> dashboard.Site | None:
         if not all(importlib.util.find_spec(name) for name in _PAGES):
             return None
-        # Not on top: there may be none.
+        # A local import, because the packages may be missing.
         from wbengine import dashboard
         from wbengine.views import fleet
 
-        told = {
+        site_options = {
             "WBENGINE_URL": self.url,
             "WBENGINE_KEYS": self.keys,
             "WBENGINE_PERSISTENCE": self.persistence,
         }
         return dashboard.Site(
             backend, port=port, allow_actions=True, show_values=True,
-            fleet=fleet.Fleet(url=self.url, keys=ring or NONE), runner=dashboard.Runner(told),
+            fleet=fleet.Fleet(url=self.url, keys=ring or NONE),
+            runner=dashboard.Runner(site_options),
         )  # fmt: skip
 
     @property
     def login_url(self) -> str | None:
-        """The address of the dashboard, with what lets a browser in; None: there is none."""
+        """The address of the dashboard with its login token, or None if there is no dashboard."""
         return None if self._site is None else self._site.login_url
 
     def begin(self) -> None:
-        """Start all of it; returns when it can be used.
+        """Start all parts, and return when they are ready.
 
-        :raises TransportFailure: the folder cannot be used.
+        :raises TransportFailure: if the folder cannot be used.
         """
         failed: list[BaseException] = []
 
@@ -148,14 +153,13 @@ class DevServer:
             ready.wait(_BEGIN)
 
     def _start(self, name: str, run: Callable[[], Any], stop: Callable[[], Any]) -> None:
-        """Run it in a thread, until the end."""
         thread = threading.Thread(target=run, name=f"wbengine-dev-{name}", daemon=True)
         thread.start()
-        self._ends.callback(thread.join, _END)
+        self._ends.callback(thread.join, _END_SECONDS)
         self._ends.callback(stop)
 
     def end(self) -> None:
-        """End all of it: the worker has 10 seconds to finish what runs.  Idempotent."""
+        """Stop all parts; running tasks have 10 seconds to finish. Idempotent."""
         self._ends.close()
 
     def __enter__(self) -> DevServer:

@@ -1,47 +1,47 @@
-"""Every error that wbengine raises.
+"""All exceptions of wbengine.
 
-The tree (names and places are those TaskFlow users know; the ones marked * are new)::
+The tree (names and places are those of TaskFlow; `*` marks new ones)::
 
     Exception
-    ├── WrappedFailure                   several failures, or one that cannot be re-raised as itself
-    └── WbengineException                (also under the name TaskFlowException)
-        ├── StorageFailure               the store could not be read or written
-        │   ├── CorruptRecord *          what is stored is damaged: see `.path`
-        │   └── LedgerFailure *          a worker ledger could not be read or written
+    ├── WrappedFailure
+    └── WbengineException                (also available as TaskFlowException)
+        ├── StorageFailure
+        │   ├── CorruptRecord *
+        │   └── LedgerFailure *
         ├── ConductorFailure
         ├── JobFailure
-        │   └── UnclaimableJob           somebody else holds the job
-        ├── ExecutionFailure             running went wrong
-        │   ├── RequestTimeout           no worker took the request in time
-        │   │   └── NeverStarted *       and it is certain that none ever will
-        │   ├── InvalidState             not allowed in this state
-        │   ├── DeadlineExceeded *       the time given to the run was up
-        │   ├── Cancelled *              somebody asked for it to end
-        │   ├── Expired *                it was of no use any more when its turn came
-        │   ├── SoftTimeLimitExceeded *  raised in a task that runs for too long
-        │   ├── TimeLimitExceeded *      a task that ran for too long was ended
-        │   ├── FlowBusy *               somebody else runs the flow: see `.owner`
-        │   ├── LeaseLost *              somebody else took the flow over
-        │   └── WorkerLost *             the worker went away; the outcome is unknown
-        ├── DependencyFailure            the links of a flow make no sense
-        │   ├── AmbiguousDependency      several providers, and no rule to choose one
-        │   └── MissingDependencies      nobody provides a required name
-        ├── CompilationFailure           the flow cannot be turned into a plan
-        │   └── NotAFlow *               it is neither a flow nor a task (a TypeError too)
+        │   └── UnclaimableJob
+        ├── ExecutionFailure
+        │   ├── RequestTimeout
+        │   │   └── NeverStarted *
+        │   ├── InvalidState
+        │   ├── DeadlineExceeded *
+        │   ├── Cancelled *
+        │   ├── Expired *
+        │   ├── SoftTimeLimitExceeded *
+        │   ├── TimeLimitExceeded *
+        │   ├── FlowBusy *
+        │   ├── LeaseLost *
+        │   └── WorkerLost *
+        ├── DependencyFailure
+        │   ├── AmbiguousDependency
+        │   └── MissingDependencies
+        ├── CompilationFailure
+        │   └── NotAFlow *               (also a TypeError)
         ├── IncompatibleVersion
-        ├── Duplicate                    a name that must be unique is not
+        ├── Duplicate
         ├── NotFound
         ├── Empty
         ├── MultipleChoices
-        ├── InvalidFormat                data is not of the promised form
-        │   ├── NotEncodable *           a value cannot be sent or stored
-        │   └── TooLarge *               a message exceeds the size limit
-        ├── NotTrusted *                 it is not believed: who signed it, what it names
-        ├── TransportFailure *           the broker cannot be reached
-        └── DisallowedAccess             not now: see `.state`
-    NotImplementedError                  (the builtin one behind it) not made, and never will be
+        ├── InvalidFormat
+        │   ├── NotEncodable *
+        │   └── TooLarge *
+        ├── NotTrusted *
+        ├── TransportFailure *
+        └── DisallowedAccess
+    NotImplementedError                  (a subclass of the builtin)
 
-All of them survive pickling with their attributes.
+All of them preserve their attributes when they are pickled.
 """
 
 from __future__ import annotations
@@ -55,18 +55,18 @@ from typing import Any, Final, NoReturn
 
 from wbengine import _names
 
-#: How many causes `pformat` prints at most; chains may be circular or very long.
+#: Maximum number of causes that `pformat` prints. Chains may be circular or very long.
 _MAX_CAUSES = 100
 
 
 class WbengineException(Exception):
-    """The base of all errors of this package.
+    """The base class of all errors of this package.
 
-    `cause` is the exception (or any object) behind this one; `str()` shows the whole chain of
-    causes, one per line, each a little further in.
+    `cause` is the exception (or any object) that caused this one. `str()` shows the whole chain of
+    causes, one in each line, with increasing indentation.
     """
 
-    # On the class as well: what is known of an error that came from elsewhere.
+    # A class attribute too, for exceptions that were created from descriptions.
     _cause: BaseException | None = None
 
     def __init__(self, message: str = "", cause: BaseException | None = None) -> None:
@@ -81,7 +81,7 @@ class WbengineException(Exception):
         return self.pformat()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Not through __init__: subclasses take other arguments than the finished message.
+        # Bypasses __init__, because subclasses have other parameters than the final message.
         return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
     def _own_message(self) -> str:
@@ -90,12 +90,12 @@ class WbengineException(Exception):
     def pformat(
         self, indent: int = 2, indent_text: str = " ", show_root_class: bool = False
     ) -> str:
-        """The message, and below it the chain of causes, each indented by `indent` more.
+        """Return the message, and below it the chain of causes, each indented by `indent` more.
 
-        A chain goes on only through errors of this package; anything else ends it.
+        The chain continues only through errors of this package; any other cause ends it.
         """
         if indent < 0:
-            raise ValueError(f"indent must be zero or greater, not {indent}")
+            raise ValueError(f"indent must be 0 or more, got {indent}")
         first = self._own_message()
         lines = [f"{type(self).__name__}: {first}" if show_root_class else first]
         seen = {id(self)}
@@ -121,7 +121,7 @@ def _describe(cause: Any) -> str:
     return str(cause)
 
 
-#: The name under which code written for TaskFlow knows the base class.
+#: The name of the base class in TaskFlow.
 TaskFlowException = WbengineException
 
 
@@ -130,21 +130,21 @@ def raise_with_cause(
 ) -> NoReturn:
     """Raise `exc_cls(message, *args, **kwargs)`, caused by the exception being handled, if any.
 
-    A `cause` in `kwargs` is used instead of the current exception.
+    A `cause` in `kwargs` replaces the current exception.
     """
     cause = kwargs.setdefault("cause", sys.exc_info()[1])
     raise exc_cls(message, *args, **kwargs) from cause
 
 
 class StorageFailure(WbengineException):
-    """The store could not be read or written."""
+    """A failed read or write of the store."""
 
 
 class CorruptRecord(StorageFailure):
-    """A record is damaged, or of a format that is not known here; it was not changed.
+    """A record is damaged or has an unknown format. The record was not changed.
 
-    `path` names the file (or table and row) and `flow` the uuid of the flow it belongs to, where
-    that is known.  The other flows can be read.
+    `path` names the file (or table and row), `flow` the uuid of its flow, if known. Other flows can
+    still be read.
     """
 
     path: str = ""
@@ -164,76 +164,76 @@ class CorruptRecord(StorageFailure):
 
 
 class LedgerFailure(StorageFailure):
-    """A worker ledger could not be read or written."""
+    """A failed read or write of a ledger."""
 
 
 class ConductorFailure(WbengineException):
-    """A conductor could not do its work."""
+    """A conductor failed."""
 
 
 class JobFailure(WbengineException):
-    """A job or a job board could not do its work."""
+    """A job or a job board failed."""
 
 
 class UnclaimableJob(JobFailure):
-    """The job is held by somebody else."""
+    """Another process owns the job."""
 
 
 class ExecutionFailure(WbengineException):
-    """Running a flow or an atom went wrong, not through an error of the atom's own code."""
+    """The execution of a flow or atom failed for a reason outside of the atom's own code."""
 
 
 class RequestTimeout(ExecutionFailure):
-    """No worker took the request in time."""
+    """No worker claimed the request in time."""
 
 
 class NeverStarted(RequestTimeout):
-    """No worker took the request in time, and none ever will: there is nothing to undo."""
+    """No worker claimed the request in time, and none will: there is nothing to revert."""
 
 
 class InvalidState(ExecutionFailure):
-    """The operation, or the transition, is not allowed in the present state."""
+    """The operation or transition is not allowed in the current state."""
 
 
 class DeadlineExceeded(ExecutionFailure):
-    """The time given to the run was up before the flow had come to its end.
+    """The deadline of the run passed before the flow ended.
 
-    `cause` is what the flow failed with besides, if it did.
+    `cause` is the failure of the flow, if it also failed.
     """
 
 
 class Cancelled(ExecutionFailure):
-    """Somebody asked for a task, or its flow, to end (`engine.cancel`)."""
+    """A task or its flow was cancelled (`engine.cancel`)."""
 
 
 class Expired(ExecutionFailure):
-    """The time after which a task was not to be started any more had come; it was not started."""
+    """The task was not started, because its `expires` moment had passed."""
 
 
 class SignalTimeout(ExecutionFailure):
-    """The signal that a `task.WaitFor` waited for was not given in time."""
+    """The signal of a `task.WaitFor` did not arrive in time."""
 
 
 class SoftTimeLimitExceeded(ExecutionFailure):
-    """Raised in a task whose soft time limit is over: it may clean up, and then should end."""
+    """Raised in a task after its soft time limit: it may clean up and should then end."""
 
-    # Another thread raises it, and can give it no text of its own.
-    def __init__(self, message: str = "the soft time limit is over", cause: Any = None) -> None:
+    # Another thread raises it, without arguments.
+    def __init__(self, message: str = "the soft time limit has expired", cause: Any = None) -> None:
         super().__init__(message, cause)
 
 
 class TimeLimitExceeded(ExecutionFailure):
-    """A task whose hard time limit was over was ended, or given up; what it did is unknown."""
+    """A task was stopped, or given up, after its hard time limit; its effects are unknown."""
 
-    def __init__(self, message: str = "the hard time limit is over", cause: Any = None) -> None:
+    def __init__(self, message: str = "the hard time limit has expired", cause: Any = None) -> None:
         super().__init__(message, cause)
 
 
 class FlowBusy(ExecutionFailure):
-    """Somebody else runs the flow, or changes it for longer than such a change is waited for.
+    """Another process runs the flow, or changes it for longer than the permitted wait.
 
-    `owner` says who, `epoch` is that of the owner's lease, and `seconds` after so many the lease
-    ends unless its owner gives another sign of life.
+    `owner` is the owner of the lease, `epoch` its epoch, and `seconds` the time after which the
+    lease expires unless it is renewed.
     """
 
     owner: str = ""
@@ -256,30 +256,31 @@ class FlowBusy(ExecutionFailure):
 
 
 class LeaseLost(ExecutionFailure):
-    """Somebody else took the flow over, or it was removed: nothing more of this run is written."""
+    """Another process took the flow over, or the flow was deleted: this run writes nothing more."""
 
 
 class WorkerLost(ExecutionFailure):
-    """The worker that ran the task went away; whether the task ran to its end is not known."""
+    """The worker that ran the task was lost; it is unknown whether the task finished."""
 
 
 class DependencyFailure(WbengineException):
-    """The links between the members of a flow make no sense."""
+    """The links between the members of a flow are invalid."""
 
 
 class AmbiguousDependency(DependencyFailure):
-    """Several members provide the required name, and no rule chooses one of them."""
+    """Several members provide a required name, and no rule selects one of them."""
 
 
 class MissingDependencies(DependencyFailure):
-    """`who` requires names that nobody provides.
+    """`who` requires names that nothing provides.
 
-    `missing_requirements` holds the names; `method` (`'execute'`, `'revert'`) says what needs them;
-    `available`, when given, is searched for names that may have been meant; `askers` say in words
-    as which arguments of which atoms they are asked for.
+    :param requirements: the missing names.
+    :param method: the method that needs them: 'execute' or 'revert'.
+    :param available: names to search for similar ones.
+    :param askers: descriptions of the arguments and atoms that need the names.
     """
 
-    #: The names, as a set when a set was given, else as a list.
+    #: A set if a set was given, otherwise a list.
     missing_requirements: Iterable[str] = ()
 
     def __init__(
@@ -294,21 +295,21 @@ class MissingDependencies(DependencyFailure):
     ) -> None:
         names = list(requirements)
         choices = list(available)
-        # The nearest to a name that is there, only not early enough, would be the name itself.
-        wanted = ", ".join(
+        # No hint for a name that exists but is provided too late: the nearest name would be itself.
+        missing_names = ", ".join(
             repr(name) if name in choices else f"{name!r}{_names.hint(str(name), choices)}"
             for name in names
         )
         where = f"{method!r} of " if method else ""
         told_who = str(who)
-        if not told_who.startswith('"'):  # atoms and flows quote themselves
+        if not told_who.startswith('"'):  # atoms and flows contain their own quotes
             told_who = f"'{told_who}'"
         late = all(name in choices for name in names)
-        told = ", ".join(askers)
+        asker_names = ", ".join(askers)
         super().__init__(
-            f"{where}{told_who} requires {wanted}, but nothing"
-            f" {'that comes before ' if late else ''}provides it"
-            + (f" (asked for as {told})" if told else ""),
+            f"{where}{told_who} requires {missing_names}, but nothing"
+            f" {'before it ' if late else ''}provides it"
+            + (f" (requested as {asker_names})" if asker_names else ""),
             cause,
         )
         self.missing_requirements = (
@@ -317,15 +318,15 @@ class MissingDependencies(DependencyFailure):
 
 
 class CompilationFailure(WbengineException):
-    """A flow cannot be turned into a plan."""
+    """A flow cannot be compiled."""
 
 
 class NotAFlow(CompilationFailure, TypeError):
-    """What is to be compiled is neither a flow nor a task."""
+    """The object to compile is neither a flow nor a task."""
 
 
 class IncompatibleVersion(WbengineException):
-    """Two versions cannot work together."""
+    """Two versions are incompatible."""
 
 
 class Duplicate(WbengineException):
@@ -333,25 +334,25 @@ class Duplicate(WbengineException):
 
 
 class NotFound(WbengineException):
-    """Something that was asked for by name or number does not exist."""
+    """Something with this name or number does not exist."""
 
 
 class Empty(WbengineException):
-    """Nothing is there where at least one was needed."""
+    """A collection is empty although at least one element is required."""
 
 
 class MultipleChoices(WbengineException):
-    """More than one is there where exactly one was needed."""
+    """There is more than one element although exactly one is required."""
 
 
 class InvalidFormat(WbengineException):
-    """Data is not of the promised form."""
+    """Data has an invalid format."""
 
 
 class NotEncodable(InvalidFormat):
     """A value cannot be sent or stored.
 
-    `path` leads to the culprit (`result['a'][3]`), `type_name` is the culprit's type.
+    `path` is the path to the value (`result['a'][3]`), `type_name` its type.
     """
 
     path: str = ""
@@ -371,21 +372,19 @@ class NotEncodable(InvalidFormat):
 
 
 class TooLarge(InvalidFormat):
-    """A message exceeds the size limit; it is never sent."""
+    """A message exceeds the size limit; it is not sent."""
 
 
 class NotTrusted(WbengineException):
-    """A message or record was not signed by who may say it, or was changed since; or a record names
-    what must not be called.
-    """
+    """A message or record has no valid signature, or a record names code that is not allowed."""
 
 
 class TransportFailure(WbengineException):
-    """The broker cannot be reached, or refused what was asked of it."""
+    """The broker cannot be reached, or refused an operation."""
 
 
 class DisallowedAccess(WbengineException):
-    """The thing exists, but must not be used while in `state`."""
+    """The object exists but must not be used in `state`."""
 
     state: str | None = None
 
@@ -397,33 +396,34 @@ class DisallowedAccess(WbengineException):
 
 
 class NotImplementedError(builtins.NotImplementedError):
-    """Something is not there on purpose, as opposed to what users left out."""
+    """Deliberately not supported, unlike methods that users have to implement."""
 
 
 class WrappedFailure(Exception):
-    """One exception that stands for several failures, or for one that lost its exception object.
+    """An exception that stands for several failures, or for one without its exception.
 
-    Iterates over its failures; a `WrappedFailure` among them is replaced by what it holds.  One
-    that stands for a single failure is of its type as well, where `types.failure.allow` permits.
+    Iterates over its failures; a `WrappedFailure` among them is replaced by its failures. If it
+    stands for a single failure, it is also an instance of that failure's type, if
+    `types.failure.allow` permits.
     """
 
-    _TOLD: Final = 10  # in its text; whoever wants all of them iterates
+    _TOLD: Final = 10  # maximum number in its text
 
     def __init__(self, causes: Iterable[Any]) -> None:
-        # Not by super(): behind this class there may be the original's, which asks for more.
+        # Not super(): the next class may be that of the original exception, with other parameters.
         Exception.__init__(self)
         if not isinstance(causes, Iterable):
-            raise TypeError(f"WrappedFailure takes a list of failures, not {causes!r}")
+            raise TypeError(f"WrappedFailure causes must be a list of failures, got {causes!r}")
         flat: list[Any] = []
         for cause in causes:
             if not hasattr(cause, "check"):
-                raise TypeError(f"WrappedFailure holds failures, not {cause!r}")
+                raise TypeError(f"WrappedFailure causes must be failures, got {cause!r}")
             inner = getattr(cause, "exception", None)
             if isinstance(inner, WrappedFailure):
                 flat.extend(inner)
             else:
                 flat.append(cause)
-        # A name that no other class of an exception has by chance.
+        # A mangled name, so that it cannot clash with attributes of the original's class.
         self.__failures = tuple(flat)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -436,25 +436,25 @@ class WrappedFailure(Exception):
         return len(self.__failures)
 
     def check(self, *exc_classes: type[BaseException] | str) -> type[BaseException] | str | None:
-        """The first of `exc_classes` (types or names) that one of the failures is, or None.
+        """Return the first of `exc_classes` (types or names) that one of the failures is, or None.
 
-        :raises TypeError: one of them is something else.
+        :raises TypeError: if one of them is neither.
         """
         for failure in self.__failures:
-            found: type[BaseException] | str | None = failure.check(*exc_classes)
-            if found is not None:
-                return found
+            matching_class: type[BaseException] | str | None = failure.check(*exc_classes)
+            if matching_class is not None:
+                return matching_class
         return None
 
     def __str__(self) -> str:
-        told = [str(failure) for failure in self.__failures[: self._TOLD]]
+        texts = [str(failure) for failure in self.__failures[: self._TOLD]]
         if len(self.__failures) > self._TOLD:
-            told.append(f"and {len(self.__failures) - self._TOLD} more")
-        return f"{type(self).__name__}: [{', '.join(told)}]"
+            texts.append(f"and {len(self.__failures) - self._TOLD} more")
+        return f"{type(self).__name__}: [{', '.join(texts)}]"
 
 
 def exception_message(exc: BaseException) -> str:
-    """`str(exc)`, or a stand-in when the exception's own `__str__` raises."""
+    """Return `str(exc)`, or a replacement if its `__str__` raises an exception."""
     try:
         return str(exc)
     except Exception as error:

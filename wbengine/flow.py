@@ -1,6 +1,7 @@
-"""Flows: named collections of tasks and other flows.
+"""Flows: named collections of tasks and nested flows.
 
-The patterns (`linear_flow`, `unordered_flow`, `graph_flow`) say how members depend on each other.
+The patterns (`linear_flow`, `unordered_flow`, `graph_flow`) define how members depend on each
+other.
 """
 
 from __future__ import annotations
@@ -11,17 +12,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar, Union
 
-from wbengine import atom
+from wbengine import _names, atom
 from wbengine import retry as retry_module
 
-#: Keys of the metadata of a link, as `iter_links` gives it.
+#: Keys of the metadata of a link in `iter_links`.
 LINK_INVARIANT: Final = "invariant"
 LINK_MANUAL: Final = "manual"
 LINK_RETRY: Final = "retry"
 LINK_REASONS: Final = "reasons"
 LINK_DECIDER: Final = "decider"
 LINK_DECIDER_DEPTH: Final = "decider_depth"
-#: Key of the metadata of a member, as `iter_nodes` gives it: its join rule, when it is not ALL.
+#: Key of the metadata of a member in `iter_nodes`: its join rule, unless it is ALL.
 NODE_JOIN: Final = "join"
 
 Node = Union[atom.Atom, "Flow"]
@@ -30,48 +31,49 @@ _F = TypeVar("_F", bound="Flow")
 
 
 class Symbols(NamedTuple):
-    """The names that something needs from outside, and those it offers to others."""
+    """Names that a member requires, and names that it provides."""
 
     requires: AbstractSet[str]
     provides: AbstractSet[str]
 
 
 class Flow(abc.ABC):
-    """A named collection of members, and perhaps a retry.
+    """A named collection of members with an optional retry controller.
 
-    Members are tasks and flows; each object is a member once, adding it again changes nothing.
-    A flow may be changed until it is compiled, also after it was added to another flow.
+    Members are tasks and flows. Adding the same object again has no effect. A flow may be changed
+    until it is compiled, also after it was added to another flow.
     """
 
     #: `'linear'`, `'unordered'` or `'graph'`.
     kind: ClassVar[str]
 
-    #: How many of these flows may begin in a time, and how many be under way at once, as for tasks
-    #: (`Task.rate_limit`): of the outermost flow only.  `concurrency_key` takes inputs by name; by
-    #: default flows of the same name are limited together, or else those of the same `limit`.
+    #: Limits of flows, as for tasks (`Task.rate_limit`): starts per period and concurrent runs.
+    #: They apply only to the outermost flow. `concurrency_key` receives inputs by name. Flows with
+    #: the same name, or the same `limit`, share a limit.
     rate_limit: str | None = None
     concurrency: int | None = None
     concurrency_key: Callable[..., Any] | None = None
     limit: str | None = None
 
     def __init__(self, name: str, retry: retry_module.Retry | None = None) -> None:
+        """Create an empty flow.
+
+        :param retry: the retry controller; without a name it gets `<flow name>_retry`.
+        :raises ValueError: if the name is too long.
         """
-        :param retry: decides what to do when a member fails; gets the name `<flow name>_retry`
-            unless it has one.
-        """
-        self._name = str(name)
+        self._name = _names.check_length("Flow name", str(name))
         if retry is not None and not isinstance(retry, retry_module.Retry):
-            raise TypeError(f"The retry of flow {self._name!r} must be a Retry, not {retry!r}")
+            raise TypeError(f"Retry of flow {self._name!r} must be a Retry, got {retry!r}")
         self._retry = retry
         if retry is not None and retry.name is None:
-            retry.name = f"{self._name}_retry"
-        # All members in the order added, by `id`: it is the object that counts, not its equality.
+            retry.name = _names.check_length("Retry name", f"{self._name}_retry")
+        # Members in the order of insertion, by `id`: objects are compared by identity.
         self._nodes: dict[int, Any] = {}
-        # Flows that this one is in; told when its symbols may have changed.
+        # Flows that contain this one. They are notified when its symbols may have changed.
         self._holders: list[weakref.ref[Flow]] = []
-        # False between the moment somebody relies on our symbols and the next change.
+        # False from the moment a caller relies on the symbols until the next change.
         self._changed = True
-        # Our symbols, while they are unchanged and not too many to keep.
+        # The symbols, while they are unchanged and not too many to cache.
         self._summary: Symbols | None = None
 
     @property
@@ -83,9 +85,9 @@ class Flow(abc.ABC):
         return self._retry
 
     def add(self: _F, *nodes: Any) -> _F:
-        """Add members, in order; returns the flow itself.
+        """Add members in order; return the flow itself.
 
-        :raises TypeError: one of them is neither a task nor a flow.
+        :raises TypeError: if one of them is neither a task nor a flow.
         """
         added = self._new(nodes)
         self._nodes.update(added)
@@ -93,71 +95,67 @@ class Flow(abc.ABC):
         return self
 
     def _new(self, nodes: Sequence[Any]) -> dict[int, Any]:
-        """Those of `nodes` that are no members yet, by `id`.
-
-        :raises TypeError: one of them is neither a task nor a flow.
-        """
         fit: set[type] = set()
         for node in nodes:
             if type(node) in fit:
                 continue
             if not isinstance(node, (atom.Atom, Flow)) or isinstance(node, retry_module.Retry):
                 raise TypeError(
-                    f"Flow {self._name!r} takes tasks and flows, not {node!r}{_instead(node)}"
+                    f"Members of flow {self._name!r} must be tasks or flows, got"
+                    f" {node!r}{_mistake_hint(node)}"
                 )
             fit.add(type(node))
-        known = self._nodes
-        return {id(node): node for node in nodes if id(node) not in known}
+        members = self._nodes
+        return {id(node): node for node in nodes if id(node) not in members}
 
     def __len__(self) -> int:
-        """How many members there are, not counting those of members."""
+        """Return the number of members, without those of nested flows."""
         return len(self._nodes)
 
     def __bool__(self) -> bool:
-        """A flow is a thing, not a container: true also when it is empty."""
+        """Return True, also for an empty flow."""
         return True
 
     def iter_nodes(self) -> Iterator[tuple[Any, dict[str, Any]]]:
-        """`(member, metadata)`, one level only."""
+        """Iterate over `(member, metadata)`, without the members of nested flows."""
         for node in self._nodes.values():
             yield node, {}
 
     @abc.abstractmethod
     def iter_links(self) -> Iterator[tuple[Any, Any, dict[str, Any]]]:
-        """`(from, to, metadata)` for each link between two members."""
+        """Iterate over `(from, to, metadata)` for each link between two members."""
 
     def __iter__(self) -> Iterator[Any]:
-        """The members, one level only, in the order of `iter_nodes`."""
+        """Iterate over the members in the order of `iter_nodes`, without those of nested flows."""
         for node, _ in self.iter_nodes():
             yield node
 
     @property
     def provides(self) -> frozenset[str]:
-        """Every name that the retry or a member, nested ones included, provides."""
+        """Names that the retry controller or a member, including nested ones, provides."""
         return frozenset(symbols_of(self).provides)
 
     @property
     def requires(self) -> frozenset[str]:
-        """Every name that the retry or a member needs and that no other member provides to it."""
+        """Names that the retry controller or a member requires and no other member provides."""
         return frozenset(symbols_of(self).requires)
 
     @abc.abstractmethod
     def _combine(self, symbols: Mapping[int, Symbols]) -> Symbols:
-        """This flow's symbols from those of its members (by `id`)."""
+        """Return the symbols of this flow, given those of its members by `id`."""
 
     def _retry_symbols(self) -> Symbols:
         retry = self._retry
         return _NO_SYMBOLS if retry is None else Symbols(retry.requires, retry.provides)
 
     def _adopt(self, nodes: Iterable[Any]) -> None:
-        """To be called with the members just added."""
         for node in nodes:
             if isinstance(node, Flow):
                 node._holders.append(weakref.ref(self))
         self._touch()
 
     def _touch(self) -> None:
-        """Our symbols may have changed: tell the flows around us, once."""
+        """Notify the surrounding flows that the symbols may have changed, once."""
         pending = [self]
         while pending:
             flow = pending.pop()
@@ -171,11 +169,11 @@ class Flow(abc.ABC):
                     pending.append(holder)
 
     def _member_changed(self, member: Flow) -> None:  # noqa: B027
-        """Called when a member's symbols may have changed since they were last asked for."""
+        """Handle a possible change of the symbols of a member."""
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
-        # An `id` means nothing elsewhere, and what is inside must not drag along what is around.
+        # An `id` is not portable, and pickling the content must not include the surrounding flows.
         del state["_holders"]
         state["_nodes"] = list(self._nodes.values())
         return state
@@ -197,10 +195,9 @@ class Flow(abc.ABC):
         return f"<{str(self)[1:-1]}>"
 
 
-def _instead(node: Any) -> str:
-    """What to write for something that is often added by mistake."""
+def _mistake_hint(node: Any) -> str:
     if isinstance(node, retry_module.Retry):
-        return " (a retry sits on a flow: Flow(name, retry=...))"
+        return " (pass a retry to its flow: Flow(name, retry=...))"
     if isinstance(node, type):
         return f" (add an instance: {node.__name__}(...))"
     if isinstance(node, list | tuple | set):
@@ -208,34 +205,33 @@ def _instead(node: Any) -> str:
     return " (wrap it: task.FunctorTask(...))" if callable(node) else ""
 
 
-#: Flows with more names than this are looked at anew whenever they are asked.
 _MAX_KEPT: Final = 64
 _NO_SYMBOLS: Final = Symbols(frozenset(), frozenset())
 
 
 def symbols_of(node: Any) -> Symbols:
-    """What `node` needs and offers; a flow is walked without recursion.
+    """Return the names that `node` requires and provides, without recursion.
 
-    :raises ValueError: a flow contains itself.
+    :raises ValueError: if a flow contains itself.
     """
     if not isinstance(node, Flow):
         return Symbols(node.requires, node.provides)
-    known: dict[int, Symbols] = {}
+    symbols_by_id: dict[int, Symbols] = {}
     for flow in _innermost_first(node):
         if flow._changed or flow._summary is None:
             flow._changed = False
-            known[id(flow)] = _kept(flow, flow._combine(known))
+            symbols_by_id[id(flow)] = _kept(flow, flow._combine(symbols_by_id))
         else:
-            known[id(flow)] = flow._summary
-        # What was taken over may have been changed by it.
+            symbols_by_id[id(flow)] = flow._summary
+        # Drop the sets of the members, because `_combine` may have modified them.
         for member in flow._nodes:
-            known.pop(member, None)
-    return known[id(node)]
+            symbols_by_id.pop(member, None)
+    return symbols_by_id[id(node)]
 
 
 def _kept(flow: Flow, symbols: Symbols) -> Symbols:
-    # Without this, flows put into graph flows from the inside out would be walked at every level;
-    # with no limit, names that many levels share would be kept at every level.
+    # Without this cache, graph flows nested from the inside out would be walked at every level.
+    # Without the limit `_MAX_KEPT`, names that many levels share would be stored at every level.
     if len(symbols.requires) + len(symbols.provides) > _MAX_KEPT:
         flow._summary = None
         return symbols
@@ -265,17 +261,17 @@ def _innermost_first(root: Flow) -> Iterator[Flow]:
             yield flow
 
 
-# Sets (not frozensets) in the following are owned by the walk of `symbols_of`: they are handed on
-# and changed rather than copied, so that nesting a thousand deep stays cheap.
+# The walk of `symbols_of` owns the sets (not the frozensets) below: it passes them on and modifies
+# them instead of copying, so that a nesting of a thousand levels stays cheap.
 
 
 def own_symbols(node: Any, known: Mapping[int, Symbols]) -> Symbols:
-    """The symbols of a member, in `_combine`."""
+    """Return the symbols of a member, in `_combine`."""
     return known.get(id(node)) or Symbols(node.requires, node.provides)
 
 
 def merged(sets: Iterable[AbstractSet[str]]) -> AbstractSet[str]:
-    """The union of `sets`."""
+    """Return the union of `sets`."""
     union: set[str] = set()
     for names in sets:
         union = grown(union, names)
@@ -283,7 +279,7 @@ def merged(sets: Iterable[AbstractSet[str]]) -> AbstractSet[str]:
 
 
 def grown(names: set[str], more: AbstractSet[str]) -> set[str]:
-    """`names` with `more`."""
+    """Return `names` with `more`; may modify either of them."""
     if isinstance(more, set) and len(more) > len(names):
         names, more = more, names
     names |= more
@@ -291,7 +287,7 @@ def grown(names: set[str], more: AbstractSet[str]) -> set[str]:
 
 
 def without(names: AbstractSet[str], others: AbstractSet[str]) -> AbstractSet[str]:
-    """`names` that are not in `others`."""
+    """Return the `names` that are not in `others`; may modify `names`."""
     if names.isdisjoint(others):
         return names
     if isinstance(names, set) and len(others) < len(names):

@@ -1,4 +1,4 @@
-"""What to say about a failure: what it was, and what had been done before it."""
+"""Texts about failures: the failure itself and the atoms before it."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 __all__ = ["FailureFormatter", "NamedAtom", "masked", "without_parts"]
 
-#: What stands in the place of a masked value.
+#: Replacement of masked values.
 MASK: Final = "***"
 
-#: How much of what was before a failed atom is shown: so many atoms and flows, so far back.
-MOST_SHOWN: Final = 200
-MOST_LEVELS: Final = 40
+#: Maximum number of predecessors that are shown, and of their levels.
+MAX_ATOMS_SHOWN: Final = 200
+MAX_LEVELS: Final = 40
 
 _ATOM_KINDS: Final = {plan_module.TASK: "task", plan_module.RETRY: "retry"}
 
 
 class NamedAtom:
-    """A matcher of the node whose item has a name; a formatter need not search for that one."""
+    """A matcher for the node with this name. Formatters find its node without a search."""
 
     __slots__ = ("name",)
 
@@ -40,10 +40,10 @@ class NamedAtom:
 
 
 class FailureFormatter:
-    """Tells of a failed atom, and of its predecessors: what they are for, got and gave.
+    """Describes a failed atom and its predecessors with their intentions, arguments and results.
 
-    Reads the engine's storage only; the cost is bounded (`MOST_SHOWN`, `MOST_LEVELS`), however
-    large the flow is.
+    It only reads the storage of the engine. `MAX_ATOMS_SHOWN` and `MAX_LEVELS` bound the cost for
+    large flows.
     """
 
     def __init__(
@@ -53,18 +53,20 @@ class FailureFormatter:
         mask_inputs_keys: Collection[str] = (),
         mask_outputs_keys: Collection[str] = (),
     ) -> None:
-        """
+        """Create a formatter.
+
         :param hide_inputs_outputs_of: names of atoms whose arguments and results are not shown.
-        :param mask_inputs_keys: arguments (and keys of dicts in them, at any depth) whose values
-            are not shown.
-        :param mask_outputs_keys: the same for results: names they are provided under, and keys.
-        :raises TypeError: `engine` is none, or names are no strings.
+        :param mask_inputs_keys: arguments, and keys of dicts in them at any depth, whose values are
+            masked.
+        :param mask_outputs_keys: the same for results: names under which they are provided, and
+            keys.
+        :raises TypeError: if `engine` is not an engine, or names are not strings.
         """
         self._engine = engine
         if not hasattr(engine, "storage"):
-            raise TypeError(f"A formatter needs an engine to read from, not {engine!r}")
-        # A string is one name: part of a name would mask too much, its letters nothing.
-        words = _names.words
+            raise TypeError(f"engine must be an engine, got {engine!r}")
+        # A string is a single name, not a sequence of letters.
+        words = _names.as_tuple
         self._hide_inputs_outputs_of = words("hide_inputs_outputs_of", hide_inputs_outputs_of)
         self._mask_inputs_keys = words("mask_inputs_keys", mask_inputs_keys)
         self._mask_outputs_keys = words("mask_outputs_keys", mask_outputs_keys)
@@ -72,10 +74,10 @@ class FailureFormatter:
     def format(
         self, fail: ft.Failure, atom_matcher: Callable[[tree.Node], Any]
     ) -> tuple[ft.ExcInfo | None, str]:
-        """`(exc_info, details)`: for a logger, and the text to put behind its message.
+        """Return `(exc_info, details)`: for a logger, and the text to append to its message.
 
-        `atom_matcher(node)` says which atom failed (`node.item`).  A failure without an exception
-        of its own (it comes from a worker, or from the store) is told in the details instead.
+        `atom_matcher(node)` selects the failed atom (`node.item`). If the failure has no exception
+        (it was received from a worker or read from the store), the details contain it.
         """
         lines = [] if fail.exc_info is not None else [fail.pformat(traceback=True)]
         plan = getattr(getattr(self._engine, "compilation", None), "plan", None)
@@ -86,46 +88,46 @@ class FailureFormatter:
         return fail.exc_info, os.linesep.join(lines)
 
     def _undoes(self, plan: plan_module.Plan, node: int, fail: ft.Failure) -> bool:
-        """Did it fail while it was reverted?  What came before it has nothing to do with that."""
+        """Return whether the atom failed in its revert: its predecessors are then irrelevant."""
         try:
             return self._engine.storage.get_revert_failure(plan.names[node]) is fail
         except exceptions.NotFound:
             return False
 
     def _before(self, plan: plan_module.Plan, node: int) -> Iterator[str]:
-        root, count, more = _predecessors(plan, node)
-        yield f"{count}{' and more' if more else ''} predecessors (most recent first):"
+        root, count, has_more = _predecessors(plan, node)
+        yield f"{count}{' and more' if has_more else ''} predecessors (most recent first):"
         for child in root:
             yield child.pformat(stringify_node=self._say, starting_prefix="  ")
-        if more:
+        if has_more:
             yield "  ..."
 
     def _say(self, node: tree.Node) -> str:
         item = node.item
         if node.metadata["kind"] == "flow":
             return f"Flow '{item.name}'"
-        known = self._known(item)
-        return f"Atom '{item.name}' {known}" if known else f"Atom '{item.name}'"
+        details = self._known(item)
+        return f"Atom '{item.name}' {details}" if details else f"Atom '{item.name}'"
 
     def _known(self, atom: Any) -> dict[str, Any]:
         storage = self._engine.storage
-        found: dict[str, Any] = {}
+        details: dict[str, Any] = {}
         try:
-            found["intention"] = storage.get_atom_intention(atom.name)
-            found["state"] = storage.get_atom_state(atom.name)
+            details["intention"] = storage.get_atom_intention(atom.name)
+            details["state"] = storage.get_atom_state(atom.name)
         except exceptions.NotFound:
             return {}
         if atom.name in self._hide_inputs_outputs_of:
-            return found
+            return details
         try:
-            found["requires"] = self._inputs(atom)
+            details["requires"] = self._inputs(atom)
         except (exceptions.NotFound, exceptions.StorageFailure):
             pass
         try:
-            found["provides"] = self._outputs(atom)
+            details["provides"] = self._outputs(atom)
         except (exceptions.NotFound, exceptions.StorageFailure):
             pass
-        return found
+        return details
 
     def _inputs(self, atom: Any) -> Any:
         values = self._engine.storage.fetch_mapped_args(
@@ -142,9 +144,9 @@ class FailureFormatter:
 
 
 def masked(data: Any, keys: Collection[Any]) -> Any:
-    """A copy of `data` with `MASK` in place of the values of `keys` in its dicts, at any depth.
+    """Return a copy of `data` in which the values of `keys` in dicts are masked, at any depth.
 
-    Looks into dicts, lists and tuples.  Nothing is copied when there are no keys.
+    Dicts, lists and tuples are searched. Without keys, `data` itself is returned.
     """
     if not keys:
         return data
@@ -154,8 +156,8 @@ def masked(data: Any, keys: Collection[Any]) -> Any:
 def _masked(data: Any, keys: Collection[Any], around: tuple[int, ...]) -> Any:
     if not isinstance(data, Mapping | list | tuple):
         return data
-    if id(data) in around or len(around) > MOST_LEVELS:
-        return MASK  # it holds itself, or nobody would read that far
+    if id(data) in around or len(around) > MAX_LEVELS:
+        return MASK  # it contains itself, or is nested too deeply to be read
     around = (*around, id(data))
     if isinstance(data, Mapping):
         return {
@@ -167,7 +169,7 @@ def _masked(data: Any, keys: Collection[Any], around: tuple[int, ...]) -> Any:
 
 
 def without_parts(result: Any, save_as: Mapping[str, Any], keys: Collection[str]) -> Any:
-    """`result` with `MASK` in place of what is provided under a name in `keys`."""
+    """Return `result` with masked parts for the provided names in `keys`."""
     hidden = [index for name, index in save_as.items() if name in keys]
     if not hidden:
         return result
@@ -192,10 +194,10 @@ def _tree_node(plan: plan_module.Plan, node: int) -> tree.Node:
 
 
 def _predecessors(plan: plan_module.Plan, start: int) -> tuple[tree.Node, int, bool]:
-    """What is before a node, as a tree that shows each thing once, where it is nearest.
+    """Return the predecessors as a tree, with each node once, where it is nearest.
 
-    Also how many things these are, and whether there are more.  (A tree with a branch for every
-    path would grow exponentially.)
+    Return also their number and whether there are more. A tree with a branch for each path would
+    grow exponentially.
     """
     root = _tree_node(plan, start)
     seen, count = {start}, 0
@@ -203,34 +205,34 @@ def _predecessors(plan: plan_module.Plan, start: int) -> tuple[tree.Node, int, b
     while queue:
         node, shown, level = queue.popleft()
         before = _directly_before(plan, node, seen)
-        if before and level == MOST_LEVELS:
+        if before and level == MAX_LEVELS:
             return root, count, True
-        for other in before:
-            if count == MOST_SHOWN:
+        for predecessor in before:
+            if count == MAX_ATOMS_SHOWN:
                 return root, count, True
             count += 1
-            child = _tree_node(plan, other)
+            child = _tree_node(plan, predecessor)
             shown.add(child)
-            queue.append((other, child, level + 1))
+            queue.append((predecessor, child, level + 1))
     return root, count, False
 
 
 def _directly_before(plan: plan_module.Plan, node: int, seen: set[int]) -> list[int]:
-    """The unseen atoms and flows that lead to a node, the most recent first.
+    """Return the unseen direct predecessors of a node, the most recent first.
 
-    Where a flow ends there is nothing to show: what is at its end stands for it.
+    The exit node of a flow is replaced by its predecessors.
     """
-    found: list[int] = []
+    predecessors: list[int] = []
     pending = list(plan.pred[node])
     while pending:
-        other = pending.pop()
-        if other in seen:
+        candidate = pending.pop()
+        if candidate in seen:
             continue
-        seen.add(other)
-        if plan.kinds[other] == plan_module.FLOW_END:
-            pending.extend(plan.pred[other])
+        seen.add(candidate)
+        if plan.kinds[candidate] == plan_module.FLOW_END:
+            pending.extend(plan.pred[candidate])
         else:
-            found.append(other)
-            if len(found) > 4 * MOST_SHOWN:
+            predecessors.append(candidate)
+            if len(predecessors) > 4 * MAX_ATOMS_SHOWN:
                 break
-    return sorted(found, reverse=True)
+    return sorted(predecessors, reverse=True)

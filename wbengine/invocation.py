@@ -1,8 +1,7 @@
-"""One call of one atom: what is asked of an executor, and what it answers.
+"""The interface between engine and executors: calls of atoms and their outcomes.
 
-This module is the narrow waist of the engine.  Above it, the core decides *what* runs next; below
-it, executors decide *where*: in this thread, in a pool, or on a remote worker.  They meet in one
-method, `TaskExecutor.submit`.
+Above this interface, the core decides what runs next; below it, executors decide where: in this
+thread, in a pool, or on a remote worker. Their only connection is `TaskExecutor.submit`.
 """
 
 from __future__ import annotations
@@ -31,16 +30,16 @@ Action = Literal["execute", "revert"]
 EXECUTE: Final = "execute"
 REVERT: Final = "revert"
 
-#: Names of the event in the (event, result) pairs that `execute_task` and `revert_task` resolve to.
+#: Names of the events in the (event, result) pairs of `execute_task` and `revert_task`.
 EXECUTED: Final = "executed"
 REVERTED: Final = "reverted"
 
-#: `(event_type, details)`: what a running task tells the outside while it runs.
+#: `(event_type, details)`: receives the events of a running task.
 EventSink = Callable[[str, dict[str, Any]], None]
 
 
 class _Nothing(dict[str, Any]):
-    """An empty dict that may be a default: many share it, and none changes it."""
+    """A shared, empty dict; never modified."""
 
     __hash__ = object.__hash__  # type: ignore[assignment]
 
@@ -50,7 +49,7 @@ NO_FAILURES: Final[Mapping[str, ft.Failure]] = _Nothing()
 
 _COROUTINE: Final = types.CoroutineType
 
-# The hooks that do nothing: they are not even called.
+# Hooks that do nothing are not called.
 _IDLE_HOOKS: Final = frozenset(
     {Atom.pre_execute, Atom.post_execute, Atom.pre_revert, Atom.post_revert}
 )
@@ -58,53 +57,55 @@ _IDLE_HOOKS: Final = frozenset(
 _enter: Final = running.CURRENT.set
 _leave: Final = running.CURRENT.reset
 
-# Whoever calls `execute_task` by hand keeps no count of attempts; no two of theirs may be the same.
+# Attempt numbers of `execute_task` and `revert_task`: unique, because their callers do not count.
 _attempts = itertools.count(1)
 
-#: The `worker` of everything that ran in the engine's own process.
+#: The `worker` of tasks that ran in the process of the engine.
 LOCAL: Final = "local"
 
 _NAMESPACE: Final = bytes.fromhex("8f3e6c525d0b4d6b9c550b8ee3a4a7c1")
 
 
 def request_id(uuid: str, action: str, attempt: int, index: int = -1, resumed: int = 0) -> str:
-    """The same for whatever is the same run of the same thing, and for nothing else."""
+    """Return an id that is equal exactly for the same execution."""
     name = f"{uuid}|{action}|{attempt}"
     if index >= 0:
         name = f"{name}|{index}"
         if resumed:
             name = f"{name}|{resumed}"
-    # A uuid of version 5, as `uuid.uuid5` makes it, in a third of the time.
-    made = hashlib.sha1(_NAMESPACE + name.encode(), usedforsecurity=False).hexdigest()
-    variant = "89ab"[int(made[16], 16) & 3]
-    return f"{made[:8]}-{made[8:12]}-5{made[13:16]}-{variant}{made[17:20]}-{made[20:32]}"
+    # Equivalent to `uuid.uuid5`, in a third of the time.
+    digest = hashlib.sha1(_NAMESPACE + name.encode(), usedforsecurity=False).hexdigest()
+    variant = "89ab"[int(digest[16], 16) & 3]
+    return f"{digest[:8]}-{digest[8:12]}-5{digest[13:16]}-{variant}{digest[17:20]}-{digest[20:32]}"
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Invocation:
-    """A request to execute or revert one task.
+    """A call to execute or revert a task.
 
-    `uuid` is the atom's; `attempt` is its number for the life of the flow detail (it only rises).
-    `result` and `failures` are for reverts.  `events` receives what the task tells while it runs,
-    in the order told, from any thread; its `began(worker)`, if it has that, is told when it begins.
-    `node` is for whoever made the invocation; executors carry it back.  `ticket` is their own mark.
-
-    For one item of a `Map`, `index` is the item's number (else -1), and `resumed` how often the
-    attempt had been interrupted: what was sent before may still be under way somewhere.
-
-    `recovered`: an earlier run, which did not come to its end, may have sent it already; whoever
-    runs it has to find out.  What has to be published is published under `epoch`: no number is used
-    by two runs, and a later one's is higher.
-
-    `cancellation`: what it is cancelled by, and told of that where it runs; one that is cancelled
-    is not to start any more.  `local`: it must run in the engine's own process.  `origin`: as what
-    it is known to those who sent it here.
-
-    `captures`: what the task logs is told as `events`, where the process does `task_logs.capture`;
-    `log` has it meanwhile.
-
-    `not_before` and `not_after`: between which moments it is to start, on this host's monotonic
-    clock; None: nobody looked yet, and at any time.
+    :ivar uuid: of the atom.
+    :ivar attempt: number of the attempt; it only increases during the life of the flow detail.
+    :ivar result: result of the execution, for reverts.
+    :ivar failures: failures of the flow, for reverts.
+    :ivar events: receives the events of the running task in order, from any thread; its
+        `began(worker)`, if defined, is called at the start.
+    :ivar node: for the creator of the call; executors return it unchanged.
+    :ivar index: number of the item of a `Map`, otherwise -1.
+    :ivar resumed: how often the attempt of the Map was interrupted; earlier calls may still be in
+        flight.
+    :ivar epoch: requests are published with this epoch; no two runs use the same number, and later
+        runs use higher ones.
+    :ivar recovered: an unfinished earlier run may have submitted the call; the executor has to find
+        out.
+    :ivar cancellation: cancels the call; a cancelled call must not start.
+    :ivar local: the call must run in the process of the engine.
+    :ivar not_before: earliest start on this host's monotonic clock; None: no limit, or not read
+        yet.
+    :ivar not_after: latest start, likewise.
+    :ivar ticket: for executors.
+    :ivar origin: on a worker, the request that the call executes; otherwise None.
+    :ivar captures: send the logs of the task as `events`, if the process calls `task_logs.capture`.
+    :ivar log: the captured log while the task runs.
     """
 
     task: task_module.Task
@@ -132,10 +133,10 @@ class Invocation:
     log: task_logs.TaskLog | None = None
 
     def expired(self) -> Outcome | None:
-        """What it comes to if its time to start is over."""
+        """Return the outcome if the latest start has passed, otherwise None."""
         if self.not_after is None or time.monotonic() <= self.not_after:
             return None
-        late = f"task {self.task.name!r} was not started in the time that it had for that"
+        late = f"task {self.task.name!r} expired before it started"
         return Outcome(ft.Failure.from_exception(exceptions.Expired(late)))
 
     def __repr__(self) -> str:
@@ -144,9 +145,9 @@ class Invocation:
 
 @dataclass(slots=True, eq=False)
 class Outcome:
-    """What became of an invocation: `value` is the result, or the `Failure` that stands for it.
+    """The result of a call: `value` is the return value, or a `Failure`.
 
-    `started` and `ended` are unix seconds on the clock of whoever ran it (`worker`).
+    `started` and `ended` are Unix seconds on the clock of `worker`.
     """
 
     value: Any
@@ -159,79 +160,80 @@ class Outcome:
         return isinstance(self.value, ft.Failure)
 
 
-#: Called exactly once per submitted invocation, from any thread; must return at once.
+#: Called exactly once for each submitted call, from any thread. It must return quickly.
 Done = Callable[[Invocation, Outcome], None]
 
 
 class TaskExecutor(abc.ABC):
-    """Where tasks run.
+    """Runs tasks somewhere.
 
-    Every submitted invocation ends in exactly one call of its `done`, whatever the task does,
-    unless `withdraw` handed it back first.  All methods may be called from any thread; `start` and
-    `stop` are idempotent.
+    Each submitted call ends in exactly one call of its `done`, whatever the task does, unless
+    `withdraw` returns it first. All methods may be called from any thread; `start` and `stop` are
+    idempotent.
     """
 
-    #: Whether tasks run in the thread that submits them, before `submit` returns.
+    #: True if tasks run in the submitting thread, before `submit` returns.
     immediate: bool = False
 
-    #: Whether what an earlier run submitted may still be under way, or have ended, somewhere: then
-    #: it is submitted again as `recovered`, under the number of its attempt.
+    #: True if calls of an earlier run may still be in flight, or have results. They are then
+    #: submitted again as `recovered`, with the same attempt number.
     survives_engine: bool = False
 
-    #: And whether it can tell for certain what was never started.
+    #: True if the executor knows for certain which calls never started.
     has_ledger: bool = False
 
-    #: Whether it holds a call until the task's `eta`, and ends it after its `expires`; else that is
-    #: done by the engine, and the executor asks `Invocation.expired` before it starts a call.
+    #: True if the executor itself delays calls until `eta` and ends them after `expires`. Otherwise
+    #: the engine does so, and the executor calls `Invocation.expired` before it starts a call.
     keeps_times: bool = False
 
     @abc.abstractmethod
     def submit(self, invocation: Invocation, done: Done) -> None:
-        """Run `invocation` some time, and then call `done(invocation, outcome)` once.
+        """Run a call and then call `done(invocation, outcome)` once.
 
-        Never raises for what a task or its arguments do: that is an outcome.
+        Exceptions of tasks, or caused by arguments, are outcomes; `submit` does not raise them.
         """
 
     def submit_many(self, invocations: Iterable[Invocation], done: Done) -> None:
-        """Submit a turn's invocations, in order; executors that can write them at once do."""
+        """Submit several calls in order; executors may write them together."""
         for invocation in invocations:
             self.submit(invocation, done)
 
     def withdraw(self) -> list[Invocation]:
-        """Take back what has not been started; those invocations never reach their `done`."""
+        """Return calls that have not started; their `done` is never called."""
         return []
 
     def cancel(self, invocations: Iterable[Invocation]) -> None:  # noqa: B027  (a default)
-        """Let these come to an end soon; returns at once.  Idempotent.
+        """Cancel calls; return immediately. Idempotent.
 
-        What has not started ends in its `done` with a failure of `Cancelled`, and does not start.
-        What runs is told (`task.cancelled`), and its process killed after a grace time where it
-        runs in one of its own; however it ends is its outcome.  What ended is left alone.
+        Calls that have not started end with a failure `Cancelled`. Running ones are notified
+        (`task.cancelled`); a separate process is killed after a grace period. Their outcome is
+        whatever they end with. Calls that have ended are not affected.
         """
 
     def retire(self, invocations: Iterable[Invocation]) -> None:  # noqa: B027  (a default)
-        """Be told that the outcomes of `invocations` are saved: nothing need be kept of them."""
+        """Note that the outcomes of these calls are stored; their data may be deleted."""
 
     def disown(self) -> None:  # noqa: B027  (a default)
-        """Forget everything that was submitted: another engine goes on with it, here or elsewhere.
+        """Forget all submitted calls, because another engine continues them.
 
-        Nothing that both can see is touched: nothing is withdrawn, acknowledged or removed.  No
-        `done` is called any more.  `stop` still has to be called.
+        Shared state is not touched: nothing is withdrawn, acknowledged or deleted. `done` is not
+        called for these calls. `stop` must still be called.
         """
 
     def abandon_detached(self) -> None:  # noqa: B027  (a default)
-        """Let go of what goes on outside without this process (`Task.detached`), as far as that is
-        possible: no `done` is called of it any more, and a later run goes on with it.
+        """Release calls whose work continues outside of this process (`Task.detached`).
+
+        As far as possible; their `done` is not called any more, and a later run continues them.
         """
 
     def start(self) -> None:  # noqa: B027  (a default)
-        """Acquire what running needs."""
+        """Acquire the resources that running needs."""
 
     def finish(self) -> None:  # noqa: B027  (a default)
-        """Wait for the end of what was submitted, if `stop` would not let it finish."""
+        """Wait for the submitted calls that `stop` would not let finish."""
 
     def stop(self) -> None:  # noqa: B027  (a default)
-        """Give it back; what was submitted and not finished is failed or finished first."""
+        """Release all resources; unfinished calls are finished or failed first."""
 
     def execute_task(
         self,
@@ -240,10 +242,10 @@ class TaskExecutor(abc.ABC):
         arguments: Mapping[str, Any],
         progress_callback: EventSink | None = None,
     ) -> futures.Future[tuple[str, Any]]:
-        """Schedule the execution of `task`; the future holds `(EXECUTED, result or Failure)`."""
-        made = Invocation(task, EXECUTE, task_uuid, next(_attempts), arguments)
-        made.events = progress_callback
-        return self._as_future(made, EXECUTED)
+        """Execute `task`; return a future of `(EXECUTED, result or Failure)`."""
+        invocation = Invocation(task, EXECUTE, task_uuid, next(_attempts), arguments)
+        invocation.events = progress_callback
+        return self._as_future(invocation, EXECUTED)
 
     def revert_task(
         self,
@@ -254,10 +256,12 @@ class TaskExecutor(abc.ABC):
         failures: Mapping[str, ft.Failure],
         progress_callback: EventSink | None = None,
     ) -> futures.Future[tuple[str, Any]]:
-        """Schedule the reversion of `task`; the future holds `(REVERTED, result or Failure)`."""
-        made = Invocation(task, REVERT, task_uuid, next(_attempts), arguments, result, failures)
-        made.events = progress_callback
-        return self._as_future(made, REVERTED)
+        """Revert `task`; return a future of `(REVERTED, result or Failure)`."""
+        invocation = Invocation(
+            task, REVERT, task_uuid, next(_attempts), arguments, result, failures
+        )
+        invocation.events = progress_callback
+        return self._as_future(invocation, REVERTED)
 
     def _as_future(self, invocation: Invocation, event: str) -> futures.Future[tuple[str, Any]]:
         future: futures.Future[tuple[str, Any]] = futures.Future()
@@ -272,38 +276,38 @@ class TaskExecutor(abc.ABC):
 
 
 def interrupted(outcome: Outcome) -> bool:
-    """Whether a call on this host was ended by what is to end the program, and not the task alone.
+    """Return whether a call on this host was ended by an exception that ends the program.
 
-    That is `SystemExit`, Ctrl-C, what the handler of a signal raises, and whatever else is no
-    `Exception` (`CancelledError` ends a coroutine, no program).  Such a call has not failed: it has
-    no outcome, and is to be run again.
+    These are `SystemExit`, `KeyboardInterrupt`, exceptions of signal handlers and others that are
+    not an `Exception` (except for `CancelledError`, which ends only a coroutine). Such a call has
+    no outcome and is run again.
     """
     if not isinstance(outcome.value, ft.Failure):
         return False
     error = outcome.value.exception
-    if error is None or isinstance(error, Exception):  # None: it comes from a worker
+    if error is None or isinstance(error, Exception):  # None: it was received from a worker
         return False
     return type(error).__name__ != "CancelledError"
 
 
 def raise_interruption(outcome: Outcome) -> None:
-    """Raise what ended a call if it was `interrupted`.
+    """Raise the exception that interrupted a call; do nothing for other outcomes.
 
-    :raises BaseException: what ended it.
+    :raises BaseException: if the call was `interrupted`.
     """
     if interrupted(outcome):
         outcome.value.reraise()
 
 
 def invoke(invocation: Invocation, loop: event_loop.EventLoop | None = None) -> Outcome:
-    """Call the task's hooks and body here and now; whatever it raises becomes a `Failure`.
+    """Run hooks and body of the task in this thread; exceptions become a `Failure`.
 
-    Hooks run in the order pre, body, post; `post_*` runs whatever happened before it.  An exception
-    of any of them (`SystemExit` and `KeyboardInterrupt` included; see `raise_interruption`) is the
-    outcome; the body's own failure wins over that of the post hook.
+    Order: pre hook, body, post hook; the post hook always runs. An exception of any of them
+    (including `SystemExit` and `KeyboardInterrupt`; see `raise_interruption`) is the outcome; the
+    failure of the body has precedence over that of the post hook.
 
-    What is an `async def` runs in `loop` (without one: in that of the process), and is waited for
-    here: an async body together with its hooks; of a plain body only the hooks that are async.
+    Coroutines run in `loop` (default: the event loop of the process), and this function waits for
+    them: an async body together with its hooks; for a plain body only its async hooks.
     """
     started = time.time()
     task = invocation.task
@@ -324,10 +328,10 @@ def invoke(invocation: Invocation, loop: event_loop.EventLoop | None = None) -> 
 
 
 async def ainvoke(invocation: Invocation) -> Outcome:
-    """`invoke`, for a task with an async body: everything is called in the loop that runs this."""
+    """Run `invoke` for a task with an async body, in the running event loop."""
     started = time.time()
     task = invocation.task
-    _enter(invocation)  # it has a context of its own
+    _enter(invocation)  # the coroutine has its own context
     task.attach(invocation)
     try:
         if running.around is None:
@@ -343,7 +347,6 @@ async def ainvoke(invocation: Invocation) -> Outcome:
 def _perform(
     task: task_module.Task, invocation: Invocation, loop: event_loop.EventLoop | None
 ) -> Any:
-    """Hooks and body in this thread; what of them is async is waited for."""
     before, after = _hooks(task, invocation.action)
     try:
         if getattr(before, "__func__", None) not in _IDLE_HOOKS:
@@ -354,7 +357,7 @@ def _perform(
             value = task.revert(**_revert_arguments(task, invocation))
         else:
             value = None
-        if type(value) is _COROUTINE:  # the body did not look like it
+        if type(value) is _COROUTINE:  # a plain function that returned a coroutine
             value = _waited_for(value, loop)
     except BaseException as error:
         value = ft.Failure.from_exception(error)
@@ -368,7 +371,6 @@ def _perform(
 
 
 async def _aperform(task: task_module.Task, invocation: Invocation) -> Any:
-    """Hooks and body in this loop, all of them awaited as far as they are async."""
     before, after = _hooks(task, invocation.action)
     try:
         await _settled(before())
@@ -399,16 +401,17 @@ async def _settled(value: Any) -> Any:
 
 
 def _undoes(task: task_module.Task, result: Any) -> bool:
-    """Whether `revert` is called after an execution that came to `result`.
+    """Return whether `revert` is called after this result.
 
-    That of a function undoes what was done, and no failure, unless it asks for those.
+    The revert of a function task is called for failures only if it was registered so.
     """
     return not isinstance(result, ft.Failure) or getattr(type(task).revert, "of_failed", True)
 
 
 def _revert_arguments(task: task_module.Task, invocation: Invocation) -> Mapping[str, Any]:
     if getattr(task.revert, "__func__", None) is Atom.revert:
-        return NO_ARGUMENTS  # It does nothing, and all failures of a big flow are many.
+        # `revert` has no effect, and copying all failures of a large flow would be slow.
+        return NO_ARGUMENTS
     arguments = dict(invocation.arguments)
     accepts = task.revert_accepts
     if accepts is None or REVERT_RESULT in accepts:
@@ -419,7 +422,7 @@ def _revert_arguments(task: task_module.Task, invocation: Invocation) -> Mapping
 
 
 def reverts_nothing(task_cls: type[Atom]) -> bool:
-    """Whether reverting tasks of this class does nothing: they have neither body nor hooks."""
+    """Return whether reverting tasks of this class has no effect: no `revert` and no hooks."""
     return (
         task_cls.revert is Atom.revert
         and task_cls.pre_revert is Atom.pre_revert
@@ -434,15 +437,17 @@ def _in_loop(
     loop: event_loop.EventLoop | None,
 ) -> Outcome:
     try:
-        found: Any = _loop(loop).run(
+        outcome: Any = _loop(loop).run(
             run,
             invocation,
             cancellation=invocation.cancellation,
             always_begins=invocation.recovered,
         )
     except BaseException as error:
-        found = ft.Failure.from_exception(error)
-    return found if isinstance(found, Outcome) else Outcome(found, LOCAL, started, time.time())
+        outcome = ft.Failure.from_exception(error)
+    return (
+        outcome if isinstance(outcome, Outcome) else Outcome(outcome, LOCAL, started, time.time())
+    )
 
 
 def _waited_for(value: Any, loop: event_loop.EventLoop | None) -> Any:
@@ -452,7 +457,7 @@ def _waited_for(value: Any, loop: event_loop.EventLoop | None) -> Any:
 def _loop(loop: event_loop.EventLoop | None) -> event_loop.EventLoop:
     if loop is not None:
         return loop
-    # Not on top: what runs plain tasks only needs no event loop.
+    # Imported here, because plain tasks need no event loop.
     from wbengine.concurrency import event_loop
 
     return event_loop.of_process()

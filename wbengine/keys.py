@@ -1,9 +1,9 @@
-"""Keys of a fleet: who signed a message or a record, and may this role say it.
+"""Keys of a fleet: they sign messages and records, and define what each role may send.
 
-A key file is small JSON that only its user can read (`wbengine keys new` writes one).  It holds the
-keys that this process signs with, those that it trusts, the secret that guards records in stores,
-and maybe one that hides the bodies of messages.  A keyring follows its file: what is written there
-holds within `LOOK_PERIOD` seconds, in processes that run.
+A key file is a small JSON file that only its user can read (`wbengine keys new` writes one). It
+contains the keys that this process signs with, the keys it trusts, the secret that authenticates
+records in stores, and optionally a secret that encrypts the bodies of messages. A keyring follows
+its file: running processes apply a change within `CHECK_SECONDS` seconds.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from wbengine import _installing
 from wbengine import exceptions as exc
-from wbengine.types.schemas import Schema
+from wbengine.types.schema_validation import Schema
 
 __all__ = [
     "ANY", "ED25519", "ENGINE", "HMAC", "NONE", "OPERATOR", "ROLES", "VARIABLE", "WORKER",
@@ -34,9 +35,9 @@ __all__ = [
 
 LOG = logging.getLogger(__name__)
 
-#: It names the key file where nothing else does.
+#: Environment variable for the default key file.
 VARIABLE: Final = "WBENGINE_KEYS"
-#: In place of a file: no keys, whatever the environment says.
+#: Value instead of a file name: no keys, whatever the environment variable says.
 NONE: Final = "none"
 
 HMAC: Final = "hmac-sha256"
@@ -45,12 +46,12 @@ ED25519: Final = "ed25519"
 ENGINE: Final = "engine"
 WORKER: Final = "worker"
 OPERATOR: Final = "operator"
-#: The role of a shared key: whoever has it may say everything.
+#: The role of a shared key, whose owner may send everything.
 ANY: Final = "any"
 ROLES: Final = (ENGINE, WORKER, OPERATOR)
 
-#: A key file is looked at again after so many seconds, if it changed.
-LOOK_PERIOD: Final = 5.0
+#: Seconds between two checks of a key file for changes.
+CHECK_SECONDS: Final = 5.0
 
 _SIZE: Final = 32
 
@@ -64,7 +65,7 @@ _SECRET: Final = {
     "additionalProperties": False,
 }
 
-#: Of a key file.
+#: The JSON Schema of a key file.
 SCHEMA: Final[dict[str, Any]] = {
     "type": "object",
     "properties": {
@@ -99,7 +100,10 @@ _FILE: Final = Schema(SCHEMA, "key file", secret=True)
 
 
 def _derived(secret: bytes, purpose: str) -> bytes:
-    """The key for one purpose: HKDF-Expand of RFC 5869, one block; our secrets are random bytes."""
+    """Return the key for one purpose: HKDF-Expand of RFC 5869, one block.
+
+    HKDF-Extract is not needed because the secrets are random bytes.
+    """
     return hmac.digest(secret, b"wbengine/1 " + purpose.encode() + b"\x01", "sha256")
 
 
@@ -109,7 +113,7 @@ def _bytes(text: str) -> bytes:
 
 @dataclass(slots=True)
 class _Secret:
-    """It is used from `since`, and known until `until`."""
+    """A secret that is used from `since` and valid until `until`."""
 
     id: str
     bytes: bytes = field(repr=False)
@@ -121,25 +125,25 @@ _Timed = TypeVar("_Timed", "Key", _Secret)
 
 
 def _current(ordered: Sequence[_Timed], now: float) -> _Timed:
-    """Of what is ordered by `since`: the latest that has begun and is not over."""
-    valid = [each for each in ordered if each.until is None or now <= each.until] or ordered
-    begun = [each for each in valid if each.since <= now] or valid[:1]
+    """Return the latest item that has begun and not expired; items are ordered by `since`."""
+    valid = [item for item in ordered if item.until is None or now <= item.until] or ordered
+    begun = [item for item in valid if item.since <= now] or valid[:1]
     return begun[-1]
 
 
 def _valid(known: Iterable[_Secret], key_id: str, now: float) -> _Secret | None:
-    valid = (each for each in known if each.until is None or now <= each.until)
-    return next((each for each in valid if each.id == key_id), None)
+    valid = (secret for secret in known if secret.until is None or now <= secret.until)
+    return next((secret for secret in valid if secret.id == key_id), None)
 
 
 def text_of(data: bytes) -> str:
-    """Bytes as they stand in key files and signatures."""
+    """Return bytes as text for key files and signatures."""
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
 @dataclass(slots=True, eq=False)
 class Key:
-    """A key of a role: it signs from `since`, and verifies until `until` (unix seconds)."""
+    """A key of a role. It signs from `since` and verifies until `until` (Unix time in seconds)."""
 
     id: str
     algorithm: str
@@ -152,11 +156,11 @@ class Key:
     _loaded: Any = field(default=None, repr=False)
 
     def is_over(self, now: float) -> bool:
-        """Whether nobody believes any more what it signs."""
+        """Return True if the signatures of this key are no longer trusted."""
         return self.until is not None and now > self.until
 
     def sign(self, purpose: str, data: bytes) -> bytes:
-        """What shows that a holder of this key said `data`, for this purpose."""
+        """Return the signature of `data` for this purpose."""
         assert self.secret is not None, "it only verifies"
         if self.algorithm == HMAC:
             return self._mac(purpose, data)
@@ -174,14 +178,14 @@ class Key:
             self._loaded = (None, _ed25519().Ed25519PublicKey.from_public_bytes(self.public))
         try:
             self._loaded[1].verify(signature, _tagged(purpose, data))
-        except Exception as error:  # imported lazily, as all of it
+        except Exception as error:  # the exception class is imported lazily, like the whole library
             if type(error).__name__ == "InvalidSignature":
                 return False
             raise
         return True
 
     def _mac(self, purpose: str, data: bytes) -> bytes:
-        # HMAC-SHA256, of which all that depends on the key is done once: half of its time.
+        # HMAC-SHA256 with a precomputed key state, which halves its time.
         begun = self._macs.get(purpose)
         if begun is None:
             assert self.secret is not None
@@ -205,7 +209,7 @@ def _ed25519() -> Any:
         from cryptography.hazmat.primitives.asymmetric import ed25519
     except ImportError as error:
         raise exc.InvalidFormat(
-            "keys of kind ed25519 need cryptography: pip install 'wbengine[keys]'"
+            _installing.needs("a key of kind ed25519", "cryptography", "keys")
         ) from error
     return ed25519
 
@@ -214,18 +218,17 @@ def _aesgcm(secret: bytes) -> Any:
     try:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
     except ImportError as error:
-        raise exc.InvalidFormat(
-            "to encrypt needs cryptography: pip install 'wbengine[keys]'"
-        ) from error
+        raise exc.InvalidFormat(_installing.needs("encryption", "cryptography", "keys")) from error
     return AESGCM(secret)
 
 
 class Keyring:
-    """The keys of one process.  Thread-safe."""
+    """The keys of one process. Thread-safe."""
 
     def __init__(self, content: Mapping[str, Any], path: Path | None = None) -> None:
-        """
-        :raises InvalidFormat: `content` is no key file.
+        """Read the content of a key file.
+
+        :raises InvalidFormat: if `content` is not valid for a key file.
         """
         self.path = path
         self._lock = threading.Lock()
@@ -241,13 +244,15 @@ class Keyring:
 
     def _use(self, content: Mapping[str, Any]) -> None:
         _FILE.check(content)
-        found = [_key(each) for each in content["keys"]]
-        by_id = {key.id: key for key in found}
-        if len(by_id) < len(found):
-            raise exc.InvalidFormat("key file is invalid: two keys have one id")
-        own = [key for key in found if key.role == content["role"] and key.secret is not None]
+        keys = [_key(entry) for entry in content["keys"]]
+        by_id = {key.id: key for key in keys}
+        if len(by_id) < len(keys):
+            raise exc.InvalidFormat("key file is invalid: two keys have the same id")
+        own = [key for key in keys if key.role == content["role"] and key.secret is not None]
         if not own:
-            raise exc.InvalidFormat(f"key file is invalid: no key signs for {content['role']!r}")
+            raise exc.InvalidFormat(
+                f"key file is invalid: no signing key of role {content['role']!r}"
+            )
         self.role: str = content["role"]
         #: All keys, by id.
         self.keys: Mapping[str, Key] = by_id
@@ -260,101 +265,105 @@ class Keyring:
     def load(cls, path: str | Path) -> Keyring:
         """Read a key file.
 
-        :raises InvalidFormat: there is none, it is damaged, or others can read or change it.
+        :raises InvalidFormat: if the file does not exist or is damaged, or if other users can read
+            or change it.
         """
         path = Path(path)
         content, seen = _read(path)
         try:
-            made = cls(content, path)
+            ring = cls(content, path)
         except exc.InvalidFormat as error:
             raise exc.InvalidFormat(f"{path}: {error}") from None
-        made._seen = seen
-        return made
+        ring._seen = seen
+        return ring
 
     # Messages.
 
     @property
     def encrypts(self) -> bool:
-        """Whether bodies of messages are hidden from who has not the key."""
+        """True if the bodies of messages are encrypted."""
         return bool(self._bodies)
 
     def signing_key(self, now: float) -> Key:
-        """The key to sign with: of those that are not over the latest whose time has come."""
+        """Return the key to sign with: the latest that has begun and has not expired."""
         self._follow(now)
         return _current(self._own, now)
 
     def trusted(self, key_id: str, roles: Collection[str], now: float) -> Key:
-        """The key of that id, if one of `roles` may speak with it now.
+        """Return the key of this id if it is valid now and one of `roles` may use it.
 
-        :raises NotTrusted: there is none, its time is over, or it is of another role.
+        :raises NotTrusted: if the key is unknown, has expired, or belongs to another role.
         """
         self._follow(now)
         key = self.keys.get(key_id)
         if key is None:
-            raise exc.NotTrusted("no key of that id is known")
+            raise exc.NotTrusted("unknown key id")
         if key.is_over(now):
-            raise exc.NotTrusted(f"key {key_id} is not valid any more")
+            raise exc.NotTrusted(f"key {key_id} has expired")
         if key.role != ANY and key.role not in roles:
-            raise exc.NotTrusted(f"key {key_id} of role {key.role!r} must not say this")
+            raise exc.NotTrusted(f"key {key_id} of role {key.role!r} must not sign this message")
         return key
 
     def seal(self, data: bytes, bound: bytes) -> tuple[str, bytes]:
-        """Hide `data`: the id of the key, and what is sent instead; it opens with `bound` only."""
+        """Encrypt `data`.
+
+        Return the id of the key and the ciphertext, which can be decrypted only with the same
+        `bound` (associated data).
+        """
         key = _current(self._bodies, time.time())
         nonce = secrets.token_bytes(12)
         return key.id, nonce + _aesgcm(_derived(key.bytes, "body")).encrypt(nonce, data, bound)
 
     def open(self, key_id: str, data: bytes, bound: bytes) -> bytes:
-        """What `seal` hid.
+        """Decrypt the result of `seal`.
 
-        :raises NotTrusted: it was hidden with another key, or is damaged.
+        :raises NotTrusted: if the key is unknown, or the ciphertext or `bound` does not match it.
         """
         key = _valid(self._bodies, key_id, time.time())
         if key is None:
-            raise exc.NotTrusted("no key of that id opens bodies")
+            raise exc.NotTrusted("unknown encryption key id")
         cipher = _aesgcm(_derived(key.bytes, "body"))
         try:
             opened: bytes = cipher.decrypt(data[:12], data[12:], bound)
         except Exception as error:
-            raise exc.NotTrusted("the body cannot be decrypted") from error
+            raise exc.NotTrusted("cannot decrypt the body") from error
         return opened
 
     # Records.
 
     def mac(self, purpose: str, data: bytes) -> str:
-        """What shows, in a store, that a holder of the store's secret wrote `data`.
+        """Return a MAC that proves that an owner of the store's secret wrote `data`.
 
-        :raises NotTrusted: this key file has no secret of stores.
+        :raises NotTrusted: if this key file has no secret for stores.
         """
         if not self._store:
-            raise exc.NotTrusted(f"the key file of {self.role!r} has no secret for stores")
+            raise exc.NotTrusted(f"key file of role {self.role!r} must contain a secret for stores")
         key = _current(self._store, time.time())
         return f"{key.id}.{text_of(hmac.digest(_derived(key.bytes, purpose), data, 'sha256'))}"
 
     def verify_mac(self, purpose: str, data: bytes, mac: str | None) -> None:
-        """
-        :raises NotTrusted: `mac` was not made by `mac` of these data, or is missing.
+        """Check the MAC of data from a store.
+
+        :raises NotTrusted: if `mac` is missing or is not the MAC of this data.
         """
         if not isinstance(mac, str):
             raise exc.NotTrusted("the record has no MAC")
         key_id, _, text = mac.partition(".")
         key = _valid(self._store, key_id, time.time())
         if key is None:
-            raise exc.NotTrusted(
-                "the MAC of the record was made with a key that is not known, or not valid any more"
-            )
-        found = text_of(hmac.digest(_derived(key.bytes, purpose), data, "sha256"))
-        if not hmac.compare_digest(found.encode(), text.encode("utf-8", "replace")):
-            raise exc.NotTrusted("the record does not have the MAC of what it holds")
+            raise exc.NotTrusted("the key of the record's MAC is unknown or has expired")
+        expected = text_of(hmac.digest(_derived(key.bytes, purpose), data, "sha256"))
+        if not hmac.compare_digest(expected.encode(), text.encode("utf-8", "replace")):
+            raise exc.NotTrusted("the MAC does not match the content of the record")
 
     # The file.
 
     def _follow(self, now: float) -> None:
-        """Take what the file says by now; what cannot be read changes nothing."""
-        if self.path is None or abs(now - self._look_at) < LOOK_PERIOD:
+        """Reload the file if it has changed. If that fails, the old keys remain in use."""
+        if self.path is None or abs(now - self._look_at) < CHECK_SECONDS:
             return
         with self._lock:
-            if abs(now - self._look_at) < LOOK_PERIOD:
+            if abs(now - self._look_at) < CHECK_SECONDS:
                 return
             self._look_at = now
             try:
@@ -364,44 +373,45 @@ class Keyring:
                 self._use(content)
                 self._seen = seen
             except (OSError, exc.InvalidFormat) as error:
-                LOG.warning("keys are used as they were: %s", error)
+                LOG.warning("cannot read the key file again; using the previous keys: %s", error)
             else:
-                LOG.info("keys were read again from %s", self.path)
+                LOG.info("read new keys from %s", self.path)
 
 
 def keyring(value: str | Path | Keyring | None, *roles: str) -> Keyring | None:
-    """The keyring of an option `keys`: that of a file, or itself; None: `WBENGINE_KEYS`, if set;
-    `'none'`: there is none.  If `roles` are given, it has to be of one of these, or shared.
+    """Return the keyring of an option `keys`.
 
+    :param value: a key file, a keyring, `'none'` for no keys, or None for the file that
+        `WBENGINE_KEYS` names, if any.
+    :param roles: if given, the role of the keyring must be one of these or `'any'`.
     :raises InvalidFormat: see `Keyring.load`.
-    :raises ValueError: it is of another role.
+    :raises ValueError: if it has another role.
     """
     path = os.environ.get(VARIABLE) if value is None else value
     if path is None or path == NONE:
         return None
     if path == "":
         where = f"${VARIABLE}" if value is None else "keys"
-        raise exc.InvalidFormat(f"{where} is empty: name a key file, or '{NONE}' for no keys")
-    found = path if isinstance(path, Keyring) else Keyring.load(path)
-    if roles and found.role not in (*roles, ANY):
-        raise ValueError(
-            f"keys of role {found.role!r} do not speak for {roles[0]!r}: give the file of that role"
-        )
-    return found
+        raise exc.InvalidFormat(f"{where} must be a key file, or '{NONE}' for no keys, got ''")
+    ring = path if isinstance(path, Keyring) else Keyring.load(path)
+    if roles and ring.role not in (*roles, ANY):
+        raise ValueError(f"key file must be of role {roles[0]!r}, got role {ring.role!r}")
+    return ring
 
 
 def shared(value: str | Path | Keyring | None) -> Keyring | None:
-    """The keyring of an option `keys`, if who has it may say everything: for who is engine and
-    worker at once.
+    """Return the keyring of an option `keys` if its role is `'any'`, else None.
+
+    It is for processes that are engine and worker at once.
 
     :raises InvalidFormat: see `Keyring.load`.
     """
-    found = keyring(value)
-    return found if found is not None and found.role == ANY else None
+    ring = keyring(value)
+    return ring if ring is not None and ring.role == ANY else None
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The content of a key file.
+    """Return the content of a key file.
 
     :raises InvalidFormat: see `Keyring.load`.
     """
@@ -410,41 +420,41 @@ def read(path: Path) -> dict[str, Any]:
     return content
 
 
-def _identity(found: os.stat_result) -> tuple[int, int, int]:
-    return found.st_mtime_ns, found.st_ino, found.st_size
+def _identity(file_status: os.stat_result) -> tuple[int, int, int]:
+    return file_status.st_mtime_ns, file_status.st_ino, file_status.st_size
 
 
 def _read(path: Path) -> tuple[Any, Any]:
     try:
-        # What is no file, such as a pipe that nobody writes to, is not waited for.
+        # Opening a pipe without a writer must not block.
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-            found = os.fstat(file.fileno())
-            _check_access(path, found)
-            return json.loads(file.read()), _identity(found)
+            file_status = os.fstat(file.fileno())
+            _check_access(path, file_status)
+            return json.loads(file.read()), _identity(file_status)
     except OSError as error:
-        raise exc.InvalidFormat(f"key file {path} cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError):  # which hold what was read
-        raise exc.InvalidFormat(f"key file {path} is no JSON") from None
+        raise exc.InvalidFormat(f"cannot read key file {path}: {error.strerror}") from error
+    except (ValueError, RecursionError):  # whose text contains the file's content
+        raise exc.InvalidFormat(f"key file {path} must contain JSON") from None
 
 
-def _check_access(path: Path, found: os.stat_result) -> None:
-    if not stat.S_ISREG(found.st_mode):
-        raise exc.InvalidFormat(f"key file {path} is no file")
-    mode = stat.S_IMODE(found.st_mode)
-    # What Kubernetes mounts belongs to root, and its group is that of the pod.
-    allowed = 0o640 if found.st_uid == 0 and os.geteuid() != 0 else 0o600
-    if found.st_uid not in (os.geteuid(), 0):
-        raise exc.InvalidFormat(f"key file {path} belongs to another user")
+def _check_access(path: Path, file_status: os.stat_result) -> None:
+    if not stat.S_ISREG(file_status.st_mode):
+        raise exc.InvalidFormat(f"key file {path} must be a regular file")
+    mode = stat.S_IMODE(file_status.st_mode)
+    # Kubernetes mounts files as root, with the group of the pod.
+    allowed = 0o640 if file_status.st_uid == 0 and os.geteuid() != 0 else 0o600
+    if file_status.st_uid not in (os.geteuid(), 0):
+        raise exc.InvalidFormat(f"key file {path} must belong to you or root")
     if mode & 0o077 & ~allowed:
         raise exc.InvalidFormat(
-            f"key file {path} can be read or changed by others (mode {mode:04o}): chmod 600 it"
+            f"other users can read or change key file {path} (mode {mode:04o}); run chmod 600 on it"
         )
 
 
 def _key(data: Mapping[str, Any]) -> Key:
     secret, public = data.get("secret"), data.get("public")
-    known = secret if data["algorithm"] == HMAC else secret or public
-    if known is None:
+    material = secret if data["algorithm"] == HMAC else secret or public
+    if material is None:
         raise exc.InvalidFormat(f"key file is invalid: key {data['id']} has no secret")
     if data["algorithm"] == HMAC and data["role"] != ANY:
         raise exc.InvalidFormat(f"key file is invalid: shared key {data['id']} has a role")
@@ -463,23 +473,23 @@ def _key(data: Mapping[str, Any]) -> Key:
 
 def _secret_of(text: str) -> bytes:
     try:
-        found = _bytes(text)
+        secret = _bytes(text)
     except binascii.Error:
-        found = b""
-    if len(found) != _SIZE:
-        raise exc.InvalidFormat(f"key file is invalid: a key is not of {_SIZE} bytes")
-    return found
+        secret = b""
+    if len(secret) != _SIZE:
+        raise exc.InvalidFormat(f"key file is invalid: a key must have {_SIZE} bytes")
+    return secret
 
 
 def _secrets(data: Iterable[Mapping[str, Any]]) -> list[_Secret]:
-    made = [
+    secrets = [
         _Secret(each["id"], _secret_of(each["secret"]), each.get("since", 0.0), each.get("until"))
         for each in data
     ]
-    return sorted(made, key=lambda each: each.since)
+    return sorted(secrets, key=lambda each: each.since)
 
 
-# Making them. ------------------------------------------------------------------------------------
+# Creation. ------------------------------------------------------------------------------------
 
 
 def _new_id() -> str:
@@ -491,28 +501,28 @@ def _new_secret() -> dict[str, Any]:
 
 
 def _new_key(role: str, since: float) -> dict[str, Any]:
-    made: dict[str, Any] = {"role": role, **_new_secret(), "since": since}
+    key: dict[str, Any] = {"role": role, **_new_secret(), "since": since}
     if role == ANY:
-        return {**made, "algorithm": HMAC}
-    private = _ed25519().Ed25519PrivateKey.from_private_bytes(_bytes(made["secret"]))
+        return {**key, "algorithm": HMAC}
+    private = _ed25519().Ed25519PrivateKey.from_private_bytes(_bytes(key["secret"]))
     public = text_of(private.public_key().public_bytes_raw())
-    return {**made, "algorithm": ED25519, "public": public}
+    return {**key, "algorithm": ED25519, "public": public}
 
 
 def new(*, per_role: bool = False, encrypt: bool = False) -> dict[str, dict[str, Any]]:
-    """The contents of new key files, by role: of one that all share, or of one for each role."""
+    """Return the contents of new key files by role: one shared file, or one for each role."""
     common: dict[str, Any] = {"version": 1}
     if encrypt:
         common["encrypt"] = [_new_secret()]
     store = [_new_secret()]
     if not per_role:
         return {ANY: {**common, "role": ANY, "keys": [_new_key(ANY, 0.0)], "store": store}}
-    made = [_new_key(role, 0.0) for role in ROLES]
+    keys = [_new_key(role, 0.0) for role in ROLES]
     return {
         role: {
             **common,
             "role": role,
-            "keys": [_seen_by(role, key) for key in made],
+            "keys": [_seen_by(role, key) for key in keys],
             # Workers neither read nor write flows.
             **({} if role == WORKER else {"store": store}),
         }
@@ -521,48 +531,47 @@ def new(*, per_role: bool = False, encrypt: bool = False) -> dict[str, dict[str,
 
 
 def _seen_by(role: str, key: Mapping[str, Any]) -> dict[str, Any]:
-    """A key, without its secret in the files of other roles."""
     return {k: v for k, v in key.items() if k != "secret" or key["role"] in (role, ANY)}
 
 
 def rotated(
     files: Mapping[str, Mapping[str, Any]], since: float, until: float, now: float
 ) -> dict[str, dict[str, Any]]:
-    """The contents of all key files of a fleet (by role), each role with a new key to sign with,
-    and with new secrets of stores and bodies.
+    """Return the rotated contents of all key files of a fleet, by role.
 
-    They are used from `since`; those before them only verify (or open) then, until `until`.  Those
-    whose time is over are left out, and those that would begin after them.  Each file gets what
-    only some have: an earlier rotation broke off.
+    Each role gets a new signing key, and stores and bodies get new secrets, all used from `since`.
+    The old keys and secrets only verify (or decrypt) after that, until `until`. Expired ones are
+    removed, and so are those that would begin after `since`. Each file receives the secrets that
+    only some files have, because an earlier rotation may have been interrupted.
     """
 
     def kept(name: str, content: Mapping[str, Any]) -> list[dict[str, Any]]:
         others = (each for other in files.values() for each in other.get(name, ()))
-        found = {each["id"]: each for each in (*others, *content[name])}
+        all_by_id = {each["id"]: each for each in (*others, *content[name])}
         return [
             {**each, "until": min(each.get("until", until), until)}
             if each.get("role") in (None, *files)
             else each
-            for each in found.values()
+            for each in all_by_id.values()
             if each.get("until", now) >= now and each.get("since", 0.0) <= since
         ]
 
-    made = [_new_key(role, since) for role in files]
+    new_keys = [_new_key(role, since) for role in files]
     fresh = {name: {**_new_secret(), "since": since} for name in ("store", "encrypt")}
     return {
         role: {
             **content,
             **{name: [*kept(name, content), fresh[name]] for name in fresh if content.get(name)},
-            "keys": [_seen_by(role, each) for each in (*kept("keys", content), *made)],
+            "keys": [_seen_by(role, each) for each in (*kept("keys", content), *new_keys)],
         }
         for role, content in files.items()
     }
 
 
 def write(path: Path, content: Mapping[str, Any], *, replace: bool = False) -> None:
-    """Write a key file that only this user can read, all or nothing.
+    """Write a key file that only this user can read, completely or not at all.
 
-    :raises FileExistsError: it is there, and is not to be replaced.
+    :raises FileExistsError: if it exists and `replace` is False.
     """
     if replace:
         replace_all({path: content})
@@ -576,7 +585,10 @@ def write(path: Path, content: Mapping[str, Any], *, replace: bool = False) -> N
 
 
 def replace_all(contents: Mapping[Path, Mapping[str, Any]]) -> None:
-    """Replace key files (of a link, what it leads to): none, if one of them cannot be written."""
+    """Replace key files, or the targets of links.
+
+    If one of them cannot be written, none is replaced.
+    """
     written: dict[Path, Path] = {}
     try:
         for path, content in contents.items():

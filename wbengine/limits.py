@@ -1,5 +1,5 @@
 """How long one call may take: its soft and its hard limit."""
 
-from wbengine.concurrency.limits import UNLIMITED, TimeLimit, read
+from wbengine.concurrency.time_limits import UNLIMITED, TimeLimit, read
 
 __all__ = ["UNLIMITED", "TimeLimit", "read"]

@@ -1,7 +1,7 @@
-"""Retries: atoms that decide what becomes of a flow when something inside it fails.
+"""Retry controllers: atoms that decide what happens after a failure in their flow.
 
-A retry sits on a flow.  It executes before the flow's members and may provide values to them; when
-one of them fails it is asked whether to run them again, and with what.
+A retry controller belongs to a flow. It executes before the members of the flow and may provide
+values for them. After a failure of a member it decides whether the flow runs again.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ __all__ = [
     "Times",
 ]
 
-#: Arguments of a retry's methods that the engine itself fills.
+#: Arguments of the methods of a retry controller that the engine provides.
 EXECUTE_REVERT_HISTORY: Final = "history"
 REVERT_FLOW_FAILURES: Final = atom.REVERT_FLOW_FAILURES
 
 
 class Decision(str, enum.Enum):
-    """What a retry may answer when something in its flow failed."""
+    """Decisions of a retry controller after a failure in its flow."""
 
-    #: Give up: the retry around this one decides; without one, revert everything.
+    #: Give up: the retry controller around this one decides; without one, everything is reverted.
     REVERT = "REVERT"
     #: Revert everything.
     REVERT_ALL = "REVERT_ALL"
@@ -61,9 +61,9 @@ Outcomes = Mapping[str, ft.Failure]
 
 
 class History:
-    """What a retry provided so far, and what became of it, oldest first.
+    """The values that a retry controller provided, and the failures of each attempt, oldest first.
 
-    Iterates over `(provided, {atom name: Failure})`; read only.
+    Iterates over `(provided, {atom name: Failure})`. Read-only.
     """
 
     __slots__ = ("_contents", "_failure")
@@ -78,16 +78,16 @@ class History:
 
     @property
     def failure(self) -> ft.Failure | None:
-        """The retry's own failure, if it failed itself."""
+        """The failure of the retry controller itself, or None."""
         return self._failure
 
     def provided_iter(self) -> Iterator[Any]:
-        """What was provided, attempt by attempt."""
+        """Iterate over the provided values, one for each attempt."""
         for provided, _ in self._contents:
             yield provided
 
     def outcomes_iter(self, index: int | None = None) -> Iterator[tuple[str, ft.Failure]]:
-        """`(atom name, Failure)` of all attempts, or of the one at `index`."""
+        """Iterate over `(atom name, Failure)` of all attempts, or of the attempt at `index`."""
         attempts = self._contents if index is None else [self._contents[index]]
         for _, outcomes in attempts:
             yield from outcomes.items()
@@ -98,9 +98,9 @@ class History:
         index: int | None = None,
         include_retry: bool = False,
     ) -> bool:
-        """Was one of the failures (of all attempts, or of the one at `index`) such an exception?
+        """Return whether a failure of all attempts, or of attempt `index`, is such an exception.
 
-        `include_retry` looks at the retry's own failure as well.
+        :param include_retry: include the failure of the retry controller itself.
         """
         if any(failure.check(exception_cls) for _, failure in self.outcomes_iter(index)):
             return True
@@ -121,9 +121,10 @@ class History:
 
 
 class Retry(atom.Atom):
-    """The base of retries; the parameters are those of `Atom`.
+    """The base class of retry controllers; the parameters are those of `Atom`.
 
-    An unnamed retry is named after its flow.  Retries always run in the engine's own thread.
+    Without a name, a retry controller is named after its flow. It always runs in the thread of the
+    engine.
     """
 
     _REVERT_IGNORES: ClassVar[tuple[str, ...]] = (
@@ -132,6 +133,9 @@ class Retry(atom.Atom):
         EXECUTE_REVERT_HISTORY,
     )
     _NEVER_ASYNC: ClassVar[tuple[str, ...]] = ("execute", "revert", "on_failure", "wait")
+
+    #: Name of the task whose `retries` it implements; None: it is the controller of a flow.
+    _of_task: str | None = None
 
     def __init__(
         self,
@@ -147,38 +151,39 @@ class Retry(atom.Atom):
 
     @abc.abstractmethod
     def execute(self, *args: Any, **kwargs: Any) -> Any:
-        """Begin an attempt; what is returned is provided to the flow.
+        """Begin an attempt; the return value is provided to the flow.
 
-        Called with `history=`, the attempts before, and the names it asks for.  An error here is a
-        failure that the retry around this one decides about.
+        Called with `history=`, the earlier attempts, and the named values. An exception is a
+        failure about which the retry controller around this one decides.
         """
 
     def revert(self, *args: Any, **kwargs: Any) -> Any:
-        """Called when the retry gave up, after its flow was reverted.
+        """Clean up after the retry controller gave up and its flow was reverted.
 
-        Takes `history` and `flow_failures`, and the names it asks for.
+        It may accept `history`, `flow_failures` and named values.
         """
 
     @abc.abstractmethod
     def on_failure(self, *args: Any, **kwargs: Any) -> Decision | str:
-        """Something in the flow failed: answer `RETRY`, `REVERT` or `REVERT_ALL`.
+        """Return `RETRY`, `REVERT` or `REVERT_ALL` after a failure in the flow.
 
-        Called as `execute` is; the last attempt in `history` is the one that failed.  Called for
-        each failure, also when it answered before that one came: the widest answer counts.
+        Called with the arguments of `execute`; the last attempt in `history` is the failed one.
+        Called for each failure, also after an earlier decision for the same attempt: the widest
+        decision counts.
         """
 
     def wait(self, history: History) -> float:
-        """How many seconds to wait before the flow runs again; `history` is never empty.
+        """Return the seconds to wait before the flow runs again; `history` is never empty.
 
-        Asked once for each RETRY, when everything in the flow is reverted.  The wait holds up
-        nothing else: not the engine's loop, not other branches.  It goes on where it was after a
-        suspension, and in another process.  An error here is a failure as one of `execute` is.
+        Called once for each RETRY, after the flow was reverted. The wait blocks neither the engine
+        nor other branches, and continues after a suspension and in another process. An exception is
+        a failure, as in `execute`.
         """
         return 0.0
 
 
 class AlwaysRevert(Retry):
-    """Never tries again; asks the retry around it, or reverts everything."""
+    """Never retries: asks the retry controller around it, or reverts everything."""
 
     def execute(self, *args: Any, **kwargs: Any) -> Any:
         return None
@@ -188,7 +193,7 @@ class AlwaysRevert(Retry):
 
 
 class AlwaysRevertAll(Retry):
-    """Never tries again; reverts everything."""
+    """Never retries: reverts everything."""
 
     def execute(self, *args: Any, **kwargs: Any) -> Any:
         return None
@@ -198,17 +203,17 @@ class AlwaysRevertAll(Retry):
 
 
 class Counted(Retry):
-    """What the retries that try so many times and then give up share.
+    """The common part of retry controllers with a limited number of attempts.
 
-    :param revert_all: when it gives up, revert everything without asking the retry around it.
-    :param backoff: the wait before each further attempt; a number is the same wait each time.
-    :param retry_on: tries again only when every failure of the attempt is one of these.
-    :param give_up_on: gives up at once when a failure of the attempt is one of these.
-    :raises TypeError: when `backoff`, `retry_on` or `give_up_on` is something else.
-    :raises ValueError: when a name in `retry_on` or `give_up_on` cannot be one of a class.
+    :param revert_all: when giving up, revert everything without asking the controller around it.
+    :param backoff: the wait before each further attempt; a number is a constant wait in seconds.
+    :param retry_on: retry only if every failure of the attempt is one of these.
+    :param give_up_on: give up if any failure of the attempt is one of these.
+    :raises TypeError: if `backoff`, `retry_on` or `give_up_on` has a wrong type.
+    :raises ValueError: if a name in `retry_on` or `give_up_on` cannot be the name of a class.
 
-    The failures of an attempt are those of its members; of a flow inside that has a retry of its
-    own, what failed there counts as the failure of that retry.
+    The failures of an attempt are those of the members of the flow. A failure in a nested flow with
+    its own retry controller counts as a failure of that controller.
     """
 
     def __init__(
@@ -234,7 +239,6 @@ class Counted(Retry):
         return 0.0 if self._backoff is None else self._backoff.seconds(len(history))
 
     def _decide(self, history: History, left: bool) -> Decision:
-        """RETRY if anything is `left` to try, and what failed is worth it."""
         return RETRY if left and self._worth_it(history) else self._revert_action
 
     def _worth_it(self, history: History) -> bool:
@@ -243,12 +247,14 @@ class Counted(Retry):
         failures = [failure for _, failure in history.outcomes_iter(-1)]
         if any(failure.check(*self._give_up_on) is not None for failure in failures):
             return False
-        wanted = self._retry_on
-        return wanted is None or all(failure.check(*wanted) is not None for failure in failures)
+        retried_errors = self._retry_on
+        return retried_errors is None or all(
+            failure.check(*retried_errors) is not None for failure in failures
+        )
 
 
 class Times(Counted):
-    """Tries `attempts` times in all; provides the number of the attempt, from 1.
+    """Makes at most `attempts` attempts; provides the number of the attempt, from 1.
 
     The other parameters are those of `Counted`.
     """
@@ -268,9 +274,9 @@ class Times(Counted):
         give_up_on: Errors | None = None,
     ) -> None:
         if not isinstance(attempts, int) or isinstance(attempts, bool):
-            raise TypeError(f"The attempts of a Times retry must be an int, not {attempts!r}")
+            raise TypeError(f"attempts of a Times retry must be an int, got {attempts!r}")
         if attempts < 0:
-            raise ValueError(f"The attempts of a Times retry cannot be negative, as {attempts} is")
+            raise ValueError(f"attempts of a Times retry must be 0 or more, got {attempts}")
         super().__init__(
             name,
             provides,
@@ -292,24 +298,22 @@ class Times(Counted):
 
 
 class ForEachBase(Counted):
-    """What the retries that go through values share; the parameters are those of `Counted`."""
+    """The common part of retry controllers that iterate over values; see `Counted`."""
 
     def _get_next_value(self, values: Iterable[Any], history: History) -> Any:
-        """The first of `values` that was not provided yet; each try uses up one equal value.
+        """Return the first of `values` that was not provided; each attempt uses up one equal value.
 
-        :raises NotFound: all were.
-        :raises TypeError: nothing that can be gone through.
+        :raises NotFound: if all were provided.
+        :raises TypeError: if `values` is not iterable.
         """
         if not isinstance(values, Iterable):
-            raise TypeError(
-                f"The values of retry {self.name!r} must be an iterable, not {values!r}"
-            )
+            raise TypeError(f"values of retry {self.name!r} must be an iterable, got {values!r}")
         tried = list(history.provided_iter())
         for value in values:
             if value not in tried:
                 return value
             tried.remove(value)
-        raise exceptions.NotFound(f"No value is left for retry {self.name} to try")
+        raise exceptions.NotFound(f"Retry {self.name} has no more values")
 
     def _on_failure(self, values: Iterable[Any], history: History) -> Decision:
         try:
@@ -320,7 +324,7 @@ class ForEachBase(Counted):
 
 
 class ForEach(ForEachBase):
-    """Provides one of `values` after the other, as long as the flow fails.
+    """Provides the next of `values` in each attempt, as long as the flow fails.
 
     The other parameters are those of `Counted`.
     """
@@ -340,7 +344,7 @@ class ForEach(ForEachBase):
         give_up_on: Errors | None = None,
     ) -> None:
         if not isinstance(values, Iterable):
-            raise TypeError(f"The values of a ForEach retry must be an iterable, not {values!r}")
+            raise TypeError(f"values of a ForEach retry must be an iterable, got {values!r}")
         super().__init__(
             name,
             provides,
@@ -352,7 +356,7 @@ class ForEach(ForEachBase):
             retry_on=retry_on,
             give_up_on=give_up_on,
         )
-        # An iterator could be gone through only once.
+        # A list, because an iterator can be used only once.
         self._values = list(values)
 
     def on_failure(self, history: History, *args: Any, **kwargs: Any) -> Decision:
@@ -363,7 +367,7 @@ class ForEach(ForEachBase):
 
 
 class ParameterizedForEach(ForEachBase):
-    """As `ForEach`, with the stored name `values` (or what it is rebound to) as values."""
+    """The same as `ForEach`, with the stored name `values` (or its rebound name) as values."""
 
     def on_failure(
         self, values: Iterable[Any], history: History, *args: Any, **kwargs: Any
@@ -375,13 +379,16 @@ class ParameterizedForEach(ForEachBase):
 
 
 def _errors(option: str, wanted: Errors) -> tuple[type[BaseException] | str, ...]:
-    """Read `retry_on` or `give_up_on`."""
     several = (wanted,) if isinstance(wanted, str | type) else wanted
-    found = tuple(several) if isinstance(several, Iterable) else (several,)
-    for error in found:
+    errors = tuple(several) if isinstance(several, Iterable) else (several,)
+    for error in errors:
         is_class = isinstance(error, type) and issubclass(error, BaseException)
         if not (is_class or (isinstance(error, str) and error)):
-            raise TypeError(f"{option} takes exception classes and their full names, not {error!r}")
+            raise TypeError(
+                f"{option} must contain exception classes or their full names, got {error!r}"
+            )
         if isinstance(error, str) and not all(part.isidentifier() for part in error.split(".")):
-            raise ValueError(f"{option}={error!r} is not the full name of an exception class")
-    return found
+            raise ValueError(
+                f"{option} must contain full names of exception classes, got {error!r}"
+            )
+    return errors

@@ -1,4 +1,4 @@
-"""What runs here and now: the call that a task belongs to while its body runs."""
+"""The call that is running: context of task bodies, and hooks for tracers."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ if TYPE_CHECKING:
 
 
 class Request(NamedTuple):
-    """One run of a task, as it is known outside (`Task.request`).
+    """Public data of a running call (`Task.request`).
 
-    `id` is the same for whatever is the same run of the same thing, also where it is sent again or
-    resumed elsewhere: a key for systems outside that should do what they are asked once.  `epoch`
-    tells those runs apart (the later, the higher).  `attempt` counts the executions and reversions
-    of the task in its flow, `flow_uuid` names the flow.  `worker` is who runs it: 'local', or the
-    identity of a worker.  `deadline`, in unix seconds, is when its hard time limit ends it; None:
-    never.  `recovered`: an earlier run of the flow may have begun it already (`Task.detached`).
-    `left`: the run of the flow was interrupted, and a later one goes on with this.
+    :ivar id: identifies the execution, also when it is resent or resumed. Use it as an idempotency
+        key for external systems.
+    :ivar attempt: number of the execution or revert of the task in its flow.
+    :ivar epoch: distinguishes copies of the same execution; later ones are higher.
+    :ivar worker: 'local', or the identity of the worker.
+    :ivar deadline: end of the hard time limit in Unix seconds; None: no limit.
+    :ivar recovered: an earlier run of the flow may have begun it (`Task.detached`).
+    :ivar left: the run of the flow was interrupted, and a later run continues this call.
     """
 
     id: str
@@ -36,39 +37,38 @@ class Request(NamedTuple):
     left: bool = False
 
 
-#: The innermost call around the code that asks; whoever runs a task sets and resets it.
+#: The innermost running call. The code that runs a task sets and resets it.
 CURRENT: Final[ContextVar[invocation.Invocation | None]] = ContextVar("wbengine", default=None)
 
-#: What is entered around the body and the hooks of each call in this process, by whoever traces
-#: them; it must not raise.
+#: Set by tracers: a context manager around each call in this process. It must not raise exceptions.
 around: Callable[[invocation.Invocation], AbstractContextManager[object]] | None = None
 
-#: `(id, epoch)` of a request on a worker; `(uuid, attempt)` of an atom in an engine's process.
+#: `(id, epoch)` of a request on a worker; `(uuid, attempt)` of an atom in the process of an engine.
 Key = tuple[str, int]
 
-#: A function, and what it is called with.
+#: A function with its arguments.
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
 
-#: What is called in another process instead of this, so that `around` finds there what it finds
-#: here by that key, by whoever traces; it must not raise, and what it returns has to pickle.  Pools
-#: add one more argument, the last.
+#: Set by tracers: replaces a call that is sent to another process, so that `around` finds the same
+#: context there. It must not raise exceptions; its result must be picklable. Pools append one more
+#: argument.
 sending: Callable[[Key, Call], Call] | None = None
 
-#: Told of the headers of a message that the body of a task sends, by whoever traces; it may add to
-#: them, and must not raise.
+#: Set by tracers: may add headers to messages that the body of a task sends. It must not raise
+#: exceptions.
 tying: Callable[[dict[str, Any]], object] | None = None
 
 
 def current(task: task_module.Task) -> invocation.Invocation | None:
-    """The call of `task` that the code which asks is part of; None: there is none."""
+    """Return the running call of `task` in this context, or None."""
     call = CURRENT.get()
     return call if call is not None and call.task is task else None
 
 
 def meant(error: BaseException, call: invocation.Invocation) -> BaseException:
-    """`error`, or what it means where a coroutine was cancelled because its call was."""
+    """Return `error`, or `Cancelled` if a coroutine was cancelled because its call was."""
     if type(error).__name__ != "CancelledError" or not call.cancellation.cancelled:
         return error
-    found = exceptions.Cancelled(f"Task {call.task.name!r} was cancelled")
-    found.__cause__ = error
-    return found
+    cancelled = exceptions.Cancelled(f"Task {call.task.name!r} was cancelled")
+    cancelled.__cause__ = error
+    return cancelled

@@ -1,36 +1,35 @@
-"""What is said to a flow from outside: a value under a name, once."""
+"""Signals: named values that are sent to a flow from outside, once for each name."""
 
 from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from wbengine import _codec, _json_text, exceptions
+from wbengine import _codec, _json_text, _names, exceptions
 
-__all__ = ["LONGEST_NAME", "MOST_BYTES", "Signal", "check_name"]
+__all__ = ["MOST_BYTES", "Signal", "check_name"]
 
-#: So many characters the name of a signal may have.
-LONGEST_NAME: Final = 255
-
-#: So many bytes the value of a signal may have, as JSON.
+#: Maximum size of the value of a signal as JSON, in bytes.
 MOST_BYTES: Final = 65_536
 
 
 def check_name(name: Any) -> str:
-    """The name of a signal.
+    """Check and return the name of a signal.
 
-    :raises TypeError, ValueError: it can be none.
+    :raises TypeError: if it is not a string.
+    :raises ValueError: if it is empty, too long or not printable.
     """
     if not isinstance(name, str):
-        raise TypeError(f"The name of a signal is a text, not {name!r:.80}")
-    if not (0 < len(name) <= LONGEST_NAME and name.isprintable() and _json_text.is_text(name)):
+        raise TypeError(f"Signal name must be a str, got {name!r:.80}")
+    if not (name and name.isprintable() and _json_text.is_text(name)):
         raise ValueError(
-            f"The name of a signal has 1 to {LONGEST_NAME} printable characters, not {name!r:.80}"
+            f"Signal name must have 1 to {_names.MAX_NAME_LENGTH} printable characters, got"
+            f" {name!r:.80}"
         )
-    return name
+    return _names.check_length("Signal name", name)
 
 
 class Signal(NamedTuple):
-    """A signal as it is kept: its value as typed JSON, and when it was given (unix seconds)."""
+    """A stored signal: its value as typed JSON, and when it was sent (Unix seconds)."""
 
     name: str
     text: str
@@ -38,23 +37,24 @@ class Signal(NamedTuple):
 
     @classmethod
     def of(cls, name: str, value: Any, at: float) -> Signal:
-        """A new one.
+        """Create a signal.
 
-        :raises TypeError, ValueError: the name can be none.
-        :raises NotEncodable: the value cannot be sent, or is too long.
+        :raises TypeError: if the name is not a string.
+        :raises ValueError: if the name is invalid.
+        :raises NotEncodable: if the value cannot be sent or is too long.
         """
         tree = _codec.pack_to_send(value, f"signal {check_name(name)!r}")
         text = _json_text.encode(tree, finite=True).decode()
         if len(text.encode()) > MOST_BYTES:
             raise exceptions.NotEncodable(
-                f"The value of signal {name!r} has more than {MOST_BYTES:,} bytes as JSON"
+                f"Value of signal {name!r} must have at most {MOST_BYTES:,} bytes as JSON"
             )
         return cls(name, text, at)
 
     @property
     def value(self) -> Any:
-        """What was given.
+        """The value of the signal.
 
-        :raises InvalidFormat: it cannot be read here.
+        :raises InvalidFormat: if it cannot be decoded in this process.
         """
         return _codec.loads(self.text)

@@ -1,7 +1,7 @@
-"""The states of flows, atoms and jobs, and which may follow which.
+"""The states of flows, atoms and jobs, and their transitions.
 
-The tables are data; the `check_*_transition` functions read them.  They answer True when the
-transition is to be made, False when it is to be ignored, and raise `InvalidState` when it is wrong.
+The tables are data; the `check_*_transition` functions read them. They return True if the
+transition is allowed, False if it is to be ignored, and raise `InvalidState` if it is not allowed.
 """
 
 from __future__ import annotations
@@ -34,18 +34,23 @@ IGNORE: Final = "IGNORE"
 REVERT_FAILURE: Final = "REVERT_FAILURE"
 RETRYING: Final = "RETRYING"
 
-# What happens to an atom that is under way on workers, and changes no state.
+# Events of an atom in flight on workers that do not change its state.
 WORKER_LOST: Final = "WORKER_LOST"
 RESENT: Final = "RESENT"
 INCIDENTS: Final = (WORKER_LOST, RESENT)
 
-# What an engine means to do with an atom (IGNORE is both a state and an intention).
+# Shown in histories and views for a cancelled flow: until it is reverted, and afterwards. These are
+# not states of records: the flow is RUNNING and finally REVERTED.
+CANCELLING: Final = "CANCELLING"
+CANCELLED: Final = "CANCELLED"
+
+# Intentions of an engine for an atom. (IGNORE is both a state and an intention.)
 EXECUTE: Final = "EXECUTE"
 REVERT: Final = "REVERT"
 RETRY: Final = "RETRY"
 INTENTIONS: Final = (EXECUTE, IGNORE, REVERT, RETRY)
 
-#: All states of flows, and of atoms.
+#: All states of flows; below, of atoms.
 FLOW_STATES: Final = (
     PENDING,
     RUNNING,
@@ -56,8 +61,10 @@ FLOW_STATES: Final = (
     SUSPENDING,
     SUSPENDED,
 )
-#: A flow in one of these has ended; one that is SUSPENDED has not.
+#: States of flows that have ended. SUSPENDED is not one of them.
 FLOW_ENDED: Final = frozenset({SUCCESS, FAILURE, REVERTED})
+#: States of a flow during a run. If no engine runs such a flow, its engine died.
+FLOW_RUNNING: Final = (RUNNING, SUSPENDING, RESUMING)
 
 ATOM_STATES: Final = (
     PENDING,
@@ -71,7 +78,7 @@ ATOM_STATES: Final = (
     RETRYING,
 )
 
-# What the run loop of an engine does (besides RESUMING and the end states).
+# States of the run loop, in addition to RESUMING and the final states.
 SCHEDULING: Final = "SCHEDULING"
 WAITING: Final = "WAITING"
 ANALYZING: Final = "ANALYZING"
@@ -90,11 +97,11 @@ _FLOW_ALLOWED: Final[frozenset[Pair]] = frozenset(
     {(PENDING, RUNNING), (SUSPENDED, RUNNING), (RESUMING, SUSPENDED)}
     | _pairs([RUNNING], [SUCCESS, FAILURE, REVERTED, SUSPENDING, RESUMING])
     | _pairs([SUCCESS, FAILURE], [RUNNING])
-    # FAILURE and SUSPENDED too: what `Engine.reset` promises (TaskFlow refuses them half way).
+    # FAILURE and SUSPENDED are included for `Engine.reset`. (TaskFlow's reset fails half-way.)
     | _pairs([SUCCESS, REVERTED, FAILURE, SUSPENDED], [PENDING])
     | _pairs([SUSPENDING], [SUSPENDED, SUCCESS, FAILURE, REVERTED, RESUMING])
 )
-_FLOW_IGNORED: Final[frozenset[Pair]] = frozenset(
+_IGNORED_FLOW_CHANGES: Final[frozenset[Pair]] = frozenset(
     _pairs([PENDING, FAILURE, SUCCESS, SUSPENDED, REVERTED], [SUSPENDING, SUSPENDED, RESUMING])
 )
 _TASK_ALLOWED: Final[frozenset[Pair]] = frozenset(
@@ -108,7 +115,7 @@ _TASK_ALLOWED: Final[frozenset[Pair]] = frozenset(
 _RETRY_ALLOWED: Final[frozenset[Pair]] = _TASK_ALLOWED | {
     (SUCCESS, RETRYING),
     (RETRYING, RUNNING),
-    # It waited for its time when something around it gave up.
+    # A flow around it was given up while it waited.
     (RETRYING, REVERTING),
 }
 _JOB_ALLOWED: Final[frozenset[Pair]] = frozenset(
@@ -129,33 +136,39 @@ def _check(what: str, allowed: frozenset[Pair], old: str, new: str) -> bool:
 
 
 def _hint_at(state: Any, allowed: frozenset[Pair]) -> str:
-    known = {target for _, target in allowed}
-    return "" if state in known or not isinstance(state, str) else _names.hint(state, sorted(known))
+    targets = {target for _, target in allowed}
+    return (
+        ""
+        if state in targets or not isinstance(state, str)
+        else _names.hint(state, sorted(targets))
+    )
 
 
 def check_known(what: str, word: str, known: tuple[str, ...]) -> str:
-    """`word`, if it is among `known`.
+    """Return `word` if it is one of `known`.
 
-    :raises ValueError: it is not; the text says what it was meant to be (`what`), and the nearest.
+    :raises ValueError: if it is not; the message contains `what` and the most similar word.
     """
     if word not in known:
         near = _names.hint(word, known) if isinstance(word, str) else ""
-        raise ValueError(f"{word!r} is no {what}{near}; known: {', '.join(known)}")
+        raise ValueError(f"Unknown {what} {word!r}{near}; known values: {', '.join(known)}")
     return word
 
 
 def check_flow_transition(old_state: str, new_state: str) -> bool:
-    """May a flow go from `old_state` to `new_state`?  Suspending what does not run is ignored.
+    """Return whether a flow may change its state so.
 
-    :raises InvalidState: it may not.
+    Suspending a flow that does not run is ignored.
+
+    :raises InvalidState: if the transition is not allowed.
     """
-    if (old_state, new_state) in _FLOW_IGNORED:
+    if (old_state, new_state) in _IGNORED_FLOW_CHANGES:
         return False
     return _check("Flow", _FLOW_ALLOWED, old_state, new_state)
 
 
 def check_task_transition(old_state: str, new_state: str) -> bool:
-    """May a task go from `old_state` to `new_state`?  (Nothing is raised, as in TaskFlow.)
+    """Return whether a task may change its state so. As in TaskFlow, no exception is raised.
 
     >>> check_task_transition(PENDING, RUNNING)
     True
@@ -166,13 +179,13 @@ def check_task_transition(old_state: str, new_state: str) -> bool:
 
 
 def check_retry_transition(old_state: str, new_state: str) -> bool:
-    """May a retry go from `old_state` to `new_state`?"""
+    """Return whether a retry controller may change its state so."""
     return (old_state, new_state) in _RETRY_ALLOWED
 
 
 def check_job_transition(old_state: str, new_state: str) -> bool:
-    """May a job go from `old_state` to `new_state`?
+    """Return whether a job may change its state so.
 
-    :raises InvalidState: it may not.
+    :raises InvalidState: if the transition is not allowed.
     """
     return _check("Job", _JOB_ALLOWED, old_state, new_state)

@@ -1,13 +1,12 @@
-"""What an engine knows of one run of a flow, and where atoms get their arguments from.
+"""The data of one run of a flow, and the source of the arguments of atoms.
 
-A `Storage` is composed of the records of the flow, of a `RecordWriter`, which brings them to the
-store, and of the `Bindings` of a compiled plan, which say who sees whose results.
+A `Storage` combines the records of the flow, a `RecordWriter` that writes them to the store, and
+the `Bindings` of a compiled plan, which define the results that each atom can use.
 """
 
 from __future__ import annotations
 
 import contextlib
-import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -29,12 +28,12 @@ __all__ = [
     "values_by_name",
 ]
 
-#: Keys of an atom's `meta`: what was injected for it to stay, and how far it is.
+#: Keys of an atom's `meta`: stored injected values, and progress.
 META_INJECTED: Final = models.META_INJECTED
 META_PROGRESS: Final = models.META_PROGRESS
 META_PROGRESS_DETAILS: Final = models.META_PROGRESS_DETAILS
 
-#: States of an atom in which there is something to `get`: a result or a failure.
+#: States of an atom that has a result or a failure for `get`.
 STATES_WITH_RESULTS: Final = (
     states.FAILURE,
     states.REVERTED,
@@ -43,7 +42,7 @@ STATES_WITH_RESULTS: Final = (
     states.SUCCESS,
 )
 
-#: Seconds between two tries to take a lease that another holds for one change.
+#: Interval between two attempts to take a lease that another process holds for a single change.
 _PAUSE: Final = 0.01
 
 _NOTHING: Final[Mapping[str, Any]] = {}
@@ -53,28 +52,29 @@ _WITH_REVERT_RESULT: Final = frozenset({states.REVERTED, states.REVERT_FAILURE})
 
 Pairs = Mapping[str, Any] | Iterable[tuple[str, Any]]
 
-#: Chooses or combines the values of a name that several providers made.
+#: Selects or combines the values of a name with several providers.
 ManyHandler = Callable[[list[Any]], Any]
 
 
 class Storage:
-    """The results, states, failures and injected values of one flow: all of it.
+    """The results, states, failures and injected values of a flow.
 
-    `backend` (or None) keeps them.  (`scope_fetcher` is accepted for compatibility; the plan says
-    what is visible.)
+    :param backend: the store, or None.
+    :param scope_fetcher: accepted for compatibility; the plan defines visibility.
 
-    Writing: while an engine here runs the flow, what changes is written with what the run writes
-    next.  At any other time each change takes the flow's lease for a moment, reads the records
-    again if somebody else may have changed them, is written, and gives the lease back; while
-    somebody else runs the flow it raises `FlowBusy`, and changes nothing.  Another such change is
-    waited for, two seconds at most.  It raises `StorageFailure` where the store cannot be written.
+    Writing: while an engine in this process runs the flow, changes are written with the next write
+    of the run. Otherwise each change takes the lease of the flow for a moment, reads the records
+    again if another process may have changed them, writes, and releases the lease. If another
+    process runs the flow, it raises `FlowBusy` and changes nothing; a single change of another
+    process is waited for, at most two seconds. If the store cannot be written, it raises
+    `StorageFailure`.
 
-    Threads: every public method may be called from any thread; those that change something hold
-    `lock` while they do.  The engine's own loop changes the records of atoms that begin and finish
-    without it (that is why a running atom's state, results and failures are the loop's to change).
+    Threads: all public methods may be called from any thread; methods that change something hold
+    `lock`. The loop of the engine changes the records of atoms that begin and finish without the
+    lock, so only the loop may change state, results and failures of a running atom.
     """
 
-    #: Name of the record that keeps what was injected for the whole flow.
+    #: Name of the record with the values injected for the whole flow.
     injector_name: Final = models.INJECTOR
 
     def __init__(
@@ -84,9 +84,9 @@ class Storage:
         scope_fetcher: Any = None,
     ) -> None:
         if not isinstance(flow_detail, models.FlowDetail):
-            raise TypeError(f"flow_detail must be a FlowDetail, not {flow_detail!r}")
+            raise TypeError(f"flow_detail must be a FlowDetail, got {flow_detail!r}")
         self._flow_detail = flow_detail
-        #: Writes what is marked there.
+        #: Writes marked records.
         self.writer: Final = writer.RecordWriter(flow_detail, backend)
         self._by_name: dict[str, models.AtomDetail] = _by_name(flow_detail)
         self._resumed = any(name != self.injector_name for name in self._by_name)
@@ -98,150 +98,166 @@ class Storage:
         self._transient_args: dict[str, Mapping[str, Any]] = {}
         self._injector: models.AtomDetail | None = self._by_name.get(self.injector_name)
         self._bindings: arguments.Bindings | None = None
-        #: The records by plan node (None where the node is no atom); set by `bind`.
+        #: Records by plan node (None if the node is not an atom); set by `bind`.
         self.records: Sequence[models.AtomDetail | None] = ()
-        #: How often the records were read again: then those of before are not used any more.
+        #: Number of times the records were read again; earlier record objects are then obsolete.
         self.readings = 0
 
     @property
     def lock(self) -> _lock.Lock:
-        """Who holds it is the only one to change anything through the methods of this class."""
+        """A lock that excludes other changes through the methods of this class."""
         return _lock.Lock(self.writer.mutex)
 
     @property
     def backend(self) -> base.Backend | None:
         return self.writer.backend
 
-    # -- whose it is ----------------------------------------------------------------------------
+    # -- ownership
+    # ----------------------------------------------------------------------------------
 
-    def take_lease(self, owner: str, seconds: float) -> leases.Lease:
-        """Become the one who changes the flow; read again what others may have changed.
+    def acquire_lease(self, owner: str, seconds: float) -> leases.Lease:
+        """Take the lease of the flow; read again what other processes may have changed.
 
-        `writer` gives the lease back.
+        `writer` releases the lease.
 
-        :raises FlowBusy: somebody else runs or changes the flow; the text says who.
-        :raises StorageFailure: the store could not be asked, or read.
+        :raises FlowBusy: if another process runs or changes the flow; the message names it.
+        :raises StorageFailure: if the store could not be read.
         """
         with self.writer.mutex:
-            lease, kept = self.writer.take_lease(owner, seconds)
-            if kept is not None:
-                self._take_over(kept)
+            lease, stored_flow = self.writer.acquire_lease(owner, seconds)
+            if stored_flow is not None:
+                self._take_over(stored_flow)
             return lease
 
-    def _take_over(self, kept: models.FlowDetail) -> None:
-        """Replace all records by those that are kept."""
-        self._flow_detail.become(kept)
-        self._by_name = _by_name(kept)
+    def _take_over(self, stored_flow: models.FlowDetail) -> None:
+        self._flow_detail.replace_with(stored_flow)
+        self._by_name = _by_name(stored_flow)
         self._resumed = True
         self._find_failures()
         self._injector = self._by_name.get(self.injector_name)
         self._savers = {name: to for name, to in self._savers.items() if name in self._by_name}
         if self._bindings is not None:
-            # What is missing here has been renamed, or is new; `prepare` sees to that.
+            # Missing records are of renamed or new atoms; `prepare` creates them.
             self._find_records(self._bindings, len(self.records))
         self.readings += 1
 
     @contextlib.contextmanager
     def batch(self) -> Iterator[None]:
-        """Change several things, alone, which are written in one step (see the class)."""
+        """Group changes that are written in one step (see the class).
+
+        The caller holds `writer.mutex`. If this method held it, an interrupt in `__exit__`, which
+        is Python code, could leave it locked.
+        """
         writer = self.writer
-        with writer.mutex:
-            if writer.backend is None or writer.batching:
-                yield
-                return
-            owned = writer.lease is not None
-            with contextlib.nullcontext() if owned else self._leased(), writer.batch():
-                yield
+        if writer.backend is None or writer.is_batching:
+            yield
+            return
+        owned = writer.lease is not None
+        with contextlib.nullcontext() if owned else self._leased(), writer.batch():
+            yield
 
     @contextlib.contextmanager
     def _leased(self) -> Iterator[None]:
-        """Hold the lease of the flow, which nobody here runs."""
+        """Hold the lease of a flow that no engine in this process runs."""
         owner = owners.new(momentary=True)
         try:
-            lease = self._await_lease(str(owner))
+            self._await_lease(str(owner))
             try:
                 yield
             except exceptions.LeaseLost:
                 self.writer.drop_pending()
                 raise
-            finally:
-                self.writer.detach_lease()
-                self.writer.give_back_lease(lease)
         finally:
-            owner.let_go()
+            try:
+                self.writer.release_lease(str(owner))
+            finally:
+                owner.end_run()
 
     def _await_lease(self, owner: str) -> leases.Lease:
-        """Take the lease; another's that is held for one change only is waited for."""
-        until = time.monotonic() + leases.MOMENT
+        until = time.monotonic() + leases.CHANGE_WAIT_SECONDS
         while True:
             try:
-                return self.take_lease(owner, leases.LEASE_SECONDS)
+                return self.acquire_lease(owner, leases.LEASE_SECONDS)
             except exceptions.FlowBusy as busy:
                 if not owners.is_momentary(busy.owner) or time.monotonic() >= until:
                     raise
                 time.sleep(_PAUSE)
 
-    # -- atoms ----------------------------------------------------------------------------------
+    def mark_all(self) -> None:
+        """Mark the flow and all atoms that began, after an interrupt.
+
+        The interrupt may have come between a change and its mark. Call this only in the thread of
+        the run.
+        """
+        begun = (record for record in self._by_name.values() if record.state != states.PENDING)
+        self.writer.mark_all(begun)
+        self.writer.mark_flow()
+        self._find_failures()
+
+    # -- atoms
+    # --------------------------------------------------------------------------------------
 
     def ensure_atoms(self, atoms: Iterable[atom_module.Atom]) -> list[str]:
-        """Make sure every atom has a record, and return their uuids in the same order.
+        """Create missing records of atoms; return the uuids of all in the same order.
 
-        One write for all that are new.
+        All new records are written in one step.
 
-        :raises TypeError: something else than an atom is among them.
-        :raises ValueError: an atom has no name.
-        :raises Duplicate: an atom of another kind (task or retry) uses the name already.
+        :raises TypeError: if one of them is not an atom.
+        :raises ValueError: if an atom has no name.
+        :raises Duplicate: if an atom of the other kind (task or retry controller) has the same
+            name.
         """
-        wanted = list(atoms)
+        atom_list = list(atoms)
         kinds: dict[type, type[models.AtomDetail]] = {}
-        for atom in wanted:
+        for atom in atom_list:
             if type(atom) not in kinds:
                 kinds[type(atom)] = _detail_class(atom)
             if not atom.name:
-                raise ValueError(f"An atom needs a name to have a record: {atom!r}")
-        with self.batch():
-            self._add_records(wanted, kinds)
-            known = self._by_name
-            savers = [(atom.name, atom.save_as) for atom in wanted if atom.save_as]
-            # A new dict: other threads may be going through the old one.
+                raise ValueError(f"Atom must have a name, got {atom!r}")
+        with self.writer.mutex, self.batch():
+            self._add_records(atom_list, kinds)
+            records = self._by_name
+            savers = [(atom.name, atom.save_as) for atom in atom_list if atom.save_as]
+            # A new dict, because other threads may iterate over the old one.
             self._savers = {**self._savers, **dict(savers)}
             if self._resumed:
-                self._claim_failures({atom.name: atom._home() for atom in wanted})
-            return [known[atom.name].uuid for atom in wanted]
+                self._set_failure_modules({atom.name: atom._home() for atom in atom_list})
+            return [records[atom.name].uuid for atom in atom_list]
 
     def _add_records(
         self,
         wanted: list[atom_module.Atom],
         kinds: Mapping[type, type[models.AtomDetail]],
     ) -> None:
-        known = self._by_name
-        fresh = [atom for atom in wanted if atom.name not in known]
-        made: list[models.AtomDetail] = []
+        records = self._by_name
+        fresh = [atom for atom in wanted if atom.name not in records]
+        new_records: list[models.AtomDetail] = []
         for atom, uuid in zip(fresh, models.new_uuids(len(fresh)), strict=True):
-            if atom.name in known:
+            if atom.name in records:
                 continue
             record = kinds[type(atom)](atom.name, uuid)
             record.state = states.PENDING
             record.version = atom.version_string
-            known[atom.name] = record
-            made.append(record)
-        self._flow_detail.add_all(made)
-        self.writer.mark_all(made)
-        for atom in wanted if len(made) < len(wanted) else ():
-            if not isinstance(known[atom.name], kinds[type(atom)]):
+            if isinstance(atom, retry_module.Retry) and atom._of_task is not None:
+                record.meta = {models.OF_TASK: atom._of_task}
+            records[atom.name] = record
+            new_records.append(record)
+        self._flow_detail.add_all(new_records)
+        self.writer.mark_all(new_records)
+        for atom in wanted if len(new_records) < len(wanted) else ():
+            if not isinstance(records[atom.name], kinds[type(atom)]):
                 raise exceptions.Duplicate(
-                    f"Atom {atom.name!r} is stored as a {known[atom.name].kind}, and is now a"
+                    f"Atom {atom.name!r} is stored as a {records[atom.name].kind}, and is now a"
                     f" {kinds[type(atom)].kind}"
                 )
 
-    def _claim_failures(self, homes: Mapping[str, str]) -> None:
-        """Tell failures that were read back which modules their atoms come from."""
-        for name, home in homes.items():
+    def _set_failure_modules(self, homes: Mapping[str, str]) -> None:
+        for name, module in homes.items():
             record = self._by_name[name]
             for part in (record, *(record.items or ())):
                 for failure in (part.failure, part.revert_failure):
                     if failure is not None:
-                        failure.belongs_to(home)
+                        failure.belongs_to(module)
             if isinstance(record, models.RetryDetail):
                 for _, failures in record.results:
                     for failed, failure in failures.items():
@@ -249,11 +265,11 @@ class Storage:
                             failure.belongs_to(homes[failed])
 
     def ensure_atom(self, atom: atom_module.Atom) -> str:
-        """Make sure `atom` has a record, and return its uuid."""
+        """Create the record of `atom` if it is missing; return its uuid."""
         return self.ensure_atoms([atom])[0]
 
     def bind(self, bindings: arguments.Bindings, size: int) -> None:
-        """Learn the plan: who sees whose results.  Its atoms must have been ensured."""
+        """Set the bindings of the plan. The atoms of the plan must have records."""
         self._bindings = bindings
         self._find_records(bindings, size)
 
@@ -264,16 +280,16 @@ class Storage:
         self.records = by_node
 
     def record(self, atom_name: str) -> models.AtomDetail:
-        """The record of an atom.
+        """Return the record of an atom.
 
-        :raises NotFound: there is none of that name; the text has the nearest one.
+        :raises NotFound: if there is none; the message contains the most similar name.
         """
-        found = self._by_name.get(atom_name) if isinstance(atom_name, str) else None
-        if found is None:
-            known = self._by_name
-            near = _names.hint(str(atom_name), known) if known else ": no atom is prepared yet"
+        record = self._by_name.get(atom_name) if isinstance(atom_name, str) else None
+        if record is None:
+            records = self._by_name
+            near = _names.hint(str(atom_name), records) if records else ": no atom is prepared yet"
             raise exceptions.NotFound(f"Unknown atom name {atom_name!r}{near}")
-        return found
+        return record
 
     def get_atom_uuid(self, atom_name: str) -> str:
         return self.record(atom_name).uuid
@@ -282,78 +298,79 @@ class Storage:
         return self.record(atom_name).state
 
     def set_atom_state(self, atom_name: str, state: str) -> None:
-        """Enter `state`, whatever the state before.
+        """Set the state of an atom without checking the transition.
 
-        :raises ValueError: atoms have no such state.
+        :raises ValueError: if atoms have no such state.
         """
         states.check_known("state of an atom", state, states.ATOM_STATES)
-        with self._changed(atom_name) as record:
+        with self.writer.mutex, self._changed(atom_name) as record:
             record.state = state
 
     def set_atom_version(self, atom_name: str, version: str) -> None:
         """Note of which version an atom is."""
-        with self._changed(atom_name) as record:
+        with self.writer.mutex, self._changed(atom_name) as record:
             record.version = version
 
     def get_atom_intention(self, atom_name: str) -> str:
         return self.record(atom_name).intention
 
     def set_atom_intention(self, atom_name: str, intention: str) -> None:
-        """Note what is meant to be done with the atom.
+        """Set the intention for an atom.
 
-        :raises ValueError: there is no such intention.
+        :raises ValueError: if there is no such intention.
         """
         states.check_known("intention", intention, states.INTENTIONS)
-        with self._changed(atom_name) as record:
+        with self.writer.mutex, self._changed(atom_name) as record:
             record.intention = intention
 
     def get_atoms_states(self, atom_names: Iterable[str]) -> dict[str, tuple[str | None, str]]:
-        """`{name: (state, intention)}`."""
-        found = {name: self.record(name) for name in atom_names}
-        return {name: (record.state, record.intention) for name, record in found.items()}
+        """Return `{name: (state, intention)}`."""
+        records = {name: self.record(name) for name in atom_names}
+        return {name: (record.state, record.intention) for name, record in records.items()}
 
     def get_attempt(self, atom_name: str) -> models.Attempt | None:
-        """Who ran the atom last, when, and for how long; None before its first attempt."""
+        """Return the last attempt (worker, times), or None before the first one."""
         return self.record(atom_name).last_attempt
 
     def update_atom_metadata(self, atom_name: str, update_with: Pairs | None) -> None:
-        """Add to an atom's `meta`; keys that are there already get the new values.
+        """Merge values into an atom's `meta`. None and empty values change nothing.
 
-        None and nothing at all add nothing.
+        `progress` and `progress_details` of a task set its progress.
 
-        :raises TypeError: neither a dict nor pairs.
-        :raises NotEncodable: the store cannot keep a value; nothing is changed then.
+        :raises TypeError: if `update_with` is neither a dict nor pairs, or `progress` is not a
+            number.
+        :raises NotEncodable: if a value cannot be stored; nothing is changed then.
         """
         self.record(atom_name)
         update = _pairs_of("metadata", update_with) if update_with is not None else None
         if update:
             self.check(update, "metadata")
-            with self._changed(atom_name) as record:
+            with self.writer.mutex, self._changed(atom_name) as record:
                 record.meta.update(update)
 
     def reset(self, atom_name: str, state: str = states.PENDING) -> None:
-        """Forget an atom's results and failures; its attempt number goes on rising.
+        """Delete the results and failures of an atom; its attempt number continues.
 
-        What was injected for the flow stays.
+        Values injected for the flow stay.
 
-        :raises ValueError: atoms have no such state.
+        :raises ValueError: if atoms have no such state.
         """
         if atom_name == self.injector_name:
             return
         states.check_known("state of an atom", state, states.ATOM_STATES)
-        with self._changed(atom_name) as record:
+        with self.writer.mutex, self._changed(atom_name) as record:
             record.reset(state)
             self._forget_failure(atom_name)
 
     def rename(self, names: Mapping[str, str]) -> None:
-        """Let what is recorded of atoms be what is known of others; also in histories.
+        """Rename atoms in all records, including histories.
 
-        :param names: old name -> new name, which no record has.
-        :raises NotFound: there is no record of an old name.
+        :param names: old name to new name, which no record may have.
+        :raises NotFound: if there is no record with an old name.
         """
         if not names:
             return
-        with self.batch():
+        with self.writer.mutex, self.batch():
             changed = [self.record(old) for old in names]
             for record in changed:
                 del self._by_name[record.name]
@@ -364,73 +381,73 @@ class Storage:
             self._failed_view = None
             for record in self._by_name.values():
                 if isinstance(record, models.RetryDetail):
-                    told = [failed for _, failed in record.results if names.keys() & failed.keys()]
-                    for failed in told:
+                    matching_failures = [
+                        failed for _, failed in record.results if names.keys() & failed.keys()
+                    ]
+                    for failed in matching_failures:
                         for old in names.keys() & failed.keys():
                             failed[names[old]] = failed.pop(old)
-                    changed += [record] if told else []
+                    changed += [record] if matching_failures else []
             for record in changed:
                 self.writer.mark(record)
 
     @contextlib.contextmanager
     def _changed(self, atom_name: str) -> Iterator[models.AtomDetail]:
-        """The record of an atom, to be changed."""
+        """Yield the record of an atom for a change; the caller holds `writer.mutex`."""
         with self.batch():
             record = self.record(atom_name)
             yield record
             self.writer.mark(record)
 
-    # -- progress -------------------------------------------------------------------------------
+    # -- progress
+    # -----------------------------------------------------------------------------------
 
     def set_task_progress(
         self, task_name: str, progress: float, details: Mapping[str, Any] | None = None
     ) -> None:
-        """Remember how far a task is (0..1), and what it said besides.
+        """Store the progress of a task (0 to 1) with optional details.
 
-        Without `details` those told before stay; empty ones remove them.
+        Without `details` the earlier details stay; empty ones delete them.
 
-        :raises TypeError: not a number, or not a task.
-        :raises ValueError: the number is infinite or NaN.
-        :raises NotEncodable: the store cannot keep a detail; nothing is changed then.
+        :raises TypeError: if `progress` is not a number, or the atom is not a task.
+        :raises ValueError: if `progress` is infinite or NaN.
+        :raises NotEncodable: if a detail cannot be stored; nothing is changed then.
         """
-        self._task(task_name)
-        if not isinstance(progress, int | float):
-            raise TypeError(f"The progress of {task_name!r} must be a number, not {progress!r}")
-        if not math.isfinite(progress):
-            raise ValueError(f"The progress of {task_name!r} must be finite, not {progress!r}")
-        told = None if details is None else _pairs_of("details", details)
-        if told:
-            self.check(told, "details")
-        with self.batch():
+        progress = self._task(task_name).check_progress(progress)
+        new_details = None if details is None else _pairs_of("details", details)
+        if new_details:
+            self.check(new_details, "details")
+        with self.writer.mutex, self.batch():
             record = self._task(task_name)
             record.progress = progress
-            if told is not None:
+            if new_details is not None:
                 record.progress_details = (
-                    {"at_progress": progress, "details": told} if told else None
+                    {"at_progress": progress, "details": new_details} if new_details else None
                 )
             self.writer.mark(record)
 
     def get_task_progress(self, task_name: str) -> float:
-        """How far a task is: what it last told, or else what its state says.
+        """Return the reported progress of a task, otherwise the progress that its state implies.
 
-        :raises TypeError: not a task.
+        :raises TypeError: if the atom is not a task.
         """
-        return self._task(task_name).so_far or 0.0
+        return self._task(task_name).effective_progress or 0.0
 
     def get_task_progress_details(self, task_name: str) -> Any:
-        """`{'at_progress': ..., 'details': ...}`, or None when nothing was said.
+        """Return `{'at_progress': ..., 'details': ...}`, or None.
 
-        :raises TypeError: not a task.
+        :raises TypeError: if the atom is not a task.
         """
         return self._task(task_name).progress_details
 
     def _task(self, task_name: str) -> models.TaskDetail:
         record = self.record(task_name)
         if not isinstance(record, models.TaskDetail):
-            raise TypeError(f"Atom {task_name!r} is a {record.kind}, not a task")
+            raise TypeError(f"Atom {task_name!r} must be a task, got a {record.kind}")
         return record
 
-    # -- the flow -------------------------------------------------------------------------------
+    # -- the flow
+    # -----------------------------------------------------------------------------------
 
     @property
     def flow_name(self) -> str:
@@ -452,28 +469,28 @@ class Storage:
         return self._flow_detail.state or states.PENDING
 
     def set_flow_state(self, state: str) -> None:
-        """Enter `state`, whatever the state before (see `change_flow_state`).
+        """Set the state of the flow without checking the transition (see `change_flow_state`).
 
-        :raises ValueError: flows have no such state.
+        :raises ValueError: if flows have no such state.
         """
         states.check_known("state of a flow", state, states.FLOW_STATES)
-        with self.batch():
+        with self.writer.mutex, self.batch():
             self._flow_detail.enter(state, time.time())
             self.writer.mark_flow()
 
     def change_flow_state(self, state: str) -> tuple[bool, str]:
-        """Enter `state` if that is a change; return whether it was, and the state before.
+        """Change the state of the flow; return whether it changed, and the earlier state.
 
-        :raises InvalidState: the transition is not legal.
+        :raises InvalidState: if the transition is not allowed.
         """
         return self.move_flow(state, time.time())
 
     def move_flow(self, state: str, at: float, why: str | None = None) -> tuple[bool, str]:
-        """`change_flow_state`, at a moment (unix seconds), for a reason: the history tells both.
+        """Change the state at a time (Unix seconds) for a reason; both are stored in the history.
 
-        :raises InvalidState: the transition is not legal.
+        :raises InvalidState: if the transition is not allowed.
         """
-        with self.batch():
+        with self.writer.mutex, self.batch():
             old = self.get_flow_state()
             moves = states.check_flow_transition(old, state)
             if moves:
@@ -482,37 +499,38 @@ class Storage:
             return moves, old
 
     def update_flow_metadata(self, update_with: Pairs) -> None:
-        """Add to the flow's `meta`; keys that are there already get the new values.
+        """Merge values into the flow's `meta`.
 
-        :raises TypeError: neither a dict nor pairs.
-        :raises NotEncodable: the store cannot keep a value; nothing is changed then.
+        :raises TypeError: if `update_with` is neither a dict nor pairs.
+        :raises NotEncodable: if a value cannot be stored; nothing is changed then.
         """
         update = _pairs_of("metadata", update_with)
         if update:
             self.check(update, "metadata")
-            with self.batch():
+            with self.writer.mutex, self.batch():
                 self._flow_detail.meta.update(update)
                 self.writer.mark_flow()
 
-    # -- results and failures -------------------------------------------------------------------
+    # -- results and failures
+    # -----------------------------------------------------------------------
 
     def save(self, atom_name: str, result: Any, state: str = states.SUCCESS) -> None:
-        """Store what an atom came to: a value, or a failure when `state` is a failed one.
+        """Store the result of an atom, or its failure if `state` is a failed state.
 
-        :raises ValueError: atoms have no such state.
-        :raises TypeError: the state is a failed one, and `result` is no `Failure`.
-        :raises NotEncodable: the store cannot keep `result`; nothing is changed then.
+        :raises ValueError: if atoms have no such state.
+        :raises TypeError: if the state is a failed one and `result` is not a `Failure`.
+        :raises NotEncodable: if `result` cannot be stored; nothing is changed then.
         """
         self.record(atom_name)
         states.check_known("state of an atom", state, states.ATOM_STATES)
         if state in _FAILED and not isinstance(result, ft.Failure):
-            raise TypeError(f"With state {state} a Failure is saved, not {result!r}")
+            raise TypeError(f"Result saved with state {state} must be a Failure, got {result!r}")
         self.check(result, "result")
-        with self.batch():
+        with self.writer.mutex, self.batch():
             self.put(self.record(atom_name), state, result)
 
     def put(self, record: models.AtomDetail, state: str, result: Any) -> None:
-        """`save` for the engine's loop, which holds the record and is not checked."""
+        """`save` for the loop of the engine: it has the record, and nothing is checked."""
         record.put(state, result)
         if state == states.FAILURE:
             self._failed[record.name] = result
@@ -523,23 +541,23 @@ class Storage:
             self.writer.mark(record)
 
     def keepable(self, outcome: Any) -> Any:
-        """The value of an `Outcome`, or what its atom fails with because that cannot be kept.
+        """Return the value of an `Outcome`, or a failure if the value cannot be stored.
 
-        What came from a worker came through the codec already.
+        Values from workers have passed the codec already.
         """
         value = outcome.value
         local = outcome.worker == calls.LOCAL
         if self.writer.encodes and local and not isinstance(value, ft.Failure):
             try:
                 self.check(value, "result")
-            except Exception as error:  # whatever a result does, nobody but its atom is hurt
+            except Exception as error:  # a value may raise any exception; only its atom fails
                 outcome.value = value = ft.Failure.from_exception(error)
         return value
 
     def check(self, value: Any, where: str) -> None:
-        """Refuse what the store cannot keep; `where` begins the path in the error.
+        """Check that the store accepts a value; `where` is the start of the path in the error.
 
-        :raises NotEncodable: `types.codec` does not take it, and the store takes nothing else.
+        :raises NotEncodable: if `types.codec` does not support the value and the store needs it to.
         """
         if self.writer.encodes:
             _codec.pack(value, where)
@@ -547,41 +565,39 @@ class Storage:
     def save_retry_failure(
         self, retry_name: str, failed_atom_name: str, failure: ft.Failure
     ) -> None:
-        """Add to the history who failed while the retry's latest value was provided.
+        """Add a failure to the latest entry in the history of a retry controller, if there is one.
 
-        Before it provided anything there is nothing to add to, and nothing is done.
-
-        :raises TypeError: not a retry, or no `Failure`.
+        :raises TypeError: if it is not a retry controller, or `failure` is not a `Failure`.
         """
         self._retry(retry_name)
         if not isinstance(failure, ft.Failure):
-            raise TypeError(f"A history takes a Failure, not {failure!r}")
-        with self.batch():
+            raise TypeError(f"Failure of a history must be a Failure, got {failure!r}")
+        with self.writer.mutex, self.batch():
             record = self._retry(retry_name)
             if record.results:
                 record.last_failures[failed_atom_name] = failure
                 self.writer.mark(record)
 
     def cleanup_retry_history(self, retry_name: str, state: str) -> None:
-        """Forget a retry's history and enter `state`.
+        """Delete the history of a retry controller and set its state.
 
-        :raises TypeError: not a retry.
-        :raises ValueError: atoms have no such state.
+        :raises TypeError: if it is not a retry controller.
+        :raises ValueError: if atoms have no such state.
         """
         self._retry(retry_name)
         states.check_known("state of an atom", state, states.ATOM_STATES)
-        with self._changed(retry_name) as record:
+        with self.writer.mutex, self._changed(retry_name) as record:
             record.state = state
             record.results = []
             record.failure = None
             self._forget_failure(retry_name)
 
     def get_execute_result(self, atom_name: str) -> Any:
-        """What `execute` returned, or its failure; a retry's whole history.
+        """Return the result of `execute`, or its failure; for a retry controller its whole history.
 
-        A failure is there also when the atom was reverted after it.
+        The failure is also returned after the atom was reverted.
 
-        :raises NotFound: there is neither (not executed, reset, ignored, reverted).
+        :raises NotFound: if there is neither (not executed, reset, ignored, reverted).
         """
         record = self.record(atom_name)
         if record.failure is not None:
@@ -589,18 +605,16 @@ class Storage:
         if isinstance(record, models.RetryDetail):
             if record.results and record.state != states.REVERT_FAILURE:
                 return record.results
-        elif record.state in models.WITH_RESULT:
+        elif record.state in models.STATES_WITH_RESULT:
             return record.results
-        raise exceptions.NotFound(
-            f"The result of atom {atom_name!r} is not known (its state is {record.state})"
-        )
+        raise exceptions.NotFound(f"Atom {atom_name!r} has no result (its state is {record.state})")
 
     get = get_execute_result
 
     def get_revert_result(self, atom_name: str) -> Any:
-        """What `revert` returned, or its failure.
+        """Return the result of `revert`, or its failure.
 
-        :raises NotFound: it was not reverted.
+        :raises NotFound: if the atom was not reverted.
         """
         record = self.record(atom_name)
         if record.state in _WITH_REVERT_RESULT:
@@ -610,11 +624,11 @@ class Storage:
                 else record.revert_results
             )
         raise exceptions.NotFound(
-            f"The result of reverting atom {atom_name!r} is not known (its state is {record.state})"
+            f"Atom {atom_name!r} has no revert result (its state is {record.state})"
         )
 
     def get_execute_failures(self) -> Mapping[str, ft.Failure]:
-        """`{atom name: Failure}` of the latest executions (a snapshot, shared by its readers)."""
+        """Return `{atom name: Failure}` of the latest executions: a snapshot that readers share."""
         view = self._failed_view
         if view is None:
             view = self._failed_view = dict(self._failed)
@@ -623,7 +637,7 @@ class Storage:
     get_failures = get_execute_failures
 
     def get_revert_failures(self) -> dict[str, ft.Failure]:
-        """`{atom name: Failure}` of the latest reversions; O(atoms)."""
+        """Return `{atom name: Failure}` of the latest reverts. O(atoms)."""
         return {
             name: record.revert_failure
             for name, record in self._by_name.copy().items()
@@ -637,13 +651,13 @@ class Storage:
         return self.record(atom_name).revert_failure
 
     def has_failures(self) -> bool:
-        """Whether an atom's latest execution or reversion failed."""
+        """Return whether any atom failed in its latest execution or revert."""
         return bool(self._failed) or bool(self.get_revert_failures())
 
     def get_retry_history(self, retry_name: str) -> retry_module.History:
-        """What a retry provided so far, and what became of it.
+        """Return the provided values and failures of a retry controller.
 
-        :raises TypeError: not a retry.
+        :raises TypeError: if it is not a retry controller.
         """
         record = self._retry(retry_name)
         return retry_module.History(list(record.results), failure=record.failure)
@@ -658,7 +672,7 @@ class Storage:
     def _retry(self, retry_name: str) -> models.RetryDetail:
         record = self.record(retry_name)
         if not isinstance(record, models.RetryDetail):
-            raise TypeError(f"Atom {retry_name!r} is a {record.kind}, not a retry")
+            raise TypeError(f"Atom {retry_name!r} must be a retry, got a {record.kind}")
         return record
 
     def _find_failures(self) -> None:
@@ -673,93 +687,97 @@ class Storage:
         if self._failed.pop(atom_name, None) is not None:
             self._failed_view = None
 
-    # -- values ---------------------------------------------------------------------------------
+    # -- values
+    # -------------------------------------------------------------------------------------
 
     def inject(self, pairs: Pairs, transient: bool = False) -> list[str]:
-        """Provide values to every atom of the flow, at any time; `transient` ones are not written.
+        """Provide values to all atoms of the flow, at any time. `transient` values are not written.
 
-        They win over what atoms provide, the transient ones over the others.
+        They have precedence over values of atoms, transient ones over the others.
 
-        :raises TypeError: neither a dict nor pairs, or a name is not a string.
-        :raises NotEncodable: the store cannot keep a value, which could be transient; nothing is
+        :returns: the names.
+        :raises TypeError: if `pairs` is neither a dict nor pairs, or a name is not a string.
+        :raises NotEncodable: if a value cannot be stored (it could be transient); nothing is
             changed then.
         """
-        given = values_by_name(pairs)
+        values = values_by_name(pairs)
         if transient:
             with self.writer.mutex:
-                self._transient.update(given)
-            return list(given)
-        self.check(given, "injected values")
-        with self.batch():
-            self._injector = add_injected(self._flow_detail, given, self._injector)
+                self._transient.update(values)
+            return list(values)
+        self.check(values, "injected values")
+        with self.writer.mutex, self.batch():
+            self._injector = add_injected(self._flow_detail, values, self._injector)
             self._by_name[self.injector_name] = self._injector
             macs.sign_injected(self._flow_detail, self._injector)
             self.writer.mark(self._injector)
-        return list(given)
+        return list(values)
 
     def inject_atom_args(self, atom_name: str, pairs: Pairs, transient: bool = True) -> None:
-        """Provide values to one atom; they win over every other source.
+        """Provide values to one atom, with precedence over all other sources.
 
-        :raises NotFound: there is no such atom (before `prepare` there is none).
-        :raises TypeError: neither a dict nor pairs, or a name is not a string.
-        :raises NotEncodable: the store cannot keep a value, which could be transient; nothing is
+        :raises NotFound: if there is no such atom (records are created by `prepare`).
+        :raises TypeError: if `pairs` is neither a dict nor pairs, or a name is not a string.
+        :raises NotEncodable: if a value cannot be stored (it could be transient); nothing is
             changed then.
         """
         self.record(atom_name)
-        given = values_by_name(pairs)
+        values = values_by_name(pairs)
         if transient:
             with self.writer.mutex:
-                mine = self._transient_args.get(atom_name)
-                self._transient_args[atom_name] = {**mine, **given} if mine else given
+                transient_args = self._transient_args.get(atom_name)
+                self._transient_args[atom_name] = (
+                    {**transient_args, **values} if transient_args else values
+                )
             return
-        self.check(given, f"what is injected for {atom_name!r}")
-        with self._changed(atom_name) as record:
-            record.meta[META_INJECTED] = {**record.meta.get(META_INJECTED, _NOTHING), **given}
+        self.check(values, f"values injected for {atom_name!r}")
+        with self.writer.mutex, self._changed(atom_name) as record:
+            record.meta[META_INJECTED] = {**record.meta.get(META_INJECTED, _NOTHING), **values}
             macs.sign_injected(self._flow_detail, record)
 
     def fetch(self, name: str, many_handler: ManyHandler | None = None) -> Any:
-        """The value of `name`: the first one, or what `many_handler` makes of all of them.
+        """Return the value of `name`: the first one, or the result of `many_handler` on all.
 
-        What a provider failed with is the value of a name that stands for its whole result.
+        The failure of a provider is the value of a name that stands for its whole result.
 
-        :raises NotFound: nothing provides `name`, or nothing did so far.
-        :raises TypeError: `name` is no string.
+        :raises NotFound: if nothing provides `name`, or nothing has provided it yet.
+        :raises TypeError: if `name` is not a string.
         """
         if not isinstance(name, str):
-            raise TypeError(f"A stored name is a str, not {name!r}")
+            raise TypeError(f"Stored name must be a str, got {name!r}")
         values = list(self._values(name))
         if values:
             return many_handler(values) if many_handler is not None else values[0]
-        known = self.known_names()
-        if name not in known:
+        known_names = self.known_names()
+        if name not in known_names:
             raise exceptions.NotFound(
-                f"Name {name!r} is not provided by anything in flow {self.flow_name!r}"
-                f"{_names.hint(name, known)}"
+                f"No atom provides {name!r} in flow {self.flow_name!r}"
+                f"{_names.hint(name, known_names)}"
             )
-        raise exceptions.NotFound(f"Nothing has provided {name!r} so far")
+        raise exceptions.NotFound(f"No atom has provided {name!r} yet")
 
     def fetch_all(self, many_handler: ManyHandler | None = None) -> dict[str, Any]:
-        """All values by name; a name with several values has the list of them (see `fetch_many`).
+        """Return all values by name; several values of a name are a list (see `fetch_many`).
 
-        Atoms that have no result (yet) contribute nothing; one that failed contributes its failure
-        under a name that stands for its whole result.  O(providers).
+        Atoms without a result contribute nothing. A failed atom contributes its failure under a
+        name that stands for its whole result. O(providers).
         """
         combine = many_handler if many_handler is not None else _one_or_all
         return {name: combine(values) for name, values in self.fetch_many().items()}
 
     def fetch_many(self) -> dict[str, list[Any]]:
-        """All values by name, always as a list: as many as there are, in the order of `fetch`."""
-        found: dict[str, list[Any]] = {}
+        """Return lists of all values by name, in the order of `fetch`."""
+        values: dict[str, list[Any]] = {}
         for source in self._flow_sources():
-            for name, value in dict(source).items():  # others may be injecting
-                found.setdefault(name, []).append(value)
+            for name, value in dict(source).items():  # a copy: other threads may inject values
+                values.setdefault(name, []).append(value)
         for atom_name, save_as in self._savers.items():
             record = self._by_name[atom_name]
             for name, index in save_as.items():
                 value = _told(record, index)
                 if value is not arguments.MISSING:
-                    found.setdefault(name, []).append(value)
-        return found
+                    values.setdefault(name, []).append(value)
+        return values
 
     def fetch_mapped_args(
         self,
@@ -768,18 +786,18 @@ class Storage:
         scope_walker: Any = None,
         optional_args: Collection[str] | None = None,
     ) -> dict[str, Any]:
-        """Keyword arguments for `args_mapping` (argument -> stored name) as `atom_name` sees them.
+        """Return keyword arguments for `args_mapping` (argument to stored name).
 
-        Those in `optional_args` are left out when there is no value.  Without `atom_name`, every
-        provider counts.  (`scope_walker` is accepted for compatibility; the plan says what is
-        visible.)
-
-        :raises NotFound: an argument that is not optional has no value; there is no such atom.
-        :raises TypeError: `args_mapping` is no dict.
+        :param atom_name: the atom whose visible providers count; None: all providers count.
+        :param scope_walker: accepted for compatibility; the plan defines visibility.
+        :raises NotFound: if a required argument has no value, or there is no such atom.
+        :raises TypeError: if `args_mapping` is not a dict.
         """
         optional = optional_args if optional_args is not None else ()
         if not isinstance(args_mapping, Mapping):
-            raise TypeError(f"args_mapping is a dict of argument to name, not {args_mapping!r}")
+            raise TypeError(
+                f"args_mapping must be a dict of argument to name, got {args_mapping!r}"
+            )
         if atom_name is None:
             return {
                 argument: self.fetch(name)
@@ -798,11 +816,11 @@ class Storage:
         args_mapping: Mapping[str, str],
         optional_args: Collection[str],
     ) -> dict[str, Any]:
-        """`fetch_mapped_args` for the engine's loop, which knows the atom's node."""
+        """`fetch_mapped_args` for the engine loop, which knows the atom's node."""
         return arguments.gather(
             args_mapping,
             optional_args,
-            self._sources(atom_name),
+            self.injected_for(atom_name),
             self._bindings if node >= 0 else None,
             node,
             self._read,
@@ -815,11 +833,11 @@ class Storage:
         scope_walker: Any = None,
         optional_args: Collection[str] | None = None,
     ) -> set[str]:
-        """The arguments that nothing can provide to the atom, now or later.
+        """Return the arguments that nothing can provide to the atom, now or later.
 
-        Of an atom that is in no plan (yet): those that are not injected.
+        For an atom outside of the plan, these are the arguments that are not injected.
 
-        :raises NotFound: there is no such atom.
+        :raises NotFound: if there is no such atom.
         """
         self.record(atom_name)
         return set(self.unsatisfied(atom_name, args_mapping, optional_args))
@@ -830,21 +848,21 @@ class Storage:
         args_mapping: Mapping[str, str],
         optional_args: Collection[str] | None = None,
     ) -> dict[str, str]:
-        """`fetch_unsatisfied_args` as `{argument: stored name}`."""
+        """Return `fetch_unsatisfied_args` as `{argument: stored name}`."""
         optional = optional_args if optional_args is not None else ()
         node = self._node(atom_name)
         bindings = self._bindings if node >= 0 else None
-        sources = self._sources(atom_name)
+        sources = self.injected_for(atom_name)
         return arguments.unsatisfied(args_mapping, optional, sources, bindings, node)
 
     def replace(self, atom_name: str, name: str, old: Any, new: Any) -> None:
-        """Store `new` wherever `atom_name` was given `old` under `name`: others may want it, too.
+        """Replace the value `old` that `atom_name` received under `name` by `new`, for all readers.
 
-        For what can be read only once.  Only the engine's thread does this.
+        This is for values that can be read only once. Only the thread of the engine may call it.
         """
-        mine = self._transient_args.get(atom_name)
-        if mine and mine.get(name) is old:
-            self._transient_args[atom_name] = {**mine, name: new}
+        transient_args = self._transient_args.get(atom_name)
+        if transient_args and transient_args.get(name) is old:
+            self._transient_args[atom_name] = {**transient_args, name: new}
             return
         if self._transient.get(name) is old:
             self._transient = {**self._transient, name: new}
@@ -873,30 +891,32 @@ class Storage:
             record.results[index] = new
         self.writer.mark(record)
 
-    # -- reading --------------------------------------------------------------------------------
+    # -- reading
+    # ------------------------------------------------------------------------------------
 
     def _read(self, node: int, index: Any) -> Any:
         record = self.records[node]
         return arguments.MISSING if record is None else _part(record, index)
 
     def _flow_sources(self) -> list[Mapping[str, Any]]:
-        found: list[Mapping[str, Any]] = []
+        sources: list[Mapping[str, Any]] = []
         if self._transient:
-            found.append(self._transient)
+            sources.append(self._transient)
         if self._injector is not None:
-            found.append(self._injector.results)
-        return found
+            sources.append(self._injector.results)
+        return sources
 
-    def _sources(self, atom_name: str) -> list[Mapping[str, Any]]:
-        found: list[Mapping[str, Any]] = []
-        mine = self._transient_args.get(atom_name)
-        if mine:
-            found.append(mine)
+    def injected_for(self, atom_name: str) -> list[Mapping[str, Any]]:
+        """Return the mappings injected for an atom; the first one with a name has precedence."""
+        sources: list[Mapping[str, Any]] = []
+        transient_args = self._transient_args.get(atom_name)
+        if transient_args:
+            sources.append(transient_args)
         record = self._by_name.get(atom_name)
-        given = None if record is None else record.noted(META_INJECTED)
-        if given is not None:
-            found.append(given)
-        return found + self._flow_sources()
+        stored_args = None if record is None else record.meta_value(META_INJECTED)
+        if stored_args is not None:
+            sources.append(stored_args)
+        return sources + self._flow_sources()
 
     def _values(self, name: str) -> Iterator[Any]:
         for source in self._flow_sources():
@@ -909,14 +929,14 @@ class Storage:
                     yield value
 
     def inputs(self) -> dict[str, Any]:
-        """What is injected for the flow, by name."""
-        found: dict[str, Any] = {}
+        """Return the values injected for the flow, by name."""
+        values: dict[str, Any] = {}
         for source in reversed(list(self._flow_sources())):
-            found.update(source)
-        return found
+            values.update(source)
+        return values
 
     def known_names(self) -> set[str]:
-        """Every name that is injected for the flow, or that some atom provides."""
+        """Return all names that are injected for the flow or provided by an atom."""
         names = {name for save_as in self._savers.values() for name in save_as}
         return names.union(*self._flow_sources())
 
@@ -929,13 +949,13 @@ def _part(record: models.AtomDetail, index: Any) -> Any:
         if not record.results or record.state == states.REVERT_FAILURE:
             return arguments.MISSING
         return arguments.element(record.last_results, index)
-    if record.failure is not None or record.state not in models.WITH_RESULT:
+    if record.failure is not None or record.state not in models.STATES_WITH_RESULT:
         return arguments.MISSING
     return arguments.element(record.results, index)
 
 
 def _told(record: models.AtomDetail, index: Any) -> Any:
-    """`_part`, for people: also what the atom failed with, in place of its whole result."""
+    """As `_part`, but a failure replaces the whole result."""
     if record.failure is not None and index is None:
         return record.failure
     return _part(record, index)
@@ -944,57 +964,57 @@ def _told(record: models.AtomDetail, index: Any) -> Any:
 def add_injected(
     flow: models.FlowDetail, values: Mapping[str, Any], injector: models.AtomDetail | None = None
 ) -> models.AtomDetail:
-    """Inject values into a flow: into the record that has them already, or else into a new one."""
+    """Inject values into a flow; create the record for them if necessary."""
     if injector is None:
         injector = models.TaskDetail(models.INJECTOR)
         injector.state = states.SUCCESS
         flow.add(injector)
-    # A new dict: the old one may just be being written.
+    # A new dict, because another thread may be writing the old one.
     injector.results = {**(injector.results or {}), **values}
     return injector
 
 
 def values_by_name(pairs: Pairs) -> dict[str, Any]:
-    """A new dict of values that are to be injected.
+    """Return a new dict of values to inject.
 
-    :raises TypeError: neither a dict nor pairs, or a name is not a string.
+    :raises TypeError: if `pairs` is neither a dict nor pairs, or a name is not a string.
+    :raises ValueError: if a name is too long.
     """
-    given = _pairs_of("injected values", pairs)
-    for name in given:
+    values = _pairs_of("injected values", pairs)
+    for name in values:
         if not isinstance(name, str):
-            raise TypeError(f"The name of an injected value is a str, not {name!r}")
-    return given
+            raise TypeError(
+                f"Injected value names must be str, got {type(name).__name__}: {name!r}"
+            )
+        _names.check_length("Value name", name)
+    return values
 
 
 def _pairs_of(what: str, pairs: Pairs) -> dict[Any, Any]:
-    """`pairs` as a dict of its own.
-
-    :raises TypeError: neither a dict nor pairs; the text says of what (`what`).
-    """
     try:
         return dict(pairs)
     except (TypeError, ValueError):
-        raise TypeError(f"{what} must be a dict or pairs, not {pairs!r}") from None
+        raise TypeError(f"{what} must be a dict or pairs, got {pairs!r}") from None
 
 
 def _detail_class(atom: atom_module.Atom) -> type[models.AtomDetail]:
     if not isinstance(atom, atom_module.Atom):
-        raise TypeError(f"Only atoms have records, not {atom!r}")
+        raise TypeError(f"atom must be an Atom, got {atom!r}")
     return models.RetryDetail if isinstance(atom, retry_module.Retry) else models.TaskDetail
 
 
 def _by_name(flow_detail: models.FlowDetail) -> dict[str, models.AtomDetail]:
-    """The records by name: of several, which two engines of before made, the one that was used."""
-    found: dict[str, models.AtomDetail] = {}
+    """Return the records by name; of two with one name, the used one."""
+    records: dict[str, models.AtomDetail] = {}
     for record in flow_detail:
-        known = found.get(record.name)
-        if known is None or _use(record) > _use(known):
-            found[record.name] = record
-    return found
+        earlier_record = records.get(record.name)
+        if earlier_record is None or _use(record) > _use(earlier_record):
+            records[record.name] = record
+    return records
 
 
 def _use(record: models.AtomDetail) -> tuple[int, bool]:
-    """How much was done with a record: what was ignored had no attempt."""
+    """Return a sort key: used records are higher. Ignored atoms have a state, but no attempt."""
     return record.attempt, record.state not in (None, states.PENDING)
 
 

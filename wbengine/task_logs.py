@@ -1,10 +1,10 @@
-"""What tasks log while they run, so that it can be kept with their flow.
+"""Capture what tasks log while they run, to store it with the flow.
 
-A record of a level that the loggers of this process let through, made by the code of a task, is
-told by the task as an event (`EVENT`), together with others: a second later at most, and when the
-task ends.  Filters, and handlers with theirs, come after that, and are not asked.
-Threads that a task starts have a context of their own: what they log is not the task's, unless they
-were given its context (as by `asyncio.to_thread`).
+A record that the code of a task logs, and whose level the loggers of this process admit, is sent as
+an event of the task (`EVENT`). Records are sent together, after at most a second and at the end of
+the task. Filters and handlers have no influence. Threads that a task starts have their own context:
+their records are not captured, unless they run in the context of the task (as with
+`asyncio.to_thread`).
 """
 
 from __future__ import annotations
@@ -20,23 +20,26 @@ from wbengine import running
 from wbengine.concurrency import interrupts, timers
 
 __all__ = [
-    "EVENT", "MAX_CHARACTERS", "MAX_LINES", "ROOM", "Line", "LogAllowance", "TaskLog", "capture",
-    "lines_of",
+    "DEFAULT_LEVEL", "EVENT", "MAX_CHARACTERS", "MAX_LINES", "ROOM", "Line", "LogAllowance",
+    "TaskLog", "capture", "excluding_level", "lines_of",
 ]  # fmt: skip
 
-#: The type of the events that tell lines; their details are `{"lines": [Line, ...]}`.
+#: Level from which on the commands store logs of tasks.
+DEFAULT_LEVEL: Final = logging.INFO
+
+#: Type of the events; their details are `{"lines": [Line, ...]}`.
 EVENT: Final = "wbengine.logs"
 
-#: So much of one execution is kept: lines, and characters of their texts.
+#: Maximum number of lines of an execution, and of characters of their texts.
 MAX_LINES: Final = 1000
 MAX_CHARACTERS: Final = 65_536
-#: What those who keep it allow one attempt at a task, whatever its workers tell: characters, of
-#: which each line takes some for itself.  Several may run it, one after the other.
+#: Maximum number of characters that the receiver stores for one attempt, including a fixed part for
+#: each line. Several workers may run an attempt, one after the other.
 ROOM: Final = 4 * 2 * MAX_CHARACTERS
 _LINE: Final = MAX_CHARACTERS // MAX_LINES
-#: And one run of a flow: of all of its lines.
+#: Maximum number of characters for one run of a flow.
 MAX_CHARACTERS_OF_FLOW: Final = 64 * 2**20
-#: Seconds after which a line is told of a task that still runs.
+#: Seconds after which lines of a running task are sent.
 _EVERY: Final = 1.0
 
 _FORMATTER: Final = logging.Formatter()
@@ -46,7 +49,7 @@ _capturing = False
 
 
 class Line(NamedTuple):
-    """What was logged once: when (unix seconds), at which level, by which logger."""
+    """A log record: time (Unix seconds), level, logger, text."""
 
     at: float
     level: str
@@ -55,10 +58,10 @@ class Line(NamedTuple):
 
 
 class TaskLog:
-    """The lines of one execution, on their way to who keeps them.
+    """Collects the lines of one execution and sends them.
 
-    To log only appends: lines are told in the thread for timers, and at the end.  The rest of an
-    execution that logs more than is kept is counted, and told as one more line.
+    Logging only appends to a queue. The timer thread sends the lines, and `close` the rest. Lines
+    beyond the maximum are counted, and the last line contains their number.
     """
 
     __slots__ = ("_characters", "_count", "_events", "_left_out", "_lines", "_telling", "_timer")
@@ -71,8 +74,8 @@ class TaskLog:
         self._timer: timers.Timer | None = None
 
     def add(self, record: logging.LogRecord) -> None:
-        """Keep a record; any thread, and also in the midst of itself."""
-        with interrupts.masked():  # what has to end soon ends after this
+        """Add a record. Thread-safe and reentrant."""
+        with interrupts.masked():  # interrupts of the call are delayed until the end of this block
             if self._left_out or self._count >= MAX_LINES:
                 self._left_out += 1
                 return
@@ -87,79 +90,89 @@ class TaskLog:
                 self._timer = timers.of_process().after(_EVERY, self._tell)
 
     def close(self) -> None:
-        """The execution is over: tell what was not told yet."""
+        """Send the remaining lines at the end of the execution."""
         with interrupts.masked():
             if self._timer is not None:
                 timers.of_process().cancel(self._timer)
             if self._left_out:
-                text = f"{self._left_out} more lines are not kept"
+                text = f"{self._left_out} more lines are not stored"
                 self._lines.append(Line(time.time(), "INFO", __name__, text))
             self._tell()
 
     def _tell(self) -> None:
-        with self._telling:  # in order
+        with self._telling:  # preserves the order
             self._timer = None
             lines = [list(self._lines.popleft()) for _ in range(len(self._lines))]
             try:
                 if lines:
                     self._events(EVENT, {"lines": lines})
             except Exception:
-                LOG.debug("what a task logged cannot be told", exc_info=True)
+                LOG.debug("cannot record a log line of a task", exc_info=True)
 
 
 LOG = logging.getLogger(__name__)
 
 
 class LogAllowance:
-    """How much is kept of what is logged in one run of a flow.  Thread-safe."""
+    """Bounds the logs that are stored for one run of a flow. Thread-safe."""
 
     def __init__(self, flow: str) -> None:
         self._flow = flow
         self._lock = threading.Lock()
         self._left = MAX_CHARACTERS_OF_FLOW
-        # Of the attempts that logged something.
+        # By attempt, for attempts with logs.
         self._room: dict[Hashable, int] = {}
 
     def take(self, attempt: Hashable, lines: tuple[Line, ...]) -> tuple[Line, ...]:
-        """As many of these lines as there is room for; the last one of the flow says so."""
+        """Return the lines that fit. If the room of the flow is full, its last line says so."""
         with self._lock:
             if self._left < 0:
                 return ()
             lines, self._room[attempt] = _within(lines, self._room.get(attempt, ROOM))
-            taken, self._left = _within(lines, self._left)
+            accepted_lines, self._left = _within(lines, self._left)
             if self._left >= 0:
-                return taken
+                return accepted_lines
             text = (
-                "no more lines of this flow are kept: its tasks logged more than"
+                "no more log lines are stored: the tasks of this flow logged more than"
                 f" {MAX_CHARACTERS_OF_FLOW:,} characters"
             )
             LOG.warning("flow %s: %s", self._flow, text)
-            return (*taken, Line(time.time(), "WARNING", __name__, text))
+            return (*accepted_lines, Line(time.time(), "WARNING", __name__, text))
+
+
+def excluding_level() -> str | None:
+    """Return the level of the root logger if it excludes records of `DEFAULT_LEVEL`."""
+    level = logging.getLogger().level
+    return logging.getLevelName(level) if level > DEFAULT_LEVEL else None
 
 
 def lines_of(details: Mapping[str, Any]) -> tuple[Line, ...]:
-    """The lines of an event, which may come from anywhere: what is none is left out."""
-    told = details.get("lines")
-    found = (_line_of(each) for each in told[: MAX_LINES + 1]) if isinstance(told, list) else ()
-    return tuple(line for line in found if line is not None)
+    """Return the valid lines of an event, which may come from an untrusted sender."""
+    raw_lines = details.get("lines")
+    lines = (
+        (_line_of(raw_line) for raw_line in raw_lines[: MAX_LINES + 1])
+        if isinstance(raw_lines, list)
+        else ()
+    )
+    return tuple(line for line in lines if line is not None)
 
 
 def _within(lines: tuple[Line, ...], room: int) -> tuple[tuple[Line, ...], int]:
-    """The first of `lines`, which there is room for, and what room is left; below 0: for none."""
-    found = []
+    """Return the lines that fit into `room`, and the remaining room (negative: none)."""
+    fitting_lines = []
     for line in lines:
         if room < 0:
             break
         room -= _LINE + len(line.level) + len(line.logger) + len(line.text)
         if room >= 0:
-            found.append(line)
-    return tuple(found), room
+            fitting_lines.append(line)
+    return tuple(fitting_lines), room
 
 
-def _line_of(told: Any) -> Line | None:
-    if not isinstance(told, list | tuple) or len(told) != len(Line._fields):
+def _line_of(fields: Any) -> Line | None:
+    if not isinstance(fields, list | tuple) or len(fields) != len(Line._fields):
         return None
-    at, *texts = told
+    at, *texts = fields
     is_time = isinstance(at, int | float) and abs(at) < 1e11
     if not is_time or not all(isinstance(text, str) for text in texts):
         return None
@@ -167,29 +180,29 @@ def _line_of(told: Any) -> Line | None:
 
 
 def _text_of(record: logging.LogRecord) -> str:
-    """What it says, and its traceback; of what cannot be printed what it is."""
+    """Return the message with its traceback, or a replacement if it cannot be formatted."""
     try:
         text = record.getMessage()
-    except Exception:  # its handlers tell what is wrong with it
+    except Exception:  # its handlers report the error
         text = record.msg if isinstance(record.msg, str) else f"<{type(record.msg).__name__}>"
     if record.exc_info:
         try:
             text = f"{text}\n{_FORMATTER.formatException(record.exc_info)}"
         except Exception:
-            text = f"{text}\n<an exception that cannot be printed>"
+            text = f"{text}\n<exception that cannot be formatted>"
     return text
 
 
 class _Factory:
-    """Makes log records as `made` does, and gives those of tasks to their logs."""
+    """A factory of log records that also adds records of tasks to their logs."""
 
-    def __init__(self, made: Any) -> None:
-        self._made = made
+    def __init__(self, make_record: Any) -> None:
+        self._make_record = make_record
 
     def __call__(self, *args: Any, **options: Any) -> logging.LogRecord:
-        record: logging.LogRecord = self._made(*args, **options)
+        record: logging.LogRecord = self._make_record(*args, **options)
         call = running.CURRENT.get()
-        # Records that came from another process are made without a name.
+        # Records from other processes are created without a name.
         if call is not None and call.captures and record.name:
             if call.log is None:
                 call.log = TaskLog(call.events)
@@ -198,7 +211,7 @@ class _Factory:
 
 
 def capture() -> None:
-    """Let the logs of tasks of this process be heard from now on; idempotent.
+    """Capture the log records of tasks in this process from now on. Idempotent.
 
     A program that sets a factory of records of its own later has it call the one that was there.
     """

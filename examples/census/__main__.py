@@ -26,37 +26,37 @@ from examples.census.measuring import NUMBERS
 from wbengine import engines, exceptions, states
 from wbengine.engines.worker_based.executor import WorkerTaskExecutor
 from wbengine.listeners.progress import ProgressListener
-from wbengine.views import flow as views
+from wbengine.views import flow_status as views
 
-#: The page, beside `tasks.REPORT`.
+#: The page, next to `tasks.REPORT`.
 PAGE = "census.html"
 
 _PROG = "quickstart"
 _TOP = 15
-_START_TIMEOUT = 60.0  # seconds until all workers must be ready
+_START_TIMEOUT = 60.0  # maximum seconds until all workers are ready
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Unavailable(Exception):
-    """There are no workers; the message is one line."""
+    """No workers are available; the message is one line."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit code (see `options`)."""
+    """Run the command and return its exit code (see `options`)."""
     try:
-        said = options.parse(sys.argv[1:] if argv is None else argv, _PROG)
-        tree = sources.standard_library() if said.root is None else sources.folder(said.root)
-        _check_modules(said, tree)
+        args = options.parse(sys.argv[1:] if argv is None else argv, _PROG)
+        tree = sources.standard_library() if args.root is None else sources.folder(args.root)
+        _check_modules(args, tree)
     except (options.UsageError, OSError) as error:
         hint = f"; see {_PROG} --help" if isinstance(error, options.UsageError) else ""
         _complain(f"{error}{hint}")
         return options.USAGE
     for number in _SIGNALS[1:]:
-        if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
+        if signal.getsignal(number) != signal.SIG_IGN:  # ignored under nohup
             signal.signal(number, signal.default_int_handler)
     try:
-        with _engine(said, tree) as engine:
-            return _run(said, engine)
+        with _engine(args, tree) as engine:
+            return _run(args, engine)
     except (Unavailable, exceptions.TransportFailure) as error:
         _complain(str(error))
         return options.UNAVAILABLE
@@ -68,28 +68,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         return options.INTERRUPTED
 
 
-def _check_modules(said: Namespace, tree: sources.Tree) -> None:
+def _check_modules(args: Namespace, tree: sources.Tree) -> None:
     if not tree.modules:
-        raise options.UsageError(f"--root {said.root}: no Python files in it")
-    if said.fail is not None and said.fail not in tree.modules:
-        raise options.UsageError(f"--fail {said.fail}: no such module in {tree.title}")
+        raise options.UsageError(f"--root {args.root}: no Python files in it")
+    if args.fail is not None and args.fail not in tree.modules:
+        raise options.UsageError(f"--fail {args.fail}: no such module in {tree.title}")
 
 
 @contextlib.contextmanager
-def _engine(said: Namespace, tree: sources.Tree) -> Iterator[Any]:
-    """The engine of the kind asked for, ready to run the flow."""
-    flow = tasks.census(sources.groups(tree), said.fail)
-    store = {"root": str(tree.root), "title": tree.title, "out": str(said.out)}
-    if said.engine == "serial":
+def _engine(args: Namespace, tree: sources.Tree) -> Iterator[Any]:
+    flow = tasks.census(sources.groups(tree), args.fail)
+    store = {"root": str(tree.root), "title": tree.title, "out": str(args.out)}
+    if args.engine == "serial":
         yield engines.load(flow, store=store)
-    elif said.engine == "parallel":
-        # Parsing keeps the interpreter busy: threads would wait for each other.
-        more = {"executor": "processes", "max_workers": said.workers}
-        yield engines.load(flow, store=store, engine="parallel", **more)
+    elif args.engine == "parallel":
+        # Parsing is CPU-bound: threads would block each other.
+        pool_options = {"executor": "processes", "max_workers": args.workers}
+        yield engines.load(flow, store=store, engine="parallel", **pool_options)
     else:
         with tempfile.TemporaryDirectory(prefix="census-") as folder:
             url = f"filesystem://{folder}/broker"
-            with kinds.worker_processes(tasks.__name__, url, said.workers) as workers:
+            with kinds.worker_processes(tasks.__name__, url, args.workers) as workers:
                 executor = WorkerTaskExecutor(str(uuid.uuid4()), "default", ["examples"], url=url)
                 executor.start()
                 try:
@@ -100,14 +99,13 @@ def _engine(said: Namespace, tree: sources.Tree) -> Iterator[Any]:
 
 
 def _wait(executor: WorkerTaskExecutor, workers: Sequence[Any]) -> None:
-    """Until all workers were heard."""
     deadline = time.monotonic() + _START_TIMEOUT
     while executor.wait_for_workers(len(workers), timeout=0.2):
         if any(worker.poll() is not None for worker in workers) or time.monotonic() > deadline:
-            raise Unavailable(f"of {len(workers)} workers not all are ready")
+            raise Unavailable(f"of {len(workers)} workers, not all are ready")
 
 
-def _run(said: Namespace, engine: Any) -> int:
+def _run(args: Namespace, engine: Any) -> int:
     failed: list[dict[str, Any]] = []
     engine.atom_notifier.register(states.FAILURE, lambda state, details: failed.append(details))
     interrupted = threading.Event()
@@ -126,22 +124,22 @@ def _run(said: Namespace, engine: Any) -> int:
             return options.FAILED
     if interrupted.is_set():
         undone = engine.storage.get_flow_state() == states.REVERTED
-        _complain("interrupted" + ("; nothing is left of this run" if undone else ""))
+        _complain("interrupted" + ("; this run has left nothing" if undone else ""))
         return options.INTERRUPTED
-    how = f"{said.engine}, {time.monotonic() - began:.2f} s"
-    census = json.loads((said.out / tasks.REPORT).read_text("utf-8"))
+    engine_line = f"{args.engine}, {time.monotonic() - began:.2f} s"
+    census = json.loads((args.out / tasks.REPORT).read_text("utf-8"))
     view = views.view(
         engine.storage.flow_detail.copy(), engine.compilation.outline, now=time.time()
     )
-    draft = said.out / f".{PAGE}"
+    draft = args.out / f".{PAGE}"
     try:
-        draft.write_text(page.render(view, census, how), encoding="utf-8")
-        draft.replace(said.out / PAGE)
+        draft.write_text(page.render(view, census, engine_line), encoding="utf-8")
+        draft.replace(args.out / PAGE)
     finally:
         draft.unlink(missing_ok=True)
     try:
-        _show(said, census)
-        print(f"flow ran on {how}", flush=True)
+        _show(args, census)
+        print(f"flow ran on {engine_line}", flush=True)
     except BrokenPipeError:  # as in `quickstart | head -1`; the files are written
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return options.OK
@@ -149,20 +147,23 @@ def _run(said: Namespace, engine: Any) -> int:
 
 @contextlib.contextmanager
 def _undone_by_signals(engine: Any, interrupted: threading.Event) -> Iterator[None]:
-    """The first of `_SIGNALS` has the flow reverted; the second one is a `KeyboardInterrupt`."""
+    """Revert the flow on the first of `_SIGNALS`; the second one raises `KeyboardInterrupt`."""
 
     def on_signal(number: int, frame: object) -> None:
         interrupted.set()
         signal.signal(number, signal.default_int_handler)
-        # In a thread: the main one may hold any lock.
+        # In a thread, because the interrupted main thread may hold any lock.
         threading.Thread(target=engine.cancel, kwargs={"reason": "interrupted"}).start()
 
-    before = {number: signal.signal(number, on_signal) for number in _SIGNALS
-              if signal.getsignal(number) != signal.SIG_IGN}  # fmt: skip
+    previous_handlers = {
+        number: signal.signal(number, on_signal)
+        for number in _SIGNALS
+        if signal.getsignal(number) != signal.SIG_IGN
+    }
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in previous_handlers.items():
             signal.signal(number, handler)
 
 
@@ -174,11 +175,11 @@ def _show_failure(engine: Any, failed: Sequence[dict[str, Any]], error: Exceptio
     if not failed:
         print(f"\n{type(error).__name__}: {error}", file=sys.stderr)
     state = engine.storage.get_flow_state()
-    left = "reverted: nothing is left of this run" if state == states.REVERTED else state
-    _complain(f"the flow failed, and is {left}")
+    result = "reverted: this run has left nothing" if state == states.REVERTED else state
+    _complain(f"the flow failed and is {result}")
 
 
-def _show(said: Namespace, census: dict[str, Any]) -> None:
+def _show(args: Namespace, census: dict[str, Any]) -> None:
     modules = sorted(census["modules"], key=lambda module: (-module["lines"], module["name"]))
     total = census["total"]
     table = Table(
@@ -198,9 +199,9 @@ def _show(said: Namespace, census: dict[str, Any]) -> None:
     if len(modules) > _TOP:
         table.add_row(f"… {len(modules) - _TOP:,} more", style="dim")
     console = Console()
-    with console.capture() as shown:  # rich would end the process if nobody reads
+    with console.capture() as capture:  # rich would end the process after a closed pipe
         console.print(table)
-    print(shown.get(), end="")
+    print(capture.get(), end="")
     if (longest := total["longest"]) is not None:
         print(f"longest function: {longest['name']}, {longest['lines']:,} lines, {longest['at']}")
     if (deepest := total["deepest"]) is not None:
@@ -208,7 +209,7 @@ def _show(said: Namespace, census: dict[str, Any]) -> None:
     if total["unparsed"]:
         print(f"not parsed: {len(total['unparsed']):,} files (the reports name them)")
     for name in (tasks.REPORT, PAGE):
-        print(f"wrote {os.path.relpath(said.out / name)}")
+        print(f"wrote {os.path.relpath(args.out / name)}")
 
 
 def _complain(message: str) -> None:

@@ -1,7 +1,7 @@
-"""What is counted in one source file, and how counts are added up.
+"""The counts of one source file, and the addition of counts.
 
-From bytes to plain JSON values.  Adding is associative and does not depend on order: every engine
-arrives at the same bytes, whichever worker was first.
+The input is bytes, the results are plain JSON values. Addition is associative and commutative, so
+every engine produces the same bytes, whatever the order in which workers finish.
 """
 
 from __future__ import annotations
@@ -15,23 +15,26 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-#: The measure of a file, a group, a module, or everything, by name: `NUMBERS`; the `longest`
-#: function (`lines`, `name`, `at`) and the `deepest` statement (`depth`: how many blocks are around
-#: it, `at`), or None; and the files that are `unparsed` (`path`, `why`), which count as files only.
+#: Counts of a file, a group, a module, or everything, by name: `NUMBERS`; the `longest` function
+#: (`lines`, `name`, `at`) and the `deepest` statement (`depth`: the number of enclosing blocks,
+#: `at`), or None; and the `unparsed` files (`path`, `why`), which are included only in `files`.
 Counts = dict[str, Any]
 
-#: `code` are the lines that are neither blank nor begin with `#`; `imports` are statements.
+#: `code` counts lines that are neither blank nor begin with `#`; `imports` counts statements.
 NUMBERS = ("files", "lines", "code", "functions", "classes", "imports")
 
-#: The name that parsed sources go by: warnings about them are not ours to mend.
+#: The file name of parsed sources, for a filter that ignores warnings about them.
 _PSEUDONYM = "<census>"
-#: Where statements keep the statements inside them; the first two are no level of their own.
+#: Attributes of statements that contain other statements; the first two do not add a level.
 _BLOCKS = ("handlers", "cases", "body", "orelse", "finalbody")
 
 
 def measure(root: str, path: str) -> Counts:
-    """Parse one file and count.  Never raises for what is in it; linear in its size."""
-    # A filter that stays, rather than `catch_warnings`, which is not safe in threads.
+    """Parse one file and count.
+
+    Never raises an exception because of its content; takes linear time.
+    """
+    # A permanent filter, because `catch_warnings` is not thread-safe.
     warnings.filterwarnings("ignore", module=_PSEUDONYM)
     try:
         source = Path(root, path).read_bytes()
@@ -41,25 +44,25 @@ def measure(root: str, path: str) -> Counts:
         return {**add(()), "files": 1, "unparsed": [{"path": path, "why": _reason(error)}]}
     lines = source.removeprefix(codecs.BOM_UTF8).splitlines()
     code = [line for line in map(bytes.lstrip, lines) if line and not line.startswith(b"#")]
-    counted = {"files": 1, "lines": len(lines), "code": len(code), "unparsed": []}
-    return {**counted, **_statements(path, tree)}
+    counts = {"files": 1, "lines": len(lines), "code": len(code), "unparsed": []}
+    return {**counts, **_statements(path, tree)}
 
 
 def add(parts: Iterable[Counts]) -> Counts:
-    """The sum of `parts`; they may come in any order."""
+    """Return the sum of `parts`, which may be in any order."""
     total: Counts = {**dict.fromkeys(NUMBERS, 0), "longest": None, "deepest": None, "unparsed": []}
     for part in parts:
         for name in NUMBERS:
             total[name] += part[name]
-        total["longest"] = _most("lines", total["longest"], part["longest"])
-        total["deepest"] = _most("depth", total["deepest"], part["deepest"])
+        total["longest"] = _larger("lines", total["longest"], part["longest"])
+        total["deepest"] = _larger("depth", total["deepest"], part["deepest"])
         total["unparsed"].extend(part["unparsed"])
     total["unparsed"].sort(key=lambda item: item["path"])
     return total
 
 
 def _statements(path: str, tree: ast.Module) -> Counts:
-    """Walk the statements (functions, classes and imports are nothing else), without recursion."""
+    """Count functions, classes, imports and nesting, without recursion."""
     functions = classes = imports = 0
     longest: dict[str, Any] | None = None
     deepest: dict[str, Any] | None = None
@@ -68,8 +71,8 @@ def _statements(path: str, tree: ast.Module) -> Counts:
         node, depth, scope = todo.pop()
         line: int = getattr(node, "lineno", 0)
         at = f"{path}:{line}"
-        if line:  # only a `case` has none
-            deepest = _most("depth", deepest, {"depth": depth, "at": at})
+        if line:  # only a `case` has no line
+            deepest = _larger("depth", deepest, {"depth": depth, "at": at})
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             scope = f"{scope}.{node.name}" if scope else node.name
             if isinstance(node, ast.ClassDef):
@@ -77,7 +80,7 @@ def _statements(path: str, tree: ast.Module) -> Counts:
             else:
                 functions += 1
                 length = (node.end_lineno or line) - line + 1
-                longest = _most("lines", longest, {"lines": length, "name": scope, "at": at})
+                longest = _larger("lines", longest, {"lines": length, "name": scope, "at": at})
         imports += isinstance(node, ast.Import | ast.ImportFrom)
         for block in _BLOCKS:
             if inner := getattr(node, block, None):
@@ -92,8 +95,8 @@ def _is_elif(node: ast.AST, first: ast.stmt) -> bool:
     return both and first.col_offset == node.col_offset  # type: ignore[attr-defined]
 
 
-def _most(key: str, one: dict[str, Any] | None, other: dict[str, Any] | None) -> Any:
-    """The one with more of `key`; of two that have as much, the one that stands first."""
+def _larger(key: str, one: dict[str, Any] | None, other: dict[str, Any] | None) -> Any:
+    """Return the one with the larger `key`; of two equal ones, the earlier in the source."""
     if one is None or other is None or one[key] != other[key]:
         return max((one, other), key=lambda found: -1 if found is None else found[key])
     return min(one, other, key=lambda found: _place(found["at"]))

@@ -1,6 +1,6 @@
-"""The command line of the census.  Imports nothing but the standard library.
+"""The command line of the census. It imports only the standard library.
 
-`tools/quickstart` reads it before anything is installed, so that a slip is told at once.
+`tools/quickstart` parses it before anything is installed, so that errors are reported immediately.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ ENGINES = ("serial", "parallel", "worker-based")
 #: Exit codes.
 OK, FAILED, USAGE, UNAVAILABLE, INTERRUPTED = 0, 1, 2, 69, 130
 
-_MOST_WORKERS = 64
+_MAX_WORKERS = 64
 
 
 class UsageError(Exception):
-    """The command line asks for something that cannot be; the message is one line."""
+    """Invalid arguments of the command line; the message is one line."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -29,10 +29,10 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse(argv: Sequence[str], prog: str) -> argparse.Namespace:
-    """Read `argv`: `out` and `root` (or None) as absolute paths, `engine`, `workers`, `fail`.
+    """Parse `argv`: `out` and `root` (or None) as absolute paths, `engine`, `workers`, `fail`.
 
-    :raises UsageError: it makes no sense.
-    :raises SystemExit: it asked for help, which was shown.
+    :raises UsageError: if an argument is invalid.
+    :raises SystemExit: if it contains `--help`, after the help was printed.
     """
     parser = _Parser(
         prog=prog,
@@ -49,17 +49,17 @@ def parse(argv: Sequence[str], prog: str) -> argparse.Namespace:
     add("--engine", choices=ENGINES, default="worker-based", help="(%(default)s)")
     add("--workers", metavar="N", type=int, default=2,
         help="worker processes; for parallel, child processes (%(default)s)")  # fmt: skip
-    add("--fail", metavar="MODULE", help="let a task of MODULE fail, to see the flow reverted")
-    found = parser.parse_args(argv)
-    if not 1 <= found.workers <= _MOST_WORKERS:
-        raise UsageError(f"--workers must be 1 to {_MOST_WORKERS}, not {found.workers}")
-    if found.root is not None and not os.path.isdir(found.root):
-        what = "not a folder" if os.path.exists(found.root) else "no such folder"
-        raise UsageError(f"--root {found.root}: {what}")
-    if not found.out:
+    add("--fail", metavar="MODULE", help="make a task of MODULE fail, to see the flow reverted")
+    args = parser.parse_args(argv)
+    if not 1 <= args.workers <= _MAX_WORKERS:
+        raise UsageError(f"--workers must be 1 to {_MAX_WORKERS}, not {args.workers}")
+    if args.root is not None and not os.path.isdir(args.root):
+        problem = "not a folder" if os.path.exists(args.root) else "no such folder"
+        raise UsageError(f"--root {args.root}: {problem}")
+    if not args.out:
         raise UsageError("--out is empty: name a folder")
-    if os.path.exists(found.out) and not os.path.isdir(found.out):
-        raise UsageError(f"--out {found.out}: not a folder")
-    found.out = Path(os.path.abspath(found.out))
-    found.root = None if found.root is None else Path(os.path.abspath(found.root))
-    return found
+    if os.path.exists(args.out) and not os.path.isdir(args.out):
+        raise UsageError(f"--out {args.out}: not a folder")
+    args.out = Path(os.path.abspath(args.out))
+    args.root = None if args.root is None else Path(os.path.abspath(args.root))
+    return args

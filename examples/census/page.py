@@ -1,4 +1,4 @@
-"""census.html: the report of the run, and the census that it took."""
+"""census.html: the report of the run and the census."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 from examples.census.measuring import NUMBERS
 from wbengine import report
 from wbengine.report import Cell, Section
-from wbengine.views.flow import FlowView
+from wbengine.views.flow_status import FlowView
 
-#: The table's columns, and how they are sorted.
+#: The columns of the table, and their sort order.
 _COLUMNS = (
     ("module", "text"),
     *((name, "number") for name in NUMBERS),
@@ -21,11 +21,11 @@ _COLUMNS = (
 )
 
 
-def render(view: FlowView, census: dict[str, Any], how: str) -> str:
-    """The whole page as text, to be written as UTF-8; `how` the flow ran is told at its top."""
+def render(view: FlowView, census: dict[str, Any], engine_line: str) -> str:
+    """Return the page as text, to be written as UTF-8. `engine_line` describes the engine."""
     total = census["total"]
     tiles = [("modules", len(census["modules"])), *((name, total[name]) for name in NUMBERS)]
-    notes = f'<dl class="notes"><div><dt>Engine</dt><dd>{escape(how)}</dd></div></dl>'
+    notes = f'<dl class="notes"><div><dt>Engine</dt><dd>{escape(engine_line)}</dd></div></dl>'
     return report.html(
         view,
         title=f"Census of {census['source']}",
@@ -36,12 +36,12 @@ def render(view: FlowView, census: dict[str, Any], how: str) -> str:
 
 def _modules(census: dict[str, Any]) -> Section:
     modules = sorted(census["modules"], key=lambda module: (-module["lines"], module["name"]))
-    most = max((module["lines"] for module in modules), default=0)
+    max_lines = max((module["lines"] for module in modules), default=0)
     table = report.table(
         "modules",
         "Press a column's name to sort by it.",
         _COLUMNS,
-        (("", module["name"], list(_cells(module, most))) for module in modules),
+        (("", module["name"], list(_cells(module, max_lines))) for module in modules),
         sorted_by="lines",
         finds=True,
     )
@@ -55,9 +55,9 @@ def _modules(census: dict[str, Any]) -> Section:
     return Section("modules", "Modules", table, note)
 
 
-def _cells(module: dict[str, Any], most: int) -> Iterator[Cell]:
+def _cells(module: dict[str, Any], max_lines: int) -> Iterator[Cell]:
     for name in NUMBERS:
-        share = module[name] / most if name == "lines" and most else None
+        share = module[name] / max_lines if name == "lines" and max_lines else None
         yield Cell(f"{module[name]:,}", str(module[name]), "n", share)
     deepest = module["deepest"] or {"depth": 0, "at": ""}
     longest = module["longest"] or {"lines": 0, "name": "", "at": ""}

@@ -1,4 +1,4 @@
-"""Which files make up which module, and how they are grouped into tasks."""
+"""The source files of each module, and their groups for tasks."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-#: So many files make up one map task at most.
-GROUP_LIMIT: Final = 50
+MAX_FILES_PER_GROUP: Final = 50
 
-#: Belongs to the standard library's folder, but is not in `sys.stdlib_module_names`.
+#: Modules in the folder of the standard library that `sys.stdlib_module_names` does not contain.
 _ALSO_STANDARD: Final = frozenset({"test", "__hello__", "__phello__"})
 _NOT_SOURCES: Final = frozenset({"__pycache__", "site-packages", "dist-packages", "node_modules"})
-_LONGEST_NAME: Final = 100
+_MAX_NAME_CHARS: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """`path` is relative to the root, with `/`; `size` is in bytes."""
+    """A source file; `path` is relative to the root, with `/`, and `size` is in bytes."""
 
     path: str
     size: int
@@ -40,7 +39,7 @@ class Tree:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """What one map task measures: files of one module.  `name` is unique, also as a file name."""
+    """The input of one map task: files of one module. `name` is unique, also as a file name."""
 
     name: str
     module: str
@@ -49,7 +48,7 @@ class Group:
 
 
 def standard_library() -> Tree:
-    """The standard library of the interpreter that runs this, as far as it is Python source."""
+    """Return the Python sources of the standard library of this interpreter."""
     root = Path(sysconfig.get_path("stdlib"))
     title = f"the standard library of Python {platform.python_version()}"
     modules = {
@@ -63,23 +62,26 @@ def standard_library() -> Tree:
 
 
 def folder(root: Path) -> Tree:
-    """Any folder: its `.py` files and the folders that hold some are its top-level modules."""
+    """Return the tree of a folder, whose `.py` files and subfolders are the top-level modules."""
     root = root.resolve()
     return Tree(_printable(root.name) or "/", root, dict(_modules(root)))
 
 
-def groups(tree: Tree, limit: int = GROUP_LIMIT) -> list[Group]:
-    """Cut every module into as few groups of at most `limit` files as possible, of similar size."""
-    taken: set[str] = set()
-    found = []
+def groups(tree: Tree, limit: int = MAX_FILES_PER_GROUP) -> list[Group]:
+    """Divide each module into as few groups of at most `limit` files as possible.
+
+    The groups of a module have similar sizes in bytes.
+    """
+    used_names: set[str] = set()
+    result = []
     for module, files in tree.modules.items():
         parts = _split(files, limit)
         for number, part in enumerate(parts, 1):
             name = module if len(parts) == 1 else f"{module}.{number:0{len(str(len(parts)))}}"
             size = sum(file.size for file in part)
             paths = tuple(sorted(file.path for file in part))
-            found.append(Group(_unique(name, taken), module, paths, size))
-    return found
+            result.append(Group(_unique(name, used_names), module, paths, size))
+    return result
 
 
 def _split(files: tuple[SourceFile, ...], limit: int) -> list[list[SourceFile]]:
@@ -120,7 +122,7 @@ def _walk(top: Path, prefix: str) -> Iterator[SourceFile]:
                     elif _is_source_folder(entry):
                         todo.append((entry.path, name))
         except OSError:
-            continue  # a folder that may not be read holds nothing for us
+            continue  # an unreadable folder is skipped
 
 
 def _is_source_folder(entry: os.DirEntry[str]) -> bool:
@@ -133,20 +135,21 @@ def _is_source_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def _printable(name: str) -> str:
-    """`name`, with bytes that are no text written as escapes.
+    """Return `name` with escapes for bytes that are not text.
 
-    Such a path leads nowhere, so its file is reported as unparsed: JSON could not carry the bytes.
+    JSON could not represent those bytes. The resulting path does not exist, so the file is reported
+    as unparsed.
     """
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
-def _unique(name: str, taken: set[str]) -> str:
-    """A file name for a group, also where upper and lower case are the same."""
+def _unique(name: str, used_names: set[str]) -> str:
+    """Return a file name for a group that is unique, also on case-insensitive file systems."""
     safe = "".join(char if char.isalnum() or char in "._- " else "_" for char in name)
-    base = candidate = safe[:_LONGEST_NAME]
+    base = candidate = safe[:_MAX_NAME_CHARS]
     number = 1
-    while candidate.casefold() in taken:
+    while candidate.casefold() in used_names:
         number += 1
         candidate = f"{base}~{number}"
-    taken.add(candidate.casefold())
+    used_names.add(candidate.casefold())
     return candidate

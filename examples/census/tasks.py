@@ -1,7 +1,7 @@
 """The tasks of the census: all that a worker needs to import (`--tasks` names this module).
 
-What they are given arrives as arguments, and what they return are plain JSON values, so that they
-run in this process, in another one, or on another host that sees the same folders.
+The tasks receive only arguments and return plain JSON values, so they can run in this process, in
+another one, or on another host that has access to the same folders.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ REPORT = "census.json"
 
 
 class MakeFolder(task.Task):
-    """Makes the folder for the report, and those above it that are missing.
+    """Creates the folder for the report, and missing folders above it.
 
-    The result lists what it made, outermost first: that, and nothing else, is removed again.
+    The result lists the created folders, outermost first; the revert deletes only these.
     """
 
     default_provides = "folders"
@@ -32,15 +32,15 @@ class MakeFolder(task.Task):
     def execute(self, out: str) -> list[str]:
         missing = [folder for folder in [*reversed(Path(out).parents), Path(out)]
                    if not folder.is_dir()]  # fmt: skip
-        made: list[str] = []
+        created: list[str] = []
         try:
             for folder in missing:
                 folder.mkdir()
-                made.append(str(folder))
+                created.append(str(folder))
         except OSError:
-            _remove(made)
+            _remove(created)
             raise
-        return made
+        return created
 
     def revert(self, result: Any, **_: Any) -> None:
         if not isinstance(result, failure.Failure):
@@ -52,13 +52,13 @@ def _remove(folders: list[str]) -> None:
         try:
             os.rmdir(folder)
         except OSError:
-            return  # somebody else keeps something there
+            return  # not empty: another program uses the folder
 
 
 class Measure(task.Task):
     """The map: measures a group of files."""
 
-    idempotent = True  # doing it again gives the same
+    idempotent = True  # another run gives the same result
 
     def execute(
         self, folders: list[str], root: str, group: str, files: list[str], fail: bool = False
@@ -78,7 +78,7 @@ class AddUp(task.Task):
 
 
 class WriteReport(task.Task):
-    """Writes the report, whole or not at all; one of an earlier run stays until then."""
+    """Writes the report atomically; the report of an earlier run remains until then."""
 
     def execute(
         self,
@@ -105,9 +105,9 @@ class WriteReport(task.Task):
 
 
 def census(groups: Sequence[Group], fail: str | None = None) -> graph_flow.Flow:
-    """The flow that measures `groups`: folder -> groups -> modules -> total -> report.
+    """Return the flow that measures `groups`: folder -> groups -> modules -> total -> report.
 
-    The first group of the module `fail` raises.  The biggest groups are the first to start.
+    The first group of the module `fail` raises an exception. The largest groups start first.
     """
     flow = graph_flow.Flow("census").add(MakeFolder("make folder"))
     parts: dict[str, list[str]] = {}

@@ -1,4 +1,4 @@
-"""The units and manifests of the documentation: they can be read, and say what there is."""
+"""Units and manifests of the documentation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COMPOSE = FOLDER / "containers" / "compose.yaml"
 
 
 def check(command: Sequence[str]) -> None:
-    """That these words call something of ours, with options that it knows."""
+    """Check that the words are a valid command of wbengine."""
     program, *words = command
     if Path(program).name == "python":
         assert words[0] == "-m"
@@ -40,12 +40,12 @@ def check(command: Sequence[str]) -> None:
             command.make_context(words[0], words[1:], parent=above)
 
 
-def test_there_are_some() -> None:
+def test_units_and_manifests_exist() -> None:
     assert UNITS and MANIFESTS
 
 
 def service_of(path: Path) -> dict[str, list[str]]:
-    """All values of each setting: one may be given several times."""
+    """Return all values of each setting, which may occur several times."""
     _, _, section = path.read_text(encoding="utf-8").partition("[Service]\n")
     found: dict[str, list[str]] = {}
     for line in section.partition("\n[")[0].splitlines():
@@ -56,7 +56,7 @@ def service_of(path: Path) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
-def test_a_unit_starts_what_there_is(path: Path) -> None:
+def test_unit_starts_valid_command(path: Path) -> None:
     service = {name: values[-1] for name, values in service_of(path).items()}
     check(shlex.split(service["ExecStart"]))
     found = re.search(r"--drain-timeout (\d+)", service["ExecStart"])
@@ -65,7 +65,7 @@ def test_a_unit_starts_what_there_is(path: Path) -> None:
     assert path.read_text(encoding="utf-8").endswith("\n[Install]\nWantedBy=multi-user.target\n")
 
 
-#: What a unit is to say, each for itself.
+#: Required settings of each unit.
 CONFINED = {
     "AmbientCapabilities": [""],
     "CapabilityBoundingSet": [""],
@@ -100,12 +100,12 @@ CONFINED = {
 
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
 @pytest.mark.parametrize("setting", CONFINED)
-def test_unit_is_confined(setting: str, path: Path) -> None:
+def test_unit_has_sandbox_setting(setting: str, path: Path) -> None:
     assert service_of(path).get(setting) == CONFINED[setting]
 
 
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
-def test_unit_is_of_no_root_and_has_limits(path: Path) -> None:
+def test_unit_runs_without_root_and_has_limits(path: Path) -> None:
     said = service_of(path)
     assert said["User"] not in ([], ["root"], ["0"])
     assert re.fullmatch(r"\d+G", said["MemoryMax"][0]) and int(said["TasksMax"][0]) <= 1000
@@ -114,8 +114,8 @@ def test_unit_is_of_no_root_and_has_limits(path: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
-def test_systemd_understands_a_unit_and_finds_little_exposed(path: Path, tmp_path: Path) -> None:
-    """Its programs and its user are not on this host."""
+def test_systemd_verifies_unit_and_rates_its_exposure_low(path: Path, tmp_path: Path) -> None:
+    """The programs and the user of the unit do not exist on this host."""
     text = re.sub(r"/srv/orders/\S+", "/bin/true", path.read_text(encoding="utf-8"))
     text = text.replace("WorkingDirectory=/bin/true\n", "").replace(
         "User=orders\n", "User=daemon\n"
@@ -155,7 +155,7 @@ each_pod = pytest.mark.parametrize("pod", [pytest.param(pod, id=name) for name, 
 
 
 @each_pod
-def test_a_pod_starts_what_there_is_and_its_probes_have_ports(pod: dict[str, Any]) -> None:
+def test_pod_starts_valid_command_and_its_probes_have_ports(pod: dict[str, Any]) -> None:
     (container,) = pod["containers"]
     words = [*container["command"], *container.get("args", ())]
     check(words)
@@ -172,7 +172,7 @@ def test_a_pod_starts_what_there_is_and_its_probes_have_ports(pod: dict[str, Any
 
 
 @each_pod
-def test_pod_is_not_root_and_shares_nothing_with_its_node(pod: dict[str, Any]) -> None:
+def test_pod_runs_without_root_and_shares_nothing_with_its_node(pod: dict[str, Any]) -> None:
     context = pod["securityContext"]
     assert context["runAsNonRoot"] is True
     assert context["runAsUser"] >= 10_000 <= context["runAsGroup"]
@@ -183,7 +183,7 @@ def test_pod_is_not_root_and_shares_nothing_with_its_node(pod: dict[str, Any]) -
 
 
 @each_pod
-def test_container_of_a_pod_writes_to_a_small_folder_and_gains_no_rights(
+def test_container_of_pod_has_read_only_root_and_no_privileges(
     pod: dict[str, Any],
 ) -> None:
     (container,) = pod["containers"]
@@ -197,7 +197,7 @@ def test_container_of_a_pod_writes_to_a_small_folder_and_gains_no_rights(
 
 
 @each_pod
-def test_container_of_a_pod_has_limits(pod: dict[str, Any]) -> None:
+def test_container_of_pod_has_limits(pod: dict[str, Any]) -> None:
     (container,) = pod["containers"]
     limits = container["resources"]["limits"]
     assert set(limits) == {"cpu", "memory", "ephemeral-storage"}
@@ -210,25 +210,26 @@ def policies() -> dict[str, dict[str, Any]]:
 
 
 def names_of(selector: dict[str, Any]) -> set[str]:
-    """The values of the label `app` that a selector chooses."""
+    """Return the values of the label `app` that a selector matches."""
     exact = selector.get("matchLabels", {}).get("app")
     (rule,) = selector.get("matchExpressions", [{"values": []}])
     return {exact} if exact is not None else set(rule["values"])
 
 
-def test_nobody_reaches_anybody_unless_a_policy_says_so() -> None:
-    nobody = policies()["orders-nobody"]
+def test_network_policies_deny_by_default() -> None:
+    nobody = policies()["orders-deny-all"]
     assert nobody == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
     for name, policy in policies().items():
         for way, side in (("ingress", "from"), ("egress", "to")):
             for rule in policy.get(way, ()):
-                assert rule[side] and rule["ports"], name  # without one, all are meant
+                # a rule without sides or ports allows all of them
+                assert rule[side] and rule["ports"], name
         assert set(policy["policyTypes"]) >= {
             way.title() for way in policy if way.endswith("gress")
         }
 
 
-def test_who_reaches_the_broker_and_the_store_is_let_in_there() -> None:
+def test_network_policies_allow_access_to_broker_and_store() -> None:
     said = policies()
     users = {template["metadata"]["labels"]["app"] for _, template in templates()}
     assert names_of(said["orders-broker"]["podSelector"]) == users
@@ -241,7 +242,7 @@ def test_who_reaches_the_broker_and_the_store_is_let_in_there() -> None:
         assert there in said[way]["egress"]
 
 
-def test_a_policy_names_ports_that_pods_have() -> None:
+def test_ports_of_network_policy_exist_in_pods() -> None:
     for _, template in templates():
         for container in template["spec"]["containers"]:
             ports = {port["containerPort"] for port in container.get("ports", ())}
@@ -251,13 +252,13 @@ def test_a_policy_names_ports_that_pods_have() -> None:
 
 
 def services() -> dict[str, Any]:
-    """Those of ours; the image's program is `wbengine`."""
+    """Return the services that run the image of wbengine."""
     found = yaml.safe_load(COMPOSE.read_text(encoding="utf-8"))["services"]
     return {name: service for name, service in found.items() if "build" in service}
 
 
 @pytest.mark.parametrize("name", services())
-def test_container_starts_what_there_is(name: str) -> None:
+def test_compose_service_starts_valid_command(name: str) -> None:
     service = services()[name]
     check(["wbengine", *service["command"]])
     for word in service["command"]:
@@ -267,7 +268,7 @@ def test_container_starts_what_there_is(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", services())
-def test_container_of_compose_is_confined(name: str) -> None:
+def test_compose_service_is_sandboxed(name: str) -> None:
     service = services()[name]
     assert service["read_only"] is True and service["tmpfs"] == ["/tmp"]
     assert service["cap_drop"] == ["ALL"] and "cap_add" not in service
@@ -276,7 +277,7 @@ def test_container_of_compose_is_confined(name: str) -> None:
     assert not service.get("privileged")
 
 
-def test_only_the_dashboard_is_reached_from_outside() -> None:
+def test_only_dashboard_is_reachable_from_outside() -> None:
     compose = yaml.safe_load(COMPOSE.read_text(encoding="utf-8"))
     assert compose["networks"]["inside"] == {"internal": True}
     for name, service in compose["services"].items():
@@ -286,8 +287,8 @@ def test_only_the_dashboard_is_reached_from_outside() -> None:
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ()))
 
 
-def test_image_runs_as_a_user_with_a_number_that_is_not_root() -> None:
-    """By a name, Kubernetes cannot tell that it is not."""
+def test_image_runs_as_numeric_non_root_user() -> None:
+    """Kubernetes cannot verify that a user given by name is not root."""
     lines = (COMPOSE.parent / "Dockerfile").read_text(encoding="utf-8").splitlines()
     users = [line.split()[1] for line in lines if line.startswith("USER ")]
     assert users == ["10001"]

@@ -1,4 +1,4 @@
-"""The documentation: it builds, every code block in the guide runs, and its tables are true."""
+"""The documentation builds, its code blocks run, and its tables match the code."""
 
 from __future__ import annotations
 
@@ -17,26 +17,24 @@ import pytest
 from tests.acceptance.state_tables import CHECKS, transitions
 from tests.support import pages, workers
 from wbengine import states
-from wbengine._sql import options as sql_options
+from wbengine._sql import connection_options as sql_options
 from wbengine.cli import worker_command
 from wbengine.engines import ownership
 from wbengine.engines.worker_based.discovery.snapshots import STATES
 from wbengine.engines.worker_based.engine import WorkerBasedActionEngine
 from wbengine.runtime import saving
+from wbengine.transports import _redis_link, amqp, registry
 
 SOURCE = workers.REPOSITORY / "doc" / "source"
 PACKAGE = workers.REPOSITORY / "wbengine"
-GUIDE = sorted(
-    page
-    for pattern in ("user/*.rst", "cookbook/*.rst", "migrating_*.rst")
-    for page in SOURCE.glob(pattern)
-)
-#: Those that need no extra are run on a plain installation, by `test_installed`.
-BUILT = (SOURCE / "installing.rst", SOURCE / "tutorial.rst", *GUIDE)
+#: Pages for an installation without extras, which `test_installed` runs.
+PLAIN = (SOURCE / "installing.rst", SOURCE / "tutorial.rst")
+PAGES = sorted(SOURCE.rglob("*.rst"))
+GUIDE = [page for page in PAGES if page not in PLAIN and pages.blocks(page)]
 
 
 def built(folder: Path, *options: str) -> Path:
-    """What Sphinx makes of the documentation; it must have nothing to say."""
+    """Build the documentation with Sphinx, which must print nothing."""
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html"]
     ended = subprocess.run(
         [*command, *options, "-d", folder / "trees", SOURCE, folder / "html"],
@@ -44,30 +42,41 @@ def built(folder: Path, *options: str) -> Path:
         text=True,
         timeout=280,
     )
-    assert (ended.returncode, ended.stderr) == (0, "")
+    assert (ended.returncode, ended.stderr) == (0, ""), ended.stderr
     return folder / "html"
 
 
-def test_the_tutorial_builds_by_itself(tmp_path: Path) -> None:
-    only = "include_patterns=tutorial.rst", "root_doc=tutorial", "suppress_warnings=ref.doc"
-    made = built(tmp_path, *(word for each in only for word in ("-D", each)))
-    assert "<h1>" in (made / "tutorial.html").read_text(encoding="utf-8")
+def test_tutorial_builds_without_warnings(tmp_path: Path) -> None:
+    settings = (
+        "include_patterns=tutorial.rst,glossary.rst",
+        "root_doc=tutorial",
+        "suppress_warnings=ref.doc,toc.not_included",
+    )
+    folder = built(tmp_path, *(word for each in settings for word in ("-D", each)))
+    assert "<h1>" in (folder / "tutorial.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_it_builds_without_warnings(tmp_path: Path) -> None:
-    made = built(tmp_path)
-    for page in BUILT:
+def test_documentation_builds_without_warnings(tmp_path: Path) -> None:
+    made = built(tmp_path, "-n")
+    for page in PAGES:
         text = (made / page.relative_to(SOURCE).with_suffix(".html")).read_text(encoding="utf-8")
         assert "<h1>" in text
     messages = (made / "reference" / "messages.html").read_text(encoding="utf-8")
     assert "wbe-attempt" in messages and "task_version" in messages
+    commands = (made / "reference" / "command_line.html").read_text(encoding="utf-8")
+    worker = {words for option in worker_command.command.params for words in option.opts[-1:]}
+    assert {words for words in worker - {"topics"} if words not in commands} == set()
+    options = (made / "reference" / "worker_options.html").read_text(encoding="utf-8")
+    assert "transition_timeout" in options and "seconds that a task waits" in options.lower()
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("page", GUIDE, ids=lambda page: page.stem)
-def test_every_block_of_a_page_runs_and_prints_what_is_shown(
+@pytest.mark.parametrize(
+    "page", GUIDE, ids=lambda page: str(page.relative_to(SOURCE).with_suffix(""))
+)
+def test_code_blocks_of_page_run_and_print_shown_output(
     page: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     found = pages.blocks(page)
@@ -75,9 +84,9 @@ def test_every_block_of_a_page_runs_and_prints_what_is_shown(
     runtime.mkdir(mode=0o700)
     folder = tmp_path / "folder"
     folder.mkdir()
-    # The default place where engine and workers meet is one of this test's own.
+    # Each test has its own default broker folder.
     environment = {**os.environ, "XDG_RUNTIME_DIR": str(runtime), "WBENGINE_URL": ""}
-    environment["WBENGINE_TIMEOUT"] = "60"  # no command gives up because the machine is slow
+    environment["WBENGINE_TIMEOUT"] = "60"  # no command times out on a slow machine
     environment |= {
         f"XDG_{what}_HOME": str(tmp_path / what) for what in ("CONFIG", "STATE", "DATA")
     }
@@ -85,9 +94,9 @@ def test_every_block_of_a_page_runs_and_prints_what_is_shown(
         if (kind := pages.broker(page)) is not None:
             place = request.getfixturevalue("broker_servers")[kind].place()
             environment["WBENGINE_URL"] = stack.enter_context(place)
-            # Tests may run as root, to which Celery's workers object.
+            # Celery's workers warn if tests run as root.
             environment["PYTHONWARNINGS"] = "ignore:You're running the worker with superuser"
-        printed = pages.printed(found, folder, environment)
+        printed = pages.run_blocks(found, folder, environment)
     pages.compare(page, found, printed)
 
 
@@ -103,10 +112,10 @@ def test_every_block_of_a_page_runs_and_prints_what_is_shown(
         (".. code-block:: python\n\n   1\n\nx\n\n.. code-block:: output\n\n   1\n", "not follow"),
     ],
 )
-def test_a_block_that_would_not_be_run_is_refused(text: str, words: str, tmp_path: Path) -> None:
+def test_untested_block_in_rst_is_refused(text: str, words: str, tmp_path: Path) -> None:
     page = tmp_path / "page.rst"
     page.write_text(text, encoding="utf-8")
-    with pytest.raises(pages.Unclear, match=words):
+    with pytest.raises(pages.BlockError, match=words):
         pages.blocks(page)
 
 
@@ -120,16 +129,14 @@ def test_a_block_that_would_not_be_run_is_refused(text: str, words: str, tmp_pat
         ("```python\n1\n```\nx\n```output\n1\n```\n", "not follow"),
     ],
 )
-def test_block_in_markdown_that_would_not_be_run_is_refused(
-    text: str, words: str, tmp_path: Path
-) -> None:
+def test_untested_block_in_markdown_is_refused(text: str, words: str, tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(text, encoding="utf-8")
-    with pytest.raises(pages.Unclear, match=words):
+    with pytest.raises(pages.BlockError, match=words):
         pages.blocks(page)
 
 
-def test_blocks_in_markdown_are_those_of_the_guide(tmp_path: Path) -> None:
+def test_markdown_and_rst_yield_same_blocks(tmp_path: Path) -> None:
     markdown, guide = tmp_path / "page.md", tmp_path / "page.rst"
     markdown.write_text(
         "```python mine.py\nx = 1\n```\n\n- so\n\n  ```python\n  if 1:\n      x\n  ```\n\n"
@@ -150,7 +157,7 @@ def test_blocks_in_markdown_are_those_of_the_guide(tmp_path: Path) -> None:
     assert found == same
 
 
-def test_blocks_are_run_as_they_are_described(tmp_path: Path) -> None:
+def test_blocks_of_page_run_with_modules_and_print_output(tmp_path: Path) -> None:
     page = tmp_path / "page.rst"
     page.write_text(
         ".. code-block:: python\n   :caption: mine.py\n\n   x = 1\n\n"
@@ -161,7 +168,7 @@ def test_blocks_are_run_as_they_are_described(tmp_path: Path) -> None:
     )
     found = pages.blocks(page)
     assert [block.line for block in found] == [4, 10, 20]
-    told = pages.printed(found, tmp_path, dict(os.environ))
+    told = pages.run_blocks(found, tmp_path, dict(os.environ))
     assert told == [
         "",
         "Traceback (most recent call last):\n  ...\nZeroDivisionError: division by zero\n",
@@ -171,8 +178,8 @@ def test_blocks_are_run_as_they_are_described(tmp_path: Path) -> None:
 
 
 def table(what: str) -> dict[str, set[str]]:
-    """What the page says: the table behind the comment `.. transitions: what`."""
-    text = (SOURCE / "user" / "states.rst").read_text(encoding="utf-8")
+    """Return the table of the page after the comment `.. transitions: what`."""
+    text = (SOURCE / "reference" / "states.rst").read_text(encoding="utf-8")
     _, _, rest = text.partition(f".. transitions: {what}\n")
     rows = re.findall(r"^   \* - (.+)\n     - (.*)$", rest.split("\n\n\n")[0], re.MULTILINE)
     cells = [(old.strip("`"), re.findall(r"``(\w+)``", new)) for old, new in rows[1:]]
@@ -180,43 +187,49 @@ def table(what: str) -> dict[str, set[str]]:
 
 
 @pytest.mark.parametrize("what", CHECKS)
-def test_the_tables_of_states_are_those_of_the_code(what: str) -> None:
+def test_state_table_of_page_matches_code(what: str) -> None:
     assert table(what) == transitions(what)
 
 
 def test_every_state_is_in_a_table() -> None:
     known = {value for value in vars(states).values() if isinstance(value, str)}
     shown = {state for _, names in CHECKS.values() for state in names}
-    text = (SOURCE / "user" / "states.rst").read_text(encoding="utf-8")
+    text = (SOURCE / "reference" / "states.rst").read_text(encoding="utf-8")
     assert shown <= known
     loose = {"SCHEDULING", "WAITING", "ANALYZING", "UNCLAIMED", "CLAIMED", "COMPLETE"}
     assert all(f"``{state}``" in text for state in shown | loose)
 
 
-def test_every_option_of_a_database_and_every_level_of_durability_is_explained() -> None:
-    text = (SOURCE / "user" / "persistence.rst").read_text(encoding="utf-8")
+def test_database_options_and_durability_levels_are_described() -> None:
+    guides = [SOURCE / "howto" / name for name in ("store_flows.rst", "resume_flows.rst")]
+    text = "".join(guide.read_text(encoding="utf-8") for guide in guides)
     wanted = {f"``{name}``" for name in sql_options.OPTIONS}
     wanted |= {f'``"{level}"``' for level in saving.LEVELS}
     wanted |= {f'``on_busy="{word}"``' for word in ownership.ON_BUSY}
     assert {words for words in wanted if words not in text} == set()
 
 
-def test_every_option_on_workers_is_explained() -> None:
-    text = (SOURCE / "user" / "workers.rst").read_text(encoding="utf-8")
-    more = (SOURCE / "user" / "engines.rst").read_text(encoding="utf-8")
-    options = {name for name in WorkerBasedActionEngine.OPTIONS if f"``{name}``" not in more}
-    missing = {name for name in options if f"``{name}" not in text}
-    text += (SOURCE / "user" / "celery.rst").read_text(encoding="utf-8")
-    said = {words for option in worker_command.command.params for words in option.opts[-1:]}
-    missing |= {words for words in said - {"topics"} if words not in text}
-    text = (SOURCE / "user" / "fleets.rst").read_text(encoding="utf-8")
-    missing |= {state for state in STATES if f'``"{state}"``' not in text}
+def test_worker_based_options_and_request_states_are_described() -> None:
+    run_flows = (SOURCE / "howto" / "run_flows.rst").read_text(encoding="utf-8")
+    docstring = WorkerBasedActionEngine.__doc__ or ""
+    options = {name for name in WorkerBasedActionEngine.OPTIONS if f"``{name}``" not in run_flows}
+    missing = {name for name in options if f"`{name}`" not in docstring}
+    fleet = (SOURCE / "howto" / "operate_fleet.rst").read_text(encoding="utf-8")
+    missing |= {state for state in STATES if f'``"{state}"``' not in fleet}
     assert missing == set()
 
 
-def test_the_floors_name_every_module() -> None:
+def test_options_of_transports_are_described() -> None:
+    text = (SOURCE / "reference" / "worker_options.rst").read_text(encoding="utf-8")
+    text += (SOURCE / "howto" / "choose_brokers.rst").read_text(encoding="utf-8")
+    filesystem = registry._OUR_OPTIONS["filesystem"]
+    options = {*_redis_link.OPTIONS, *filesystem, *amqp._URL_OPTIONS}
+    assert {name for name in options if f"``{name}``" not in text} == set()
+
+
+def test_floors_in_architecture_page_contain_each_module() -> None:
     text = (SOURCE / "architecture.rst").read_text(encoding="utf-8")
-    block = text.partition("\n   F0 words")[2].partition("\n\nPython runs")[0]
+    block = text.partition("\n   F0 basics")[2].partition("\n\nPython runs")[0]
     words = re.sub(r"\(.*?\)|^ +F\d \w+", "", block, flags=re.MULTILINE).split()
     patterns = set()
     for word in words:
@@ -229,9 +242,9 @@ def test_the_floors_name_every_module() -> None:
     assert {one for one in modules if not any(fnmatch.fnmatch(one, p) for p in patterns)} == set()
 
 
-def test_the_map_of_the_wire_names_every_module() -> None:
+def test_architecture_page_contains_each_worker_based_module() -> None:
     text = (SOURCE / "architecture.rst").read_text(encoding="utf-8")
-    _, _, text = text.partition("Where things are, in ``engines/worker_based``")
+    _, _, text = text.partition("Modules of ``engines/worker_based``\n")
     rows = text.partition("Celery, hosted by a worker")[0].split("\n   * - ")[1:]
     folder = PACKAGE / "engines" / "worker_based"
     there = {
@@ -253,6 +266,6 @@ def modules_with_examples() -> list[str]:
 
 
 @pytest.mark.parametrize("name", modules_with_examples())
-def test_examples_in_docstrings_are_true(name: str) -> None:
+def test_docstring_examples_print_shown_output(name: str) -> None:
     failed, tried = doctest.testmod(importlib.import_module(name))
     assert tried and not failed

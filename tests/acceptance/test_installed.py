@@ -1,4 +1,4 @@
-"""wbengine as a user meets it first: a plain installation, and README and tutorial on it."""
+"""README and tutorial on an installation without extras."""
 
 from __future__ import annotations
 
@@ -14,30 +14,35 @@ from tests.support import installed as installing
 from tests.support import pages, workers
 
 README = installing.README
-TUTORIAL = workers.REPOSITORY / "doc" / "source" / "tutorial.rst"
+SOURCE = workers.REPOSITORY / "doc" / "source"
+INSTALLING = SOURCE / "installing.rst"
+TUTORIAL = SOURCE / "tutorial.rst"
 
-# The first of them to run waits for the installation.
+# The first test waits for the installation.
 pytestmark = pytest.mark.timeout(900)
 
 
 def shown(page: Path) -> list[pages.Block]:
-    """The blocks of a page, without the commands by which the installation was made."""
-    found = pages.blocks(page)
-    return found[1:] if page == README else found
+    """Return the blocks of a page without the commands that created the installation."""
+    blocks = pages.blocks(page)
+    if page != TUTORIAL:
+        commands = blocks.pop(0).text
+        assert [line[2:] for line in commands.splitlines()] == installing.install_commands()
+    return blocks
 
 
-@pytest.mark.parametrize("page", [README, TUTORIAL], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [README, INSTALLING, TUTORIAL], ids=lambda page: page.stem)
 def test_page_works_as_typed_without_extras(page: Path, installed: Path, tmp_path: Path) -> None:
     environment = installing.environment(tmp_path)
-    environment["WBENGINE_TIMEOUT"] = "60"  # no command gives up because the machine is slow
+    environment["WBENGINE_TIMEOUT"] = "60"  # a slow machine must not fail a command
     folder = tmp_path / "folder"
     folder.mkdir()
-    found = shown(page)
-    pages.compare(page, found, pages.printed(found, folder, environment, installed))
+    blocks = shown(page)
+    pages.compare(page, blocks, pages.run_blocks(blocks, folder, environment, installed))
 
 
 def saved(folder: Path) -> Path:
-    """A folder in `folder` that the README's modules are saved in."""
+    """Save the modules of the README in a folder inside `folder` and return it."""
     place = folder / "orders"
     place.mkdir()
     for block in pages.blocks(README):
@@ -47,7 +52,7 @@ def saved(folder: Path) -> Path:
 
 
 def run(installed: Path, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """A command of the installation, on the README's modules."""
+    """Run a command of the installation in the folder with the README's modules."""
     return subprocess.run(
         [installed.with_name("wbengine"), *words],
         cwd=saved(folder),
@@ -59,7 +64,7 @@ def run(installed: Path, folder: Path, *words: str) -> subprocess.CompletedProce
 
 
 def test_installation_has_no_optional_package(installed: Path) -> None:
-    """Otherwise the tests here prove nothing of a plain one; nor is it a checkout."""
+    """The tests of this module require an installation without extras, outside the checkout."""
     program = """
 import importlib.util, sys, wbengine
 names = "celery jinja2 opentelemetry prometheus_client psycopg pymysql redis starlette"
@@ -72,15 +77,20 @@ print(wbengine.__file__.startswith(sys.prefix))
     assert done.stdout.splitlines() == ["[]", "True"]
 
 
-def test_doctor_has_no_complaint_of_a_plain_installation(installed: Path, tmp_path: Path) -> None:
-    done = run(installed, tmp_path, "doctor", "--timeout", "60")  # however busy this host is
+def test_doctor_finds_no_problem_in_plain_installation(installed: Path, tmp_path: Path) -> None:
+    # the timeout allows for a busy host
+    done = run(installed, tmp_path, "doctor", "--timeout", "60")
     assert "✘" not in done.stdout
-    assert (done.returncode, done.stderr) == (0, "nothing is wrong\n")
+    assert (done.returncode, done.stderr) == (0, "no problems found\n")
     (extras,) = [line for line in done.stdout.splitlines() if "extras:" in line]
-    assert extras.startswith("- extras: optional, and not installed: dashboard, metrics,")
+    missing = extras.partition("not installed: ")[2].partition(" (")[0]
+    assert missing.split(", ") == [
+        "dashboard", "metrics", "otel", "redis", "postgresql", "mysql", "zookeeper", "etcd",
+        "keys", "celery",
+    ]  # fmt: skip
 
 
-RUN = ("flow", "run", "shop:order", "--store", '{"order_id": 7}')
+RUN = ("flow", "run", "orders:order", "--inputs", '{"item": "book", "price": 20}')
 WORKER = ("worker", "orders", "--tasks", "orders")
 
 
@@ -101,23 +111,57 @@ WORKER = ("worker", "orders", "--tasks", "orders")
         ),
     ],
 )
-def test_command_says_in_one_line_which_extra_it_needs(
+def test_command_names_missing_extra_in_one_line(
     words: tuple[str, ...], extra: str, installed: Path, tmp_path: Path
 ) -> None:
     done = run(installed, tmp_path, *words)
     assert done.returncode in (1, 2) and done.stdout == ""
     (line,) = done.stderr.splitlines()
     assert line.startswith("wbengine ")
-    assert re.search(rf"pip install ['\"]wbengine\[{extra}\]", line), line
+    assert re.search(f": {command(installed, extra)}$", line), line
+
+
+SLOW = pytest.mark.slow
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
-    [((), "none: pip install 'wbengine[dashboard]'\n"), (("--no-dashboard",), "none\n")],
-    ids=["wanted", "unwanted"],
+    "source",
+    [
+        "checkout",
+        pytest.param("editable", marks=SLOW),
+        pytest.param("wheel", marks=SLOW),
+        pytest.param("removed wheel", marks=SLOW),
+    ],
 )
-def test_dev_works_without_pages_and_names_the_extra_of_those_that_are_wanted(
-    options: tuple[str, ...], said: str, installed: Path, tmp_path: Path
+def test_printed_command_installs_extra(source: str, installed: Path, tmp_path: Path) -> None:
+    environment = installing.environment(tmp_path)
+    python = installing.copied(installed, tmp_path / "env", source)
+
+    def called(*words: str | Path) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600
+        )
+
+    new = python, "-m", "wbengine", "keys", "new", "--per-role", "ring"
+    before = called(*new)
+    assert before.returncode != 0 and "needs cryptography: " in before.stderr
+    advice = before.stderr.partition("needs cryptography: ")[2].strip()
+    added = called("bash", "-c", advice)
+    assert added.returncode == 0, (advice, added.stderr)
+    after = called(*new)
+    assert after.returncode == 0, after.stderr
+    assert (tmp_path / "ring" / "worker.json").is_file()
+
+
+def command(installed: Path, extra: str) -> str:
+    """Return a pattern of the command that installs an extra into the README's environment."""
+    python, source = re.escape(str(installed)), re.escape(str(installed.parents[2]))
+    return rf"{python}[0-9.]* -m pip install '{source}\[{extra}\]'"
+
+
+@pytest.mark.parametrize("options", [(), ("--no-dashboard",)], ids=["wanted", "unwanted"])
+def test_dev_runs_without_dashboard_and_names_missing_extra(
+    options: tuple[str, ...], installed: Path, tmp_path: Path
 ) -> None:
     folder = saved(tmp_path)
     with subprocess.Popen(
@@ -131,36 +175,51 @@ def test_dev_works_without_pages_and_names_the_extra_of_those_that_are_wanted(
             assert process.stdout is not None
             told = dict(process.stdout.readline().split(maxsplit=1) for _ in range(4))
             assert told["persistence"].startswith("sqlite:///")
-            assert told["dashboard"] == said
+            advice = f"not installed: {command(installed, 'dashboard')}"
+            assert re.fullmatch("none\n" if options else f"{advice}\n", told["dashboard"])
             process.send_signal(signal.SIGINT)
             assert process.wait(60) == 0
         finally:
             process.kill()
 
 
-def test_every_extra_is_in_the_table_of_the_readme() -> None:
-    text = README.read_text(encoding="utf-8")
-    (table,) = re.findall(r"\| extra \|.*\n\| --- .*\n((?:\|.*\n)+)", text)
-    told = [name for row in table.splitlines() for name in re.findall("`(.+?)`", row.split("|")[1])]
-    assert sorted(told) == sorted(extras())
+def test_table_of_extras_is_complete() -> None:
+    text = INSTALLING.read_text(encoding="utf-8")
+    table = text.partition("* - Extra\n")[2]
+    assert sorted(re.findall(r"^   \* - ``(\w+)``$", table, re.MULTILINE)) == sorted(extras())
 
 
-def test_extra_that_is_named_anywhere_exists() -> None:
-    """In hints of errors, on pages, in what one extra brings along."""
+def test_each_mentioned_extra_exists() -> None:
+    """Extras are mentioned in error messages, on pages and in other extras."""
     root = workers.REPOSITORY
     places = [root / "setup.cfg", README, *root.glob("doc/source/**/*.rst")]
     named = {
         (name, path.name)
         for path in [*places, *root.glob("wbengine/**/*.py")]
-        for names in re.findall(r"(?:wbengine|install \W?\.)\[([a-z,]+)\]", path.read_text("utf-8"))
+        for names in re.findall(
+            r"(?:wbengine\[|install \W?\.\[|\bextra `{1,2})([a-z,]+)", path.read_text("utf-8")
+        )
         for name in names.split(",")
     }
     assert len(named) > 20
     assert {(name, path) for name, path in named if name not in extras()} == set()
 
 
+def test_pages_install_only_from_checkout() -> None:
+    """The package is not published on an index."""
+    root = workers.REPOSITORY
+    pages = [README, *root.glob("doc/source/**/*.rst")]
+    commands = [
+        command
+        for page in pages
+        for command in re.findall(r"pip install .*", page.read_text("utf-8"))
+    ]
+    assert len(commands) > 2
+    assert [each for each in commands if not re.match(r"pip install \W?\.", each)] == []
+
+
 def extras() -> set[str]:
-    """Of the package."""
+    """Return the names of the package's extras."""
     told = configparser.ConfigParser()
     told.read(workers.REPOSITORY / "setup.cfg", encoding="utf-8")
     return set(told["options.extras_require"])

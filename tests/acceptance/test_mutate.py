@@ -1,14 +1,17 @@
-"""Planting defects in a small package, whose tests find those of one function."""
+"""`tools/mutate` on a small package with one tested function."""
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.support import tools
+from tests.support import tools, workers
+from tools.benching import rst
+from tools.mutating import table
 
 SHOP = '''\
 """A shop."""
@@ -39,10 +42,26 @@ def test_paid():
 """
 
 
+PAGE = """\
+Before.
+
+.. begin figures: mutants
+
+.. end figures: mutants
+
+After.
+"""
+
+
+def page_of(tree: Path) -> Path:
+    return tree / "doc" / "source" / "explanation" / "how_it_is_tested.rst"
+
+
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     tree = tmp_path / "tree"
-    (tree / "doc" / "source").mkdir(parents=True)
+    (tree / "doc" / "source" / "explanation").mkdir(parents=True)
+    page_of(tree).write_text(PAGE)
     (tree / "shop.py").write_text(SHOP)
     (tree / "test_shop.py").write_text(TESTS)
     return tree
@@ -57,7 +76,7 @@ def mutate(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
 def test_tested_defects_are_killed_and_others_survive(tree: Path) -> None:
     words = ("shop.py", "--tests", "test_shop.py", "--tree", str(tree), "--sample", "9", "--record")
     ended = mutate(*words)
-    # A comparison, a number and a sum: what is for readers and type checkers is left alone.
+    # The mutants change a comparison, a number and a sum, but no docstring or annotation.
     assert "3 defects in 3 places" in ended.stdout
     assert ended.stdout.count("by test_shop.py::test_paid") == 2
     assert "survived  shop.py:13 ReplaceBinaryOperator_Add_Sub" in ended.stdout
@@ -65,23 +84,34 @@ def test_tested_defects_are_killed_and_others_survive(tree: Path) -> None:
     assert ended.stdout.endswith("shop.py: 2 killed, 0 timed out, 1 survived of 3: 67% (seed 1)\n")
     assert (tree / "shop.py").read_text() == SHOP
 
-    page = tree / "doc" / "source" / "mutation.rst"
-    told = "\nWhat survived\n-------------\n\n- Nothing tests the sum.\n"
-    page.write_text(page.read_text() + told)
+    page = page_of(tree)
     mutate(*words, "--sample", "1", "--seed", "2")
     text = page.read_text()
-    assert text.count("* - shop.py") == 2  # one for each seed
-    assert text.endswith("%\n" + told)
+    assert text.count("\nshop.py  ") == 2  # one row for each seed
+    assert text.startswith("Before.\n") and text.endswith("\nAfter.\n")
 
     page.write_text(re.sub(r"\d{4}-\d\d-\d\d", "2020-01-01", text))
     mutate(*words, "--sample", "1", "--seed", "2")
     text = page.read_text()
-    assert text.count("2020-01-01") == 1  # the row of the other seed
-    assert text.count("* - shop.py") == 2
+    assert text.count("2020-01-01") == 1  # the row of the other seed is unchanged
+    assert text.count("\nshop.py  ") == 2
+
+
+def test_row_of_same_part_and_seed_is_replaced_on_page(tmp_path: Path) -> None:
+    text = page_of(workers.REPOSITORY).read_text(encoding="utf-8")
+    before = table.read(rst.places(text)[table.PLACE])
+    assert before == sorted(before, key=lambda row: row.part)
+    page = tmp_path / "page.rst"
+    page.write_text(text, encoding="utf-8")
+    new = dataclasses.replace(before[0], date="2031-01-01", killed=0, survived=before[0].mutants)
+    table.record(page, new)
+    written = page.read_text(encoding="utf-8")
+    assert table.read(rst.places(written)[table.PLACE]) == [new, *before[1:]]
+    assert written.partition(".. begin figures")[0] == text.partition(".. begin figures")[0]
 
 
 @pytest.mark.slow
-def test_tests_that_fail_without_a_defect_are_told(tree: Path) -> None:
+def test_failing_tests_without_defect_are_reported(tree: Path) -> None:
     (tree / "test_shop.py").write_text(TESTS.replace("(-1", "(-1, 5"))
     ended = mutate("shop.py", "--tests", "test_shop.py", "--tree", str(tree), code=1)
     assert "the tests fail without a defect" in ended.stderr
@@ -90,9 +120,9 @@ def test_tests_that_fail_without_a_defect_are_told(tree: Path) -> None:
 
 @pytest.mark.parametrize(
     ("words", "problem"),
-    [(["sheduler"], "'sheduler' is no file, and no room"), (["shop.py"], "files need --tests")],
+    [(["sheduler"], "'sheduler' must be a file or one of"), (["shop.py"], "files require --tests")],
 )
-def test_wrong_usage_is_one_line(tree: Path, words: list[str], problem: str) -> None:
+def test_wrong_usage_is_reported_in_one_line(tree: Path, words: list[str], problem: str) -> None:
     ended = mutate(*words, "--tree", str(tree), code=2)
     assert ended.stdout == ""
     assert problem in ended.stderr

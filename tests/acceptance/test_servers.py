@@ -1,4 +1,4 @@
-"""The servers that the tests run on: they come when asked for, and go whatever happens."""
+"""Servers that the tests start."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ STARTER = """
 import os, sys
 from tests.support import servers
 with servers.keeping(sys.argv[1]) as server:
-    print(server.told["port"], flush=True)
+    print(server.details["port"], flush=True)
     if sys.argv[2] == "leave":
         os.execv(sys.executable, [sys.executable, "-c", ""])
     sys.stdin.read()
 """
 
-#: A run of tests in two processes, the first of which has ended when the second one comes.
+#: Program with two processes that use a server; the first one ends before the second one starts.
 RUN = """
 import subprocess, sys
 ask = "import pathlib, sys; from tests.support import servers;" \\
-    " print(servers.shared('redis', pathlib.Path(sys.argv[1])).told['port'])"
+    " print(servers.shared('redis', pathlib.Path(sys.argv[1])).details['port'])"
 for _ in range(2):
     subprocess.run([sys.executable, "-c", ask, sys.argv[1]], check=True)
 print(flush=True)
@@ -44,7 +44,7 @@ sys.stdin.read()
 
 
 def _living(folder: Path) -> list[int]:
-    """The processes that have to do with a folder: also Erlang's, which only have it as home."""
+    """Return the processes that use a folder, including Erlang's, which have it as their home."""
     found = []
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
@@ -58,7 +58,7 @@ def _living(folder: Path) -> list[int]:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Where also others get to: root's servers run as somebody else."""
+    """Return a folder that other users can read: root starts servers as another user."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as path:
         os.chmod(path, 0o755)
         yield Path(path)
@@ -73,8 +73,8 @@ def folder() -> Iterator[Path]:
         pytest.param("rabbitmq", "kill", marks=pytest.mark.slow),
     ],
 )
-def test_a_server_goes_with_who_started_it(kind: str, how: str, folder: Path) -> None:
-    """However that ends; nor does it stay when its keeper is killed."""
+def test_server_stops_with_process_that_started_it(kind: str, how: str, folder: Path) -> None:
+    """The server also stops if its keeper process is killed."""
     if _servers.find(kind) is None:
         servers.skip_or_fail(_servers.reason([kind]))
     process = subprocess.Popen(
@@ -96,13 +96,13 @@ def test_a_server_goes_with_who_started_it(kind: str, how: str, folder: Path) ->
         until(lambda: not _living(folder))
         if how == "kill the keeper":
             assert process.stdin is not None
-            process.stdin.close()  # nobody else can remove the folder
+            process.stdin.close()  # only the starter can remove the folder
         else:
             until(lambda: not list(folder.iterdir()))
 
 
-def test_a_server_is_shared_by_the_processes_of_a_run(folder: Path, tmp_path: Path) -> None:
-    """It goes with the process that began the run."""
+def test_server_is_shared_by_processes_of_a_run(folder: Path, tmp_path: Path) -> None:
+    """The server stops with the process that started the run."""
     if _servers.find("redis") is None:
         servers.skip_or_fail(_servers.reason(["redis"]))
     with subprocess.Popen(
@@ -120,8 +120,8 @@ def test_a_server_is_shared_by_the_processes_of_a_run(folder: Path, tmp_path: Pa
     until(lambda: not _living(folder) and not list(folder.iterdir()))
 
 
-def test_redis_keeps_what_it_was_told(redis_server: Redis, redis_url: Place) -> None:
-    """Over kill -9, and without an answer while it is stopped."""
+def test_redis_keeps_data_after_kill(redis_server: Redis, redis_url: Place) -> None:
+    """The data survive kill -9, and a stopped server does not answer."""
     number = redis_url.rpartition("/")[2]
     with redis_server.client(number) as client:
         client.set("left", 1)
@@ -142,7 +142,9 @@ def test_redis_keeps_what_it_was_told(redis_server: Redis, redis_url: Place) -> 
         assert other.left() == []
 
 
-def test_rabbitmq_has_a_vhost_for_each(rabbitmq_server: Rabbitmq, rabbitmq_url: Place) -> None:
+def test_rabbitmq_has_separate_vhost_for_each_place(
+    rabbitmq_server: Rabbitmq, rabbitmq_url: Place
+) -> None:
     with kombu.Connection(rabbitmq_url) as connection:
         queue = kombu.Queue("letters", kombu.Exchange("post"), channel=connection.channel())
         queue.declare()
@@ -161,15 +163,15 @@ def _keepers(parent: int) -> list[int]:
     return [int(child) for child in children]
 
 
-def test_what_is_missing_is_skipped_but_not_where_it_counts(
+def test_missing_server_skips_tests_locally_and_fails_them_in_ci(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The text says what to do."""
+    """The message contains the fix."""
     monkeypatch.setattr(_servers, "find", lambda kind: None)
     outcomes: list[Any] = [("", pytest.skip.Exception), ("true", pytest.fail.Exception)]
     for ci, outcome in outcomes:
         monkeypatch.setenv("CI", ci)
-        with contextlib.closing(servers.Lazy()) as lazy, pytest.raises(outcome) as caught:
+        with contextlib.closing(servers.Databases()) as lazy, pytest.raises(outcome) as caught:
             lazy["mysql"]
         assert "MariaDB not found" in str(caught.value)
         assert "apt-get install" in str(caught.value)

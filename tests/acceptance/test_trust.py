@@ -1,4 +1,4 @@
-"""The page of what one trusts: of each party it says what is shown, by a test that exists."""
+"""The pages on security and guarantees name a test for each statement, and these tests exist."""
 
 from __future__ import annotations
 
@@ -9,36 +9,48 @@ import pytest
 
 from tests.support.workers import REPOSITORY
 
-PAGE = REPOSITORY / "doc" / "source" / "user" / "trust.rst"
-TEXT = PAGE.read_text(encoding="utf-8")
-NAMED = sorted(set(re.findall(r"``(tests/[\w/]+\.py::\w+)``", TEXT)))
+FOLDER = REPOSITORY / "doc" / "source" / "explanation"
+PAGES = {name: FOLDER / name for name in ("security.rst", "delivery_guarantees.rst")}
+TEXTS = {name: page.read_text(encoding="utf-8") for name, page in PAGES.items()}
+NAMED = {
+    name: sorted(set(re.findall(r"``(tests/[\w/]+\.py::\w+)``", text)))
+    for name, text in TEXTS.items()
+}
 
 
-def rows(title: str) -> list[tuple[str, list[str]]]:
-    """The party, and the tests that are named, of each row of the table below a title."""
-    _, _, rest = TEXT.partition(f"\n{title}\n")
+def rows(page: str, title: str) -> list[tuple[str, list[str]]]:
+    """Return the first cell and the named tests of each row of the table below a title."""
+    _, _, rest = TEXTS[page].partition(f"\n{title}\n")
     table = re.split(r"\n\n(?=\S)", rest.partition(".. list-table::")[2])[0]
-    found = [(row.split("\n")[0], row) for row in table.split("\n   * - ")[2:]]
-    return [(name, re.findall(r"``(tests/[^`]+)``", row)) for name, row in found]
+    cells = [(row.split("\n     - ")[0], row) for row in table.split("\n   * - ")[2:]]
+    return [(first, re.findall(r"``(tests/[^`]+)``", row)) for first, row in cells]
 
 
-@pytest.mark.parametrize("name", NAMED)
-def test_a_test_that_is_named_exists(name: str) -> None:
+@pytest.mark.parametrize(
+    ("page", "name"), [(page, name) for page, names in NAMED.items() for name in names]
+)
+def test_named_test_exists(page: str, name: str) -> None:
     path, _, function = name.partition("::")
     module = ast.parse((REPOSITORY / path).read_text(encoding="utf-8"))
     defined = [node.name for node in module.body if isinstance(node, ast.FunctionDef)]
-    assert function in defined, f"{name}: renamed or gone; is what {PAGE.name} says still true?"
+    assert function in defined, f"{name}: renamed or deleted; is the statement in {page} true?"
 
 
-def test_of_each_party_it_is_said_what_is_shown() -> None:
-    parties = [party for party, _ in rows("Parties")]
-    shown = rows("Which test shows it")
+def test_each_party_has_a_row_in_the_table_of_tests() -> None:
+    parties = [party for party, _ in rows("security.rst", "Parties")]
+    shown = rows("security.rst", "Tests")
     assert len(parties) == len(set(parties)) > 10
-    assert list(dict.fromkeys(party for party, _ in shown)) == parties
-    assert sum(len(tests) for _, tests in shown) >= len(NAMED) > 30
+    assert [party for party, _ in shown] == parties
+    assert sum(len(tests) for _, tests in shown) >= len(NAMED["security.rst"]) > 30
 
 
-def test_only_what_cannot_be_shown_names_no_test() -> None:
-    silent = [party for party, tests in rows("Which test shows it") if not tests]
-    assert silent == ["who may read the store", "the author of a module of tasks or flows"]
-    assert TEXT.count("     - not shown: ") == len(silent)
+def test_only_statements_that_cannot_be_tested_name_no_test() -> None:
+    silent = [party for party, tests in rows("security.rst", "Tests") if not tests]
+    assert silent == ["reader of the store", "author of tasks or flows"]
+    assert TEXTS["security.rst"].count("     - not tested: ") == len(silent)
+
+
+def test_each_guarantee_names_a_test() -> None:
+    guarantees = rows("delivery_guarantees.rst", "Guarantees")
+    assert len(guarantees) > 15
+    assert [guarantee for guarantee, tests in guarantees if not tests] == []

@@ -1,4 +1,4 @@
-"""A module imports from its floor or a lower one; the wings of floor 4 do not know each other."""
+"""Modules import only from the same or a lower floor; core and wire do not import each other."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from . import imports
 
 CORE, WIRE = "core", "wire"
 
-#: Floor (and wing) of a module, by the longest prefix of its name ("wbengine" itself is none).
+#: Module prefix -> floor and wing; the longest prefix applies ("wbengine" itself has no entry).
 FLOORS: dict[str, tuple[int, str]] = {
     # words
     "wbengine.exceptions": (0, ""),
@@ -22,6 +22,7 @@ FLOORS: dict[str, tuple[int, str]] = {
     "wbengine._sql": (1, ""),
     "wbengine._import_path": (0, ""),
     "wbengine._sqlite_files": (0, ""),
+    "wbengine._installing": (0, ""),
     "wbengine._lazily": (0, ""),
     "wbengine._log_lines": (0, ""),
     "wbengine._log_rate": (0, ""),
@@ -30,6 +31,7 @@ FLOORS: dict[str, tuple[int, str]] = {
     "wbengine._plugins": (0, ""),
     "wbengine._streams": (0, ""),
     "wbengine._terminal": (0, ""),
+    "wbengine._user_frames": (0, ""),
     "wbengine.logging": (0, ""),
     "wbengine.version": (0, ""),
     # values
@@ -62,7 +64,7 @@ FLOORS: dict[str, tuple[int, str]] = {
     "wbengine.arguments": (3, ""),
     "wbengine.storage": (3, ""),
     "wbengine.permits": (3, ""),
-    "wbengine.permits.limits": (1, ""),
+    "wbengine.permits.limit_attributes": (1, ""),
     "wbengine.permits.tasks": (4, CORE),
     # core and wire
     "wbengine.runtime": (4, CORE),
@@ -98,7 +100,7 @@ FLOORS: dict[str, tuple[int, str]] = {
 
 
 def floor(module: str) -> tuple[int, str] | None:
-    """Where a module lives, None if nobody said."""
+    """Return the floor and wing of a module, or None if it has none."""
     if module == "wbengine":
         return 0, ""
     name = module
@@ -110,7 +112,7 @@ def floor(module: str) -> tuple[int, str] | None:
 
 
 def problems(found: Mapping[str, pathlib.Path]) -> list[str]:
-    """One line for each module without a floor, each import that climbs, and each cycle."""
+    """Return a line for each module without a floor, each forbidden import and each cycle."""
     lines = [
         f"{path}: {module} has no floor; add it to FLOORS in tests/architecture/test_floors.py"
         for module, path in found.items()
@@ -132,22 +134,23 @@ def problems(found: Mapping[str, pathlib.Path]) -> list[str]:
     return lines
 
 
-def test_the_package_keeps_its_floors() -> None:
+def test_package_imports_only_from_same_or_lower_floors() -> None:
     found = imports.modules(imports.ROOT / "wbengine")
     assert len(found) > 10
     lines = problems(found)
     assert not lines, "\n" + "\n".join(lines)
 
 
-def test_every_name_with_a_floor_is_there() -> None:
+def test_each_module_with_a_floor_exists() -> None:
     assert not FLOORS.keys() - imports.modules(imports.ROOT / "wbengine").keys()
 
 
-# The checker itself: each rule must be seen to fail. ---------------------------------------------
+# Tests of the checker itself: each rule must fail once.
+# --------------------------------------------
 
 
 def check(folder: pathlib.Path, files: Mapping[str, str]) -> list[str]:
-    """The problems of a made-up package."""
+    """Write a package from `files` and return its problems."""
     package = folder / "wbengine"
     for name, text in {"__init__.py": "", **files}.items():
         path = package / name
@@ -163,7 +166,7 @@ CLEAN = {
 }
 
 
-def test_accepts_lower_floors_and_type_checking(tmp_path: pathlib.Path) -> None:
+def test_import_of_lower_floor_or_for_type_checking_is_accepted(tmp_path: pathlib.Path) -> None:
     files = {
         **CLEAN,
         "exceptions.py": """
@@ -242,7 +245,9 @@ def test_accepts_lower_floors_and_type_checking(tmp_path: pathlib.Path) -> None:
         ),
     ],
 )
-def test_refuses(tmp_path: pathlib.Path, files: dict[str, str], words: list[str]) -> None:
+def test_import_of_higher_floor_or_cycle_is_found(
+    tmp_path: pathlib.Path, files: dict[str, str], words: list[str]
+) -> None:
     lines = check(tmp_path, {**CLEAN, **files})
     assert len(lines) == 1, lines
     for word in words:

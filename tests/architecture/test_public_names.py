@@ -1,4 +1,4 @@
-"""Names that users of TaskFlow know are where they know them, and take the arguments they know."""
+"""Public names, signatures and members that users of TaskFlow rely on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from . import imports
 
-#: Module -> names that must be in it.
+#: Module -> names that it must contain.
 PUBLIC: dict[str, tuple[str, ...]] = {
     "wbengine.exceptions": (
         "TaskFlowException",
@@ -159,14 +159,14 @@ PUBLIC: dict[str, tuple[str, ...]] = {
 }
 
 REQUIRED = inspect.Parameter.empty
-#: Any default will do.
+#: Placeholder for any default value.
 SOME: Any = object()
 BASE = "wbengine.engines.worker_based."
 TRANSPORT = {"url": None, "transport": None, "transport_options": None, "retry_options": None}
 
 LISTEN_FOR = dict.fromkeys(("task_listen_for", "flow_listen_for", "retry_listen_for"), ("*",))
 
-#: "module:callable" -> its parameters in order, with their defaults.
+#: "module:callable" -> its parameters in order with their defaults.
 SIGNATURES: dict[str, dict[str, Any]] = {
     "wbengine.listeners.base:Listener": {"engine": REQUIRED, **LISTEN_FOR},
     "wbengine.listeners.printing:PrintingListener": {
@@ -329,7 +329,7 @@ SIGNATURES: dict[str, dict[str, Any]] = {
     "types:ProxyWorkerFinder.get_worker_for_task": {"self": REQUIRED, "task": REQUIRED},
 }
 
-#: "module:Class" -> what it has besides.
+#: "module:Class" -> its other members.
 MEMBERS: dict[str, tuple[str, ...]] = {
     "protocol:Message": ("to_dict",),
     "protocol:Notify": ("TYPE", "RESPONSE_SCHEMA", "SENDER_SCHEMA", "to_dict"),
@@ -349,7 +349,7 @@ MEMBERS: dict[str, tuple[str, ...]] = {
         "stop",
         "send",
         "flush",
-        "take_from",
+        "consume_shared",
     ),
     "worker:Worker": ("banner", "wait", "stop"),
     "types:ProxyWorkerFinder": (
@@ -372,9 +372,9 @@ def find(name: str) -> Any:
 
 
 def mismatch(function: Any, expected: dict[str, Any]) -> str | None:
-    """Why `function` cannot be called as somebody who knows `expected` calls it.
+    """Return why calls with the parameters `expected` fail, or None.
 
-    More parameters and more defaults are fine as long as nobody has to give anything new.
+    More parameters are allowed if they have defaults.
     """
     parameters = inspect.signature(function).parameters
     positional = [
@@ -398,23 +398,23 @@ def mismatch(function: Any, expected: dict[str, Any]) -> str | None:
 
 
 @pytest.mark.parametrize("module", PUBLIC)
-def test_public_names_are_there(module: str) -> None:
+def test_public_names_exist(module: str) -> None:
     found = importlib.import_module(module)
     assert [name for name in PUBLIC[module] if not hasattr(found, name)] == []
 
 
 @pytest.mark.parametrize("name", SIGNATURES)
-def test_signatures(name: str) -> None:
+def test_signature_accepts_documented_arguments(name: str) -> None:
     assert mismatch(find(name), SIGNATURES[name]) is None
 
 
 @pytest.mark.parametrize("name", MEMBERS)
-def test_members(name: str) -> None:
+def test_class_has_documented_members(name: str) -> None:
     cls = find(name)
     assert [member for member in MEMBERS[name] if not hasattr(cls, member)] == []
 
 
-def test_messages_are_told_apart_as_ever() -> None:
+def test_message_types_equal_those_of_taskflow() -> None:
     types = [find(f"protocol:{name}").TYPE for name in ("Notify", "Request", "Response")]
     assert types == ["NOTIFY", "REQUEST", "RESPONSE"]
     assert find("protocol:Notify")(topic="t", tasks=["a"]).to_dict() == {
@@ -427,7 +427,7 @@ def test_messages_are_told_apart_as_ever() -> None:
     }
 
 
-def test_retry_options_are_those_of_taskflow() -> None:
+def test_retry_options_equal_those_of_taskflow() -> None:
     assert find("proxy:Proxy").DEFAULT_RETRY_OPTIONS == {
         "interval_max": 1,
         "interval_start": 0.1,
@@ -449,6 +449,22 @@ def test_every_module_can_be_imported() -> None:
 
 
 @pytest.mark.parametrize(
+    "package",
+    [
+        "wbengine.dashboard",
+        "wbengine.engines",
+        "wbengine.interop.celery",
+        "wbengine.schedules",
+        "wbengine.testing",
+    ],
+)
+def test_lazy_names_can_be_imported(package: str) -> None:
+    imported = importlib.import_module(package)
+    for name in imported.__all__:
+        assert getattr(imported, name) is not None, name
+
+
+@pytest.mark.parametrize(
     ("function", "reason"),
     [
         (lambda a, b=1: None, None),
@@ -461,6 +477,6 @@ def test_every_module_can_be_imported() -> None:
         (lambda a, b=1, *, c: None, "c must be given"),
     ],
 )
-def test_the_check_sees_what_it_should(function: Any, reason: str | None) -> None:
+def test_signature_mismatch_is_found(function: Any, reason: str | None) -> None:
     found = mismatch(function, {"a": REQUIRED, "b": 1})
     assert found is None if reason is None else reason in str(found)

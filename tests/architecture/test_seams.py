@@ -1,4 +1,4 @@
-"""Black-box suites reach into the package through one adapter for each part of it."""
+"""Black-box suites import each part of the package only through its adapter."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from . import imports
 TESTS = imports.ROOT / "tests"
 SUITES = ("simulation", "property", "contract", "crashing", "chaos", "fleet", "hostile")
 
-#: Adapter in `tests/seams` -> the modules of the package, with all inside them, that only it may
-#: import among these suites.
+#: Adapter in `tests/seams` -> modules, with their submodules, that only this adapter may import
+#: among these suites.
 SEAMS: dict[str, tuple[str, ...]] = {
     "scheduling": (
         "wbengine.runtime.compiler",
@@ -50,8 +50,8 @@ SEAMS: dict[str, tuple[str, ...]] = {
         for name in (
             "_amqp_socket",
             "_amqp_frames",
-            "_bells",
-            "_envelope",
+            "_fifos",
+            "_encoding",
             "_files",
             "_folder",
             "_nudge",
@@ -69,7 +69,7 @@ SEAMS: dict[str, tuple[str, ...]] = {
 
 
 def reaching(modules: tuple[str, ...], tests: pathlib.Path = TESTS) -> list[str]:
-    """The imports of these modules by the suites, except by type checkers only."""
+    """Return the imports of these modules by the suites, without imports for type checking."""
     found = imports.modules(imports.ROOT / "wbengine")
     missing = [module for module in modules if module not in found]
     assert not missing, f"{missing} are gone: correct SEAMS in tests/architecture/test_seams.py"
@@ -86,7 +86,7 @@ def reaching(modules: tuple[str, ...], tests: pathlib.Path = TESTS) -> list[str]
 
 
 @pytest.mark.parametrize("seam", SEAMS)
-def test_suites_reach_a_part_through_its_adapter(seam: str) -> None:
+def test_suites_import_a_part_only_through_its_adapter(seam: str) -> None:
     assert (TESTS / "seams" / f"{seam}.py").is_file()
     assert not reaching(SEAMS[seam]), f"use tests/seams/{seam}.py in place of these"
 

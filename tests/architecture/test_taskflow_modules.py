@@ -1,4 +1,4 @@
-"""Which modules and names of TaskFlow have a twin, and that the guide tells which have none."""
+"""Counterparts of TaskFlow's modules and names, and the guide's list of missing ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from . import imports
 
-#: Every public module of TaskFlow 6.5, without examples and schema migrations.
+#: All public modules of TaskFlow 6.5, without examples and schema migrations.
 _MODULES = """
 atom contrib deciders exceptions flow formatters logging retry states storage task test version
 conductors conductors.base conductors.backends conductors.backends.impl_blocking
@@ -47,22 +47,24 @@ utils.misc utils.persistence_utils utils.redis_utils utils.schema_utils utils.th
 """
 MODULES = _MODULES.split()
 
-#: Those (with all below them) that have no twin.
+#: Modules, with their submodules, that have no counterpart.
 _MISSING = """
-persistence.path_based
-contrib engines.action_engine persistence.backends.impl_zookeeper
-persistence.backends.sqlalchemy test utils.banner utils.eventlet_utils utils.iter_utils
-utils.kazoo_utils utils.kombu_utils utils.redis_utils utils.schema_utils
+contrib engines.action_engine.actions engines.action_engine.builder
+engines.action_engine.compiler engines.action_engine.completer engines.action_engine.deciders
+engines.action_engine.executor engines.action_engine.runtime engines.action_engine.scheduler
+engines.action_engine.scopes engines.action_engine.selector engines.action_engine.traversal
+persistence.backends.impl_zookeeper persistence.backends.sqlalchemy
+test utils.banner utils.eventlet_utils utils.iter_utils utils.kombu_utils utils.schema_utils
 """
 MISSING = _MISSING.split()
 
-GUIDE = imports.ROOT / "doc" / "source" / "migrating_from_taskflow.rst"
+GUIDE = imports.ROOT / "doc" / "source" / "explanation" / "differences_from_taskflow.rst"
 
 
 def has_twin(module: str) -> bool:
     try:
         return importlib.util.find_spec(f"wbengine.{module}") is not None
-    except ModuleNotFoundError:  # not even what is around it is there
+    except ModuleNotFoundError:  # the surrounding package does not exist
         return False
 
 
@@ -71,18 +73,18 @@ def is_missing(module: str) -> bool:
 
 
 @pytest.mark.parametrize("module", [module for module in MODULES if not is_missing(module)])
-def test_a_module_of_taskflow_has_a_twin(module: str) -> None:
+def test_module_of_taskflow_has_counterpart(module: str) -> None:
     assert has_twin(module)
     importlib.import_module(f"wbengine.{module}")
 
 
-def test_what_is_missing_is_missing() -> None:
+def test_modules_listed_as_missing_do_not_exist() -> None:
     assert [module for module in MODULES if is_missing(module) and has_twin(module)] == []
     assert [module for module in MISSING if module not in MODULES] == []
 
 
 def names_of(module: types.ModuleType) -> Iterator[tuple[str, ...]]:
-    """The public names of a module of TaskFlow, and those of its classes."""
+    """Yield the public names of a TaskFlow module and of its classes."""
     for name, value in vars(module).items():
         home = getattr(value, "__module__", None) or module.__name__
         if name.startswith("_") or name == "LOG" or inspect.ismodule(value):
@@ -90,22 +92,22 @@ def names_of(module: types.ModuleType) -> Iterator[tuple[str, ...]]:
         if home.startswith("taskflow"):
             yield (name,)
             for inner in vars(value) if inspect.isclass(value) else ():
-                # Atoms have their names themselves.
+                # Atoms set `name` per instance.
                 if not inner.startswith("_") and inner != "name":
                     yield name, inner
 
 
 def lacks(module: object, name: tuple[str, ...]) -> bool:
-    """Is it the last part of a name that is not there?"""
+    """Return True if only the last part of the name is missing."""
     for part in name[:-1]:
         module = getattr(module, part, None)
     return module is not None and not hasattr(module, name[-1])
 
 
 @pytest.mark.parametrize("module", [module for module in MODULES if not is_missing(module)])
-def test_name_of_taskflow_is_there_or_told(module: str) -> None:
+def test_name_of_taskflow_exists_or_is_in_guide(module: str) -> None:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of what TaskFlow imports, much is deprecated
+        warnings.simplefilter("ignore")  # TaskFlow imports deprecated modules
         theirs = importlib.import_module(f"taskflow.{module}")
     ours = importlib.import_module(f"wbengine.{module}")
     told = set(re.findall(r"\w+", GUIDE.read_text(encoding="utf-8")))
@@ -118,11 +120,11 @@ def untold(guide: pathlib.Path) -> list[str]:
     return [module for module in MISSING if module not in told]
 
 
-def test_the_guide_tells_what_is_missing() -> None:
+def test_guide_names_missing_modules() -> None:
     assert untold(GUIDE) == []
 
 
-def test_the_check_sees_what_it_should(tmp_path: pathlib.Path) -> None:
+def test_missing_module_or_name_is_found(tmp_path: pathlib.Path) -> None:
     page = tmp_path / "page.rst"
     page.write_text(
         "".join(f"``taskflow.{module}``\n" for module in MISSING if module != "contrib")

@@ -1,4 +1,4 @@
-"""Count calls of the package's own functions, in all threads."""
+"""Count calls of the package's functions in all threads."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 import threading
 import weakref
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Final
@@ -16,8 +17,10 @@ import wbengine
 
 ROOT: Final = f"{Path(wbengine.__file__).parent}/"
 
-#: Parts of the package by the beginnings of their paths; the first that fits.
-STAGES: Final = {
+#: Path prefix -> part of the package; the first match applies.
+STAGES: Final[Mapping[str, str | None]] = {
+    # Replacements of `threading` classes, whose calls are not counted either.
+    "concurrency/conditions.py": None,
     "runtime/": "core",
     "_tasks/": "tasks",
     "persistence/": "records",
@@ -28,21 +31,21 @@ STAGES: Final = {
     "transports/": "transports",
 }
 
-#: Functions in one version of Python, and in another none: they are part of what they stand in.
+#: Functions that some versions of Python inline: they belong to the enclosing function.
 _INLINED: Final = ("<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>")
 
-#: Methods of sockets, and what they are counted as.
+#: Methods of sockets that are counted as writes.
 _WRITES: Final = ("send", "sendall")
 WRITES: Final = "writes to sockets"
-#: Of those, to a socket of this process: what wakes up a thread that waits for a connection.
+#: Writes to sockets of this process, which wake a thread.
 WAKES: Final = "threads woken by sockets"
 
-#: Of Linux's `struct tcp_info`: bytes that the other side has got, and bytes from there.
+#: Fields of Linux's `struct tcp_info`: acknowledged and received bytes.
 _BYTES: Final = struct.Struct("=120xQQ")
 
 
 def stage_of(path: str) -> str | None:
-    """The part of the package that a file belongs to; None: it is none of ours."""
+    """Return the part of the package that contains a file, or None if it is outside."""
     if not path.startswith(ROOT):
         return None
     name = path.removeprefix(ROOT)
@@ -50,13 +53,13 @@ def stage_of(path: str) -> str | None:
 
 
 class Calls:
-    """While it is entered, calls are counted by stage, and how often sockets are written to."""
+    """Context that counts calls by stage, and writes to sockets."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
         self._known: dict[CodeType, str | None] = {}
         self._before: Any = None
-        # Connections, and what they can be asked by when whoever has them has closed them.
+        # Connections, and duplicates that can be queried after a connection was closed.
         self._seen: weakref.WeakSet[socket.socket] = weakref.WeakSet()
         self._kept: list[socket.socket] = []
 
@@ -73,12 +76,13 @@ class Calls:
             self._kept.pop().close()
 
     def traffic(self) -> dict[str, int]:
-        """Bytes that all connections have carried so far, as the system counts them."""
+        """Return the bytes of all connections so far, as counted by the system."""
         sent = received = 0
         for one in [*self._kept]:
             told = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BYTES.size)
             acked, got = _BYTES.unpack(told)
-            sent, received = sent + acked - 1, received + got  # that a connection is made is one
+            # establishing a connection counts as one byte
+            sent, received = sent + acked - 1, received + got
         return {"bytes to the broker": sent, "bytes from the broker": received}
 
     def _keep(self, connection: socket.socket) -> None:

@@ -1,4 +1,4 @@
-"""What holds for all that is counted."""
+"""Fixtures of all counts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wbengine.runtime import saving
 
 @pytest.fixture(autouse=True)
 def _unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No turn is saved before its end for the time that it takes: that is the host's."""
-    monkeypatch.setattr(saving, "FLUSH_INTERVAL", math.inf)
+    """Save batches only at their ends, so that counts do not depend on the speed of the host."""
+    monkeypatch.setattr(saving, "FLUSH_SECONDS", math.inf)
     for level in saving.LEVELS:
-        monkeypatch.setitem(saving._FLUSH_INTERVALS, level, math.inf)  # type: ignore[arg-type]
+        monkeypatch.setitem(saving._FLUSH_SECONDS, level, math.inf)  # type: ignore[arg-type]

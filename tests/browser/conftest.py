@@ -1,4 +1,4 @@
-"""A real browser, which tells of everything that a page should not do."""
+"""A real browser that records errors of pages."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[stages.Stage]:
 
 @pytest.fixture(scope="module")
 def site(stage: stages.Stage) -> Iterator[Site]:
-    """A dashboard to look at."""
+    """A read-only dashboard."""
     with stage.site() as found:
         yield found
 
 
 @pytest.fixture(scope="module")
 def acting(stage: stages.Stage) -> Iterator[Site]:
-    """One on which things can be done; no command is expected to fail at once."""
+    """A dashboard that allows actions; started commands are assumed not to fail at once."""
     with pytest.MonkeyPatch.context() as patch, stage.site(allow_actions=True) as found:
-        patch.setattr(runner, "PATIENCE", 0.0)
+        patch.setattr(runner, "FAILURE_SECONDS", 0.0)
         yield found
 
 
 class Window:
-    """Pages of one user, and what went wrong in them."""
+    """Pages of one user, and the errors in them."""
 
     def __init__(self, context: BrowserContext) -> None:
         self._context = context
@@ -61,7 +61,7 @@ class Window:
             self.wrong.append(f"{message.type}: {message.text}")
 
     def _failed(self, request: Any) -> None:
-        # A page that is left takes its streams with it, and what it was about to read.
+        # Leaving a page aborts its streams and requests.
         if "ERR_ABORTED" not in str(request.failure):
             self.wrong.append(f"failed: {request.url} {request.failure}")
 
@@ -71,8 +71,10 @@ Opener = Callable[..., Page]
 
 @pytest.fixture
 def opened(browser: Browser) -> Iterator[Opener]:
-    """Opens pages of a dashboard, for who has its token (None: an empty page); nothing went wrong
-    in them afterwards, nor was forbidden by the policy."""
+    """Return a function that opens pages of a dashboard with its token, or an empty page for None.
+
+    The test fails if errors occurred in these pages.
+    """
     windows: list[tuple[BrowserContext, Window]] = []
 
     def open_page(site: Site | None, path: str = "", **options: Any) -> Page:
@@ -94,13 +96,13 @@ def opened(browser: Browser) -> Iterator[Opener]:
 
 
 def accessible(page: Page) -> None:
-    """Nothing that axe objects to."""
+    """Check that axe finds no violation."""
     found = AXE.run(page)
     assert found.violations_count == 0, found.generate_report()
 
 
 def marked(page: Page) -> None:
-    """Tell this page from the same page, loaded again."""
+    """Mark this page, so that a reload can be detected."""
     page.evaluate("window.notReloaded = true")
 
 
@@ -108,7 +110,7 @@ def is_the_same(page: Page) -> bool:
     return bool(page.evaluate("window.notReloaded === true"))
 
 
-#: Takes a word out of all texts of a page.
+#: Script that removes a word from all texts of a page.
 _WITHOUT = """word => {
   const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   while (texts.nextNode()) {
@@ -118,7 +120,7 @@ _WITHOUT = """word => {
 
 
 def shoot(page: Page, name: str, folder: Path) -> None:
-    """Keep a picture, on which nobody sees where this was run."""
+    """Save a screenshot without paths of this machine."""
     assert re.fullmatch(r"[a-z-]+", name)
     page.evaluate(_WITHOUT, f"{workers.REPOSITORY}/")
     end = page.evaluate("document.getElementById('main').getBoundingClientRect().bottom")

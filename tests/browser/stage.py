@@ -1,8 +1,9 @@
-"""What a browser is shown: a store, two workers in processes of their own, and dashboards."""
+"""A store, two workers in separate processes, and dashboards for a browser."""
 
 from __future__ import annotations
 
 import contextlib
+import queue
 import secrets
 import threading
 from collections.abc import Iterator
@@ -12,19 +13,19 @@ from typing import Any
 from tests.browser import shop_tasks
 from tests.dashboard.site import running
 from tests.support import workers
-from wbengine import dashboard, operations
+from wbengine import dashboard, operations, states
 from wbengine.persistence import backends
 from wbengine.views.fleet import Fleet
 
 TASKS = "tests.browser.shop_tasks"
 EXCHANGE = "shop"
 
-#: Seconds.
+#: Timeout in seconds.
 _PATIENCE = 90
 
 
 class Held(str):
-    """The uuid of a flow that waits."""
+    """Uuid of a flow that waits for a file."""
 
     gate: Path
 
@@ -38,7 +39,7 @@ class Held(str):
 
 
 class Stage:
-    """Flows are run by threads of this process, their tasks by the workers."""
+    """A store whose flows run in threads of this process and whose tasks run on workers."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -46,9 +47,12 @@ class Stage:
         self.broker = f"filesystem://{folder / 'broker'}"
         self.backend = backends.fetch(self.store)
         self._threads: dict[str, threading.Thread] = {}
+        self._engines: dict[str, Any] = {}
+        # Threads in which the engines executed the command to suspend.
+        self._suspending: dict[str, queue.SimpleQueue[threading.Thread]] = {}
 
     def begin(self, factory: str, store: dict[str, Any] | None = None) -> str:
-        """Start a flow; its uuid."""
+        """Start a flow and return its uuid."""
         engine = operations.start(
             self.backend,
             f"{TASKS}:{factory}",
@@ -58,16 +62,22 @@ class Stage:
             exchange=EXCHANGE,
             topics=["shop"],
         )
+        uuid = str(engine.storage.flow_uuid)
+        self._engines[uuid] = engine
+        suspending = self._suspending[uuid] = queue.SimpleQueue()
+        engine.notifier.register(
+            states.SUSPENDING, lambda *_, **__: suspending.put(threading.current_thread())
+        )
         thread = threading.Thread(target=self._run, args=(engine,), daemon=True)
         thread.start()
-        uuid = str(engine.storage.flow_uuid)
         self._threads[uuid] = thread
         return uuid
 
     @contextlib.contextmanager
     def held(self, factory: str = "night", *, reached: bool = True) -> Iterator[Held]:
-        """A flow of which a task runs (or will, unless that was `reached`) until it is let go, at
-        the latest when this ends.
+        """Run a flow with a task that runs until `let_go` is called or the context exits.
+
+        :param reached: Wait until that task runs.
         """
         gate = self.folder / f"gate-{secrets.token_hex(4)}"
         held = Held(self.begin(factory, {"gate": str(gate)}), gate)
@@ -80,18 +90,28 @@ class Stage:
             self.finish(held)
 
     def finish(self, *uuids: str) -> None:
-        """Wait for these flows, or for all that were started."""
+        """Wait for these flows, or for all started flows."""
         for uuid in uuids or list(self._threads):
             self._threads[uuid].join(_PATIENCE)
             assert not self._threads[uuid].is_alive()
 
+    def await_suspend_command(self, uuid: str) -> None:
+        """Wait until the engine of this flow has executed the command to suspend."""
+        thread = self._suspending[uuid].get(timeout=_PATIENCE)
+        thread.join(_PATIENCE)
+        assert not thread.is_alive()
+
+    def await_cancel_command(self, uuid: str) -> None:
+        """Wait until the engine of this flow has executed the command to cancel."""
+        workers.until(lambda: self._engines[uuid].is_cancelled, _PATIENCE)
+
     @staticmethod
     def _run(engine: Any) -> None:
-        with contextlib.suppress(Exception):  # those that are to fail
+        with contextlib.suppress(Exception):  # some flows fail on purpose
             engine.run()
 
     def site(self, **options: Any) -> contextlib.AbstractContextManager[dashboard.Site]:
-        """A dashboard of all that."""
+        """Return a dashboard of this store and fleet."""
         fleet = Fleet(EXCHANGE, url=self.broker)
         runner = dashboard.Runner(
             {
@@ -106,7 +126,7 @@ class Stage:
 
 @contextlib.contextmanager
 def staged(folder: Path) -> Iterator[Stage]:
-    """Two workers are ready for as long as it lasts."""
+    """Run a stage with two workers that are ready."""
     stage = Stage(folder)
     arguments = [
         "--topic", "shop", "--tasks", TASKS, "--exchange", EXCHANGE, "--url", stage.broker,

@@ -1,4 +1,4 @@
-"""Suspending and resuming from a page, and being refused."""
+"""Actions from pages in a browser."""
 
 from __future__ import annotations
 
@@ -16,18 +16,21 @@ from wbengine.dashboard import Site
 pytestmark = pytest.mark.timeout(280)
 
 
-def test_a_flow_is_suspended_and_resumed(stage: Stage, acting: Site, opened: Opener) -> None:
+def test_suspend_and_resume_buttons_control_the_flow(
+    stage: Stage, acting: Site, opened: Opener
+) -> None:
     with stage.held() as flow:
         page = opened(acting, f"flows/{flow}")
         state = page.locator("#head h1 + .badge")
         page.get_by_role("button", name="Suspend").click()
-        expect(page.get_by_text("asked to suspend it")).to_be_visible()
+        expect(page.get_by_text("asked to suspend the flow")).to_be_visible()
         expect(state).to_have_text(re.compile("SUSPENDING"))
+        stage.await_suspend_command(flow)
         flow.let_go()
         expect(state).to_have_text(re.compile("SUSPENDED"))
         stage.finish()
         expect(page.locator("tr[data-uuid] .badge.state-SUCCESS")).to_have_count(2)
-        page.get_by_role("button", name="Resume").click()  # in a process of its own
+        page.get_by_role("button", name="Resume").click()  # in a separate process
         expect(page.get_by_text("is being resumed")).to_be_visible()
         expect(state).to_have_text(re.compile("SUCCESS"))
         expect(page.locator("tr[data-uuid] .badge.state-SUCCESS")).to_have_count(3)
@@ -35,25 +38,25 @@ def test_a_flow_is_suspended_and_resumed(stage: Stage, acting: Site, opened: Ope
 
 
 @pytest.mark.slow
-def test_a_cancelled_flow_is_asked_about_first(stage: Stage, acting: Site, opened: Opener) -> None:
+def test_cancel_button_asks_for_confirmation(stage: Stage, acting: Site, opened: Opener) -> None:
     with stage.held() as flow:
         page = opened(acting, f"flows/{flow}")
         asked: list[str] = []
         page.once("dialog", lambda dialog: (asked.append(dialog.message), dialog.dismiss()))
         page.get_by_role("button", name="Cancel").click()
-        assert asked == ["Cancel this flow, and revert what it has done?"]
+        assert asked == ["Cancel this flow and revert its completed tasks?"]
         assert page.url.endswith(flow)  # nothing was sent
         page.once("dialog", lambda dialog: dialog.accept())
         page.get_by_role("button", name="Cancel").click()
-        expect(page.get_by_text("asked to cancel it")).to_be_visible()
-        expect(page.get_by_text("Asked for:")).to_have_count(0)  # it was heard
+        expect(page.get_by_text("asked to cancel the flow")).to_be_visible()
+        stage.await_cancel_command(flow)
         flow.let_go()
         state = page.locator("#head h1 + .badge")
-        expect(state).to_have_text(re.compile("REVERTED"))
+        expect(state).to_have_text(re.compile("CANCELLED"))
 
 
 @pytest.mark.slow
-def test_what_failed_is_tried_again(
+def test_retry_button_retries_a_failed_flow(
     stage: Stage, acting: Site, opened: Opener, tmp_path: Path
 ) -> None:
     gate = tmp_path / "confirmed"
@@ -65,7 +68,7 @@ def test_what_failed_is_tried_again(
     expect(page.locator("#head").get_by_text("nobody has confirmed it")).to_be_visible()
     gate.touch()
     page.get_by_role("button", name="Retry failed").click()
-    expect(page.get_by_text("is being tried again")).to_be_visible()
+    expect(page.get_by_text("are being retried")).to_be_visible()
     marked(page)
     expect(state).to_have_text(re.compile("SUCCESS"))
     expect(page.locator("tr[data-uuid] .badge.state-SUCCESS")).to_have_count(3)
@@ -75,28 +78,31 @@ def test_what_failed_is_tried_again(
 
 
 @pytest.mark.slow
-def test_a_suspended_flow_is_reverted(stage: Stage, acting: Site, opened: Opener) -> None:
+def test_revert_button_reverts_a_suspended_flow(stage: Stage, acting: Site, opened: Opener) -> None:
     with stage.held() as flow:
         page = opened(acting, f"flows/{flow}")
         page.get_by_role("button", name="Suspend").click()
         state = page.locator("#head h1 + .badge")
         expect(state).to_have_text(re.compile("SUSPENDING"))
+        stage.await_suspend_command(flow)
         flow.let_go()
         expect(state).to_have_text(re.compile("SUSPENDED"))
     asked: list[str] = []
     page.once("dialog", lambda dialog: (asked.append(dialog.message), dialog.accept()))
     page.get_by_role("button", name="Revert").click()
     expect(page.get_by_text("is being reverted")).to_be_visible()
-    assert asked == ["Revert all that this flow has done?"]
+    assert asked == ["Revert all completed tasks of this flow?"]
     marked(page)
-    expect(state).to_have_text(re.compile("REVERTED"))
+    expect(state).to_have_text(re.compile("CANCELLED"))
     expect(page.locator("tr[data-uuid] .badge.state-REVERTED")).to_have_count(2)
     expect(page.get_by_role("button", name="Revert")).to_have_count(0)
     assert is_the_same(page)
 
 
 @pytest.mark.slow
-def test_without_leave_there_is_nothing_to_press(stage: Stage, site: Site, opened: Opener) -> None:
+def test_read_only_dashboard_has_no_buttons_and_refuses_actions(
+    stage: Stage, site: Site, opened: Opener
+) -> None:
     with stage.held() as uuid:
         page = opened(site, f"flows/{uuid}")
         expect(page.get_by_text("Read-only")).to_be_visible()
@@ -110,20 +116,20 @@ def test_without_leave_there_is_nothing_to_press(stage: Stage, site: Site, opene
 
 
 @pytest.mark.slow
-def test_a_stranger_is_asked_for_the_token(stage: Stage, site: Site, opened: Opener) -> None:
+def test_login_page_accepts_the_token(stage: Stage, site: Site, opened: Opener) -> None:
     page = opened(None)
     page.goto(f"{site.address}login")
-    expect(page.get_by_role("heading", name="Who is there?")).to_be_visible()
+    expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
     accessible(page)
     page.get_by_label("Token").fill(story.TOKEN)
-    page.get_by_role("button", name="Come in").click()
+    page.get_by_role("button", name="Sign in").click()
     expect(page.get_by_role("heading", name="Flows")).to_be_visible()
     assert story.TOKEN not in page.url
 
 
 @pytest.mark.slow
-def test_a_worker_is_drained(acting: Site, opened: Opener) -> None:
-    """The last test: there is one worker less afterwards."""
+def test_drain_button_drains_the_worker(acting: Site, opened: Opener) -> None:
+    """This test is the last one, because it removes a worker."""
     page = opened(acting, "workers")
     rows = page.locator("#workers tbody tr")
     expect(rows).to_have_count(2)
@@ -132,8 +138,8 @@ def test_a_worker_is_drained(acting: Site, opened: Opener) -> None:
     asked: list[str] = []
     page.once("dialog", lambda dialog: (asked.append(dialog.message), dialog.accept()))
     page.get_by_role("button", name=name).click()
-    expect(page.get_by_text("was told to drain")).to_be_visible()
-    assert asked == [f"Have {name.removeprefix('Drain ')} take nothing new, and end?"]
+    expect(page.get_by_text("is draining")).to_be_visible()
+    assert asked == [f"{name}? It finishes its running tasks and ends."]
     marked(page)
     expect(rows).to_have_count(1)
     expect(page.get_by_role("button", name=name)).to_have_count(0)

@@ -1,4 +1,4 @@
-"""A flow of 300 tasks on two workers, as somebody at a browser sees it."""
+"""Live updates of pages for a flow of 300 tasks on two workers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(280)
 
 
 def looks_away(page: Page, away: bool) -> None:
-    """As when somebody looks at another tab: the page stops to listen, and goes on later."""
+    """Simulate a hidden or visible tab: a hidden page closes its stream and reopens it later."""
     page.evaluate(
         "away => {Object.defineProperty(document, 'hidden', {value: away, configurable: true});"
         "document.dispatchEvent(new Event('visibilitychange'))}",
@@ -26,7 +26,7 @@ def looks_away(page: Page, away: bool) -> None:
     )
 
 
-def test_states_change_while_one_looks_on(stage: Stage, site: Site, opened: Opener) -> None:
+def test_task_states_are_updated_live(stage: Stage, site: Site, opened: Opener) -> None:
     with stage.held("evening", reached=False) as flow:
         page = opened(site, f"flows/{flow}")
         marked(page)
@@ -41,7 +41,7 @@ def test_states_change_while_one_looks_on(stage: Stage, site: Site, opened: Open
         expect(done).to_have_count(301, timeout=2 * PATIENCE)
         expect(state).to_have_text(re.compile("SUCCESS"))
         expect(page.locator("#head .legend")).to_have_text(re.compile("301 SUCCESS"))
-        expect(page.locator("#said")).to_have_text("The flow has ended: SUCCESS")
+        expect(page.locator("#said")).to_have_text("The flow ended in state SUCCESS")
         workers = {
             text for text in page.locator("tr [data-field=worker]").all_inner_texts() if text
         }
@@ -50,7 +50,7 @@ def test_states_change_while_one_looks_on(stage: Stage, site: Site, opened: Open
 
 
 @pytest.mark.slow
-def test_the_graph_changes_while_one_looks_on(stage: Stage, site: Site, opened: Opener) -> None:
+def test_graph_is_updated_live(stage: Stage, site: Site, opened: Opener) -> None:
     with stage.held() as flow:
         page = opened(site, f"flows/{flow}/graph")
         marked(page)
@@ -65,7 +65,9 @@ def test_the_graph_changes_while_one_looks_on(stage: Stage, site: Site, opened: 
 
 
 @pytest.mark.slow
-def test_the_list_and_the_workers_are_live_too(stage: Stage, site: Site, opened: Opener) -> None:
+def test_flow_list_and_workers_page_are_updated_live(
+    stage: Stage, site: Site, opened: Opener
+) -> None:
     page, workers = opened(site), opened(site)
     workers.goto(f"{site.address}workers")
     for each in (page, workers):
@@ -82,11 +84,12 @@ def test_the_list_and_the_workers_are_live_too(stage: Stage, site: Site, opened:
 
 
 @pytest.mark.slow
-def test_what_changes_is_sent_and_nothing_else_is_asked_for(
+def test_updates_arrive_in_the_stream_without_further_requests(
     stage: Stage, site: Site, opened: Opener
 ) -> None:
-    """Rows of the list, in their order; of a flow its head, but for what can be done to it."""
-    with stage.held():  # there is a list
+    """The stream updates rows of the list in order, and the head of a flow except for its actions.
+    """
+    with stage.held():  # the list is not empty
         pass
     lists, asked = opened(site), list[str]()
     expect(lists.locator("#live")).to_have_text("Live")
@@ -106,12 +109,12 @@ def test_what_changes_is_sent_and_nothing_else_is_asked_for(
         expect(row).to_have_text(re.compile("3 of 3"))
         expect(page.locator("#head h1 + .badge")).to_have_text(re.compile("SUCCESS"))
     assert not [url for url in asked if "part=rows" in url]
-    assert len([url for url in asked if "part=head" in url]) <= 2  # its state is another one
+    assert len([url for url in asked if "part=head" in url]) <= 2  # for its changed states
     assert is_the_same(page) and is_the_same(lists)
 
 
 @pytest.mark.slow
-def test_what_happened_while_nobody_listened_is_made_up_for(
+def test_hidden_page_receives_missed_updates_when_visible(
     stage: Stage, site: Site, opened: Opener
 ) -> None:
     with stage.held() as flow:
@@ -119,7 +122,7 @@ def test_what_happened_while_nobody_listened_is_made_up_for(
         marked(page)
         expect(page.locator("#live")).to_have_text("Live")
         expect(page.locator("tr[data-uuid] .badge.state-RUNNING")).to_have_count(1)
-        # What is late to be asked for must not tell it.
+        # Late requests for parts must not provide the update.
         page.route("**/*part=*", lambda route: route.fulfill(status=204))
         looks_away(page, True)
         flow.let_go()
@@ -130,9 +133,10 @@ def test_what_happened_while_nobody_listened_is_made_up_for(
         assert is_the_same(page)
 
 
-#: Marks the page when its body was asked for after the end of the flow, and was answered, or not.
+#: Script that marks the page when a request for its body after the end of the flow has completed or
+#: failed.
 _ANSWERED = """() => {
-  const ended = () => document.getElementById("said").textContent.includes("has ended");
+  const ended = () => document.getElementById("said").textContent.includes("ended in state");
   const late = new Set();
   document.addEventListener("htmx:before:request", ({detail: {ctx}}) => {
     if (ctx.request.action.includes("part=body") && ended()) late.add(ctx);
@@ -144,10 +148,10 @@ _ANSWERED = """() => {
 
 
 @pytest.mark.slow
-def test_the_end_is_shown_although_its_view_is_dear(
+def test_final_state_is_shown_although_its_view_is_costly(
     stage: Stage, site: Site, opened: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cache, "DEAR", -1.0)
+    monkeypatch.setattr(cache, "COSTLY_SECONDS", -1.0)
     with stage.held() as flow:
         page = opened(site, f"flows/{flow}/timeline")
         marked(page)
@@ -155,24 +159,24 @@ def test_the_end_is_shown_although_its_view_is_dear(
         attempts = page.locator(".wbe-chart .attempt")
         expect(page.locator("#live")).to_have_text("Live")
         expect(attempts).to_have_count(2)
-        with cache._TURN:  # nobody can make it anew
+        with cache._COSTLY_BUILD_LOCK:  # no view can be built
             flow.let_go()
             expect(page.locator("body[data-answered]")).to_have_count(1)
             expect(attempts).to_have_count(2)
-        # And nothing happens any more.
+        # No further event occurs.
         expect(attempts).to_have_count(3)
         assert is_the_same(page)
 
 
 @pytest.fixture
 def context(browser: Browser) -> Iterator[BrowserContext]:
-    """Where pages may complain: requests fail on purpose."""
+    """Yield a context whose pages may log errors, since requests fail on purpose."""
     with contextlib.closing(browser.new_context()) as made:
         made.set_default_timeout(PATIENCE)
         yield made
 
 
-#: As if a part had been answered that is behind, and will be for long.
+#: Script that simulates an outdated response with a refresh after an hour.
 _BEHIND = """() => {
   const response = {status: 200, headers: new Headers({refresh: "3600"})};
   document.dispatchEvent(new CustomEvent("htmx:after:request", {detail: {ctx: {response}}}));
@@ -186,7 +190,7 @@ REFUSALS: dict[str, Callable[[Route], None]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("refuse", REFUSALS.values(), ids=REFUSALS)
-def test_a_part_that_could_not_be_read_is_asked_for_again(
+def test_failed_request_for_a_part_is_repeated(
     stage: Stage, site: Site, context: BrowserContext, refuse: Callable[[Route], None]
 ) -> None:
     with stage.held() as flow:
@@ -208,8 +212,9 @@ def test_a_part_that_could_not_be_read_is_asked_for_again(
 
 
 @pytest.mark.slow
-def test_an_error_does_not_take_the_place_of_what_is_shown(
-    stage: Stage, site: Site, context: BrowserContext
+@pytest.mark.parametrize("status", [429, 503])
+def test_error_response_does_not_replace_the_page(
+    stage: Stage, site: Site, context: BrowserContext, status: int
 ) -> None:
     with stage.held() as flow:
         page = context.new_page()
@@ -217,10 +222,10 @@ def test_an_error_does_not_take_the_place_of_what_is_shown(
         page.goto(f"{site.address}flows/{flow}")
         marked(page)
         expect(page.locator("#live")).to_have_text("Live")
-        page.route("**/*part=*", lambda route: route.fulfill(status=503, body="<h1>away</h1>"))
+        page.route("**/*part=*", lambda route: route.fulfill(status=status, body="<h1>away</h1>"))
         flow.let_go()
         stage.finish()
-        expect(page.locator("#live")).to_have_text("Not up to date")
+        expect(page.locator("#live")).to_have_text("Outdated")
         expect(page.locator("h1")).to_have_text("night audit")
         page.unroute("**/*part=*")
         expect(page.locator("#head .badge.state-SUCCESS").first).to_be_visible(timeout=10_000)
@@ -230,23 +235,23 @@ def test_an_error_does_not_take_the_place_of_what_is_shown(
         lost.goto(f"{site.address}nothing/here")
         accessible(lost)
         lost.close()
-        # A day later, in the same tab.
+        # The session has expired in an open tab.
         context.clear_cookies()
-        expect(page.locator("h1")).to_have_text("Who is there?")
+        expect(page.locator("h1")).to_have_text("Sign in")
         expect(page.locator(".tabs")).to_have_count(0)
 
 
 @pytest.mark.slow
-def test_a_failure_is_opened(stage: Stage, site: Site, opened: Opener) -> None:
+def test_failure_page_opens_from_the_list(stage: Stage, site: Site, opened: Opener) -> None:
     uuid = stage.begin("morning")
     stage.finish()
     page = opened(site)
     page.get_by_role("link", name="morning order").first.click()
-    page.get_by_role("link", name="Show why").click()
+    page.get_by_role("link", name="Show the failure").click()
     traceback = page.get_by_label("Traceback").first
     expect(traceback).to_contain_text("_ask_the_bank")
     expect(traceback).to_contain_text("CardRefused: the bank refused the card ending in 0002")
-    expect(page.get_by_text("What was undone")).to_be_visible()
+    expect(page.get_by_text("Reverted tasks")).to_be_visible()
     accessible(page)
     assert page.url == f"{site.address}flows/{uuid}/failures"
     page.get_by_role("link", name="charge the card").first.click()

@@ -1,4 +1,4 @@
-"""How pages look, in light and dark, to a keyboard, without scripts, and to who does not see."""
+"""Appearance and accessibility of pages: color schemes, phone, keyboard, without scripts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from wbengine.patterns import linear_flow
 from wbengine.schedules import Schedule, Schedules
 from wbengine.signals import Signal
 
-#: With this in the environment the pictures of the guide are made anew.
+#: Environment variable that updates the screenshots of the guide.
 RECORD = "WBENGINE_RECORD_SCREENSHOTS"
 KEPT = Path(__file__).resolve().parents[2] / "doc" / "source" / "_static"
 LARGEST = 150_000
@@ -44,7 +44,7 @@ PAGES = {
 
 @pytest.fixture(scope="module")
 def told(stage: Stage) -> dict[str, str]:
-    """Flows that went well, and one that failed, by name; and a task of one."""
+    """Return the uuids of flows that succeeded or failed, by name, and of one atom."""
     with stage.held("evening") as evening:
         evening.let_go()
     morning, weekend, month = (stage.begin(each) for each in ("morning", "weekend", "month"))
@@ -60,7 +60,7 @@ def told(stage: Stage) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def busy(acting: Site, stage: Stage, told: dict[str, str]) -> Iterator[Site]:
-    """A dashboard that has something to show."""
+    """A dashboard with a running flow."""
     with stage.held():
         yield acting
 
@@ -73,7 +73,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_looks_well(
+def test_page_is_accessible_and_fits_the_window(
     busy: Site, told: dict[str, str], opened: Opener, folder: Path, name: str, scheme: str
 ) -> None:
     path = PAGES[name].format(**told)
@@ -96,7 +96,7 @@ def test_a_page_looks_well(
 def test_forms_schedules_and_logs_are_accessible(
     acting: Site, stage: Stage, told: dict[str, str], opened: Opener, scheme: str
 ) -> None:
-    """What has no picture in the guide."""
+    """These pages have no screenshot in the guide."""
     schedule = Schedule(name="nightly", factory=f"{TASKS}:morning", cron="30 2 * * *")
     kept = Schedules(stage.backend)
     kept.add(schedule)
@@ -105,9 +105,9 @@ def test_forms_schedules_and_logs_are_accessible(
     try:
         for path, shown in (
             ("schedules", page.get_by_role("button", name="Run now: nightly")),
-            (f"flows/{approval}", page.get_by_role("button", name="Give")),
+            (f"flows/{approval}", page.get_by_role("button", name="Send")),
             (f"flows/{told['parcels']}/atoms/{told['weigh']}", page.get_by_text("on the scales")),
-            ("?find=nobody", page.get_by_text("No such flow")),
+            ("?find=nobody", page.get_by_text("No matching flows")),
         ):
             page.goto(acting.address + path)
             expect(shown.first).to_be_visible()
@@ -120,7 +120,7 @@ def test_forms_schedules_and_logs_are_accessible(
 
 
 @pytest.mark.slow
-def test_a_page_fits_a_telephone(
+def test_pages_fit_a_phone_screen(
     busy: Site, told: dict[str, str], opened: Opener, folder: Path
 ) -> None:
     page = opened(busy, has_touch=True, reduced_motion="reduce")
@@ -131,7 +131,7 @@ def test_a_page_fits_a_telephone(
         assert wide <= 390, path
         top = "document.querySelector('.top').scrollWidth"
         assert page.evaluate(top) <= 390, path
-        # Nothing of a list is out of sight.
+        # No part of a list is hidden.
         for table in page.locator(".wide:has(.stack)").all():
             assert table.evaluate("each => each.scrollWidth <= each.clientWidth"), path
         shoot(page, f"{name}-phone", folder)
@@ -140,9 +140,9 @@ def test_a_page_fits_a_telephone(
 
 
 @pytest.mark.slow
-def test_a_long_name_leaves_room_for_the_rest(opened: Opener) -> None:
+def test_long_names_do_not_displace_other_content(opened: Opener) -> None:
     kept = story.Kept()
-    flow = linear_flow.Flow("N" * 10_000).add(story.Fine("L" * 10_000), story.Fine("w " * 5_000))
+    flow = linear_flow.Flow("N" * 255).add(story.Fine("L" * 255), story.Fine("w " * 127))
     uuid = kept.run("long", flow)
     with running(kept.backend) as site:
         page = opened(site)
@@ -153,11 +153,13 @@ def test_a_long_name_leaves_room_for_the_rest(opened: Opener) -> None:
                 assert box is not None and box["x"] + box["width"] < SIZE["width"], path
             tall = page.evaluate("document.documentElement.scrollHeight")
             assert tall < 2 * SIZE["height"], path
-        page.close()  # before what it asks is gone
+        page.close()  # before its server stops
 
 
 @pytest.mark.slow
-def test_a_keyboard_is_enough(busy: Site, told: dict[str, str], opened: Opener) -> None:
+def test_pages_can_be_operated_by_keyboard(
+    busy: Site, told: dict[str, str], opened: Opener
+) -> None:
     page = opened(busy)
     page.keyboard.press("Tab")
     expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
@@ -186,7 +188,7 @@ def test_a_keyboard_is_enough(busy: Site, told: dict[str, str], opened: Opener) 
 
 
 def without_refresh(route: Route) -> None:
-    """The page is not read again by itself: whoever is slow to fill in a form would begin anew."""
+    """Remove the automatic reload, which would clear a form that is filled in slowly."""
     answer = route.fetch()
     text = answer.text()
     assert 'http-equiv="refresh"' in text
@@ -194,9 +196,7 @@ def without_refresh(route: Route) -> None:
 
 
 @pytest.mark.slow
-def test_everything_is_there_without_scripts(
-    busy: Site, told: dict[str, str], opened: Opener
-) -> None:
+def test_pages_work_without_scripts(busy: Site, told: dict[str, str], opened: Opener) -> None:
     page = opened(busy, java_script_enabled=False)
     page.route(busy.address, without_refresh)
     page.goto(busy.address)
@@ -217,7 +217,7 @@ def test_everything_is_there_without_scripts(
 
 
 @pytest.mark.slow
-def test_a_page_without_scripts_is_read_again(stage: Stage, busy: Site, opened: Opener) -> None:
+def test_page_without_scripts_reloads_itself(stage: Stage, busy: Site, opened: Opener) -> None:
     page = opened(busy, java_script_enabled=False)
     with stage.held() as flow:
         page.goto(f"{busy.address}flows/{flow}")
@@ -227,7 +227,7 @@ def test_a_page_without_scripts_is_read_again(stage: Stage, busy: Site, opened: 
 
 
 @pytest.mark.slow
-def test_a_large_graph_is_searched_enlarged_and_dragged(opened: Opener) -> None:
+def test_large_graph_can_be_searched_zoomed_and_dragged(opened: Opener) -> None:
     kept = story.Kept()
     regions = []
     for region in range(20):
@@ -251,12 +251,12 @@ def test_a_large_graph_is_searched_enlarged_and_dragged(opened: Opener) -> None:
         expect(map_).to_be_visible()
         accessible(page)
         before = picture.bounding_box()
-        page.get_by_role("button", name="Larger").click()
+        page.get_by_role("button", name="Zoom in").click()
         larger = picture.bounding_box()
         assert before and larger and larger["width"] > 1.2 * before["width"]
         page.locator("#canvas").focus()
         page.keyboard.press("0")
-        expect(map_).to_be_hidden()  # all of it is seen
+        expect(map_).to_be_hidden()  # the whole graph is visible
         page.keyboard.press("1")
         expect(map_).to_be_visible()
 
@@ -272,6 +272,6 @@ def test_a_large_graph_is_searched_enlarged_and_dragged(opened: Opener) -> None:
         assert page.url.endswith("open=184#node-184"), "what it was dragged by was not opened"
 
         page.get_by_label("Find a task").fill("r19 step 24")
-        expect(page.locator("output")).to_have_text(re.compile("Not in what is drawn"))
+        expect(page.locator("output")).to_have_text(re.compile("Not in this graph"))
         page.keyboard.press("Enter")
         expect(page.locator("tr[data-uuid]")).to_have_count(1)

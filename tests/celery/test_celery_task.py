@@ -1,4 +1,4 @@
-"""`CeleryTask`: what it is made of, what it refuses, and what it sends; no broker is needed."""
+"""Attributes, options and failures of `CeleryTask` without a broker."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def made(*args: Any, **options: Any) -> Any:
     return CeleryTask("proj.add", URL, *args, **options)
 
 
-def test_it_is_a_task_like_others() -> None:
+def test_celery_task_has_attributes_of_a_task() -> None:
     found = made(provides="sum", args=("x", "y"), requires="z", rebind={"x": "total"})
     assert found.name == "proj.add" and found.requires == {"total", "y", "z"}
     assert found.rebind == {"x": "total", "y": "y", "z": "z"} and found.provides == {"sum"}
@@ -50,7 +50,7 @@ def test_it_is_a_task_like_others() -> None:
         ({"countdown": -1}, ValueError, "countdown"),
         ({"countdown": float("inf")}, ValueError, "countdown"),
         ({"countdown": "1"}, TypeError, "countdown"),
-        ({"countdown": 1, "eta": dt.datetime.now(ZONE)}, ValueError, "both"),
+        ({"countdown": 1, "eta": dt.datetime.now(ZONE)}, ValueError, "only one of"),
         ({"eta": dt.datetime(2030, 1, 1)}, ValueError, "time zone"),
         ({"eta": 3}, TypeError, "eta"),
         ({"expires": float("nan")}, ValueError, "expires"),
@@ -61,11 +61,11 @@ def test_it_is_a_task_like_others() -> None:
         ({"result_serializer": "pickel"}, ValueError, "'pickle'"),
         ({"result_backend": "redsi://x"}, ValueError, "'redis'"),
         ({"result_backend": "db+sqlite://"}, ValueError, "rpc://"),
-        ({"result_backend": "redis"}, ValueError, "'redis' is no URL: use redis://localhost"),
+        ({"result_backend": "redis"}, ValueError, "must be a URL, as in redis://localhost"),
         ({"result_backend": "disabled://"}, ValueError, "ignore_result"),
         ({"queue": 3}, TypeError, "queue"),
         ({"args": [1]}, TypeError, "names"),
-        ({"args": ("x", "x")}, ValueError, "named twice"),
+        ({"args": ("x", "x")}, ValueError, "a name twice"),
         ({"headers": 5}, TypeError, "headers"),
         ({"headers": {1: 2}}, TypeError, "headers"),
         ({"shadow": 5}, TypeError, "shadow"),
@@ -73,7 +73,9 @@ def test_it_is_a_task_like_others() -> None:
         ({"terminate": 9}, ValueError, "name of a signal"),
     ],
 )
-def test_what_it_refuses(options: dict[str, Any], error: type[Exception], text: str) -> None:
+def test_invalid_option_is_refused(
+    options: dict[str, Any], error: type[Exception], text: str
+) -> None:
     with pytest.raises(error, match=text):
         made(**options)
 
@@ -81,17 +83,17 @@ def test_what_it_refuses(options: dict[str, Any], error: type[Exception], text: 
 @pytest.mark.parametrize(
     "given", [("",), (None, URL), ("a",), ("a", 3), ("a", "nothing://x"), ("a", "memory://x")]
 )
-def test_it_needs_a_name_and_a_broker(given: Any) -> None:
+def test_missing_name_or_broker_is_refused(given: Any) -> None:
     with pytest.raises((TypeError, ValueError)):
         CeleryTask(*given)
 
 
 def app(**conf: Any) -> Any:
-    """What of an app of Celery's is looked at."""
+    """Return the attributes of a Celery app that `CeleryTask` reads."""
     return Space(conf=Space(broker_url="redis://here/1", result_backend="redis://there", **conf))
 
 
-def test_an_app_says_where_things_are() -> None:
+def test_address_is_read_from_app_settings() -> None:
     given = app(
         task_default_queue="work",
         result_serializer="msgpack",
@@ -113,7 +115,7 @@ def test_an_app_says_where_things_are() -> None:
     assert publisher.address_of(given, "rpc://").backend == "rpc://"
 
 
-def test_variables_of_celery_count_for_an_app(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_variables_override_app_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     given = celery.Celery("proj", broker="redis://settings", set_as_current=False)
     monkeypatch.setenv("CELERY_BROKER_URL", "redis://variable")
     monkeypatch.setenv("CELERY_RESULT_BACKEND", "redis://results")
@@ -122,7 +124,7 @@ def test_variables_of_celery_count_for_an_app(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("prefix", ["app", "app_", "app-", "app.", "app:"])
-def test_keys_of_results_begin_as_celerys_do(prefix: str) -> None:
+def test_prefix_of_result_key_equals_celerys(prefix: str) -> None:
     options = {"global_keyprefix": prefix}
     given = celery.Celery("proj", broker="redis://h", backend="redis://h", set_as_current=False)
     given.conf.result_backend_transport_options = options
@@ -131,13 +133,13 @@ def test_keys_of_results_begin_as_celerys_do(prefix: str) -> None:
 
 
 @pytest.mark.parametrize("url", ["redis://:s3@cret@host", "redis://host?password=s3@cret"])
-def test_password_of_results_is_masked(url: str) -> None:
+def test_password_of_result_backend_is_masked(url: str) -> None:
     reader = publisher.address_of(URL, url).reader()
     assert reader is not None and "host" in reader.place
     assert "cret" not in reader.place
 
 
-def test_an_app_without_results() -> None:
+def test_app_without_result_backend_requires_ignore_result() -> None:
     given = Space(conf=Space(broker_url=["amqp://a", "amqp://b"], result_backend=None))
     with pytest.raises(ValueError, match="ignore_result=True"):
         CeleryTask("t", given)
@@ -145,8 +147,8 @@ def test_an_app_without_results() -> None:
     assert publisher.address_of(given).broker == "amqp://a;amqp://b"
 
 
-def test_the_routes_of_an_app() -> None:
-    """A queue behind a direct exchange is written to by its name, others by their exchange."""
+def test_route_is_read_from_router_of_app() -> None:
+    """A queue with a direct exchange is addressed by name, others by exchange and routing key."""
     told: dict[str, Any] = {}
     given = app()
     given.amqp = Space(router=Space(route=lambda *_: told))
@@ -161,7 +163,7 @@ def test_the_routes_of_an_app() -> None:
     assert publisher.route_of(given, "t", None, "x", "y") == ("x", "y", None)
 
 
-def test_urls_of_results() -> None:
+def test_result_backend_url_is_normalized() -> None:
     for given, found in (
         ("rpc://", "rpc://"),
         ("redis+socket:///tmp/r", "unix:///tmp/r"),
@@ -181,7 +183,9 @@ def test_urls_of_results() -> None:
         ("NotRegistered", "celery.exceptions", exceptions.NotFound),
     ],
 )
-def test_failures_of_celery_are_also_ours(kind: str, module: str, ours: type[Exception]) -> None:
+def test_celery_exception_matches_wbengine_exception(
+    kind: str, module: str, ours: type[Exception]
+) -> None:
     told = {"exc_type": kind, "exc_message": ["text"], "exc_module": module}
     found = results.failure_of(Result("id", "FAILURE", told))
     assert next(iter(found)) == f"{module}.{kind}"
@@ -203,9 +207,10 @@ def test_failures_of_celery_are_also_ours(kind: str, module: str, ours: type[Exc
         ValueError("from a pickle"),
     ],
 )
-def test_any_failed_result_is_a_failure(value: Any) -> None:
-    """Nothing is imported for it, and raising it ends no process."""
-    Failure.validate(Failure.from_exception(KeyError()).to_dict())  # imports what checks it
+def test_malformed_failed_result_becomes_failure_without_imports(value: Any) -> None:
+    """Raising the failure does not end the process."""
+    # imports the modules that validation needs
+    Failure.validate(Failure.from_exception(KeyError()).to_dict())
     before = set(sys.modules)
     found = results.failure_of(Result("id", "FAILURE", value, "text"))
     assert all(isinstance(part, str | int | None) for part in found.exception_args)
@@ -215,8 +220,8 @@ def test_any_failed_result_is_a_failure(value: Any) -> None:
     assert set(sys.modules) == before
 
 
-def test_celery_is_not_needed() -> None:
-    """Nor imported, where it is there."""
+def test_celery_task_does_not_import_celery() -> None:
+    """Celery is installed, but not imported."""
     assert importlib.util.find_spec("celery")
     text = (
         "import sys; from wbengine.interop.celery import CeleryTask;"

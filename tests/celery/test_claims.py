@@ -1,4 +1,4 @@
-"""Not twice: what is delivered twice, and what becomes of it when its ledger is away."""
+"""Claims of Celery tasks: duplicate messages and an unreachable ledger."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tests.celery.journal import lines
 from tests.support import brokers
 from tests.support.workers import until
 from wbengine.engines.worker_based import ledger as ledgers
-from wbengine.interop.celery import claims, worker
+from wbengine.interop.celery import embedded_worker, run_claims
 
 NAME = f"{peers.NAME}."
 
 
 @pytest.fixture
 def ledger() -> Iterator[brokers.Redis]:
-    """A Redis of the test's own."""
+    """Start a separate Redis server as a ledger."""
     with brokers.redis() as server:
         yield server  # type: ignore[misc]
 
@@ -37,19 +37,20 @@ def send(own: Bed, task: str, *args: object, **options: Any) -> str:
 
 
 def key_of(task_id: str, task: str, *args: object) -> str:
-    """The key of the first run of what `send` sends."""
+    """Return the ledger key of the first run of a task that `send` published."""
     embed = dict.fromkeys(("callbacks", "errbacks", "chain", "chord"))
     body = json.dumps([list(map(str, args)), {}, embed])
-    return claims.key_of(task_id, 0, 0, f"{NAME}{task}", body)
+    return run_claims.key_of(task_id, 0, 0, f"{NAME}{task}", body)
 
 
 @pytest.mark.parametrize("kind", ["rabbitmq"])
-def test_connection_lost_as_a_task_runs_runs_it_once(
+def test_task_runs_once_if_connection_is_lost_while_it_runs(
     own: Bed, ours: Ours, broker_servers: Any, tmp_path: Path
 ) -> None:
-    """RabbitMQ delivers the message again at once, to the same worker.
+    """RabbitMQ redelivers the message at once, to the same worker.
 
-    It finds the result, perhaps before all that follows was sent: that is sent at least once.
+    The redelivered message finds the stored result, possibly before all follow-up messages were
+    sent: these are sent at least once.
     """
     path, after, gate = tmp_path / "path", tmp_path / "after", tmp_path / "gate"
     vhost = own.url.rpartition("/")[2]
@@ -65,13 +66,15 @@ def test_connection_lost_as_a_task_runs_runs_it_once(
         until(lambda: lines(after))
         assert running.stop() == 0
     with ours("--burst", "--ledger", own.backend) as running:
-        assert running.wait() == 0  # what came again is acknowledged
+        assert running.wait() == 0  # the redelivered message is acknowledged
     assert own.call("depth", peers.QUEUE) == 0
     assert len(lines(path)) == 1
 
 
 @pytest.mark.parametrize("kind", ["redis"])
-def test_live_holder_keeps_duplicate_unacknowledged(own: Bed, ours: Ours, tmp_path: Path) -> None:
+def test_duplicate_of_running_task_stays_unacknowledged(
+    own: Bed, ours: Ours, tmp_path: Path
+) -> None:
     path, gate, task_id = tmp_path / "path", tmp_path / "gate", str(uuid.uuid4())
     with ours("--threads", "2"), ours("--threads", "2"):
         own.call("inspect", "ping", limit=2)
@@ -80,7 +83,7 @@ def test_live_holder_keeps_duplicate_unacknowledged(own: Bed, ours: Ours, tmp_pa
         for _ in range(3):
             send(own, "hold", path, gate, task_id=task_id)
         until(lambda: own.call("unacknowledged") == 4)
-        assert own.run("add", 1, 2)["value"] == 3  # none of them has a slot
+        assert own.run("add", 1, 2)["value"] == 3  # duplicates occupy no slot
         until(lambda: own.call("unacknowledged") == 4)
         gate.touch()
         until(lambda: own.call("depth", peers.QUEUE) == 0, within=10.0)
@@ -90,10 +93,10 @@ def test_live_holder_keeps_duplicate_unacknowledged(own: Bed, ours: Ours, tmp_pa
 
 @pytest.mark.parametrize("kind", ["redis"])
 @pytest.mark.parametrize("how", ["expires", "revoked"])
-def test_copy_of_a_running_task_does_not_revoke_it(
+def test_expired_or_revoked_copy_does_not_revoke_running_task(
     how: str, own: Bed, ours: Ours, tmp_path: Path
 ) -> None:
-    """Celery's receipt looks at the time and at revocations in the copy, before any claim."""
+    """Celery checks the expiry and revocations of a copy before the claim."""
     path, gate = tmp_path / "path", tmp_path / "gate"
     soon = {
         "visibility_timeout": 1, "unacked_restore_interval": 1, "unacked_restore_throttle": 1,
@@ -122,10 +125,10 @@ def test_copy_of_a_running_task_does_not_revoke_it(
 
 
 @pytest.mark.parametrize("kind", ["redis"])
-def test_retries_and_replacements_are_runs_of_their_own(
+def test_retries_and_replacements_of_a_task_are_separate_runs(
     own: Bed, ours: Ours, tmp_path: Path
 ) -> None:
-    """They keep the id of their task; the same message again is a duplicate."""
+    """They have the id of their task.  A second copy of the same message is a duplicate."""
     path, task_id = tmp_path / "path", str(uuid.uuid4())
     with ours("--threads", "1"):
         for options in ({}, {"replaced_task_nesting": 1}, {"retries": 1}, {}, {"retries": 1}):
@@ -135,11 +138,11 @@ def test_retries_and_replacements_are_runs_of_their_own(
     assert sorted(lines(path)) == ["{'replaced_task_nesting': 1}", "{'retries': 1}", "{}"]
 
 
-def test_other_task_or_arguments_under_a_used_id_run(own: Bed, ours: Ours, tmp_path: Path) -> None:
-    """What is the same in all is answered from before, and that is told."""
+def test_reused_id_with_other_task_or_arguments_runs(own: Bed, ours: Ours, tmp_path: Path) -> None:
+    """A duplicate with the same task and arguments uses the stored result and is logged."""
     path, gate, task_id = tmp_path / "path", tmp_path / "gate", str(uuid.uuid4())
     gate.touch()
-    told = f"WARNING wbengine.celery: task {NAME}note[{task_id}] is not run"
+    told = f"WARNING wbengine.celery: task {NAME}note[{task_id}] does not run"
     with ours("--threads", "1", "--ledger", own.backend) as running:
         for args in ((path, gate), (path, "other"), (path, gate)):
             send(own, "note", *args, task_id=task_id)
@@ -154,10 +157,10 @@ def test_other_task_or_arguments_under_a_used_id_run(own: Bed, ours: Ours, tmp_p
 
 
 @pytest.mark.parametrize("kind", ["redis"])
-def test_task_whose_claimer_died_before_it_said_so_is_lost(
+def test_task_reopened_but_not_claimed_by_dead_worker_is_lost(
     own: Bed, ours: Ours, tmp_path: Path
 ) -> None:
-    """The worker that took it over from a dead one died too, before it could claim it."""
+    """The worker that reopened the row of a dead worker died before it claimed the row."""
     path, task_id = tmp_path / "path", str(uuid.uuid4())
     key = key_of(task_id, "note", path)
     kept = ledgers.open_ledger(own.backend, "worker", None)
@@ -173,7 +176,7 @@ def test_task_whose_claimer_died_before_it_said_so_is_lost(
 
 
 @pytest.mark.parametrize("kind", ["redis"])
-def test_ledger_that_is_away_at_the_claim_delays_the_task(
+def test_unreachable_ledger_delays_claim_of_task(
     own: Bed, ours: Ours, ledger: brokers.Redis, tmp_path: Path
 ) -> None:
     path = tmp_path / "path"
@@ -181,7 +184,7 @@ def test_ledger_that_is_away_at_the_claim_delays_the_task(
         assert own.run("add", 1, 2)["value"] == 3
         ledger.kill()
         task_id = send(own, "note", path)
-        until(lambda: "cannot be claimed, and waits" in running.text)
+        until(lambda: "cannot be claimed, and remains" in running.text)
         assert not path.exists()
         ledger.start()
         assert own.call("wait", task_id)[0]["state"] == "SUCCESS"
@@ -190,10 +193,10 @@ def test_ledger_that_is_away_at_the_claim_delays_the_task(
 
 
 @pytest.mark.parametrize("kind", ["redis"])
-def test_ledger_that_is_away_at_the_end_of_a_task_is_told_later(
+def test_result_is_stored_when_ledger_is_reachable_again(
     own: Bed, ours: Ours, ledger: brokers.Redis, tmp_path: Path
 ) -> None:
-    """Its client is told at once; a duplicate that comes later is one, and does not wait."""
+    """The client receives the result at once.  A later duplicate does not wait."""
     path, gate, task_id = tmp_path / "path", tmp_path / "gate", str(uuid.uuid4())
     with ours("--threads", "2", "--ledger", ledger.url()) as running:
         send(own, "hold", path, gate, task_id=task_id)
@@ -201,7 +204,7 @@ def test_ledger_that_is_away_at_the_end_of_a_task_is_told_later(
         ledger.kill()
         gate.touch()
         assert own.call("wait", task_id)[0]["value"] == "wbengine"
-        until(lambda: "cannot be stored now" in running.text)
+        until(lambda: "cannot be stored, retrying" in running.text)
         ledger.start()
         send(own, "hold", path, gate, task_id=task_id)
         until(lambda: own.call("depth", peers.QUEUE) == 0, within=10.0)
@@ -210,10 +213,10 @@ def test_ledger_that_is_away_at_the_end_of_a_task_is_told_later(
 
 
 @pytest.mark.parametrize("kind", ["redis"])
-def test_holder_is_not_lost_because_the_ledger_was_away(
+def test_owner_is_not_lost_after_ledger_was_unreachable(
     own: Bed, ours: Ours, ledger: brokers.Redis, tmp_path: Path
 ) -> None:
-    """Nobody could be heard: a lease that ended meanwhile says nothing of its worker."""
+    """No heartbeat could be read: the expired lease does not prove that the worker is dead."""
     path, gate, task_id = tmp_path / "path", tmp_path / "gate", str(uuid.uuid4())
     words = "--threads", "2", "--ledger", ledger.url()
     with ours(*words) as first:
@@ -221,14 +224,16 @@ def test_holder_is_not_lost_because_the_ledger_was_away(
         until(lambda: lines(path))
         with ours(*words) as second:
             own.call("inspect", "ping", limit=2)
-            first.signal(signal.SIGSTOP)  # it neither takes the duplicate, nor renews its lease
+            # the stopped worker neither receives the duplicate nor renews its lease
+            first.signal(signal.SIGSTOP)
             ledger.kill()
-            # Twice, two seconds apart: by then no message is given to what the first one asked for.
-            until(lambda: second.text.count("cannot be told that this worker lives") > 1)
+            # After two log lines, two seconds apart, earlier fetch calls of the stopped worker have
+            # ended.
+            until(lambda: second.text.count("heartbeat of this worker cannot be written") > 1)
             send(own, "hold_again", path, gate, task_id=task_id)
-            until(lambda: second.text.count("cannot be claimed, and waits") > 5, within=3.0)
+            until(lambda: second.text.count("cannot be claimed, and remains") > 5, within=3.0)
             ledger.start()
-            # By then the second one has asked for the duplicate again.
+            # The second worker has fetched the duplicate again by then.
             assert own.run("add", 1, 2, countdown=3)["value"] == 3
             assert len(lines(path)) == 1
             first.signal(signal.SIGCONT)
@@ -239,10 +244,8 @@ def test_holder_is_not_lost_because_the_ledger_was_away(
 
 
 @pytest.mark.parametrize("kind", ["redis"])
-def test_task_that_raises_worker_lost_is_not_sent_back(
-    own: Bed, ours: Ours, tmp_path: Path
-) -> None:
-    """Its own worker is there: running it again would end no other way."""
+def test_task_that_raises_worker_lost_is_not_requeued(own: Bed, ours: Ours, tmp_path: Path) -> None:
+    """The worker of the task is alive: another run would fail in the same way."""
     path = tmp_path / "path"
     with ours("--burst") as running:
         task_id = send(own, "lose", path)
@@ -254,7 +257,7 @@ def test_task_that_raises_worker_lost_is_not_sent_back(
 
 
 @pytest.mark.parametrize("kind", ["redis"])
-def test_task_that_expires_as_it_waits_for_a_lease_is_not_run(
+def test_task_that_expires_while_waiting_for_its_claim_is_not_run(
     own: Bed, ours: Ours, tmp_path: Path
 ) -> None:
     path, gate, task_id = tmp_path / "path", tmp_path / "gate", str(uuid.uuid4())
@@ -271,53 +274,53 @@ def test_task_that_expires_as_it_waits_for_a_lease_is_not_run(
     assert not path.exists()
 
 
-def test_release_while_the_ledger_is_away_is_made_up_for(ledger: brokers.Redis) -> None:
+def test_claim_released_while_ledger_is_down_is_released_later(ledger: brokers.Redis) -> None:
     with contextlib.ExitStack() as stack:
         first, second = (
-            claims.Claims(ledger.url(), None, shared=True, serializer="json") for _ in "ab"
+            run_claims.Claims(ledger.url(), None, shared=True, serializer="json") for _ in "ab"
         )
         for one, name in ((first, "a"), (second, "b")):
             one.open(name)
             stack.callback(one.close)
-        run = claims.Run("run")
-        assert first.take(run, again=False).run
+        run = run_claims.Run("run")
+        assert first.claim(run, may_repeat=False).run
         ledger.kill()
         first.release(run)
         ledger.start()
-        until(lambda: second.take(claims.Run("run"), again=False).run)
+        until(lambda: second.claim(run_claims.Run("run"), may_repeat=False).run)
 
 
-def test_rows_stay_as_long_as_a_copy_of_their_message_may_come() -> None:
+def test_row_retention_covers_redelivery_of_messages() -> None:
     app = celerys.Celery(set_as_current=False)
-    assert worker.retention(app) == 86400  # result_expires
+    assert embedded_worker.retention(app) == 86400  # result_expires
     app.conf.result_expires = 60
-    assert worker.retention(app) == 2 * 3600  # twice the visibility_timeout
+    assert embedded_worker.retention(app) == 2 * 3600  # twice the visibility_timeout
     app.conf.broker_transport_options = {"visibility_timeout": 10}
-    assert worker.retention(app) == 1800  # the consumer_timeout
+    assert embedded_worker.retention(app) == 1800  # the consumer_timeout
     app.conf.broker_transport_options = {"visibility_timeout": 10, "consumer_timeout": 5}
     app.conf.result_expires = None
-    assert worker.retention(app) == 20
+    assert embedded_worker.retention(app) == 20
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_old_rows_go_but_none_under_a_live_lease(shared: bool, redis_url: Any) -> None:
-    """With rows of flows beside them, those that say that all was sent go by the ledger's rule."""
-    made = claims.Claims(redis_url, 5.0, shared=shared, serializer="json")
+def test_sweep_deletes_old_rows_except_those_of_live_owners(shared: bool, redis_url: Any) -> None:
+    """A ledger that also stores rows of flows deletes rows of completed sends by its own rule."""
+    made = run_claims.Claims(redis_url, 5.0, shared=shared, serializer="json")
     made.open("mine")
     try:
-        ended, runs = claims.Run("ended"), claims.Run("runs")
+        ended, runs = run_claims.Run("ended"), run_claims.Run("runs")
         for run in (ended, runs):
-            assert made.take(run, again=False).run
+            assert made.claim(run, may_repeat=False).run
         assert made.finish(ended, {"kind": "value", "value": 1})
         made.sent(ended)
-        assert made.take(claims.Run("ended"), again=False) == claims.Verdict()
+        assert made.claim(run_claims.Run("ended"), may_repeat=False) == run_claims.Verdict()
 
         def kept() -> set[str]:
             made.sweep()
             return set(made.ledger.ids())
 
         if shared:
-            assert kept() == {"ended", "ended-sent", "runs"}  # an hour at least
+            assert kept() == {"ended", "ended-sent", "runs"}  # retained for at least one hour
         else:
             made.ledger.renew("mine")
             until(lambda: kept() == {"runs"})

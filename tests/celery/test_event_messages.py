@@ -1,4 +1,4 @@
-"""Event messages: written, read, and compared with Celery's own."""
+"""Event messages, compared with those of Celery."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from wbengine.interop.celery import events
 from wbengine.interop.celery import serializers as wire
 from wbengine.interop.celery.protocol import Malformed
 
-#: The reference's own example.
+#: Example of the reference page.
 BODY: dict[str, Any] = {
     "type": "task-succeeded",
     "hostname": "worker1@george.vandelay.com",
@@ -45,7 +45,7 @@ def event(kind: str = "task-started", **fields: Any) -> events.Event:
     return events.Event(kind, "w@h", 7, 1.5, 0, 99, {"uuid": "u1", **fields})
 
 
-def test_the_references_example_comes_back_as_it_was() -> None:
+def test_documented_event_is_decoded_and_encoded_unchanged() -> None:
     (found,) = events.decode(message(BODY))
     assert (found.type, found.group) == ("task-succeeded", "task")
     assert found.fields == {key: BODY[key] for key in ("uuid", "retval", "runtime")}
@@ -58,7 +58,7 @@ def test_the_references_example_comes_back_as_it_was() -> None:
     assert events.EXCHANGE == "celeryev"
 
 
-def test_several_are_a_list() -> None:
+def test_several_events_are_encoded_as_a_list() -> None:
     told = [event(), event("task-succeeded", result="'ü'")]
     made, key = events.encode(told)
     assert key == "task.multi"
@@ -68,14 +68,14 @@ def test_several_are_a_list() -> None:
     assert events.decode(events.encode(told[:1])[0]) == told[:1]
 
 
-def test_a_list_of_one_group_only() -> None:
-    with pytest.raises(ValueError, match="one group"):
+def test_events_of_different_groups_in_one_message_are_refused() -> None:
+    with pytest.raises(ValueError, match="all of the same group"):
         events.encode([event(), event("worker-online")])
-    with pytest.raises(ValueError, match="one or more"):
+    with pytest.raises(ValueError, match="at least one event"):
         events.encode([])
 
 
-def test_it_is_utf8_whatever_is_in_it() -> None:
+def test_lone_surrogate_is_replaced_in_encoded_event() -> None:
     made, _ = events.encode(event(result="\ud800 é 漢", other=None))
     assert json.loads(made.body.decode("utf-8"))["result"] == "? é 漢"
 
@@ -87,13 +87,13 @@ def _cycle() -> list[Any]:
 
 
 @pytest.mark.parametrize("what", [float("nan"), object(), {1, 2}, _cycle()])
-def test_what_json_cannot_hold_is_refused(what: Any) -> None:
+def test_event_that_json_cannot_encode_is_refused(what: Any) -> None:
     with pytest.raises((TypeError, ValueError)):
         events.encode(event(result=what))
 
 
 @pytest.mark.parametrize("left_out", ["clock", "utcoffset", "pid"])
-def test_what_some_senders_leave_out(left_out: str) -> None:
+def test_optional_field_of_event_may_be_missing(left_out: str) -> None:
     (found,) = events.decode(message({k: v for k, v in BODY.items() if k != left_out}))
     assert getattr(found, left_out) is None
     (found,) = events.decode(message({**BODY, left_out: None}))
@@ -120,7 +120,7 @@ def test_what_some_senders_leave_out(left_out: str) -> None:
         ({"utcoffset": 49}, "utcoffset: 49 is greater than the maximum of 48"),
     ],
 )
-def test_what_is_no_event(change: dict[str, Any], says: str) -> None:
+def test_event_with_invalid_field_is_malformed(change: dict[str, Any], says: str) -> None:
     bad = message({**BODY, **change})
     with pytest.raises(Malformed, match=says):
         events.decode(bad)
@@ -138,21 +138,24 @@ def test_what_is_no_event(change: dict[str, Any], says: str) -> None:
         message(BODY, content_type="application/x-python-serialize"),
         message(BODY, content_type=None),
         message(BODY, headers={"compression": "application/x-gzip"}),
-        message(b"[" + b" " * events.LARGEST + b"]"),
+        message(b"[" + b" " * events.MAX_EVENT_BYTES + b"]"),
     ],
-    ids=range(10),
-)
-def test_what_is_no_event_message(bad: wire.Wire) -> None:
+    ids=[
+        "not-utf-8", "incomplete", "number", "text", "nan", "too-deep", "pickle", "no-content-type",
+        "compressed", "too-large",
+    ],
+)  # fmt: skip
+def test_invalid_event_message_is_malformed(bad: wire.Wire) -> None:
     with pytest.raises(Malformed):
         events.decode(bad)
 
 
-def test_a_list_with_what_is_no_event_is_refused() -> None:
+def test_list_with_one_invalid_event_is_malformed() -> None:
     with pytest.raises(Malformed, match="clock"):
         events.decode(message([BODY, {**BODY, "clock": "x"}]))
 
 
-def test_ten_thousand_mutated_messages() -> None:
+def test_mutated_event_message_is_read_or_refused() -> None:
     dice = random.Random(7)
     bodies = [json.dumps(BODY).encode(), json.dumps([BODY, BODY]).encode()]
     values = [None, True, -1, 2**70, 1e400, "", "x" * 2000, [], {}, [[]], float("nan")]
@@ -172,7 +175,7 @@ def test_ten_thousand_mutated_messages() -> None:
             refused += 1
         else:
             read += 1
-            for one in found:  # what was read can be sent again, and is the same
+            for one in found:  # a decoded event can be encoded again
                 assert events.decode(events.encode(one)[0]) == [one]
     assert read > 1000
     assert refused > 1000
@@ -193,7 +196,7 @@ def zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     ("name", "hours"),
     [("UTC", 0), ("XXX-2", -2), ("XXX5", 5), ("XXX-5:30", -5.5), ("XXX3:30", 3.5)],
 )
-def test_utcoffset_is_what_celery_sends(zone: Any, name: str, hours: float) -> None:
+def test_utcoffset_equals_celerys(zone: Any, name: str, hours: float) -> None:
     from celery.utils import time as celery_time
 
     zone(name)
@@ -201,14 +204,16 @@ def test_utcoffset_is_what_celery_sends(zone: Any, name: str, hours: float) -> N
     assert isinstance(events.utcoffset(), int) == (hours == int(hours))
 
 
-def test_utcoffset_in_summer(zone: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_utcoffset_in_summer_time_equals_celerys(
+    zone: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from celery.utils import time as celery_time
 
-    zone("XXX5YYY,J1/0,J365/23:59")  # summer all year
+    zone("XXX5YYY,J1/0,J365/23:59")  # summer time all year
     assert events.utcoffset() == celery_time.utcoffset() == 4
 
 
-def test_exchanges_are_those_of_celery() -> None:
+def test_event_exchange_equals_celerys() -> None:
     import kombu
     from celery.events import event as celery_event
 
@@ -220,7 +225,7 @@ def test_exchanges_are_those_of_celery() -> None:
         assert theirs.durable
 
 
-def test_the_catalogue_names_each_field_once() -> None:
+def test_catalogue_has_no_duplicate_fields() -> None:
     for kind, fields in events.CATALOGUE.items():
         names = [*(each.name for each in events.STANDARD), *fields]
         assert len(set(names)) == len(names)
@@ -239,12 +244,11 @@ VALUES: dict[str, Any] = {
 
 
 def full(kind: str) -> dict[str, Any]:
-    """Values for all fields of a type."""
+    """Return values for all fields of an event type."""
     return {name: VALUES.get(name, "text") for name in events.CATALOGUE[kind]}
 
 
-def test_events_of_celery_are_read() -> None:
-    """Each type of the catalogue, with all of its fields."""
+def test_events_sent_by_celery_are_decoded() -> None:
     lines = [["told", kind, full(kind)] for kind in events.CATALOGUE]
     for (_, name, fields), row in zip(lines, celery(lines), strict=True):
         wire_ = wire.Wire(
@@ -262,8 +266,8 @@ def test_events_of_celery_are_read() -> None:
         jsonschema.validate(json.loads(row["body"]), events.SCHEMA)
 
 
-def test_events_are_read_by_celery() -> None:
-    """Its receiver finds all fields, and its state the task, the worker and the flow."""
+def test_encoded_events_are_read_by_celery() -> None:
+    """Celery's receiver reads all fields; its state contains the task, the worker and the flow."""
     told = [
         events.Event(kind, "w@h", at, 1.5, 0, 99, full(kind) | {"uuid": f"u{at}"})
         for at, kind in enumerate(events.CATALOGUE, 1)
@@ -273,7 +277,7 @@ def test_events_are_read_by_celery() -> None:
     lines = [["heard", events.encode(one)[0].body.decode()] for one in (told, online)]
     (seen, tasks, _), (also, _, workers) = celery(lines)
     for one, found in zip([*told, online], seen + also, strict=True):
-        # Clocks of clients are not believed: it counts for them.
+        # Celery adjusts the clocks of clients.
         names = set(one.as_dict()) - {"clock"}
         assert {name: found[name] for name in names} == {n: one.as_dict()[n] for n in names}
     assert tasks[0] == ["u1", "PENDING", "text", "text", "text"]
@@ -292,7 +296,7 @@ NAMES = st.text(min_size=1).filter(
         st.text(min_size=1), st.none() | st.booleans() | st.integers(-9, 9) | st.text()
     ),
 )
-def test_made_up_events_come_back(kind: str, fields: dict[str, Any]) -> None:
+def test_random_event_survives_encoding_and_decoding(kind: str, fields: dict[str, Any]) -> None:
     made = events.Event(kind, "w@h", 1, 2.5, -1, 3, {**fields, "uuid": "u"})
     jsonschema.validate(json.loads(events.encode(made)[0].body), events.SCHEMA)
     assert events.decode(events.encode(made)[0]) == [made]

@@ -1,4 +1,4 @@
-"""Celery's own worker within ours: what they share, and what the command is told."""
+"""Celery's worker inside a wbengine worker: shared slots, options and settings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.workers import until
 from wbengine import engines
 from wbengine.patterns import linear_flow
 
-#: Two kinds of work for one slot.
+#: Arguments of a worker with one slot that serves a topic and a Celery queue.
 WORDS = "--threads", "1", "--topic", "t", "--tasks", "tests.support.sample_tasks"
 
 
@@ -47,7 +47,7 @@ def test_topic_and_queue_share_slots(own: Bed, ours: Ours, tmp_path: Path) -> No
         assert worker.stop() == 0
 
 
-def test_burst_ends_once_nothing_is_left(own: Bed, ours: Ours) -> None:
+def test_burst_worker_exits_after_all_tasks_including_delayed_ones(own: Bed, ours: Ours) -> None:
     ids = [own.call("start", f"{peers.NAME}.add", (n, n)) for n in range(5)]
     ids.append(own.call("start", f"{peers.NAME}.add", (5, 5), countdown=4))
     with ours("--burst") as worker:
@@ -57,7 +57,7 @@ def test_burst_ends_once_nothing_is_left(own: Bed, ours: Ours) -> None:
 
 @pytest.mark.parametrize("kind", ["redis"])
 @pytest.mark.parametrize("setting", [{}, {"broker_read_url": "redis://127.0.0.1:1"}])
-def test_command_line_goes_before_variables_and_settings(
+def test_command_line_overrides_variables_and_settings(
     setting: dict[str, str], own: Bed, ours: Ours, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("BROKER_URL", "BROKER_READ_URL", "BROKER_WRITE_URL", "RESULT_BACKEND"):
@@ -70,7 +70,7 @@ def test_command_line_goes_before_variables_and_settings(
 
 
 @pytest.mark.parametrize("kind", ["redis"])
-def test_max_tasks_leaves_the_rest(own: Bed, ours: Ours) -> None:
+def test_worker_exits_after_max_tasks(own: Bed, ours: Ours) -> None:
     ids = [own.call("start", f"{peers.NAME}.add", (n, n)) for n in range(5)]
     with ours("--max-tasks", "3") as worker:
         assert worker.wait() == 0
@@ -80,13 +80,13 @@ def test_max_tasks_leaves_the_rest(own: Bed, ours: Ours) -> None:
 
 
 @pytest.mark.parametrize("kind", ["rabbitmq"])
-def test_rabbitmq_without_ledger_is_told(own: Bed, ours: Ours) -> None:
+def test_worker_warns_about_rabbitmq_without_ledger(own: Bed, ours: Ours) -> None:
     with ours() as worker:
         assert own.run("add", 1, 2)["value"] == 3
         assert "without a ledger (--ledger) a task may run twice" in worker.text
 
 
-def test_settings_of_celery_count(own: Bed, ours: Ours) -> None:
+def test_rate_limit_in_celery_settings_is_applied(own: Bed, ours: Ours) -> None:
     name = f"{peers.NAME}.moment"
     with ours("--threads", "4", task_annotations={name: {"rate_limit": "2/s"}}):
         own.call("inspect", "ping")
@@ -96,8 +96,8 @@ def test_settings_of_celery_count(own: Bed, ours: Ours) -> None:
 
 
 @pytest.mark.parametrize("kind", ["redis"])
-def test_message_that_cannot_be_read_is_rejected_alone(own: Bed, ours: Ours) -> None:
-    """Celery's loop ends, and the worker with it, where its own code or a pool raises anything."""
+def test_malformed_message_is_rejected_and_worker_continues(own: Bed, ours: Ours) -> None:
+    """Celery's event loop and worker end if Celery's code or the pool raises an exception."""
     odd: list[tuple[str, Any]] = [
         ("retries", "abc"), ("replaced_task_nesting", "x"), ("retries", -1), ("timelimit", 5),
         ("timelimit", ["5", "never"]), ("timelimit", [1, 2, 3]), ("id", ["x"]),
@@ -109,31 +109,31 @@ def test_message_that_cannot_be_read_is_rejected_alone(own: Bed, ours: Ours) -> 
         task_id = own.call("start", name, (1, 2), headers={"timelimit": ["30", "20"]})
         assert own.call("wait", task_id)[0]["value"] == 3
         for header, value in odd:
-            told = f"{header} must be .*, not {re.escape(repr(value))}\n"
+            told = f"{header} must be .*, got {re.escape(repr(value))}\n"
             assert re.search(told, worker.text), header
-        assert worker.text.count("a message is no task of Celery's, and is rejected: ") == 2
+        assert worker.text.count("rejected a message that is not a Celery task: ") == 2
         assert worker.stop() == 0
     assert own.call("depth", peers.QUEUE) == 0
 
 
 @pytest.mark.parametrize("kind", ["redis"])
-def test_celery_that_gives_up_fails_the_worker(own: Bed, tmp_path: Path) -> None:
-    """Its process is to be started anew: it did not end as asked."""
+def test_worker_exits_with_error_if_celery_worker_fails(own: Bed, tmp_path: Path) -> None:
+    """The exit code tells the supervisor to restart the process."""
     with (
         brokers.redis() as server,
         peers.wbengine_worker(
             tmp_path, server.url(), backend=own.backend, broker_connection_retry=False
         ) as worker,
     ):
-        until(lambda: "all alone" in worker.text)  # until then its retries have no end
+        until(lambda: "all alone" in worker.text)  # before this line Celery retries without limit
         server.kill()
         assert worker.wait() == 1
-        assert "ERROR wbengine.celery: Celery's worker gave up" in worker.text
+        assert "ERROR wbengine.celery: the Celery worker failed" in worker.text
 
 
 @pytest.mark.parametrize("kind", ["redis"])
-def test_worker_suspended_before_it_is_ready_takes_nothing(own: Bed, tmp_path: Path) -> None:
-    """It is suspended while Celery's broker keeps its consumer waiting."""
+def test_worker_suspended_during_its_start_receives_no_task(own: Bed, tmp_path: Path) -> None:
+    """Suspend the worker while Celery's broker delays its consumer."""
     word = f"{uuid.uuid4().hex[:8]}"
     fleet = [sys.executable, "-m", "wbengine", "--url", str(own.url), "workers"]
 
@@ -166,7 +166,7 @@ HERE = "--url", "redis://127.0.0.1:1/0"
 
 
 def last_words(folder: Path, *words: str, settings: str = "", code: int = 2) -> str:
-    """The last line of a worker that ends at once, with these settings of Celery's."""
+    """Run a worker that exits at once with these settings and return its last line."""
     (folder / "settings_of_test.py").write_text(settings)
     told = "--celery-queue", "q", "--celery-config", "settings_of_test"
     told += "--tasks", "tests.support.sample_tasks"
@@ -182,22 +182,22 @@ def last_words(folder: Path, *words: str, settings: str = "", code: int = 2) -> 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--url", "filesystem:///x"), "where is the broker of Celery?"),
+        (("--url", "filesystem:///x"), "The broker of Celery is missing"),
         (("--celery-queue", ""), "the name of a Celery queue must not be empty"),
         (("--celery-config", "no_such_module"), "no_such_module"),
-        (("--celery-name", "a b"), "--celery-name 'a b' is no name"),
-        (("--celery-accept", ","), "--celery-accept names nothing"),
-        (("--celery-task", "x"), "'x' is not of the form"),
+        (("--celery-name", "a b"), "--celery-name must be like name@host, got 'a b'"),
+        (("--celery-accept", ","), "--celery-accept must contain"),
+        (("--celery-task", "x"), "A Celery task must be 'name=module:task', got 'x'"),
         (("--celery-accept", "xml"), "accept_content ['xml'] cannot"),
         (
             ("--celery-accept", "application/x-yam"),
-            "'application/x-yam' is no serializer (did you mean 'application/x-yaml'?)",
+            "unknown serializer 'application/x-yam' (did you mean 'application/x-yaml'?)",
         ),
         (("--celery-result-backend", "foo://u:pw@x"), "foo://u:***@x/' cannot"),
         (("--celery-broker", "nope://x"), "broker_read_url 'nope://x/' can"),
     ],
 )
-def test_wrong_options_are_told(words: tuple[str, ...], said: str, tmp_path: Path) -> None:
+def test_invalid_option_is_reported(words: tuple[str, ...], said: str, tmp_path: Path) -> None:
     assert said in last_words(tmp_path, *HERE, *words)
 
 
@@ -212,24 +212,29 @@ def test_wrong_options_are_told(words: tuple[str, ...], said: str, tmp_path: Pat
         ("result_expires", "abc"),
     ],
 )
-def test_wrong_settings_are_told(setting: str, value: Any, tmp_path: Path) -> None:
+def test_invalid_setting_is_reported(setting: str, value: Any, tmp_path: Path) -> None:
     last = last_words(tmp_path, *HERE, settings=f"{setting} = {value!r}\n")
-    assert f"error: {setting} {value!r} cannot be used (" in last and "; right is " in last
+    assert f"error: {setting} {value!r} cannot be used (" in last and "); use " in last
 
 
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ("task_time_limit = '30'", "time_limit of Celery task '{}' must be seconds, not '30'"),
+        (
+            "task_time_limit = '30'",
+            "time_limit of Celery task '{}' must be 0 or more seconds, got '30'",
+        ),
         (
             "task_annotations = {{'{}': {{'soft_time_limit': -1}}}}",
-            "soft_time_limit of Celery task '{}' must be seconds, not -1",
+            "soft_time_limit of Celery task '{}' must be 0 or more seconds, got -1",
         ),
     ],
 )
-def test_wrong_limits_of_settings_are_told(settings: str, said: str, tmp_path: Path) -> None:
+def test_invalid_time_limit_in_settings_is_reported(
+    settings: str, said: str, tmp_path: Path
+) -> None:
     name = "tests.support.sample_tasks.Add"
-    first = "--celery-task", f"{name}={name}"  # it is looked at before all others
+    first = "--celery-task", f"{name}={name}"  # this task is checked first
     last = last_words(tmp_path, *HERE, *first, settings=settings.format(name))
     assert said.format(name) in last
 
@@ -241,17 +246,19 @@ def test_wrong_limits_of_settings_are_told(settings: str, said: str, tmp_path: P
         ("rediss://127.0.0.1:1?ssl_check_hostname=perhaps", 2, "ssl_check_hostname"),
     ],
 )
-def test_broker_of_settings_is_read(broker: Any, code: int, said: str, tmp_path: Path) -> None:
-    """A list of brokers, and the certificates of one that is the ledger, too."""
+def test_broker_url_is_read_from_settings(
+    broker: Any, code: int, said: str, tmp_path: Path
+) -> None:
+    """The setting may be a list, and its TLS options also apply to the ledger."""
     assert said in last_words(tmp_path, settings=f"broker_url = {broker!r}\n", code=code)
 
 
-def test_broker_that_is_away_is_told(tmp_path: Path) -> None:
+def test_unreachable_celery_broker_is_reported(tmp_path: Path) -> None:
     last = last_words(tmp_path, *HERE, code=69)
     assert "the broker of Celery at redis://" in last and "Connection refused" in last
 
 
-def test_missing_celery_is_told() -> None:
+def test_missing_celery_package_is_reported() -> None:
     code = (
         "import sys; sys.modules['celery'] = None; from wbengine import worker;"
         " sys.exit(worker.main(sys.argv[1:]))"
@@ -262,11 +269,13 @@ def test_missing_celery_is_told() -> None:
         cwd=workers.REPOSITORY, capture_output=True, text=True, timeout=100, env={**os.environ},
     )  # fmt: skip
     assert found.returncode == 2
-    assert "--celery-queue needs Celery: pip install 'wbengine[celery]'" in found.stderr
+    assert re.search(r"--celery-queue needs Celery: .*pip install .*\[celery\]'", found.stderr)
 
 
-def test_events_of_flows(url: Place, celery: peers.Celery, tmp_path: Path) -> None:
-    """Celery's monitors see a worker that serves no queue of Celery's, and its requests."""
+def test_celery_monitor_shows_worker_and_requests_of_flows(
+    url: Place, celery: peers.Celery, tmp_path: Path
+) -> None:
+    """The worker serves no Celery queue."""
     words = "--topic", "t", "--tasks", "tests.support.sample_tasks", "--url", str(url)
     flow = linear_flow.Flow("f").add(sample_tasks.Add(inject={"x": 1, "y": 2}))
     with (
@@ -284,7 +293,7 @@ def test_events_of_flows(url: Place, celery: peers.Celery, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("kind", ["redis"])
-def test_events_go_on_once_the_broker_is_back(
+def test_events_are_sent_again_after_broker_restarts(
     url: Place, celery: peers.Celery, tmp_path: Path
 ) -> None:
     words = "--topic", "t", "--tasks", "tests.support.sample_tasks", "--url", str(url)
@@ -298,7 +307,7 @@ def test_events_go_on_once_the_broker_is_back(
         with celery.command(server.url(), "events", "--dump") as dump:
             until(lambda: "heartbeat" in dump.text)
         server.kill()
-        until(lambda: "Celery's broker for events at redis://" in worker.text)
+        until(lambda: "the broker of Celery for events at redis://" in worker.text)
         server.start()
         with celery.command(server.url(), "events", "--dump") as dump:
             until(lambda: "heartbeat" in dump.text)

@@ -1,9 +1,10 @@
-"""Reference pages of Celery's messages: their tables are those of the code, and examples run."""
+"""Tables and examples of the reference page of Celery messages."""
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,9 @@ from tests.support import pages, workers
 from wbengine.interop import celery
 from wbengine.interop.celery import events, protocol, serializers
 
-REFERENCE = workers.REPOSITORY / "doc" / "source" / "reference"
-PROTOCOL, EVENTS = REFERENCE / "celery_protocol.rst", REFERENCE / "celery_events.rst"
+PAGE = workers.REPOSITORY / "doc" / "source" / "reference" / "celery_messages.rst"
 
-#: The fields that Celery's specification of the protocol names.
+#: Fields that Celery's protocol specification names.
 SPECIFIED = {
     "properties": {"correlation_id", "reply_to"},
     "headers": {
@@ -42,57 +42,90 @@ TABLES = {
 
 
 @pytest.mark.parametrize("what", TABLES)
-def test_every_field_that_is_specified_is_there(what: str) -> None:
+def test_tables_contain_each_specified_field(what: str) -> None:
     names = [field.name for field in TABLES[what]]
     assert len(set(names)) == len(names)
     assert SPECIFIED[what] <= set(names)
 
 
-def table(page: Path, mark: str, columns: int) -> list[tuple[str, ...]]:
-    """The rows of the table behind a comment, without the first."""
-    _, found, rest = page.read_text(encoding="utf-8").partition(f".. {mark}\n")
+#: Parts of a message of version 2 by their names on the page.
+PLACES = {
+    "properties": protocol.PROPERTIES,
+    "headers": protocol.HEADERS,
+    "body": protocol.ARGUMENTS,
+    "embed": protocol.EMBED,
+}
+
+
+def table(mark: str) -> list[list[str]]:
+    """Return the rows of the table behind the comment `mark`, without the header."""
+    _, found, rest = PAGE.read_text(encoding="utf-8").partition(f".. {mark}\n.. csv-table::\n")
     assert found
-    rows = next(part for part in rest.split("\n\n") if part.startswith("   * - "))
-    cells = re.findall(r"^   (?:\* -|  -) ?(.*)$", rows, re.MULTILINE)
-    return [tuple(cells[at : at + columns]) for at in range(0, len(cells), columns)][1:]
+    rows = re.findall(r"^   (``.*)$", rest.split("\n\n")[1], re.MULTILINE)
+    return [[cell.strip() for cell in row.split(";")] for row in rows]
 
 
-@pytest.mark.parametrize("what", TABLES)
-def test_the_tables_of_messages(what: str) -> None:
-    told = table(PROTOCOL, f"fields: {what}", 5)
-    assert [(name, missing == "required") for name, _, missing, *_ in told] == [
-        (f"``{field.name}``", field.required) for field in TABLES[what]
+def check(field: protocol.Field, kind: str, default: str) -> None:
+    assert kind == field.kind.words, field.name
+    assert (default == "required") == field.required, field.name
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_page_describes_all_fields_of_version_2(place: str) -> None:
+    rows = {row[0]: row for row in table("fields: task") if row[1] == place}
+    assert [*rows] == [f"``{field.name}``" for field in PLACES[place]]
+    for field in PLACES[place]:
+        _, _, _, kind, default, meaning = rows[f"``{field.name}``"]
+        check(field, kind, default)
+        assert meaning
+
+
+def test_page_describes_all_fields_of_version_1() -> None:
+    fields = (*protocol.VERSION_1, protocol.UTC)
+    known: Mapping[str, list[str]] = {
+        row[0]: row for row in table("fields: task") if row[2] == "body"
+    }
+    assert [*known] == [f"``{field.name}``" for field in fields]
+    required = {name for name, row in known.items() if row[4] == "required"}
+    required |= {name for name, row in known.items() if "Required in version 1" in row[5]}
+    assert required == {f"``{field.name}``" for field in fields if field.required}
+    for field in fields:
+        assert known[f"``{field.name}``"][3] == field.kind.words
+
+
+def test_page_describes_all_fields_of_results() -> None:
+    rows = table("fields: result")
+    assert [row[0] for row in rows] == [f"``{field.name}``" for field in protocol.RESULT]
+    for (_, kind, default, _), field in zip(rows, protocol.RESULT, strict=True):
+        check(field, kind, default)
+
+
+def test_page_describes_all_events() -> None:
+    assert [row[:2] for row in table("events: standard")] == [
+        [f"``{field.name}``", field.kind.words] for field in events.STANDARD
     ]
-    for (_, kind, *_), field in zip(told, TABLES[what], strict=True):
-        assert kind.startswith(field.kind.words.replace("`", "``"))
-
-
-def test_the_tables_of_events() -> None:
-    assert [row[:2] for row in table(EVENTS, "events: standard", 3)] == [
-        (f"``{field.name}``", field.kind.words) for field in events.STANDARD
-    ]
-    told = {row[0]: row[2].split(", ") for row in table(EVENTS, "events: types", 3)}
-    assert told == {
+    described = {row[0]: row[2].split(", ") for row in table("events: types")}
+    assert described == {
         f"``{kind}``": [f"``{name}``" for name in names] for kind, names in events.CATALOGUE.items()
     }
     known = dict.fromkeys(f"``{name}``" for names in events.CATALOGUE.values() for name in names)
-    assert [row[0] for row in table(EVENTS, "events: fields", 3)] == list(known)
+    assert [row[0] for row in table("events: fields")] == list(known)
 
 
-def test_the_page_names_every_serializer() -> None:
-    text = PROTOCOL.read_text(encoding="utf-8")
-    for name, mime in serializers.MIME_TYPES.items():
-        assert f"   * - ``{name}``\n     - ``{mime}``\n" in text
+def test_page_describes_all_serializers() -> None:
+    rows = [row[:2] for row in table("serializers: types")]
+    assert rows == [[f"``{name}``", f"``{mime}``"] for name, mime in serializers.MIME_TYPES.items()]
 
 
-@pytest.mark.parametrize("page", [PROTOCOL, EVENTS], ids=lambda page: page.stem)
-def test_the_example(page: Path, tmp_path: Path) -> None:
-    found = pages.blocks(page)
-    assert found[0].expected
-    assert [block.expected for block in found] == pages.printed(found, tmp_path, dict(os.environ))
+def test_examples_of_page_print_shown_output(tmp_path: Path) -> None:
+    blocks = pages.blocks(PAGE)
+    assert blocks[0].expected
+    assert [block.expected for block in blocks] == pages.run_blocks(
+        blocks, tmp_path, dict(os.environ)
+    )
 
 
-def test_the_public_names_are_there() -> None:
+def test_public_names_can_be_imported() -> None:
     for name in celery.__all__:
         assert getattr(celery, name) and name in dir(celery)
     assert set(celery.__all__) == set(celery._PLACES)

@@ -1,4 +1,4 @@
-"""Task messages of versions 1 and 2, read and written."""
+"""Task messages of protocol versions 1 and 2."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 
 from tests.celery import making
 from tests.celery.apps import ours
-from wbengine import exceptions, limits
+from wbengine import exceptions, limits, running, task
+from wbengine.engines.worker_based import endpoint
 from wbengine.interop.celery import protocol as codec
-from wbengine.interop.celery import serializers
+from wbengine.interop.celery import request, serializers
 from wbengine.interop.celery.protocol import Malformed, TaskMessage
 from wbengine.interop.celery.serializers import Wire
 
@@ -27,7 +28,7 @@ UTC = timezone.utc
 ACCEPTED = serializers.Accepted(("json", "msgpack", "yaml"))
 ID = "4cc7438e-afd4-4f8f-a2f3-f46567e7ca77"
 
-#: The sample messages of Celery's protocol specification.
+#: Sample messages of Celery's protocol specification.
 CHAIN = Wire(
     {
         "lang": "py",
@@ -67,10 +68,10 @@ def read(wire: Wire, **options: Any) -> TaskMessage:
     return codec.decode(wire, ACCEPTED, **options)
 
 
-# The samples. ------------------------------------------------------------------------------------
+# Samples. -----------------------------------------------------------------------------------------
 
 
-def test_the_sample_of_version_2() -> None:
+def test_sample_message_of_version_2_is_read_and_written() -> None:
     message = read(CHAIN)
     assert message == TaskMessage(
         "proj.tasks.add", ID, (2, 2), {}, argsrepr="(2, 2)", kwargsrepr="{}",
@@ -85,14 +86,32 @@ def test_the_sample_of_version_2() -> None:
     assert read(again) == dataclasses.replace(message, root_id=ID)
 
 
-def test_the_sample_of_version_1() -> None:
+class Constructed(task.Task):
+    """A task with a constructor that workers call with the name."""
+
+    def __init__(self, name: str | None = None) -> None:
+        super().__init__(name)
+
+    def execute(self) -> str:
+        return self.name
+
+
+def test_long_shadow_is_shortened_to_255_characters() -> None:
+    message = TaskMessage("proj.tasks.add", ID, shadow="x" * 1000)
+    outcome = request.execute(
+        endpoint.Endpoint(Constructed), message, (), {}, running.Request(ID), None, print
+    )
+    assert outcome.value == "x" * 255
+
+
+def test_sample_message_of_version_1_is_read_and_written() -> None:
     message = read(PING)
     assert message == TaskMessage(
         "celery.task.PingTask", ID, eta=datetime(2009, 11, 17, 12, 30, 56, 527191, UTC), protocol=1
     )
     again = codec.encode(message)
     given, written = json.loads(PING.body), json.loads(again.body)
-    given["eta"] += "+00:00"  # what it meant
+    given["eta"] += "+00:00"  # the equivalent time with a zone
     assert {name: written[name] for name in given} == given
     assert not again.headers and written["utc"] is True
     assert read(again) == dataclasses.replace(message, correlation_id=ID)
@@ -117,7 +136,7 @@ def test_times_without_a_zone_are_in_utc() -> None:
         assert message.eta is not None and message.eta.tzinfo is UTC
 
 
-def test_version_1_without_utc_tells_times_in_the_local_zone() -> None:
+def test_version_1_without_utc_has_times_in_local_zone() -> None:
     local = timezone(timedelta(hours=2))
     ten = datetime(2020, 1, 1, 10, tzinfo=UTC)
     for wire in (
@@ -131,8 +150,8 @@ def test_version_1_without_utc_tells_times_in_the_local_zone() -> None:
 # Other fields. -----------------------------------------------------------------------------------
 
 
-def test_on_the_wire_the_hard_limit_is_first() -> None:
-    """Here the soft one is, as everywhere in this package."""
+def test_message_contains_hard_limit_before_soft_limit() -> None:
+    """The API of this package names the soft limit first."""
     for wire in (v2({"timelimit": [3, 1]}), v1(timelimit=[3, 1])):
         message = read(wire)
         assert message.timelimit == limits.TimeLimit(soft=1, hard=3)
@@ -154,7 +173,7 @@ def test_on_the_wire_the_hard_limit_is_first() -> None:
         ([float("inf"), None], limits.UNLIMITED),
     ],
 )
-def test_limits_that_say_nothing_are_none(given: list[Any], found: limits.TimeLimit) -> None:
+def test_ineffective_time_limit_is_dropped(given: list[Any], found: limits.TimeLimit) -> None:
     message = read(v2({"timelimit": given}))
     assert message.timelimit == found == limits.read(found)
 
@@ -167,7 +186,7 @@ def test_taskset_is_the_group_of_version_1() -> None:
     assert (written["group"], written["taskset"]) == ("g", "g")
 
 
-def test_a_raw_body_is_the_single_argument() -> None:
+def test_raw_body_is_single_argument() -> None:
     for data, kind, encoding in (
         (b"\x00\xff", "application/data", "binary"),
         ("naïve", "text/plain", "utf-8"),
@@ -185,13 +204,12 @@ def test_a_raw_body_is_the_single_argument() -> None:
             codec.encode(TaskMessage("a", ID, args, raw=True))
 
 
-def test_a_body_that_is_a_string_is_raw_only_if_its_type_says_so() -> None:
+def test_string_body_with_json_content_type_is_malformed() -> None:
     with pytest.raises(Malformed, match="embed"):
         read(v2(body="text"))
 
 
-def test_a_message_of_both_versions() -> None:
-    """Headers of version 2 and a body of version 1: what the headers leave out is in the body."""
+def test_fields_missing_in_headers_are_read_from_version_1_body() -> None:
     body = {
         "args": [1], "kwargs": {"k": 2}, "id": "other", "shadow": "s", "retries": 3,
         "callbacks": [{"task": "b"}], "chain": [{"task": "c"}],
@@ -202,13 +220,13 @@ def test_a_message_of_both_versions() -> None:
     assert ([one["task"] for one in message.callbacks], message.chain) == (["b"], ())
 
 
-def test_the_id_may_be_the_correlation_id_alone() -> None:
+def test_correlation_id_replaces_missing_id() -> None:
     assert read(v2({"id": None}, correlation_id="c")).id == "c"
-    with pytest.raises(Malformed, match=r"^id is missing"):
+    with pytest.raises(Malformed, match=r"^id or correlation_id must be set"):
         read(v2({"id": None}))
 
 
-def test_what_is_not_said_has_its_default() -> None:
+def test_missing_field_has_its_default() -> None:
     message = read(Wire({"task": "a", "id": ID}, {}, "application/json", "", b"[null, null, null]"))
     assert message == TaskMessage("a", ID)
     empty, none = (
@@ -220,7 +238,7 @@ def test_what_is_not_said_has_its_default() -> None:
     assert read(v2(blank, reply_to="")) == TaskMessage("a", ID)
 
 
-def test_headers_that_are_not_the_protocols_travel_on() -> None:
+def test_custom_headers_are_preserved() -> None:
     headers = {"x-mine": [1], "compression": None, "x-death": [], "x-delivery-count": 1, 7: 8}
     message = read(v2(headers))
     assert message.extra == {"x-mine": [1]}
@@ -228,7 +246,7 @@ def test_headers_that_are_not_the_protocols_travel_on() -> None:
     assert codec.encode(message, protocol=1).headers == {"x-mine": [1]}
 
 
-def test_what_is_written_is_in_what_it_came_in() -> None:
+def test_message_is_written_in_format_it_was_read_in() -> None:
     for name in ("json", "msgpack", "yaml"):
         wire = codec.encode(TaskMessage("a", ID, (1,)), serializer=name)
         message = read(wire)
@@ -237,14 +255,14 @@ def test_what_is_written_is_in_what_it_came_in() -> None:
     assert codec.encode(read(v1())).headers == {}
 
 
-def test_priority_is_what_brokers_know() -> None:
+def test_invalid_priority_is_dropped() -> None:
     for given, found in ((3, 3), (0, None), (300, None), ("3", None), (True, None)):
         assert read(v2(priority=given)).priority == found
     assert codec.encode(TaskMessage("a", ID, priority=3)).properties["priority"] == 3
     assert "priority" not in codec.encode(TaskMessage("a", ID)).properties
 
 
-def test_arguments_are_shown_shortly() -> None:
+def test_argsrepr_is_at_most_1024_characters() -> None:
     class Odd:
         def __repr__(self) -> str:
             raise RuntimeError
@@ -258,7 +276,7 @@ def test_arguments_are_shown_shortly() -> None:
         codec.encode(TaskMessage("a", ID, (Odd(),)))
 
 
-def test_version_1_has_the_rest_of_a_chain_as_callbacks_of_callbacks() -> None:
+def test_version_1_writes_chain_as_nested_callbacks() -> None:
     rest = [{"task": f"t{n}", "options": {"link": {"task": "own"}}} for n in range(3)]
     wire = codec.encode(TaskMessage("a", ID, chain=rest, callbacks=[{"task": "cb"}]), protocol=1)
     callbacks = json.loads(wire.body)["callbacks"]
@@ -270,18 +288,18 @@ def test_version_1_has_the_rest_of_a_chain_as_callbacks_of_callbacks() -> None:
     assert rest[0]["options"] == {"link": {"task": "own"}}
 
 
-def test_a_chain_of_ten_thousand() -> None:
+def test_chain_of_10000_is_written_in_version_2_only() -> None:
     chain = [{"task": "t", "options": {"task_id": str(n)}} for n in range(10_000)]
     message = read(codec.encode(TaskMessage("a", ID, chain=chain)))
     assert list(message.chain) == chain
-    with pytest.raises(exceptions.NotEncodable):  # too deep for everybody's JSON
+    with pytest.raises(exceptions.NotEncodable):  # nested deeper than JSON parsers accept
         codec.encode(message, protocol=1)
 
 
-# What is wrong. ----------------------------------------------------------------------------------
+# Invalid messages. --------------------------------------------------------------------------------
 
 
-#: What the reader and the schema of version 2 refuse.
+#: Headers that both the decoder and the schema of version 2 refuse.
 WRONG: list[tuple[str, Any]] = [
     ("task", 7), ("id", 7), ("group_index", -1), ("retries", 2**31), ("timelimit", [1]),
     ("timelimit", ["1", None]), ("stamped_headers", [1]), ("stamps", []), ("ignore_result", 1),
@@ -301,7 +319,7 @@ WRONG: list[tuple[str, Any]] = [
         ("stamped_headers", "abc"), ("stamps", {1: 2}),
     ],
 )  # fmt: skip
-def test_a_wrong_header_is_named(name: str, value: Any) -> None:
+def test_invalid_header_is_named_in_error(name: str, value: Any) -> None:
     wire = v2()
     wire.headers[name] = value
     with pytest.raises(Malformed, match=f"^{name}") as raised:
@@ -318,7 +336,7 @@ def test_a_wrong_header_is_named(name: str, value: Any) -> None:
         ("utc", "yes"), ("timelimit", {}), ("retries", None), ("id", None), ("task", None),
     ],
 )  # fmt: skip
-def test_a_wrong_field_of_version_1_is_named(name: str, value: Any) -> None:
+def test_invalid_field_of_version_1_is_named_in_error(name: str, value: Any) -> None:
     wire = v1(**{name: value})
     if name == "retries":
         assert read(wire).retries == 0
@@ -331,28 +349,28 @@ def test_a_wrong_field_of_version_1_is_named(name: str, value: Any) -> None:
 @pytest.mark.parametrize(
     "embed", [{"chain": 3}, {"chord": 3}, {"callbacks": [[]]}, {"errbacks": "x"}, 7, [1]]
 )
-def test_a_wrong_embed(embed: Any) -> None:
+def test_invalid_embed_is_malformed(embed: Any) -> None:
     with pytest.raises(Malformed):
         read(v2(body=[[], {}, embed]))
 
 
-def test_versions_and_serializers_that_are_not_there() -> None:
-    with pytest.raises(ValueError, match="use 1 or 2"):
+def test_unknown_version_or_serializer_is_refused() -> None:
+    with pytest.raises(ValueError, match="must be 1 or 2"):
         codec.encode(TaskMessage("a", ID), protocol=3)
-    with pytest.raises(ValueError, match="no serializer"):
+    with pytest.raises(ValueError, match="The serializer must be one of"):
         codec.encode(TaskMessage("a", ID), serializer="xml")
 
 
-# The schemas. ------------------------------------------------------------------------------------
+# Schemas. -----------------------------------------------------------------------------------------
 
 
 def parts(wire: Wire) -> dict[str, Any]:
-    """A message as the schemas describe it."""
+    """Return the message in the form that the schemas describe."""
     told = {"properties": wire.properties, "headers": wire.headers}
     return {**told, "body": json.loads(wire.body)}
 
 
-def test_written_messages_fit_the_schemas() -> None:
+def test_written_messages_match_schemas() -> None:
     known = {1: codec.TASK_V1_SCHEMA, 2: codec.TASK_V2_SCHEMA}
     fits = {version: jsonschema.Draft202012Validator(one) for version, one in known.items()}
     for one in fits.values():
@@ -364,7 +382,7 @@ def test_written_messages_fit_the_schemas() -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), WRONG)
-def test_the_schema_refuses_what_the_reader_does(name: str, value: Any) -> None:
+def test_schema_refuses_header_that_reader_refuses(name: str, value: Any) -> None:
     wire = v2({name: value})
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(parts(wire), codec.TASK_V2_SCHEMA)
@@ -390,7 +408,7 @@ HOUR = timezone(timedelta(hours=1))
         ),
     ],
 )
-def test_times_are_iso_8601(words: str, found: datetime) -> None:
+def test_iso_8601_time_is_read(words: str, found: datetime) -> None:
     assert read(v2({"eta": words})).eta == found
 
 
@@ -402,25 +420,24 @@ def test_times_are_iso_8601(words: str, found: datetime) -> None:
         "2009-11-17T12:30Z ", "٢٠٠٩-11-17", "2009-11-17T12:30:00." + "1" * 100,
     ],
 )  # fmt: skip
-def test_other_words_are_no_time(words: str) -> None:
+def test_invalid_time_is_malformed(words: str) -> None:
     with pytest.raises(Malformed, match=r"^expires: "):
         read(v2({"expires": words}))
 
 
 @hypothesis.given(st.datetimes(datetime(2, 1, 1), datetime(9998, 1, 1), timezones=st.timezones()))
-def test_times_that_python_writes_are_read(time: datetime) -> None:
+def test_isoformat_of_python_is_read(time: datetime) -> None:
     assert read(v2({"eta": time.isoformat()})).eta == time.astimezone(UTC)
 
 
 def test_times_of_results_are_in_utc() -> None:
-    """With or without a zone."""
     for words in ("2026-01-02T03:04:05", "2026-01-02T04:04:05+01:00"):
         body = json.dumps({"task_id": "i", "status": "SUCCESS", "date_done": words}).encode()
         found = codec.decode_result(Wire({}, {}, "application/json", "utf-8", body), ACCEPTED)
         assert found.date_done == datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
-# What a module needs. ----------------------------------------------------------------------------
+# Imports. -----------------------------------------------------------------------------------------
 
 
 def test_celery_is_not_imported() -> None:

@@ -1,7 +1,7 @@
-"""Submitted flows, while what conducts them, runs their tasks and keeps them is killed.
+"""Submitted flows, while conductors, workers, brokers and databases are killed.
 
-Processes are the commands that users start: `wbengine serve` and `wbengine worker`.  Each flow is
-of `STEPS` tasks, one after the other; the judge reads what these wrote, and the store.
+The processes are the commands of users: `wbengine serve` and `wbengine worker`. Each flow has
+`STEPS` sequential tasks. The checks use the audit file and the store.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from wbengine.persistence import backends
 from wbengine.persistence import base as persistence
 
 STEPS = 5
-#: So often each is killed, of those that there are.
+#: Relative frequency of kills of each kind of process.
 WEIGHTS = {"conductor": 5, "worker": 5, "broker": 2, "database": 2}
-#: Names the audit file to processes that write to it.
+#: Variable that contains the path of the audit file.
 AUDIT = "WBENGINE_CHAOS_AUDIT"
-#: Seconds until the next one is killed though no flow has ended.
+#: Maximum number of seconds between kills, if no flow makes progress.
 LONGEST = 20.0
 
 if AUDIT in os.environ:
@@ -43,7 +43,7 @@ if AUDIT in os.environ:
 
 @dataclass(frozen=True)
 class Plan:
-    """What there is, and how often any of it is killed."""
+    """The processes and the number of kills."""
 
     flows: int
     kills: int
@@ -51,19 +51,19 @@ class Plan:
     transport: str = "redis"
     #: 'sqlite' or 'postgresql'.
     store: str = "sqlite"
-    #: The jobs are in the broker (a Redis), not in the store.
+    #: Whether the job board is in the broker (a Redis) instead of the store.
     board: bool = False
     conductors: int = 3
     workers: int = 3
     simultaneous: int = 8
-    #: Seconds after which a worker is lost that says nothing.
+    #: Seconds of silence after which a worker is lost.
     expiry: float = 5.0
-    #: Seconds within which all flows have to end once nothing is killed any more.
+    #: Seconds within which all flows must end after the last kill.
     patience: float = 300.0
 
 
 class Step(task.Task):
-    """A step of the flow `flow`; takes what the step before it gave."""
+    """A task of the flow `flow`, which receives the result of its predecessor."""
 
     idempotent = True
 
@@ -86,17 +86,17 @@ def steps() -> Any:
 
 @dataclass
 class Stage:
-    """What runs, and what was killed."""
+    """The processes of a run, and the counts of kills."""
 
     plan: Plan
     folder: Path
     medium: media.Medium
-    database: servers.Kept | None
+    database: servers.KeptServer | None
     store: str
     chance: random.Random
     running: dict[str, list[subprocess.Popen[bytes]]] = field(default_factory=dict)
     killed: Counter[str] = field(default_factory=Counter)
-    #: What is started again, and when.
+    #: Pending restarts with their times.
     _due: list[tuple[float, Callable[[], None]]] = field(default_factory=list)
 
     @property
@@ -134,7 +134,7 @@ class Stage:
         self.running[kind].append(process)
 
     def kill_one(self) -> None:
-        """kill -9 of any of them; it is back within a second or two."""
+        """Kill a random process by SIGKILL. It restarts within one or two seconds."""
         kinds = [kind for kind in WEIGHTS if self._can_be_killed(kind)]
         (kind,) = self.chance.choices(kinds, [WEIGHTS[kind] for kind in kinds])
         self.killed[kind] += 1
@@ -167,7 +167,8 @@ class Stage:
 
     def _start_database(self) -> None:
         for _ in range(100):
-            with contextlib.suppress(servers.ServerMissing):  # its children have to notice first
+            # the children of the old server have to end first
+            with contextlib.suppress(servers.ServerMissing):
                 assert self.database is not None
                 self.database.ask("start")
                 return
@@ -175,7 +176,7 @@ class Stage:
         raise servers.ServerMissing("the database does not start again")
 
     def look(self, all_of_them: bool = False) -> None:
-        """Start what is to be started by now."""
+        """Perform the restarts that are due."""
         now = time.monotonic()
         due = [action for at, action in self._due if all_of_them or at <= now]
         self._due = [] if all_of_them else [one for one in self._due if one[0] > now]
@@ -183,7 +184,7 @@ class Stage:
             action()
         for kind, processes in self.running.items():
             for process in [one for one in processes if one.poll() == errors.UNAVAILABLE]:
-                # It was begun while the broker was away: who supervises it begins it again.
+                # The process started without a broker; a supervisor would restart it.
                 processes.remove(process)
                 self.start(kind)
 
@@ -200,7 +201,7 @@ class Stage:
 
 
 def run(plan: Plan, folder: Path, say: Callable[[str], None] = print) -> dict[str, Any]:
-    """The figures; `problems` are what went wrong."""
+    """Run and return the figures, including `problems`."""
     began = time.monotonic()
     path = folder / "audit"
     path.touch()
@@ -209,7 +210,7 @@ def run(plan: Plan, folder: Path, say: Callable[[str], None] = print) -> dict[st
         database, uri = None, f"sqlite:///{folder}/flows.sqlite"
         if plan.store == "postgresql":
             database = stack.enter_context(servers.keeping("postgresql"))
-            server = servers.Server.of("postgresql", database.told)
+            server = servers.Server.of("postgresql", database.details)
             server.execute("CREATE DATABASE flows")
             uri = server.url("flows")
         stage = Stage(plan, folder, medium, database, uri, random.Random(plan.seed))
@@ -252,7 +253,7 @@ def run(plan: Plan, folder: Path, say: Callable[[str], None] = print) -> dict[st
 
 
 def submit(plan: Plan, store: persistence.Backend, board: jobs.JobBoard) -> dict[str, str]:
-    """The names of the flows, by uuid."""
+    """Submit the flows and return their names by uuid."""
     names = [f"flow{number}" for number in range(plan.flows)]
     inputs = [{"flow": name} for name in names]
     handles = engines.submit_many(steps, inputs, backend=store, board=board)
@@ -262,7 +263,7 @@ def submit(plan: Plan, store: persistence.Backend, board: jobs.JobBoard) -> dict
 def _hurt(
     stage: Stage, reader: audit.Reader, began: float, say: Callable[[str], None]
 ) -> list[audit.Line]:
-    """Kill one after so much more of the work is done."""
+    """Kill one process after each equal part of the work."""
     plan, lines, told = stage.plan, list[audit.Line](), 0.0
     for number in range(plan.kills):
         goal = (number + 1) / (plan.kills + 2) * plan.flows * STEPS
@@ -282,7 +283,7 @@ def _hurt(
 
 
 def _left(board: jobs.JobBoard) -> int:
-    """How many jobs there are; some, while nobody can say."""
+    """Return the number of jobs, or 1 if the board is unreachable."""
     try:
         return board.job_count
     except exceptions.JobFailure:
@@ -295,7 +296,7 @@ def judge(
     store: persistence.Backend,
     board: jobs.JobBoard,
 ) -> list[str]:
-    """What is wrong: each flow has to have ended once, with no saved task run again."""
+    """Return the problems: each flow must end once, and no saved task may run again."""
     problems = list(_judge_runs(uuids.values(), lines))
     if left := _left(board):
         problems.append(f"{left} jobs are left on the board")
@@ -319,9 +320,9 @@ def _is_right(detail: Any, flow: str, step: str) -> bool:
 
 
 def _judge_runs(names: Iterable[str], lines: Sequence[audit.Line]) -> Iterator[str]:
-    """A task begins when what the one before it gave is saved: no one begins after its next one.
+    """Yield tasks that ran after a later task of their flow, or twice under one epoch.
 
-    And one epoch of a request is run once at most.
+    A task begins after the result of its predecessor is saved.
     """
     furthest: dict[str, int] = defaultdict(lambda: -1)
     epochs: Counter[tuple[str, str, int]] = Counter()

@@ -1,4 +1,4 @@
-"""The command itself: its help, its commands, what it loads, and how it ends."""
+"""The command: help, subcommands, imports and exit codes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from wbengine.cli import app, errors
 from wbengine.diagnosis import findings
 from wbengine.patterns import linear_flow
 
-#: What takes long to load, and help does not need.
+#: Modules that load slowly and that help does not need.
 HEAVY = (
     "alembic", "asyncio", "automaton", "futurist", "jsonschema", "kombu", "multiprocessing",
     "networkx", "rich", "sqlalchemy", "starlette", "wbengine.engines",
@@ -28,7 +28,7 @@ HEAVY = (
 
 
 def loaded(*words: str) -> set[str]:
-    """The modules that a call of the command loads."""
+    """Return the modules that a call of the command loads."""
     script = (
         "import sys; from wbengine.cli import app; code = app.main(sys.argv[1:]);"
         "print(*sys.modules, file=sys.stderr); sys.exit(code)"
@@ -40,23 +40,23 @@ def loaded(*words: str) -> set[str]:
     return set(ended.stderr.split())
 
 
-@pytest.mark.parametrize("words", [("--help",), ("--version",), ("flow", "--help")])
-def test_help_loads_nothing_heavy(words: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("words", [("--help",), ("--version",), ("flow", "--help")], ids=" ".join)
+def test_help_imports_no_slow_module(words: tuple[str, ...]) -> None:
     assert loaded(*words).isdisjoint(HEAVY)
 
 
-def test_store_of_this_version_is_made_and_used_without_migrations(home: Path) -> None:
-    """They take their time, and are not even loaded."""
+def test_store_with_current_schema_is_used_without_migrations(home: Path) -> None:
+    """Migrations are slow, so they are not even imported."""
     words = ("flow", "run", "tests.cli.shop:order", "--persistence", f"sqlite:///{home}/flows.db")
     for _ in range(2):
         assert "alembic" not in loaded(*words)
 
 
-def test_what_is_loaded_is_seen() -> None:
+def test_loaded_modules_are_detected() -> None:
     assert "rich" in loaded("config", "show")
 
 
-def test_help_names_all_commands_and_exit_codes(wbengine: Command) -> None:
+def test_help_lists_all_commands_and_exit_codes(wbengine: Command) -> None:
     told = wbengine("--help")
     assert told.code == 0
     for name in app.COMMANDS:
@@ -66,7 +66,7 @@ def test_help_names_all_commands_and_exit_codes(wbengine: Command) -> None:
 
 
 @pytest.mark.parametrize("path", ALL, ids=" ".join)
-def test_every_command_is_there_and_says_what_it_does(
+def test_every_command_has_help_with_an_example(
     path: tuple[str, ...], wbengine: Command
 ) -> None:
     told = wbengine(*path, "--help")
@@ -84,50 +84,50 @@ def test_every_command_is_there_and_says_what_it_does(
         assert undocumented == []
 
 
-def test_an_unknown_command_is_told_with_the_nearest(wbengine: Command) -> None:
+def test_unknown_command_error_suggests_the_nearest(wbengine: Command) -> None:
     told = wbengine("flwo", "ls")
     assert (told.code, told.out) == (2, "")
-    assert "there is no command 'flwo' (did you mean 'flow'?)" in told.error
+    assert "unknown command 'flwo' (did you mean 'flow'?)" in told.error
     assert "'watch'" in wbengine("flow", "wacht").error
 
 
-def test_an_unknown_option_is_told_in_one_line(wbengine: Command) -> None:
+def test_unknown_option_is_reported_in_one_line(wbengine: Command) -> None:
     told = wbengine("config", "show", "--jsn")
     assert told.code == 2
     assert told.error.startswith("wbengine config show: error: ")
-    assert "there is no option '--jsn' (did you mean '--json'?)" in told.error
+    assert "unknown option '--jsn' (did you mean '--json'?)" in told.error
     assert (
-        "there is no option '--stat' (did you mean '--state'?)"
-        in wbengine("flow", "ls", "--stat").error
+        "unknown option '--stat' (did you mean '--state'?)"
+        in wbengine("flow", "list", "--stat").error
     )
 
 
-def test_without_a_command_help_is_wrong_usage(wbengine: Command) -> None:
+def test_call_without_command_prints_help_and_exits_with_2(wbengine: Command) -> None:
     told = wbengine()
     assert (told.code, told.out) == (2, "")
     assert "Usage: wbengine" in told.err
 
 
-def test_options_of_all_commands_may_come_first_or_last(wbengine: Command) -> None:
+def test_common_options_are_accepted_first_or_last(wbengine: Command) -> None:
     first, last = wbengine("--json", "config", "path"), wbengine("config", "path", "--json")
     assert first.json == last.json
     assert wbengine("--json", "config", "path", "--no-json").out == ""
 
 
-def test_version(wbengine: Command) -> None:
+def test_version_option_prints_the_version(wbengine: Command) -> None:
     import wbengine as package
 
     assert wbengine("--version").out == f"wbengine {package.__version__}\n"
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_is_for_this_shell(shell: str, wbengine: Command) -> None:
+def test_completion_script_is_printed_for_each_shell(shell: str, wbengine: Command) -> None:
     told = wbengine("completion", shell)
     assert told.code == 0
     assert "_WBENGINE_COMPLETE" in told.out
 
 
-def test_completion_completes(wbengine: Command) -> None:
+def test_completion_lists_matching_subcommands(wbengine: Command) -> None:
     words = {"_WBENGINE_COMPLETE": "bash_complete", "COMP_CWORD": "2"}
     told = wbengine.apart(env={**words, "COMP_WORDS": "wbengine flow re"})
     assert told.out.split() == ["plain,resume", "plain,revert", "plain,retry"]
@@ -148,7 +148,7 @@ def test_completion_offers_flows_workers_and_engines(wbengine: Command, home: Pa
         assert offered(words).split() == [f"plain,{worker.identity}"]
 
 
-def test_commands_of_other_packages_are_commands(wbengine: Command, home: Path) -> None:
+def test_commands_of_other_packages_are_loaded(wbengine: Command, home: Path) -> None:
     info = home / "greeting-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: greeting\nVersion: 1.0\n")
@@ -163,17 +163,17 @@ def test_commands_of_other_packages_are_commands(wbengine: Command, home: Path) 
 
 
 def piped(words: str, into: str) -> tuple[str, str]:
-    """What is said, and the exit code of the command in front of the pipe."""
+    """Return both outputs of a pipeline, with the exit code of the command before the pipe."""
     script = f"{sys.executable} -m wbengine {words} {into}; echo ${{PIPESTATUS[0]}}"
     process = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60)
     return process.stdout, process.stderr
 
 
-def test_who_stops_reading_is_no_error(home: Path) -> None:
+def test_closed_output_pipe_is_no_error(home: Path) -> None:
     assert piped("config schema", "| head -1") == ("{\n0\n", "")
 
 
-def test_a_flow_that_failed_did_so_whoever_stops_reading(home: Path) -> None:
+def test_exit_code_of_failed_flow_is_kept_when_the_pipe_closes(home: Path) -> None:
     (home / "broken").touch()
     words = "flow run tests.cli.shop:order --quiet --persistence memory"
     assert piped(words, "| (exec <&-)") == ("1\n", "")
@@ -187,16 +187,16 @@ def test_a_flow_that_failed_did_so_whoever_stops_reading(home: Path) -> None:
         ("graph tests.cli.shop:order", "wbengine graph: error: {}\n"),
         (
             f"flow run tests.cli.shop:order --flow-id {UNKNOWN}",
-            f"wbengine flow run: error: {{}}; what came of it: wbengine flow show {UNKNOWN}\n",
+            f"wbengine flow run: error: {{}}; for the result: wbengine flow show {UNKNOWN}\n",
         ),
     ],
 )
-def test_output_that_cannot_be_written(words: str, said: str, home: Path) -> None:
-    full = "the standard output cannot be written: No space left on device"
+def test_unwritable_standard_output_is_reported(words: str, said: str, home: Path) -> None:
+    full = "cannot write to the standard output: No space left on device"
     assert piped(words, "> /dev/full") == ("1\n", said.format(full))
 
 
-def test_a_remark_that_cannot_be_written_ends_nothing(home: Path) -> None:
+def test_unwritable_standard_error_does_not_stop_the_command(home: Path) -> None:
     assert piped("config path", "2> /dev/full") == ("0\n", "")
 
 
@@ -212,11 +212,11 @@ def test_a_remark_that_cannot_be_written_ends_nothing(home: Path) -> None:
         (RuntimeError("no"), 1),
     ],
 )
-def test_the_exit_code_of_an_error(error: BaseException, code: int) -> None:
+def test_exception_has_its_exit_code(error: BaseException, code: int) -> None:
     assert errors.code_of(error) == code
 
 
-def test_what_is_said_of_an_error_is_one_line() -> None:
+def test_error_message_is_one_line() -> None:
     assert errors.line_of(ValueError("first\n  second\n")) == "first: second"
     assert errors.line_of(KeyError("name")) == "KeyError: 'name'"
     twice = OSError(
@@ -233,7 +233,7 @@ def test_what_is_said_of_an_error_is_one_line() -> None:
     assert errors.line_of(same) == findings.line(same) == "x is lost: the disk is full"
 
 
-def test_arguments_that_nobody_provides_are_told_of_once() -> None:
+def test_missing_arguments_are_reported_once() -> None:
     flow = linear_flow.Flow("many")
     for number in range(20):
         flow.add(task.FunctorTask(lambda missing: None, name=f"task-{number}"))
@@ -244,7 +244,7 @@ def test_arguments_that_nobody_provides_are_told_of_once() -> None:
     assert line.count("requires") == 1
 
 
-def test_an_error_of_a_command_is_its_exit_code_and_line(
+def test_exception_in_command_sets_exit_code_and_message(
     wbengine: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @click.command("bad")
@@ -259,11 +259,11 @@ def test_an_error_of_a_command_is_its_exit_code_and_line(
     assert (told.code, told.error) == (1, "wbengine: error: KeyError: 'x'")
 
 
-def test_ctrl_c_while_it_is_loaded(wbengine: Command, home: Path) -> None:
+def test_ctrl_c_during_import_exits_with_130(wbengine: Command, home: Path) -> None:
     (home / "before").mkdir()
     (home / "before" / "click.py").write_text(
         "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(30)\n"
     )
     path = os.pathsep.join([str(home / "before"), *filter(None, [os.environ.get("PYTHONPATH")])])
-    told = wbengine.apart("flow", "ls", env={"PYTHONPATH": path})
+    told = wbengine.apart("flow", "list", env={"PYTHONPATH": path})
     assert (told.code, told.out, told.error) == (130, "", "wbengine: error: interrupted")

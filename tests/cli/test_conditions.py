@@ -1,7 +1,7 @@
-"""Each command against a broker and a store that are down, silent, empty, or of another version:
-one line, the code that the help tells, and soon.
+"""Each command with a broker or store that is down, silent, empty or of another version.
 
-What a command needs not, is broken as well: it must not be asked.
+Each prints one line and ends soon with the documented exit code. Services that a command does not
+need are unreachable, so that an attempt to connect fails.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ FACTORY = "tests.operations.flows:steps"
 
 Words = tuple[str, ...]
 
-#: What takes a broker, and its code where there is one, and nobody else.
+#: Commands that need a broker, with their exit code for a broker without workers.
 OF_A_BROKER: dict[Words, int] = {
-    ("workers", "ls"): 69,
+    ("workers", "list"): 69,
     ("workers", "show", "w"): 66,
     ("workers", "ping"): 69,
     ("workers", "drain", "w"): 66,
@@ -37,14 +37,14 @@ OF_A_BROKER: dict[Words, int] = {
     ("workers", "suspend", "--all"): 69,
     ("workers", "resume", "--all"): 69,
     ("status",): 69,
-    ("queues", "ls"): 0,
-    ("queues", "ls", "--requests"): 0,
+    ("queues", "list"): 0,
+    ("queues", "list", "--requests"): 0,
     ("queues", "purge", "q", "--yes"): 66,
 }
-#: It would not end.
+#: A worker, which would not end.
 SERVES: Words = ("worker", "t", "--tasks", "tests.support.worker_tasks")
 
-#: What takes a store, and its code where that is empty.
+#: Commands that need a store, with their exit code for an empty store.
 OF_A_STORE: dict[Words, int] = {
     ("flow", "show", UNKNOWN): 66,
     ("flow", "watch", UNKNOWN): 66,
@@ -59,44 +59,44 @@ OF_A_STORE: dict[Words, int] = {
     ("flow", "revert", UNKNOWN, "--yes"): 66,
     ("flow", "retry", UNKNOWN): 66,
     ("graph", "--flow-id", UNKNOWN): 66,
-    ("flow", "ls"): 0,
+    ("flow", "list"): 0,
     ("flow", "run", FACTORY): 0,
     ("db", "upgrade"): 0,
     ("db", "current"): 0,
     ("db", "check"): 69,
     ("db", "prune", "--older-than", "30d", "--yes"): 0,
-    ("schedule", "ls"): 0,
+    ("schedule", "list"): 0,
     ("limits",): 0,
     ("schedule", "pause", "s"): 66,
     ("schedule", "resume", "s"): 66,
     ("schedule", "run", "s"): 66,
-    ("schedule", "rm", "s"): 66,
+    ("schedule", "delete", "s"): 66,
 }
-#: Commands that make a store where there is none, or say that there is none.
+#: Commands that create a missing store, or report it as missing.
 OF_NO_STORE: dict[Words, int] = {
     ("flow", "run", FACTORY): 0,
     ("db", "upgrade"): 0,
     ("db", "current"): 0,
 }
-#: It would not end.
+#: The dashboard, which would not end.
 SHOWS: Words = ("dashboard", "--port", "0")
 
-#: What takes neither.
+#: Commands that need neither.
 OF_NOBODY: tuple[Words, ...] = (
     ("graph", FACTORY),
-    ("plugins", "ls"),
+    ("plugins", "list"),
     ("config", "show"),
     ("config", "path"),
     ("config", "schema"),
     ("completion", "bash"),
 )
-#: Told of in tests of their own.
+#: Commands with separate tests.
 ELSEWHERE: tuple[Words, ...] = (
     ("doctor",), ("dev",), ("serve",), ("db", "move"), ("flow", "import"), ("flow", "submit"),
     ("queues", "retry"), ("schedule", "add"), ("keys", "new"), ("keys", "show"), ("keys", "rotate"),
 )  # fmt: skip
 
-#: What brings a store up to date, or only tells its version: no older one is an error for it.
+#: Commands that upgrade a store or only print its version, and so accept an older one.
 OF_ANY_VERSION: dict[Words, int] = {
     ("db", "upgrade"): 0,
     ("db", "current"): 0,
@@ -119,7 +119,7 @@ stored = pytest.mark.parametrize("words", [*OF_A_STORE, SHOWS], ids=name)
 
 @pytest.fixture(scope="module", autouse=True)
 def loaded() -> None:
-    """What the commands import takes its time, and once."""
+    """Import slow modules once."""
     for module in ("views.queues", "views.ledgers", "worker", "dashboard", "diagnosis.examining"):
         importlib.import_module(f"wbengine.{module}")
     for module in ("redis", "pymysql", "alembic.command", "psycopg"):
@@ -128,7 +128,7 @@ def loaded() -> None:
 
 @pytest.fixture(autouse=True)
 def quickly(loaded: None) -> Iterator[None]:
-    """Which of them wait for a second, and which for ever: a busy host takes its time."""
+    """Fail a test that takes 45 s: a hang takes longer, a timeout on a busy host does not."""
     began = time.monotonic()
     yield
     assert time.monotonic() - began < 45
@@ -136,14 +136,14 @@ def quickly(loaded: None) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def down(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nobody says anything else, nothing is there."""
+    """Configure an unreachable broker and store."""
     monkeypatch.setenv("WBENGINE_URL", DOWN["url"])
     monkeypatch.setenv("WBENGINE_PERSISTENCE", DOWN["store"])
 
 
 @pytest.fixture
 def silent() -> Iterator[int]:
-    """The port of somebody who takes connections, and says nothing; they end with the test."""
+    """Yield the port of a server that accepts connections and sends nothing."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server.getsockname()[1]
 
@@ -155,14 +155,14 @@ def unavailable(told: Answer, *said: str) -> None:
     assert "canary" not in told.err
 
 
-def test_every_command_is_asked() -> None:
+def test_every_command_is_covered() -> None:
     asked = {*OF_A_BROKER, SERVES, *OF_A_STORE, SHOWS, *OF_NOBODY, *ELSEWHERE}
     leaves = [path for path, command in ALL.items() if not isinstance(command, click.Group)]
     assert [path for path in leaves if not any(words[: len(path)] == path for words in asked)] == []
 
 
 @pytest.mark.parametrize("words", OF_NOBODY, ids=name)
-def test_who_needs_nobody_asks_nobody(words: Words, wbengine: Command) -> None:
+def test_command_without_store_or_broker_contacts_neither(words: Words, wbengine: Command) -> None:
     told = wbengine(*words, "--quiet")
     assert (told.code, told.err) == (0, "") and "canary" not in told.out
 
@@ -172,17 +172,19 @@ def test_who_needs_nobody_asks_nobody(words: Words, wbengine: Command) -> None:
 
 @brokered
 @pytest.mark.parametrize("kind", ["amqp", "redis"])
-def test_a_broker_that_is_down(words: Words, kind: str, wbengine: Command) -> None:
+def test_unreachable_broker_is_reported(words: Words, kind: str, wbengine: Command) -> None:
     if kind == "amqp" and "--requests" in words:
-        words = ("queues", "ls", "some")  # there are no rows
+        words = ("queues", "list", "some")  # without a ledger
     told = wbengine(*words, "--url", f"{kind}://me:canary@{NOWHERE}/", "--timeout", "1")
     unavailable(told, NOWHERE)
     assert "nothing listens there" in told.err or "Connection refused" in told.err
 
 
 @brokered
-def test_a_broker_that_says_nothing(words: Words, wbengine: Command, silent: int) -> None:
-    # The others reach theirs as these do.
+def test_silent_broker_is_reported_after_the_timeout(
+    words: Words, wbengine: Command, silent: int
+) -> None:
+    # The other commands connect in the same way.
     kind = "amqp" if words[0] in ("worker", "status") else "redis"
     url = f"{kind}://me:canary@127.0.0.1:{silent}/0"
     told = wbengine(*words, "--url", url, "--timeout", "1")
@@ -190,7 +192,7 @@ def test_a_broker_that_says_nothing(words: Words, wbengine: Command, silent: int
 
 
 @brokered
-def test_a_broker_that_refuses_the_password(
+def test_rejected_broker_password_is_reported(
     words: Words, wbengine: Command, redis_server: servers.Server, redis_url: str
 ) -> None:
     told = wbengine(*words, "--url", str(redis_url).replace(redis_server.password, "canary"))
@@ -198,7 +200,9 @@ def test_a_broker_that_refuses_the_password(
 
 
 @pytest.mark.parametrize("words", OF_A_BROKER, ids=name)
-def test_a_broker_where_nobody_is(words: Words, wbengine: Command, home: Path) -> None:
+def test_empty_broker_has_the_documented_exit_code(
+    words: Words, wbengine: Command, home: Path
+) -> None:
     told = wbengine(*words, "--url", f"filesystem://{home}/broker", "--timeout", "0.2")
     assert told.code == OF_A_BROKER[words]
     assert told.out.startswith("broker") if words == ("status",) else told.out == ""
@@ -207,7 +211,7 @@ def test_a_broker_where_nobody_is(words: Words, wbengine: Command, home: Path) -
 
 @pytest.mark.parametrize("state", ["down", "silent", "refuses"])
 @pytest.mark.parametrize("command", ["run", "retry"])
-def test_a_flow_is_not_begun_without_its_broker(
+def test_flow_does_not_start_without_its_broker(
     command: str,
     state: str,
     wbengine: Command,
@@ -225,12 +229,12 @@ def test_a_flow_is_not_begun_without_its_broker(
         (home / "broken").touch()
         flow = wbengine("flow", "run", "tests.cli.shop:order", "--quiet", *store).json["uuid"]
         words = ("flow", "retry", flow)
-    # A port that refuses is not tried for so long.
+    # A port that refuses connections fails fast, even with a long timeout.
     timeout = "100" if state == "down" else "1"
     unavailable(wbengine(*words, *store, "--engine", "workers", "--url", url, "--timeout", timeout))
-    kept = wbengine("flow", "ls", "--json", *store)
+    kept = wbengine("flow", "list", "--json", *store)
     if command == "run":
-        assert kept.code == 69 and "there is no store" in kept.json_error["error"]
+        assert kept.code == 69 and "no store exists" in kept.json_error["error"]
     else:
         assert [flow["state"] for flow in kept.json["flows"]] == ["REVERTED"]
 
@@ -239,7 +243,7 @@ def test_a_flow_is_not_begun_without_its_broker(
     ("words", "code"),
     [(("flow", "lss", "--json"), 2), (("--json", "flow", "show", UNKNOWN), 69)],
 )
-def test_error_is_json_where_json_is_asked_for(
+def test_error_is_json_with_the_json_option(
     words: Words, code: int, wbengine: Command, home: Path
 ) -> None:
     told = wbengine(*words, "--persistence", f"sqlite:///{home}/none")
@@ -249,9 +253,9 @@ def test_error_is_json_where_json_is_asked_for(
 
 
 @pytest.mark.parametrize("ledger", ["nonsense://x", DOWN["url"], "dir:///dev/null/x"])
-def test_a_ledger_that_cannot_be_used(wbengine: Command, home: Path, ledger: str) -> None:
+def test_unusable_ledger_is_reported(wbengine: Command, home: Path, ledger: str) -> None:
     url = f"filesystem://{home}/broker"
-    told = wbengine("queues", "ls", "--requests", "--url", url, "--ledger", ledger)
+    told = wbengine("queues", "list", "--requests", "--url", url, "--ledger", ledger)
     assert told.out == "" and "canary" not in told.error
     assert told.code == (2 if ledger.startswith("nonsense") else 69)
     if told.code == 69:
@@ -259,16 +263,16 @@ def test_a_ledger_that_cannot_be_used(wbengine: Command, home: Path, ledger: str
         assert told.code == 69 and "canary" not in told.error
 
 
-def test_a_broker_without_a_ledger(wbengine: Command) -> None:
-    told = wbengine("queues", "ls", "--requests", "--url", f"amqp://{NOWHERE}//")
-    assert told.code == 2 and "has no ledger of its own" in told.error
+def test_broker_without_ledger_is_reported(wbengine: Command) -> None:
+    told = wbengine("queues", "list", "--requests", "--url", f"amqp://{NOWHERE}//")
+    assert told.code == 2 and "has no ledger; pass the URL" in told.error
 
 
 @pytest.mark.parametrize(
     "url", ["nonsense", "ampq://host", "amqp://host?no=1", "redis://host/zero", "memory://a b"]
 )
-@pytest.mark.parametrize("words", [("workers", "ls"), SERVES, SHOWS], ids=name)
-def test_an_url_that_makes_no_sense(
+@pytest.mark.parametrize("words", [("workers", "list"), SERVES, SHOWS], ids=name)
+def test_invalid_url_is_refused(
     words: Words, url: str, wbengine: Command, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = f"sqlite:///{home}/flows.db"
@@ -285,22 +289,24 @@ def test_an_url_that_makes_no_sense(
 
 @stored
 @pytest.mark.parametrize("kind", ["postgresql", "mysql"])
-def test_a_store_that_is_down(words: Words, kind: str, wbengine: Command) -> None:
+def test_unreachable_store_is_reported(words: Words, kind: str, wbengine: Command) -> None:
     told = wbengine(*words, "--persistence", f"{kind}://me:canary@{NOWHERE}/flows")
     unavailable(told)
     assert "refused" in told.err
 
 
 @stored
-def test_a_store_that_says_nothing(words: Words, wbengine: Command, silent: int) -> None:
+def test_silent_store_is_reported_after_the_timeout(
+    words: Words, wbengine: Command, silent: int
+) -> None:
     url = f"mysql://me:canary@127.0.0.1:{silent}/flows"
     told = wbengine(*words, "--persistence", url, "--timeout", "0.3")
-    unavailable(told, "error: the store does not answer within 0.3 s")
+    unavailable(told, "error: the store did not answer within 0.3 s")
 
 
 @pytest.mark.parametrize("words", OF_A_STORE, ids=name)
 @pytest.mark.parametrize("kind", ["sqlite", "dir"])
-def test_named_store_that_is_not_there_is_an_error_and_is_not_made(
+def test_missing_named_store_is_an_error_and_is_not_created(
     words: Words, kind: str, wbengine: Command, home: Path
 ) -> None:
     url = f"{kind}:{'///' if kind == 'sqlite' else '//'}{home}/flows"
@@ -308,37 +314,37 @@ def test_named_store_that_is_not_there_is_an_error_and_is_not_made(
     assert told.code == OF_NO_STORE.get(words, 69)
     if told.code:
         assert told.out == ""
-        assert f"there is no store at {url} yet: `wbengine db upgrade` makes it" in told.error
+        assert f"no store exists at {url}; create it with `wbengine db upgrade`" in told.error
         assert not (home / "flows").exists()
 
 
-def test_store_is_asked_once_for_its_layout_and_not_for_all_its_books(
+def test_schema_version_is_read_once_and_logbooks_not_at_all(
     wbengine: Command, home: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whatever there is in it, a command begins at once."""
+    """A command starts fast regardless of the size of the store."""
     place = f"sqlite:///{home}/kept.db?log_statements=yes"
     assert wbengine("flow", "run", FACTORY, "--persistence", place).code == 0
     caplog.clear()
     with caplog.at_level("DEBUG", "wbengine"):
-        assert wbengine("flow", "ls", "--persistence", place).code == 0
+        assert wbengine("flow", "list", "--persistence", place).code == 0
     asked = [record.getMessage() for record in caplog.records if "SELECT" in record.getMessage()]
     assert sum("version_num" in text for text in asked) == 1
     assert not [text for text in asked if "FROM wbe_logbooks" in text]
 
 
-def test_default_store_that_is_not_there_is_empty(
+def test_missing_default_store_is_empty(
     wbengine: Command, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("WBENGINE_PERSISTENCE")
-    told = wbengine("flow", "ls", "--json")
+    told = wbengine("flow", "list", "--json")
     assert (told.code, json.loads(told.out)["flows"]) == (0, [])
-    assert "there is no store at dir://" in told.err
+    assert "no store exists at dir://" in told.err
     told = wbengine("flow", "resume", UNKNOWN)
-    assert told.code == 66 and "the store holds none" in told.error
+    assert told.code == 66 and "the store contains no flows" in told.error
 
 
 @stored
-def test_a_store_of_a_newer_version(words: Words, wbengine: Command, home: Path) -> None:
+def test_store_of_a_newer_version_is_refused(words: Words, wbengine: Command, home: Path) -> None:
     url = f"sqlite:///{home}/flows.db"
     with backends.backend(url):
         pass
@@ -349,12 +355,15 @@ def test_a_store_of_a_newer_version(words: Words, wbengine: Command, home: Path)
     if words == ("db", "current"):
         assert told.code == 0 and "9999" in told.out
     else:
-        unavailable(told, "revision 9999, made by a newer version of wbengine")
+        unavailable(told, "revision 9999, from a newer version of wbengine")
 
 
 @stored
-def test_a_store_of_an_older_version(words: Words, wbengine: Command, home: Path) -> None:
-    """Who runs flows brings it up to date; who only looks says how to."""
+def test_store_of_an_older_version_is_upgraded_or_refused_with_a_hint(
+    words: Words, wbengine: Command, home: Path
+) -> None:
+    """Commands that run flows upgrade the store; commands that read it print the upgrade command.
+    """
     url = f"sqlite:///{home}/flows.db"
     made = backend.SQLBackend({"connection": url})
     layout.upgrade(made.engine, layout.REVISIONS[0])
@@ -367,17 +376,17 @@ def test_a_store_of_an_older_version(words: Words, wbengine: Command, home: Path
 
 
 @stored
-def test_a_folder_that_cannot_be(words: Words, wbengine: Command, home: Path) -> None:
+def test_impossible_folder_is_reported(words: Words, wbengine: Command, home: Path) -> None:
     (home / "file").write_text("")
     told = wbengine(*words, "--persistence", f"dir://{home}/file/flows")
     if words == ("flow", "run", FACTORY):
         unavailable(told, f"{home}/file")
-    elif words != SHOWS:  # nothing was ever kept there
+    elif words != SHOWS:  # the folder has never existed
         assert told.code in (OF_A_STORE[words], 69) and len(told.err.splitlines()) <= 1
 
 
 @stored
-def test_a_damaged_store(words: Words, wbengine: Command, home: Path) -> None:
+def test_damaged_store_is_reported(words: Words, wbengine: Command, home: Path) -> None:
     (home / "flows.db").write_bytes(b"no database at all" * 1000)
     unavailable(wbengine(*words, "--persistence", f"sqlite:///{home}/flows.db"), "is damaged")
 
@@ -388,10 +397,10 @@ def test_a_damaged_store(words: Words, wbengine: Command, home: Path) -> None:
     [
         ("postgrs://host/db", "did you mean 'postgresql'?"),
         ("sqlite:////tmp/x?max_retries=many", "max_retries"),
-        ("dir://host/flows", "written with three slashes"),
+        ("dir://host/flows", "a folder with three slashes"),
     ],
 )
-def test_a_store_that_makes_no_sense(
+def test_invalid_store_url_is_refused(
     words: Words, url: str, said: str, wbengine: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = wbengine(*words, "--persistence", url)

@@ -1,4 +1,4 @@
-"""`wbengine db move`: a store is copied to another one, and stays as it is."""
+"""`wbengine db move`: copy a store to another one."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tests.cli.conftest import Command
 from wbengine import exceptions
 from wbengine.persistence import backends, base, models
 
-#: The files of a folder of the version before, as text in latin-1.  In it are two books: one with a
-#: flow of three turns, and one that never ran; and one without flows.
+#: Files of a folder of journals, as latin-1 text: logbook 1 has a flow with three batches and a
+#: flow that never ran; logbook 2 is empty.
 JOURNALS = json.loads(Path(__file__).with_name("journal_folder.json").read_text())
 
 
@@ -42,28 +42,29 @@ def a_flow(url: str, name: str = "a flow") -> None:
         connection.save_logbook(book)
 
 
-def test_folder_of_journals_is_refused_with_the_command_that_moves_it(
+def test_folder_of_journals_is_refused_with_the_move_command(
     wbengine: Command, journals: Path
 ) -> None:
-    for words in (("flow", "ls"), ("db", "upgrade")):
+    for words in (("flow", "list"), ("db", "upgrade")):
         told = wbengine(*words, "--persistence", f"dir://{journals}")
         assert told.code == 69
         assert f"`wbengine db move dir://{journals} dir://{journals}-moved`" in told.error
     assert not (journals / "flows.db").exists()
 
 
-def test_store_that_is_not_there_is_not_moved(wbengine: Command, home: Path) -> None:
+def test_missing_store_is_not_moved(wbengine: Command, home: Path) -> None:
     told = wbengine("db", "move", f"sqlite:///{home}/none.db", f"sqlite:///{home}/new.db")
-    assert told.code == 69 and f"there is no store at sqlite:///{home}/none.db" in told.error
+    assert told.code == 69
+    assert f"OLD must be an existing store, got sqlite:///{home}/none.db" in told.error
     assert not (home / "new.db").exists()
 
 
-def test_folder_of_journals_is_moved_whole(wbengine: Command, journals: Path) -> None:
+def test_folder_of_journals_is_moved_completely(wbengine: Command, journals: Path) -> None:
     new = f"dir://{journals}-moved"
     before = {path: path.read_bytes() for path in journals.rglob("*") if path.is_file()}
     told = wbengine("db", "move", f"dir://{journals}", new)
     assert (told.code, told.err) == (0, "")
-    assert told.out == f"2 flows in 2 log books are in {new}, and read the same\n"
+    assert told.out == f"copied 2 flows in 2 logbooks to {new} and verified them\n"
     with opened(new) as connection:
         assert {book.uuid: len(book) for book in connection.get_logbooks()} == {
             "book-1": 2,
@@ -83,15 +84,15 @@ def test_folder_of_journals_is_moved_whole(wbengine: Command, journals: Path) ->
         assert (retry.kind, retry.name) == ("retry", "again")
         outline = connection.get_outline("flow-1")
         assert outline is not None and outline.digest == flow.outlined
-        # Those of later runs are higher than all before, in the ledgers of workers too.
-        assert connection.take_lease("flow-1", "me", 60).epoch == 4
+        # Epochs of later runs exceed all earlier ones, also in the ledgers of workers.
+        assert connection.acquire_lease("flow-1", "me", 60).epoch == 4
     after = {path: path.read_bytes() for path in journals.rglob("*") if path.is_file()}
     assert after == before
     again = wbengine("db", "move", f"dir://{journals}", new, "--json")
     assert again.code == 0 and again.json["flows"] == 2
 
 
-def test_half_a_turn_at_the_end_of_a_journal_is_not_moved(
+def test_incomplete_batch_at_the_end_of_a_journal_is_skipped(
     wbengine: Command, journals: Path
 ) -> None:
     (journal,) = (journals / "flows" / "flow-1").glob("journal.*")
@@ -113,8 +114,8 @@ def test_damaged_folder_of_journals_is_refused(
     assert told.code != 0 and "is damaged: a checksum is wrong" in told.error
 
 
-def test_cut_journal_is_refused(wbengine: Command, journals: Path) -> None:
-    """It is shorter than its head says that it is."""
+def test_truncated_journal_is_refused(wbengine: Command, journals: Path) -> None:
+    """It is shorter than the length in its head."""
     (journal,) = (journals / "flows" / "flow-1").glob("journal.*")
     journal.write_bytes(journal.read_bytes()[:100])
     told = wbengine("db", "move", f"dir://{journals}", f"dir://{journals}-moved")
@@ -130,29 +131,29 @@ def test_stores_of_other_kinds_are_moved(wbengine: Command, tmp_path: Path) -> N
         assert [atom.name for atom in after.get_flow_details("flow")] == ["task"]
 
 
-def test_moving_to_a_store_with_another_book_of_that_name_is_refused(
+def test_move_to_a_store_with_another_logbook_of_that_name_is_refused(
     wbengine: Command, tmp_path: Path
 ) -> None:
     old, new = f"sqlite:///{tmp_path}/old.db", f"dir://{tmp_path}/new"
     a_flow(old)
     a_flow(new, "another one")
     told = wbengine("db", "move", old, new)
-    assert told.code != 0 and "has another log book book" in told.error
+    assert told.code != 0 and "contains another logbook book" in told.error
     with opened(new) as connection:
         assert connection.get_flow_details("flow").name == "another one"
 
 
-def test_moving_a_flow_that_is_run_is_refused(wbengine: Command, tmp_path: Path) -> None:
+def test_move_of_a_running_flow_is_refused(wbengine: Command, tmp_path: Path) -> None:
     old, new = f"sqlite:///{tmp_path}/old.db", f"dir://{tmp_path}/new"
     a_flow(old)
     with opened(old) as connection:
-        connection.take_lease("flow", "somebody", 60)
+        connection.acquire_lease("flow", "somebody", 60)
     told = wbengine("db", "move", old, new)
-    assert told.code != 0 and "Flow flow is run by somebody" in told.error
+    assert told.code != 0 and "Flow flow must not be running, its owner is somebody" in told.error
     with opened(new) as connection, pytest.raises(exceptions.NotFound):
         connection.get_logbook("book")
 
 
-def test_store_to_move_that_is_no_store_is_named(wbengine: Command, tmp_path: Path) -> None:
+def test_invalid_url_of_store_to_move_is_refused(wbengine: Command, tmp_path: Path) -> None:
     told = wbengine("db", "move", f"dirr://{tmp_path}", f"dir://{tmp_path}/new")
     assert told.code == 2 and "did you mean 'dir'?" in told.error

@@ -1,8 +1,9 @@
-"""Workers, queues and stores, looked at and told what to do by commands; real workers."""
+"""Commands for workers, queues and stores, with real workers."""
 
 from __future__ import annotations
 
 import contextlib
+import re
 import signal
 import sqlite3
 import threading
@@ -41,7 +42,7 @@ def one(url: str) -> Iterator[workers.Worker]:
 
 
 def waiting(url: str, count: int) -> tuple[Any, threading.Thread]:
-    """An engine whose tasks nobody runs yet."""
+    """Run an engine whose tasks no worker executes yet; return it and its thread."""
     flow = unordered_flow.Flow("f").add(*(tasks.Where(name=f"t{n}") for n in range(count)))
     made = engines.load(
         flow, store={"rest": 0.0}, engine="worker-based", url=url, transition_timeout=None,
@@ -56,19 +57,19 @@ def waiting(url: str, count: int) -> tuple[Any, threading.Thread]:
 
 
 def test_workers_are_listed(wbengine: Command, one: workers.Worker) -> None:
-    told = wbengine("workers", "ls", "--json").json
+    told = wbengine("workers", "list", "--json").json
     assert told["schema"] == "wbengine/workers-ls/1"
     (found,) = told["workers"]
     assert (found["name"], found["state"], found["slots"]) == (one.identity, "idle", 3)
     assert found["version"] == package.__version__
-    answer = wbengine("workers", "ls")
+    answer = wbengine("workers", "list")
     assert answer.code == 0 and answer.err == ""
     head, row = answer.out.splitlines()
-    assert head.split() == ["NAME", "STATE", "TOPICS", "BUSY", "HEARD", "VERSION"]
+    assert re.split("  +", head) == ["NAME", "STATE", "TOPICS", "BUSY", "LAST MESSAGE", "VERSION"]
     assert row.split()[:4] == [one.identity, "idle", "t", "0/3"]
 
 
-def test_a_worker_is_found_by_its_name(wbengine: Command, url: str) -> None:
+def test_worker_is_found_by_its_name(wbengine: Command, url: str) -> None:
     with (
         worker_in_thread(url, tasks, name="shop-1") as one,
         worker_in_thread(url, tasks, name="shop-1") as same,
@@ -78,10 +79,10 @@ def test_a_worker_is_found_by_its_name(wbengine: Command, url: str) -> None:
         answer = wbengine("workers", "drain", "shop-10", "--wait")
         assert answer.code == 0 and answer.out.startswith(other.identity)
         answer = wbengine("workers", "drain", "shop-1")
-        assert answer.code == 66 and "'shop-1' are several workers: " in answer.error
+        assert answer.code == 66 and "worker name 'shop-1' is ambiguous: " in answer.error
 
 
-def test_a_worker_is_shown(wbengine: Command, one: workers.Worker) -> None:
+def test_worker_is_shown(wbengine: Command, one: workers.Worker) -> None:
     answer = wbengine("workers", "show", one.identity[:-2])
     assert answer.code == 0
     assert one.identity in answer.out and "tests.support.worker_tasks.Where" in answer.out
@@ -89,7 +90,7 @@ def test_a_worker_is_shown(wbengine: Command, one: workers.Worker) -> None:
     assert found["queues"] == list(one.queues.values())
     unknown = wbengine("workers", "show", "nobody")
     assert (unknown.code, unknown.out) == (66, "")
-    assert "there is no worker 'nobody'" in unknown.error
+    assert "unknown worker 'nobody'" in unknown.error
     near = wbengine("workers", "show", one.identity + "0")
     assert near.code == 66 and f"did you mean {one.identity!r}" in near.error
 
@@ -101,7 +102,7 @@ def test_workers_are_pinged(wbengine: Command, one: workers.Worker) -> None:
     assert one.identity in wbengine("workers", "ping", one.identity).out
 
 
-def test_workers_are_told(wbengine: Command, one: workers.Worker) -> None:
+def test_workers_are_suspended_resumed_and_drained(wbengine: Command, one: workers.Worker) -> None:
     answer = wbengine("workers", "suspend", one.identity)
     assert (answer.code, answer.out) == (0, f"{one.identity}  suspend  done\n")
     assert one.life.state == "suspended"
@@ -116,23 +117,25 @@ def test_workers_are_told(wbengine: Command, one: workers.Worker) -> None:
     assert one.ended.wait(60)
 
 
-def test_what_runs_is_not_given_up_unasked(
+def test_stop_of_all_workers_requires_confirmation(
     wbengine: Command, one: workers.Worker, url: str
 ) -> None:
     refused = wbengine("workers", "stop", "--all")
-    assert refused.code == 2 and "say --yes" in refused.error
+    assert refused.code == 2 and "pass --yes" in refused.error
     assert one.life.state == "idle"
     assert wbengine("workers", "stop", "--all", "--yes").code == 0
     assert one.ended.wait(60)
 
 
-@pytest.mark.parametrize("words", [(), ("--all", "w")])
-def test_who_is_meant_is_said(wbengine: Command, url: str, words: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("words", [(), ("--all", "w")], ids=["neither", "both"])
+def test_drain_requires_names_or_all(wbengine: Command, url: str, words: tuple[str, ...]) -> None:
     answer = wbengine("workers", "drain", *words)
     assert answer.code == 2 and "--all" in answer.error
 
 
-def test_orders_that_take_too_long(wbengine: Command, home: Path, url: str) -> None:
+def test_incomplete_drain_is_reported_after_the_time_limit(
+    wbengine: Command, home: Path, url: str
+) -> None:
     flow = unordered_flow.Flow("f").add(shop.Slow("t"))
     made = engines.load(flow, engine="worker-based", url=url)
     thread = threading.Thread(target=made.run)
@@ -142,18 +145,19 @@ def test_orders_that_take_too_long(wbengine: Command, home: Path, url: str) -> N
         answer = wbengine("workers", "drain", one.identity, "--wait", "--within", "0.2")
         (home / "go").touch()
         thread.join(60)
-    assert answer.code == 75 and f"drain of {one.identity}" in answer.error
+    assert answer.code == 75
+    assert f"drain not completed within 0.2 s by {one.identity}" in answer.error
     assert answer.out == f"{one.identity}  drain  not yet\n"
     assert made.storage.get_flow_state() == "SUCCESS"
 
 
-def test_status(wbengine: Command, one: workers.Worker) -> None:
+def test_status_shows_workers_and_slots(wbengine: Command, one: workers.Worker) -> None:
     told = wbengine("status", "--json").json
     assert (told["workers"], told["slots"], told["running"]) == (1, 3, 0)
     assert told["topics"] == {"t": 1}
     assert "0 of 3 busy" in wbengine("status").out
     few = wbengine("status", "--min-workers", "2", "--timeout", "2")
-    assert few.code == 69 and "1 workers answer within 2 s, and not 2" in few.error
+    assert few.code == 69 and "at least 2 workers must answer within 2 s, got 1" in few.error
 
 
 def test_status_waits_for_workers(wbengine: Command, one: workers.Worker, url: str) -> None:
@@ -174,39 +178,40 @@ def test_status_waits_for_workers(wbengine: Command, one: workers.Worker, url: s
 # -- queues
 
 
-def test_queues(wbengine: Command, one: workers.Worker, url: str) -> None:
+def test_queues_are_listed_and_purged(wbengine: Command, one: workers.Worker, url: str) -> None:
     (queue,) = one.queues.values()
     one.suspend()
     made, thread = waiting(url, 4)
-    until(lambda: wbengine("queues", "ls", queue, "--json").json["queues"][0]["messages"] == 4)
-    told = wbengine("queues", "ls", "--json").json
+    until(lambda: wbengine("queues", "list", queue, "--json").json["queues"][0]["messages"] == 4)
+    told = wbengine("queues", "list", "--json").json
     assert told["complete"] is True
     assert {found["kind"] for found in told["queues"]} == {"requests", "worker", "engine"}
-    table = wbengine("queues", "ls").out.splitlines()
+    table = wbengine("queues", "list").out.splitlines()
     assert [row.split() for row in table if queue in row] == [[queue, "requests", "4", "1", "t"]]
 
-    rows = wbengine("queues", "ls", "--requests", "--json").json
+    rows = wbengine("queues", "list", "--requests", "--json").json
     assert [row["state"] for row in rows["rows"]] == ["open"] * 4 and rows["after"] is None
-    some = wbengine("queues", "ls", "--requests", "--limit", "3", "--json").json
-    rest = wbengine("queues", "ls", "--requests", "--after", some["after"], "--json").json
+    some = wbengine("queues", "list", "--requests", "--limit", "3", "--json").json
+    rest = wbengine("queues", "list", "--requests", "--after", some["after"], "--json").json
     assert len(some["rows"]) == 3 and len(rest["rows"]) == 1
-    assert wbengine("queues", "ls", "--requests", "--state", "claimed", "--json").json["rows"] == []
+    claimed = wbengine("queues", "list", "--requests", "--state", "claimed", "--json")
+    assert claimed.json["rows"] == []
 
     refused = wbengine("queues", "purge", queue)
     assert refused.code == 2 and "4 messages in 1 queues" in refused.error
     dry = wbengine("queues", "purge", "--all", "--dry-run", "--json").json
     assert dry["queues"] == [{"name": queue, "messages": 4}] and dry["dry_run"] is True
     assert wbengine("queues", "purge", queue, "--yes", "--json").json["queues"] == dry["queues"]
-    assert wbengine("queues", "ls", queue, "--json").json["queues"][0]["messages"] == 0
+    assert wbengine("queues", "list", queue, "--json").json["queues"][0]["messages"] == 0
     one.resume()
     thread.join(60)
     assert made.storage.get_flow_state() == "SUCCESS"
 
 
 def put_aside(url: str, home: Path, number: int, queue: str = "t.gone", cls: str = "Touch") -> None:
-    """As an engine does when the workers of a queue were lost with a request."""
+    """Dead-letter a request as an engine does after the loss of the workers that received it."""
     target = transports.resolve(url)
-    with ledgers.opened(None, target) as ledger:
+    with ledgers.open_ledger(None, target) as ledger:
         assert ledger is not None
         headers = {env.WBE_VERSION: "1", env.WBE_EPOCH: 3, env.WBE_LEDGER: ledger.digest}
     headers |= {env.WBE_DEAD: "lost with 2 workers", env.WBE_QUEUE: queue}
@@ -223,102 +228,102 @@ def put_aside(url: str, home: Path, number: int, queue: str = "t.gone", cls: str
 
 
 def dead(wbengine: Command) -> list[str]:
-    found = wbengine("queues", "ls", "--dead", "--json").json["requests"]
+    found = wbengine("queues", "list", "--dead", "--json").json["requests"]
     return [letter["id"] for letter in found]
 
 
-def test_retry_sends_each_dead_letter_to_workers_that_run_its_task_now(
+def test_retry_sends_each_dead_letter_to_a_worker_that_offers_its_task(
     wbengine: Command, url: str, home: Path
 ) -> None:
     for number, cls in enumerate(("Touch", "Nothing", "Touch", "Gone")):
         put_aside(url, home, number, cls=cls)
     alone = wbengine("queues", "retry", "id-0", "--yes", "--timeout", "0.2")
     assert (alone.code, alone.out) == (66, "")
-    no_worker = "cannot be sent again: no worker runs tests.support.worker_tasks"
-    assert f"request id-0 {no_worker}.Touch on topic 't'" in alone.error
+    no_worker = "no worker offers tests.support.worker_tasks"
+    assert f"cannot send request id-0: {no_worker}.Touch on topic 't'" in alone.error
     with worker_in_thread(url, tasks):
         answer = wbengine("queues", "retry", "--all", "--yes")
         assert answer.code == 66
         assert [line.split()[0] for line in answer.out.splitlines()[1:]] == ["id-0", "id-2"]
         first, second, last = answer.err.splitlines()
-        assert f"id-1 {no_worker}.Nothing" in first and f"id-3 {no_worker}.Gone" in second
-        assert "2 of 4 requests were not sent again" in last
+        assert f"id-1: {no_worker}.Nothing" in first and f"id-3: {no_worker}.Gone" in second
+        assert "2 of 4 dead letters could not be sent" in last
         for number in (0, 2):
             until((home / f"ran-{number}").exists)
         assert dead(wbengine) == ["id-1", "id-3"]
         told = wbengine("queues", "retry", "--all", "--yes", "--json").json
         assert told["requests"] == []
         assert [letter["id"] for letter in told["failed"]] == ["id-1", "id-3"]
-        assert f"id-1 {no_worker}.Nothing" in told["failed"][0]["why"]
+        assert f"id-1: {no_worker}.Nothing" in told["failed"][0]["why"]
 
 
-def test_retry_goes_on_with_one_that_ended_before_it_had_sent(
+def test_retry_completes_an_interrupted_retry(
     wbengine: Command, one: workers.Worker, url: str, home: Path
 ) -> None:
     for number in range(3):
         put_aside(url, home, number)
-    with ledgers.opened(None, transports.resolve(url)) as ledger:
+    with ledgers.open_ledger(None, transports.resolve(url)) as ledger:
         assert ledger is not None
         ledger.open("id-0", 4)
-        ledger.open("id-1", 3)  # not of a retry: its engine goes on with it
+        ledger.open("id-1", 3)  # not from a retry: its engine continues
         ledger.open("id-2", 4)
         ledger.claim("id-2", 4, one.identity)
     answer = wbengine("queues", "retry", "--all", "--yes")
     until((home / "ran-0").exists)
     assert answer.code == 1
-    assert "request id-1 is under way: its row is open" in answer.err
-    assert "request id-2 is under way: its row is claimed" in answer.err
+    assert "request id-1 must be done before it is sent again, got row state open" in answer.err
+    assert "request id-2 must be done before it is sent again, got row state claimed" in answer.err
     assert dead(wbengine) == ["id-1", "id-2"]
 
 
-def test_requests_that_were_put_aside(
+def test_dead_letters_are_listed_retried_and_purged(
     wbengine: Command, one: workers.Worker, url: str, home: Path
 ) -> None:
-    (worker,) = wbengine("workers", "ls", "--json").json["workers"]
+    (worker,) = wbengine("workers", "list", "--json").json["workers"]
     for number in range(2):
         put_aside(url, home, number, worker["queues"][0])
     queue = "default.dead-letters"
-    table = wbengine("queues", "ls", queue).out.split()
+    table = wbengine("queues", "list", queue).out.split()
     assert [queue, "dead", "2", "0"] == table[-5:-1]
-    head, first, _ = wbengine("queues", "ls", "--dead").out.splitlines()
-    assert head.split() == ["REQUEST", "TASK", "ACTION", "QUEUE", "FOR", "WHY"]
+    head, first, _ = wbengine("queues", "list", "--dead").out.splitlines()
+    assert head.split() == ["REQUEST", "TASK", "ACTION", "QUEUE", "AGE", "REASON"]
     assert ["id-0", "t0", "execute", worker["queues"][0]] == first.split()[:4]
     assert first.endswith("lost with 2 workers")
-    cut = wbengine("queues", "ls", "--dead", "--limit", "1")
+    cut = wbengine("queues", "list", "--dead", "--limit", "1")
     assert [line.split()[0] for line in cut.out.splitlines()] == ["REQUEST", "id-0"]
-    assert "there are more: --limit 2" in cut.err
-    cut = wbengine("queues", "ls", "--dead", "--limit", "1", "--json").json
+    assert "for more dead letters: --limit 2" in cut.err
+    cut = wbengine("queues", "list", "--dead", "--limit", "1", "--json").json
     assert [found["id"] for found in cut["requests"]] == ["id-0"] and cut["more"] is True
     dry = wbengine("queues", "retry", "--all", "--dry-run", "--json").json
     assert [found["id"] for found in dry["requests"]] == ["id-0", "id-1"]
     refused = wbengine("queues", "retry", "id-1")
-    assert refused.code == 2 and "send 1 requests again" in refused.error
+    assert refused.code == 2 and "send 1 dead letters again" in refused.error
     told = wbengine("queues", "retry", "id-1", "--yes", "--json").json
     assert [found["id"] for found in told["requests"]] == ["id-1"]
     until((home / "ran-1").exists)
-    left = wbengine("queues", "ls", "--dead", "--json").json["requests"]
+    left = wbengine("queues", "list", "--dead", "--json").json["requests"]
     assert [found["id"] for found in left] == ["id-0"]
     wbengine("queues", "purge", queue, "--yes")
-    assert "no requests were put aside" in wbengine("queues", "ls", "--dead").err
+    assert "No dead letters found." in wbengine("queues", "list", "--dead").err
     assert not (home / "ran-0").exists()
 
 
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [
-        (("retry",), 2, "name requests, or say --all"),
-        (("retry", "x"), 66, "there is no dead letter 'x'"),
-        (("ls", "--dead", "--requests"), 2, "say one of them"),
-        (("ls", "q", "--dead"), 2, "leave out the names"),
-        (("ls", "nothing"), 66, "there is no queue 'nothing'"),
-        (("purge", "nothing"), 66, "there is no queue 'nothing'"),
-        (("purge",), 2, "name queues, or say --all"),
-        (("purge", "q", "--all"), 2, "name queues, or say --all"),
-        (("ls", "--state", "open"), 2, "say --requests"),
-        (("ls", "q", "--requests"), 2, "leave out the names"),
+        (("retry",), 2, "exactly one of REQUEST and --all is required"),
+        (("retry", "x"), 66, "unknown dead letter 'x'"),
+        (("list", "--dead", "--requests"), 2, "at most one of --requests and --dead can be used"),
+        (("list", "q", "--dead"), 2, "--dead cannot be used with NAME"),
+        (("list", "nothing"), 66, "unknown queue 'nothing'"),
+        (("purge", "nothing"), 66, "unknown queue 'nothing'"),
+        (("purge",), 2, "exactly one of NAME and --all is required"),
+        (("purge", "q", "--all"), 2, "exactly one of NAME and --all is required"),
+        (("list", "--state", "open"), 2, "--state and --after can be used only with --requests"),
+        (("list", "q", "--requests"), 2, "--requests cannot be used with NAME"),
     ],
 )
-def test_queues_that_are_not_there(
+def test_wrong_queues_command_is_refused(
     wbengine: Command, url: str, words: tuple[str, ...], code: int, told: str
 ) -> None:
     answer = wbengine("queues", *words, "--timeout", "0.2")
@@ -329,13 +334,15 @@ def test_queues_that_are_not_there(
 # -- stores
 
 
-def test_db(wbengine: Command, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_db_commands_upgrade_check_and_prune_the_store(
+    wbengine: Command, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place = f"sqlite:///{home}/flows.db"
     monkeypatch.setenv("WBENGINE_PERSISTENCE", place)
     assert wbengine("db", "current", "--json").json["revision"] is None
     made = wbengine("db", "upgrade", "--json").json
     assert made["before"] is None and made["after"] is not None
-    assert "already up to date" in wbengine("db", "upgrade").out
+    assert "already current" in wbengine("db", "upgrade").out
     now = wbengine("db", "current", "--json").json
     assert now["revision"] == now["wanted"] == made["after"]
     with backends.backend(place) as backend, backend.get_connection() as connection:
@@ -349,7 +356,7 @@ def test_db(wbengine: Command, home: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert (told["books"], told["flows"], told["damaged"]) == (3, 3, [])
     prune = ("db", "prune", "--older-than", "0", "--state", "success")
     refused = wbengine(*prune)
-    assert refused.code == 2 and "say --yes" in refused.error
+    assert refused.code == 2 and "pass --yes" in refused.error
     dry = wbengine(*prune, "--dry-run", "--json").lines
     assert sorted(row["name"] for row in dry) == ["f0", "f1"]
     assert wbengine("db", "prune", "--older-than", "1h", "--yes").out == ""
@@ -357,8 +364,8 @@ def test_db(wbengine: Command, home: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert wbengine("db", "check", "--json").json["flows"] == 1
 
 
-def test_db_check_tells_of_damage_that_no_record_shows(wbengine: Command, home: Path) -> None:
-    """A page of an index that reading the records does not need."""
+def test_db_check_reports_a_damaged_index_page(wbengine: Command, home: Path) -> None:
+    """The damaged index page is not needed to read the records."""
     path = home / "flows.db"
     place = ("--persistence", f"sqlite:///{path}")
     assert wbengine("db", "upgrade", *place).code == 0
@@ -376,7 +383,7 @@ def test_db_check_tells_of_damage_that_no_record_shows(wbengine: Command, home: 
     assert told.json["damaged"] and str(page) in told.json["damaged"][0]
 
 
-def test_db_check_tells_of_an_index_that_misses_a_row(wbengine: Command, home: Path) -> None:
+def test_db_check_reports_an_index_that_misses_a_row(wbengine: Command, home: Path) -> None:
     path = home / "flows.db"
     place = ("--persistence", f"sqlite:///{path}")
     with backends.backend(place[1]) as backend, backend.get_connection() as connection:
@@ -396,17 +403,17 @@ def test_db_check_tells_of_an_index_that_misses_a_row(wbengine: Command, home: P
     assert any(f"missing from index {index}" in line for line in told.json["damaged"])
 
 
-def test_a_store_without_layouts(wbengine: Command) -> None:
+def test_db_commands_accept_a_store_without_revisions(wbengine: Command) -> None:
     place = ("--persistence", "memory")
     assert wbengine("db", "current", *place).code == 0
-    assert wbengine("db", "upgrade", *place).out == "this kind of store needs no upgrade\n"
+    assert wbengine("db", "upgrade", *place).out == "this kind of store has no revisions\n"
     assert wbengine("db", "check", *place, "--json").json["flows"] == 0
 
 
 # -- worker
 
 
-def test_a_worker_takes_settings(wbengine: Command, home: Path, url: str) -> None:
+def test_worker_reads_settings_from_a_file(wbengine: Command, home: Path, url: str) -> None:
     (home / "wares.py").write_text(
         "from wbengine import task\nclass Price(task.Task):\n    def execute(self): return 1\n"
     )
@@ -416,7 +423,7 @@ def test_a_worker_takes_settings(wbengine: Command, home: Path, url: str) -> Non
     process = wbengine.begin("worker", "--tasks", "wares")
     try:
         assert wbengine("status", "--min-workers", "1").code == 0
-        told = wbengine("workers", "ls", "--json").json
+        told = wbengine("workers", "list", "--json").json
         (found,) = told["workers"]
         assert (told["exchange"], found["topics"], found["slots"]) == ("shop", ["first"], 2)
         assert found["tasks"] == ["wares.Price"]
@@ -434,10 +441,10 @@ def test_a_worker_takes_settings(wbengine: Command, home: Path, url: str) -> Non
         (("t", "--tasks", "no_such_module"), "no_such_module"),
         (("--pool", "thread"), "--pool"),
         (("t", "--taks", "m"), "--taks"),
-        (("t", "--tasks", "json", "--celery-accept", "yaml"), "without --celery-queue"),
+        (("t", "--tasks", "json", "--celery-accept", "yaml"), "only with --celery-queue"),
     ],
 )
-def test_a_worker_that_is_called_wrongly(
+def test_wrong_worker_command_is_refused(
     wbengine: Command, url: str, words: tuple[str, ...], told: str
 ) -> None:
     answer = wbengine("worker", *words)

@@ -1,4 +1,4 @@
-"""Everything in one process, and the dashboard; each ends at Ctrl-C, and leaves nothing."""
+"""`wbengine dev` and `wbengine dashboard`: services, options and clean end at Ctrl-C."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def wares(home: Path) -> Path:
 
 def page(address: str) -> int:
     try:
-        # A browser keeps what lets it in.
+        # The redirect needs the cookie of the login.
         browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
         with browser.open(address, timeout=60) as answer:
             return int(answer.status)
@@ -59,7 +59,7 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
     return process.returncode, err
 
 
-def test_dev(wbengine: Command, wares: Path) -> None:
+def test_dev_runs_flows_with_worker_conductor_and_dashboard(wbengine: Command, wares: Path) -> None:
     process = wbengine.begin("dev", "wares", "--port", "0", "--json")
     try:
         assert process.stdout is not None
@@ -75,7 +75,7 @@ def test_dev(wbengine: Command, wares: Path) -> None:
         until(lambda: shown(wbengine, submitted, *where)["state"] == "SUCCESS")
 
         def succeeded() -> int:
-            (found,) = wbengine("workers", "ls", "--json", *where).json["workers"]
+            (found,) = wbengine("workers", "list", "--json", *where).json["workers"]
             assert found["name"] == told["worker"]
             return int(found["succeeded"])
 
@@ -88,7 +88,7 @@ def test_dev(wbengine: Command, wares: Path) -> None:
     assert not folder.exists()
 
 
-def test_dev_keeps_what_is_in_a_folder(wares: Path, home: Path) -> None:
+def test_dev_keeps_a_given_folder(wares: Path, home: Path) -> None:
     folder = str(home / "kept")
     with dev.DevServer("wares", folder=folder, port=None, concurrency=1) as shop:
         assert shop.login_url is None
@@ -97,10 +97,10 @@ def test_dev_keeps_what_is_in_a_folder(wares: Path, home: Path) -> None:
     assert os.path.isdir(folder)
 
 
-def test_dev_signs_with_the_keys_that_are_set(
+def test_dev_signs_with_configured_keys(
     wbengine: Command, wares: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An engine elsewhere that has them, too, believes its worker."""
+    """An engine in another process with the same keys trusts the worker of `dev`."""
     file = wares / "keys.json"
     keys.write(file, keys.new()[keys.ANY])
     monkeypatch.setenv(keys.VARIABLE, str(file))
@@ -126,7 +126,7 @@ def test_dev_does_not_sign_with_keys_of_one_role(wares: Path) -> None:
         ((), 2, "MODULE"),
     ],
 )
-def test_dev_of_nothing(
+def test_dev_without_valid_module_is_refused(
     wbengine: Command, home: Path, words: tuple[str, ...], code: int, told: str
 ) -> None:
     answer = wbengine("dev", *words, "--no-dashboard")
@@ -134,7 +134,7 @@ def test_dev_of_nothing(
     assert told in answer.error
 
 
-def test_a_port_that_is_taken(wbengine: Command, wares: Path) -> None:
+def test_port_in_use_is_reported(wbengine: Command, wares: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         answer = wbengine("dev", "wares", "--port", port)
@@ -143,7 +143,7 @@ def test_a_port_that_is_taken(wbengine: Command, wares: Path) -> None:
         assert other.code == 69 and port in other.error
 
 
-def test_dashboard(wbengine: Command, home: Path) -> None:
+def test_dashboard_serves_with_token_from_file(wbengine: Command, home: Path) -> None:
     (home / "token").write_text("a-token-that-is-long-enough-0123456789\n")
     process = wbengine.begin(
         "dashboard", "--port", "0", "--token-file", "token",
@@ -165,15 +165,18 @@ def test_dashboard(wbengine: Command, home: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("--token", "x", "--token-file", "y"), "leave out all but one"),
-        (("--users", "users"), "users: line 1: there are 2 words"),
-        (("--token", "x", "--no-auth"), "leave out the token"),
-        (("--token-file", "nothing"), "nothing cannot be read"),
+        (
+            ("--token", "x", "--token-file", "y"),
+            "at most one of --no-auth, --token, --token-file and --users can be used",
+        ),
+        (("--users", "users"), "users: line 1: must have a name, a role and a token, got 2 words"),
+        (("--token", "x", "--no-auth"), "at most one of --no-auth, --token"),
+        (("--token-file", "nothing"), "cannot read nothing"),
         (("--host", "0.0.0.0", "--no-auth"), "0.0.0.0"),
         (("--port", "70000"), "--port"),
     ],
 )
-def test_dashboard_called_wrongly(
+def test_wrong_dashboard_command_is_refused(
     wbengine: Command, home: Path, words: tuple[str, ...], told: str
 ) -> None:
     (home / "users").write_text("ann admin\n")

@@ -1,4 +1,4 @@
-"""`wbengine flow ls`, `show`, `watch`, `events`, `export`, and `wbengine graph`."""
+"""`wbengine flow list`, `show`, `watch`, `events`, `export`, and `wbengine graph`."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ def bad(wbengine: Command, home: Path) -> str:
     return found
 
 
-# ls ---------------------------------------------------------------------------------------------
+# list -------------------------------------------------------------------------------------------
 
 
 def listed(wbengine: Command, *words: str) -> list[str]:
-    told = wbengine("flow", "ls", "--json", *words)
+    told = wbengine("flow", "list", "--json", *words)
     assert (told.code, told.json["schema"]) == (0, "wbengine/flow-ls/1")
     return [flow["uuid"] for flow in told.json["flows"]]
 
 
-def test_flows_are_found_by_what_they_are(wbengine: Command, good: str, bad: str) -> None:
+def test_flow_list_filters_by_state_name_and_time(wbengine: Command, good: str, bad: str) -> None:
     assert listed(wbengine) == [bad, good]
     assert listed(wbengine, "--sort", "oldest") == [good, bad]
     assert listed(wbengine, "--state", "reverted") == [bad]
@@ -53,18 +53,18 @@ def test_flows_are_found_by_what_they_are(wbengine: Command, good: str, bad: str
     assert listed(wbengine, "--since", "2999-01-01") == []
 
 
-def test_pages_follow_each_other(wbengine: Command, good: str, bad: str) -> None:
-    first = wbengine("flow", "ls", "--limit", "1", "--json").json
+def test_flow_list_continues_after_a_cursor(wbengine: Command, good: str, bad: str) -> None:
+    first = wbengine("flow", "list", "--limit", "1", "--json").json
     assert [flow["uuid"] for flow in first["flows"]] == [bad]
     assert listed(wbengine, "--limit", "1", "--after", first["after"]) == [good]
-    told = wbengine("flow", "ls", "--after", "nonsense")
+    told = wbengine("flow", "list", "--after", "nonsense")
     assert told.code == 2 and "'nonsense'" in told.error
 
 
-def test_a_list_for_people(wbengine: Command, good: str, bad: str) -> None:
-    told = wbengine("flow", "ls")
+def test_flow_list_prints_a_table(wbengine: Command, good: str, bad: str) -> None:
+    told = wbengine("flow", "list")
     head, *rows = told.out.splitlines()
-    assert head.split() == ["UUID", "NAME", "STATE", "TASKS", "CREATED", "RUN", "BY", "ERROR"]
+    assert head.split() == ["UUID", "NAME", "STATE", "TASKS", "CREATED", "OWNER", "ERROR"]
     assert [row.split()[:4] for row in rows] == [
         [bad, "order", "REVERTED", "0/4"],
         [good, "order", "SUCCESS", "4/4"],
@@ -75,14 +75,16 @@ def test_a_list_for_people(wbengine: Command, good: str, bad: str) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--state", "DONE"), "'DONE' is not one of"),
-        (("--since", "yesterday"), "neither a time such as"),
+        (("--state", "DONE"), "must be one of PENDING, "),
+        (("--since", "yesterday"), "--since must be a time such as"),
         (("--limit", "0"), "0 is not in the range"),
-        (("--sort", "size"), "'size' is not one of"),
+        (("--sort", "size"), "must be one of newest, oldest, got 'size'"),
     ],
 )
-def test_what_cannot_be_listed(words: tuple[str, ...], said: str, wbengine: Command) -> None:
-    told = wbengine("flow", "ls", *words)
+def test_wrong_flow_list_option_is_refused(
+    words: tuple[str, ...], said: str, wbengine: Command
+) -> None:
+    told = wbengine("flow", "list", *words)
     assert (told.code, told.out) == (2, "")
     assert said in told.error
 
@@ -90,7 +92,7 @@ def test_what_cannot_be_listed(words: tuple[str, ...], said: str, wbengine: Comm
 # show -------------------------------------------------------------------------------------------
 
 
-def test_a_flow_is_shown(wbengine: Command, bad: str) -> None:
+def test_flow_show_prints_tree_and_failure(wbengine: Command, bad: str) -> None:
     told = wbengine("flow", "show", bad[:8])
     assert told.code == 0
     assert f"order  {bad}" in told.out
@@ -102,13 +104,13 @@ def test_a_flow_is_shown(wbengine: Command, bad: str) -> None:
 
 
 def test_flow_of_a_single_task_is_shown(wbengine: Command) -> None:
-    """A task that is run by itself, without a flow around it."""
+    """The task runs without a flow around it."""
     flow = wbengine("flow", "run", "tests.cli.shop:single").json["uuid"]
     assert "1 of 1 task done" in wbengine("flow", "show", flow).out
     assert "<svg" in wbengine("flow", "export", flow, "--html").out
 
 
-def test_parts_of_a_flow_are_shown(wbengine: Command, bad: str) -> None:
+def test_flow_show_prints_the_requested_parts(wbengine: Command, bad: str) -> None:
     told = wbengine("flow", "show", bad, "--traceback").out
     assert "Traceback (most recent call last):" in told and "tests/cli/shop.py" in told
     assert "── " not in told and "canary" not in told
@@ -125,17 +127,17 @@ def test_parts_of_a_flow_are_shown(wbengine: Command, bad: str) -> None:
     assert "── " in wbengine("flow", "show", bad, "--tree").out
 
 
-def test_values_are_shown_when_asked_for(wbengine: Command) -> None:
+def test_values_are_shown_only_with_show_values(wbengine: Command) -> None:
     store = json.dumps({"amount": 4, "api_key": "canary"})
-    flow = wbengine("flow", "run", "tests.cli.shop:priced", "--store", store).json["uuid"]
-    hidden = wbengine("flow", "show", flow, "--store").out
+    flow = wbengine("flow", "run", "tests.cli.shop:priced", "--inputs", store).json["uuid"]
+    hidden = wbengine("flow", "show", flow, "--inputs").out
     assert "amount" in hidden and not re.search(r"amount +4", hidden)
-    shown = wbengine("flow", "show", flow, "--store", "--show-values").out
+    shown = wbengine("flow", "show", flow, "--inputs", "--show-values").out
     assert re.search(r"amount +4", shown)
     assert "canary" not in hidden + shown + wbengine("flow", "show", flow, "--json").out
 
 
-def test_a_flow_is_shown_as_json(wbengine: Command, bad: str) -> None:
+def test_flow_show_prints_json(wbengine: Command, bad: str) -> None:
     told = wbengine("flow", "show", bad, "--json").json
     assert (told["schema"], told["uuid"]) == ("wbengine/flow-show/1", bad)
     assert (told["state"], told["total"]) == ("REVERTED", 4)
@@ -143,7 +145,7 @@ def test_a_flow_is_shown_as_json(wbengine: Command, bad: str) -> None:
     assert told["created"].endswith("Z") and isinstance(told["duration"], float)
 
 
-def test_a_flow_that_waits_says_why(wbengine: Command, home: Path) -> None:
+def test_flow_that_never_ran_shows_that_it_waits(wbengine: Command, home: Path) -> None:
     book = LogBook("mine")
     book.add(FlowDetail("never run"))
     with (
@@ -158,7 +160,7 @@ def test_a_flow_that_waits_says_why(wbengine: Command, home: Path) -> None:
 # watch and events -------------------------------------------------------------------------------
 
 
-def test_watching_what_has_ended_tells_all_of_it(wbengine: Command, good: str, bad: str) -> None:
+def test_watch_of_finished_flow_prints_all_events(wbengine: Command, good: str, bad: str) -> None:
     told = wbengine("flow", "watch", good)
     assert told.code == 0
     assert told.out.splitlines()[-1].endswith("SUCCESS  flow order")
@@ -171,7 +173,7 @@ def test_watching_what_has_ended_tells_all_of_it(wbengine: Command, good: str, b
     assert "canary" not in told.out
 
 
-def test_a_stream_goes_on_where_it_was_left(wbengine: Command, home: Path) -> None:
+def test_watch_continues_from_a_cursor(wbengine: Command, home: Path) -> None:
     process = slow_flow(wbengine)
     (flow,) = listed(wbengine)
     watch = wbengine.begin("flow", "watch", flow, "--json", "--interval", "0.05")
@@ -196,7 +198,7 @@ def test_a_stream_goes_on_where_it_was_left(wbengine: Command, home: Path) -> No
     assert {event["kind"] for event in again.lines} <= {"flow"}
 
 
-def test_watching_ends_when_the_flow_is_suspended(wbengine: Command, home: Path) -> None:
+def test_watch_ends_when_the_flow_is_suspended(wbengine: Command, home: Path) -> None:
     process = slow_flow(wbengine)
     process.terminate()
     assert process.stderr is not None and process.stderr.readline()
@@ -208,7 +210,7 @@ def test_watching_ends_when_the_flow_is_suspended(wbengine: Command, home: Path)
     assert told.out.splitlines()[-1].endswith("SUSPENDED  flow slow")
 
 
-def test_watching_ends_when_whoever_ran_it_died(wbengine: Command, home: Path) -> None:
+def test_watch_ends_when_the_engine_dies(wbengine: Command, home: Path) -> None:
     process = slow_flow(wbengine)
     (flow,) = listed(wbengine)
     watch = wbengine.begin("flow", "watch", flow, "--json", "--interval", "0.05")
@@ -223,21 +225,19 @@ def test_flow_of_a_dead_engine_is_listed_as_interrupted(wbengine: Command, home:
     process = slow_flow(wbengine)
 
     def states() -> list[str]:
-        return [row.split()[2] for row in wbengine("flow", "ls").out.splitlines()[1:]]
+        return [row.split()[2] for row in wbengine("flow", "list").out.splitlines()[1:]]
 
     assert states() == ["RUNNING"]
     process.kill()
     process.communicate(timeout=60)
     assert states() == ["INTERRUPTED"]
-    (flow,) = wbengine("flow", "ls", "--json").json["flows"]
+    (flow,) = wbengine("flow", "list", "--json").json["flows"]
     assert (flow["state"], flow["interrupted"]) == ("RUNNING", True)
     assert "INTERRUPTED" in wbengine("flow", "show", flow["uuid"]).out
 
 
-def test_items_of_a_map_are_a_table_and_failures_name_the_item(
-    wbengine: Command, home: Path
-) -> None:
-    wbengine("flow", "run", "tests.cli.shop:halves", "--store", '{"numbers": [2, 3]}')
+def test_map_items_are_listed_and_failures_name_the_item(wbengine: Command, home: Path) -> None:
+    wbengine("flow", "run", "tests.cli.shop:halves", "--inputs", '{"numbers": [2, 3]}')
     (flow,) = listed(wbengine)
     told = wbengine("flow", "show", flow, "--show-values").out
     table = told.partition("items of halves:\n")[2].splitlines()
@@ -250,40 +250,52 @@ def test_items_of_a_map_are_a_table_and_failures_name_the_item(
     assert (item["index"], item["tries"]) == (1, 1)
 
 
-def test_a_terminal_shows_a_tree_that_lives(wbengine: Command, home: Path) -> None:
+def test_flow_show_results_prints_whole_values_without_secrets(wbengine: Command) -> None:
+    given = json.dumps({"api_key": "canary-1234"})
+    run = wbengine("flow", "run", "tests.cli.shop:welcome", "--inputs", given)
+    told = wbengine("flow", "show", run.json["uuid"], "--results")
+    assert told.json == {
+        "schema": "wbengine/flow-results/1",
+        "uuid": run.json["uuid"],
+        "name": "welcome",
+        "state": "SUCCESS",
+        "results": {"url": {"at": ["https://me:***@host", "with ***", "x" * 5000]}},
+    }
+
+
+def test_watch_draws_a_live_tree_on_a_terminal(wbengine: Command, home: Path) -> None:
     process = slow_flow(wbengine)
     (flow,) = listed(wbengine)
     words = ("flow", "watch", flow, "--interval", "0.1", "--color", "always")
     with Terminal("-m", "wbengine", *words, folder=home) as terminal:
-        terminal.until(r"RUNNING.*0 of 4 tasks done, 1 running")
-        assert "send" in terminal.told
+        terminal.wait_for(r"RUNNING.*0 of 4 tasks done, 1 running")
+        assert "send" in terminal.text
         (home / "go").touch()
         process.communicate(timeout=60)
         assert terminal.end() == 0
-    assert "4 of 4 tasks done" in terminal.told
-    assert terminal.told.count("4 of 4 tasks done") >= 1
+    assert "4 of 4 tasks done" in terminal.text
 
 
-def test_a_run_is_shown_on_a_terminal_and_its_result_is_data(home: Path) -> None:
+def test_run_draws_a_live_tree_and_prints_the_result_as_json(home: Path) -> None:
     words = ("flow", "run", SLOW, "--color", "always", "--progress")
-    with Terminal("-m", "wbengine", *words, folder=home, result=home / "result") as terminal:
-        terminal.until(r"slow.*0 of 4 tasks done, 1 running")
+    with Terminal("-m", "wbengine", *words, folder=home, piped=True) as terminal:
+        terminal.wait_for(r"slow.*0 of 4 tasks done, 1 running")
         (home / "go").touch()
         assert terminal.end() == 0
-    assert "slow: SUCCESS, 4 of 4 tasks done" in terminal.told
-    assert json.loads((home / "result").read_text())["state"] == "SUCCESS"
+    assert "slow: SUCCESS, 4 of 4 tasks done" in terminal.text
+    assert json.loads(terminal.piped_output)["state"] == "SUCCESS"
 
 
-def test_a_list_fits_a_terminal_of_80_columns(home: Path, bad: str) -> None:
-    words = ("flow", "ls", "--color", "never")
+def test_flow_list_fits_a_terminal_of_80_columns(home: Path, bad: str) -> None:
+    words = ("flow", "list", "--color", "never")
     with Terminal("-m", "wbengine", *words, folder=home) as terminal:
         assert terminal.end() == 0
-    head, _, row = [line for line in terminal.told.splitlines() if line.strip()][:3]
+    head, _, row = [line for line in terminal.screen.rows if line.strip()][:3]
     assert head.split()[:2] == ["UUID", "NAME"]
     assert row.split()[:3] == [bad[:8], "order", "REVERTED"]
 
 
-def test_ctrl_c_ends_watching(wbengine: Command, home: Path) -> None:
+def test_ctrl_c_ends_watch(wbengine: Command, home: Path) -> None:
     process = slow_flow(wbengine)
     (flow,) = listed(wbengine)
     watch = wbengine.begin("flow", "watch", flow, "--json")
@@ -296,7 +308,7 @@ def test_ctrl_c_ends_watching(wbengine: Command, home: Path) -> None:
     assert process.returncode == 0
 
 
-def test_events_are_told_in_order(wbengine: Command, bad: str) -> None:
+def test_events_are_printed_in_order(wbengine: Command, bad: str) -> None:
     events = wbengine("flow", "events", bad, "--json").lines
     assert events[0]["kind"] == "flow" and events[-1]["state"] == "REVERTED"
     moments = [event["at"] for event in events]
@@ -307,15 +319,15 @@ def test_events_are_told_in_order(wbengine: Command, bad: str) -> None:
 
 
 @pytest.mark.parametrize("flow", ["login", "welcome"])
-def test_a_secret_gets_nowhere(flow: str, wbengine: Command, home: Path) -> None:
-    """Not even where it has no key beside it: in a message, a traceback, a result."""
+def test_secrets_appear_in_no_output(flow: str, wbengine: Command, home: Path) -> None:
+    """Secrets are masked even without a key: in messages, tracebacks and results."""
     store = json.dumps({"api_key": "canary-4711"})
-    told = [wbengine("flow", "run", f"tests.cli.shop:{flow}", "--store", store, "--progress")]
+    told = [wbengine("flow", "run", f"tests.cli.shop:{flow}", "--inputs", store, "--progress")]
     uuid = told[0].json["uuid"]
     for words in (
-        ("flow", "ls"),
+        ("flow", "list"),
         ("flow", "show", uuid),
-        ("flow", "show", uuid, "--traceback", "--timeline", "--store", "--show-values"),
+        ("flow", "show", uuid, "--traceback", "--timeline", "--inputs", "--show-values"),
         ("flow", "watch", uuid),
         ("flow", "events", uuid),
         ("flow", "export", uuid, "--html", "--show-values"),
@@ -336,9 +348,9 @@ def test_exported_flow_is_imported_into_another_store(
     wbengine: Command, home: Path, bad: str
 ) -> None:
     unsaid = wbengine("flow", "export", bad)
-    assert (unsaid.code, unsaid.out) == (2, "") and "-o FILE" in unsaid.error
+    assert (unsaid.code, unsaid.out) == (2, "") and "--output is required" in unsaid.error
     (home / "x.json").touch(0o644)
-    assert wbengine("flow", "export", bad, "--out", "x.json").out == ""
+    assert wbengine("flow", "export", bad, "--output", "x.json").out == ""
     told = json.loads((home / "x.json").read_text())
     assert told["schema"] == "wbengine/flow-export/2" and told["flow"]["uuid"] == bad
     assert (home / "x.json").stat().st_mode & 0o777 == 0o600
@@ -348,21 +360,21 @@ def test_exported_flow_is_imported_into_another_store(
     assert wbengine("flow", "export", bad, *other, "-o", "y.json").code == 0
     assert json.loads((home / "y.json").read_text()) == told
     again = wbengine("flow", "import", "x.json", *other)
-    assert again.code == 1 and "is kept already" in again.error
+    assert again.code == 1 and "already exists" in again.error
     (home / "x.json").write_text("{}")
     none = wbengine("flow", "import", "x.json", *other)
-    assert none.code == 2 and "x.json: This is no exported flow: there is no 'schema'" in none.error
+    assert none.code == 2 and "must be an exported flow: missing key 'schema'" in none.error
     assert wbengine("flow", "import", "z.json", *other).code == 2
     (home / "x.json").write_text("[" * 200_000)
     assert wbengine("flow", "import", "x.json", *other).code == 2
 
 
-def test_flow_is_exported_as_a_page(wbengine: Command, home: Path, bad: str) -> None:
+def test_flow_is_exported_as_html(wbengine: Command, home: Path, bad: str) -> None:
     assert wbengine("flow", "export", bad, "--html", "-o", "x.html").code == 0
     page = (home / "x.html").read_text()
     assert "<svg" in page and "canary" not in page
     told = wbengine("flow", "export", bad, "-o", "none/x.json")
-    assert told.code == 2 and "there is no folder" in told.error
+    assert told.code == 2 and "must be a path in an existing folder" in told.error
     told = wbengine("flow", "export", bad, "--show-values")
     assert told.code == 2 and "--html" in told.error
 
@@ -378,7 +390,9 @@ FORMATS = {
 
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("kept", [True, False])
-def test_a_flow_is_drawn(form: str, kept: bool, wbengine: Command, home: Path, bad: str) -> None:
+def test_flow_is_drawn_in_each_format(
+    form: str, kept: bool, wbengine: Command, home: Path, bad: str
+) -> None:
     which: tuple[str, ...] = ("--flow-id", bad[:8]) if kept else (ORDER,)
     told = wbengine("graph", *which, "-f", form)
     assert (told.code, told.err) == (0, "")
@@ -392,35 +406,37 @@ def test_a_flow_is_drawn(form: str, kept: bool, wbengine: Command, home: Path, b
     assert (home / f"x.{ending}").read_text() == told.out
 
 
-def test_states_are_drawn_unless_nobody_wants_them(wbengine: Command, bad: str) -> None:
+def test_no_states_option_omits_states(wbengine: Command, bad: str) -> None:
     assert "reverted" in wbengine("graph", "--flow-id", bad).out
     assert "reverted" not in wbengine("graph", "--flow-id", bad, "--no-states").out
 
 
-def test_a_png(wbengine: Command, home: Path) -> None:
+def test_graph_is_written_as_png(wbengine: Command, home: Path) -> None:
     assert wbengine("graph", ORDER, "-o", "x.png").code == 0
     assert (home / "x.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(("name", "near"), [("x.jpg", ".png"), ("x.svgz", ".svg")])
-def test_a_file_whose_ending_no_format_has_is_refused(
+def test_unknown_file_extension_is_refused(
     name: str, near: str, wbengine: Command, home: Path
 ) -> None:
     told = wbengine("graph", ORDER, "-o", name)
     assert (told.code, told.out, (home / name).exists()) == (2, "", False)
-    assert f"-o {name}: no format has the ending {name[1:]} (did you mean '{near}'?)" in told.error
-    assert "known: .txt, .text, .mmd," in told.error and len(told.err.splitlines()) == 1
+    assert f"got '{name[1:]}' (did you mean '{near}'?)" in told.error
+    assert "must end in one of .txt, .text, .mmd," in told.error and len(told.err.splitlines()) == 1
     assert wbengine("graph", ORDER, "-o", name, "-f", "text").code == 0
 
 
 @pytest.mark.parametrize("name", ["x", "x.txt"])
-def test_a_file_without_an_ending_has_the_tree(name: str, wbengine: Command, home: Path) -> None:
+def test_file_without_image_extension_contains_the_tree(
+    name: str, wbengine: Command, home: Path
+) -> None:
     assert wbengine("graph", ORDER, "-o", name).code == 0
     assert (home / name).read_text() == wbengine("graph", ORDER).out
 
 
 @pytest.mark.parametrize("ending", ["svg", "png"])
-def test_without_graphviz_the_tree_is_shown_and_how_to_install_it(
+def test_missing_graphviz_prints_the_tree_and_how_to_install_it(
     ending: str, wbengine: Command, home: Path, bad: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(home))
@@ -429,15 +445,15 @@ def test_without_graphviz_the_tree_is_shown_and_how_to_install_it(
     *tree, error = told.err.splitlines()
     assert "REVERTED" in tree[0] and any("reserve" in row for row in tree[1:])
     assert error == (
-        "wbengine graph: error: SVG and PNG need Graphviz, whose program dot is missing: install it"
-        " with `apt-get install graphviz` or `brew install graphviz`"
+        "wbengine graph: error: SVG and PNG need Graphviz, but the program dot is missing; install"
+        " it with `apt-get install graphviz` or `brew install graphviz`"
     )
     assert not (home / f"x.{ending}").exists()
     for form in ("text", "mermaid", "dot", "json"):
         assert wbengine("graph", "--flow-id", bad, "-f", form).code == 0
 
 
-def test_a_page_of_a_flow_has_its_tree_without_graphviz(
+def test_html_export_contains_the_tree_without_graphviz(
     wbengine: Command, home: Path, bad: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(home))
@@ -446,23 +462,23 @@ def test_a_page_of_a_flow_has_its_tree_without_graphviz(
     assert "├── " in page and 'wbe-graph"' not in page
 
 
-def test_json_is_the_form_of_json(wbengine: Command) -> None:
+def test_json_option_selects_the_json_format(wbengine: Command) -> None:
     assert wbengine("graph", ORDER, "--json").json["schema"] == "wbengine/graph/1"
 
 
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        ((), 2, "give either MODULE:FACTORY or --flow-id ID"),
-        ((ORDER, "--flow-id", "12345678"), 2, "give either"),
+        ((), 2, "exactly one of MODULE:FACTORY and --flow-id is required"),
+        ((ORDER, "--flow-id", "12345678"), 2, "exactly one of MODULE:FACTORY and --flow-id"),
         (("tests.cli.shop:ordr",), 2, "did you mean 'order'?"),
-        ((ORDER, "-f", "gif"), 2, "'gif' is not one of"),
-        ((ORDER, "-o", "/no/such/x.svg"), 2, "there is no folder '/no/such'"),
-        (("--flow-id", "12345678"), 66, "There is no flow '12345678'"),
-        (("--flow-id", "1"), 66, "too short"),
+        ((ORDER, "-f", "gif"), 2, "must be one of text, mermaid, dot, svg, png, json, got 'gif'"),
+        ((ORDER, "-o", "/no/such/x.svg"), 2, "must be a path in an existing folder, got '/no/such"),
+        (("--flow-id", "12345678"), 66, "Unknown flow '12345678'"),
+        (("--flow-id", "1"), 66, "at least its first 4 characters"),
     ],
 )
-def test_what_cannot_be_drawn(
+def test_wrong_graph_command_is_refused(
     words: tuple[str, ...], code: int, said: str, wbengine: Command
 ) -> None:
     wbengine("db", "upgrade")

@@ -1,4 +1,4 @@
-"""Texts of flows on terminals and in logs: control characters are shown, and never obeyed."""
+"""Texts of flows on terminals and in logs: control characters are escaped."""
 
 from __future__ import annotations
 
@@ -20,17 +20,20 @@ from wbengine import engines
 from wbengine.listeners.printing import PrintingListener
 from wbengine.listeners.progress import ProgressListener
 
-#: What no text of others may bring.
+#: Characters that must not appear in output.
 CONTROL = re.compile(
     "[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
-#: What this program itself sends to a terminal: colours, moves of the cursor, and erasing.
+#: Sequences that this program sends to a terminal: colors, cursor moves and erasing.
 OURS = re.compile(r"\x1b\[\??[0-9;]*[mhlAK]|\x1b\[[0-9;]*H|\r")
 FORGED = re.compile(r"^(└── forged|2026-01-01)", re.MULTILINE)
 
 
 def check(told: str, *, ours: bool = False, whole: bool = False) -> None:
-    """:param whole: it shows a traceback, or a page, whose lines are those of the text."""
+    """Check that the output contains no control characters.
+
+    :param whole: The output contains a traceback or a page, whose lines come from the text.
+    """
     assert told
     found = CONTROL.search(OURS.sub("", told) if ours else told)
     around = "" if found is None else told[max(0, found.start() - 100) : found.end() + 100]
@@ -44,7 +47,7 @@ def escaped(told: str) -> bool:
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    """A flow that has failed: the store it is kept in, and its id."""
+    """Run a flow that fails; return its store and its id."""
     store = f"dir://{tmp_path_factory.mktemp('hostile') / 'flows'}"
     words = ("--persistence", store, "flow", "run", "tests.cli.hostile:flow")
     command = [sys.executable, "-m", "wbengine", *words]
@@ -55,7 +58,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
 
 @pytest.fixture
 def failed(kept: tuple[str, str], home: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A flow that has failed, by the id it is kept under; no test changes it."""
+    """Return the id of the failed flow; no test changes it."""
     monkeypatch.setenv("WBENGINE_PERSISTENCE", kept[0])
     return kept[1]
 
@@ -68,7 +71,7 @@ def run(wbengine: Command, name: str, *words: str) -> Answer:
 
 @pytest.mark.parametrize("name", ["flow", "good"])
 @pytest.mark.parametrize("color", ["never", "always"])
-def test_a_run_shows_orders_and_obeys_none(name: str, color: str, wbengine: Command) -> None:
+def test_flow_run_escapes_control_characters(name: str, color: str, wbengine: Command) -> None:
     told = run(wbengine, name, "--progress", "--color", color)
     check(told.out)
     check(told.err, ours=color == "always")
@@ -79,13 +82,13 @@ def test_a_run_shows_orders_and_obeys_none(name: str, color: str, wbengine: Comm
 @pytest.mark.parametrize(
     "words",
     [
-        "flow ls",
-        "flow ls --json",
+        "flow list",
+        "flow list --json",
         "flow show ID",
         "flow show ID --json",
         "flow show ID --traceback",
         "flow show ID --timeline",
-        "flow show ID --store --show-values",
+        "flow show ID --inputs --show-values",
         "flow show ID --tree --color always",
         "flow watch ID",
         "flow watch ID --json",
@@ -106,7 +109,7 @@ def test_a_run_shows_orders_and_obeys_none(name: str, color: str, wbengine: Comm
         "db prune --older-than 0s --dry-run",
     ],
 )
-def test_a_command_shows_orders_and_obeys_none(words: str, failed: str, wbengine: Command) -> None:
+def test_command_escapes_control_characters(words: str, failed: str, wbengine: Command) -> None:
     told = wbengine(*(failed if word == "ID" else word for word in words.split()))
     assert told.code != 2, told.err
     shown = told.out + told.err
@@ -118,23 +121,26 @@ def test_a_command_shows_orders_and_obeys_none(words: str, failed: str, wbengine
     )
 
 
-def test_an_error_shows_orders_and_obeys_none(wbengine: Command) -> None:
+def test_error_message_escapes_control_characters(wbengine: Command) -> None:
     told = wbengine("graph", "tests.cli.hostile:broken")
     assert told.code == 2
     check(told.err)
     assert escaped(told.error)
 
 
-@pytest.mark.parametrize("words", ["flow run tests.cli.hostile:flow", "flow watch ID", "flow ls"])
-def test_a_terminal_gets_our_own_orders_only(words: str, failed: str, home: Path) -> None:
+@pytest.mark.parametrize("words", ["flow run tests.cli.hostile:flow", "flow watch ID", "flow list"])
+def test_terminal_receives_only_our_own_control_sequences(
+    words: str, failed: str, home: Path
+) -> None:
     named = [failed if word == "ID" else word for word in words.split()]
     with Terminal("-m", "wbengine", *named, folder=home, columns=200) as terminal:
         terminal.end()
-    check(terminal.told.replace("\r\n", "\n"), ours=True)
-    assert escaped(terminal.told)
+    received = terminal.output.decode()
+    check(received.replace("\r\n", "\n"), ours=True)
+    assert escaped(received)
 
 
-def test_listeners_show_orders_and_obey_none(capsys: pytest.CaptureFixture[str]) -> None:
+def test_listeners_escape_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
     engine = engines.load(hostile.flow())
     with PrintingListener(engine), pytest.raises(ValueError, match="fails"):
         engine.run()
@@ -149,17 +155,16 @@ def test_listeners_show_orders_and_obey_none(capsys: pytest.CaptureFixture[str])
     assert escaped(told) and "Traceback" in told and escaped(stream.getvalue())
 
 
-def test_a_worker_shows_orders_and_obeys_none(
-    wbengine: Command, home: Path, tmp_path: Path
-) -> None:
+def test_worker_escapes_control_characters(wbengine: Command, home: Path, tmp_path: Path) -> None:
     url = f"filesystem://{home}/broker"
     arguments = ("--url", url, "--topic", "t", "--tasks", "tests.cli.hostile", "--log-level")
     with workers(tmp_path, *arguments, "debug") as (worker,):
-        until(lambda: wbengine("workers", "ls", "--json", "--url", url).json["workers"])
+        until(lambda: wbengine("workers", "list", "--json", "--url", url).json["workers"])
         engine = engines.load(hostile.flow(), engine="worker-based", url=url, topics=["t"])
         with pytest.raises(ValueError, match="fails"):
             engine.run()
-        for words in ("workers ls", "workers show", "status", "queues ls", "workers ls --json"):
+        listed = "workers list", "workers show", "status", "queues list", "workers list --json"
+        for words in listed:
             told = wbengine(*words.split(), "--url", url)
             check(told.out + told.err)
         until(lambda: "fails" in worker.text)

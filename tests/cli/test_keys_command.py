@@ -1,4 +1,4 @@
-"""`wbengine keys`: files that are made, shown without secrets, and rotated."""
+"""`wbengine keys`: create, show and rotate key files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.cli.conftest import Command
 from wbengine import keys
 
 
-def test_new_file_is_shared_and_of_this_user_alone(wbengine: Command, tmp_path: Path) -> None:
+def test_new_key_file_is_private_and_never_overwritten(wbengine: Command, tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     assert wbengine("keys", "new", str(path)).code == 0
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -28,7 +28,7 @@ def test_new_file_is_shared_and_of_this_user_alone(wbengine: Command, tmp_path: 
     assert path.read_bytes() == before
 
 
-def test_new_files_of_all_roles_trust_each_other(wbengine: Command, tmp_path: Path) -> None:
+def test_new_files_of_all_roles_are_created_and_valid(wbengine: Command, tmp_path: Path) -> None:
     folder = tmp_path / "keys"
     more = ("--encrypt", "--accept-unsigned", "1h")
     assert wbengine("keys", "new", "--per-role", str(folder), *more).code == 0
@@ -42,7 +42,7 @@ def test_new_files_of_all_roles_trust_each_other(wbengine: Command, tmp_path: Pa
     assert wbengine("keys", "new", "--per-role", str(folder)).code == 1
 
 
-def test_show_tells_no_secret(wbengine: Command, tmp_path: Path) -> None:
+def test_keys_show_prints_no_secret(wbengine: Command, tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     wbengine("keys", "new", str(path), "--encrypt")
     answer = wbengine("keys", "show", str(path), "--json")
@@ -57,7 +57,7 @@ def test_show_tells_no_secret(wbengine: Command, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("per_role", [False, True])
-def test_rotated_keys_sign_later_and_the_old_ones_are_trusted(
+def test_rotated_keys_sign_and_old_keys_stay_trusted(
     wbengine: Command, tmp_path: Path, per_role: bool
 ) -> None:
     path = tmp_path / "keys"
@@ -72,8 +72,8 @@ def test_rotated_keys_sign_later_and_the_old_ones_are_trusted(
     assert old["state"] == "trusted" and 3500 < old["until"] - time.time() < 3700
 
 
-def test_roles_are_rotated_together(wbengine: Command, tmp_path: Path) -> None:
-    """A file without the new public keys would trust nobody."""
+def test_rotation_of_one_role_file_is_refused(wbengine: Command, tmp_path: Path) -> None:
+    """A file without the new public keys would reject all messages."""
     path = tmp_path / "keys"
     wbengine("keys", "new", str(path), "--per-role")
     answer = wbengine("keys", "rotate", str(path / "worker.json"))
@@ -99,7 +99,7 @@ def test_rotation_that_cannot_write_one_file_changes_none(
     assert {each.name: each.read_bytes() for each in path.iterdir()} == before
 
 
-def test_link_leads_to_the_rotated_file(wbengine: Command, tmp_path: Path) -> None:
+def test_rotation_follows_a_symlink(wbengine: Command, tmp_path: Path) -> None:
     path, link = tmp_path / "keys.json", tmp_path / "link.json"
     wbengine("keys", "new", str(path))
     link.symlink_to(path)
@@ -107,42 +107,44 @@ def test_link_leads_to_the_rotated_file(wbengine: Command, tmp_path: Path) -> No
     assert link.is_symlink() and len(keys.Keyring.load(path).keys) == 2
 
 
-def test_shared_file_is_not_rotated_among_those_of_roles(wbengine: Command, tmp_path: Path) -> None:
-    """All roles would get its secret."""
+def test_rotation_of_shared_and_role_files_together_is_refused(
+    wbengine: Command, tmp_path: Path
+) -> None:
+    """Every role would receive its secret."""
     path = tmp_path / "keys"
     wbengine("keys", "new", str(path), "--per-role")
     wbengine("keys", "new", str(path / "shared.json"))
     answer = wbengine("keys", "rotate", str(path))
-    assert answer.code == 1 and "rotated by itself" in answer.err
+    assert answer.code == 1 and "a shared key file or key files of roles" in answer.err
 
 
 def test_key_file_that_others_can_read_is_refused(wbengine: Command, tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     wbengine("keys", "new", str(path))
     path.chmod(0o644)
-    for words in (("keys", "show"), ("keys", "rotate"), ("status",), ("workers", "ls")):
+    for words in (("keys", "show"), ("keys", "rotate"), ("status",), ("workers", "list")):
         answer = wbengine(*words, "--keys", str(path))
         assert answer.code in (2, 78) and "chmod 600" in answer.err, words
 
 
-def test_no_key_file_is_named(wbengine: Command) -> None:
+def test_keys_show_without_key_file_is_refused(wbengine: Command) -> None:
     assert wbengine("keys", "show").code == 2
 
 
-def test_empty_name_of_a_key_file_is_wrong_usage(
+def test_empty_key_file_name_is_refused(
     wbengine: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker would begin without keys."""
+    """A worker would start without keys."""
     worker = ("worker", "t", "--tasks", "tests.support.sample_tasks", "--burst")
     where = f"--url=filesystem://{tmp_path}/broker"
     answer = wbengine(*worker, where, "--keys", "")
-    assert answer.code == 2 and "name a key file, or 'none'" in answer.err
+    assert answer.code == 2 and "--keys must be a key file, or 'none' for no keys" in answer.err
     monkeypatch.setenv("WBENGINE_KEYS", "")
     answer = wbengine(*worker, where)
-    assert answer.code in (2, 78) and "$WBENGINE_KEYS is empty" in answer.err
+    assert answer.code in (2, 78) and "$WBENGINE_KEYS must be a key file" in answer.err
 
 
-def test_worker_tells_which_keys_it_has(wbengine: Command, tmp_path: Path) -> None:
+def test_worker_prints_which_keys_it_uses(wbengine: Command, tmp_path: Path) -> None:
     worker = ("worker", "t", "--tasks", "tests.support.sample_tasks", "--burst")
     where, path = f"--url=filesystem://{tmp_path}/broker", tmp_path / "keys.json"
     assert "keys      none" in wbengine(*worker, where).err
@@ -151,18 +153,22 @@ def test_worker_tells_which_keys_it_has(wbengine: Command, tmp_path: Path) -> No
     assert "keys      hmac-sha256 of role 'any'" in answer.err
 
 
-def test_key_that_is_over_is_told_of(wbengine: Command, tmp_path: Path) -> None:
-    """By whoever shows the file, and by the doctor."""
+def test_expired_key_is_reported(wbengine: Command, tmp_path: Path) -> None:
+    """`keys show` and the doctor report it."""
     path = tmp_path / "keys.json"
     doctor = ("doctor", "--url", f"memory://{tmp_path.name}", "--keys", str(path), "--json")
     (content,) = keys.new().values()
     keys.write(path, content)
-    assert "valid any more" not in wbengine("keys", "show", str(path)).err
+    assert "have expired" not in wbengine("keys", "show", str(path)).err
     assert _of_keys(wbengine(*doctor)) == [True]
     content["keys"][0]["until"] = time.time() - 1
     keys.write(path, content, replace=True)
-    assert "valid any more" in wbengine("keys", "show", str(path)).err
-    assert _of_keys(wbengine(*doctor)) == [False]
+    assert "have expired" in wbengine("keys", "show", str(path)).err
+    answer = wbengine(*doctor)
+    assert _of_keys(answer) == [False]
+    assert {
+        "check": "round trip", "good": None, "text": "skipped: the keys cannot be used", "fix": None
+    } in answer.json["findings"]  # fmt: skip
 
 
 def _of_keys(answer: Any) -> list[bool | None]:

@@ -1,19 +1,19 @@
-"""`wbengine limits` lists the limits that are in use."""
+"""`wbengine limits` lists the limits in use."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from tests.cli.conftest import Command
-from wbengine.permits import stores
+from wbengine.permits import account_stores
 from wbengine.permits.accounts import PermitRequest
-from wbengine.permits.limits import Quota
+from wbengine.permits.limit_attributes import Quota
 from wbengine.persistence import backends
 
 FOUR = Quota("100/m", 0.6, 4)
 
 
-def take(store: stores.Store) -> None:
+def take(store: account_stores.Store) -> None:
     store.settle({"shop.call[eve]": (FOUR, [PermitRequest("f1", 1, 2, 0, 60)])})
     store.settle({"shop.call[eve]": (FOUR, [PermitRequest("f2", 1, 1, 30, 60)])})
     store.settle({"gone": (FOUR, [PermitRequest("f3", 1, 1, 0, 0.001)])})
@@ -22,7 +22,7 @@ def take(store: stores.Store) -> None:
 def test_limits_of_the_store_are_listed(wbengine: Command, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/limits.db"
     with backends.backend(url) as backend:
-        take(stores.store_of(backend))
+        take(account_stores.store_of(backend))
     told = wbengine("limits", "--persistence", url)
     assert told.code == 0
     head, line = told.out.splitlines()
@@ -39,11 +39,11 @@ def test_limits_of_the_store_are_listed(wbengine: Command, tmp_path: Path) -> No
 
 
 def test_limits_of_a_redis_are_listed(wbengine: Command, redis_url: str) -> None:
-    take(stores.store_of(redis_url))
+    take(account_stores.store_of(redis_url))
     told = wbengine("limits", "--redis", redis_url)
     assert told.code == 0 and told.out.splitlines()[1].split()[:2] == ["shop.call[eve]", "100/m"]
 
 
-def test_what_is_no_redis_is_refused(wbengine: Command) -> None:
+def test_url_that_is_not_redis_is_refused(wbengine: Command) -> None:
     told = wbengine("limits", "--redis", "amqp://x")
-    assert told.code == 2 and "is the URL of a Redis" in told.err
+    assert told.code == 2 and "must be the URL of a Redis" in told.err

@@ -1,4 +1,4 @@
-"""Trees on a terminal: what matters is shown, however large the flow."""
+"""Trees on a terminal: the important atoms are shown, even of large flows."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ import pytest
 from rich.console import Console
 
 from wbengine import engines, task
-from wbengine.drawing import tree as trees
+from wbengine.drawing import terminal_tree as trees
 from wbengine.listeners.progress import ProgressListener
 from wbengine.patterns import linear_flow
 from wbengine.persistence.models import FlowDetail, TaskDetail
 from wbengine.types import failure as ft
 from wbengine.types.outline import FLOW, TASK, Outline, OutlineNode
-from wbengine.views import flow as flows
+from wbengine.views import flow_status as flows
 
 
 def view(sizes: list[int], states: dict[str, str]) -> flows.FlowView:
-    """A flow of flows of so many tasks, called '3.7' and so on; in SUCCESS but for `states`."""
+    """Return a flow with nested flows of these sizes; tasks have names such as '3.7' and are in
+    SUCCESS unless listed in `states`.
+    """
     nodes = [OutlineNode("all", FLOW, None)]
     detail = FlowDetail("all")
     detail.state = "RUNNING"
@@ -46,7 +48,7 @@ def drawn(found: flows.FlowView, rows: int | None = None, encoding: str = "utf-8
     return into.getvalue().decode(encoding).splitlines()
 
 
-def test_all_of_a_flow_is_drawn() -> None:
+def test_all_atoms_of_a_small_flow_are_drawn() -> None:
     lines = drawn(view([2, 3], {"1.2": "PENDING"}))
     assert len(lines) == 1 + 2 + 5
     assert "4 of 5 tasks done" in lines[0]
@@ -55,7 +57,7 @@ def test_all_of_a_flow_is_drawn() -> None:
 
 
 @pytest.mark.parametrize("rows", [4, 10, 30])
-def test_what_failed_and_what_runs_comes_first(rows: int) -> None:
+def test_failed_and_running_tasks_are_drawn_first(rows: int) -> None:
     found = view([500, 500, 3], {"1.400": "FAILURE", "0.7": "RUNNING"})
     lines = drawn(found, rows)
     assert len(lines) <= rows + 5
@@ -72,7 +74,7 @@ def test_what_failed_and_what_runs_comes_first(rows: int) -> None:
     assert rows == 4 or len(lines) > rows
 
 
-def test_running_and_kept_flow_are_drawn_alike() -> None:
+def test_running_and_stored_flow_are_drawn_alike() -> None:
     def fails() -> None:
         raise ValueError("no")
 
@@ -98,7 +100,7 @@ def test_running_and_kept_flow_are_drawn_alike() -> None:
     assert found == rows
 
 
-def test_flows_far_inside_are_drawn_without_all_that_is_around_them() -> None:
+def test_enclosing_flows_of_a_deep_flow_are_summarized() -> None:
     nodes = [OutlineNode(f"level-{n}", FLOW, n - 1 if n else None) for n in range(100)]
     nodes.append(OutlineNode("bad", TASK, 99))
     detail, record = FlowDetail("level-0"), TaskDetail("bad")
@@ -106,14 +108,14 @@ def test_flows_far_inside_are_drawn_without_all_that_is_around_them() -> None:
     detail.add(record)
     lines = drawn(flows.view(detail, Outline(tuple(nodes), ()), None, now=0.0), 10)
     assert [line.split()[-1] for line in lines[1:3]] == ["0/1", "0/1"]
-    assert lines[3].endswith("... 94 flows around")
+    assert lines[3].endswith("... 94 enclosing flows")
     assert len(lines) == 8 and lines[-1].endswith("── ✘ bad  failure")
 
 
-def test_a_flow_of_one_size_fits_another() -> None:
+def test_tree_of_equal_flows_fits_the_rows() -> None:
     assert len(drawn(view([5] * 40, {}), 20)) <= 22
 
 
-def test_there_are_terminals_without_our_icons() -> None:
+def test_terminal_without_unicode_gets_ascii_icons() -> None:
     lines = drawn(view([1], {}), encoding="ascii")
     assert "+ 0.0" in lines[-1]

@@ -1,4 +1,4 @@
-"""`wbengine schedule`: kept by one command, fired by another one, and told of in a file."""
+"""`wbengine schedule`, and schedules in the settings file."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ def store(home: Path) -> Path:
 
 
 def listed(wbengine: Command) -> dict[str, dict[str, Any]]:
-    told = wbengine("schedule", "ls", "--json").json
+    told = wbengine("schedule", "list", "--json").json
     assert told["schema"] == "wbengine/schedule-ls/1"
     return {each["name"]: each for each in told["schedules"]}
 
 
 def flows(wbengine: Command, name: str) -> list[dict[str, Any]]:
-    found = wbengine("flow", "ls", "--tag", f"schedule={name}", "--json").json["flows"]
+    found = wbengine("flow", "list", "--tag", f"schedule={name}", "--json").json["flows"]
     return list(found)
 
 
-def test_schedule_from_its_beginning_to_its_end(wbengine: Command, store: Path) -> None:
+def test_schedule_is_added_paused_run_and_deleted(wbengine: Command, store: Path) -> None:
     added = wbengine("schedule", "add", "nightly", ORDER, "--cron", "30 2 * * *",
                      "--time-zone", "Europe/Berlin", "--jitter", "5m", "--tag", "team=post",
                      "--overlap", "queue")  # fmt: skip
@@ -42,15 +42,16 @@ def test_schedule_from_its_beginning_to_its_end(wbengine: Command, store: Path) 
     found = listed(wbengine)
     assert found["nightly"]["cron"] == "30 2 * * *" and found["nightly"]["jitter"] == 300
     assert found["nightly"]["next"].endswith(":30:00Z") and found["every"]["last"] is None
-    table = wbengine("schedule", "ls").out
+    table = wbengine("schedule", "list").out
     assert "30 2 * * * Europe/Berlin" in table and "every 7200 s" in table
     again = wbengine("schedule", "add", "every", ORDER, "--every", "3h")
-    assert again.code == 2 and "a schedule 'every' already: --replace changes it" in again.error
+    assert again.code == 2
+    assert "Schedule 'every' already exists; to replace it, pass --replace" in again.error
     assert wbengine("schedule", "add", "every", ORDER, "--every", "3h", "--replace").code == 0
     assert listed(wbengine)["every"]["every"] == 10800
     assert "every is paused" in wbengine("schedule", "pause", "every").error
     assert listed(wbengine)["every"]["paused"] and listed(wbengine)["every"]["next"] is None
-    assert "paused" in wbengine("schedule", "ls").out
+    assert "paused" in wbengine("schedule", "list").out
     assert "every fires next at" in wbengine("schedule", "resume", "every").error
     assert not listed(wbengine)["every"]["paused"]
     uuid = wbengine("schedule", "run", "every").out.strip()
@@ -62,40 +63,52 @@ def test_schedule_from_its_beginning_to_its_end(wbengine: Command, store: Path) 
     assert process.returncode == 0
     assert listed(wbengine)["every"]["wanted"] is None
     assert [flow["uuid"] for flow in flows(wbengine, "every")] == [uuid]
-    assert "every is forgotten" in wbengine("schedule", "rm", "every").error
+    assert "deleted schedule every" in wbengine("schedule", "delete", "every").error
     assert listed(wbengine).keys() == {"nightly"} and len(flows(wbengine, "every")) == 1
-    gone = wbengine("schedule", "rm", "every")
-    assert gone.code == 66 and "There is no schedule 'every'" in gone.error
+    gone = wbengine("schedule", "delete", "every")
+    assert gone.code == 66 and "Unknown schedule 'every'" in gone.error
 
 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ((ORDER,), "needs cron= or every="),
-        ((ORDER, "--every", "1.5"), "every=1.5 is no whole number"),
+        ((ORDER,), "must have either cron or every"),
+        ((ORDER, "--every", "1.5"), "every must be a whole number"),
         ((ORDER, "--cron", "99 * * * *"), "Bad minute"),
-        ((ORDER, "--every", "5m", "--catch-up", "skip", "--overlap", "queue"), "lets ticks wait"),
+        (
+            (ORDER, "--every", "5m", "--catch-up", "skip", "--overlap", "queue"),
+            "catch_up must be 'one' or 'all' with overlap='queue'",
+        ),
         (("tests.cli.shop:nothing", "--every", "5m"), "tests.cli.shop:nothing"),
         (("tests.cli.shop:halves", "--every", "5m"), "numbers"),
-        (("tests.cli.shop", "--every", "5m"), "'tests.cli.shop' is a module: what makes a flow is"),
-        (("tests.cli.shop:leaves", "--every", "5m"), "tests.cli.shop:leaves: it ends the process"),
-        ((ORDER, "--every", "5m", "--time-zone", "Europe/Berlin"), "is for cron="),
-        ((ORDER, "--every", "5m", "--jitter", "6m"), "more than the 300 seconds"),
+        (
+            ("tests.cli.shop", "--every", "5m"),
+            "'tests.cli.shop' is a module: name a flow or a function",
+        ),
+        (
+            ("tests.cli.shop:leaves", "--every", "5m"),
+            "tests.cli.shop:leaves: the code ends the process",
+        ),
+        (
+            (ORDER, "--every", "5m", "--time-zone", "Europe/Berlin"),
+            "time_zone can be used only with cron",
+        ),
+        ((ORDER, "--every", "5m", "--jitter", "6m"), "jitter must be at most 300 seconds"),
     ],
 )
-def test_what_makes_no_schedule_is_refused(
+def test_invalid_schedule_is_refused(
     wbengine: Command, store: Path, words: tuple[str, ...], told: str
 ) -> None:
     answer = wbengine("schedule", "add", "s", *words)
     assert answer.code == 2 and told in answer.error, answer
 
 
-def test_store_of_this_process_keeps_none(wbengine: Command, home: Path) -> None:
-    answer = wbengine("schedule", "ls", "--persistence", "memory")
-    assert answer.code == 2 and "ends with this process" in answer.error
+def test_memory_store_is_refused_for_schedules(wbengine: Command, home: Path) -> None:
+    answer = wbengine("schedule", "list", "--persistence", "memory")
+    assert answer.code == 2 and "the store must outlive this process" in answer.error
 
 
-# In a file.
+# Schedules in a file.
 
 
 FILE = """
@@ -115,7 +128,7 @@ jitter = "0.5s"
 """
 
 
-def test_schedules_of_a_file_are_fired_by_serve(wbengine: Command, home: Path) -> None:
+def test_schedules_in_a_file_are_fired_by_serve(wbengine: Command, home: Path) -> None:
     file = home / "wbengine.toml"
     file.write_text(FILE)
     assert wbengine("db", "upgrade").code == 0
@@ -141,15 +154,21 @@ def test_schedules_of_a_file_are_fired_by_serve(wbengine: Command, home: Path) -
     ("text", "told"),
     [
         ('[schedules.a]\nevery = "5m"', "schedules.a: 'factory' is a required property"),
-        ('[schedules.a]\nfactory = "f"\ncrn = "x"', "schedules.a: Additional properties"),
-        ('[schedules.a]\nfactory = "f"', "needs cron= or every="),
-        ('[schedules.a]\nfactory = "f"\nevery = "soon"', "every='soon' is no duration"),
-        ('[schedules.a]\nfactory = "f"\nevery = 5\njitter = "x"', "jitter='x' is no duration"),
-        ('[schedules.a]\nfactory = "f"\ncron = "x"', "cron='x'"),
-        ('schedules = "x"', "schedules is"),
+        ('[schedules.a]\nfactory = "f"\ncrn = "x"', "unknown key 'crn' (did you mean 'cron'"),
+        ('[schedules.a]\nfactory = "f"', "must have either cron or every"),
+        (
+            '[schedules.a]\nfactory = "f"\nevery = "soon"',
+            "every must be a duration such as 30 or 5m, got 'soon'",
+        ),
+        (
+            '[schedules.a]\nfactory = "f"\nevery = 5\njitter = "x"',
+            "jitter must be a duration such as 30 or 5m, got 'x'",
+        ),
+        ('[schedules.a]\nfactory = "f"\ncron = "x"', "cron must be an expression such as"),
+        ('schedules = "x"', "schedules must be a table"),
     ],
 )
-def test_schedules_of_a_file_that_make_no_sense(
+def test_invalid_schedule_in_a_file_is_refused(
     wbengine: Command, home: Path, text: str, told: str
 ) -> None:
     file = home / "wbengine.toml"
@@ -158,7 +177,7 @@ def test_schedules_of_a_file_that_make_no_sense(
     assert answer.code == 78 and told in answer.error and str(file.name) in answer.error, answer
 
 
-def test_schema_knows_schedules(wbengine: Command, home: Path) -> None:
+def test_settings_schema_includes_schedules(wbengine: Command, home: Path) -> None:
     schema = json.loads(wbengine("config", "schema").out)
     good = {"schedules": {"a": {"factory": "m:f", "every": "5m", "inputs": {"x": [1]}}}}
     jsonschema.validate(good, schema)

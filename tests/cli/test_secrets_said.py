@@ -1,4 +1,4 @@
-"""Secrets that commands are told, and those that they log."""
+"""Secrets in arguments and in logs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.conftest import Command
 from wbengine import _log_lines
-from wbengine.cli import arguments, logs
+from wbengine.cli import log_output, secret_arguments
 
 URL = "redis://flows:nightingale@queues/0"
 
@@ -32,12 +32,12 @@ URL = "redis://flows:nightingale@queues/0"
         (["--transport-option", "password=nightingale"], "--transport-option", "settings"),
     ],
 )
-def test_a_secret_on_the_command_line_is_warned_of(
+def test_secret_on_the_command_line_causes_a_warning(
     words: list[str], name: str, instead: str
 ) -> None:
-    """With what to give instead, and not with the secret."""
-    (line,) = arguments.warnings_of(["flow", "run", *words, "orders:flow"])
-    assert line.startswith(f"{name} holds a secret") and instead in line
+    """The warning names the alternative, without the secret."""
+    (line,) = secret_arguments.warnings_of(["flow", "run", *words, "orders:flow"])
+    assert line.startswith(f"{name} contains a secret") and instead in line
     assert "nightingale" not in line
 
 
@@ -51,17 +51,18 @@ def test_a_secret_on_the_command_line_is_warned_of(
         ["--inputs", '{"name": "Ada"}', "--unique", "key"],
         ["-b", "amqp://queues", "--name", "token"],
     ],
+    ids=" ".join,
 )
-def test_nothing_else_is_warned_of(words: list[str]) -> None:
-    assert list(arguments.warnings_of(["worker", *words, "orders"])) == []
+def test_harmless_arguments_cause_no_warning(words: list[str]) -> None:
+    assert list(secret_arguments.warnings_of(["worker", *words, "orders"])) == []
 
 
-def test_commands_warn(wbengine: Command, home: Path) -> None:
-    done = wbengine.begin("flow", "ls", "--persistence", f"sqlite:///{home}/a.db", "--url", URL)
+def test_commands_warn_of_secret_arguments(wbengine: Command, home: Path) -> None:
+    done = wbengine.begin("flow", "list", "--persistence", f"sqlite:///{home}/a.db", "--url", URL)
     _, told = done.communicate(timeout=60)
-    assert "--url holds a secret" in told and "nightingale" not in told
-    done = wbengine.begin("flow", "ls", env={"WBENGINE_URL": URL})
-    assert "holds a secret" not in done.communicate(timeout=60)[1]
+    assert "--url contains a secret" in told and "nightingale" not in told
+    done = wbengine.begin("flow", "list", env={"WBENGINE_URL": URL})
+    assert "contains a secret" not in done.communicate(timeout=60)[1]
 
 
 LEAKS = {
@@ -74,13 +75,13 @@ LEAKS = {
 
 def of_command(form: str, record: logging.LogRecord) -> str:
     if form == "json":
-        return logs.JSONLines().format(record)
-    return _log_lines.Lines(mask=logs._masked).format(record)
+        return log_output.JSONLines().format(record)
+    return _log_lines.Lines(mask=log_output._masked).format(record)
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
 @pytest.mark.parametrize("leak", LEAKS)
-def test_secrets_are_masked_in_lines_of_the_log(leak: str, form: str) -> None:
+def test_secrets_are_masked_in_log_messages(leak: str, form: str) -> None:
     message, args = LEAKS[leak]
     record = logging.makeLogRecord({"msg": message, "args": args, "levelname": "WARNING"})
     told = of_command(form, record)
@@ -100,7 +101,7 @@ def test_secrets_are_masked_in_tracebacks(form: str) -> None:
     assert "nightingale" not in told
 
 
-def test_secrets_are_masked_in_what_else_a_record_carries() -> None:
+def test_secrets_are_masked_in_extra_fields_of_log_records() -> None:
     more = {"url": URL, "api_key": "nightingale", "deep": {"list": [{"token": "nightingale"}]}}
     record = logging.makeLogRecord({"msg": "x", **more, "path": Path("/a"), "count": 3})
     told = of_command("json", record)
@@ -110,8 +111,8 @@ def test_secrets_are_masked_in_what_else_a_record_carries() -> None:
     assert found["deep"] == {"list": [{"token": "***"}]}
 
 
-def test_the_log_of_a_command_is_masked(wbengine: Command, home: Path) -> None:
-    """As it is installed: a worker that imports a module which logs."""
+def test_secrets_are_masked_in_the_log_of_a_command(wbengine: Command, home: Path) -> None:
+    """The module of a worker logs a secret on import."""
     (home / "noisy.py").write_text(
         "import logging\nfrom wbengine import task\n"
         f"logging.getLogger('noisy').warning('connected to %s', {URL!r})\n"

@@ -1,4 +1,4 @@
-"""`wbengine flow signal`: a flow is submitted, waits, is given its signal, and goes on."""
+"""`wbengine flow signal`: send a signal to a flow that waits for it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from wbengine.persistence import backends
 FACTORY = "tests.support.signalled:flow"
 
 
-def test_flow_waits_until_it_is_signalled(wbengine: Command, home: Path) -> None:
+def test_signal_resumes_a_flow_that_waits_for_it(wbengine: Command, home: Path) -> None:
     store = f"sqlite:///{home}/flows.db"
     words = ("--persistence", store)
     uuid = wbengine("flow", "submit", FACTORY, *words).out.strip()
@@ -27,16 +27,22 @@ def test_flow_waits_until_it_is_signalled(wbengine: Command, home: Path) -> None
         engine = engines.load_from_detail(detail, backend=backend)
         thread = threading.Thread(target=engine.run)
         thread.start()
-        until(lambda: "signal 'approved' (until " in wbengine("flow", "show", uuid, *words).out)
+        until(lambda: "  WAITING " in wbengine("flow", "list", *words).out)
+        listed = wbengine("flow", "list", *words).out
+        assert "WAITS FOR" in listed and "approved (since 20" in listed and ", until 20" in listed
+        shown = wbengine("flow", "show", uuid, *words).out
+        assert "state    WAITING" in shown and "0 of 2 tasks done, 1 waiting" in shown
+        assert "waits    wait-for-approved: Waiting for signal 'approved' since " in shown
+        assert " (until " in shown
         wrong = wbengine("flow", "signal", uuid, "aproved", *words)
         assert wrong.code == 66 and "(did you mean 'approved'?)" in wrong.error
         odd = wbengine("flow", "signal", uuid, "approved", "--value", "{no", *words)
-        assert odd.code == 2 and "it is no JSON" in odd.error
+        assert odd.code == 2 and "--value must be JSON" in odd.error
         long = wbengine("flow", "signal", uuid, "approved", "--value", f'"{"x" * 70_000}"', *words)
-        assert long.code == 2 and "more than 65,536 bytes" in long.error
+        assert long.code == 2 and "must have at most 65,536 bytes" in long.error
         told = wbengine("flow", "signal", uuid, "approved", "--value", '{"by": "ann"}', *words)
         assert (told.code, told.err) == (0, "")
-        assert told.out == f"signalled {uuid}: was given signal approved\n"
+        assert told.out == f"signalled {uuid}: received signal approved\n"
         thread.join(60)
         assert engine.storage.get_flow_state() == states.SUCCESS
         assert engine.storage.fetch("found") == {"by": "ann"}
@@ -44,8 +50,8 @@ def test_flow_waits_until_it_is_signalled(wbengine: Command, home: Path) -> None
     assert again.code == 1 and "has ended in SUCCESS" in again.error
 
 
-@pytest.mark.parametrize("value", [(), ("--value", "17")])
-def test_signal_before_the_flow_begins(
+@pytest.mark.parametrize("value", [(), ("--value", "17")], ids=["no value", "value"])
+def test_flow_signal_before_start_is_stored_and_not_accepted_twice(
     value: tuple[str, ...], wbengine: Command, home: Path
 ) -> None:
     words = ("--persistence", f"sqlite:///{home}/flows.db")
@@ -53,7 +59,7 @@ def test_signal_before_the_flow_begins(
     told = wbengine("flow", "signal", uuid[:8], "approved", *value, "--json", *words)
     assert told.json == {"schema": "wbengine/flow-signal/1", "uuid": uuid, "signal": "approved"}
     twice = wbengine("flow", "signal", uuid, "approved", *words)
-    assert twice.code == 1 and "was given signal 'approved' before" in twice.error
+    assert twice.code == 1 and "already has signal 'approved'" in twice.error
     assert wbengine("flow", "resume", uuid, *words).code == 0
     assert wbengine("flow", "export", uuid, "-o", f"{home}/flow.json", *words).code == 0
     found = json.loads((home / "flow.json").read_text())["signals"]

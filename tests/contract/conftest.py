@@ -1,4 +1,4 @@
-"""The stores and what is in them."""
+"""Fixtures for stores."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from . import places
 
 @pytest.fixture(scope="module", params=stores.KINDS)
 def kind(request: pytest.FixtureRequest) -> str:
-    """One kind of backend after the other."""
+    """Kind of the store."""
     found: str = request.param
     return found
 
 
 @pytest.fixture(scope="module")
 def conf(
-    kind: str, tmp_path_factory: pytest.TempPathFactory, database_servers: servers.Lazy
+    kind: str, tmp_path_factory: pytest.TempPathFactory, database_servers: servers.Databases
 ) -> Iterator[stores.Conf]:
-    """Where the stores of one kind are, brought to the current layout."""
+    """Configuration of a store of each kind with the current layout."""
     with places.place(kind, tmp_path_factory.mktemp("store"), database_servers) as found:
         with backends.backend(found):
             pass
@@ -34,7 +34,7 @@ def conf(
 
 @pytest.fixture
 def backend(conf: stores.Conf) -> Iterator[base.Backend]:
-    """An empty store."""
+    """Empty store."""
     with contextlib.closing(backends.fetch(conf)) as made:
         yield made
         with made.get_connection() as connection:

@@ -1,4 +1,4 @@
-"""Where the stores are that the suites of all of them run over."""
+"""Locations of the stores under test."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import pytest
 from tests.seams import stores
 from tests.support import servers, tally
 
-#: For tests that only those can pass that other processes can open.
+#: Mark of tests for stores that other processes can open.
 durable = pytest.mark.parametrize("kind", stores.DURABLE, indirect=True, scope="module")
 
 
 @contextlib.contextmanager
-def place(kind: str, folder: Path, databases: servers.Lazy) -> Iterator[stores.Conf]:
-    """Where a store of this kind is; empty, and gone afterwards."""
+def place(kind: str, folder: Path, databases: servers.Databases) -> Iterator[stores.Conf]:
+    """Yield the configuration of an empty store of a kind; delete the store afterwards."""
     if kind in ("mysql", "postgresql"):
         with databases[kind].database() as url:
             tally.backends[kind] = databases[kind].version

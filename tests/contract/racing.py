@@ -1,8 +1,8 @@
-"""Several processes that do the same to one store or ledger, at the same moment.
+"""Processes that perform the same operation on one store or ledger at the same moment.
 
-    race("take", 4, conf, uuids) -> what each of them reported
+    race("take", 4, conf, uuids) -> the report of each process
 
-They are forked by a fresh interpreter, so the imports are paid for once.
+A fresh interpreter forks them, so modules are imported only once.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ from tests.support import fresh
 
 
 def race(task: str, count: int, *arguments: Any) -> list[Any]:
-    """What `count` processes reported that ran `task(number, ready, *arguments)` at once."""
+    """Run `task(number, ready, *arguments)` in `count` processes; return their reports."""
     found: list[Any] = fresh.call(__name__, "start", task, count, *arguments)
     return found
 
 
-#: How far each of the processes is that are forked.
+#: Current step of each forked process.
 _steps = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("I")
-#: So many steps one may be ahead of another: they are to meet at each.
+#: Maximum number of steps between two processes.
 LEAD = 1
 
 
 def meet(number: int, step: int) -> None:
-    """Process `number` has come to `step`, from 1 on: wait for those who are behind."""
+    """Report that process `number` reached `step` (from 1), and wait for slower processes."""
     _steps[1 + number] = step
     while min(_steps[1 : 1 + _steps[0]]) < step - LEAD:
         time.sleep(0)
 
 
 def leave(number: int) -> None:
-    """Process `number` holds nobody up any more."""
+    """Remove process `number` from those that others wait for."""
     _steps[1 + number] = 2**32 - 1
 
 
 def start(task: str, count: int, *arguments: Any) -> list[Any]:
-    """`race`, in the process that forks the others."""
+    """Run `race` in the process that forks the others."""
     _import(arguments[0])
     _steps[0] = count
     start, begin = os.pipe()
@@ -63,7 +63,7 @@ def start(task: str, count: int, *arguments: Any) -> list[Any]:
         runners.append((ready, answer))
     for ready, _ in runners:
         os.read(ready, 1)
-    os.close(begin)  # all at once
+    os.close(begin)  # starts all processes
     found = []
     for _, answer in runners:
         with open(answer) as file:
@@ -77,12 +77,12 @@ def start(task: str, count: int, *arguments: Any) -> list[Any]:
 
 
 def _import(conf: Any) -> None:
-    """What each of them would import, by where a store or a ledger is; nothing is made there."""
+    """Import the modules that the processes need for a store or ledger, without creating it."""
     place = conf if isinstance(conf, str) else ""
     ledgers.preloaded(place)
     backends = importlib.import_module("wbengine.persistence.backends")
     if not place.startswith(("redis", "dir")):
-        backends.fetch(conf).close()  # loads what its database takes, and does not connect
+        backends.fetch(conf).close()  # loads the driver without connecting
 
 
 def _run(
@@ -107,7 +107,7 @@ def _run(
 
 
 def take(number: int, ready: Callable[[], None], conf: Any, uuids: list[str]) -> list[Any]:
-    """Take a lease of each flow, and never give it back: which were granted."""
+    """Acquire a lease of each flow; return the granted leases."""
     from wbengine import exceptions
     from wbengine.persistence import backends
 
@@ -118,7 +118,7 @@ def take(number: int, ready: Callable[[], None], conf: Any, uuids: list[str]) ->
         for step, uuid in enumerate(uuids, 1):
             meet(number, step)
             try:
-                lease = store.take_lease(uuid, f"owner {number}", 60)
+                lease = store.acquire_lease(uuid, f"owner {number}", 60)
             except exceptions.FlowBusy:
                 continue
             granted.append([lease.flow, lease.owner, lease.epoch])
@@ -126,7 +126,7 @@ def take(number: int, ready: Callable[[], None], conf: Any, uuids: list[str]) ->
 
 
 def count(number: int, ready: Callable[[], None], conf: Any, uuid: str, times: int) -> list[int]:
-    """Add one to a number in the store, each time under a lease: the epochs of these."""
+    """Increment a number in the store, each time with a lease; return the epochs."""
     from wbengine import exceptions
     from wbengine.persistence import backends
 
@@ -136,7 +136,7 @@ def count(number: int, ready: Callable[[], None], conf: Any, uuid: str, times: i
         ready()
         while len(epochs) < times:
             try:
-                lease = store.take_lease(uuid, f"owner {number}", 60)
+                lease = store.acquire_lease(uuid, f"owner {number}", 60)
             except exceptions.FlowBusy:
                 time.sleep(0.001)
                 continue
@@ -144,13 +144,13 @@ def count(number: int, ready: Callable[[], None], conf: Any, uuid: str, times: i
             (atom,) = flow
             atom.results = (atom.results or 0) + 1
             store.save_changes(flow, [atom], flow_row=False, lease=lease)
-            store.give_back_lease(lease)
+            store.release_lease(lease)
             epochs.append(lease.epoch)
     return epochs
 
 
 def upgrade(number: int, ready: Callable[[], None], conf: Any) -> str:
-    """Bring a store to its current layout, and use it."""
+    """Upgrade a store to the current layout, and write to it."""
     from wbengine.persistence import backends, models
 
     with contextlib.closing(backends.fetch(conf)) as backend, backend.get_connection() as store:
@@ -163,7 +163,7 @@ def upgrade(number: int, ready: Callable[[], None], conf: Any) -> str:
 
 
 def claim(number: int, ready: Callable[[], None], place: str, ids: list[str]) -> Any:
-    """Claim and finish each row: which were granted, and how long it took."""
+    """Claim and finish each row; return the granted ids and the duration."""
     granted = []
     holder = f"w{number}"
     with contextlib.closing(ledgers.open_ledger(place)) as ledger:
@@ -179,7 +179,7 @@ def claim(number: int, ready: Callable[[], None], place: str, ids: list[str]) ->
 
 
 def finish(number: int, ready: Callable[[], None], place: str, ids: list[str]) -> Any:
-    """One finishes all rows, the other reopens them, from the other end, so that they meet."""
+    """Finish all rows in one process, and reopen them in reverse order in the other."""
     with contextlib.closing(ledgers.open_ledger(place)) as ledger:
         ledger.renew("w")
         ready()
@@ -190,7 +190,7 @@ def finish(number: int, ready: Callable[[], None], place: str, ids: list[str]) -
 
 
 def open_(number: int, ready: Callable[[], None], place: str, ids: list[str]) -> Any:
-    """Open a ledger that is not there yet: which one it is, and what its rows are."""
+    """Open a new ledger; return its digest and the epochs of its rows."""
     ready()
     with contextlib.closing(ledgers.open_ledger(place)) as ledger:
         for id in ids:

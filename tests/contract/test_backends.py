@@ -1,6 +1,6 @@
-"""What every persistence backend promises, but for leases (`test_leases`) and items.
+"""Contract of all stores, except leases and items.
 
-The memory backend is what the others are compared with.
+The memory backend is the reference.
 """
 
 from __future__ import annotations
@@ -25,20 +25,33 @@ from . import places, records
 
 
 def reopened(conf: stores.Conf, picture: Callable[[Connection], Any]) -> Any:
-    """What somebody sees who comes later."""
+    """Return the view of a newly opened backend."""
     with contextlib.closing(backends.fetch(conf)) as other, other.get_connection() as connection:
         return picture(connection)
 
 
-# What is written is read back.
+# Written records are read back.
+
+
+def test_names_of_maximum_length_are_stored(connection: Connection) -> None:
+    name = "𝄞" * 255
+    flow = models.FlowDetail(name)
+    flow.add(models.TaskDetail(name))
+    book = models.LogBook(name)
+    book.add(flow)
+    connection.save_logbook(book)
+    found = connection.get_logbook(book.uuid)
+    [kept] = found
+    assert [found.name, kept.name, *(atom.name for atom in kept)] == [name] * 3
+    [row] = connection.list_flows(name=name).flows
+    assert (row.name, row.book_name) == (name, name)
 
 
 @few
 @given(book=records.books())
-def test_every_field_comes_back(
+def test_every_field_is_read_back(
     kind: str, conf: stores.Conf, connection: Connection, book: models.LogBook
 ) -> None:
-    """Of every record, with values of every kind, in whatever way it is read."""
     expected = records.of_book(book)
     assert not records.differences(records.of_book(connection.save_logbook(book)), expected)
     assert records.of_book(connection.get_logbook(book.uuid)) == expected
@@ -60,8 +73,8 @@ def test_every_field_comes_back(
         )
 
 
-def test_values_that_are_easily_lost(connection: Connection) -> None:
-    """One by one, as results; and all of them in every other place."""
+def test_special_values_are_read_back(connection: Connection) -> None:
+    """Each value is tested as a result, and all of them in every other field."""
     atoms = [models.TaskDetail(f"t{n}") for n in range(len(records.EXAMPLES))]
     for atom, value in zip(atoms, records.EXAMPLES, strict=True):
         atom.results = value
@@ -78,14 +91,13 @@ def test_values_that_are_easily_lost(connection: Connection) -> None:
     for atom, value in zip(atoms, records.EXAMPLES, strict=True):
         atom.revert_results = value
     flow.meta["as a run writes it"] = every
-    lease = connection.take_lease(flow.uuid, "engine", 60)
+    lease = connection.acquire_lease(flow.uuid, "engine", 60)
     connection.save_changes(flow, flow, lease=lease)
     assert records.of_book(connection.get_logbook(book.uuid)) == records.of_book(book)
 
 
-@pytest.mark.parametrize("name", ["Ä b/c", "a" * 255, "🦊 '\";--%s\\", " lead and trail ", "x\ny"])
-def test_any_name(connection: Connection, name: str) -> None:
-    """Of books, flows and atoms; those of others are not mistaken for it."""
+@pytest.mark.parametrize("name", ["Ä b/c", "a" * 254, "🦊 '\";--%s\\", " lead and trail ", "x\ny"])
+def test_unusual_names_are_stored_exactly(connection: Connection, name: str) -> None:
     found = []
     for text in (name, name.upper() + "!", name.lower() + " "):
         book = models.LogBook(text)
@@ -98,8 +110,8 @@ def test_any_name(connection: Connection, name: str) -> None:
         assert records.of_book(connection.get_logbook(book.uuid)) == records.of_book(book)
 
 
-def test_large_results(connection: Connection) -> None:
-    """16 MB of text in one result, and of bytes in others of the same turn."""
+def test_large_results_are_stored(connection: Connection) -> None:
+    """16 MB of text in one result, and bytes in others of the same save."""
     atoms = [models.TaskDetail("text"), models.TaskDetail("bytes"), models.TaskDetail("other")]
     book, flow = make(*atoms)
     connection.save_logbook(book)
@@ -113,8 +125,7 @@ def test_large_results(connection: Connection) -> None:
     assert records.of_atom(found["other"]) == records.of_atom(atoms[2])
 
 
-def test_lazy_reading(connection: Connection) -> None:
-    """Leaves out what is in a record, and nothing of its own."""
+def test_lazy_read_omits_nested_records(connection: Connection) -> None:
     book, flow = make(models.TaskDetail("t"))
     book.meta["m"] = flow.meta["m"] = 1
     connection.save_logbook(book)
@@ -129,8 +140,7 @@ def test_lazy_reading(connection: Connection) -> None:
         assert records.of_flow(bare) == {**records.of_flow(flow), "atoms": {}}
 
 
-def test_what_is_not_kept(connection: Connection) -> None:
-    """Is told by its uuid."""
+def test_missing_record_raises_not_found_with_uuid(connection: Connection) -> None:
     other, _ = make(models.TaskDetail("other"))
     connection.save_logbook(other)
     book, flow = make(models.TaskDetail("t"))
@@ -160,11 +170,12 @@ def test_what_is_not_kept(connection: Connection) -> None:
     assert records.of_store(connection) == before
 
 
-# Who changes what.
+# Copies and updates.
 
 
-def test_what_is_kept_is_a_copy(conf: stores.Conf, connection: Connection) -> None:
-    """Of what was written, and what is read is one of what is kept."""
+def test_store_copies_records_when_written_and_read(
+    conf: stores.Conf, connection: Connection
+) -> None:
     atom = models.TaskDetail("t")
     atom.results, atom.meta = {"a": [1]}, {"m": [1]}
     atom.items = models.Items(0, [[1]])
@@ -193,8 +204,7 @@ def test_what_is_kept_is_a_copy(conf: stores.Conf, connection: Connection) -> No
         assert records.of_store(connection) == before
 
 
-def test_only_what_is_given_changes(connection: Connection) -> None:
-    """Records that changed, and are not named, keep what was written of them."""
+def test_save_writes_only_given_records(connection: Connection) -> None:
     atoms = [models.TaskDetail("a"), models.TaskDetail("b"), models.RetryDetail("r")]
     book, flow = make(*atoms)
     book.add(models.FlowDetail("other"))
@@ -226,8 +236,8 @@ def test_only_what_is_given_changes(connection: Connection) -> None:
     assert kept() == expected
 
 
-def test_a_book_adds_and_changes_but_removes_nothing(connection: Connection) -> None:
-    """What it does not mention stays; what it returns is all that is kept now."""
+def test_save_logbook_adds_and_updates_but_removes_nothing(connection: Connection) -> None:
+    """Flows that the logbook does not contain stay, and the result contains all stored flows."""
     first, flow = make(models.TaskDetail("a"))
     second = models.FlowDetail("second")
     first.add(second)
@@ -250,8 +260,8 @@ def test_a_book_adds_and_changes_but_removes_nothing(connection: Connection) -> 
 
 
 @places.durable
-def test_what_cannot_be_kept_is_refused(connection: Connection) -> None:
-    """The error says what and where; nothing of the same write is kept."""
+def test_unencodable_value_is_refused_and_nothing_is_written(connection: Connection) -> None:
+    """The error contains the path of the value."""
     atoms = [models.TaskDetail("good"), models.TaskDetail("bad")]
     book, flow = make(*atoms)
     connection.save_logbook(book)
@@ -292,10 +302,9 @@ def test_what_cannot_be_kept_is_refused(connection: Connection) -> None:
     ],
     ids=["list", "dict", "tuple", "frozenset"],
 )
-def test_what_is_as_deep_as_may_be_is_kept(
+def test_value_of_maximum_depth_is_stored_and_deeper_one_refused(
     conf: stores.Conf, connection: Connection, into: Callable[[Any], Any], levels: int
 ) -> None:
-    """And what is deeper is refused, and changes nothing."""
     atom = models.TaskDetail("t")
     book, flow = make(atom)
     connection.save_logbook(book)
@@ -311,13 +320,14 @@ def test_what_is_as_deep_as_may_be_is_kept(
     assert reopened(conf, lambda later: later.get_atom_details(atom.uuid).results) == deep
 
 
-# Random turns, compared with those of the memory backend.
+# Random writes, compared with the memory backend.
 
 
 @few
 @given(data=st.data())
-def test_random_turns(kind: str, conf: stores.Conf, connection: Connection, data: Any) -> None:
-    """Leave the same in every kind of store."""
+def test_random_writes_have_same_effect_in_all_stores(
+    kind: str, conf: stores.Conf, connection: Connection, data: Any
+) -> None:
     turns = Turns(data.draw, connection)
     for _ in range(data.draw(st.integers(1, 5))):
         turns.step()
@@ -332,11 +342,10 @@ def test_random_turns(kind: str, conf: stores.Conf, connection: Connection, data
         assert not records.differences(reopened(conf, picture), expected)
 
 
-# Several at once.
+# Concurrency.
 
 
-def test_readers_see_whole_turns(backend: base.Backend) -> None:
-    """While somebody writes, in whatever way they read."""
+def test_readers_see_only_complete_writes(backend: base.Backend) -> None:
     atoms = [models.TaskDetail(f"t{n}") for n in range(5)]
     book, flow = make(*atoms)
     turns = 40
@@ -346,7 +355,7 @@ def test_readers_see_whole_turns(backend: base.Backend) -> None:
 
     def write() -> None:
         with backend.get_connection() as connection:
-            lease = connection.take_lease(flow.uuid, "writer", 60)
+            lease = connection.acquire_lease(flow.uuid, "writer", 60)
             for turn in range(1, turns + 1):
                 flow.meta["turn"] = turn
                 for atom in atoms:
@@ -354,7 +363,7 @@ def test_readers_see_whole_turns(backend: base.Backend) -> None:
                     atom.items = models.Items(turn, [turn] * 2)
                 items = {atom.uuid: list(atom.items) for atom in atoms if atom.items is not None}
                 connection.save_changes(flow, atoms, items=items, lease=lease)
-            connection.give_back_lease(lease)
+            connection.release_lease(lease)
 
     def told(found: models.FlowDetail) -> set[int]:
         numbers = {found.meta.get("turn", 0), *(atom.attempt for atom in found)}
@@ -397,8 +406,7 @@ def test_readers_see_whole_turns(backend: base.Backend) -> None:
     assert seen[-1] == {turns}
 
 
-def test_threads_write_flows_of_their_own(backend: base.Backend) -> None:
-    """Each with its connection; nothing is lost, nor waits for ever."""
+def test_concurrent_threads_lose_no_write(backend: base.Backend) -> None:
     book = models.LogBook("b")
     flows = [models.FlowDetail(f"f{n}") for n in range(4)]
     for flow in flows:
@@ -411,12 +419,12 @@ def test_threads_write_flows_of_their_own(backend: base.Backend) -> None:
     def work(flow: models.FlowDetail) -> None:
         try:
             with backend.get_connection() as mine:
-                lease = mine.take_lease(flow.uuid, flow.name, 60)
+                lease = mine.acquire_lease(flow.uuid, flow.name, 60)
                 for turn in range(15):
                     for atom in flow:
                         atom.attempt, atom.results = turn, f"{flow.name} {turn}"
                     mine.save_changes(flow, flow, flow_row=turn % 2 == 0, lease=lease)
-                mine.give_back_lease(lease)
+                mine.release_lease(lease)
         except BaseException as error:
             errors.append(error)
 
@@ -430,16 +438,15 @@ def test_threads_write_flows_of_their_own(backend: base.Backend) -> None:
         assert records.of_book(connection.get_logbook(book.uuid)) == records.of_book(book)
 
 
-# Nothing besides.
+# Side effects.
 
 
 @places.durable
-def test_reading_changes_nothing(kind: str, conf: stores.Conf) -> None:
-    """Not even when there is nothing, and whoever reads."""
+def test_reading_does_not_change_store(kind: str, conf: stores.Conf) -> None:
     with contextlib.closing(backends.fetch(conf)) as backend, backend.get_connection() as writer:
         book, flow = make(models.TaskDetail("t"))
         writer.save_logbook(book)
-        lease = writer.take_lease(flow.uuid, "owner", 60)
+        lease = writer.acquire_lease(flow.uuid, "owner", 60)
         writer.save_changes(flow, flow, lease=lease)
     before = stores.raw(conf)
 
@@ -453,7 +460,7 @@ def test_reading_changes_nothing(kind: str, conf: stores.Conf) -> None:
             with pytest.raises(exceptions.NotFound):
                 call("11111111-2222-4333-8444-555555555555")
         with pytest.raises(exceptions.FlowBusy):
-            connection.take_lease(flow.uuid, "x", 15)
+            connection.acquire_lease(flow.uuid, "x", 15)
 
     reopened(conf, everything)
     assert stores.raw(conf) == before
@@ -462,10 +469,10 @@ def test_reading_changes_nothing(kind: str, conf: stores.Conf) -> None:
 
 @places.durable
 @pytest.mark.parametrize("how", ["destroy", "clear"])
-def test_nothing_is_left_of_a_book(
+def test_destroyed_logbook_leaves_no_data(
     kind: str, conf: stores.Conf, connection: Connection, how: str
 ) -> None:
-    """With its flows, atoms, items and leases; other books stay."""
+    """Flows, atoms, items and leases are deleted; other logbooks stay."""
     other, _ = make(models.TaskDetail("other"))
     if how == "destroy":
         connection.save_logbook(other)
@@ -477,8 +484,8 @@ def test_nothing_is_left_of_a_book(
     second.add(models.TaskDetail("t"))
     book.add(second)
     connection.save_logbook(book)
-    connection.give_back_lease(connection.take_lease(flow.uuid, "x", 15))
-    lease = connection.take_lease(flow.uuid, "owner", 15)
+    connection.release_lease(connection.acquire_lease(flow.uuid, "x", 15))
+    lease = connection.acquire_lease(flow.uuid, "owner", 15)
     connection.save_changes(flow, flow, items={atom.uuid: list(atom.items)}, lease=lease)
     assert stores.raw(conf) != before
     if how == "destroy":
@@ -489,8 +496,7 @@ def test_nothing_is_left_of_a_book(
     assert stores.raw(conf) == before
 
 
-def test_closing(conf: stores.Conf) -> None:
-    """Of connections and of backends, more than once; and what they say of themselves."""
+def test_connections_and_backends_can_be_closed_repeatedly(conf: stores.Conf) -> None:
     with backends.backend(conf) as backend:
         assert backend.conf["connection"] == conf["connection"]
         connection = backend.get_connection()
@@ -505,10 +511,9 @@ def test_closing(conf: stores.Conf) -> None:
 
 
 @places.durable
-def test_a_store_is_made_when_it_is_first_used(
-    kind: str, tmp_path: Path, database_servers: servers.Lazy
+def test_store_is_created_on_first_use(
+    kind: str, tmp_path: Path, database_servers: servers.Databases
 ) -> None:
-    """Whoever names a place where nothing is can begin at once."""
     book, flow = make(models.TaskDetail("t"))
     with places.place(kind, tmp_path, database_servers) as fresh:
         assert reopened(fresh, lambda c: records.of_book(c.save_logbook(book))) == (

@@ -1,4 +1,4 @@
-"""What changed since somebody looked: all of it, and nothing else."""
+"""Changes of a flow since a cursor."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def names(changes: base.Changes) -> set[str]:
     return {atom.name for atom in changes.atoms}
 
 
-def test_without_a_cursor_it_is_all(connection: Connection) -> None:
-    """As `get_flow_details` reads it; and so with a cursor that the store does not know."""
+def test_changes_without_valid_cursor_contain_whole_flow(connection: Connection) -> None:
+    """A cursor that the store does not recognize is ignored."""
     atom = models.TaskDetail("m")
     atom.items = models.Items(0, ["a", "b"])
     book, flow = make(atom, models.RetryDetail("r"))
@@ -39,8 +39,7 @@ def test_without_a_cursor_it_is_all(connection: Connection) -> None:
         assert records.of_flow(found.put_into(None)) == records.of_flow(flow)
 
 
-def test_what_is_not_kept(connection: Connection) -> None:
-    """Is told by its uuid."""
+def test_changes_of_missing_flow_raise_not_found(connection: Connection) -> None:
     book, flow = make(models.TaskDetail("t"))
     connection.save_logbook(book)
     for cursor in (None, connection.get_changes(flow.uuid).cursor):
@@ -49,8 +48,8 @@ def test_what_is_not_kept(connection: Connection) -> None:
                 connection.get_changes(odd, cursor)
 
 
-def test_marks_tell_where_it_is_worth_a_look(connection: Connection) -> None:
-    """For many flows at once: that of a flow is another one after each write to it."""
+def test_mark_of_flow_changes_with_each_write(connection: Connection) -> None:
+    """Marks are read for many flows at once."""
     (one, changed), (other, still) = (make(models.TaskDetail("t")) for _ in range(2))
     connection.save_logbook(one)
     connection.save_logbook(other)
@@ -75,8 +74,7 @@ def test_marks_tell_where_it_is_worth_a_look(connection: Connection) -> None:
     assert connection.marks([]) == {}
 
 
-def test_only_what_changed(connection: Connection) -> None:
-    """By whatever way it was written; each reader at its own pace."""
+def test_changes_contain_only_changed_records(connection: Connection) -> None:
     atoms = [models.TaskDetail(name) for name in "abcd"]
     book, flow = make(*atoms)
     connection.save_logbook(book)
@@ -90,7 +88,7 @@ def test_only_what_changed(connection: Connection) -> None:
     assert (names(found), found.flow.state) == (set(), states.RUNNING)
     assert found.flow.history == (models.Change(states.RUNNING, 5.0),)
 
-    lease = connection.take_lease(flow.uuid, "me", 60)
+    lease = connection.acquire_lease(flow.uuid, "me", 60)
     connection.renew_lease(lease, 60)
     found = connection.get_changes(flow.uuid, found.cursor)
     assert (names(found), found.flow.epoch) == (set(), lease.epoch)
@@ -103,7 +101,7 @@ def test_only_what_changed(connection: Connection) -> None:
     assert names(found) == {"c", "e"}
     assert {atom.results for atom in found.atoms} == {"new", None}
     assert names(connection.get_changes(flow.uuid, first)) == {"b", "c", "e"}
-    connection.give_back_lease(lease)
+    connection.release_lease(lease)
     found = connection.get_changes(flow.uuid, found.cursor)
     assert names(found) == (names(connection.get_changes(flow.uuid)) if found.whole else set())
     connection.update_atom_details(atoms[3])
@@ -111,8 +109,8 @@ def test_only_what_changed(connection: Connection) -> None:
 
 
 @pytest.mark.parametrize("owner", [None, "engine"])
-def test_only_items_that_changed(connection: Connection, owner: str | None) -> None:
-    """The row of their atom, if it comes with them, has none of them."""
+def test_changes_contain_only_changed_items(connection: Connection, owner: str | None) -> None:
+    """The row of their atom is returned without items."""
     atom, other = models.TaskDetail("m"), models.TaskDetail("t")
     atom.attempt = 1
     atom.items = models.Items(1, range(5))
@@ -121,7 +119,7 @@ def test_only_items_that_changed(connection: Connection, owner: str | None) -> N
     known = connection.get_changes(flow.uuid)
     items = atom.items
     items[3].put(states.SUCCESS, "done")
-    lease = None if owner is None else connection.take_lease(flow.uuid, owner, 60)
+    lease = None if owner is None else connection.acquire_lease(flow.uuid, owner, 60)
     changed = {atom.uuid: [items[3]]}
     connection.save_changes(flow, [], flow_row=False, items=changed, lease=lease)
     found = connection.get_changes(flow.uuid, known.cursor)
@@ -141,8 +139,7 @@ def test_only_items_that_changed(connection: Connection, owner: str | None) -> N
     assert records.of_flow(followed) == records.of_flow(connection.get_flow_details(flow.uuid))
 
 
-def test_items_of_an_attempt_that_is_over(connection: Connection) -> None:
-    """Are not told of any more."""
+def test_changes_exclude_items_of_earlier_attempts(connection: Connection) -> None:
     atom = models.TaskDetail("m")
     book, flow = make(atom)
     connection.save_logbook(book)
@@ -157,13 +154,10 @@ def test_items_of_an_attempt_that_is_over(connection: Connection) -> None:
 
 @few
 @given(data=st.data())
-def test_who_follows_knows_all(
+def test_applied_changes_equal_stored_flow_after_random_writes(
     kind: str, conf: stores.Conf, connection: Connection, data: Any
 ) -> None:
-    """Random turns; a reader that looks now and then, elsewhere too, has what is kept.
-
-    A folder may have been folded; then it is told all.
-    """
+    """A reader that polls now and then, also in another process, has the stored flow."""
     turns = Turns(data.draw, connection)
     with contextlib.ExitStack() as opened:
         reader = connection
@@ -183,8 +177,7 @@ def test_who_follows_knows_all(
                 assert known.epoch == kept.epoch
 
 
-def test_a_flow_that_came_again(connection: Connection) -> None:
-    """Is not taken for the one that it was."""
+def test_recreated_flow_is_read_as_a_whole(connection: Connection) -> None:
     book, flow = make(models.TaskDetail("t"))
     connection.save_logbook(book)
     for _ in range(3):
@@ -202,13 +195,13 @@ def test_a_flow_that_came_again(connection: Connection) -> None:
         cursor = connection.get_changes(flow.uuid).cursor
 
 
-def test_destroying_a_flow(connection: Connection) -> None:
-    """Leaves its book, and the other flows in that; who runs it has lost it."""
+def test_destroy_flow_keeps_its_book_and_other_flows(connection: Connection) -> None:
+    """The owner of the flow loses its lease."""
     book, flow = make(models.TaskDetail("t"))
     other = models.FlowDetail("other")
     book.add(other)
     connection.save_logbook(book)
-    lease = connection.take_lease(flow.uuid, "me", 60)
+    lease = connection.acquire_lease(flow.uuid, "me", 60)
     connection.destroy_flow(flow.uuid)
     assert [each.uuid for each in connection.get_logbook(book.uuid)] == [other.uuid]
     assert [row.uuid for row in connection.list_flows().flows] == [other.uuid]
@@ -222,6 +215,6 @@ def test_destroying_a_flow(connection: Connection) -> None:
             look()
     with pytest.raises(exceptions.LeaseLost):
         connection.save_changes(flow, flow, lease=lease)
-    connection.give_back_lease(lease)
+    connection.release_lease(lease)
     connection.save_logbook(book)
     assert {each.uuid for each in connection.get_logbook(book.uuid)} == {flow.uuid, other.uuid}

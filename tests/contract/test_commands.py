@@ -1,4 +1,4 @@
-"""Commands reach the run they are about, and no other; and outlines are kept."""
+"""Commands and outlines of flows."""
 
 from __future__ import annotations
 
@@ -24,80 +24,74 @@ def flow(connection: Connection) -> models.FlowDetail:
 
 @pytest.fixture
 def lease(connection: Connection, flow: models.FlowDetail) -> stores.Lease:
-    return connection.take_lease(flow.uuid, "me", 60)
+    return connection.acquire_lease(flow.uuid, "me", 60)
 
 
-def test_a_command_is_there_until_it_is_cleared(
+def test_command_is_readable_until_run_ends(
     connection: Connection, flow: models.FlowDetail, lease: stores.Lease
 ) -> None:
-    """For who asks for that flow; it says for which run it is."""
+    """The command contains the epoch of the run."""
     assert connection.commands([flow.uuid]) == {}
     connection.send_command(flow.uuid, SUSPEND)
     told = SUSPEND._replace(epoch=lease.epoch)
     for asked in ([flow.uuid], ["other", flow.uuid, flow.uuid]):
         assert connection.commands(asked) == {flow.uuid: told}
     assert connection.commands(["other"]) == connection.commands([]) == {}
-    connection.clear_command(lease, told)
-    connection.clear_command(lease, told)
+    connection.release_lease(lease)
     assert connection.commands([flow.uuid]) == {}
 
 
-def test_the_latest_command_counts(
+def test_latest_command_replaces_earlier_one(
     connection: Connection, flow: models.FlowDetail, lease: stores.Lease
 ) -> None:
-    """Whoever did an earlier one does not clear it."""
     connection.send_command(flow.uuid, SUSPEND)
-    (seen,) = connection.commands([flow.uuid]).values()
     cancel = base.FlowCommand("cancel", at=2.0)
     connection.send_command(flow.uuid, cancel)
-    connection.clear_command(lease, seen)
     assert connection.commands([flow.uuid]) == {flow.uuid: cancel._replace(epoch=lease.epoch)}
 
 
-def test_nobody_runs_it(connection: Connection, flow: models.FlowDetail) -> None:
-    """Not yet, not any more, or only a dead one."""
+def test_command_for_flow_that_does_not_run_is_refused(
+    connection: Connection, flow: models.FlowDetail
+) -> None:
+    """Before a run, after a run, and with a dead owner."""
 
     def refused() -> None:
-        with pytest.raises(exceptions.InvalidState, match=f"Nobody runs flow {flow.uuid}"):
+        with pytest.raises(exceptions.InvalidState, match=f"Flow {flow.uuid} is not running"):
             connection.send_command(flow.uuid, SUSPEND)
         assert connection.commands([flow.uuid]) == {}
 
     refused()
-    lease = connection.take_lease(flow.uuid, "me", 60)
-    connection.give_back_lease(lease)
+    lease = connection.acquire_lease(flow.uuid, "me", 60)
+    connection.release_lease(lease)
     refused()
-    connection.take_lease(flow.uuid, "me", -1)
+    connection.acquire_lease(flow.uuid, "me", -1)
     refused()
     dead = stores.owner()
-    connection.take_lease(flow.uuid, str(dead), 60)
-    dead.let_go()
+    connection.acquire_lease(flow.uuid, str(dead), 60)
+    dead.end_run()
     refused()
 
 
-def test_a_later_run_does_not_hear_of_it(
+def test_command_is_not_delivered_to_later_run(
     connection: Connection, flow: models.FlowDetail, lease: stores.Lease
 ) -> None:
-    """However the one before ended; and who lost the flow clears no command of the next."""
     connection.send_command(flow.uuid, SUSPEND)
-    connection.give_back_lease(lease)
+    connection.release_lease(lease)
     assert connection.commands([flow.uuid]) == {}
-    later = connection.take_lease(flow.uuid, "me", 60)
+    later = connection.acquire_lease(flow.uuid, "me", 60)
     assert connection.commands([flow.uuid]) == {}
     connection.send_command(flow.uuid, SUSPEND)
-    connection.clear_command(lease, SUSPEND._replace(epoch=lease.epoch))
-    connection.clear_command(lease, SUSPEND._replace(epoch=later.epoch))
     assert connection.commands([flow.uuid]) == {flow.uuid: SUSPEND._replace(epoch=later.epoch)}
-    last = connection.take_lease(flow.uuid, "you", 60, dead=later.epoch)
+    connection.acquire_lease(flow.uuid, "you", 60, dead=later.epoch)
     assert connection.commands([flow.uuid]) == {}
-    connection.clear_command(last, SUSPEND)
 
 
-def test_wrong_commands(
+def test_invalid_command_is_rejected(
     connection: Connection, flow: models.FlowDetail, lease: stores.Lease
 ) -> None:
-    with pytest.raises(ValueError, match="suspend, cancel, not 'explode'"):
+    with pytest.raises(ValueError, match="suspend, cancel, got 'explode'"):
         connection.send_command(flow.uuid, base.FlowCommand("explode"))
-    with pytest.raises(TypeError, match="reason of a command is a text"):
+    with pytest.raises(TypeError, match="reason of a command must be a str"):
         connection.send_command(flow.uuid, base.FlowCommand("cancel", 7))  # type: ignore[arg-type]
     for odd in ("11111111-2222-4333-8444-555555555555", "", "../x", "x" * 300):
         with pytest.raises(exceptions.NotFound):
@@ -105,8 +99,8 @@ def test_wrong_commands(
         assert connection.commands([odd, flow.uuid]) == {}
 
 
-def test_commands_for_many_flows(connection: Connection) -> None:
-    """For more than are asked for at a time."""
+def test_commands_are_read_for_many_flows(connection: Connection) -> None:
+    """This includes more flows than one query contains."""
     book = models.LogBook("b")
     flows = [models.FlowDetail(f"f{number}") for number in range(300)]
     for flow in flows:
@@ -114,7 +108,7 @@ def test_commands_for_many_flows(connection: Connection) -> None:
     connection.save_logbook(book)
     uuids = [*map(str, range(900)), *(flow.uuid for flow in flows)]
     for flow in flows[::100]:
-        connection.take_lease(flow.uuid, "me", 60)
+        connection.acquire_lease(flow.uuid, "me", 60)
         connection.send_command(flow.uuid, SUSPEND)
     assert connection.commands(uuids).keys() == {flow.uuid for flow in flows[::100]}
 
@@ -125,17 +119,17 @@ OUTLINE = Outline(
 )
 
 
-def test_an_outline_is_kept(
+def test_latest_outline_is_stored(
     connection: Connection, flow: models.FlowDetail, lease: stores.Lease
 ) -> None:
-    """The latest one; by who may write."""
+    """An owner that lost its lease cannot write it."""
     assert connection.get_outline(flow.uuid) is None
     connection.save_outline(flow.uuid, OUTLINE, lease=lease)
     assert connection.get_outline(flow.uuid) == OUTLINE
     less = Outline(OUTLINE.nodes[:1], ())
     connection.save_outline(flow.uuid, less)
     assert connection.get_outline(flow.uuid) == less
-    connection.give_back_lease(lease)
+    connection.release_lease(lease)
     with pytest.raises(exceptions.LeaseLost):
         connection.save_outline(flow.uuid, OUTLINE, lease=lease)
     assert connection.get_outline(flow.uuid) == less

@@ -1,4 +1,4 @@
-"""A flow as a JSON document: written by one store, read by another one, and written again."""
+"""Export and import of flows as JSON documents."""
 
 from __future__ import annotations
 
@@ -25,14 +25,16 @@ def memory() -> Iterator[base.Backend]:
 
 
 def written(backend: base.Backend, uuid: str) -> Any:
-    """As it is after a file."""
+    """Return the exported document after a round trip through JSON."""
     return json.loads(json.dumps(operations.export(backend, uuid), allow_nan=False))
 
 
 @few
 @given(book=records.books())
-def test_imported_flow_is_exported_as_it_was(backend: base.Backend, book: models.LogBook) -> None:
-    """Whatever is in it, from and to a store of any kind."""
+def test_exported_flow_is_unchanged_after_import(
+    backend: base.Backend, book: models.LogBook
+) -> None:
+    """All fields of records, between stores of any kind."""
     with memory() as first, memory() as last:
         with first.get_connection() as connection:
             connection.save_logbook(book)
@@ -57,20 +59,20 @@ def a_flow(backend: base.Backend) -> models.FlowDetail:
     return flow
 
 
-def test_imported_flow_has_its_outline_and_later_leases(backend: base.Backend) -> None:
-    """Workers know requests of its earlier runs by their epochs."""
+def test_imported_flow_keeps_its_outline_and_epoch(backend: base.Backend) -> None:
+    """Workers identify requests of earlier runs by their epochs."""
     outline = Outline((OutlineNode("f", "flow", None),), ())
     with memory() as first:
         flow = a_flow(first)
         with first.get_connection() as connection:
             for _ in range(3):
-                connection.give_back_lease(connection.take_lease(flow.uuid, "me", 60))
+                connection.release_lease(connection.acquire_lease(flow.uuid, "me", 60))
             connection.save_outline(flow.uuid, outline)
         operations.import_flow(backend, written(first, flow.uuid))
     with backend.get_connection() as connection:
         kept = connection.get_outline(flow.uuid)
         assert kept is not None and kept.digest == outline.digest
-        assert connection.take_lease(flow.uuid, "you", 60).epoch == 4
+        assert connection.acquire_lease(flow.uuid, "you", 60).epoch == 4
 
 
 def test_flow_is_imported_into_its_book(backend: base.Backend) -> None:
@@ -83,7 +85,7 @@ def test_flow_is_imported_into_its_book(backend: base.Backend) -> None:
     assert [each.uuid for each in book] == [flow.uuid]
 
 
-def test_flow_that_is_kept_is_not_imported(backend: base.Backend) -> None:
+def test_import_of_existing_flow_is_refused(backend: base.Backend) -> None:
     flow = a_flow(backend)
     document = written(backend, flow.uuid)
     document["flow"]["name"] = "other"
@@ -93,8 +95,8 @@ def test_flow_that_is_kept_is_not_imported(backend: base.Backend) -> None:
         assert connection.get_flow_details(flow.uuid).name == "f"
 
 
-def test_import_that_ended_halfway_is_completed(backend: base.Backend) -> None:
-    """The outline is written after the flow; if it is missing, the import may be repeated."""
+def test_interrupted_import_can_be_completed(backend: base.Backend) -> None:
+    """The outline is written after the flow; if it is missing, the import can be repeated."""
     outline = Outline((OutlineNode("f", "flow", None),), ())
     with memory() as first:
         flow = a_flow(first)
@@ -114,21 +116,27 @@ def test_import_that_ended_halfway_is_completed(backend: base.Backend) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"schema": "wbengine/flow-export/1"}, "its schema is 'wbengine/flow-export/1', not"),
-        ({"book": None}, "This is no exported flow"),
+        ({"schema": "wbengine/flow-export/1"}, "schema must be "),
+        ({"book": None}, "must be an exported flow"),
         ({"flow": {"name": "f"}}, "'uuid' is a required"),
-        ({"atoms": [{"kind": "tusk"}]}, "This is no exported flow"),
-        ({"atoms": [{"kind": "task", "name": "t", "uuid": "u", "state": "?"}]}, "its state is '?'"),
-        ({"outline": "AAAA"}, "no outline"),
+        ({"atoms": [{"kind": "tusk"}]}, "must be an exported flow"),
+        (
+            {"atoms": [{"kind": "task", "name": "t", "uuid": "u", "state": "?"}]},
+            "invalid state: '?'",
+        ),
+        ({"outline": "AAAA"}, "invalid outline"),
         ({"atoms": [{"kind": "book", "name": "t", "uuid": "u"}]}, "'kind'"),
         ({"atoms": [{"kind": "task", "uuid": "u", "worker": {}}]}, "'worker'"),
         ({"atoms": [{"kind": "task", "uuid": "u", "attempt": 10**30}]}, "'attempt'"),
         ({"flow": {"uuid": 5, "epoch": 0}}, "'uuid'"),
+        ({"flow": {"uuid": "u", "epoch": 0, "name": "x" * 256}}, "FlowDetail .* 255 .* got 256"),
+        ({"book": {"uuid": "u", "name": "x" * 256}}, "LogBook must have at most 255 .* got 256"),
+        ({"atoms": [{"kind": "task", "name": "x" * 256, "uuid": "u"}]}, "TaskDetail .* got 256"),
         ({"flow": {"uuid": "u", "epoch": 0, "created": "x"}}, "'created'"),
         ({"flow": {"uuid": "u", "epoch": 0, "history": [[5, "x", 7]]}}, "'history'"),
     ],
 )
-def test_document_that_is_no_exported_flow_is_refused(change: Any, words: str) -> None:
+def test_invalid_export_document_is_refused(change: Any, words: str) -> None:
     with memory() as first, memory() as other:
         document = {**written(first, a_flow(first).uuid), **change}
         with pytest.raises(exceptions.InvalidFormat, match=words.replace("?", r"\?")):

@@ -1,7 +1,6 @@
-"""Engines over stores of each kind of which one write fails, or is written and not answered.
+"""Engines over stores in which one write fails or loses its reply.
 
-Whatever write it is: the flow ends right after the next run, and nothing runs again whose end is in
-the store.
+For each write, the next run completes the flow and repeats no task whose result is stored.
 """
 
 from __future__ import annotations
@@ -20,28 +19,28 @@ from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.persistence import base, models
 from wbengine.testing import FaultyBackend
 
-#: An engine tries each write so many times before it gives up.
+#: Attempts of an engine for each write.
 TRIES = 3
 
 
 def refused(store: FaultyBackend, skip: int) -> Any:
-    """The store does nothing."""
+    """Let the store reject the write."""
     return store.fail_next(TRIES, skip=skip)
 
 
 def written(store: FaultyBackend, skip: int) -> Any:
-    """The store does it, three times, and never says so."""
+    """Let the store execute the write three times without a reply."""
     return store.lose_answer(TRIES, skip=skip)
 
 
 def written_once(store: FaultyBackend, skip: int) -> Any:
-    """The store does it, does not say so, and then is away."""
+    """Let the store execute the write without a reply, and then be unreachable."""
     store.fail_next(TRIES - 1, skip=skip + 1)
     return store.lose_answer(skip=skip)
 
 
 class Tally:
-    """How often each body ran to its end."""
+    """Number of complete executions of each body."""
 
     def __init__(self) -> None:
         self.ends: Counter[str] = Counter()
@@ -61,7 +60,7 @@ class Tally:
 
 
 def succeeds(tally: Tally) -> Any:
-    """A retry that tries twice, a Map, and tasks side by side."""
+    """Return a flow with a retry that tries twice, a Map and unordered tasks."""
     inner = linear_flow.Flow("inner", retry.Times(3, "times", provides="turn"))
     inner.add(tally.step("b"), tally.step("c", lambda turn: turn < 2))
     mapped = task.Map(map_tasks.Square(), name="m", over="numbers", item="item", provides="squares")
@@ -75,7 +74,7 @@ def reverts(tally: Tally) -> Any:
     )
 
 
-#: How a flow is made, by which kind of engine it is run, and how it ends.
+#: Factory, kind of engine and final state of each flow.
 FLOWS: dict[str, tuple[Callable[[Tally], Any], str, str]] = {
     "succeeds": (succeeds, "parallel", states.SUCCESS),
     "reverts": (reverts, "serial", states.REVERTED),
@@ -87,13 +86,13 @@ def picture(detail: models.FlowDetail) -> Any:
 
 
 def ended(detail: models.FlowDetail) -> set[str]:
-    """The bodies whose end is in the store."""
+    """Return the bodies whose result is stored."""
     done = {str(atom.results) for atom in detail if atom.state == states.SUCCESS}
     return done | {f"-{atom.name}" for atom in detail if atom.state == states.REVERTED}
 
 
-class Life:
-    """One flow in one store, run by one engine after the other."""
+class FlowRuns:
+    """Flow in a store that engines run one after another."""
 
     def __init__(self, store: FaultyBackend, make: Callable[[Tally], Any], kind: str) -> None:
         self._store, self._make, self._kind = store, make, kind
@@ -110,7 +109,7 @@ class Life:
             return connection.get_flow_details(self._uuid)
 
     def run(self) -> None:
-        """Until the flow ended, or the store failed."""
+        """Run until the flow ends or the store fails."""
         engine = engines.load(
             self._make(self.tally), {"numbers": [1, 2, 3]}, flow_detail=self.kept(),
             backend=self._store, engine=self._kind,
@@ -121,18 +120,18 @@ class Life:
 
 @pytest.mark.parametrize("fault", [refused, written, written_once])
 @pytest.mark.parametrize("flow", FLOWS)
-def test_whatever_write_fails_the_next_run_ends_right_and_repeats_nothing(
+def test_run_after_any_failed_write_succeeds_and_repeats_no_saved_task(
     backend: base.Backend, flow: str, fault: Callable[..., Any]
 ) -> None:
     make, engine, end = FLOWS[flow]
-    whole = Life(FaultyBackend(backend), make, engine)
+    whole = FlowRuns(FaultyBackend(backend), make, engine)
     whole.run()
     expected = picture(whole.kept())
     assert expected[0] == end
     ended_runs = 0
     for skip in itertools.count():
         store = FaultyBackend(backend)
-        life = Life(store, make, engine)
+        life = FlowRuns(store, make, engine)
         struck = fault(store, skip)
         try:
             life.run()

@@ -1,4 +1,4 @@
-"""Stores whose writers are stopped in the middle, kept from running, or short of space."""
+"""Stores whose writers are stopped, delayed, or short of disk space."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from wbengine.persistence import base, models
 
 from . import places
 
-#: A page of every store, and more.
+#: Larger than a page of any store.
 LARGE = 20_000
 
 WRITER = """
@@ -39,7 +39,7 @@ def hook(name):
 
 with backends.fetch(conf).get_connection() as connection:
     flow = connection.get_flow_details("flow")
-    lease = connection.take_lease("flow", "me", 60)
+    lease = connection.acquire_lease("flow", "me", 60)
     flow.meta["turn"] = 1
     for atom in flow:
         atom.results = 1
@@ -63,8 +63,8 @@ def a_store(connection: base.Connection) -> None:
     connection.save_logbook(book)
 
 
-def turn_of(connection: base.Connection, uuid: str = "flow") -> int:
-    """Which turn is kept of a flow, all of it."""
+def saved_turn(connection: base.Connection, uuid: str = "flow") -> int:
+    """Return the number of the stored save, and check that it is complete."""
     flow = connection.get_flow_details(uuid)
     numbers = {flow.meta.get("turn", 0), *(atom.results or 0 for atom in flow)}
     (number,) = numbers
@@ -81,7 +81,7 @@ def save(connection: base.Connection, turn: int, lease: stores.Lease, uuid: str 
 
 @contextlib.contextmanager
 def writer(conf: stores.Conf, stop: int = 0) -> Iterator[subprocess.Popen[str]]:
-    """A process that saves turn 1, and is stopped where it comes to its `stop`th crash point."""
+    """Run a process that saves turn 1 and stops itself at its `stop`th crash point."""
     arguments = [sys.executable, "-c", WRITER, json.dumps(conf), str(stop)]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -90,8 +90,8 @@ def writer(conf: stores.Conf, stop: int = 0) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def told_by(process: subprocess.Popen[str]) -> tuple[str, int]:
-    """What became of its turn, and how many crash points it came to."""
+def result_of(process: subprocess.Popen[str]) -> tuple[str, int]:
+    """Return the result of the process and the number of crash points it reached."""
     assert process.stdout is not None
     told, points = json.loads(process.stdout.readline())
     assert process.wait() == 0
@@ -103,16 +103,16 @@ def is_stopped(process: subprocess.Popen[str]) -> bool:
 
 
 @places.durable
-def test_writer_that_is_stopped_in_the_middle_tears_nothing(
+def test_writer_stopped_at_any_point_leaves_no_partial_write(
     conf: stores.Conf, backend: base.Backend, connection: base.Connection
 ) -> None:
-    """At each place where it may hold the store's lock: who reads sees whole turns, who takes the
-    flow over waits or is told, and then it is his.
+    """Readers see only complete saves at each point where the writer may hold the lock. A new owner
+    waits or receives an error, and owns the flow afterwards.
     """
     a_store(connection)
     with writer(conf) as process:
-        told, points = told_by(process)
-    assert (told, turn_of(connection)) == ("saved", 1) and points >= 2
+        told, points = result_of(process)
+    assert (told, saved_turn(connection)) == ("saved", 1) and points >= 2
     for stop in range(1, points + 1):
         connection.clear_all()
         a_store(connection)
@@ -121,36 +121,36 @@ def test_writer_that_is_stopped_in_the_middle_tears_nothing(
         def take_over(errors: list[BaseException] = errors) -> None:
             try:
                 with backend.get_connection() as mine:
-                    lease = mine.take_lease("flow", "you", 60, dead=1)
+                    lease = mine.acquire_lease("flow", "you", 60, dead=1)
                     save(mine, 2, lease)
             except BaseException as caught:
                 errors.append(caught)
 
         with writer(conf, stop) as process:
             until(lambda process=process: is_stopped(process))  # type: ignore[misc]
-            assert turn_of(connection) in (0, 1)
+            assert saved_turn(connection) in (0, 1)
             other = threading.Thread(target=take_over)
             other.start()
             for _ in range(20):
-                assert turn_of(connection) in (0, 1, 2)
+                assert saved_turn(connection) in (0, 1, 2)
             process.send_signal(signal.SIGCONT)
-            told, _ = told_by(process)
+            told, _ = result_of(process)
             other.join()
         assert all(isinstance(error, exceptions.StorageFailure) for error in errors), errors
         if not errors:
-            assert turn_of(connection) == 2
+            assert saved_turn(connection) == 2
         else:
-            assert (told, turn_of(connection)) == ("saved", 1)
-        lease = connection.take_lease("flow", "later", 60, dead=1 if errors else 2)
+            assert (told, saved_turn(connection)) == ("saved", 1)
+        lease = connection.acquire_lease("flow", "later", 60, dead=1 if errors else 2)
         save(connection, 3, lease)
-        assert turn_of(connection) == 3
+        assert saved_turn(connection) == 3
 
 
 @places.durable
-def test_writer_beside_a_thread_that_computes_is_not_held_up(connection: base.Connection) -> None:
-    """A turn takes a second at most, whatever else this process does."""
+def test_computing_threads_do_not_delay_writes(connection: base.Connection) -> None:
+    """A save takes one second at most."""
     a_store(connection)
-    lease = connection.take_lease("flow", "me", 60)
+    lease = connection.acquire_lease("flow", "me", 60)
     over = threading.Event()
 
     def compute() -> None:
@@ -169,11 +169,11 @@ def test_writer_beside_a_thread_that_computes_is_not_held_up(connection: base.Co
         over.set()
         for thread in threads:
             thread.join()
-    assert turn_of(connection) == 10
+    assert saved_turn(connection) == 10
     assert took < 10.0
 
 
-# Short of space: files cannot grow, as where a disk or a quota is full.
+# Full disk: files cannot grow.
 
 FULL = """
 import json, os, resource, signal, sys
@@ -192,7 +192,7 @@ def room_again():
 def store():
     from wbengine.persistence import backends
     connection = backends.fetch(json.loads(where)).get_connection()
-    lease = connection.take_lease("flow", "me", 60)
+    lease = connection.acquire_lease("flow", "me", 60)
     flow = connection.get_flow_details("flow")
     def step(number):
         for atom in flow:
@@ -236,8 +236,9 @@ print(json.dumps([done, error]))
 
 
 def fill(what: str, where: str, room: int) -> tuple[int, tuple[str, str]]:
-    """How far a program came before there was no room, and what it was told; it did one step more
-    when there was room again, which is the last but one number.
+    """Run a program until the disk is full, and one more step after space is free.
+
+    Return the number of the last successful step, and the type and text of the error.
     """
     arguments = [sys.executable, "-c", FULL, what, where, str(room)]
     found = subprocess.run(arguments, check=False, capture_output=True, text=True)
@@ -248,7 +249,7 @@ def fill(what: str, where: str, room: int) -> tuple[int, tuple[str, str]]:
 
 
 @pytest.mark.parametrize("kind", ["dir", "sqlite"], indirect=True, scope="module")
-def test_store_without_room_says_so_and_loses_nothing(
+def test_full_disk_raises_storage_failure_and_store_loses_nothing(
     conf: stores.Conf, connection: base.Connection
 ) -> None:
     a_store(connection)
@@ -260,7 +261,9 @@ def test_store_without_room_says_so_and_loses_nothing(
 
 
 @pytest.mark.parametrize("kind", ["dir", "sqlite"])
-def test_ledger_without_room_says_so_and_loses_nothing(kind: str, tmp_path: Path) -> None:
+def test_full_disk_raises_ledger_failure_and_ledger_loses_nothing(
+    kind: str, tmp_path: Path
+) -> None:
     place = ledgers.place(kind, tmp_path)
     with contextlib.closing(ledgers.open_ledger(place)):
         pass
@@ -278,7 +281,9 @@ def test_ledger_without_room_says_so_and_loses_nothing(kind: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("kind", transports.FOLDERS)
-def test_broker_without_room_says_so_and_loses_nothing(kind: str, tmp_path: Path) -> None:
+def test_full_disk_raises_transport_failure_and_broker_loses_nothing(
+    kind: str, tmp_path: Path
+) -> None:
     site = transports.Site(kind, tmp_path)
     done, (error, text) = fill("broker", site.url, 4 * LARGE)
     assert error == "TransportFailure" and len(text) > 20

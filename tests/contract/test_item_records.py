@@ -1,4 +1,4 @@
-"""Items of Maps in a backend: written one by one, read back whole.  For every kind of backend."""
+"""Items of Maps in all stores."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from wbengine import states
 from wbengine.persistence import base, models
 from wbengine.types import failure as ft
 
-#: Writes of an engine, which holds the lease, and those of others.
+#: Writes with a lease (of an engine) and without one.
 owners = pytest.mark.parametrize("owner", [None, "engine"])
 
 
 class Kept:
-    """A flow with one Map in a backend."""
+    """Flow with one Map in a store."""
 
     def __init__(
         self, backend: base.Backend, count: int, attempt: int = 1, *, owner: str | None = None
@@ -33,7 +33,7 @@ class Kept:
         connection = backend.get_connection()
         self.book = connection.save_logbook(book)
         if owner is not None:
-            self.lease = connection.take_lease(self.flow.uuid, owner, 60)
+            self.lease = connection.acquire_lease(self.flow.uuid, owner, 60)
         self.expand(count, attempt)
 
     def expand(self, count: int, attempt: int) -> None:
@@ -66,8 +66,7 @@ def finish(item: models.ItemDetail, order: int, value: Any) -> models.ItemDetail
     return item
 
 
-def test_what_is_read_is_a_copy(backend: base.Backend) -> None:
-    """Changing it, or a value in it, changes nothing that is kept."""
+def test_changing_read_items_does_not_change_store(backend: base.Backend) -> None:
     kept = Kept(backend, 1)
     assert kept.map.items is not None
     kept.write(items=[finish(kept.map.items[0], 1, [1])])
@@ -79,8 +78,7 @@ def test_what_is_read_is_a_copy(backend: base.Backend) -> None:
 
 
 @owners
-def test_what_was_written_is_read_back(backend: base.Backend, owner: str | None) -> None:
-    """However it is asked for; the later write of an item counts."""
+def test_latest_write_of_each_item_is_read_back(backend: base.Backend, owner: str | None) -> None:
     kept = Kept(backend, 4, owner=owner)
     items = kept.map.items
     assert items is not None
@@ -103,8 +101,7 @@ def test_what_was_written_is_read_back(backend: base.Backend, owner: str | None)
         assert (read.attempt, read.resumed) == (1, 0)
 
 
-def test_what_is_written_is_a_copy(backend: base.Backend) -> None:
-    """Only what is written again changes."""
+def test_items_change_only_when_written(backend: base.Backend) -> None:
     kept = Kept(backend, 2)
     assert kept.map.items is not None
     finish(kept.map.items[0], 1, "later")
@@ -113,10 +110,8 @@ def test_what_is_written_is_a_copy(backend: base.Backend) -> None:
 
 
 @owners
-def test_the_row_of_the_atom_leaves_its_items_alone(
-    backend: base.Backend, owner: str | None
-) -> None:
-    """Its other fields, and how often it was resumed, change without them."""
+def test_write_of_atom_row_does_not_change_items(backend: base.Backend, owner: str | None) -> None:
+    """Other fields, including the number of resumptions, are written."""
     kept = Kept(backend, 3, owner=owner)
     assert kept.map.items is not None
     kept.write(items=[finish(kept.map.items[1], 1, 5)])
@@ -128,8 +123,10 @@ def test_the_row_of_the_atom_leaves_its_items_alone(
 
 
 @owners
-def test_a_new_attempt_begins_with_new_items(backend: base.Backend, owner: str | None) -> None:
-    """Those of older attempts are never read again, even if somebody writes them late."""
+def test_new_attempt_replaces_items_of_earlier_attempts(
+    backend: base.Backend, owner: str | None
+) -> None:
+    """Late writes of earlier attempts have no effect."""
     kept = Kept(backend, 3, owner=owner)
     assert kept.map.items is not None
     old = finish(kept.map.items[1], 1, 5)
@@ -141,8 +138,7 @@ def test_a_new_attempt_begins_with_new_items(backend: base.Backend, owner: str |
     assert backend.get_connection().get_atom_details(kept.map.uuid).items is None
 
 
-def test_other_ways_to_write_take_the_items_along(backend: base.Backend) -> None:
-    """A whole flow, one atom, and a book."""
+def test_items_are_written_with_flow_atom_and_logbook(backend: base.Backend) -> None:
     kept = Kept(backend, 3)
     connection = backend.get_connection()
     items = kept.map.items

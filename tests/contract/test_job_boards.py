@@ -1,9 +1,10 @@
-"""What every job board promises to those who post jobs, and to those who claim them."""
+"""Contract of all job boards."""
 
 from __future__ import annotations
 
 import contextlib
 import http.server
+import importlib
 import threading
 import time
 import urllib.parse
@@ -37,10 +38,10 @@ KINDS = (*DATABASES, "redis", "zookeeper", "etcd")
 def conf(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
-    database_servers: servers.Lazy,
+    database_servers: servers.Databases,
     broker_servers: brokers.Brokers,
 ) -> Iterator[dict[str, Any]]:
-    """Where a board of one kind after the other is."""
+    """Configuration of a board of each kind."""
     kind: str = request.param
     if kind == "memory":
         yield {"board": "memory"}
@@ -55,7 +56,7 @@ def conf(
 
 @pytest.fixture
 def board(conf: dict[str, Any]) -> Iterator[base.JobBoard]:
-    """An empty board of two: `another` is on the same store."""
+    """Empty board; `another` is a second view of the same store."""
     with backends.backend("board", conf) as made:
         yield made
         for job in made.iterjobs(only_unclaimed=True):
@@ -67,7 +68,7 @@ def board(conf: dict[str, Any]) -> Iterator[base.JobBoard]:
 
 @pytest.fixture
 def another(conf: dict[str, Any], board: base.JobBoard) -> Iterator[base.JobBoard]:
-    """Another program's view of the same board (in memory there is one program)."""
+    """Board of another program on the same store (in memory there is only one program)."""
     if conf["board"] == "memory":
         yield board
         return
@@ -84,14 +85,14 @@ def names(board: base.JobBoard, **options: bool) -> list[str]:
 
 
 def same(board: base.JobBoard, job: base.Job) -> base.Job:
-    """The same job, as another program reads it."""
+    """Return the same job as another program reads it."""
     return next(found for found in board.iterjobs() if found.uuid == job.uuid)
 
 
 # Connecting.
 
 
-def test_a_board_that_is_not_connected_says_so(conf: dict[str, Any]) -> None:
+def test_unconnected_board_raises_job_failure(conf: dict[str, Any]) -> None:
     board = backends.fetch("board", conf)
     assert not board.connected and board.name == "board"
     with pytest.raises(exceptions.JobFailure, match="'board' is not connected"):
@@ -128,10 +129,8 @@ def test_posted_job_is_read_as_it_was_posted(board: base.JobBoard, another: base
     assert another.job_count == 1
 
 
-def test_most_urgent_job_comes_first_and_then_the_oldest(
-    board: base.JobBoard, another: base.JobBoard
-) -> None:
-    """Also where there are more of them than are read at a time."""
+def test_jobs_are_ordered_by_priority_and_age(board: base.JobBoard, another: base.JobBoard) -> None:
+    """This includes more jobs than one query returns."""
     asked = list(base.JobPriority) * 9
     asked[3:5] = reversed(asked[3:5])
     for number, priority in enumerate(asked):
@@ -147,19 +146,17 @@ def test_most_urgent_job_comes_first_and_then_the_oldest(
     assert names(board, ensure_fresh=True) == listed
 
 
-def test_wrong_posts_are_refused(board: base.JobBoard) -> None:
-    with pytest.raises(ValueError, match=r"'urgent' is no priority of a job.*VERY_HIGH, HIGH"):
+def test_invalid_job_is_rejected(board: base.JobBoard) -> None:
+    with pytest.raises(ValueError, match=r"priority must be one of VERY_HIGH, HIGH.*'urgent'"):
         board.post("x", priority="urgent")
-    with pytest.raises(ValueError, match="name=''"):
+    with pytest.raises(ValueError, match="name must be a non-empty string"):
         board.post("")
     with pytest.raises(exceptions.NotEncodable, match=r"details\['lock'\]"):
         board.post("x", details={"lock": threading.Lock()})
     assert board.job_count == 0
 
 
-def test_job_reads_its_log_book_from_the_persistence_backend(
-    conf: dict[str, Any], board: base.JobBoard
-) -> None:
+def test_job_reads_its_logbook_from_store(conf: dict[str, Any], board: base.JobBoard) -> None:
     with stores.backend("memory") as kept:
         book, flow = persistence.temporary_flow_detail(kept)
         board.post("x", book)
@@ -169,10 +166,10 @@ def test_job_reads_its_log_book_from_the_persistence_backend(
                 assert job.book is not None
                 assert (job.book.uuid, [each.uuid for each in job.book]) == (book.uuid, [flow.uuid])
     [job] = board.iterjobs()
-    assert job.book is None and job.book_uuid == book.uuid  # this board knows no backend
+    assert job.book is None and job.book_uuid == book.uuid  # this board has no store
 
 
-def test_wait_ends_when_a_job_can_be_claimed(board: base.JobBoard, another: base.JobBoard) -> None:
+def test_wait_returns_when_job_can_be_claimed(board: base.JobBoard, another: base.JobBoard) -> None:
     with pytest.raises(exceptions.NotFound, match=r"0\.1 seconds"):
         board.wait(timeout=0.1)
     with futures.ThreadPoolExecutor() as pool:
@@ -198,7 +195,7 @@ def test_claimed_job_has_one_owner(board: base.JobBoard, another: base.JobBoard)
     another.claim(job, "me")
     assert board.find_owner(posted) == another.find_owner(job) == "me"
     assert posted.state == job.state == states.CLAIMED
-    assert job.claims == 1 and job.expires_in() is None
+    assert job.claims == 1 and job.expires_in() is base.UnknownExpire.DOES_NOT_EXPIRE
     assert names(board, only_unclaimed=True) == [] and names(board) == ["x"]
     for who in ("me", "you"):
         with pytest.raises(exceptions.UnclaimableJob, match=r"x .*is claimed by me"):
@@ -209,7 +206,7 @@ def test_claimed_job_has_one_owner(board: base.JobBoard, another: base.JobBoard)
     assert same(another, posted).claims == posted.claims == 2
 
 
-def test_one_of_many_claims_of_a_job_succeeds(board: base.JobBoard, another: base.JobBoard) -> None:
+def test_one_of_concurrent_claims_succeeds(board: base.JobBoard, another: base.JobBoard) -> None:
     for _ in range(5):
         board.post("x")
     jobs = list(board.iterjobs())
@@ -228,40 +225,40 @@ def test_one_of_many_claims_of_a_job_succeeds(board: base.JobBoard, another: bas
     assert sorted(found) == [0, 1, 2, 3, 4]
 
 
-def test_claim_that_is_not_extended_ends(
+def test_claim_expires_unless_extended(
     conf: dict[str, Any], board: base.JobBoard, another: base.JobBoard
 ) -> None:
-    """And then the job is anybody's: the owner of before can do nothing more with it."""
+    """After that, the earlier owner cannot change the job."""
     if kind_of(conf) == "zookeeper":
         pytest.skip("there claims end with the session of their board")
     board.post("x")
     [job] = board.iterjobs()
     board.claim(job, "me", expiry=60)
-    left = job.expires_in()
-    assert left is not None and 30 < left <= 60
-    with pytest.raises(exceptions.UnclaimableJob, match=r"by me, for \d+\.\d seconds more"):
+    assert 30 < job.expires_in() <= 60
+    with pytest.raises(exceptions.UnclaimableJob, match=r"by me for \d+\.\d more seconds"):
         another.claim(same(another, job), "you")
     assert job.extend_expiry(0.2)
-    # A lease of etcd lasts for two seconds at least.
+    # The minimum lease of etcd is two seconds.
     until(lambda: another.find_owner(job) is None, within=2 if kind_of(conf) == "etcd" else 0.2)
-    assert job.state == states.UNCLAIMED and job.expires_in() is None
+    assert job.state == states.UNCLAIMED
+    assert job.expires_in() is base.UnknownExpire.KEY_NOT_FOUND
     assert not job.extend_expiry(60)
-    with pytest.raises(exceptions.NotFound, match="not claimed: me cannot consume"):
+    with pytest.raises(exceptions.NotFound, match=r"me cannot consume .*not claimed"):
         board.consume(job, "me")
     [free] = another.iterjobs(only_unclaimed=True)
-    # Even under the same name.
+    # This includes an owner of the same name.
     another.claim(free, "me", expiry=60)
     assert not job.extend_expiry(60)
     for end in (board.consume, board.abandon, board.trash):
-        with pytest.raises(exceptions.JobFailure, match="claimed anew by me"):
+        with pytest.raises(exceptions.JobFailure, match="was claimed again by me"):
             end(job, "me")
     assert free.extend_expiry(30)
     another.consume(free, "me")
     assert job.state == states.COMPLETE and not job.extend_expiry(60)
 
 
-def test_claim_of_a_session_of_zookeeper_ends_with_it(broker_servers: brokers.Brokers) -> None:
-    """And then the job is anybody's: the owner of before can do nothing more with it."""
+def test_claim_in_zookeeper_expires_with_session(broker_servers: brokers.Brokers) -> None:
+    """After that, the earlier owner cannot change the job."""
     with (
         broker_servers["zookeeper"].place() as place,
         backends.backend("b", str(place)) as board,
@@ -269,37 +266,88 @@ def test_claim_of_a_session_of_zookeeper_ends_with_it(broker_servers: brokers.Br
     ):
         job = board.post("x")
         board.claim(job, "me", expiry=60)
-        assert same(another, job).expires_in() is None
+        assert same(another, job).expires_in() is base.UnknownExpire.DOES_NOT_EXPIRE
         board.close()
         [free] = another.iterjobs(only_unclaimed=True)
         another.claim(free, "me")
         board.connect()
         assert not job.extend_expiry(60) and free.extend_expiry(60)
         for end in (board.consume, board.abandon, board.trash):
-            with pytest.raises(exceptions.JobFailure, match="claimed anew by me"):
+            with pytest.raises(exceptions.JobFailure, match="was claimed again by me"):
                 end(job, "me")
         another.consume(free, "me")
 
 
-def test_claim_without_expiry_gets_one(conf: dict[str, Any], board: base.JobBoard) -> None:
+def test_claim_without_expiry_can_be_given_an_expiry(
+    conf: dict[str, Any], board: base.JobBoard
+) -> None:
     job = board.post("x")
     board.claim(job, "me")
     assert same(board, job).extend_expiry(60)
-    assert kind_of(conf) == "zookeeper" or (job.expires_in() or 0) > 30
+    assert kind_of(conf) == "zookeeper" or job.expires_in() > 30
     for wrong in (0, -1, "soon"):
-        with pytest.raises(ValueError, match="expiry="):
+        with pytest.raises(ValueError, match="expiry must be"):
             job.extend_expiry(wrong)  # type: ignore[arg-type]
+
+
+def test_claim_uses_expiry_of_caller_or_of_enclosing_block(
+    conf: dict[str, Any], board: base.JobBoard
+) -> None:
+    if kind_of(conf) == "zookeeper":
+        pytest.skip("there claims end with the session of their board")
+    seconds = {"caller": 600.0, "block": 60.0, "nobody": None}
+    found = {}
+    for name in seconds:
+        job = board.post(name)
+        block = contextlib.nullcontext() if name == "nobody" else base.claims_expiring_after(60)
+        with block:
+            board.claim(job, "me", **({"expiry": 600} if name == "caller" else {}))
+        assert job.claim_seconds == seconds[name]
+        found[name] = job.expires_in()
+    assert 300 < found["caller"] <= 600 and 30 < found["block"] <= 60
+    assert found["nobody"] is base.UnknownExpire.DOES_NOT_EXPIRE
+
+
+def test_ttl_of_etcd_board_is_default_expiry_of_claims(
+    broker_servers: brokers.Brokers,
+) -> None:
+    """This applies even if the conductor has another default."""
+    with (
+        broker_servers["etcd"].place() as place,
+        backends.backend("b", {"board": str(place), "ttl": 600}) as board,
+    ):
+        job = board.post("x")
+        with base.claims_expiring_after(15):
+            board.claim(job, "me")
+        assert 300 < job.expires_in() <= 600 and job.claim_seconds == 600
+        board.consume(job, "me")
+        assert job.expires_in() is base.UnknownExpire.KEY_NOT_FOUND
+
+
+@pytest.mark.parametrize(
+    ("kind", "class_name"),
+    [("redis", "RedisJob"), ("zookeeper", "ZookeeperJob"), ("etcd", "EtcdJob")],
+)
+def test_jobs_of_each_board_have_their_own_class(
+    broker_servers: brokers.Brokers, kind: str, class_name: str
+) -> None:
+    module = importlib.import_module(f"wbengine.jobs.backends.impl_{kind}")
+    with broker_servers[kind].place() as place, backends.backend("b", str(place)) as board:
+        posted = board.post("x")
+        found = board.find(posted.uuid)  # type: ignore[attr-defined]
+        for job in (posted, *board.iterjobs(), found):
+            assert type(job) is getattr(module, class_name)
 
 
 @pytest.mark.parametrize("how", ["consume", "trash"])
 def test_removed_job_is_complete(board: base.JobBoard, another: base.JobBoard, how: str) -> None:
     posted, other = board.post("x"), board.post("y")
     [job, _] = another.iterjobs()
-    with pytest.raises(exceptions.NotFound, match=f"not claimed: me cannot {how}"):
+    with pytest.raises(exceptions.NotFound, match=f"me cannot {how} .*not claimed"):
         getattr(another, how)(job, "me")
     another.claim(job, "me")
     for who, board_of_who in (("you", board), ("you", another)):
-        with pytest.raises(exceptions.JobFailure, match=f"claimed by me: you cannot {how}"):
+        with pytest.raises(exceptions.JobFailure, match=f"you cannot {how} .*was claimed by me"):
             getattr(board_of_who, how)(same(board_of_who, job), who)
     getattr(another, how)(job, "me")
     assert posted.state == job.state == states.COMPLETE and posted.wait(60)
@@ -307,24 +355,24 @@ def test_removed_job_is_complete(board: base.JobBoard, another: base.JobBoard, h
     assert names(board) == ["y"] and board.job_count == 1
     assert board.find_owner(posted) is None and posted.last_modified is None
     for again in (board.claim, board.consume, board.abandon, board.trash):
-        with pytest.raises(exceptions.NotFound, match="not on the board any more"):
+        with pytest.raises(exceptions.NotFound, match="no longer on the job board"):
             again(posted, "me")
 
 
-def test_abandoning_is_for_the_owner(board: base.JobBoard) -> None:
+def test_only_owner_can_abandon_job(board: base.JobBoard) -> None:
     job = board.post("x")
     with pytest.raises(exceptions.NotFound, match="not claimed"):
         board.abandon(job, "me")
     board.claim(job, "me")
-    with pytest.raises(exceptions.JobFailure, match="claimed by me: you cannot abandon"):
+    with pytest.raises(exceptions.JobFailure, match=r"you cannot abandon .*was claimed by me"):
         board.abandon(job, "you")
     for wrong, error in ((b"me", TypeError), ("", ValueError)):
-        with pytest.raises(error, match="name of an owner"):
+        with pytest.raises(error, match="name of a job owner"):
             board.abandon(job, wrong)  # type: ignore[arg-type]
     assert board.find_owner(job) == "me"
 
 
-def test_board_tells_of_jobs(board: base.JobBoard) -> None:
+def test_board_notifies_listeners_of_changes(board: base.JobBoard) -> None:
     assert isinstance(board, base.NotifyingJobBoard)
     told: list[tuple[str, str]] = []
     board.notifier.register("*", lambda event, details: told.append((event, details["job"].name)))
@@ -339,29 +387,29 @@ def test_board_tells_of_jobs(board: base.JobBoard) -> None:
         assert events == [base.POSTED, base.CLAIMED, base.CLAIMED, base.REMOVAL]
 
 
-def test_wrong_arguments_are_told_in_words(board: base.JobBoard) -> None:
+def test_invalid_arguments_are_rejected_with_hint(board: base.JobBoard) -> None:
     job, much = board.post("x"), 10**400
     wrong: Any
     for wrong in (float("nan"), -1, "soon", much, True):
-        with pytest.raises(ValueError, match="Option timeout="):
+        with pytest.raises(ValueError, match="Option timeout must be"):
             job.wait(wrong)
-        with pytest.raises(ValueError, match="Option timeout="):
+        with pytest.raises(ValueError, match="Option timeout must be"):
             board.wait(wrong)
-        with pytest.raises(ValueError, match="Option delay="):
+        with pytest.raises(ValueError, match="Option delay must be"):
             job.wait(1, delay=wrong)
-        with pytest.raises(ValueError, match="Option expiry="):
+        with pytest.raises(ValueError, match="Option expiry must be"):
             board.claim(job, "me", wrong)
     for wrong in (None, "x"):
-        with pytest.raises(TypeError, match="job must be a job of the board, not "):
+        with pytest.raises(TypeError, match="job must be a job of the board, got "):
             board.claim(wrong, "me")
-    with pytest.raises(TypeError, match="details must be a dict, not \\[1\\]"):
+    with pytest.raises(TypeError, match="details must be a dict, got \\[1\\]"):
         board.post("y", details=[1])  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="book must be a LogBook, not 'b'"):
+    with pytest.raises(TypeError, match="book must be a LogBook, got 'b'"):
         board.post("y", book="b")  # type: ignore[arg-type]
     assert names(board) == ["x"] and job.state == states.UNCLAIMED
 
 
-def test_texts_of_any_kind_are_taken(board: base.JobBoard, another: base.JobBoard) -> None:
+def test_unusual_text_is_stored_exactly(board: base.JobBoard, another: base.JobBoard) -> None:
     odd = "a\ud800/\n.."
     job = board.post(odd, models.LogBook(odd), {odd: odd})
     [found] = another.iterjobs()
@@ -371,14 +419,12 @@ def test_texts_of_any_kind_are_taken(board: base.JobBoard, another: base.JobBoar
     another.consume(found, odd)
 
 
-# Where boards are.
+# Locations of boards.
 
 
-def test_boards_of_two_namespaces_do_not_know_each_other(
-    conf: dict[str, Any], board: base.JobBoard
-) -> None:
+def test_boards_in_two_namespaces_are_separate(conf: dict[str, Any], board: base.JobBoard) -> None:
     if conf["board"] == "memory":
-        with pytest.raises(ValueError, match="no option 'namespace'"):
+        with pytest.raises(ValueError, match="unknown option 'namespace'"):
             backends.fetch("other", {**conf, "namespace": "other"})
         return
     job = board.post("x")
@@ -390,8 +436,8 @@ def test_boards_of_two_namespaces_do_not_know_each_other(
             other.claim(job, "me")
 
 
-def test_sql_board_is_in_the_database_of_the_flows(tmp_path: Path) -> None:
-    """Where no other is named; and its backend is open when the board is closed."""
+def test_sql_board_uses_database_of_flows_by_default(tmp_path: Path) -> None:
+    """Closing the board does not close the backend of the flows."""
     uri = f"sqlite:///{tmp_path}/flows.db"
     with stores.backend(uri) as kept:
         book, _ = persistence.temporary_flow_detail(kept)
@@ -400,7 +446,7 @@ def test_sql_board_is_in_the_database_of_the_flows(tmp_path: Path) -> None:
         with backends.backend("there", uri, persistence=kept) as board:
             [job] = board.iterjobs()
             assert job.book is not None and job.book.uuid == book.uuid
-    # One in memory is gone when its backend is closed.
+    # An in-memory database is deleted when its backend is closed.
     with stores.backend("sqlite://") as kept:
         book, _ = persistence.temporary_flow_detail(kept)
         with backends.backend("here", "sql", persistence=kept) as board:
@@ -409,8 +455,31 @@ def test_sql_board_is_in_the_database_of_the_flows(tmp_path: Path) -> None:
             assert connection.get_logbook(book.uuid).uuid == book.uuid
 
 
+def test_names_of_maximum_length_are_stored(board: base.JobBoard, another: base.JobBoard) -> None:
+    name, owner = "𝄞" * 255, "é" * 255
+    job = board.post(name, models.LogBook(name))
+    board.claim(job, owner)
+    [found] = another.iterjobs()
+    assert (found.name, found.book_name, another.find_owner(found)) == (name, name, owner)
+
+
+def test_job_with_too_long_name_is_skipped_and_logged_once(
+    board: stored.BaseStoredJobBoard, another: base.JobBoard, caplog: pytest.LogCaptureFixture
+) -> None:
+    normal = base.JobPriority.NORMAL
+    bad = board._put(stored.NewJob(models.new_uuid(), "x" * 256, None, {}, normal, False))
+    board.post("good")
+    for _ in range(2):
+        assert names(another) == ["good"]
+    assert caplog.text.count("must have at most 255 characters, got 256") == 1
+    assert bad is not None
+    removable = stored.StoredJob(board, bad._replace(content={**bad.content, "name": "bad"}))
+    board.claim(removable, "me")
+    board.consume(removable, "me")
+
+
 @pytest.mark.parametrize("details", ["{oops", "[" * 100_000], ids=len)
-def test_damaged_job_keeps_nobody_from_others(tmp_path: Path, details: str) -> None:
+def test_damaged_job_does_not_block_other_jobs(tmp_path: Path, details: str) -> None:
     import sqlite3
 
     uri = f"sqlite:///{tmp_path}/flows.db"
@@ -422,42 +491,58 @@ def test_damaged_job_keeps_nobody_from_others(tmp_path: Path, details: str) -> N
             raw.commit()
         bad, good = board.iterjobs()
         assert good.details == {"x": 2}
-        with pytest.raises(exceptions.JobFailure, match=r"bad .*has details that are damaged"):
+        with pytest.raises(exceptions.JobFailure, match=r"Details of .* bad .* are damaged"):
             _ = bad.details
         board.claim(bad, "me")
         board.trash(bad, "me")
         assert names(board) == ["good"]
 
 
-def test_database_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_missing_database_raises_job_failure(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
     board = backends.fetch("b", f"sqlite:///{tmp_path}/file/flows.db")
-    with pytest.raises(exceptions.JobFailure, match=r"Looking up|unable to open|Upgrading"):
+    with pytest.raises(
+        exceptions.JobFailure, match=r"Reading the revision|unable to open|Upgrading"
+    ):
         board.connect()
     assert not board.connected
+
+
+def test_namespace_in_uri_selects_board(tmp_path: Path) -> None:
+    place = f"sqlite:///{tmp_path}/flows.db"
+    with (
+        backends.backend("one", f"{place}?namespace=orders&max_retries=3") as one,
+        backends.backend("other", {"board": place, "namespace": "orders"}) as other,
+        backends.backend("third", place) as third,
+    ):
+        one.post("job")
+        assert (names(other), names(third)) == (["job"], [])
 
 
 @pytest.mark.parametrize(
     ("conf", "error", "text"),
     [
+        ("sqlite:////x.db?namespac=x", ValueError, "A database: unknown option 'namespac'"),
         ("postgres://x/y", exceptions.NotFound, "did you mean 'postgresql'"),
-        ("sqll", exceptions.NotFound, "No job board of kind 'sqll' .did you mean 'sql'"),
-        ("sql", ValueError, "'b' needs a database"),
-        ("memory://?path=x", ValueError, "A job board in memory has no option 'path'"),
-        ({"connection": "sqlite://"}, ValueError, "needs a 'board'"),
-        ({"board": "sql", "connection": "memory"}, ValueError, "needs a database"),
-        ({"board": "sql", "namespace": ""}, ValueError, "namespace=''"),
-        (7, TypeError, "a dict or a URI, not 7"),
-        ("redis://h?namespace={x}", ValueError, "namespace='{x}' has a brace"),
-        ("redis://h?sentinel=s&sentinel_fallbacks=h", ValueError, "'h' is not of the form HOST:"),
-        ("redis://h?socket_timeout=soon", ValueError, "socket_timeout='soon' is no number"),
-        ("zookeeper://h/a//b", ValueError, "path='/a//b' is no path of ZooKeeper"),
-        ("zookeeper://h?timeout=0", ValueError, "timeout=0 is no time for a claim to last"),
-        ("etcd://h?ttl=-1", ValueError, "ttl='-1' is no number"),
-        ("etcd://h?protocl=x", ValueError, "A job board in etcd has no option 'protocl' .*'protoc"),
+        ("sqll", exceptions.NotFound, "Unknown kind of job board 'sqll' .did you mean 'sql'"),
+        ("sql", ValueError, "Store of job board 'b' must be a database"),
+        ("memory://?path=x", ValueError, "A job board in memory: unknown option 'path'"),
+        ({"connection": "sqlite://"}, ValueError, "must contain 'board'"),
+        ({"board": "sql", "connection": "memory"}, ValueError, "must be a database"),
+        ({"board": "sql", "namespace": ""}, ValueError, "namespace must be a non-empty string"),
+        (7, TypeError, "a dict or a URI, got 7"),
+        ("redis://h?namespace={x}", ValueError, "namespace must not contain braces, got '{x}'"),
+        ("redis://h?sentinel=s&sentinel_fallbacks=h", ValueError, "the form HOST:PORT, got 'h'"),
+        ("redis://h?socket_timeout=soon", ValueError, "socket_timeout must be a number"),
+        ("zookeeper://h/a//b", ValueError, "path must be a path of ZooKeeper"),
+        ("zookeeper://h?timeout=0", ValueError, "timeout must be a number of seconds"),
+        ("etcd://h?ttl=-1", ValueError, "ttl must be a number"),
+        ("etcd://h?protocl=x", ValueError, "etcd: unknown option 'protocl' .*'protoc"),
     ],
 )
-def test_wrong_configuration_is_told(conf: Any, error: type[Exception], text: str) -> None:
+def test_invalid_configuration_is_rejected_with_hint(
+    conf: Any, error: type[Exception], text: str
+) -> None:
     with pytest.raises(error, match=text):
         backends.fetch("b", conf)
 
@@ -473,7 +558,7 @@ def test_priorities_are_ordered() -> None:
 
 @contextlib.contextmanager
 def crowded(conf: dict[str, Any], count: int) -> Iterator[None]:
-    """So many jobs on the board, put there behind its back."""
+    """Insert `count` jobs directly into the store of the board."""
     if kind_of(conf) == "redis":
         with redis.Redis.from_url(conf["board"]) as client:
             for some in range(0, count, 1000):
@@ -501,10 +586,9 @@ def crowded(conf: dict[str, Any], count: int) -> Iterator[None]:
 
 
 @pytest.mark.alone
-def test_claim_takes_as_long_however_many_jobs_wait(
+def test_claim_time_does_not_grow_with_number_of_jobs(
     conf: dict[str, Any], board: base.JobBoard
 ) -> None:
-    """Of 30,000 the first one is found, and claimed, as one of ten is."""
     if kind_of(conf) in ("memory", "zookeeper", "etcd"):
         pytest.skip("the same as sqlite; a list of all names; too slow to post so many")
 
@@ -525,7 +609,7 @@ def test_claim_takes_as_long_however_many_jobs_wait(
         assert fastest() < 4 * few
 
 
-# Boards that have the job of a flow under the flow's uuid.
+# Boards that store the job of a flow under the flow's uuid.
 
 
 def test_job_of_a_flow_is_posted_once(
@@ -557,14 +641,14 @@ def test_repost_from_many_threads_posts_one_job(
     assert names(board) == ["x"]
 
 
-# Boards that are elsewhere than the flows.
+# Boards outside the store of the flows.
 
 
 @pytest.fixture
 def elsewhere(
     conf: dict[str, Any], board: base.JobBoard, another: base.JobBoard
 ) -> tuple[stored.StoredJobBoard, stored.StoredJobBoard]:
-    """One board, as two programs see it."""
+    """One board as seen by two programs."""
     if not isinstance(board, stored.StoredJobBoard):
         pytest.skip("its jobs are in a database")
     assert isinstance(another, stored.StoredJobBoard)
@@ -572,7 +656,7 @@ def elsewhere(
 
 
 def forget(conf: dict[str, Any]) -> None:
-    """Let the store lose all that it has."""
+    """Delete all data of the store."""
     if kind_of(conf) == "redis":
         with redis.Redis.from_url(conf["board"]) as client:
             client.flushdb()
@@ -584,7 +668,7 @@ def forget(conf: dict[str, Any]) -> None:
 
 
 def damage(conf: dict[str, Any], job: base.Job, garbage: bytes) -> None:
-    """Write what is no job in the place of one."""
+    """Replace a stored job by invalid data."""
     if kind_of(conf) == "redis":
         with redis.Redis.from_url(conf["board"]) as client:
             client.hset("wbe:{default}:jobs:jobs", job.uuid, garbage)
@@ -624,10 +708,10 @@ def zookeeper_client(conf: dict[str, Any]) -> Iterator[Any]:
         client.close()
 
 
-def test_note_of_a_board_is_about_that_board_alone(
+def test_note_identifies_one_board_under_any_address(
     conf: dict[str, Any], elsewhere: tuple[stored.StoredJobBoard, stored.StoredJobBoard]
 ) -> None:
-    """By the id that its store keeps, under whatever name hosts know it."""
+    """The note contains the id stored on the server, whatever address hosts use."""
     board, another = elsewhere
     another.address = "another-name:1"
     assert board.is_noted(another.note) and another.is_noted(board.note)
@@ -635,12 +719,12 @@ def test_note_of_a_board_is_about_that_board_alone(
     with backends.backend("other", {**conf, option: "/other"}) as other:
         assert isinstance(other, stored.StoredJobBoard)
         assert not other.is_noted(board.note) and not board.is_noted(other.note)
-        # As one of another host that is called alike here.
+        # As a server with the same address on another host.
         other.address = "another-name:1"
         assert not other.is_noted(another.note)
 
 
-def test_note_outlives_the_data_of_the_store(
+def test_note_is_recognized_after_store_lost_its_data(
     conf: dict[str, Any], elsewhere: tuple[stored.StoredJobBoard, stored.StoredJobBoard]
 ) -> None:
     if kind_of(conf) == "zookeeper":
@@ -651,7 +735,7 @@ def test_note_outlives_the_data_of_the_store(
     forget(conf)
     assert another.identify().id not in ("", before.id) and board.identify() == another.identify()
     board.address = another.address = None
-    assert board.is_noted(note) and board.is_noted(another.note)  # who was there knows both
+    assert board.is_noted(note) and board.is_noted(another.note)  # earlier clients recognize both
     with backends.backend("late", conf) as late:
         assert isinstance(late, stored.StoredJobBoard)
         assert late.is_noted(note)
@@ -660,7 +744,7 @@ def test_note_outlives_the_data_of_the_store(
 
 
 @pytest.mark.parametrize("garbage", [b"\xff garbage", b"1 " + b"[" * 100_000], ids=len)
-def test_damaged_document_keeps_nobody_from_others(
+def test_damaged_document_is_skipped_and_logged_once(
     garbage: bytes,
     conf: dict[str, Any],
     elsewhere: tuple[stored.StoredJobBoard, stored.StoredJobBoard],
@@ -671,14 +755,14 @@ def test_damaged_document_keeps_nobody_from_others(
     damage(conf, bad, garbage)
     for _ in range(2):
         assert names(another) == names(another, only_unclaimed=True) == ["good"]
-    assert len([each for each in caplog.records if "cannot be read" in each.message]) == 1
-    with pytest.raises(exceptions.JobFailure, match=f"Job {bad.uuid} cannot be read"):
+    assert len([each for each in caplog.records if "cannot read job" in each.message]) == 1
+    with pytest.raises(exceptions.JobFailure, match=f"Cannot read job {bad.uuid}"):
         another.find(bad.uuid)
     board.claim(bad, "me")
     board.consume(bad, "me")
 
 
-def test_boards_whose_paths_lie_inside_each_other_do_not_know_each_other(
+def test_boards_with_nested_paths_are_separate(
     conf: dict[str, Any], elsewhere: tuple[stored.StoredJobBoard, stored.StoredJobBoard]
 ) -> None:
     if kind_of(conf) == "redis":
@@ -692,7 +776,7 @@ def test_boards_whose_paths_lie_inside_each_other_do_not_know_each_other(
 
 
 class Proxy(http.server.BaseHTTPRequestHandler):
-    """Stands before an etcd, and answers what no etcd does."""
+    """Server in front of etcd that returns invalid replies."""
 
     answer = b""
     length = 0
@@ -719,7 +803,7 @@ class Proxy(http.server.BaseHTTPRequestHandler):
 @pytest.mark.parametrize(
     ("answer", "length"), [(b"<html>log in</html>", 0), (b"[]", 0), (b"{", 1000)]
 )
-def test_answer_that_is_none_of_an_etcd_is_a_failure_of_the_board(
+def test_invalid_reply_from_etcd_raises_job_failure(
     answer: bytes, length: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Proxy, "answer", answer)

@@ -1,5 +1,6 @@
-"""A lease counts from the moment at which it was asked for: an answer that comes late does not make
-it longer, for the store has counted since.
+"""Leases count from the time of the request.
+
+A late reply does not extend a lease, because the store counts from its own write.
 """
 
 from __future__ import annotations
@@ -16,23 +17,23 @@ from wbengine.testing import FaultyBackend
 
 _R = TypeVar("_R")
 
-#: Seconds that leases last here.
+#: Duration of leases in seconds.
 LEASE = 1.0
-#: What a store may be asked without a write to go ahead of what starts.
+#: Options with which the start of a task requires no write.
 LATE = {"lease": LEASE, "durability": "end", "on_busy": "wait"}
 
 
 class Slow(FaultyBackend):
-    """Does what one method asks, and holds the answer back until it is let go."""
+    """Backend that delays the reply to one method until it is released."""
 
     def __init__(self, inner: base.Backend, method: str) -> None:
         super().__init__(inner)
         self._method = method
         self.asked = 0
-        #: It was done once.
+        #: The method was executed once.
         self.done = threading.Event()
         self.answers = threading.Event()
-        #: What is asked after the first time waits for this before it is done.
+        #: Later calls wait for this event before they are executed.
         self.goes_on = threading.Event()
 
     def write(self, method: str, do: Callable[[], _R]) -> _R:
@@ -48,8 +49,8 @@ class Slow(FaultyBackend):
         return found
 
 
-class Life:
-    """Two engines for one flow of two tasks: the first one hears late from the store."""
+class TwoEngines:
+    """Two engines of one flow with two tasks; the first one receives late replies."""
 
     def __init__(self, backend: base.Backend, method: str) -> None:
         self.slow = Slow(backend, method)
@@ -59,10 +60,10 @@ class Life:
         with backend.get_connection() as connection:
             connection.save_logbook(book)
         self._uuid = flow.uuid
-        #: Which tasks of the first engine began.
+        #: Started tasks of the first engine.
         self.began: list[str] = []
         self.may_end = threading.Event()
-        #: Who had the lease when its first task began.
+        #: Owner of the lease when the first task started.
         self.holders: list[Any] = []
         self.error: BaseException | None = None
         self._thread = threading.Thread(target=self._run)
@@ -76,7 +77,7 @@ class Life:
         return engines.load(flow, flow_detail=detail, backend=backend, **LATE)
 
     def start(self) -> None:
-        """The first engine."""
+        """Start the first engine."""
         self._thread.start()
 
     def _run(self) -> None:
@@ -91,12 +92,12 @@ class Life:
             self.error = error
 
     def held(self) -> Any:
-        """The lease of the flow, as the store tells it."""
+        """Return the stored lease of the flow."""
         with self._backend.get_connection() as connection:
             return connection.get_lease(self._uuid)
 
     def take_over(self) -> None:
-        """The other engine runs the flow to its end, as soon as the lease of the first is over."""
+        """Run the flow in the other engine as soon as the lease of the first has expired."""
         other = self._engine(self._backend, lambda: None, lambda: None)
         other.run(deadline=60)
         assert other.storage.get_flow_state() == states.SUCCESS
@@ -105,11 +106,11 @@ class Life:
         self._thread.join()
 
 
-def test_late_answer_to_a_lease_that_was_taken_has_it_asked_for_again(
+def test_late_reply_to_acquire_lease_renews_lease_before_first_task(
     backend: base.Backend,
 ) -> None:
-    """It was over before it was told of: the first task begins when it is renewed."""
-    life = Life(backend, "take_lease")
+    """The lease expired before its reply arrived, so it is renewed before the first task starts."""
+    life = TwoEngines(backend, "acquire_lease")
     life.start()
     assert life.slow.done.wait(60)
     until(lambda: life.held() is None)
@@ -120,11 +121,11 @@ def test_late_answer_to_a_lease_that_was_taken_has_it_asked_for_again(
     assert life.holders[0] is not None
 
 
-def test_late_answer_to_a_renewal_lets_nothing_more_begin(backend: base.Backend) -> None:
-    """What runs cannot be helped; the next task does not begin, although a next renewal, which
-    would tell that the flow is taken, does not come through.
+def test_late_reply_to_renew_lease_starts_no_further_task(backend: base.Backend) -> None:
+    """A running task is not interrupted. The next one does not start, even though the renewal that
+    would report the loss is delayed.
     """
-    life = Life(backend, "renew_lease")
+    life = TwoEngines(backend, "renew_lease")
     life.start()
     assert life.slow.done.wait(60)
     life.take_over()

@@ -1,4 +1,4 @@
-"""Who may run a flow, and so write its records: what every backend promises."""
+"""Leases of flows in all stores."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Connection = base.Connection
 
 @pytest.fixture
 def flow(connection: Connection) -> models.FlowDetail:
-    """A flow of three atoms that is kept."""
+    """Stored flow of three atoms."""
     book = models.LogBook("b")
     made = models.FlowDetail("f")
     made.add_all([models.TaskDetail("a"), models.TaskDetail("b"), models.RetryDetail("r")])
@@ -38,7 +38,7 @@ def read(connection: Connection, flow: models.FlowDetail) -> models.FlowDetail:
 
 
 def change(flow: models.FlowDetail) -> dict[str, Any]:
-    """Change everything that a turn can write; what to write besides `flow` and its atoms."""
+    """Change everything that a save can write; return further arguments of the save."""
     flow.state, flow.meta = states.RUNNING, {"changed": True}
     first = next(iter(flow))
     first.attempt += 1
@@ -48,103 +48,106 @@ def change(flow: models.FlowDetail) -> dict[str, Any]:
     return {"items": {first.uuid: list(first.items)}}
 
 
-# Taking and giving back.
+# Acquiring and releasing.
 
 
-def test_a_lease_is_taken_and_given_back(connection: Connection, flow: models.FlowDetail) -> None:
-    """Its epoch rises by one each time, and is told to those who read the flow."""
+def test_each_acquired_lease_increases_epoch(
+    connection: Connection, flow: models.FlowDetail
+) -> None:
+    """Readers of the flow see the epoch."""
     assert connection.get_lease(flow.uuid) is None
     assert read(connection, flow).epoch == 0
     for epoch in (1, 2, 3):
-        lease = connection.take_lease(flow.uuid, f"owner {epoch}", 15)
+        lease = connection.acquire_lease(flow.uuid, f"owner {epoch}", 15)
         assert lease == stores.Lease(flow.uuid, f"owner {epoch}", epoch)
         assert connection.get_lease(flow.uuid) == lease
         assert read(connection, flow).epoch == epoch
-        connection.give_back_lease(lease)
+        connection.release_lease(lease)
         assert connection.get_lease(flow.uuid) is None
-        connection.give_back_lease(lease)
+        connection.release_lease(lease)
     (book,) = connection.get_logbooks()
     (found,) = connection.get_flows_for_book(book.uuid, lazy=True)
     assert [f.epoch for f in (*book, found, read(connection, flow))] == [3] * 3
 
 
-def test_there_is_one_owner(connection: Connection, flow: models.FlowDetail) -> None:
-    """Whoever comes next is told who that is, and for how long yet; also the owner itself."""
-    lease = connection.take_lease(flow.uuid, "one/π '\"%", 15)
+def test_second_owner_is_refused_with_name_of_first(
+    connection: Connection, flow: models.FlowDetail
+) -> None:
+    """The error contains the owner and the remaining time. The owner itself is refused too."""
+    lease = connection.acquire_lease(flow.uuid, "one/π '\"%", 15)
     for owner in ("two", lease.owner):
         with pytest.raises(exceptions.FlowBusy, match="one/π") as caught:
-            connection.take_lease(flow.uuid, owner, 15)
+            connection.acquire_lease(flow.uuid, owner, 15)
         assert (caught.value.owner, caught.value.epoch) == (lease.owner, 1)
         assert 5 < caught.value.seconds <= 15
     assert connection.get_lease(flow.uuid) == lease
     other = models.LogBook("other")
     other.add(models.FlowDetail("free"))
     connection.save_logbook(other)
-    assert connection.take_lease(next(iter(other)).uuid, "two", 15).epoch == 1
+    assert connection.acquire_lease(next(iter(other)).uuid, "two", 15).epoch == 1
 
 
-def test_lease_that_expired_can_be_taken_at_once(
+def test_expired_lease_can_be_acquired_at_once(
     connection: Connection, flow: models.FlowDetail
 ) -> None:
-    """Who takes the next one does not wait; until then the old owner may still go on."""
-    old = connection.take_lease(flow.uuid, "old", 0)
+    """Until then the old owner can continue."""
+    old = connection.acquire_lease(flow.uuid, "old", 0)
     assert connection.get_lease(flow.uuid) is None
     connection.save_changes(flow, flow, lease=old)
     connection.renew_lease(old, 15)
     assert connection.get_lease(flow.uuid) == old
     with pytest.raises(exceptions.FlowBusy):
-        connection.take_lease(flow.uuid, "new", 15)
+        connection.acquire_lease(flow.uuid, "new", 15)
     connection.renew_lease(old, 0)
     assert connection.get_lease(flow.uuid) is None
-    new = connection.take_lease(flow.uuid, "new", 15)
+    new = connection.acquire_lease(flow.uuid, "new", 15)
     assert new.epoch == 2
     with pytest.raises(exceptions.LeaseLost, match="old"):
         connection.renew_lease(old, 15)
-    connection.give_back_lease(old)  # not theirs any more
+    connection.release_lease(old)  # has no effect
     assert connection.get_lease(flow.uuid) == new
 
 
-def test_dead_owner_loses_the_lease_of_its_epoch_only(
+def test_dead_epoch_takes_over_only_that_lease(
     connection: Connection, flow: models.FlowDetail
 ) -> None:
-    """That is said of one epoch: an owner that came later is not meant."""
-    old = connection.take_lease(flow.uuid, "old", 60)
+    """`dead` names one epoch; a later owner is not affected."""
+    old = connection.acquire_lease(flow.uuid, "old", 60)
     for wrong in (0, 2):
         with pytest.raises(exceptions.FlowBusy):
-            connection.take_lease(flow.uuid, "new", 15, dead=wrong)
-    new = connection.take_lease(flow.uuid, "new", 15, dead=1)
+            connection.acquire_lease(flow.uuid, "new", 15, dead=wrong)
+    new = connection.acquire_lease(flow.uuid, "new", 15, dead=1)
     assert (new.epoch, connection.get_lease(flow.uuid)) == (2, new)
     with pytest.raises(exceptions.FlowBusy, match="new"):
-        connection.take_lease(flow.uuid, "third", 15, dead=1)
+        connection.acquire_lease(flow.uuid, "third", 15, dead=1)
     with pytest.raises(exceptions.LeaseLost):
         connection.save_changes(flow, flow, lease=old)
-    connection.give_back_lease(new)
-    assert connection.take_lease(flow.uuid, "third", 15, dead=1).epoch == 3
+    connection.release_lease(new)
+    assert connection.acquire_lease(flow.uuid, "third", 15, dead=1).epoch == 3
 
 
 def test_unknown_flow_has_no_lease(connection: Connection) -> None:
-    """Neither to take nor to ask for; and giving one back is no error."""
+    """Releasing an unknown lease is no error."""
     gone = models.FlowDetail("gone")
     lease = stores.Lease(gone.uuid, "owner", 1)
     with pytest.raises(exceptions.NotFound, match=gone.uuid):
-        connection.take_lease(gone.uuid, "owner", 15)
+        connection.acquire_lease(gone.uuid, "owner", 15)
     with pytest.raises(exceptions.NotFound, match=gone.uuid):
         connection.get_lease(gone.uuid)
     with pytest.raises(exceptions.LeaseLost):
         connection.renew_lease(lease, 15)
     with pytest.raises(exceptions.LeaseLost):
         connection.save_changes(gone, [], lease=lease)
-    connection.give_back_lease(lease)
+    connection.release_lease(lease)
 
 
 # Writing.
 
 
-def test_owner_of_the_lease_writes_turn_after_turn(
+def test_owner_can_write_repeatedly_and_renew_lease(
     connection: Connection, flow: models.FlowDetail
 ) -> None:
-    """Turn after turn, also after it renewed its lease."""
-    lease = connection.take_lease(flow.uuid, "owner", 15)
+    lease = connection.acquire_lease(flow.uuid, "owner", 15)
     connection.save_changes(flow, flow, lease=lease, **change(flow))
     connection.renew_lease(lease, 20)
     connection.save_changes(flow, flow, lease=lease, **change(flow))
@@ -152,19 +155,19 @@ def test_owner_of_the_lease_writes_turn_after_turn(
 
 
 def _given_back(connection: Connection, lease: stores.Lease) -> None:
-    connection.give_back_lease(lease)
+    connection.release_lease(lease)
 
 
 def _taken_over(connection: Connection, lease: stores.Lease) -> None:
-    connection.take_lease(lease.flow, lease.owner, 15, dead=lease.epoch)
+    connection.acquire_lease(lease.flow, lease.owner, 15, dead=lease.epoch)
 
 
 def _taken_over_and_ended(connection: Connection, lease: stores.Lease) -> None:
-    connection.take_lease(lease.flow, "other", 0, dead=lease.epoch)
+    connection.acquire_lease(lease.flow, "other", 0, dead=lease.epoch)
 
 
 def _taken_over_and_given_back(connection: Connection, lease: stores.Lease) -> None:
-    connection.give_back_lease(connection.take_lease(lease.flow, "x", 9, dead=lease.epoch))
+    connection.release_lease(connection.acquire_lease(lease.flow, "x", 9, dead=lease.epoch))
 
 
 @pytest.mark.parametrize(
@@ -175,8 +178,7 @@ def test_lost_lease_refuses_every_write(
     flow: models.FlowDetail,
     lose: Callable[[Connection, stores.Lease], None],
 ) -> None:
-    """However it was lost, and whatever was to be written."""
-    lease = connection.take_lease(flow.uuid, "owner", 15)
+    lease = connection.acquire_lease(flow.uuid, "owner", 15)
     connection.save_changes(flow, flow, lease=lease)
     lose(connection, lease)
     before = records.of_store(connection)
@@ -188,15 +190,15 @@ def test_lost_lease_refuses_every_write(
         connection.save_changes(flow, [], flow_row=False, lease=lease)
     with pytest.raises(exceptions.LeaseLost):
         connection.renew_lease(lease, 15)
-    connection.give_back_lease(lease)
+    connection.release_lease(lease)
     assert records.of_store(connection) == before
 
 
 def test_running_flow_refuses_writes_without_its_lease(
     connection: Connection, flow: models.FlowDetail
 ) -> None:
-    """In none of the ways there are; once nobody runs it they do."""
-    lease = connection.take_lease(flow.uuid, "owner", 15)
+    """They are accepted after the lease has expired."""
+    lease = connection.acquire_lease(flow.uuid, "owner", 15)
     before = records.of_store(connection)
     more = change(flow)
     atom = next(iter(flow))
@@ -216,14 +218,14 @@ def test_running_flow_refuses_writes_without_its_lease(
     assert read(connection, flow).epoch == 1
 
 
-def test_saving_a_book_leaves_running_flows_alone(
+def test_save_logbook_does_not_change_running_flows(
     connection: Connection, flow: models.FlowDetail
 ) -> None:
-    """Or ran since it was read.  The rest of the book is written."""
+    """This includes flows that ran since the logbook was read."""
     (book,) = connection.get_logbooks()
     stale = book.find(flow.uuid)
     assert stale is not None and stale.epoch == 0
-    lease = connection.take_lease(flow.uuid, "owner", 15)
+    lease = connection.acquire_lease(flow.uuid, "owner", 15)
     before = records.of_flow(read(connection, flow))
     change(stale)
     kept = connection.save_logbook(book)
@@ -238,7 +240,7 @@ def test_saving_a_book_leaves_running_flows_alone(
         assert records.of_flow(found) == before == records.of_flow(read(connection, flow))
         assert kept.meta["n"] == book.meta["n"]
         assert records.of_flow(read(connection, free)) == records.of_flow(free)
-        connection.give_back_lease(lease)
+        connection.release_lease(lease)
     fresh = read(connection, flow)
     book.add(fresh)
     change(fresh)
@@ -247,12 +249,12 @@ def test_saving_a_book_leaves_running_flows_alone(
 
 
 @pytest.mark.parametrize("how", ["destroy_logbook", "clear_all"])
-def test_removed_flow_has_no_lease_and_does_not_come_back(
+def test_lease_of_removed_flow_is_lost(
     connection: Connection, flow: models.FlowDetail, how: str
 ) -> None:
-    """Its owner hears of it with the next write; nothing comes back."""
+    """The owner receives the error with its next write."""
     (book,) = connection.get_logbooks(lazy=True)
-    lease = connection.take_lease(flow.uuid, "owner", 15)
+    lease = connection.acquire_lease(flow.uuid, "owner", 15)
     connection.save_changes(flow, flow, lease=lease, **change(flow))
     if how == "clear_all":
         connection.clear_all()
@@ -262,7 +264,7 @@ def test_removed_flow_has_no_lease_and_does_not_come_back(
         connection.save_changes(flow, flow, lease=lease)
     with pytest.raises(exceptions.LeaseLost):
         connection.renew_lease(lease, 15)
-    connection.give_back_lease(lease)
+    connection.release_lease(lease)
     assert list(connection.get_logbooks()) == []
     with pytest.raises(exceptions.NotFound):
         connection.get_lease(flow.uuid)
@@ -270,7 +272,7 @@ def test_removed_flow_has_no_lease_and_does_not_come_back(
         connection.get_flow_details(flow.uuid)
 
 
-# Against a model.
+# Comparison with a model.
 
 _owners = st.sampled_from(["x", "y"])
 _seconds = st.sampled_from([0.0, 60.0])
@@ -286,25 +288,26 @@ _steps = st.lists(
 
 @settings(max_examples=amount(10, 40), suppress_health_check=list(HealthCheck))
 @given(steps=_steps)
-def test_random_leases(connection: Connection, steps: list[tuple[Any, ...]]) -> None:
-    """Whatever is done in whatever order, by owners of old leases too."""
+def test_random_lease_operations_agree_with_model(
+    connection: Connection, steps: list[tuple[Any, ...]]
+) -> None:
     book = models.LogBook("b")
     flow = models.FlowDetail("f")
     atom = models.TaskDetail("a")
     flow.add(atom)
     book.add(flow)
     connection.save_logbook(book)
-    taken: list[stores.Lease] = []  # all there ever were
-    latest, live = False, False  # whether the last one was not given back; and still lasts
+    taken: list[stores.Lease] = []  # all leases so far
+    latest, live = False, False  # of the latest lease: not released; not expired
     for step, *words in steps:
         if step == "take":
             owner, seconds, dead = words
             said = None if dead is None else len(taken) + dead
             if live and said != len(taken):
                 with pytest.raises(exceptions.FlowBusy):
-                    connection.take_lease(flow.uuid, owner, seconds, dead=said)
+                    connection.acquire_lease(flow.uuid, owner, seconds, dead=said)
             else:
-                lease = connection.take_lease(flow.uuid, owner, seconds, dead=said)
+                lease = connection.acquire_lease(flow.uuid, owner, seconds, dead=said)
                 taken.append(lease)
                 assert lease == stores.Lease(flow.uuid, owner, len(taken))
                 latest, live = True, seconds > 0
@@ -316,7 +319,7 @@ def test_random_leases(connection: Connection, steps: list[tuple[Any, ...]]) -> 
         elif -words[0] <= len(taken):
             lease, mine = taken[words[0]], latest and words[0] == -1
             if step == "back":
-                connection.give_back_lease(lease)
+                connection.release_lease(lease)
                 latest, live = (False, False) if mine else (latest, live)
                 continue
             atom.attempt += 1
@@ -336,10 +339,9 @@ def test_random_leases(connection: Connection, steps: list[tuple[Any, ...]]) -> 
 
 
 @places.durable
-def test_of_several_processes_one_is_granted_a_lease(
+def test_lease_is_granted_to_one_of_several_processes(
     conf: stores.Conf, connection: Connection
 ) -> None:
-    """Each of many, and the store says whose it is."""
     book = models.LogBook("b")
     for number in range(60):
         book.add(models.FlowDetail(f"f{number}"))
@@ -352,8 +354,7 @@ def test_of_several_processes_one_is_granted_a_lease(
 
 
 @places.durable
-def test_no_write_of_an_owner_is_lost(conf: stores.Conf, connection: Connection) -> None:
-    """Two processes that take turns under leases count together."""
+def test_alternating_owners_lose_no_write(conf: stores.Conf, connection: Connection) -> None:
     book = models.LogBook("b")
     flow = models.FlowDetail("f")
     flow.add(models.TaskDetail("count"))
@@ -366,10 +367,9 @@ def test_no_write_of_an_owner_is_lost(conf: stores.Conf, connection: Connection)
 
 
 @places.durable
-def test_several_processes_bring_the_layout_up_to_date(
-    kind: str, tmp_path: Path, database_servers: servers.Lazy
+def test_several_processes_can_upgrade_store_at_once(
+    kind: str, tmp_path: Path, database_servers: servers.Databases
 ) -> None:
-    """At once, where there is none yet."""
     with places.place(kind, tmp_path, database_servers) as fresh:
         made = racing.race("upgrade", 3, fresh)
         with backends.backend(fresh) as backend, backend.get_connection() as connection:

@@ -1,4 +1,4 @@
-"""What every ledger promises."""
+"""Contract of all ledgers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from . import racing
 
 _numbers = itertools.count()
 
-#: For tests that only those can pass that other processes can open.
+#: Mark of tests for ledgers that other processes can open.
 durable = pytest.mark.parametrize("kind", ledgers.DURABLE, indirect=True, scope="module")
 
 
@@ -38,7 +38,7 @@ def kind(request):
 
 @pytest.fixture
 def folder():
-    """In memory where the host has such a place: these tests make and remove many files."""
+    """Temporary folder, in memory if possible, because the tests create many files."""
     shared = "/dev/shm"
     parent = shared if os.access(shared, os.W_OK) else None
     with tempfile.TemporaryDirectory(dir=parent, ignore_cleanup_errors=True) as path:
@@ -47,7 +47,7 @@ def folder():
 
 @pytest.fixture(scope="module")
 def database(kind, database_servers):
-    """One for all tests of a server: making one takes longer than most of them."""
+    """Database for all tests of a server, because creating one is slow."""
     if kind not in ("mysql", "postgresql"):
         tally.ledgers[kind] = sqlite3.sqlite_version if kind == "sqlite" else ""
         yield None
@@ -59,7 +59,7 @@ def database(kind, database_servers):
 
 @pytest.fixture
 def place(kind, database, folder, request):
-    """Of an empty ledger."""
+    """Location of an empty ledger."""
     if kind == "redis":
         url = request.getfixturevalue("redis_url")
         yield str(url)
@@ -83,7 +83,7 @@ ID = "0b7f8a52-8f3e-5d6e-9a30-1d1f0f4e8a11"
 HOUR = 3600.0
 
 
-# -- the life of a row
+# -- life cycle of a row
 
 
 def test_row_is_opened_claimed_finished_and_dropped(ledger):
@@ -100,7 +100,7 @@ def test_row_is_opened_claimed_finished_and_dropped(ledger):
     ledger.drop(ID)
 
 
-def test_no_row_means_do_not_run(ledger):
+def test_request_without_row_is_not_granted(ledger):
     assert ledger.claim(ID, 1, "w").verdict == ledgers.MISSING
     assert not ledger.claim(ID, 1, "w").granted
     assert ledger.state(ID) is None
@@ -111,14 +111,14 @@ def test_no_row_means_do_not_run(ledger):
     assert ledger.state(ID) is None
 
 
-def test_held_is_held_also_for_its_holder(ledger):
+def test_second_claim_by_same_worker_is_held(ledger):
     ledger.open(ID, 1)
     ledger.claim(ID, 1, "w1")
     assert ledger.claim(ID, 1, "w2") == ledgers.Claim("HELD", 1, None, "w1")
     assert ledger.claim(ID, 1, "w1") == ledgers.Claim("HELD", 1, None, "w1")
 
 
-def test_opening_again_changes_nothing(ledger):
+def test_opening_existing_row_has_no_effect(ledger):
     ledger.open(ID, 1)
     ledger.open(ID, 1)
     ledger.claim(ID, 1, "w")
@@ -131,14 +131,14 @@ def test_opening_again_changes_nothing(ledger):
 
 
 @pytest.mark.parametrize("first", [0, 1, 2, 7, 10**12])
-def test_epochs_decide_which_claim_counts(ledger, first):
+def test_claim_requires_current_epoch(ledger, first):
     ledger.open(ID, first)
     assert ledger.claim(ID, first - 1, "w") == ledgers.Claim("STALE", first)
     assert ledger.claim(ID, first + 1, "w") == ledgers.Claim("MISSING", first)
     assert ledger.reopen(ID, first + 3) is None
     assert ledger.claim(ID, first, "w") == ledgers.Claim("STALE", first + 3)
     assert ledger.claim(ID, first + 3, "w1").granted
-    assert ledger.reopen(ID, first + 3) is None  # already: nothing changes
+    assert ledger.reopen(ID, first + 3) is None  # repeated: no effect
     assert ledger.state(ID) == ledgers.Row(ID, first + 3, "claimed", "w1")
     assert ledger.reopen(ID, first + 4) is None
     assert ledger.finish(ID, first + 3, "w1", b"late") is False
@@ -180,7 +180,7 @@ def test_row_of_a_newer_epoch_is_not_revoked(ledger):
 
 
 @pytest.mark.parametrize("result", [b"", b"\x00\xff", b"x" * 3_000_000])
-def test_result_comes_back_as_it_was_saved(ledger, result):
+def test_result_is_read_back_exactly(ledger, result):
     ledger.open(ID, 1)
     ledger.claim(ID, 1, "w")
     ledger.finish(ID, 1, "w", result)
@@ -188,7 +188,7 @@ def test_result_comes_back_as_it_was_saved(ledger, result):
     ledger.drop(ID)
 
 
-def test_released_is_open_again(ledger):
+def test_released_row_is_open_again(ledger):
     ledger.open(ID, 3)
     assert ledger.release(ID, 3, "w1") is False
     ledger.claim(ID, 3, "w1")
@@ -206,7 +206,7 @@ def test_released_is_open_again(ledger):
     ledger.drop(ID)
 
 
-def test_offering_replaces_only_what_is_open_and_older(ledger):
+def test_offer_replaces_only_open_rows_of_older_epoch(ledger):
     ledger.offer(ID, 2)
     assert ledger.state(ID) == ledgers.Row(ID, 2, "open")
     ledger.offer(ID, 1)
@@ -222,7 +222,7 @@ def test_offering_replaces_only_what_is_open_and_older(ledger):
     ledger.drop(ID)
 
 
-def test_rows_do_not_disturb_each_other(ledger):
+def test_rows_are_independent(ledger):
     ids = [f"{ID}{n}" for n in range(20)]
     for number, id in enumerate(ids):
         ledger.open(id, 1 + number % 3)
@@ -234,7 +234,7 @@ def test_rows_do_not_disturb_each_other(ledger):
     assert {ledger.state(id).state for id in ids[::2]} == {"claimed"}
 
 
-def test_many_rows_are_looked_at_revoked_and_taken_as_one_by_one(ledger):
+def test_batch_queries_and_revocations_equal_single_calls(ledger):
     assert ledger.states([]) == ledger.revoke_many([]) == ledger.reopen_many([]) == []
     assert ledger.silences([]) == []
     ledger.offer_many([])
@@ -258,8 +258,7 @@ def test_many_rows_are_looked_at_revoked_and_taken_as_one_by_one(ledger):
     assert [row.epoch for row in ledger.states(["e", "c", "new"])] == [5, 3, 4]
 
 
-def test_many_rows_in_one_call_are_as_one_by_one(ledger):
-    """What each of them did is what it would have done alone."""
+def test_batch_writes_equal_single_calls(ledger):
     ledger.open_many([])
     ledger.drop_many([])
     assert ledger.finish_many("w", []) == []
@@ -292,7 +291,7 @@ def test_many_rows_in_one_call_are_as_one_by_one(ledger):
     ledger.drop("a")
 
 
-# -- looking on
+# -- listing
 
 
 def test_rows_are_listed_page_by_page(ledger):
@@ -327,7 +326,7 @@ def test_pages_have_each_row_once(ledger, size):
     assert sorted(found) == sorted(names)
 
 
-def test_row_dropped_between_two_pages_hides_no_other(ledger):
+def test_row_dropped_between_pages_does_not_hide_others(ledger):
     names = [f"row-{number}" for number in range(10)]
     ledger.open_many([(name, 1) for name in names])
     first = ledger.list_rows(4)
@@ -336,15 +335,15 @@ def test_row_dropped_between_two_pages_hides_no_other(ledger):
     assert sorted(row.id for row in (*first.rows, *rest.rows)) == names
 
 
-@pytest.mark.parametrize("limit", [0, -1, ledgers.MOST_LISTED + 1, True, 1.0, None])
-def test_pages_of_no_size(ledger, limit):
-    with pytest.raises(ValueError, match=r"a page has 1 to 1000 rows"):
+@pytest.mark.parametrize("limit", [0, -1, ledgers.MAX_LISTED_ROWS + 1, True, 1.0, None])
+def test_invalid_page_limit_is_rejected(ledger, limit):
+    with pytest.raises(ValueError, match=r"limit must be 1 to 1000 rows"):
         ledger.list_rows(limit)
 
 
 @pytest.mark.parametrize("bad", ["", "../x", "a/b", ".", "x" * 121, "a\0"])
-def test_bad_names_are_refused(ledger, bad):
-    """By each call that names a row or a holder, before anything is done."""
+def test_invalid_request_ids_and_worker_names_are_rejected(ledger, bad):
+    """Each call that names a row or a worker rejects them before any write."""
     for call in (
         lambda: ledger.open(bad, 1),
         lambda: ledger.open_many([(ID, 1), (bad, 1)]),
@@ -375,10 +374,10 @@ def test_bad_names_are_refused(ledger, bad):
     assert ledger.state(ID).state == ledgers.ROW_OPEN
 
 
-# -- leases and sweeping
+# -- heartbeats and sweeping
 
 
-def test_silence_of_a_holder_counts_from_its_last_sign(ledger):
+def test_silence_counts_from_latest_claim_or_renewal(ledger):
     assert ledger.silence("w") is None
     ledger.renew("w")
     assert 0 <= ledger.silence("w") < 60
@@ -396,12 +395,12 @@ def test_sweep_removes_old_rows(ledger):
     assert ledger.sweep(3600) == 0
     assert ledger.sweep(0) == 3
     assert [ledger.state(id) for id in ("open", "held", "done")] == [None] * 3
-    # A holder that was forgotten can claim again.
+    # A removed worker can claim again.
     ledger.open(ID, 1)
     assert ledger.claim(ID, 1, "w").granted
 
 
-def test_sweep_of_results_leaves_open_and_claimed_rows(place, ledger):
+def test_sweep_of_results_keeps_open_and_claimed_rows(place, ledger):
     ledger.open("open", 1)
     for id in ("held", "done"):
         ledger.open(id, 1)
@@ -414,24 +413,24 @@ def test_sweep_of_results_leaves_open_and_claimed_rows(place, ledger):
     ledger.open("done", 1)
     ledger.claim("done", 1, "w")
     ledger.finish("done", 1, "w", b"r")
-    ledgers.grow_older(place, 2 * HOUR)
+    ledgers.make_content_older(place, 2 * HOUR)
     assert ledger.sweep_stale(None) == ledger.sweep_stale(3 * HOUR) == 0
     assert ledger.sweep_stale(HOUR) == 1
     assert ledger.ids() == {"open", "held"}
-    ledgers.grow_older(place, 7 * 24 * HOUR)
+    ledgers.make_content_older(place, 7 * 24 * HOUR)
     assert ledger.sweep_stale(8 * 24 * HOUR) == 0
     assert ledger.sweep_stale(0) == 2
 
 
-def test_sweep_leaves_rows_of_live_holders(ledger):
+def test_sweep_keeps_rows_of_live_workers(ledger):
     ledger.open(ID, 1)
     ledger.claim(ID, 1, "w")
     assert ledger.sweep(3600) == 0
     assert ledger.state(ID).holder == "w"
 
 
-def test_row_of_a_holder_that_renews_is_never_swept(place, ledger):
-    """However old it is; those of others go, and so does what nobody has."""
+def test_sweep_keeps_row_of_worker_that_renews(place, ledger):
+    """Old rows of other workers and rows without an owner are deleted."""
     for holder in ("lives", "dies"):
         ledger.open(f"of-{holder}", 1)
         assert ledger.claim(f"of-{holder}", 1, holder).granted
@@ -440,7 +439,7 @@ def test_row_of_a_holder_that_renews_is_never_swept(place, ledger):
     ledger.claim("done", 1, "lives")
     ledger.finish("done", 1, "lives", b"r")
     for _ in range(3):
-        ledgers.grow_older(place, HOUR)
+        ledgers.make_content_older(place, HOUR)
         ledger.renew("lives")
         assert ledger.sweep(HOUR / 2, True) in (0, 1)
         assert ledger.sweep(HOUR / 2) in (0, 2)
@@ -448,44 +447,43 @@ def test_row_of_a_holder_that_renews_is_never_swept(place, ledger):
     assert ledger.silence("dies") is None and ledger.silence("lives") < HOUR / 2
     assert ledger.state("of-lives") == ledgers.Row("of-lives", 1, "claimed", "lives")
     assert ledger.finish("of-lives", 1, "lives", b"r") is True
-    assert ledger.sweep(HOUR / 2) == 0  # it ended just now
-    ledgers.grow_older(place, HOUR)
+    assert ledger.sweep(HOUR / 2) == 0  # it finished just now
+    ledgers.make_content_older(place, HOUR)
     assert ledger.sweep(HOUR / 2) == 1
 
 
-def test_silence_counts_from_the_latest_beat_and_rises(kind, place, ledger):
-    """In Redis only as long as this process has reached the server: no beat came through before."""
+def test_silence_grows_until_next_heartbeat(kind, place, ledger):
+    """In Redis, the time before this process reached the server does not count."""
     ledger.open(ID, 1)
     ledger.claim(ID, 1, "w")
     ledger.renew("other")
     for hours in (1, 2):
-        ledgers.grow_older(place, HOUR)
+        ledgers.make_content_older(place, HOUR)
         ledger.renew("other")
         assert ledger.silence("other") < HOUR / 2
         if kind != "redis":
             assert hours * HOUR <= ledger.silence("w") < (hours + 0.5) * HOUR
-    ledger.claim(ID, 1, "w")  # refused: he has it
+    ledger.claim(ID, 1, "w")  # refused: already claimed
     ledger.renew("w")
     assert ledger.silence("w") < HOUR / 2
 
 
 @pytest.mark.parametrize("kind", ledgers.DURABLE, indirect=True, scope="module")
-def test_what_nobody_came_back_for_is_swept_when_a_ledger_is_opened(place, ledger):
-    """Once in an hour, by who opens it."""
+def test_opening_ledger_sweeps_expired_rows_once_an_hour(place, ledger):
     ledger.open(ID, 1)
-    ledgers.grow_older(place, 30 * 24 * HOUR)
+    ledgers.make_content_older(place, 30 * 24 * HOUR)
     ledgers.open_ledger(place, result_ttl=0).close()
     assert ledger.state(ID) is not None  # swept less than an hour ago
-    ledgers.made_last_sweep_due(place)
+    ledgers.make_sweep_due(place)
     ledgers.open_ledger(place, result_ttl=None).close()
     assert ledger.state(ID) is not None
-    ledgers.made_last_sweep_due(place)
+    ledgers.make_sweep_due(place)
     ledgers.open_ledger(place, result_ttl=0).close()
     assert ledger.state(ID) is None
 
 
-def test_clocks_of_processes_say_nothing_of_others(folder, monkeypatch):
-    """Only the time since the host was booted counts, which is the same for all."""
+def test_wall_clock_does_not_affect_silence_and_sweep(folder, monkeypatch):
+    """Only the time since the host was booted counts, which is the same for all processes."""
     with contextlib.closing(ledgers.open_ledger(f"dir://{folder}/ledger")) as ledger:
         ledger.open(ID, 1)
         ledger.claim(ID, 1, "w")
@@ -495,7 +493,7 @@ def test_clocks_of_processes_say_nothing_of_others(folder, monkeypatch):
         assert ledger.sweep(3600) == 0
 
 
-def test_manual_clock_rules_the_memory_ledger():
+def test_memory_ledger_uses_manual_clock():
     clock = testing.ManualClock()
     ledger = ledgers.in_memory(clock)
     ledger.open(ID, 1)
@@ -503,7 +501,7 @@ def test_manual_clock_rules_the_memory_ledger():
     clock.advance(10)
     assert ledger.silence("w") == 10
     ledger.renew("w")
-    assert ledger.sweep(5) == 0  # the row is old, its holder is not silent
+    assert ledger.sweep(5) == 0  # the row is old, but its owner is alive
     clock.advance(6)
     assert ledger.finish(ID, 1, "w", b"")
     assert ledger.sweep(5) == 0  # it changed just now
@@ -512,7 +510,7 @@ def test_manual_clock_rules_the_memory_ledger():
 
 
 @durable
-def test_closing_forgets_only_holders_that_hold_nothing(place):
+def test_close_removes_only_workers_without_claims(place):
     ledger, other = (ledgers.open_ledger(place) for _ in range(2))
     for id, holder in [(ID, "busy"), ("other", "idle")]:
         ledger.open(id, 1)
@@ -522,18 +520,18 @@ def test_closing_forgets_only_holders_that_hold_nothing(place):
     assert other.silence("idle") is None
     assert other.silence("busy") is not None
     assert other.state(ID).holder == "busy"
-    # A holder that was forgotten too early is simply there again.
+    # A worker that was removed too early is registered again.
     ledger.open("third", 1)
     assert ledger.claim("third", 1, "idle").granted
     ledger.close()
     other.close()
 
 
-# -- which ledger
+# -- identity
 
 
 @durable
-def test_digest_says_which_ledger(place, folder):
+def test_digest_identifies_ledger(place, folder):
     first, again = (ledgers.open_ledger(place) for _ in range(2))
     other = ledgers.open_ledger(f"dir://{folder}/b")
     assert first.digest == again.digest != other.digest
@@ -551,7 +549,7 @@ def test_ledger_of_a_broker(folder):
     with resolve("memory://with-ledger").open():
         ledger = ledgers.of_broker("memory://with-ledger")
         assert ledger is ledgers.open_ledger("memory://with-ledger")
-    # State goes with the last connection.
+    # The rows are deleted with the last connection.
     assert ledgers.of_broker("memory://with-ledger") is not ledger
 
     engine = {"data_folder_in": f"{folder}/a", "data_folder_out": f"{folder}/b"}
@@ -568,7 +566,7 @@ def test_ledger_of_a_broker(folder):
         ledgers.open_ledger("sql://x")
 
 
-def test_folder_that_cannot_be_used(folder):
+def test_unusable_folder_raises_ledger_failure(folder):
     (folder / "file").write_text("")
     with pytest.raises(exceptions.LedgerFailure, match="file"):
         ledgers.open_ledger(f"dir://{folder}/file")
@@ -578,11 +576,11 @@ def test_folder_that_cannot_be_used(folder):
         ledger.open(ID, 1)
 
 
-# -- against a model
+# -- comparison with a model
 
 
 class LedgerMachine(RuleBasedStateMachine):
-    """Random calls, on a ledger and on a plain dict that says what must come out."""
+    """Random calls on a ledger and on a dict that predicts the results."""
 
     ids = st.sampled_from(["a", "b"])
     epochs = st.integers(0, 5)
@@ -707,7 +705,7 @@ def test_random_calls_agree_with_a_model(ledger):
     )
 
 
-# -- races
+# -- concurrency
 
 
 def _run_threads(count, run):
@@ -743,7 +741,7 @@ def test_threads_claim_each_row_once(ledger):
     assert sorted(itertools.chain(*granted)) == sorted(ids)
 
 
-def test_finish_or_reopen_wins_never_both(kind, place):
+def test_only_one_of_concurrent_finish_and_reopen_succeeds(kind, place):
     one = ledgers.open_ledger(place)
     two = one if kind == "memory" else ledgers.open_ledger(place)
     ids = [uuid.uuid4().hex for _ in range(400 if kind in ("memory", "dir") else 100)]
@@ -775,8 +773,8 @@ def test_finish_or_reopen_wins_never_both(kind, place):
     two.close()
 
 
-def test_nothing_is_left_of_a_result_that_is_refused(kind, place):
-    """Its row was dropped or reopened while it was being stored; large ones are stored in steps."""
+def test_refused_result_leaves_no_data(kind, place):
+    """The row was dropped or reopened while its large result was being stored in steps."""
     one = ledgers.open_ledger(place)
     two = one if kind == "memory" else ledgers.open_ledger(place)
     ids = [uuid.uuid4().hex for _ in range(300 if kind in ("memory", "dir") else 40)]
@@ -814,7 +812,7 @@ def test_nothing_is_left_of_a_result_that_is_refused(kind, place):
 
 @durable
 def test_processes_claim_each_row_once(kind, place, ledger, capsys):
-    """As many ids as one likes: `WBENGINE_RACE_IDS=5000`."""
+    """`WBENGINE_RACE_IDS=5000` sets the number of ids."""
     usual = 1000 if kind == "dir" else 200
     ids = [uuid.uuid4().hex for _ in range(int(os.environ.get("WBENGINE_RACE_IDS", usual)))]
     for id in ids:
@@ -834,7 +832,7 @@ def test_processes_claim_each_row_once(kind, place, ledger, capsys):
 
 
 @durable
-def test_finish_and_reopen_of_two_processes(kind, place, ledger):
+def test_only_one_of_finish_and_reopen_in_two_processes_succeeds(kind, place, ledger):
     ids = [uuid.uuid4().hex for _ in range(1000 if kind == "dir" else 200)]
     for id in ids:
         ledger.open(id, 1)
@@ -851,8 +849,8 @@ def test_finish_and_reopen_of_two_processes(kind, place, ledger):
 
 
 @durable
-def test_processes_make_one_ledger(kind, folder, database_servers, request):
-    """At once, where there is none yet; of those who open a row one names its epoch."""
+def test_concurrent_processes_create_one_ledger(kind, folder, database_servers, request):
+    """Of concurrent openers of one row, one sets its epoch."""
     if kind == "redis":
         found = racing.race("open", 4, str(request.getfixturevalue("redis_url")), ["a", "b", "c"])
     elif kind in ("mysql", "postgresql"):

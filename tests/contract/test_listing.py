@@ -1,4 +1,4 @@
-"""Lists of flows: which are in them, in which order, page by page."""
+"""Lists of flows: filters, order and pages."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def a_flow(name: str, created: float, state: str | None = None) -> models.FlowDe
 
 
 def pages(connection: Connection, **wanted: Any) -> Iterator[list[str]]:
-    """The names of the flows on each page."""
+    """Yield the names of the flows on each page."""
     after: str | None = None
     while True:
         page = connection.list_flows(**wanted, after=after)
@@ -46,19 +46,19 @@ def joined(found: Iterable[list[str]]) -> list[str]:
     return list(itertools.chain.from_iterable(found))
 
 
-def test_empty_store_lists_no_flow(connection: Connection) -> None:
+def test_empty_store_lists_no_flows(connection: Connection) -> None:
     assert connection.list_flows() == base.Page([], None)
 
 
-def test_row_of_a_flow_has_its_state_and_its_owner(connection: Connection) -> None:
-    """Of a flow that is run, and of one that never was."""
+def test_row_contains_state_counts_and_owner_of_flow(connection: Connection) -> None:
+    """Of a flow that runs and of one that never ran."""
     atoms = [models.TaskDetail(f"t{number}") for number in range(5)]
     for atom in atoms[:3]:
         atom.state = states.SUCCESS
     atoms[3].state = states.FAILURE
     injector = models.TaskDetail(models.INJECTOR)
     injector.state = states.SUCCESS
-    controller = models.RetryDetail("again")  # which is no task
+    controller = models.RetryDetail("again")  # not a task
     controller.state = states.SUCCESS
     book, flow = make(*atoms, controller, injector, name="Ä%_'\"f")
     flow.created = 1000.25
@@ -74,25 +74,31 @@ def test_row_of_a_flow_has_its_state_and_its_owner(connection: Connection) -> No
     assert second.created == bare.created
     assert first.updated is not None and abs(first.updated - (bare.created or 0)) < 60
 
-    lease = connection.take_lease(flow.uuid, "somebody", 60)
+    lease = connection.acquire_lease(flow.uuid, "somebody", 60)
     flow.enter(states.RUNNING, 1.0)
     flow.enter(states.FAILURE, 2.0, "it broke")
     connection.save_changes(flow, atoms[:1], lease=lease)
     (row,) = connection.list_flows(uuid=flow.uuid[:8]).flows
     assert (row.state, row.lease, row.error) == (states.FAILURE, "somebody", "it broke")
     assert row.updated is not None and row.updated >= first.updated
-    connection.give_back_lease(lease)
+    assert (row.cancelled, row.command) == (False, None)
+    connection.send_command(flow.uuid, base.FlowCommand("cancel"))
+    (row,) = connection.list_flows(uuid=flow.uuid).flows
+    assert row.command == "cancel"
+    connection.release_lease(lease)
     flow.enter(states.RUNNING, 3.0)
+    flow.meta["cancelled"] = {"at": 3.0, "reason": None}
     connection.save_changes(flow, [])
+    (row,) = connection.list_flows(uuid=flow.uuid).flows
+    assert (row.cancelled, row.command) == (True, None)
     (row,) = connection.list_flows(uuid=flow.uuid).flows
     assert (row.state, row.lease, row.error) == (states.RUNNING, None, None)
 
 
-def test_a_lease_that_is_over(connection: Connection) -> None:
-    """Is nobody's."""
+def test_expired_lease_is_not_listed(connection: Connection) -> None:
     book, flow = make()
     connection.save_logbook(book)
-    connection.take_lease(flow.uuid, "somebody", -1)
+    connection.acquire_lease(flow.uuid, "somebody", -1)
     (row,) = connection.list_flows().flows
     assert row.lease is None
 
@@ -128,10 +134,9 @@ def test_a_lease_that_is_over(connection: Connection) -> None:
     ],
 )
 @pytest.mark.parametrize("limit", [1, 2, 50])
-def test_filters_select_flows_on_pages_of_any_length(
+def test_filters_select_flows_on_pages_of_any_size(
     connection: Connection, wanted: dict[str, Any], names: str, limit: int
 ) -> None:
-    """By each thing that can be asked for, on pages of any length."""
     tagged = a_flow("b-1", 30.0, "FAILURE"), a_flow("a-1", 50.0, "SUCCESS")
     tagged[0].meta["tags"] = {"team": "blue", "env/zone": "ä 'x' \"y\""}
     tagged[1].meta["tags"] = {"team": "blue"}
@@ -145,7 +150,7 @@ def test_filters_select_flows_on_pages_of_any_length(
     assert all(len(page) == limit for page in found[:-1])
 
 
-def test_what_a_program_notes_as_tags_is_no_trouble(connection: Connection) -> None:
+def test_malformed_tags_are_ignored(connection: Connection) -> None:
     odd, mixed = a_flow("odd", 1.0), a_flow("mixed", 2.0)
     odd.meta["tags"] = ["a", {"b": 1}]
     mixed.meta["tags"] = {"a": "b", "c": 1}
@@ -155,7 +160,7 @@ def test_what_a_program_notes_as_tags_is_no_trouble(connection: Connection) -> N
     assert joined(pages(connection, tags={"a": "b"})) == ["mixed"]
 
 
-def test_by_book_and_by_uuid(connection: Connection) -> None:
+def test_flows_can_be_selected_by_logbook_and_uuid(connection: Connection) -> None:
     flows = [a_flow(name, float(number)) for number, name in enumerate("abc", 1)]
     shelve(connection, flows[0])
     book = shelve(connection, flows[1], flows[2])
@@ -171,10 +176,10 @@ def test_by_book_and_by_uuid(connection: Connection) -> None:
     limit=st.integers(1, 4),
     newest=st.booleans(),
 )
-def test_pages_have_everything_once(
+def test_pages_contain_each_flow_once(
     connection: Connection, created: list[float], limit: int, newest: bool
 ) -> None:
-    """Also when flows were created at one moment, and others come while somebody turns pages."""
+    """This includes equal creation times, and flows that are created between pages."""
     connection.clear_all()
     flows = [a_flow(f"{number}", moment) for number, moment in enumerate(created)]
     if flows:
@@ -191,13 +196,13 @@ def test_pages_have_everything_once(
 @pytest.mark.parametrize(
     ("wanted", "error"),
     [
-        ({"states": ["NONE"]}, "'NONE' is no state of a flow"),
-        ({"states": ["REVERTING"]}, "'REVERTING' is no state of a flow"),
-        ({"limit": 0}, "limit is a number of flows"),
-        ({"tags": {"a b": "c"}}, "tag 'a b': a key is"),
-        ({"tags": {"a": ""}}, "tag a='': a value is"),
-        ({"after": "x"}, "after='x' is not what a page told"),
-        ({"after": "[1]"}, "is not what a page told"),
+        ({"states": ["NONE"]}, "Unknown state of a flow 'NONE'"),
+        ({"states": ["REVERTING"]}, "Unknown state of a flow 'REVERTING'"),
+        ({"limit": 0}, "limit must be a whole number of at least 1"),
+        ({"tags": {"a b": "c"}}, "the key of a tag must be"),
+        ({"tags": {"a": ""}}, "the value of tag a must be"),
+        ({"after": "x"}, "after must be a position from an earlier page, got 'x'"),
+        ({"after": "[1]"}, "must be a position from an earlier page"),
     ],
 )
 def test_unknown_filter_or_page_is_refused(

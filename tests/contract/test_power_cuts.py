@@ -1,7 +1,7 @@
-"""What a store told to be written is there after a power cut, and nothing is ever half there.
+"""Durability of stores after power cuts and killed processes.
 
-A program writes; at each of its calls that touched the disk, and for each way in which what was not
-synced may be lost, the store is opened again as it would be found.
+A program writes. After each of its calls that change the disk, and for each way in which unsynced
+data may be lost, the store is opened as it would be found.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from wbengine.persistence import backends
 
 from . import disks
 
-#: Stores that are files; servers see to this by themselves.
+#: Stores in files; servers guarantee this themselves.
 KINDS = ("dir", "sqlite")
 TURNS = 4
 
-#: Begins and ends are told by writing one line to another file.
+#: The program reports starts and ends as lines of another file.
 WRITER = """
 import json, os, sys
 from wbengine.persistence import backends, models
@@ -36,7 +36,7 @@ with backends.backend(conf) as backend, backend.get_connection() as connection:
     flow.add_all([models.TaskDetail("a", uuid="a"), models.TaskDetail("b", uuid="b")])
     book.add(flow)
     connection.save_logbook(book)
-    lease = connection.take_lease("flow", "me", 60)
+    lease = connection.acquire_lease("flow", "me", 60)
     say(0)
     for turn in range(1, int(sys.argv[3]) + 1):
         flow.meta["turn"] = turn
@@ -44,14 +44,14 @@ with backends.backend(conf) as backend, backend.get_connection() as connection:
             atom.results = [turn] * 300
         connection.save_changes(flow, flow, lease=lease)
         say(turn)
-    connection.give_back_lease(lease)
+    connection.release_lease(lease)
     say("given back")
 """
 
 
 @pytest.fixture(params=KINDS)
 def life(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, list[disks.Call]]:
-    """Where a store was, and what the program did to the disk that wrote it."""
+    """Folder of the store, and the calls on the disk of the program that wrote it."""
     root = tmp_path / "root"
     root.mkdir()
     conf = stores.conf(request.param, root)
@@ -64,7 +64,7 @@ def conf_in(folder: Path) -> stores.Conf:
 
 
 def turn_in(folder: Path) -> int | None:
-    """Which turn a store has, all of it; None: it has no flow."""
+    """Return the number of the stored save, checked for completeness; None without a flow."""
     try:
         with backends.backend(conf_in(folder)) as backend, backend.get_connection() as connection:
             books = list(connection.get_logbooks())
@@ -73,8 +73,8 @@ def turn_in(folder: Path) -> int | None:
             (flow,) = books[0]
             turn: int = flow.meta.get("turn", 0)
             assert {tuple(atom.results or ()) for atom in flow} == {(turn,) * 300 if turn else ()}
-            # Whoever comes later goes on, under a lease that nobody has written under before.
-            lease = connection.take_lease("flow", "you", 60, dead=flow.epoch)
+            # A later engine can continue with a new lease.
+            lease = connection.acquire_lease("flow", "you", 60, dead=flow.epoch)
             assert lease.epoch == 2 or (lease.epoch == 1 and not turn)
             connection.save_changes(flow, flow, lease=lease)
             return turn
@@ -82,7 +82,7 @@ def turn_in(folder: Path) -> int | None:
         shutil.rmtree(folder)
 
 
-def test_whatever_is_lost_that_was_not_synced_no_turn_is(
+def test_power_cut_at_any_call_loses_no_confirmed_write(
     life: tuple[Path, list[disks.Call]], tmp_path: Path
 ) -> None:
     root, calls = life
@@ -108,7 +108,7 @@ def test_whatever_is_lost_that_was_not_synced_no_turn_is(
     assert said == "given back" and seen == set(range(TURNS + 1))
 
 
-# What the next turn makes durable, or nobody needs after a power cut, waits for no disk.
+# Data that the next save makes durable, or that is not needed after a power cut, is not synced.
 
 RUNNER = """
 import json, os, sys
@@ -129,8 +129,8 @@ with backends.backend(json.loads(sys.argv[1])) as backend:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_flow_of_one_task_waits_for_the_disk_four_times(kind: str, tmp_path: Path) -> None:
-    """To be kept, to begin, for the result, and to end."""
+def test_flow_of_one_task_syncs_four_times(kind: str, tmp_path: Path) -> None:
+    """Syncs: save the flow, start, result and end."""
     conf = stores.conf(kind, tmp_path)
     script = [sys.executable, "-c", RUNNER, json.dumps(conf), str(tmp_path / "told")]
     words = [
@@ -166,7 +166,7 @@ with transports.connection(sys.argv[1]) as connection:
 
 
 def bodies_in(folder: Path) -> list[int]:
-    """The messages of a broker that are there, all of each."""
+    """Return the numbers of complete messages of a broker."""
     site = transports.Site("filesystem", folder)
     channel = site.connect().channel()
     found = []
@@ -180,7 +180,7 @@ def bodies_in(folder: Path) -> list[int]:
     return found
 
 
-def test_whenever_a_process_is_killed_messages_are_whole_and_none_is_lost(tmp_path: Path) -> None:
+def test_process_killed_at_any_call_loses_or_tears_no_message(tmp_path: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()
     script = [sys.executable, "-c", SENDER, f"filesystem://{root}/a", str(tmp_path / "told")]
@@ -229,10 +229,10 @@ os.write(told, b"done")
 """
 
 
-def test_whatever_is_lost_that_was_not_synced_nothing_runs_twice(
+def test_power_cut_at_any_call_grants_no_claim_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was claimed cannot be claimed again, whatever is left of the folder."""
+    """A claimed row cannot be claimed again, whatever part of the folder was synced."""
     root = tmp_path / "root"
     root.mkdir()
     script = [sys.executable, "-c", CLAIMER, f"dir://{root}/a", str(tmp_path / "told")]
@@ -240,7 +240,7 @@ def test_whatever_is_lost_that_was_not_synced_nothing_runs_twice(
     disk = disks.Disk(root)
     said = False
     seen = set()
-    ledgers.boot_again(monkeypatch)
+    ledgers.simulate_reboot(monkeypatch)
     for number, call in enumerate(calls):
         changed = disk.do(call)
         if call.name == "write" and call.arguments[1] == b"claimed":

@@ -1,4 +1,4 @@
-"""What schedules promise over every database that keeps them: each firing is made once."""
+"""Contract of schedules in all databases."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from wbengine.schedules.service import ScheduleService
 
 KINDS = ("memory", "dir", "sqlite", "mysql", "postgresql")
 
-#: A time that is a multiple of all intervals here.
+#: Time that is a multiple of all intervals.
 START = 1_800_000_000.0
 
 GREETING = "tests.support.conducted:greeting"
@@ -34,7 +34,7 @@ PLAIN = "tests.support.conducted:plain"
 
 
 class Site:
-    """A database with schedules, a clock that is set by hand, and one that fires."""
+    """Database with schedules, a manual clock and a service that fires them."""
 
     def __init__(self, backend: Any) -> None:
         self.now = START
@@ -53,14 +53,14 @@ class Site:
         self.schedules.add(Schedule(name=name, **told))
 
     def fire(self) -> None:
-        """Do all that is to be done now."""
+        """Fire all schedules that are due."""
         for _ in range(200):
             if self.service.fire_due():
                 return
         raise AssertionError("there is always more to do")
 
     def fired(self, name: str = "s") -> list[int]:
-        """The ticks that were fired, in seconds from the start, by the flows that are there."""
+        """Return the fired times, in seconds from the start, of the stored flows."""
         with contextlib.closing(self.backend.get_connection()) as connection:
             rows = connection.list_flows(tags={"schedule": name}, limit=500).flows
         schedule = Schedule(name=name, factory="f", every=1)
@@ -68,7 +68,7 @@ class Site:
         return sorted(ticks[row.uuid] for row in rows)
 
     def end_flows(self) -> None:
-        """Run all that was submitted."""
+        """Run all submitted flows."""
         while self.board.job_count:
             conductor = conductors.fetch("blocking", "c", self.board, persistence=self.backend)
             conductor.run(max_dispatches=1)
@@ -82,7 +82,7 @@ class Site:
 def conf(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
-    database_servers: servers.Lazy,
+    database_servers: servers.Databases,
 ) -> Iterator[dict[str, Any]]:
     kind: str = request.param
     if kind == "memory":
@@ -103,7 +103,7 @@ def site(conf: dict[str, Any]) -> Iterator[Site]:
 
 @pytest.fixture
 def another(conf: dict[str, Any], site: Site) -> Iterator[Site]:
-    """Another process with the same database (in memory there is one)."""
+    """Another process with the same database (in memory there is only one)."""
     if conf == {"connection": "sqlite://"}:
         yield Site(site.backend)
         return
@@ -111,10 +111,10 @@ def another(conf: dict[str, Any], site: Site) -> Iterator[Site]:
         yield Site(backend)
 
 
-# Keeping.
+# Storage.
 
 
-def test_what_is_added_is_kept(site: Site, another: Site) -> None:
+def test_added_schedule_is_stored_until_removed(site: Site, another: Site) -> None:
     site.add("b", every=90, jitter=5, tags={"team": "π"}, priority="HIGH", catch_up="all")
     site.add("a")
     assert [entry.name for entry in another.schedules.all()] == ["a", "b"]
@@ -126,11 +126,11 @@ def test_what_is_added_is_kept(site: Site, another: Site) -> None:
     site.schedules.remove("b")
     for what in (another.schedules.get, another.schedules.remove, another.schedules.pause,
                  another.schedules.resume, another.schedules.run):  # fmt: skip
-        with pytest.raises(exceptions.NotFound, match="There is no schedule 'b'"):
+        with pytest.raises(exceptions.NotFound, match="Unknown schedule 'b'"):
             what("b")
 
 
-def test_schedule_whose_flow_cannot_be_made_is_refused(site: Site) -> None:
+def test_schedule_with_unusable_flow_is_rejected(site: Site) -> None:
     with pytest.raises(ValueError, match="cannot be imported"):
         site.add(factory="tests.support.conducted:nothing")
     with pytest.raises(exceptions.MissingDependencies, match="name"):
@@ -138,9 +138,9 @@ def test_schedule_whose_flow_cannot_be_made_is_refused(site: Site) -> None:
     assert site.schedules.all() == []
 
 
-def test_names_are_given_once(site: Site, another: Site) -> None:
+def test_duplicate_schedule_name_is_rejected_unless_replaced(site: Site, another: Site) -> None:
     site.add(every=60)
-    with pytest.raises(exceptions.Duplicate, match="There is a schedule 's' already"):
+    with pytest.raises(exceptions.Duplicate, match="Schedule 's' already exists"):
         another.add(every=60)
     site.now += 100
     changed = Schedule(name="s", factory=GREETING, every=60, inputs={"name": "Bob"})
@@ -149,8 +149,7 @@ def test_names_are_given_once(site: Site, another: Site) -> None:
     assert site.schedules.declare(other_times).next_tick > site.now
 
 
-def test_several_programs_declare_one_schedule(conf: dict[str, Any], site: Site) -> None:
-    """All at once; there is one afterwards."""
+def test_concurrent_declarations_create_one_schedule(conf: dict[str, Any], site: Site) -> None:
     if conf == {"connection": "sqlite://"}:
         pytest.skip("there is one program")
     schedule = Schedule(name="s", factory=GREETING, every=60)
@@ -170,9 +169,9 @@ def test_several_programs_declare_one_schedule(conf: dict[str, Any], site: Site)
 # Firing.
 
 
-def test_ticks_are_fired_when_they_are_due(site: Site) -> None:
+def test_schedule_is_fired_when_due(site: Site) -> None:
     site.add(tags={"team": "billing"}, priority="LOW")
-    assert site.service.fire_due() == site.service.LOOK_SECONDS
+    assert site.service.fire_due() == site.service.POLL_SECONDS
     site.now += 57
     assert site.service.fire_due() == 3
     assert site.fired() == []
@@ -195,7 +194,9 @@ def test_ticks_are_fired_when_they_are_due(site: Site) -> None:
 
 
 @pytest.mark.parametrize(("catch_up", "fired"), [("skip", []), ("one", [600]), ("all", None)])
-def test_ticks_that_were_missed(site: Site, catch_up: str, fired: list[int] | None) -> None:
+def test_missed_times_are_handled_by_catch_up_policy(
+    site: Site, catch_up: str, fired: list[int] | None
+) -> None:
     site.add(catch_up=catch_up)
     site.now += 600
     site.now += 61
@@ -210,8 +211,7 @@ def test_ticks_that_were_missed(site: Site, catch_up: str, fired: list[int] | No
     assert site.fired("t") == ([] if catch_up == "skip" else [3720])
 
 
-def test_one_tick_is_fired_once_by_many(conf: dict[str, Any], site: Site) -> None:
-    """Four programs look at the same time, and each tick is due for all of them."""
+def test_each_time_is_fired_once_by_many_programs(conf: dict[str, Any], site: Site) -> None:
     site.add(catch_up="all")
     site.add("one")
     sites = [site]
@@ -238,7 +238,7 @@ def test_one_tick_is_fired_once_by_many(conf: dict[str, Any], site: Site) -> Non
 
 
 def test_firing_is_one_transaction(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever dies in the midst of it has done nothing."""
+    """A process that dies within it has no effect."""
     site.add(catch_up="all")
     site.now += 60
 
@@ -246,7 +246,7 @@ def test_firing_is_one_transaction(site: Site, monkeypatch: pytest.MonkeyPatch) 
         raise exceptions.StorageFailure("the host dies")
 
     with monkeypatch.context() as patch:
-        patch.setattr(site.board, "_insert", fail)  # the job, which comes last
+        patch.setattr(site.board, "_insert", fail)  # the job is written last
         with pytest.raises(exceptions.WbengineException, match="the host dies"):
             site.service.fire_due()
     assert site.fired() == [] and site.board.job_count == 0
@@ -255,7 +255,7 @@ def test_firing_is_one_transaction(site: Site, monkeypatch: pytest.MonkeyPatch) 
     assert site.fired() == [60] and site.board.job_count == 1
 
 
-def test_clock_that_is_set_doubles_nothing(site: Site) -> None:
+def test_changed_clock_fires_no_time_twice(site: Site) -> None:
     site.add(catch_up="all")
     chance = random.Random(5)
     latest = 0.0
@@ -267,8 +267,8 @@ def test_clock_that_is_set_doubles_nothing(site: Site) -> None:
     assert site.board.job_count == len(site.fired())
 
 
-def test_schedule_that_is_set_back_fires_no_flow_again(site: Site) -> None:
-    """As by a backup of its table."""
+def test_restored_schedule_fires_no_time_again(site: Site) -> None:
+    """As after a restore of its table."""
     site.add(catch_up="all")
     site.now += 200
     site.fire()
@@ -280,7 +280,7 @@ def test_schedule_that_is_set_back_fires_no_flow_again(site: Site) -> None:
 
 
 @pytest.mark.parametrize("change", ["pause", "replace", "remove"])
-def test_what_was_read_before_a_change_fires_nothing(site: Site, change: str) -> None:
+def test_outdated_schedule_fires_nothing(site: Site, change: str) -> None:
     site.add(catch_up="all")
     site.now += 60
     [(_, [before])] = site.schedules.due(0)
@@ -295,7 +295,7 @@ def test_what_was_read_before_a_change_fires_nothing(site: Site, change: str) ->
     assert site.fired() == [] and site.board.job_count == 0
 
 
-# Policies of overlaps.
+# Overlap policies.
 
 
 @pytest.mark.parametrize(
@@ -307,7 +307,7 @@ def test_what_was_read_before_a_change_fires_nothing(site: Site, change: str) ->
         ("allow", [60, 120, 180], [60, 120, 180, 240]),
     ],
 )
-def test_flow_before_has_not_ended(
+def test_unfinished_flow_is_handled_by_overlap_policy(
     site: Site, overlap: str, meanwhile: list[int], afterwards: list[int]
 ) -> None:
     site.add(overlap=overlap, catch_up="all")
@@ -327,23 +327,23 @@ def test_flow_before_has_not_ended(
     assert first == (states.REVERTED if overlap == "cancel" else states.SUCCESS)
 
 
-def test_flow_that_was_put_aside_keeps_nobody_waiting(site: Site) -> None:
+def test_trashed_flow_does_not_delay_queued_firing(site: Site) -> None:
     site.add(overlap="queue")
     site.now += 60
     site.fire()
     [job] = site.board.iterjobs()
     site.board.claim(job, "me")
     site.now += 60
-    assert site.service.fire_due() == site.service.HELD_SECONDS
+    assert site.service.fire_due() == site.service.BUSY_POLL_SECONDS
     site.board.trash(job, "me")
     site.fire()
     assert site.fired() == [60, 120]
 
 
-# Pausing, running by hand, trouble.
+# Pausing, manual runs and errors.
 
 
-def test_paused_schedule_fires_nothing_and_catches_nothing_up(site: Site) -> None:
+def test_paused_schedule_fires_nothing_and_does_not_catch_up(site: Site) -> None:
     site.add(catch_up="all")
     site.schedules.pause("s")
     site.schedules.pause("s")
@@ -358,8 +358,8 @@ def test_paused_schedule_fires_nothing_and_catches_nothing_up(site: Site) -> Non
     assert site.fired() == [360]
 
 
-def test_schedule_is_run_by_hand_once(site: Site, another: Site) -> None:
-    """Besides its ticks, and be it paused."""
+def test_manual_run_submits_one_flow(site: Site, another: Site) -> None:
+    """This includes a paused schedule."""
     site.add(overlap="skip")
     site.schedules.pause("s")
     uuid = site.schedules.run("s")
@@ -373,7 +373,7 @@ def test_schedule_is_run_by_hand_once(site: Site, another: Site) -> None:
     assert site.schedules.run("s") != uuid
 
 
-def test_schedule_that_cannot_be_fired_here_waits_for_others(
+def test_schedule_that_fails_here_is_fired_by_another_process(
     site: Site, another: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     site.add(factory=PLAIN, inputs={"folder": str(tmp_path), "mark": "m"}, name="broken")
@@ -386,13 +386,13 @@ def test_schedule_that_cannot_be_fired_here_waits_for_others(
         assert site.fired("broken") == [] and site.fired("fine") == [60]
         trouble = site.schedules.get("broken").trouble
         assert trouble is not None and "tests.support.conducted:plain" in trouble
-    assert site.service.fire_due() > 0 and site.fired("broken") == []  # left alone for a while
+    assert site.service.fire_due() > 0 and site.fired("broken") == []  # not retried for a while
     another.fire()
     assert site.fired("broken") == [60] and site.schedules.get("broken").trouble is None
 
 
 @pytest.mark.parametrize("how", ["exits", "interrupts"])
-def test_factory_that_ends_the_process_is_trouble_of_its_schedule(
+def test_factory_that_exits_is_recorded_as_trouble_of_schedule(
     site: Site, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     site.add(factory=PLAIN, inputs={"folder": "x", "mark": "m"}, name="a")
@@ -412,14 +412,14 @@ def test_factory_that_ends_the_process_is_trouble_of_its_schedule(
 @pytest.mark.parametrize(
     ("definition", "told"),
     [
-        (f'{{"factory": "{GREETING}", "every": 60, "colour": 5}}', "no option 'colour'"),
+        (f'{{"factory": "{GREETING}", "every": 60, "colour": 5}}', "unknown option 'colour'"),
         (f'{{"factory": "{GREETING}", "cron": "* * * * *", "time_zone": "A/B"}}', "time_zone"),
         ('{"every": [1], "inputs": 7, "factory": "f"}', "whole number"),
         ("{", "Expecting"),
         ("[]", "list"),
     ],
 )
-def test_schedule_that_this_host_cannot_read_is_trouble_of_its_own(
+def test_unreadable_schedule_is_reported_and_others_are_fired(
     site: Site, another: Site, definition: str, told: str
 ) -> None:
     site.add("a")
@@ -429,11 +429,12 @@ def test_schedule_that_this_host_cannot_read_is_trouble_of_its_own(
     site.fire()
     assert site.fired("b") == [60] and site.fired("a") == []
     a, b = site.schedules.all()
-    assert a.name == "a" and "cannot be read here" in str(a.trouble) and told in str(a.trouble)
-    assert told in str(a.noted) and b.trouble is None  # others see it, too
+    assert a.name == "a" and told in str(a.trouble)
+    assert "cannot be read on this host" in str(a.trouble)
+    assert told in str(a.last_error) and b.trouble is None  # visible to other processes
     assert a.to_dict()["trouble"] == a.trouble and a.to_dict()["next"] is None
     site.schedules.pause("a")
-    with pytest.raises(exceptions.InvalidFormat, match="Schedule 'a' cannot be read here"):
+    with pytest.raises(exceptions.InvalidFormat, match="Schedule 'a' cannot be read on this host"):
         site.schedules.resume("a")
     again = Schedule(name="a", factory=GREETING, every=60, inputs={"name": "Ada"}, overlap="allow")
     site.schedules.declare(again)
@@ -446,7 +447,7 @@ def test_schedule_that_this_host_cannot_read_is_trouble_of_its_own(
 @pytest.mark.parametrize(
     ("overlap", "fired"), [("skip", [60]), ("queue", [60]), ("cancel", [60]), ("allow", [60, 120])]
 )
-def test_flow_that_is_run_by_hand_is_none_that_ticks_wait_for(
+def test_manually_run_flow_does_not_count_as_overlap(
     site: Site, overlap: str, fired: list[int]
 ) -> None:
     site.add(overlap=overlap)
@@ -471,7 +472,7 @@ def declare_many(site: Site, count: int) -> None:
         )
 
 
-def test_look_stops_between_two_schedules(site: Site) -> None:
+def test_fire_due_stops_between_schedules_on_request(site: Site) -> None:
     declare_many(site, 12)
     site.now += 3600
     site.service.fire_due(lambda: site.board.job_count == 5)
@@ -480,10 +481,10 @@ def test_look_stops_between_two_schedules(site: Site) -> None:
     assert site.board.job_count == 12
 
 
-def test_slow_factory_keeps_no_other_schedules_from_being_fired(
+def test_slow_factory_does_not_delay_other_schedules(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is fired when it is made, once, and looked at no more until then."""
+    """It is fired once its flow is created, and not polled until then."""
     conducted.GATES["factory"], conducted.BEGUN["factory"] = threading.Event(), threading.Event()
     monkeypatch.setattr(ScheduleService, "SLOW_SECONDS", 0.2)
     given = {"folder": "x", "mark": "x"}
@@ -497,18 +498,18 @@ def test_slow_factory_keeps_no_other_schedules_from_being_fired(
         assert site.service.fire_due() == 0  # "s" may be due again
         assert conducted.BEGUN["factory"].is_set()
         assert site.fired() == [60] and site.fired("a") == []
-        assert site.service.fire_due() == site.service.HELD_SECONDS
+        assert site.service.fire_due() == site.service.BUSY_POLL_SECONDS
     finally:
         conducted.GATES.pop("factory").set()
     until(lambda: site.board.job_count == 2)
     assert site.fired("a") == [60]
     site.now += 60
-    until(lambda: site.service.fire_due() > site.service.HELD_SECONDS)
+    until(lambda: site.service.fire_due() > site.service.BUSY_POLL_SECONDS)
     assert site.fired("a") == site.fired() == [60, 120]
 
 
-def test_what_is_asked_for_is_fired_before_what_is_due(site: Site) -> None:
-    """Also where it is asked for in the midst of a look at many that are due."""
+def test_manual_run_is_fired_before_due_schedules(site: Site) -> None:
+    """This includes a request while many schedules are being fired."""
     site.add(every=7200)
     declare_many(site, 105)
     site.now += 3600
@@ -525,8 +526,8 @@ def test_what_is_asked_for_is_fired_before_what_is_due(site: Site) -> None:
     assert site.board.job_count == 102
 
 
-def test_those_that_cannot_be_fired_hold_up_no_others(site: Site) -> None:
-    """More of them than are read at a time."""
+def test_unreadable_schedules_do_not_delay_others(site: Site) -> None:
+    """There are more of them than one query returns."""
     declare_many(site, 130)
     site.execute("UPDATE wbe_schedules SET definition = '{'")
     site.add(every=3600)
@@ -536,14 +537,14 @@ def test_those_that_cannot_be_fired_hold_up_no_others(site: Site) -> None:
     assert site.fired() == [3600]
 
 
-def test_inputs_that_are_no_number_change_nothing(site: Site) -> None:
+def test_declaring_same_nan_input_again_does_not_change_revision(site: Site) -> None:
     schedule = Schedule(name="s", factory=GREETING, every=60, inputs={"name": float("nan")})
     before = site.schedules.declare(schedule)
     assert site.schedules.declare(schedule).revision == before.revision
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_service_whose_thread_has_ended_is_not_ready(
+def test_service_with_dead_thread_is_not_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     died = threading.Event()
@@ -559,4 +560,4 @@ def test_service_whose_thread_has_ended_is_not_ready(
             stack.callback(died.set)
             until(lambda: made.responds(1) and made.trouble is None)
             died.set()
-            until(lambda: made.trouble == "its thread wbengine-schedules has ended")
+            until(lambda: made.trouble == "thread wbengine-schedules has ended")

@@ -1,4 +1,4 @@
-"""Signals are kept with their flow, of each name the first, in every store."""
+"""Signals in all stores."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from tests.contract.kept_flows import make
 from wbengine import exceptions, operations, states
 from wbengine.persistence import backends, base, models
-from wbengine.signals import LONGEST_NAME, MOST_BYTES, Signal
+from wbengine.signals import MOST_BYTES, Signal
 from wbengine.types.outline import Outline, OutlineNode
 
 Connection = base.Connection
@@ -32,10 +32,12 @@ def flow(connection: Connection) -> models.FlowDetail:
     return made
 
 
-def test_first_signal_of_a_name_counts(connection: Connection, flow: models.FlowDetail) -> None:
-    """Whoever runs the flow; the same one may be given twice, as after a lost connection."""
+def test_first_signal_of_each_name_is_stored(
+    connection: Connection, flow: models.FlowDetail
+) -> None:
+    """Repeating the same signal is accepted, as after a lost connection."""
     assert connection.signals([flow.uuid]) == {}
-    connection.take_lease(flow.uuid, "me", 60)
+    connection.acquire_lease(flow.uuid, "me", 60)
     assert connection.put_signal(flow.uuid, FIRST)
     assert connection.put_signal(flow.uuid, FIRST)
     assert not connection.put_signal(flow.uuid, FIRST._replace(at=2.5))
@@ -44,7 +46,7 @@ def test_first_signal_of_a_name_counts(connection: Connection, flow: models.Flow
     assert kept == FIRST and kept.value == {"by": "Zoë 🦊", "limits": (1, 2)}
 
 
-def test_signals_of_several_flows_are_one_read(
+def test_signals_of_several_flows_are_read_in_one_call(
     connection: Connection, flow: models.FlowDetail
 ) -> None:
     early, late = Signal.of("z", 1, 1.0), Signal.of("Z", None, 3.0)
@@ -56,7 +58,9 @@ def test_signals_of_several_flows_are_one_read(
     assert connection.signals(["gone"]) == connection.signals([]) == {}
 
 
-def test_signals_go_with_their_flow(connection: Connection, flow: models.FlowDetail) -> None:
+def test_signals_are_deleted_with_their_flow(
+    connection: Connection, flow: models.FlowDetail
+) -> None:
     connection.put_signal(flow.uuid, FIRST)
     connection.destroy_flow(flow.uuid)
     assert connection.signals([flow.uuid]) == {}
@@ -69,7 +73,7 @@ def test_signals_go_with_their_flow(connection: Connection, flow: models.FlowDet
     assert connection.signals([flow.uuid]) == {}
 
 
-def test_one_of_many_who_give_it_at_once_is_first(
+def test_one_of_concurrent_signals_is_stored(
     backend: base.Backend, flow: models.FlowDetail
 ) -> None:
     gate, given = threading.Barrier(6), []
@@ -90,17 +94,19 @@ def test_one_of_many_who_give_it_at_once_is_first(
     assert [kept.value] == given
 
 
-def test_who_sends_a_signal_is_told_what_is_wrong(
+def test_invalid_signal_is_rejected_with_hint(
     connection: Connection, flow: models.FlowDetail
 ) -> None:
     approved = Signal.of("approved", True, 1.0)
-    connection.send_signal("other", Signal.of("whatever", None, 1.0))  # nobody knows what it has
+    connection.send_signal("other", Signal.of("whatever", None, 1.0))  # it has no outline
     connection.save_outline(flow.uuid, OUTLINE)
     assert connection.get_outline(flow.uuid) == OUTLINE
-    with pytest.raises(exceptions.NotFound, match=r"a signal 'aproved' \(did you mean 'approved'"):
+    with pytest.raises(
+        exceptions.NotFound, match=r"waits for signal 'aproved' \(did you mean 'approved'"
+    ):
         connection.send_signal(flow.uuid, Signal.of("aproved", True, 1.0))
     connection.send_signal(flow.uuid, approved)
-    with pytest.raises(exceptions.Duplicate, match="was given signal 'approved' before"):
+    with pytest.raises(exceptions.Duplicate, match="already has signal 'approved'"):
         connection.send_signal(flow.uuid, approved._replace(at=2.0))
     flow.state = states.SUCCESS
     connection.save_changes(flow, ())
@@ -108,7 +114,15 @@ def test_who_sends_a_signal_is_told_what_is_wrong(
         connection.send_signal(flow.uuid, approved)
 
 
-def test_exported_and_moved_with_the_flow(
+def test_signal_name_of_maximum_length_is_stored(
+    connection: Connection, flow: models.FlowDetail
+) -> None:
+    longest = Signal.of("𝄞" * 255, True, 1.0)
+    connection.put_signal(flow.uuid, longest)
+    assert connection.signals([flow.uuid]) == {flow.uuid: [longest]}
+
+
+def test_signals_are_exported_and_moved_with_their_flow(
     backend: base.Backend, connection: Connection, flow: models.FlowDetail
 ) -> None:
     connection.put_signal(flow.uuid, FIRST)
@@ -128,14 +142,16 @@ def test_exported_and_moved_with_the_flow(
 @pytest.mark.parametrize(
     ("name", "value", "error", "said"),
     [
-        ("", 1, ValueError, "1 to 255 printable characters, not ''"),
+        ("", 1, ValueError, "1 to 255 printable characters, got ''"),
         ("a\nb", 1, ValueError, "printable"),
-        ("x" * (LONGEST_NAME + 1), 1, ValueError, "1 to 255"),
-        (7, 1, TypeError, "is a text, not 7"),
+        ("x" * 256, 1, ValueError, "at most 255 characters, got 256"),
+        (7, 1, TypeError, "must be a str, got 7"),
         ("s", object(), exceptions.NotEncodable, "signal 's': object"),
-        ("s", "x" * MOST_BYTES, exceptions.NotEncodable, "has more than 65,536 bytes"),
+        ("s", "x" * MOST_BYTES, exceptions.NotEncodable, "must have at most 65,536 bytes"),
     ],
 )
-def test_what_can_be_no_signal(name: str, value: object, error: type[Exception], said: str) -> None:
+def test_invalid_name_or_value_of_signal_is_rejected(
+    name: str, value: object, error: type[Exception], said: str
+) -> None:
     with pytest.raises(error, match=said):
         Signal.of(name, value, 1.0)

@@ -1,4 +1,4 @@
-"""What every transport of ours promises."""
+"""Contract of all transports."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ import time
 import pytest
 
 from tests.seams import transports
-from tests.seams.transports import Side, Site, body, lay_out, producer
+from tests.seams.transports import MAX_BATCH_BYTES, Side, Site, body, lay_out, producer
 from wbengine import exceptions
 
 
 @pytest.fixture
 def folder():
-    """In memory where the host has such a place: these tests make and remove many files."""
+    """Temporary folder, in memory if possible, because the tests create many files."""
     shared = "/dev/shm"
     parent = shared if os.access(shared, os.W_OK) else None
     with tempfile.TemporaryDirectory(dir=parent, ignore_cleanup_errors=True) as path:
@@ -55,7 +55,7 @@ def any_site(request, folder):
 
 @pytest.fixture
 def any_side(any_site):
-    """Also on RabbitMQ."""
+    """Side on any transport, including RabbitMQ."""
     return Side(any_site)
 
 
@@ -118,29 +118,29 @@ def test_topic_exchange_matches_wildcards(side):
     assert reached("a.*.c") == {"star", "hash", "middle", "all"}
 
 
-def test_one_copy_per_queue_however_many_bindings(any_side):
+def test_queue_with_several_matching_bindings_receives_one_copy(any_side):
     side = any_side
     side.queue("q", "a.*", "*.b", "a.b")
     side.send(1, "a.b")
     side.consume("q")
     side.drain()
-    side.nothing_comes()
+    side.assert_no_message()
 
 
-def test_unroutable_is_dropped_and_told(side):
+def test_unroutable_message_is_dropped_and_reported(side):
     assert side.send(1, "nowhere") is False
     assert side.send(1, "nowhere", exchange="no-such-exchange") is False
     assert side.send(1, "no-such-queue", exchange="") is False
 
 
-def test_default_exchange_routes_to_the_queue_of_that_name(side):
+def test_default_exchange_routes_to_queue_of_same_name(side):
     side.queue("q")
     assert side.send("direct", "q", exchange="") is True
     side.consume("q")
     assert side.drain() == ["direct"]
 
 
-def test_bindings_made_later_are_seen_at_once(side):
+def test_new_bindings_apply_at_once(side):
     for number in range(20):
         key = f"k{number}"
         assert side.send(number, key) is False
@@ -151,7 +151,7 @@ def test_bindings_made_later_are_seen_at_once(side):
 
 
 @pytest.mark.parametrize("name", ["../../x", "a/b", "", ".", "..", "a\0b", "x" * 121, "ü", "a=b"])
-def test_bad_names_are_refused(side, name):
+def test_invalid_queue_and_exchange_names_are_rejected(side, name):
     if name:
         with pytest.raises(ValueError, match="queue"):
             side.channel.queue_declare(queue=name)
@@ -162,7 +162,7 @@ def test_bad_names_are_refused(side, name):
 # -- order
 
 
-def test_first_in_first_out(any_side):
+def test_messages_are_delivered_in_published_order(any_side):
     side = any_side
     side.queue("q", "k")
     for number in range(300):
@@ -171,7 +171,7 @@ def test_first_in_first_out(any_side):
     assert side.drain(300) == list(range(300))
 
 
-def test_message_of_higher_priority_comes_first(any_side):
+def test_message_of_higher_priority_is_delivered_first(any_side):
     side = any_side
     side.queue("q", "k")
     for priority in (0, 9, 5, None, 9, 5):
@@ -203,27 +203,42 @@ def test_prefetch_is_never_exceeded(side):
     side.consume("q", "r", ack=False, prefetch=3)
     for many in (3, 4):
         side.drain(many)
-        side.nothing_comes()
+        side.assert_no_message()
         assert len(side.got) == many
         side.messages[many - 2].ack()
     side.messages[0].reject()
     side.drain(6)
-    side.nothing_comes()
+    side.assert_no_message()
     assert side.got == [0, 1, 2, 3, 4, 5]
 
 
-def test_all_that_is_there_comes_in_one_call(side):
+def test_one_drain_delivers_all_waiting_messages(side):
     side.queue("q", "k")
     for number in range(50):
         side.send(number, "k")
     side.consume("q")
-    with transports.long_turns():
+    with transports.unlimited_drain_time():
         side.receiver.drain_events(timeout=60)
     assert len(side.got) == 50
 
 
-def test_drain_returns_soon_however_long_the_backlog_is(side):
-    """However much there is; the rest comes with the next calls."""
+def test_batches_from_several_queues_are_limited_by_bytes(side):
+    for name in "a", "b":
+        side.queue(name, "k")
+        side.receiver.broker.watch(name)
+    for _ in range(6):
+        side.send("x" * 1_000_000, "k")
+    sizes = []
+    for _ in range(12):
+        side.receiver.broker.refresh()
+        taken = [each for _, each in side.receiver.broker.take_many([(64, ("a",)), (64, ("b",))])]
+        side.receiver.broker.fetch(taken)
+        sizes.append([len(each.data) + len(each.body) for each in taken])
+    assert sum(map(len, sizes)) == 12
+    assert max(map(sum, sizes)) <= MAX_BATCH_BYTES
+
+
+def test_drain_returns_soon_with_long_backlog(side):
     side.queue("q", "k")
     for number in range(300):
         side.send(number, "k")
@@ -239,7 +254,7 @@ def test_drain_returns_soon_however_long_the_backlog_is(side):
     assert side.drain(300) == list(range(300))
 
 
-def test_ack_in_another_thread_wakes_a_full_consumer(side):
+def test_acknowledgement_in_another_thread_wakes_full_consumer(side):
     side.queue("q", "k")
     for number in range(200):
         side.send(number, "k")
@@ -273,8 +288,8 @@ def test_ack_in_another_thread_wakes_a_full_consumer(side):
     assert max(highest) <= 2
 
 
-def test_released_and_acknowledged_in_other_threads_no_room_is_missed(side):
-    """Nothing but the room that others make wakes the consumer here."""
+def test_slots_freed_in_other_threads_are_all_used(side):
+    """Only slots that other threads free wake the consumer."""
     side.queue("q", "k")
     count = 300
     for number in range(count):
@@ -305,7 +320,7 @@ def test_released_and_acknowledged_in_other_threads_no_room_is_missed(side):
     assert side.got == list(range(count))
 
 
-def test_released_message_is_not_counted_by_acknowledging_several(side):
+def test_acknowledging_released_messages_frees_no_second_slot(side):
     side.queue("q", "k")
     for number in range(6):
         side.send(number, "k")
@@ -314,11 +329,11 @@ def test_released_message_is_not_counted_by_acknowledging_several(side):
     side.channel.release_many(side.messages)
     side.drain(4)
     side.channel.ack_many(side.messages[:2])
-    side.nothing_comes()
+    side.assert_no_message()
     assert side.got == [0, 1, 2, 3]
 
 
-def test_requeue_goes_to_the_old_place_and_is_marked(any_side):
+def test_requeued_message_keeps_its_place_and_is_marked_redelivered(any_side):
     side = any_side
     side.queue("q", "k")
     for number in range(3):
@@ -332,7 +347,7 @@ def test_requeue_goes_to_the_old_place_and_is_marked(any_side):
     assert [m.delivery_info["redelivered"] for m in side.messages] == [True, True, False]
 
 
-def test_twice_requeued_is_still_one_message(side):
+def test_repeatedly_requeued_message_is_not_duplicated(side):
     side.queue("q", "k")
     side.send(1, "k")
     for _ in range(3):
@@ -341,7 +356,7 @@ def test_twice_requeued_is_still_one_message(side):
     assert side.channel.basic_get("q") is None
 
 
-def test_rejected_message_is_gone(any_side):
+def test_rejected_message_is_deleted(any_side):
     side = any_side
     side.queue("q", "k")
     side.send(1, "k")
@@ -382,7 +397,7 @@ def test_closing_requeues_unacknowledged_messages(any_site, any_side, what):
         assert kept[0].ack() is False
 
 
-def test_cancelled_consumer_gets_nothing(any_side):
+def test_cancelled_consumer_receives_no_messages(any_side):
     side = any_side
     side.queue("q", "k")
     side.consume("q")
@@ -390,7 +405,7 @@ def test_cancelled_consumer_gets_nothing(any_side):
     side.drain(1)
     side.channel.basic_cancel("c-q")
     side.send(2, "k")
-    side.nothing_comes()
+    side.assert_no_message()
     side.consume("q")
     assert side.drain(2) == [1, 2]
 
@@ -413,7 +428,7 @@ def test_callback_may_publish_ack_and_cancel(any_side):
     assert side.drain(4) == [3, 2, 1, 0]
 
 
-def test_error_in_a_callback_goes_through_and_loses_nothing(side):
+def test_error_in_callback_propagates_and_loses_no_other_message(side):
     side.queue("q", "k")
     for number in range(3):
         side.send(number, "k")
@@ -444,7 +459,7 @@ def test_drain_without_a_message_raises_timeout(side):
         side.receiver.drain_events(timeout=0)
 
 
-def test_wake_from_another_thread(side):
+def test_wake_from_another_thread_ends_drain(side):
     side.queue("q", "k")
     side.consume("q")
     started = threading.Event()
@@ -459,7 +474,7 @@ def test_wake_from_another_thread(side):
     with pytest.raises(TimeoutError):
         side.receiver.drain_events()
     thread.join()
-    # A wake that came before is not lost either, and counts once.
+    # An earlier wake-up is not lost, and counts once.
     side.receiver.wake()
     with pytest.raises(TimeoutError):
         side.receiver.drain_events()
@@ -467,7 +482,7 @@ def test_wake_from_another_thread(side):
     side.drain(1)
 
 
-def test_a_waiting_consumer_gets_a_message_soon(side):
+def test_waiting_consumer_receives_message_soon(side):
     side.queue("q", "k")
     side.consume("q")
     took = []
@@ -484,7 +499,7 @@ def test_a_waiting_consumer_gets_a_message_soon(side):
 # -- purge and delete
 
 
-def test_size_of_a_queue_and_purge(side):
+def test_size_and_purge_count_only_undelivered_messages(side):
     side.queue("q", "k")
     for number in range(4):
         side.send(number, "k")
@@ -496,22 +511,22 @@ def test_size_of_a_queue_and_purge(side):
     assert side.receiver.broker.size("none") == 0
 
 
-def test_deleted_queue_is_gone(side):
+def test_deleted_queue_drops_messages_and_bindings(side):
     side.queue("q", "k")
     side.consume("q")
     side.send(1, "k")
     side.send(2, "k")
     assert side.channel.queue_delete("q") == 2
     assert side.send(3, "k") is False
-    side.nothing_comes()
+    side.assert_no_message()
     assert list(side.receiver.broker.bindings()) == []
-    # The consumer is still there when the queue comes back.
+    # The consumer is still registered when the queue is declared again.
     side.queue("q", "k")
     side.send(4, "k")
     assert side.drain(1) == [4]
 
 
-def test_requeue_into_a_deleted_queue_does_nothing(side):
+def test_requeue_into_deleted_queue_has_no_effect(side):
     side.queue("q", "k")
     side.send(1, "k")
     message = side.take("q")
@@ -520,10 +535,10 @@ def test_requeue_into_a_deleted_queue_does_nothing(side):
     assert side.channel.queue_delete("q") == 0
 
 
-# -- refused at the door
+# -- refused messages
 
 
-def test_oversized_and_no_json_are_refused_when_published(side):
+def test_oversized_body_and_non_json_header_are_refused(side):
     side.queue("q", "k")
     big = bytes(64 * 1024 * 1024)
     with pytest.raises(exceptions.TooLarge, match="67108864"):
@@ -535,7 +550,7 @@ def test_oversized_and_no_json_are_refused_when_published(side):
     assert side.channel.basic_get("q") is None
 
 
-# -- many at once
+# -- concurrency
 
 
 def test_messages_of_many_publishing_threads_all_arrive(site, side):
@@ -653,7 +668,7 @@ def folder_side(request, folder):
 
 @pytest.fixture(params=transports.REACHED)
 def far_side(request, folder):
-    """Of those that other processes reach."""
+    """Side on a transport that other processes can reach."""
     site = Site(request.param, folder, _url_of(request.param, request))
     yield Side(site)
     site.close()
@@ -661,14 +676,14 @@ def far_side(request, folder):
 
 @pytest.fixture(params=[*transports.REACHED, "rabbitmq"])
 def any_far_side(request, folder):
-    """As `far_side`, also on RabbitMQ."""
+    """Side on a transport that other processes can reach, including RabbitMQ."""
     site = Site(request.param, folder, _url_of(request.param, request))
     yield Side(site)
     site.close()
 
 
-def test_messages_of_a_killed_consumer_come_again_and_say_so(any_far_side):
-    """What nobody has seen yet does not."""
+def test_messages_of_killed_consumer_are_marked_as_redelivered(any_far_side):
+    """Messages that were not delivered yet are not marked."""
     side = any_far_side
     side.queue("q", "k")
     for number in range(5):
@@ -697,10 +712,10 @@ def test_messages_of_many_publishing_processes_all_arrive(far_side):
     side.drain(count * processes)
     assert [process.wait() for process in running] == [0] * processes
     _check_streams(side.got, processes, count)
-    side.nothing_comes()
+    side.assert_no_message()
 
 
-def test_messages_of_a_killed_consumer_come_back(folder_side):
+def test_messages_return_when_consumer_is_killed_but_not_when_frozen(folder_side):
     side = folder_side
     side.queue("q", "k")
     for number in range(5):
@@ -711,10 +726,10 @@ def test_messages_of_a_killed_consumer_come_back(folder_side):
         assert process.stdout.readline() == b"full\n"
         side.consume("q")
         assert side.drain(2) == [3, 4]
-        side.nothing_comes()
+        side.assert_no_message()
         os.kill(process.pid, signal.SIGSTOP)  # frozen is not dead
-        side.site.connect()  # looks for dead consumers
-        side.nothing_comes()
+        side.site.connect()  # checks for dead consumers
+        side.assert_no_message()
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
     assert side.drain(5) == [3, 4, 0, 1, 2]
@@ -726,7 +741,7 @@ def test_messages_of_a_killed_consumer_come_back(folder_side):
 
 
 def _check_streams(got, senders, count):
-    """Nothing lost, nothing doubled, and the order of each sender kept."""
+    """Check that no message is lost or duplicated, and that each sender's order is preserved."""
     assert len(got) == senders * count
     for sender in range(senders):
         assert [number for who, number in got if who == sender] == list(range(count))
@@ -765,7 +780,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("what", sorted(HOSTILE))
-def test_unreadable_message_is_put_aside(folder_side, caplog, what):
+def test_unreadable_message_is_moved_to_rejected_folder(folder_side, caplog, what):
     side = folder_side
     side.queue("q", "k")
     side.send("before", "k")
@@ -776,20 +791,20 @@ def test_unreadable_message_is_put_aside(folder_side, caplog, what):
     (kept,) = side.site.folder.rejected
     assert kept.read_bytes() == HOSTILE[what]
     (line,) = [r for r in caplog.records if r.name == transports.LOG]
-    assert "not delivered" in line.getMessage() and str(kept) in line.getMessage()
+    assert "discarded" in line.getMessage() and str(kept) in line.getMessage()
     assert side.site.folder.messages("q") == []
 
 
-def test_logging_of_rejects_is_bounded(folder_side, caplog):
+def test_rejected_messages_are_logged_once(folder_side, caplog):
     side = folder_side
     side.queue("q", "k")
     for _ in range(150):
         side.site.folder.put("q", b"foreign")
     side.consume("q")
-    side.nothing_comes()
+    side.assert_no_message()
     assert len(side.site.folder.rejected) == 150
     (line,) = [r for r in caplog.records if r.name == transports.LOG]
-    assert "not delivered" in line.getMessage()
+    assert "discarded" in line.getMessage()
 
 
 DYING = """
@@ -819,18 +834,17 @@ print(count)
 """
 
 
-def test_queue_of_a_process_that_dies_while_declaring_it_goes(folder_side):
-    """At whichever of its steps that was."""
+def test_queue_of_process_that_died_while_declaring_is_removed(folder_side):
     side = folder_side
     script = [sys.executable, "-c", DYING, side.site.url]
     steps = int(subprocess.run(script, check=True, capture_output=True, timeout=60).stdout)
     assert steps > 2
-    side.site.connect()  # looks for the dead
+    side.site.connect()  # checks for dead processes
     assert side.site.folder.queues == []
 
 
-def test_disk_that_fails_for_now_is_told(folder_side, monkeypatch):
-    """As a failure of the broker's, after which a connection is made again: not of the message."""
+def test_temporary_disk_error_raises_transport_failure(folder_side, monkeypatch):
+    """It is a failure of the broker, followed by a reconnect, not of the message."""
     side = folder_side
     side.queue("q", "k")
     side.send(1, "k")
@@ -865,7 +879,7 @@ with connection(sys.argv[1]) as connection:
 """
 
 
-def test_nothing_is_lost_when_consumers_are_killed_again_and_again(far_side, tmp_path):
+def test_repeatedly_killed_consumers_lose_no_message(far_side, tmp_path):
     side = far_side
     side.queue("q", "k")
     count, rounds = 1500, 6
@@ -879,7 +893,7 @@ def test_nothing_is_lost_when_consumers_are_killed_again_and_again(far_side, tmp
         for number in range(count):
             out.publish(number, exchange="ex", routing_key="k")
             if number % 50 == 0:
-                stop.wait(0.02)  # spread over the kills
+                stop.wait(0.02)  # spreads the messages over the kills
 
     publisher = threading.Thread(target=publish)
     publisher.start()
@@ -901,13 +915,13 @@ def test_nothing_is_lost_when_consumers_are_killed_again_and_again(far_side, tmp
         except TimeoutError:
             pass
     assert first | set(side.got) == set(range(count))
-    # Only a message that came before may come again, and it says so.
+    # Only a delivered message may be delivered again, marked as redelivered.
     fresh = [n for n, again in seen if again == "0"]
     fresh += [str(body(m)) for m in side.messages if not m.delivery_info["redelivered"]]
     assert len(fresh) == len(set(fresh))
 
 
-# -- what is left alone
+# -- unused queues
 
 
 @pytest.mark.parametrize(("days", "stays"), [(6, True), (8, False)])

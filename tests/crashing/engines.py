@@ -1,4 +1,6 @@
-"""One life of an engine: it finds what an earlier one left, runs it to its end, and tidies up."""
+"""One incarnation of an engine: it reads the stored flows, runs them to their end, and deletes
+them.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ SIGNAL = Signal("s", "1", 1.0)
 
 @dataclass(frozen=True)
 class Work:
-    """What is to be done, the same for all lives: flows of one book, in a store."""
+    """The work of all incarnations: the flows of one book in a store."""
 
     folder: Path
     conf: Mapping[str, Any] | str
@@ -33,7 +35,7 @@ class Work:
     flows: tuple[str, ...]
     nap: float = 0.0
     destroy: bool = True
-    #: So many flows are run at a time, each in a thread.
+    #: Number of flows that run at the same time, each in a thread.
     threads: int = 1
     limits: Mapping[str, Any] = field(default_factory=dict)
 
@@ -52,10 +54,10 @@ class Work:
 
 
 def live(work: Work, number: int, kill: children.Kill | None = None) -> int:
-    """Let the `number`-th engine process live; its pid.
+    """Start the `number`-th engine process and return its pid.
 
-    It writes `found-<number>` before it changes anything, `end` when all flows have ended, and
-    `rest-<number>` and `hits-<number>` when all is done.
+    It writes `found-<number>` before its first change, `end` after all flows ended, and
+    `rest-<number>` and `hits-<number>` at the end.
     """
 
     def run() -> None:
@@ -70,13 +72,15 @@ def live(work: Work, number: int, kill: children.Kill | None = None) -> int:
 
 
 def end(work: Work) -> dict[str, pictures.Picture] | None:
-    """What all flows came to, if they did."""
+    """Return the final records of all flows, if they ended."""
     return read_json(work.path("end"))
 
 
 def cuts(work: Work, number: int, deeds: Mapping[str, int]) -> dict[str, judging.Cut]:
-    """What the `number`-th process found (nothing, if it did not come so far), by flow; `deeds`
-    were done when the one before it was killed.
+    """Return the records that the `number`-th process read (none if it was killed earlier), by
+    flow.
+
+    `deeds` are the numbers of deeds at the preceding kill.
     """
     found = read_json(work.path(f"found-{number}")) or {}
     return {flow: judging.Cut(*found.get(flow, (None, 0)), count) for flow, count in deeds.items()}
@@ -87,7 +91,7 @@ def hits(work: Work, number: int) -> dict[str, int]:
 
 
 def rest(work: Work, number: int) -> float:
-    """The most seconds that a process which came to its end let pass between two saves."""
+    """Return the maximum number of seconds between two saves in a process that finished."""
     found: float = read_json(work.path(f"rest-{number}"))
     return found
 
@@ -109,7 +113,7 @@ def _live(work: Work, number: int) -> None:
         _run_all(work, backend)
         with backends.backend(work.conf) as other, other.get_connection() as connection:
             told = _pictures(work, connection)
-            # Of a process that died after its flow had ended, time ends the lease.
+            # If a process was killed after its flow had ended, the lease has to expire.
             held = {flow: connection.get_lease(work.uuid(flow)) for flow in told}
             assert number or not any(held.values()), f"leases are left: {held}"
             write_json(work.path("end"), told)
@@ -118,7 +122,7 @@ def _live(work: Work, number: int) -> None:
 
 
 def preload(kinds: Iterable[str] = ()) -> None:
-    """Import what engines import when they need it, before any child is forked."""
+    """Import the modules that engines import on demand, before any fork."""
     for name in [*_PARTS, *(name for kind in {*kinds, "memory"} for name in stores.MODULES[kind])]:
         importlib.import_module(name)
 
@@ -135,7 +139,8 @@ _PARTS = (
 
 
 def limit(limits: Mapping[str, Any]) -> None:
-    """Set constants of modules ("module:NAME"), so that what takes megabytes takes little."""
+    """Set constants of modules ("module:NAME") to small values, so that limits are reached sooner.
+    """
     for place, value in limits.items():
         module, _, name = place.partition(":")
         held = importlib.import_module(module)
@@ -144,38 +149,37 @@ def limit(limits: Mapping[str, Any]) -> None:
 
 
 def touch(work: Work, connection: base.Connection) -> None:
-    """Write what engines do not write this way: one atom, of the flow that nobody runs."""
+    """Update one atom of a flow that no engine runs, in a way that engines do not use."""
     atom = connection.get_atom_details(work.uuid("resting"))
     atom.meta["told"] = "touched"
     connection.update_atom_details(atom)
 
 
 def wish(work: Work, connection: base.Connection) -> None:
-    """Want something of who runs the flow that no engine runs; he hears of that, and nobody later.
+    """Send a command and a signal to the owner of a flow that no engine runs.
 
-    One who died in the middle of this ran it, too.
+    Only the owner receives the command, no later owner. A process that was killed here was an
+    owner, too.
     """
     flow, owner = work.uuid("bystander"), stores.owner()
     wanted = base.FlowCommand("suspend", reason="it is late", by="somebody", at=1.0)
     try:
         dead = connection.get_lease(flow)
-        lease = connection.take_lease(
+        lease = connection.acquire_lease(
             flow, str(owner), 30.0, dead=None if dead is None else dead.epoch
         )
         assert not connection.commands([flow]), "a wish about one who died is told to another"
         assert connection.put_command(lease, wanted)
         assert connection.commands([flow]) == {flow: wanted._replace(epoch=lease.epoch)}
-        connection.clear_command(lease, wanted)
-        assert not connection.commands([flow])
-        assert connection.put_signal(flow, SIGNAL)  # also if one who died gave it
+        assert connection.put_signal(flow, SIGNAL)  # also if a killed process sent it before
         assert connection.signals([flow]) == {flow: [SIGNAL]}
-        connection.give_back_lease(lease)
+        connection.release_lease(lease)
     finally:
-        owner.let_go()
+        owner.end_run()
 
 
 def save(work: Work, connection: base.Connection) -> None:
-    """The book, its flows, and one that nobody ever runs."""
+    """Save the book with its flows and one flow that is never run."""
     book = models.LogBook("crash", uuid=work.book)
     for flow in (*work.flows, "bystander"):
         detail = models.FlowDetail(flow, uuid=work.uuid(flow))
@@ -206,7 +210,7 @@ def _run_all(work: Work, backend: base.Backend) -> None:
 def run(work: Work, flow: str, backend: base.Backend, pause: float | None = None) -> None:
     """Run one flow until it has ended.
 
-    `pause`: seconds between two tries to write, instead of the usual ones.
+    :param pause: seconds between two attempts to write, instead of the default.
     """
     with contextlib.closing(backend.get_connection()) as connection:
         detail = connection.get_flow_details(work.uuid(flow))
@@ -227,7 +231,7 @@ def run(work: Work, flow: str, backend: base.Backend, pause: float | None = None
         except (ValueError, exceptions.WorkerLost, exceptions.WrappedFailure):
             pass
         if engine.storage.get_flow_state() in ENDED or engine.storage.get_revert_failures():
-            return  # a reversion that was lost with its worker stays so
+            return  # a reversion that was lost with its worker stays failed
     raise AssertionError(f"{flow} does not come to its end: {engine.storage.get_flow_state()}")
 
 
@@ -239,7 +243,8 @@ def _destroy(work: Work, connection: base.Connection) -> None:
 
 
 def _destroy_rest(work: Work, connection: base.Connection) -> None:
-    """The book; of a flow whose destruction was begun, nothing may be left after that either."""
+    """Destroy the book. If the destruction of a flow had begun, check that nothing of it remains.
+    """
     if not work.destroy:
         return
     left = _pictures(work, connection)
@@ -253,8 +258,9 @@ def _destroy_rest(work: Work, connection: base.Connection) -> None:
 
 
 def options(kind: str, folder: Path, expiry: float = 30.0) -> dict[str, Any]:
-    """How engines of a kind are made, for a broker in `folder`; `expiry` is the silence, in
-    seconds, after which a worker is lost.
+    """Return the options of engines of a kind, for a broker in `folder`.
+
+    :param expiry: seconds of silence after which a worker is lost.
     """
     if kind != "worker-based":
         return {"engine": kind}
@@ -268,7 +274,7 @@ def options(kind: str, folder: Path, expiry: float = 30.0) -> dict[str, Any]:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Whole, or not at all."""
+    """Write the file atomically."""
     private = path.with_name(f".{path.name}.{os.getpid()}")
     private.write_text(json.dumps(value), encoding="utf-8")
     private.rename(path)
@@ -279,7 +285,7 @@ def read_json(path: Path) -> Any:
 
 
 def expected(folder: Path, names: Iterable[str]) -> dict[str, judging.Story]:
-    """What becomes of flows that nobody disturbs, in this process: stories by flow."""
+    """Run the flows without kills in this process, and return their stories."""
     folder.mkdir(parents=True)
     work = Work(folder, {"connection": "memory"}, options("serial", folder), tuple(names))
     with (

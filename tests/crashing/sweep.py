@@ -1,4 +1,4 @@
-"""The sweep: a process is killed at every crash point in turn, and another one goes on."""
+"""The sweep: one kill at each crash point, after which another process continues."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tests.seams.stores import left_in
 
 FLOWS = ("main", "undone")
 
-#: Seconds between two saves that a process may take which goes on after a kill, with nothing to
-#: wait for: leases, and silence that tells of a loss, last longer; slow hosts do not rest.
+#: Maximum number of seconds between two saves in a process that resumes without anything to wait
+#: for. : Leases and lost workers need longer; slow hosts do not.
 PROMPT = 9.0
 
 
 @dataclass(frozen=True)
 class Case:
-    """Who is killed where, on which store, with which kind of engine."""
+    """A kill at a point, with a store and a kind of engine."""
 
     store: str
     engine: str
@@ -36,12 +36,12 @@ class Case:
     flows: tuple[str, ...] = FLOWS
     durability: str = "each"
     options: tuple[tuple[str, Any], ...] = ()
-    #: Whether the first engine dies together with the worker, wherever it is.
+    #: Whether the first engine is killed together with the worker, at any point.
     both: bool = False
 
     @property
     def lax(self) -> bool:
-        """Whether the store may be behind what is to be seen."""
+        """Return whether the store can lag behind visible effects."""
         return self.durability != "each"
 
     def __str__(self) -> str:
@@ -53,13 +53,13 @@ class Case:
 
 @dataclass
 class Bench:
-    """What the cases of one process share."""
+    """The resources that all cases of one process share."""
 
     folder: Path
     stores: stores.Stores
     expected: Mapping[str, judging.Story]
     limits: Mapping[str, Any] = field(default_factory=dict)
-    #: The worker that is not killed, and its broker.
+    #: The worker that is not killed; it uses `broker`.
     worker: int | None = None
     number: int = 0
 
@@ -81,7 +81,7 @@ def bench(
     expected: Mapping[str, judging.Story],
     limits: Mapping[str, Any],
 ) -> Iterator[Callable[[Case], dict[str, Any]]]:
-    """Gives what runs one case."""
+    """Yield a function that runs one case."""
     folder.mkdir(parents=True)
     made = Bench(folder, stores.Stores(folder, databases), expected, limits)
     try:
@@ -92,7 +92,7 @@ def bench(
 
 
 def run(case: Case, made: Bench) -> dict[str, Any]:
-    """Run a case to its end: what went wrong, and figures."""
+    """Run a case. Return its problems and figures."""
     made.number += 1
     folder = made.folder / f"case-{made.number}"
     folder.mkdir()
@@ -103,7 +103,7 @@ def run(case: Case, made: Bench) -> dict[str, Any]:
             made.hired()
         else:
             broker = folder / "broker"
-    # Where nobody is to be lost, nobody is because the machine is busy.
+    # Without a kill of a worker, the expiry is long, so that a busy machine loses none.
     expiry = 30.0 if case.worker is None else 2.0
     work = engines.Work(
         folder,
@@ -146,14 +146,14 @@ def run(case: Case, made: Bench) -> dict[str, Any]:
 
 
 @dataclass
-class Told:
-    """What happened in a case."""
+class Observations:
+    """The observations of a case."""
 
     problems: list[str] = field(default_factory=list)
     cuts: list[dict[str, judging.Cut]] = field(default_factory=list)
-    #: Whether a process ended with an error: then there is no more to be said.
+    #: Whether a process ended with an error; then the other checks are skipped.
     failed: bool = False
-    #: Whether everybody died who was to.
+    #: Whether all kills happened.
     reached: bool = False
     hits: dict[str, int] = field(default_factory=dict)
     resumed_hits: dict[str, int] = field(default_factory=dict)
@@ -162,18 +162,20 @@ class Told:
 
 
 def _last_line(work: engines.Work, number: int) -> str:
-    """What a process said last."""
+    """Return the last line of the log of a process."""
     lines = work.path(f"engine-{number}.log").read_text(encoding="utf-8").split("\n")
     return next((line for line in reversed(lines) if line.strip()), "")
 
 
-def work_deeds(work: engines.Work, flow: str, told: Told) -> list[str]:
+def work_deeds(work: engines.Work, flow: str, told: Observations) -> list[str]:
     return [f"{flow} {deed}" for deed in told.deeds.get(flow, ())]
 
 
-def _engines(case: Case, work: engines.Work, watch: Callable[[int], int] | None = None) -> Told:
-    """One life after the other, until one comes to its end."""
-    told = Told()
+def _engines(
+    case: Case, work: engines.Work, watch: Callable[[int], int] | None = None
+) -> Observations:
+    """Run one incarnation after another until one finishes."""
+    told = Observations()
     counts: list[dict[str, int]] = []
     for number, kill in enumerate([*case.kills, None]):
         pid = engines.live(work, number, kill)
@@ -197,8 +199,8 @@ def _engines(case: Case, work: engines.Work, watch: Callable[[int], int] | None 
     return told
 
 
-def _with_worker(case: Case, work: engines.Work, broker: Path) -> Told:
-    """The same, with a worker of its own, which may be killed; then another one takes its place."""
+def _with_worker(case: Case, work: engines.Work, broker: Path) -> Observations:
+    """Run the case with its own worker. If that is killed, another worker replaces it."""
     url, hits = f"filesystem://{broker}", work.path("worker-hits")
     hired = [workers.start(url, work.path("worker-0.log"), hits, case.worker)]
     died = False
@@ -252,10 +254,10 @@ def _judge(
 
 
 def _inside(broker: Path, case: Case) -> set[str]:
-    """What is in a broker that should not be there between two flows."""
+    """Return the content of a broker that should not exist between two flows."""
     found = workers.left_in(broker, ended=case.worker is None and not case.kills)
     if case.worker is not None:
-        # Whoever opens the ledger next sweeps away what a dead worker had there; nobody needs it.
+        # The next process that opens the ledger deletes the entries of dead workers.
         found = [path for path in found if not path.startswith(_OF_DEAD_WORKERS)]
     return {*found, *workers.reply_queues(broker)}
 
@@ -264,7 +266,7 @@ _OF_DEAD_WORKERS = ("beat of ", "holder ", "connection ")
 
 
 def _left(broker: Path, case: Case, before: set[str]) -> list[str]:
-    """What is left in a broker, after a moment for the worker to acknowledge."""
+    """Return the remaining content of a broker, with time for the worker to acknowledge."""
     try:
         children.until(lambda: _inside(broker, case) <= before, 30.0, "")
     except TimeoutError:
@@ -272,12 +274,12 @@ def _left(broker: Path, case: Case, before: set[str]) -> list[str]:
     return []
 
 
-#: Points that tell most, where something must be written before it shows: tried at more hits.
+#: Points with many hits that are tested at more of them.
 _RICH = {"storage.before-save": 8}
 
 
 def hits_to_try(name: str, count: int, chance: random.Random, thorough: bool) -> list[int]:
-    """At which of its hits a point is tried."""
+    """Return the hits of a point at which a kill is tested."""
     found = {1}
     if thorough and count >= 2:
         found.add(2)

@@ -1,4 +1,4 @@
-"""A flow that is being run for as long as a test wants it to."""
+"""A flow that runs until a test sets `GO`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from tests.dashboard import story
 from tests.dashboard.site import PATIENCE
 from tests.support.workers import until
-from wbengine import engines, task
+from wbengine import engines, states, task
 from wbengine.patterns import linear_flow
 from wbengine.persistence import base
 
@@ -23,7 +23,7 @@ class Waits(task.Task):
 
 
 class Running:
-    """A flow that is being run, by a thread."""
+    """A flow that runs in a thread until `GO` is set."""
 
     def __init__(self) -> None:
         GO.clear()
@@ -48,6 +48,11 @@ class Running:
         GO.set()
         self.thread.join(PATIENCE)
         assert not self.thread.is_alive()
+
+    def is_told(self) -> bool:
+        """Return whether the engine has received the command to suspend or cancel."""
+        state = self.engine.storage.get_flow_state()
+        return bool(self.engine.is_cancelled or state == states.SUSPENDING)
 
     def wish(self) -> Any:
         return self.kept.see(lambda each: each.commands([self.detail.uuid])).get(self.detail.uuid)

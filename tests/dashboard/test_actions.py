@@ -1,8 +1,9 @@
-"""What can be done from a page, by whom, and what is written down of it."""
+"""Actions of the dashboard: permissions, forms and audit."""
 
 from __future__ import annotations
 
 import os
+import re
 import socket
 from collections.abc import Iterator
 from typing import Any
@@ -21,12 +22,12 @@ Fields = dict[str, str]
 
 @pytest.fixture
 def acting(running: Running) -> Iterator[tuple[TestClient, Fields]]:
-    """A browser, and what makes its forms ours."""
+    """Yield a logged-in browser and the form token of its session."""
     with client(running.kept, allow_actions=True) as browser:
         yield browser, {"form_token": token_in(admitted(browser).get(running.path).text)}
 
 
-def test_a_flow_is_suspended(
+def test_flow_is_suspended_by_its_form(
     running: Running, acting: tuple[TestClient, Fields], audit: Any
 ) -> None:
     browser, fields = acting
@@ -37,7 +38,7 @@ def test_a_flow_is_suspended(
     assert answer.status_code == 303
     assert answer.headers["location"] == f"{running.path}?done=suspend"
     assert "asked to suspend" in browser.get(answer.headers["location"]).text
-    until(lambda: running.wish() is None)  # its engine has heard of it
+    until(running.is_told)
     GO.set()
     until(lambda: running.state() == "SUSPENDED")
     assert running.state_of("c") == "PENDING"
@@ -48,15 +49,33 @@ def test_a_flow_is_suspended(
     assert audit()[1].startswith(f"suspend flow {uuid} failed, from 192.0.2.5: ")
 
 
-def test_a_flow_is_cancelled(running: Running, acting: tuple[TestClient, Fields]) -> None:
+def test_flow_is_cancelled_by_its_form(running: Running, acting: tuple[TestClient, Fields]) -> None:
     browser, fields = acting
     assert send(browser, f"{running.path}/cancel", fields).status_code == 303
-    until(lambda: running.wish() is None)
+
+    def seen() -> set[str]:
+        """Return the state in the API and in the badges of the pages."""
+        one = browser.get(f"/api/v1{running.path}").json()["shown_state"]
+        (row,) = [
+            each
+            for each in browser.get("/api/v1/flows").json()["flows"]
+            if each["uuid"] == running.detail.uuid
+        ]
+        pages = [browser.get(path).text for path in (running.path, "/")]
+        badges = [re.search(r'class="badge state-([A-Z]+)"><i[^>]*data-f', page) for page in pages]
+        return {one, row["shown_state"], *(badge[1] for badge in badges if badge)}
+
+    assert seen() == {"CANCELLING"}
+    page = browser.get(running.path).text
+    assert ">Cancel</button>" not in page and ">Suspend</button>" in page
+    until(running.is_told)
     GO.set()
     until(lambda: running.state() == "REVERTED")
+    assert seen() == {"CANCELLED"}
+    assert "<strong>Cancelled:</strong> by " in browser.get(running.path).text
 
 
-def test_who_runs_it_is_told_in_short(running: Running) -> None:
+def test_owner_is_shown_in_short_form(running: Running) -> None:
     short = f"{socket.gethostname()} · {os.getpid()}"
     whole = f"process {os.getpid()}"
     with client(running.kept) as browser:
@@ -68,11 +87,11 @@ def test_who_runs_it_is_told_in_short(running: Running) -> None:
         assert browser.get(f"/api/v1{running.path}").json()["owner"].startswith(whole)
 
 
-def test_nothing_can_be_done_unless_it_was_allowed(
+def test_actions_are_refused_unless_allowed(
     running: Running, acting: tuple[TestClient, Fields], audit: Any
 ) -> None:
     allowed, fields = acting
-    with client(running.kept) as browser:  # the same token: its forms would be good
+    with client(running.kept) as browser:  # same token, so the form token is valid
         browser.cookies.update(allowed.cookies)
         page = browser.get(running.path).text
         assert "<form" not in page and "Read-only" in page
@@ -98,6 +117,7 @@ def test_nothing_can_be_done_unless_it_was_allowed(
         {"sec-fetch-site": "none"},
         {},
     ],
+    ids=str,
 )
 def test_forms_of_other_sites_are_refused(
     running: Running, acting: tuple[TestClient, Fields], headers: dict[str, str]
@@ -108,16 +128,16 @@ def test_forms_of_other_sites_are_refused(
     assert running.wish() is None
 
 
-@pytest.mark.parametrize("fields", [{}, {"form_token": ""}, {"form_token": "0" * 64}])
-def test_a_form_without_its_token_is_refused(
+@pytest.mark.parametrize("fields", [{}, {"form_token": ""}, {"form_token": "0" * 64}], ids=str)
+def test_form_without_its_token_is_refused(
     running: Running, acting: tuple[TestClient, Fields], fields: Fields
 ) -> None:
     answer = send(acting[0], f"{running.path}/suspend", fields)
-    assert answer.status_code == 403 and "not one of ours" in answer.text
+    assert answer.status_code == 403 and "The form has expired" in answer.text
     assert running.wish() is None
 
 
-def test_the_form_of_another_session_is_refused(
+def test_form_of_another_session_is_refused(
     running: Running, acting: tuple[TestClient, Fields]
 ) -> None:
     with client(running.kept, allow_actions=True) as other:
@@ -125,8 +145,8 @@ def test_the_form_of_another_session_is_refused(
         assert running.wish() is None
 
 
-def test_the_token_alone_does_not_act(running: Running) -> None:
-    """A header is no form: who may read by it may not act by it."""
+def test_bearer_token_alone_cannot_act(running: Running) -> None:
+    """The Authorization header permits reading only; actions need a form token."""
     with client(running.kept, allow_actions=True) as browser:
         headers = {**OURS, "authorization": f"Bearer {story.TOKEN}"}
         assert send(browser, f"{running.path}/suspend", {}, headers).status_code == 403
@@ -142,7 +162,7 @@ def test_the_token_alone_does_not_act(running: Running) -> None:
         (b"&".join(b"a=1" for _ in range(40)), "application/x-www-form-urlencoded", 400),
     ],
 )
-def test_what_is_no_form_is_refused(
+def test_invalid_form_body_is_refused(
     kept: story.Kept, keeper: TestClient, body: bytes, kind: str, status: int
 ) -> None:
     path = f"/flows/{kept.uuids['good']}/suspend"
@@ -150,7 +170,7 @@ def test_what_is_no_form_is_refused(
     assert answer.status_code == status
 
 
-def test_reading_does_nothing(kept: story.Kept, keeper: TestClient) -> None:
+def test_get_requests_perform_no_action(kept: story.Kept, keeper: TestClient) -> None:
     for action in ("suspend", "resume", "retry", "revert", "cancel"):
         answer = keeper.get(f"/flows/{kept.uuids['good']}/{action}")
         assert answer.status_code in (404, 405)

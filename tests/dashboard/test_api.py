@@ -1,4 +1,4 @@
-"""JSON for programs: stable keys, and a schema each."""
+"""JSON for programs: stable keys and schemas."""
 
 from __future__ import annotations
 
@@ -8,21 +8,23 @@ from tests.dashboard import story
 
 FLOW = {
     "schema", "uuid", "name", "book", "state", "owner", "owner_died", "created", "started", "ended",
-    "updated", "duration", "counts", "total", "progress", "waiting", "wish", "error", "history",
-    "interrupted", "queued", "failures", "revert_path", "values", "cursor", "atoms", "tags",
+    "updated", "duration", "counts", "total", "progress", "waiting", "waits_for", "wish", "error",
+    "history", "interrupted", "shown_state", "cancelled", "queued", "failures", "revert_path",
+    "values", "cursor", "atoms", "tags",
 }  # fmt: skip
 ATOM = {
-    "node", "uuid", "name", "kind", "path", "task", "state", "intention", "attempt", "action",
-    "worker", "submitted", "started", "ended", "runtime", "progress", "attempts",
+    "node", "uuid", "name", "kind", "path", "task", "state", "shown_state", "intention", "attempt",
+    "action", "worker", "submitted", "started", "ended", "runtime", "progress", "attempts",
     "attempts_dropped", "executions", "reversions", "failure", "revert_failure", "result", "items",
-    "waiting", "queued", "item_rows", "incidents",
+    "waiting", "waits_for", "queued", "item_rows", "incidents",
 }  # fmt: skip
 ROW = {
-    "uuid", "name", "state", "created", "updated", "counts", "total", "progress", "owner", "error",
+    "uuid", "name", "state", "shown_state", "created", "updated", "counts", "total", "progress",
+    "owner", "error", "waits_for",
 }  # fmt: skip
 
 
-def test_the_list_of_flows(guest: TestClient) -> None:
+def test_flow_list_has_stable_keys(guest: TestClient) -> None:
     told = guest.get("/api/v1/flows").json()
     assert told["schema"] == "wbengine/flows/1"
     assert {"schema", "flows", "after"} <= set(told)
@@ -30,7 +32,7 @@ def test_the_list_of_flows(guest: TestClient) -> None:
     assert all(set(row) >= ROW for row in told["flows"])
 
 
-def test_one_flow(kept: story.Kept, guest: TestClient) -> None:
+def test_flow_has_stable_keys(kept: story.Kept, guest: TestClient) -> None:
     path = f"/api/v1/flows/{kept.uuids['leaking']}"
     told = guest.get(path).json()
     assert told["schema"] == "wbengine/flow/1"
@@ -40,7 +42,7 @@ def test_one_flow(kept: story.Kept, guest: TestClient) -> None:
     assert "atoms" not in guest.get(f"{path}?atoms=0").json()
 
 
-def test_events(kept: story.Kept, guest: TestClient) -> None:
+def test_events_have_stable_keys(kept: story.Kept, guest: TestClient) -> None:
     told = guest.get(f"/api/v1/flows/{kept.uuids['good']}/events").json()
     assert told["schema"] == "wbengine/events/1"
     assert set(told) == {"schema", "cursor", "events", "after"}

@@ -1,4 +1,4 @@
-"""Scripts in names, tricks in paths, and a secret that must not get out."""
+"""Attacks: scripts in names, paths, queries and forms; leaked secrets."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tests.dashboard.routes import everything
 from tests.dashboard.site import PATIENCE, running
 from tests.support.waiting import until
 from tests.views import records
-from wbengine.dashboard import actions, reading, stream
+from wbengine.dashboard import actions, flow_cache
 from wbengine.persistence import models
 from wbengine.types import outline as outlines
 from wbengine.views import watcher
 
 
 class Elements(html.parser.HTMLParser):
-    """The elements of a page, as a browser finds them."""
+    """Parser that collects the elements of a page."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Elements(html.parser.HTMLParser):
 
 
 def pages(kept: story.Kept, browser: TestClient) -> list[str]:
-    """All that can be shown of the story, atoms too."""
+    """Return all paths that show the stored flows, including atoms."""
     found = [path for path in everything(kept) if "stream" not in path]
     for uuid in kept.uuids.values():
         told = browser.get(f"/api/v1/flows/{uuid}").json()
@@ -49,7 +49,7 @@ def pages(kept: story.Kept, browser: TestClient) -> list[str]:
 
 
 def are_texts(kept: story.Kept, escaped: str, **options: Any) -> int:
-    """On how many pages it is seen, escaped; nowhere is it markup."""
+    """Check that texts are never markup; return the number of pages that contain `escaped`."""
     seen = 0
     with client(kept, allow_actions=True, **options) as browser:
         for path in pages(kept, admitted(browser)):
@@ -66,12 +66,14 @@ def are_texts(kept: story.Kept, escaped: str, **options: Any) -> int:
 
 
 @pytest.mark.parametrize("show_values", [False, True])
-def test_names_results_and_tracebacks_are_texts(kept: story.Kept, show_values: bool) -> None:
+def test_names_results_and_tracebacks_are_escaped(kept: story.Kept, show_values: bool) -> None:
     assert are_texts(kept, "&lt;script&gt;alert(", show_values=show_values) > 5
 
 
 @pytest.mark.parametrize("show_values", [False, True])
-def test_a_secret_gets_nowhere(kept: story.Kept, show_values: bool, log: Callable[[], str]) -> None:
+def test_secrets_appear_on_no_page(
+    kept: story.Kept, show_values: bool, log: Callable[[], str]
+) -> None:
     with client(kept, show_values=show_values, allow_actions=True) as browser:
         seen = 0
         for path in pages(kept, admitted(browser)):
@@ -85,7 +87,7 @@ def test_a_secret_gets_nowhere(kept: story.Kept, show_values: bool, log: Callabl
 
 
 async def ask(browser: TestClient, path: str) -> tuple[int, dict[str, str], str]:
-    """As a server asks: clients resolve dots before they send anything."""
+    """Send a request as a server would: HTTP clients resolve dots before sending."""
     plain = urllib.parse.unquote(path.partition("?")[0])
     cookies = "; ".join(f"{name}={value}" for name, value in browser.cookies.items())
     headers = [(b"host", b"127.0.0.1:8585"), (b"cookie", cookies.encode())]
@@ -133,7 +135,7 @@ async def ask(browser: TestClient, path: str) -> tuple[int, dict[str, str], str]
         "//evil.example/",
     ],
 )
-def test_tricks_in_paths_lead_nowhere(kept: story.Kept, guest: TestClient, path: str) -> None:
+def test_path_traversal_is_refused(kept: story.Kept, guest: TestClient, path: str) -> None:
     path = path.replace("{uuid}", kept.uuids["good"])
     status, headers, text = asyncio.run(ask(guest, path))
     assert status in (400, 404), path
@@ -141,7 +143,7 @@ def test_tricks_in_paths_lead_nowhere(kept: story.Kept, guest: TestClient, path:
     assert "x=1" not in headers.get("set-cookie", "")
 
 
-def test_an_unknown_flow_is_not_found(guest: TestClient) -> None:
+def test_unknown_flow_is_not_found(guest: TestClient) -> None:
     unknown = "00000000-0000-4000-8000-000000000000"
     for path in (f"/flows/{unknown}", f"/flows/{unknown}/graph", f"/flows/{unknown}/stream"):
         assert guest.get(path).status_code == 404
@@ -153,7 +155,7 @@ def test_an_unknown_flow_is_not_found(guest: TestClient) -> None:
     "query",
     ["state=NOTHING", "since=forever", "limit=0", "limit=100000", "limit=x", "after=%7B%7D"],
 )
-def test_a_query_that_means_nothing_is_told(guest: TestClient, query: str) -> None:
+def test_invalid_query_is_refused(guest: TestClient, query: str) -> None:
     name = query.partition("=")[0]
     for path in ("/", "/api/v1/flows"):
         answer = guest.get(f"{path}?{query}")
@@ -161,19 +163,18 @@ def test_a_query_that_means_nothing_is_told(guest: TestClient, query: str) -> No
         assert name in answer.text
 
 
-def test_what_no_page_told_is_refused_however_deep_it_is(guest: TestClient) -> None:
+def test_deeply_nested_cursor_is_refused(guest: TestClient) -> None:
     for path in ("/", "/api/v1/flows", "/stream/flows"):
         answer = guest.get(path, params={"after": "[" * 5_000})
         assert answer.status_code == 400 and "after" in answer.text, path
 
 
-@pytest.mark.parametrize("full", [False, True])
-def test_a_stream_that_nobody_reads_keeps_nothing(
-    kept: story.Kept, guest: TestClient, monkeypatch: pytest.MonkeyPatch, full: bool
+def test_head_request_of_flow_stream_closes_its_watcher(
+    kept: story.Kept, guest: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun: list[watcher.FlowWatcher] = []
     ended: list[watcher.FlowWatcher] = []
-    watch, close = reading.Store.watch, watcher.FlowWatcher.close
+    watch, close = flow_cache.Store.watch, watcher.FlowWatcher.close
 
     def begin(*given: Any) -> watcher.FlowWatcher:
         begun.append(watch(*given))
@@ -183,22 +184,19 @@ def test_a_stream_that_nobody_reads_keeps_nothing(
         ended.append(each)
         close(each)
 
-    monkeypatch.setattr(reading.Store, "watch", begin)
+    monkeypatch.setattr(flow_cache.Store, "watch", begin)
     monkeypatch.setattr(watcher.FlowWatcher, "close", end)
-    if full:
-        monkeypatch.setattr(stream, "MOST", 0)
-    path = f"/flows/{kept.uuids['good']}/stream"
-    assert guest.head(path).status_code == (503 if full else 200)
-    # A look that has begun ends first.
+    assert guest.head(f"/flows/{kept.uuids['good']}/stream").status_code == 200
+    # A poll in progress completes first.
     until(lambda: ended == begun)
     assert len(begun) == 1
 
 
-def test_a_form_that_does_not_end_is_not_waited_for(
+def test_incomplete_form_is_refused_after_a_timeout(
     kept: story.Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By anybody, without the token."""
-    monkeypatch.setattr(actions, "PATIENCE", 0.2)
+    """The client has no token."""
+    monkeypatch.setattr(actions, "FORM_SECONDS", 0.2)
     with running(kept.backend) as site:
         where = urllib.parse.urlsplit(site.address)
         with socket.create_connection((where.hostname, where.port), PATIENCE) as connection:
@@ -213,8 +211,8 @@ def test_a_form_that_does_not_end_is_not_waited_for(
 BAD = f'x" onload="alert(1)"><img src=x onerror=alert(1)>{story.SCRIPT}'
 
 
-def test_whatever_a_record_says_is_a_text() -> None:
-    """Workers, states, reasons and wishes too: anybody may have written a store."""
+def test_every_text_of_a_record_is_escaped() -> None:
+    """A store may contain any text for workers, states, reasons and commands."""
     kept = story.Kept()
     detail, outline = records.order("SUSPENDED")
     detail.name = BAD
@@ -240,7 +238,7 @@ def test_whatever_a_record_says_is_a_text() -> None:
 
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])
-def test_no_other_methods(kept: story.Kept, guest: TestClient, method: str) -> None:
+def test_other_http_methods_are_refused(kept: story.Kept, guest: TestClient, method: str) -> None:
     for path in ("/", f"/flows/{kept.uuids['good']}", "/api/v1/flows"):
         answer = guest.request(method, path, headers={"origin": "http://evil.example"})
         assert answer.status_code == 405

@@ -1,4 +1,4 @@
-"""Who was refused is told: each in a line, in few lines, and nothing of a stranger's as it is."""
+"""Audit log of refused requests: one line each, limited in number, client texts escaped."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 from tests.dashboard import story
 from tests.dashboard.conftest import admitted, client
 from tests.dashboard.forms import send
-from wbengine.dashboard.audit import MOST, WINDOW, Audit
+from wbengine.dashboard.audit import MAX_REFUSALS, WINDOW_SECONDS, Audit
 from wbengine.views.redaction import Redactor
 
 WRONG = "wrong-token-0123456789"
@@ -19,46 +19,46 @@ FLOW = "/flows/00000000-0000-4000-8000-000000000000/suspend"
 Lines = Callable[[], list[str]]
 
 
-def test_a_form_of_another_site_leaves_a_line(keeper: TestClient, audit: Lines) -> None:
+def test_form_of_another_site_is_audited(keeper: TestClient, audit: Lines) -> None:
     answer = send(keeper, FLOW, {}, {"origin": "http://evil.example"})
     assert answer.status_code == 403
     assert audit() == [
-        f"POST {FLOW} refused, from 192.0.2.5: it is of no page of ours, but of 'http://evil.example'"
+        f"POST {FLOW} refused, from 192.0.2.5: request from another origin 'http://evil.example'"
     ]
 
 
-def test_a_wrong_token_leaves_a_line_without_it(stranger: TestClient, audit: Lines) -> None:
+def test_wrong_token_is_audited_without_the_token(stranger: TestClient, audit: Lines) -> None:
     bearer = {"authorization": f"Bearer {WRONG}"}
     assert stranger.get("/", params={"token": WRONG}).status_code == 401
     assert stranger.get("/api/v1/flows", headers=bearer).status_code == 401
     assert send(stranger, FLOW, {}).status_code == 401
     assert send(stranger, "/login", {"token": WRONG}).status_code == 401
     assert audit() == [
-        "GET / refused, from 192.0.2.5: this is not the token",
-        "GET /api/v1/flows refused, from 192.0.2.5: it does not show the token",
-        f"POST {FLOW} refused, from 192.0.2.5: it does not show the token",
+        "GET / refused, from 192.0.2.5: no valid token",
+        "GET /api/v1/flows refused, from 192.0.2.5: no valid token",
+        f"POST {FLOW} refused, from 192.0.2.5: no valid token",
         "login refused, from 192.0.2.5",
     ]
 
 
-def test_a_foreign_name_leaves_a_line(kept: story.Kept, audit: Lines) -> None:
+def test_unknown_host_name_is_audited(kept: story.Kept, audit: Lines) -> None:
     with client(kept, hosts=["127.0.0.1"]) as browser:
         assert browser.get("/", headers={"host": "evil.example:80"}).status_code == 421
         assert browser.get("/livez", headers={"host": ""}).status_code == 421
     assert audit() == [
-        "GET / refused, from 192.0.2.5: the dashboard is not known as 'evil.example:80'",
-        "GET /livez refused, from 192.0.2.5: the dashboard is not known as ''",
+        "GET / refused, from 192.0.2.5: unknown host name 'evil.example:80'",
+        "GET /livez refused, from 192.0.2.5: unknown host name ''",
     ]
 
 
-def test_who_has_only_to_log_in_leaves_none(stranger: TestClient, audit: Lines) -> None:
+def test_missing_login_is_not_audited(stranger: TestClient, audit: Lines) -> None:
     assert stranger.get("/").status_code == 401
     assert stranger.get("/nothing", headers={"cookie": "wbengine_1=old"}).status_code == 401
     assert admitted(stranger).get("/").status_code == 200
     assert audit() == []
 
 
-def test_what_a_stranger_sent_is_escaped_masked_and_cut(kept: story.Kept, audit: Lines) -> None:
+def test_client_texts_are_escaped_masked_and_truncated(kept: story.Kept, audit: Lines) -> None:
     texts = (
         "/a%0d%0aWARNING%20login%20of%20root",
         "/%1b%5b2J%e2%80%a8%c2%85%00",
@@ -89,23 +89,23 @@ def test_what_a_stranger_sent_is_escaped_masked_and_cut(kept: story.Kept, audit:
     assert r"/a\r\nWARNING login of root refused" in found[0]
 
 
-def test_many_refusals_are_few_lines(audit: Lines) -> None:
+def test_number_of_audited_refusals_is_limited(audit: Lines) -> None:
     now = 0.0
     kept = Audit(Redactor(), clock=lambda: now)
     request = Request({"type": "http", "method": "GET", "path": "/", "headers": []})
-    for _ in range(10 * MOST):
-        kept.turned_away(request, "no")
+    for _ in range(10 * MAX_REFUSALS):
+        kept.rejected(request, "no")
         kept.refused(request, "login")
-    assert len(audit()) == MOST
-    now = WINDOW - 0.1
+    assert len(audit()) == MAX_REFUSALS
+    now = WINDOW_SECONDS - 0.1
     kept.refused(request, "login")
     kept.done(request, "suspend")
-    assert audit()[MOST:] == ["suspend, from an unknown address"]
-    now = WINDOW
+    assert audit()[MAX_REFUSALS:] == ["suspend, from unknown address"]
+    now = WINDOW_SECONDS
     kept.refused(request, "login")
     kept.refused(request, "login")
-    assert audit()[MOST + 1 :] == [
-        f"{19 * MOST + 1} more were refused, and not told one by one",
-        "login refused, from an unknown address",
-        "login refused, from an unknown address",
+    assert audit()[MAX_REFUSALS + 1 :] == [
+        f"{19 * MAX_REFUSALS + 1} more requests refused; not logged one by one",
+        "login refused, from unknown address",
+        "login refused, from unknown address",
     ]

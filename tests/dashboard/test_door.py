@@ -1,4 +1,4 @@
-"""Who gets in, and who does not."""
+"""Authentication: tokens, cookies, host names and response headers."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests.dashboard.conftest import admitted, client
 from tests.dashboard.forms import send
 from tests.dashboard.routes import everything
 from wbengine.dashboard import Visitor, create_app
-from wbengine.dashboard.sessions import LIFETIME, Sessions
+from wbengine.dashboard.sessions import COOKIE_SECONDS, Sessions
 from wbengine.persistence.backends import memory
 
 ANN = Visitor("ann")
 
 
 @pytest.mark.parametrize("header", [None, "Bearer wrong-token-0123456789", "Basic abc", "Bearer "])
-def test_without_the_token_there_is_nothing_to_see(
+def test_pages_without_valid_token_are_refused(
     kept: story.Kept, stranger: TestClient, header: str | None
 ) -> None:
     headers = {"authorization": header} if header else {}
@@ -33,13 +33,13 @@ def test_without_the_token_there_is_nothing_to_see(
         assert answer.headers["www-authenticate"] == "Bearer"
 
 
-def test_a_wrong_token_in_the_address_is_refused(stranger: TestClient) -> None:
+def test_wrong_token_in_the_url_is_refused(stranger: TestClient) -> None:
     answer = stranger.get("/", params={"token": "wrong-token-0123456789"}, follow_redirects=False)
     assert answer.status_code == 401
     assert "set-cookie" not in answer.headers
 
 
-def test_the_token_becomes_a_cookie_and_leaves_the_address(stranger: TestClient) -> None:
+def test_token_in_the_url_becomes_a_cookie(stranger: TestClient) -> None:
     answer = stranger.get("/", params={"token": story.TOKEN, "name": "a b"}, follow_redirects=False)
     assert answer.status_code == 303
     assert answer.headers["location"] == "/?name=a+b"
@@ -50,61 +50,61 @@ def test_the_token_becomes_a_cookie_and_leaves_the_address(stranger: TestClient)
 
 
 @pytest.mark.parametrize("path", ["//evil.example/x", "///evil.example", "//evil.example//"])
-def test_an_address_with_the_token_leads_to_no_other_host(stranger: TestClient, path: str) -> None:
+def test_redirect_after_login_stays_on_this_host(stranger: TestClient, path: str) -> None:
     url = f"{story.HOST}{path}?token={story.TOKEN}"
     answer = stranger.get(url, follow_redirects=False)
     assert answer.status_code == 303
     assert re.match(r"/(?!/)", answer.headers["location"])
 
 
-def test_a_program_shows_the_token_in_a_header(stranger: TestClient) -> None:
+def test_bearer_token_is_accepted_without_a_cookie(stranger: TestClient) -> None:
     headers = {"authorization": f"Bearer {story.TOKEN}"}
     assert stranger.get("/api/v1/flows", headers=headers).status_code == 200
     assert "set-cookie" not in stranger.get("/", headers=headers).headers
 
 
 @pytest.mark.parametrize("cookie", ["", "x", "1.2.3", "x.y.z", "9" * 400, "é"])
-def test_a_made_up_cookie_is_none(kept: story.Kept, cookie: str) -> None:
+def test_forged_cookie_is_refused(kept: story.Kept, cookie: str) -> None:
     sessions = Sessions({story.TOKEN: ANN})
     with client(kept) as browser:
         header = f"{sessions.cookie}={cookie}".encode()
         assert browser.get("/", headers={b"cookie": header}).status_code == 401
 
 
-def test_a_cookie_is_good_for_a_day_and_for_one_token() -> None:
+def test_cookie_expires_after_a_day_and_is_bound_to_its_token() -> None:
     now = time.time()
     sessions = Sessions({story.TOKEN: ANN}, clock=lambda: now)
-    cookie = sessions.begin(story.TOKEN)
-    assert sessions.knows(cookie) == ANN
-    assert not Sessions({"another-token-0123456789": ANN}).knows(cookie)
+    cookie = sessions.new_cookie(story.TOKEN)
+    assert sessions.visitor_of_cookie(cookie) == ANN
+    assert not Sessions({"another-token-0123456789": ANN}).visitor_of_cookie(cookie)
     name, _, proof = cookie.rpartition(".")
-    assert not sessions.knows(f"{int(now) + 9}{name[name.index('.') :]}.{proof}")
-    now += LIFETIME + 1
-    assert not sessions.knows(cookie)
+    assert not sessions.visitor_of_cookie(f"{int(now) + 9}{name[name.index('.') :]}.{proof}")
+    now += COOKIE_SECONDS + 1
+    assert not sessions.visitor_of_cookie(cookie)
 
 
 @pytest.mark.parametrize("token", ["short", "with a blank 0123456789", "not-ascii-é-0123456789"])
-def test_a_token_that_can_be_guessed_or_not_be_sent_is_refused(token: str) -> None:
+def test_weak_or_unsendable_token_is_refused(token: str) -> None:
     with pytest.raises(ValueError, match="token"):
         Sessions({token: ANN})
 
 
-def test_who_logs_in_by_hand_gets_a_cookie(stranger: TestClient) -> None:
+def test_login_form_sets_a_cookie(stranger: TestClient) -> None:
     wrong = send(stranger, "/login", {"token": "wrong-token-0123456789"})
-    assert wrong.status_code == 401 and "not the token" in wrong.text
+    assert wrong.status_code == 401 and "The token is not valid" in wrong.text
     right = send(stranger, "/login", {"token": story.TOKEN})
     assert right.status_code == 303
     assert stranger.get("/").status_code == 200
 
 
 @pytest.mark.parametrize("path", ["/livez", "/readyz"])
-def test_probes_need_no_token_and_tell_nothing_else(stranger: TestClient, path: str) -> None:
+def test_probes_need_no_token_and_reveal_nothing(stranger: TestClient, path: str) -> None:
     answer = stranger.get(path)
     assert answer.status_code == 200
     assert answer.json() == {"schema": "wbengine/health/1", "ok": True}
 
 
-def test_a_name_that_is_not_ours_is_refused(kept: story.Kept) -> None:
+def test_unknown_host_name_is_refused(kept: story.Kept) -> None:
     with client(kept, token=None, hosts=["127.0.0.1", "::1"]) as browser:
         assert browser.get("/").status_code == 200
         assert browser.get("/", headers={"host": "[::1]:8585"}).status_code == 200
@@ -114,7 +114,7 @@ def test_a_name_that_is_not_ours_is_refused(kept: story.Kept) -> None:
             assert "leaking" not in answer.text
 
 
-def test_each_answer_says_what_a_browser_may_do(kept: story.Kept, guest: TestClient) -> None:
+def test_responses_have_security_headers(kept: story.Kept, guest: TestClient) -> None:
     nonces = set()
     for path in [p for p in everything(kept) if "stream" not in p]:
         answer = guest.get(path)
@@ -133,22 +133,22 @@ def test_each_answer_says_what_a_browser_may_do(kept: story.Kept, guest: TestCli
             )
             assert " style=" not in answer.text and "<style" not in answer.text
             assert "javascript:" not in answer.text and " onclick=" not in answer.text
-    assert len(nonces) > 10  # each its own
+    assert len(nonces) > 10  # one nonce per response
 
 
-def test_a_websocket_is_closed(guest: TestClient) -> None:
+def test_websocket_is_refused(guest: TestClient) -> None:
     with pytest.raises(WebSocketDisconnect), guest.websocket_connect("/"):
         pass
 
 
 class Broken(memory.MemoryBackend):
-    """A store with a mistake in it."""
+    """A store whose connections fail with a secret in the exception."""
 
     def get_connection(self) -> Any:
         raise KeyError(f"amqp://wbe:{story.CANARY}@host//")
 
 
-def test_a_page_that_breaks_tells_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_internal_error_reveals_nothing(caplog: pytest.LogCaptureFixture) -> None:
     app = create_app(Broken(), token=story.TOKEN)
     with TestClient(app, base_url=story.HOST) as browser:
         answer = admitted(browser).get("/")

@@ -1,4 +1,4 @@
-"""Whatever changes is looked at once for all, and each who listens hears each turn once."""
+"""Each source is polled once for all listeners, and each listener receives each update once."""
 
 from __future__ import annotations
 
@@ -13,31 +13,38 @@ from tests.dashboard import story
 from tests.dashboard.site import running, stream
 from wbengine import exceptions
 from wbengine.dashboard import feeds
+from wbengine.dashboard import stream as streams
 from wbengine.persistence import base
-from wbengine.views import flow as flows
+from wbengine.views import flow_status as flows
+from wbengine.views import watcher
 
 
 class Written(feeds.Source[list[int]]):
-    """Numbers that are written one after the other; a cursor is how many of them were seen."""
+    """A source of numbers; its cursor is the number of numbers read."""
 
     def __init__(self, numbers: list[int], seen: int = 0) -> None:
         self.numbers = numbers
         self.seen = seen
-        self.looks = self.closed = 0
-        #: Called at each look, before and after it.
+        self.looks = self.joins = self.closed = 0
+        #: Called before and after each poll.
         self.around: Callable[[], None] = lambda: None
 
     @property
     def cursor(self) -> str | None:  # type: ignore[override]
         return str(self.seen)
 
-    def turn(self) -> list[int] | None:
+    def poll(self) -> list[int] | None:
         self.looks += 1
         self.around()
         found = self.numbers[self.seen :]
         self.seen += len(found)
         self.around()
         return found or None
+
+    def join(self, cursor: str | None) -> tuple[list[int] | None, list[int]]:
+        self.joins += 1
+        news = self.poll()
+        return news, self.numbers[int(cursor or 0) : self.seen]
 
     def close(self) -> None:
         self.closed += 1
@@ -49,118 +56,213 @@ def said(error: Exception) -> None:
 
 @contextlib.asynccontextmanager
 async def kind() -> AsyncIterator[feeds.Feeds[list[int]]]:
-    """Feeds that are looked at without a rest."""
+    """Yield feeds that poll without a pause."""
     closing = threading.Event()
     yield feeds.Feeds(0.0, closing, said)
     closing.set()
 
 
 async def heard(listener: feeds.Listener[list[int]], last: int) -> list[int]:
-    """All that is told until that number."""
+    """Return the received numbers up to `last`."""
     found: list[int] = []
     async for turn in listener:
-        found += turn.found
+        found += turn.content
         if last in found:
             return found
     raise AssertionError("it has ended")
 
 
-@pytest.mark.parametrize("often", [1, 3])
-def test_a_newcomer_misses_nothing_and_hears_nothing_twice(often: int) -> None:
-    """Although more is written at each of its first looks."""
-    numbers = [1, 2]
-    busy = iter(range(3, 3 + often))
+class Begun:
+    """The sources that feeds have opened, all with the same numbers."""
 
-    def write() -> None:
-        if (number := next(busy, None)) is not None:
-            numbers.append(number)
+    def __init__(self, numbers: list[int]) -> None:
+        self.numbers = numbers
+        self.sources: list[Written] = []
+
+    def at(self, cursor: str | None) -> Callable[[], Written]:
+        def begin() -> Written:
+            self.sources.append(Written(self.numbers, int(cursor or 0)))
+            return self.sources[-1]
+
+        return begin
+
+
+def test_new_listener_receives_every_update_once() -> None:
+    numbers, begun = [1, 2], Begun([])
+    begun.numbers = numbers
 
     async def story_() -> None:
         async with kind() as found:
-            first, later = Written(numbers, 2), Written(numbers)
-            one = await found.join("numbers", first)
-            later.around = write
-            other = await found.join("numbers", later)
-            assert other.feed is one.feed and later.closed == 1, "they listen to the same"
+            one = await found.join("numbers", "2", begun.at("2"))
+            numbers.append(3)
+            other = await found.join("numbers", None, begun.at(None))
+            assert other.feed is one.feed and len(begun.sources) == 1
             numbers.append(99)
-            assert await heard(other, 99) == [*range(1, 3 + often), 99]
-            assert await heard(one, 99) == [*range(3, 3 + often), 99]
+            assert await heard(other, 99) == [1, 2, 3, 99]
+            assert await heard(one, 99) == [3, 99]
             found.leave(one)
-            assert first.closed == 0
+            assert begun.sources[0].closed == 0
             found.leave(other)
-            assert first.closed == 1
+            assert begun.sources[0].closed == 1
 
     asyncio.run(story_())
 
 
-def test_where_too_much_happens_one_listens_alone() -> None:
-    numbers = [1]
+def test_listeners_with_the_same_cursor_share_one_poll_and_text() -> None:
+    numbers, texts = [1, 2], list[bytes]()
+    begun = Begun(numbers)
+
+    def tell(turn: feeds.Update[list[int]]) -> bytes:
+        texts.append(repr(turn.content).encode())
+        return texts[-1]
+
+    async def first_text(listener: feeds.Listener[list[int]]) -> bytes:
+        async for turn in listener:
+            text: bytes = await turn.text("alike", tell)
+            return text
+        raise AssertionError("it has ended")
 
     async def story_() -> None:
-        async with kind() as found:
-            first, later = Written(numbers), Written(numbers)
-            first.around = lambda: numbers.append(len(numbers) + 1)  # at each look
-            one = await found.join("numbers", first)
-            other = await found.join("numbers", later)
-            assert other.feed is not one.feed and later.closed == 0
-            assert (await heard(other, 50))[:50] == list(range(1, 51))
-            found.leave(one)
-            found.leave(other)
-            assert later.closed == 1
+        # Only joins cause polls.
+        found: feeds.Feeds[list[int]] = feeds.Feeds(1e6, threading.Event(), said)
+        one = await found.join("numbers", "2", begun.at("2"))
+        others = await asyncio.gather(
+            *(found.join("numbers", None, begun.at(None)) for _ in range(100))
+        )
+        assert len({await first_text(other) for other in others}) == 1
+        (source,) = begun.sources
+        assert source.joins == 1 and len(texts) == 1
+        for listener in (one, *others):
+            found.leave(listener)
 
     asyncio.run(story_())
 
 
-def test_who_comes_as_the_last_one_leaves_is_told_all_the_same() -> None:
-    """As where a page is loaded again."""
+def test_listener_with_a_known_cursor_receives_updates_since_it() -> None:
+    """Recent updates are replayed from memory; only older cursors cause a poll."""
     numbers = [1]
+    begun = Begun(numbers)
 
     async def story_() -> None:
         async with kind() as found:
-            first, later, gone = Written(numbers), Written(numbers), threading.Event()
-            one = await found.join("numbers", first)
-            loop = asyncio.get_running_loop()
+            one = await found.join("numbers", None, begun.at(None))
+            assert await heard(one, 1) == [1]
+            for number in range(2, 7):
+                numbers.append(number)
+                assert await heard(one, number) == [number]
+            other = await found.join("numbers", None, begun.at(None))
+            assert begun.sources[0].joins == 0
+            assert await heard(other, 6) == [1, 2, 3, 4, 5, 6]
+            for number in range(7, 40):
+                numbers.append(number)
+                assert await heard(one, number) == [number]
+            last = await found.join("numbers", None, begun.at(None))
+            assert begun.sources[0].joins == 1
+            assert await heard(last, 39) == list(range(1, 40))
+
+    asyncio.run(story_())
+
+
+def test_listener_that_joins_as_the_last_one_leaves_is_served() -> None:
+    """This happens when a page is reloaded."""
+    numbers = [1]
+    begun = Begun(numbers)
+
+    async def story_() -> None:
+        async with kind() as found:
+            one = await found.join("numbers", None, begun.at(None))
+            (first,), loop = begun.sources, asyncio.get_running_loop()
+            gone = threading.Event()
 
             def leave() -> None:
                 found.leave(one)
                 gone.set()
 
             def last_leaves() -> None:
-                if later.looks == 2 and not gone.is_set():  # while it looks what the other has seen
+                if first.joins and not gone.is_set():  # during the poll of the join
                     loop.call_soon_threadsafe(leave)
                     assert gone.wait(10)
 
-            later.around = last_leaves
-            other = await found.join("numbers", later)
+            first.around = last_leaves
+            other = await found.join("numbers", "1", begun.at("1"))
+            assert gone.is_set()
             numbers.append(2)
-            assert await asyncio.wait_for(heard(other, 2), 10) == [1, 2]
-            assert first.closed == 1 and later.closed == 0
+            assert await asyncio.wait_for(heard(other, 2), 10) == [2]
+            assert sum(each.closed for each in begun.sources) == len(begun.sources) - 1
 
     asyncio.run(story_())
 
 
-def test_who_is_far_behind_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is kept for slow readers is bounded."""
-    monkeypatch.setattr(feeds, "_TURNS", 2)
-    numbers: list[int] = []
+def test_cancelled_join_takes_no_updates_from_other_listeners() -> None:
+    numbers = [1]
+    begun = Begun(numbers)
+
+    async def story_() -> None:
+        # Only joins cause polls.
+        found: feeds.Feeds[list[int]] = feeds.Feeds(1e6, threading.Event(), said)
+        one = await found.join("numbers", "1", begun.at("1"))
+        (source,), reading, go_on = begun.sources, threading.Event(), threading.Event()
+        while source.looks < 2 or one.feed.lock.locked():  # the first poll of the feed
+            await asyncio.sleep(0)
+
+        def wait() -> None:
+            reading.set()
+            assert go_on.wait(10)
+
+        source.around = wait
+        numbers.append(2)
+        other = asyncio.create_task(found.join("numbers", None, begun.at(None)))
+        await asyncio.to_thread(reading.wait, 10)
+        other.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await other
+        go_on.set()
+        assert await asyncio.wait_for(heard(one, 2), 10) == [2]
+        found.leave(one)
+        while not source.closed:
+            await asyncio.sleep(0)
+
+    asyncio.run(story_())
+
+
+def test_feed_that_fails_to_start_leaves_no_state() -> None:
+    def fail() -> Written:
+        raise exceptions.NotFound("it is not kept")
 
     async def story_() -> None:
         async with kind() as found:
-            slow = await found.join("numbers", Written(numbers))
-            fast = await found.join("numbers", Written(numbers))
+            for _ in range(2):
+                with pytest.raises(exceptions.NotFound):
+                    await found.join("numbers", None, fail)
+            numbers = Begun([1])
+            assert await heard(await found.join("numbers", None, numbers.at(None)), 1) == [1]
+
+    asyncio.run(story_())
+
+
+def test_slow_listener_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The queue of a slow listener is bounded."""
+    monkeypatch.setattr(feeds, "_MAX_QUEUED", 2)
+    numbers: list[int] = []
+    begun = Begun(numbers)
+
+    async def story_() -> None:
+        async with kind() as found:
+            slow = await found.join("numbers", None, begun.at(None))
+            fast = await found.join("numbers", None, begun.at(None))
             for number in range(4):
                 numbers.append(number)
                 assert await heard(fast, number) == [number]
-            seen = [turn.found async for turn in slow]
+            seen = [turn.content async for turn in slow]
             assert seen == [[0], [1]], "it goes on from its cursor"
 
     asyncio.run(story_())
 
 
-def test_what_is_gone_ends_and_what_is_away_is_asked_again(
+def test_deleted_source_ends_and_unreachable_source_is_polled_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(feeds, "AGAIN", 0.01)
+    monkeypatch.setattr(feeds, "RETRY_SECONDS", 0.01)
     numbers: list[int] = []
     failures = [exceptions.StorageFailure("away"), exceptions.NotFound("gone")]
     told: list[Exception] = []
@@ -174,36 +276,153 @@ def test_what_is_gone_ends_and_what_is_away_is_asked_again(
 
         source.around = fails
         found: feeds.Feeds[list[int]] = feeds.Feeds(0.0, threading.Event(), told.append)
-        listener = await found.join("numbers", source)
+        listener = await found.join("numbers", None, lambda: source)
         numbers.append(1)
-        assert [turn.found async for turn in listener] == [[1]]
+        assert [turn.content async for turn in listener] == [[1]]
         assert source.closed == 1 and [str(error) for error in told] == ["away"]
 
     asyncio.run(story_())
 
 
-def test_many_who_look_at_one_flow_cost_no_more_looks_than_one(
-    kept: story.Kept, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looks, look = [], flows.FlowRecords.look
-    uuid = kept.uuids["good"]
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the uuids of the polled flows, one entry per poll."""
+    counted, read_changes = list[str](), flows.FlowRecords.read_changes
 
-    def counted(records: flows.FlowRecords) -> base.Changes:
-        looks.append(1)
-        return look(records)
+    def counting(records: flows.FlowRecords) -> base.Changes:
+        counted.append(records.uuid)
+        return read_changes(records)
 
+    monkeypatch.setattr(flows.FlowRecords, "read_changes", counting)
+    monkeypatch.setattr(feeds, "IDLE_POLL_SECONDS", 1e6)
+    return counted
+
+
+def test_event_streams_of_one_flow_share_one_poll(kept: story.Kept, looks: list[str]) -> None:
     with running(kept.backend) as site, contextlib.ExitStack() as listening:
-        path = f"/flows/{uuid}/stream"
-        monkeypatch.setattr(feeds, "TICK", 1e6)
-        streams = [listening.enter_context(stream(site, path)) for _ in range(20)]
+        path = f"/api/v1/flows/{kept.uuids['good']}/events/stream"
+        told = [next(listening.enter_context(stream(site, path))) for _ in range(20)]
+    assert all(each == told[0] for each in told)
+    assert len(looks) <= 2  # first listener and one poll
+
+
+def test_streams_of_one_page_share_one_poll(kept: story.Kept, looks: list[str]) -> None:
+    uuid = kept.uuids["good"]
+    with running(kept.backend) as site, contextlib.ExitStack() as listening:
+        streams = [
+            listening.enter_context(stream(site, f"/flows/{uuid}/stream")) for _ in range(20)
+        ]
         for events in streams:
-            next(events)  # what has happened so far
-        monkeypatch.setattr(flows.FlowRecords, "look", counted)
+            next(events)  # the past events
+        looks.clear()
         with contextlib.closing(kept.backend.get_connection()) as connection:
             detail = connection.get_flow_details(uuid)
             atom = next(iter(detail))
             atom.state = "RUNNING"
             connection.save_changes(detail, [atom])
         for events in streams:
-            assert any(each["uuid"] == atom.uuid for each in next(events)["data"]["atoms"])
-    assert 1 <= len(looks) <= 3  # of the feed, and of the view that its head is made of
+            told = next(events)
+            while not told["data"]["atoms"]:  # skip updates of the head
+                told = next(events)
+            assert any(each["uuid"] == atom.uuid for each in told["data"]["atoms"])
+    assert 1 <= len(looks) <= 3  # feed, and view for the head
+
+
+class Watched:
+    """A flow whose atoms change, and a source of its events."""
+
+    def __init__(self, kept: story.Kept) -> None:
+        self.kept = kept
+        self.uuid = kept.run("watched", story.good(20))
+        with contextlib.closing(kept.backend.get_connection()) as connection:
+            self.detail = connection.get_flow_details(self.uuid)
+        self.atoms = iter(self.detail)
+        self.changed: list[str] = []
+
+    def change(self) -> None:
+        atom = next(self.atoms)
+        atom.state = "REVERTED"
+        self.changed.append(atom.uuid)
+        with contextlib.closing(self.kept.backend.get_connection()) as connection:
+            connection.save_changes(self.detail, [atom])
+
+    def source(self) -> streams._Flow:
+        def watch(cursor: str | None) -> watcher.FlowWatcher:
+            return watcher.FlowWatcher(self.kept.backend, self.uuid, cursor=cursor)
+
+        source = streams._Flow(watch, None)
+        source.poll()
+        return source
+
+
+def reverted(events: list[watcher.Event]) -> list[str]:
+    return [event.uuid for event in events if event.state == "REVERTED"]
+
+
+@pytest.mark.parametrize("often", [0, 1, 5])
+def test_new_and_old_listeners_see_the_same_changes(
+    monkeypatch: pytest.MonkeyPatch, often: int
+) -> None:
+    """The flow also changes between the polls for both."""
+    watched = Watched(story.Kept())
+    with contextlib.closing(watched.source()) as source:
+        cursor, poll = source.cursor, watcher.FlowWatcher.poll
+        watched.change()
+
+        def changing(watch: watcher.FlowWatcher) -> list[watcher.Event]:
+            found = poll(watch)
+            if len(watched.changed) <= often:
+                watched.change()
+            return found
+
+        monkeypatch.setattr(watcher.FlowWatcher, "poll", changing)
+        news, missed = source.join(cursor)
+        assert news is not None
+        later = source.poll() or []
+    for told in (news, missed):
+        assert reverted([*told, *later]) == watched.changed
+
+
+def test_listener_of_a_constantly_changing_flow_misses_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(streams, "_MAX_TRIES", 3)
+    watched = Watched(story.Kept())
+    with contextlib.closing(watched.source()) as source:
+        cursor, poll = source.cursor, watcher.FlowWatcher.poll
+
+        def changing(watch: watcher.FlowWatcher) -> list[watcher.Event]:
+            found = poll(watch)
+            watched.change()
+            return found
+
+        with monkeypatch.context() as patched:
+            patched.setattr(watcher.FlowWatcher, "poll", changing)
+            news, missed = source.join(cursor)
+        assert news is not None
+        later = source.poll() or []
+    assert reverted([*news, *later]) == watched.changed
+    assert set(reverted([*missed, *later])) == set(watched.changed)
+
+
+def test_events_are_kept_when_the_poll_for_a_join_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    watched = Watched(story.Kept())
+    with contextlib.closing(watched.source()) as source:
+        poll, turns = watcher.FlowWatcher.poll, list[watcher.FlowWatcher]()
+
+        def failing(watch: watcher.FlowWatcher) -> list[watcher.Event]:
+            turns.append(watch)
+            if len(turns) > 2:
+                raise exceptions.StorageFailure("away")
+            found = poll(watch)
+            watched.change()
+            return found
+
+        watched.change()
+        with monkeypatch.context() as patched:
+            patched.setattr(watcher.FlowWatcher, "poll", failing)
+            with pytest.raises(exceptions.StorageFailure):
+                source.join(source.cursor)
+        assert reverted(source.poll() or []) == watched.changed

@@ -1,4 +1,4 @@
-"""A flow of many atoms: a page costs what is on it, and the first one waits for nothing."""
+"""Cost of pages of a flow with many atoms."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 from tests.dashboard.conftest import client
 from tests.support.workers import until
 from tests.views import records
-from wbengine.dashboard import cache, reading
+from wbengine.dashboard import cache, flow_cache
 from wbengine.persistence import backends, base, models
 from wbengine.views import redaction
 
@@ -23,7 +23,7 @@ PARTS = 20
 
 
 class Wide:
-    """A kept flow of `ATOMS` in `PARTS` sub-flows."""
+    """A stored flow of `ATOMS` atoms in `PARTS` nested flows."""
 
     def __init__(self, backend: base.Backend) -> None:
         self.backend = backend
@@ -38,7 +38,7 @@ class Wide:
 
     @contextlib.contextmanager
     def one_more(self) -> Iterator[None]:
-        """For so long, one more atom is done."""
+        """Complete one more atom for the duration of the context."""
         with contextlib.closing(self.backend.get_connection()) as connection:
             detail = connection.get_flow_details(self.uuid)
             atom = next(each for each in detail if each.state == "PENDING")
@@ -58,7 +58,7 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wide]:
 
 @pytest.fixture(autouse=True)
 def it_is_huge(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "HUGE", 1_000)
+    monkeypatch.setattr(flow_cache, "SUMMARY_ATOMS", 1_000)
 
 
 @pytest.fixture
@@ -69,14 +69,14 @@ def browser(wide: Wide) -> Iterator[TestClient]:
 
 
 def views_are_made() -> None:
-    """Whoever makes one has done so: what it reads and masks is counted where it belongs."""
+    """Wait until no view is being built, so that counts are complete."""
     for thread in threading.enumerate():
         if thread.name == "wbengine-view":
             thread.join()
 
 
 class Counted:
-    """How many records of atoms were read, and how many texts masked."""
+    """Numbers of atom records read and of texts masked."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.read = self.masked = 0
@@ -104,14 +104,15 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
     return Counted(monkeypatch)
 
 
-def test_the_first_page_reads_no_atoms(
+def test_first_page_reads_no_atoms(
     wide: Wide, browser: TestClient, counted: Counted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cache.ViewCache, "begin", lambda made: None)  # it is counted below
+    # The next test counts what builds read.
+    monkeypatch.setattr(cache.ViewCache, "start_build", lambda made: None)
     answer = browser.get(f"/flows/{wide.uuid}")
     read, masked = counted.since()
     assert answer.headers["refresh"] == "2"
-    assert "2,000 tasks are being read" in answer.text
+    assert "Loading 2,000 tasks" in answer.text
     assert "1,200 SUCCESS" in answer.text
     assert "part-19" in answer.text and answer.text.count(">100</td>") == PARTS
     assert read == 0 and masked < 100
@@ -121,7 +122,7 @@ def test_the_first_page_reads_no_atoms(
     assert browser.get(f"/flows/{wide.uuid}?part=body").status_code == 503
 
 
-def test_the_pages_that_follow_read_it_once(
+def test_following_pages_read_the_atoms_once(
     wide: Wide, browser: TestClient, counted: Counted
 ) -> None:
     assert "refresh" in browser.get(f"/flows/{wide.uuid}").headers
@@ -130,7 +131,7 @@ def test_the_pages_that_follow_read_it_once(
     assert counted.since()[0] == ATOMS
     answer = browser.get(f"/flows/{wide.uuid}")
     assert "refresh" not in answer.headers
-    assert answer.text.count("?under=") == PARTS - 11  # there is room for eleven of them
+    assert answer.text.count("?under=") == PARTS - 11  # eleven parts fit on the page
     for tab in ("", "/graph", "/timeline", "/failures", "/events"):
         counted.since()
         assert browser.get(f"/flows/{wide.uuid}{tab}").status_code == 200
@@ -138,14 +139,14 @@ def test_the_pages_that_follow_read_it_once(
         assert read == 0 and masked < 1_500, tab
 
 
-def test_a_dear_view_is_not_waited_for(
+def test_page_does_not_wait_for_a_costly_view(
     wide: Wide, browser: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cache, "DEAR", -1.0)
-    monkeypatch.setattr(cache, "LINGERS", 0.0)
+    monkeypatch.setattr(cache, "COSTLY_SECONDS", -1.0)
+    monkeypatch.setattr(cache, "REBUILD_FACTOR", 0.0)
     assert browser.get(f"/api/v1/flows/{wide.uuid}?atoms=0").json()["counts"]["SUCCESS"] == RAN
     with contextlib.ExitStack() as end:
-        with cache._TURN:  # nobody can make it anew
+        with cache._COSTLY_BUILD_LOCK:  # no view can be built
             end.enter_context(wide.one_more())
             assert "1,200 SUCCESS" in browser.get(f"/flows/{wide.uuid}").text
         until(lambda: "1,201 SUCCESS" in browser.get(f"/flows/{wide.uuid}").text)
@@ -156,7 +157,7 @@ Enter = Callable[[str], None]
 
 @pytest.fixture
 def enter(wide: Wide) -> Iterator[Enter]:
-    """Has the flow be in a state, and changes nothing else; afterwards it is as it was."""
+    """Yield a function that sets the state of the flow; restore the flow afterwards."""
     with contextlib.closing(wide.backend.get_connection()) as connection:
         detail = connection.get_flow_details(wide.uuid)
         was = detail.state, detail.history
@@ -170,11 +171,11 @@ def enter(wide: Wide) -> Iterator[Enter]:
         connection.save_changes(detail, [])
 
 
-def test_an_answer_that_is_behind_says_when_to_ask_again(
+def test_outdated_answer_contains_a_refresh_time(
     wide: Wide, browser: TestClient, enter: Enter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def part() -> tuple[bool, int | None]:
-        """Whether it tells of the end, and after how many seconds to ask again."""
+        """Return whether the page shows the end, and the seconds until its refresh."""
         answer = browser.get(f"/flows/{wide.uuid}?part=head")
         again = answer.headers.get("refresh")
         return "FAILURE" in answer.text, None if again is None else int(again)
@@ -184,16 +185,16 @@ def test_an_answer_that_is_behind_says_when_to_ask_again(
         assert "refresh" not in page.headers, "scripts would begin anew"
         return '<noscript><meta http-equiv="refresh"' in page.text
 
-    monkeypatch.setattr(cache, "DEAR", -1.0)
-    monkeypatch.setattr(cache, "LINGERS", 0.0)
+    monkeypatch.setattr(cache, "COSTLY_SECONDS", -1.0)
+    monkeypatch.setattr(cache, "REBUILD_FACTOR", 0.0)
     assert part() == (False, None)
-    with cache._TURN:  # nobody can make it anew
+    with cache._COSTLY_BUILD_LOCK:  # no view can be built
         assert part() == (False, None), "nothing is new"
         enter("FAILURE")
         told, again = part()
         assert not told and again is not None and again >= 1
     views_are_made()
-    monkeypatch.setattr(cache, "LINGERS", 1e6)
+    monkeypatch.setattr(cache, "REBUILD_FACTOR", 1e6)
     assert part() == (True, None)
     assert not is_read_again_without_scripts()
     enter("RUNNING")
@@ -202,7 +203,7 @@ def test_an_answer_that_is_behind_says_when_to_ask_again(
     assert is_read_again_without_scripts()
 
 
-def test_what_changes_while_a_view_is_made_is_not_lost(
+def test_change_during_a_build_of_the_view_is_not_lost(
     wide: Wide, enter: Enter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     making, go_on = threading.Event(), threading.Event()
@@ -216,34 +217,34 @@ def test_what_changes_while_a_view_is_made_is_not_lost(
         assert isinstance(found, cache.Latest)
         return found
 
-    monkeypatch.setattr(cache, "DEAR", -1.0)
-    monkeypatch.setattr(cache, "LINGERS", 0.0)
+    monkeypatch.setattr(cache, "COSTLY_SECONDS", -1.0)
+    monkeypatch.setattr(cache, "REBUILD_FACTOR", 0.0)
     go_on.set()
-    store = reading.Store(wide.backend, redaction.Redactor(), offered)
+    store = flow_cache.Store(wide.backend, redaction.Redactor(), offered)
     with contextlib.closing(store), contextlib.ExitStack() as end:
         end.callback(go_on.set)
         store.flow(wide.uuid)
         go_on.clear()
         making.clear()
-        assert latest().again is None, "nothing is new, but the time"
+        assert latest().refresh_seconds is None, "nothing is new, but the time"
         assert making.wait(60)
         enter("FAILURE")
-        assert latest().again is not None
+        assert latest().refresh_seconds is not None
         go_on.set()
         views_are_made()
-        monkeypatch.setattr(cache, "LINGERS", 1e6)
+        monkeypatch.setattr(cache, "REBUILD_FACTOR", 1e6)
         found = latest()
-        assert found.view.state == "RUNNING" and found.again is not None
+        assert found.view.state == "RUNNING" and found.refresh_seconds is not None
         assert store.flow(wide.uuid).state == "FAILURE"
         found = latest()
-        assert found.view.state == "FAILURE" and found.again is None
+        assert found.view.state == "FAILURE" and found.refresh_seconds is None
 
 
-def test_what_did_not_change_is_not_looked_at_again(
+def test_unchanged_flow_is_not_read_again(
     wide: Wide, browser: TestClient, counted: Counted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cache, "DEAR", -1.0)
-    monkeypatch.setattr(cache, "LINGERS", 1e6)
+    monkeypatch.setattr(cache, "COSTLY_SECONDS", -1.0)
+    monkeypatch.setattr(cache, "REBUILD_FACTOR", 1e6)
     path = f"/api/v1/flows/{wide.uuid}?atoms=0"
     first = browser.get(path).json()
     counted.since()
@@ -254,7 +255,7 @@ def test_what_did_not_change_is_not_looked_at_again(
         assert browser.get(path).json()["counts"]["SUCCESS"] == RAN + 1
 
 
-def test_events_are_told_page_by_page(wide: Wide, browser: TestClient, counted: Counted) -> None:
+def test_events_are_listed_in_pages(wide: Wide, browser: TestClient, counted: Counted) -> None:
     path, found, after = f"/api/v1/flows/{wide.uuid}/events", [], ""
     while True:
         told = browser.get(path, params={"limit": 1000, "after": after}).json()
@@ -269,12 +270,12 @@ def test_events_are_told_page_by_page(wide: Wide, browser: TestClient, counted: 
     assert len({(event["uuid"], event["state"]) for event in found}) == len(found)
 
 
-def test_a_stream_that_goes_on_reads_nothing_again(wide: Wide, counted: Counted) -> None:
-    store = reading.Store(wide.backend, redaction.Redactor())
+def test_resumed_stream_reads_no_atoms_again(wide: Wide, counted: Counted) -> None:
+    store = flow_cache.Store(wide.backend, redaction.Redactor())
     cursor = store.flow(wide.uuid).cursor
     counted.since()
     with contextlib.closing(store.watch(wide.uuid, cursor)) as watch:
-        assert [event for event in watch.turn() if event.kind == "atom"] == []
+        assert [event for event in watch.poll() if event.kind == "atom"] == []
     read, masked = counted.since()
     assert read == 0 and masked < 10
     store.close()

@@ -1,4 +1,4 @@
-"""Visitors with a name and a role: what each may do, and that it is written down who did it."""
+"""Users and roles: permissions and audit."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from wbengine.dashboard import Visitor, create_app, parse_users
 from wbengine.dashboard.sessions import Sessions
 
 
-def test_operator_acts_and_is_named(running: Running, audit: Any) -> None:
+def test_operator_acts_and_is_named_in_the_audit(running: Running, audit: Any) -> None:
     with site(running.kept, "olga") as browser:
         page = browser.get(running.path).text
         assert "olga · Actions allowed" in page
         fields = {"form_token": token_in(page)}
         assert send(browser, f"{running.path}/suspend", fields).status_code == 303
         answer = send(browser, "/workers/drain", {**fields, "worker": "w"})
-        assert answer.status_code == 403 and "takes the role admin" in answer.text
+        assert answer.status_code == 403 and "needs role admin" in answer.text
     done, refused = audit()
     assert done == f"suspend flow {running.detail.uuid}, from olga, operator, 192.0.2.5"
     assert refused.startswith("drain worker refused, from olga, operator, 192.0.2.5: ")
 
 
-def test_viewer_looks(running: Running) -> None:
+def test_viewer_sees_no_actions(running: Running) -> None:
     with site(running.kept, "victor") as browser:
         page = browser.get(running.path).text
     assert "victor · Read-only" in page and "Suspend</button>" not in page
 
 
-def test_viewer_with_a_good_form_changes_nothing(kept: story.Kept, audit: Any) -> None:
-    """The form's own token is right: it is the role that is missing."""
+def test_viewer_with_a_valid_form_is_refused(kept: story.Kept, audit: Any) -> None:
+    """The form token is valid; the role is missing."""
     with site(kept, "victor") as browser:
         (cookie,) = browser.cookies.values()
         fields = {"form_token": Sessions(parse_users(FILE)).form_token(cookie)}
         answer = send(browser, f"/flows/{kept.uuids['good']}/revert", fields)
-    assert answer.status_code == 403 and "takes the role operator" in answer.text
+    assert answer.status_code == 403 and "needs role operator" in answer.text
     assert "victor, viewer" in audit()[-1]
 
 
-def test_proxy_says_who_asks(running: Running, audit: Any) -> None:
+def test_proxy_names_user_and_role(running: Running, audit: Any) -> None:
     bearer = {"authorization": f"Bearer {TOKENS['gateway']}"}
     with site(running.kept) as browser:
         named = {**bearer, "x-wbengine-user": "eve@example.com", "x-wbengine-role": "operator"}
@@ -65,15 +65,16 @@ def test_proxy_says_who_asks(running: Running, audit: Any) -> None:
         {"x-wbengine-user": "eve", "x-wbengine-role": "root"},
         {"x-wbengine-user": "eve", "x-wbengine-role": "proxy"},
     ],
+    ids=str,
 )
-def test_proxy_that_names_nobody_is_refused(kept: story.Kept, said: dict[str, str]) -> None:
+def test_proxy_without_a_valid_user_is_refused(kept: story.Kept, said: dict[str, str]) -> None:
     bearer = {"authorization": f"Bearer {TOKENS['gateway']}"}
     with site(kept) as browser:
         assert browser.get("/", headers={**bearer, **said}).status_code == 401
         assert send(browser, "/login", {"token": TOKENS["gateway"]}).status_code == 401
 
 
-def test_a_name_without_the_proxys_token_is_nothing(kept: story.Kept) -> None:
+def test_user_header_without_proxy_token_is_ignored(kept: story.Kept) -> None:
     named = {"x-wbengine-user": "eve", "x-wbengine-role": "admin"}
     with site(kept) as browser:
         assert browser.get("/", headers=named).status_code == 401
@@ -81,7 +82,7 @@ def test_a_name_without_the_proxys_token_is_nothing(kept: story.Kept) -> None:
         assert "victor · Read-only" in browser.get("/", headers={**named, **bearer}).text
 
 
-def test_proxys_visitor_cannot_come_in_by_the_cookie_of_its_forms(kept: story.Kept) -> None:
+def test_cookie_of_a_proxy_user_does_not_log_in(kept: story.Kept) -> None:
     bearer = {"authorization": f"Bearer {TOKENS['gateway']}"}
     with site(kept) as browser:
         named = {**bearer, "x-wbengine-user": "eve", "x-wbengine-role": "admin"}
@@ -91,16 +92,16 @@ def test_proxys_visitor_cannot_come_in_by_the_cookie_of_its_forms(kept: story.Ke
         assert browser.get("/", headers=twice).status_code == 401
 
 
-def test_users_know_nothing_that_signs_for_others(kept: story.Kept) -> None:
-    """Whoever knows one token can make cookies of its user, and of nobody else."""
+def test_user_cannot_sign_cookies_for_others(kept: story.Kept) -> None:
+    """A user who has one token can sign cookies for no other user."""
     mine = {TOKENS["victor"]: Visitor("ceo", "admin")}
     with site(kept) as browser:
         name = Sessions(parse_users(FILE)).cookie
-        browser.cookies.set(name, Sessions(mine).begin(TOKENS["victor"]))
+        browser.cookies.set(name, Sessions(mine).new_cookie(TOKENS["victor"]))
         assert "victor · Read-only" in browser.get("/").text
 
 
-def test_a_role_that_is_taken_away_is_gone_at_once(kept: story.Kept) -> None:
+def test_removed_role_is_effective_immediately(kept: story.Kept) -> None:
     with site(kept, "ann") as browser:
         (value,) = browser.cookies.values()
     less = parse_users(FILE.replace("ann         admin", "ann         viewer"))
@@ -109,7 +110,7 @@ def test_a_role_that_is_taken_away_is_gone_at_once(kept: story.Kept) -> None:
         assert "ann · Read-only" in browser.get("/").text
 
 
-def test_a_cookie_is_of_one_list_of_users(kept: story.Kept) -> None:
+def test_cookie_of_a_removed_user_is_refused(kept: story.Kept) -> None:
     with site(kept, "ann") as browser:
         assert browser.get("/").status_code == 200
         fewer = parse_users(FILE.replace("ann ", "#"))
@@ -122,34 +123,37 @@ def test_a_cookie_is_of_one_list_of_users(kept: story.Kept) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("", "no user"),
-        ("# nobody\n", "no user"),
-        ("ann admin\n", "line 1: there are 2 words"),
-        ("\nann amdin token-of-ann-0123456789\n", "line 2: role='amdin' (did you mean 'admin'?)"),
-        ("a/b admin token-of-ann-0123456789", "user='a/b'"),
+        ("", "must contain at least one user"),
+        ("# nobody\n", "must contain at least one user"),
+        ("ann admin\n", "line 1: must have a name, a role and a token"),
+        ("\nann amdin token-of-ann-0123456789\n", "got 'amdin' (did you mean 'admin'?)"),
+        ("a/b admin token-of-ann-0123456789", "got 'a/b'"),
         ("ann admin short", "at least 16 characters"),
-        ("ann admin token-of-ann-0123456789\nbob admin token-of-ann-0123456789", "'bob' has"),
+        (
+            "ann admin token-of-ann-0123456789\nbob admin token-of-ann-0123456789",
+            "'bob' must have another token than 'ann'",
+        ),
     ],
 )
-def test_a_file_of_users_that_makes_no_sense_is_refused(text: str, told: str) -> None:
+def test_invalid_file_of_users_is_refused(text: str, told: str) -> None:
     with pytest.raises(ValueError) as caught:
         parse_users(text)
     assert told in str(caught.value) and "token-of-ann" not in str(caught.value)
 
 
-def test_a_token_may_hold_what_begins_a_comment() -> None:
+def test_token_may_contain_a_comment_sign() -> None:
     assert parse_users("ann admin abc#0123456789abcdef # on duty") == {
         "abc#0123456789abcdef": Visitor("ann", "admin")
     }
 
 
-def test_users_that_are_none_are_refused(kept: story.Kept) -> None:
-    with pytest.raises(ValueError, match="there are no users"):
+def test_invalid_users_are_refused(kept: story.Kept) -> None:
+    with pytest.raises(ValueError, match="at least one user"):
         create_app(kept.backend, users={})
-    with pytest.raises(ValueError, match="is no name"):
+    with pytest.raises(ValueError, match="user must have 1 to 64 characters"):
         Visitor("x\nforged")
 
 
-def test_token_and_users_are_one_too_many(kept: story.Kept) -> None:
-    with pytest.raises(ValueError, match="leave out one"):
+def test_token_and_users_together_are_refused(kept: story.Kept) -> None:
+    with pytest.raises(ValueError, match="at most one of token and users"):
         create_app(kept.backend, token=story.TOKEN, users=parse_users(FILE))

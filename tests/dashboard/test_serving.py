@@ -1,4 +1,4 @@
-"""A dashboard as a server of its own."""
+"""A dashboard with its own server."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ dashboard.serve(memory.MemoryBackend(), port=0)
 """
 
 
-def test_others_do_not_come_in_without_a_token(kept: story.Kept) -> None:
+def test_no_auth_requires_a_loopback_address(kept: story.Kept) -> None:
     for host in ("0.0.0.0", "::", "192.0.2.1"):
-        with pytest.raises(ValueError, match="token"):
+        with pytest.raises(ValueError, match="only with a loopback address"):
             dashboard.Site(kept.backend, host=host, no_auth=True)
 
 
-def test_a_taken_port_is_told(kept: story.Kept) -> None:
+def test_port_in_use_raises_os_error(kept: story.Kept) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError):
         dashboard.Site(kept.backend, port=taken.getsockname()[1])
 
 
 @contextlib.contextmanager
 def begun(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A process of Python; it has ended afterwards, whatever happens."""
+    """Start Python; end the process when the context exits."""
     with subprocess.Popen([sys.executable, *arguments], stderr=subprocess.PIPE, text=True) as made:
         try:
             yield made
@@ -47,7 +47,7 @@ def begun(*arguments: str) -> Iterator[subprocess.Popen[str]]:
             made.kill()
 
 
-def test_the_address_with_the_token_is_printed_once_and_lets_in() -> None:
+def test_url_with_token_is_printed_once_and_logs_in() -> None:
     with begun("-W", "error", "-c", _SERVE) as process:
         assert process.stderr is not None
         line = process.stderr.readline()
@@ -67,15 +67,37 @@ def test_the_address_with_the_token_is_printed_once_and_lets_in() -> None:
         assert where.query.partition("=")[2] not in rest
 
 
-#: From the second one on, a look at the list takes longer than a stream is watched for its end.  On
-#: a slow machine streams may take longer to end than they have.
+_SERVE_AND_TELL = """
+import os, signal, sys
+from wbengine import dashboard
+from wbengine.persistence.backends import memory
+def ready(url):
+    print(sys.getswitchinterval() < before, file=sys.stderr)
+    os.kill(os.getpid(), signal.SIGINT)
+before = sys.getswitchinterval()
+try:
+    dashboard.serve(memory.MemoryBackend(), port=0, ready=ready)
+except KeyboardInterrupt:
+    pass
+print(sys.getswitchinterval() == before, file=sys.stderr)
+"""
+
+
+def test_switch_interval_is_lower_while_serving() -> None:
+    with begun("-c", _SERVE_AND_TELL) as process:
+        _, said = process.communicate(timeout=PATIENCE)
+        assert said.split() == ["True", "True"]
+
+
+#: From the sixth poll on, polls of the list are slow. The grace periods are longer than usual,
+#: because streams may end slowly on a slow machine.
 _SLOW = """
 import itertools, sys, time
 from wbengine.cli import app
-from wbengine.dashboard import listings, serving, stream
-assert stream.ENDING < serving._GRACE
-stream.ENDING, serving._GRACE = 40, 50
-read, looks = listings.Wanted.read, itertools.count()
+from wbengine.dashboard import listings, site, stream
+assert stream.ENDING_SECONDS < site._GRACE_SECONDS
+stream.ENDING_SECONDS, site._GRACE_SECONDS = 40, 50
+read, looks = listings.FlowFilter.read, itertools.count()
 def slow(*given):
     number = next(looks)
     if number >= 5:
@@ -83,13 +105,13 @@ def slow(*given):
         sys.stderr.flush()
         time.sleep(0.7)
     return read(*given)
-listings.Wanted.read = slow
+listings.FlowFilter.read = slow
 sys.exit(app.main(["--persistence", "memory://", "dashboard", "--port", "0"]))
 """
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_it_ends_without_a_word_although_many_listen(number: signal.Signals) -> None:
+def test_server_with_open_streams_ends_silently_on_signals(number: signal.Signals) -> None:
     with begun("-c", _SLOW) as process, contextlib.ExitStack() as listening:
         assert process.stderr is not None
         where = urllib.parse.urlsplit(process.stderr.readline().split()[1])
@@ -108,17 +130,17 @@ def test_it_ends_without_a_word_although_many_listen(number: signal.Signals) -> 
         assert [line for line in said.splitlines() if not line.startswith("looking")] == []
         assert process.returncode in (0, -number)
         for answer in answers:
-            answer.read()  # to its end: it did not break off
+            answer.read()  # complete, not interrupted
 
 
-def test_a_loopback_server_knows_no_other_name(kept: story.Kept) -> None:
+def test_loopback_server_refuses_other_host_names(kept: story.Kept) -> None:
     with running(kept.backend) as site:
         headers = {"host": "rebound.example", "authorization": f"Bearer {story.TOKEN}"}
         with asked(site, "GET", "/", headers) as answer:
             assert answer.status == 421
 
 
-def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_extra_is_named_in_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
     real = builtins.__import__
 
     def without(name: str, *rest: Any, **more: Any) -> Any:
@@ -126,7 +148,7 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
         return real(name, *rest, **more)
 
-    monkeypatch.delitem(sys.modules, "wbengine.dashboard.serving")
+    monkeypatch.delitem(sys.modules, "wbengine.dashboard.site")
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(ImportError, match=r"uvicorn: pip install 'wbengine\[dashboard\]'"):
+    with pytest.raises(ImportError, match=r"uvicorn: .*pip install .*\[dashboard\]'"):
         _ = dashboard.serve

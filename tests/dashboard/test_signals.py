@@ -1,7 +1,8 @@
-"""The form that gives a flow the signal that a task of it waits for."""
+"""The form that sends a signal to a flow that waits for it."""
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from tests.support import signalled
 from tests.support.waiting import until
 from wbengine import engines, states
 from wbengine.persistence import backends, base
+from wbengine.views import flow_status
 
 
 class Waiting:
@@ -27,9 +29,13 @@ class Waiting:
         self.path = f"/flows/{self.uuid}"
 
     def state(self) -> str | None:
-        """As who looks at the store sees it."""
+        """Return the stored state."""
         with self.backend.get_connection() as connection:
             return connection.get_flow_details(self.uuid, lazy=True).state
+
+    def shown_state(self) -> str:
+        with self.backend.get_connection() as connection:
+            return flow_status.read(connection, self.uuid).shown_state
 
 
 @pytest.fixture
@@ -38,20 +44,29 @@ def waiting(tmp_path: Path) -> Iterator[Waiting]:
         made = Waiting(backend)
         thread = threading.Thread(target=made.engine.run)
         thread.start()
-        until(lambda: made.state() == states.RUNNING)
+        until(lambda: made.shown_state() == states.WAITING)
         yield made
         made.engine.suspend()
         thread.join(60)
 
 
-def test_operator_gives_a_signal(waiting: Waiting, audit: Any) -> None:
+def test_operator_sends_a_signal(waiting: Waiting, audit: Any) -> None:
     path = waiting.path
     with site(waiting, "olga") as browser:
         page = browser.get(path).text
-        assert "<option>approved</option>" in page and "It waits for signal" in page
+        assert re.search(r'class="badge state-WAITING"><i[^>]*data-field="icon"', page)
+        row = browser.get("/").text
+        assert 'class="badge state-WAITING"' in row and "for approved since <time" in row
+        (told,) = browser.get("/api/v1/flows").json()["flows"]
+        one = browser.get(f"/api/v1{path}").json()
+        assert told["shown_state"] == one["shown_state"] == "WAITING"
+        (wait,) = told["waits_for"]
+        assert one["waits_for"] == [wait] and wait["signal"] == "approved"
+        assert wait["task"] == "wait-for-approved" and wait["since"] < wait["until"]
+        assert "<option>approved</option>" in page and "Waiting for signal" in page
         fields = {"form_token": token_in(page), "signal": "approved"}
         odd = send(browser, f"{path}/signal", {**fields, "value": "{"})
-        assert odd.status_code == 400 and "The value is no JSON" in odd.text
+        assert odd.status_code == 400 and "The value must be JSON" in odd.text
         wrong = send(browser, f"{path}/signal", {**fields, "signal": "aproved"})
         assert wrong.status_code == 404 and "did you mean" in wrong.text
         answer = send(browser, f"{path}/signal", {**fields, "value": '{"secret": "canary"}'})
@@ -59,7 +74,7 @@ def test_operator_gives_a_signal(waiting: Waiting, audit: Any) -> None:
         until(lambda: waiting.state() == states.SUCCESS)
         assert waiting.engine.storage.fetch("found") == {"secret": "canary"}
         page = browser.get(answer.headers["location"]).text
-        assert "The flow was given the signal." in page and "Give a signal" not in page
+        assert "The signal was sent to the flow." in page and "Give a signal" not in page
         late = send(browser, f"{path}/signal", fields)
         assert late.status_code == 409 and "has ended in SUCCESS" in late.text
     lines = audit()
@@ -67,20 +82,20 @@ def test_operator_gives_a_signal(waiting: Waiting, audit: Any) -> None:
     assert "canary" not in "".join(lines)
 
 
-def test_signal_is_given_once(waiting: Waiting) -> None:
+def test_signal_is_accepted_once(waiting: Waiting) -> None:
     waiting.engine.suspend()
     until(lambda: waiting.state() == states.SUSPENDED)
     with site(waiting, "olga") as browser:
         fields = {"form_token": token_in(browser.get(waiting.path).text), "signal": "approved"}
         assert send(browser, f"{waiting.path}/signal", fields).status_code == 303
         again = send(browser, f"{waiting.path}/signal", fields)
-        assert again.status_code == 409 and "before, and that one counts" in again.text
+        assert again.status_code == 409 and "its first value counts" in again.text
 
 
-def test_viewer_gives_none(waiting: Waiting) -> None:
+def test_viewer_cannot_send_a_signal(waiting: Waiting) -> None:
     with site(waiting, "victor") as viewer:
         page = viewer.get(waiting.path).text
-        assert "It waits for signal" in page and "Give a signal" not in page
+        assert "Waiting for signal" in page and "Give a signal" not in page
         answer = send(viewer, f"{waiting.path}/signal", {"signal": "approved"})
         assert answer.status_code == 403
     with waiting.backend.get_connection() as connection:

@@ -1,19 +1,18 @@
-"""News as it happens, and where it goes on after a break."""
+"""Event streams: updates and continuation."""
 
 from __future__ import annotations
 
-import contextlib
-import socket
-import urllib.parse
+import asyncio
 from typing import Any
 
 import pytest
 
 from tests.dashboard import story
 from tests.dashboard.held import Running
-from tests.dashboard.site import PATIENCE, stream
 from tests.dashboard.site import running as serving
-from wbengine.dashboard import serving as servers
+from tests.dashboard.site import stream
+from wbengine.dashboard import guard
+from wbengine.dashboard import site as servers
 from wbengine.dashboard import stream as streams
 
 
@@ -21,7 +20,7 @@ def states(told: dict[str, Any]) -> dict[str, str]:
     return {atom["name"]: atom["state"] for atom in told["data"]["atoms"]}
 
 
-def test_a_stream_tells_what_happens_and_goes_on_after_a_break(running: Running) -> None:
+def test_stream_continues_from_last_event_id(running: Running) -> None:
     with serving(running.kept.backend) as site:
         path = f"{running.path}/stream"
         seen: dict[str, str] = {}
@@ -33,7 +32,7 @@ def test_a_stream_tells_what_happens_and_goes_on_after_a_break(running: Running)
                     break
         assert seen["a"] == "SUCCESS"
         running.end()
-        # Nobody listened meanwhile.
+        # The flow has ended while no stream was open.
         with stream(site, path, last=told["id"]) as events:
             told = next(events)
             later = states(told)
@@ -44,7 +43,7 @@ def test_a_stream_tells_what_happens_and_goes_on_after_a_break(running: Running)
         assert told["data"]["state"] == "SUCCESS"
 
 
-def test_the_events_of_a_flow_are_told_one_by_one(kept: story.Kept) -> None:
+def test_events_of_a_flow_are_streamed_one_by_one(kept: story.Kept) -> None:
     with serving(kept.backend) as site:
         path = f"/api/v1/flows/{kept.uuids['good']}/events/stream"
         with stream(site, path) as events:
@@ -52,12 +51,12 @@ def test_the_events_of_a_flow_are_told_one_by_one(kept: story.Kept) -> None:
     assert all(each["data"]["schema"] == "wbengine/event/1" for each in told)
 
 
-def test_the_list_tells_that_it_has_changed() -> None:
+def test_stream_of_the_list_sends_changed_rows() -> None:
     kept = story.Kept()
     kept.run("one", story.good(name="one"))
     with serving(kept.backend) as site:
         with stream(site, "/stream/flows") as events:
-            told = next(events)  # who knows nothing is told at once
+            told = next(events)  # without a cursor, the first event is immediate
             kept.run("two", story.good(name="two"))
             later = next(events)
         assert told["data"]["changed"] and told["id"] != later["id"]
@@ -70,38 +69,32 @@ def test_the_list_tells_that_it_has_changed() -> None:
             assert next(events)["id"] != later["id"]
 
 
-def test_a_server_ends_although_somebody_listens(
+def test_server_with_an_open_stream_ends(
     kept: story.Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By itself: it has more time than it takes on any machine."""
-    monkeypatch.setattr(streams, "ENDING", 40)
-    monkeypatch.setattr(servers, "_GRACE", 50)
+    """The grace periods exceed any delay, so the stream ends without being aborted."""
+    monkeypatch.setattr(streams, "ENDING_SECONDS", 40)
+    monkeypatch.setattr(servers, "_GRACE_SECONDS", 50)
     with serving(kept.backend) as site, stream(site, "/stream/flows") as events:
         next(events)
         site.stop()
-        assert list(events) == []  # it is over, rather than silent
+        assert list(events) == []  # the stream has ended
 
 
-def test_no_more_streams_are_served_than_there_is_room_for(
-    kept: story.Kept, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(streams, "MOST", 5)
-    with serving(kept.backend) as site, contextlib.ExitStack() as open_ones:
-        where = urllib.parse.urlsplit(site.address)
-        assert where.port is not None
-        asking = [
-            "GET /stream/flows HTTP/1.1",
-            f"host: {where.hostname}",
-            f"authorization: Bearer {story.TOKEN}",
-        ]
-        asked = "\r\n".join([*asking, "", ""]).encode()
-        sockets = [
-            open_ones.enter_context(
-                socket.create_connection((where.hostname, where.port), PATIENCE)
-            )
-            for _ in range(40)
-        ]
-        for each in sockets:  # all at once
-            each.sendall(asked)
-        said = [each.makefile("rb").readline().split()[1] for each in sockets]
-        assert (said.count(b"200"), said.count(b"503")) == (5, 35)
+def test_keepalive_is_not_sent_within_an_event() -> None:
+    """A ping is due while a long text is sent in pieces."""
+    sent: list[bytes] = []
+
+    async def send(message: Any) -> None:
+        await asyncio.sleep(0)
+        sent.append(message["body"])
+
+    async def story_() -> None:
+        visit = guard._ResponseState({}, send)
+        texts = [b"x" * 300_000, b": ping", b"y" * 300_000]
+        told = ({"type": "http.response.body", "body": text, "more_body": True} for text in texts)
+        await asyncio.gather(*map(visit.send, told))
+        assert b"".join(sent) == b"".join(texts)
+        assert max(map(len, sent)) < 100_000
+
+    asyncio.run(story_())

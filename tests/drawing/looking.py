@@ -1,11 +1,11 @@
-"""Pictures that are looked at, and names that would break them."""
+"""Views for drawings, and hostile names."""
 
 from __future__ import annotations
 
 from tests.views import records
 from wbengine import states
 from wbengine.types.outline import FLOW, TASK, Outline, OutlineNode
-from wbengine.views import flow as flows
+from wbengine.views import flow_status as flows
 
 HOSTILE = "</text><script>alert(1)</script>\"'&<b>\\N \x00\x1b[31m\ud800 $(x) ]] #quot; %s\nend"
 

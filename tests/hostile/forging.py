@@ -1,4 +1,4 @@
-"""Signed messages that were changed on their way: none is believed that says anything else."""
+"""Signed messages that were changed in transit: no message with a different content is accepted."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
-from tests.support.signed import AUDIENCE, KINDS, TOPIC, BadMessage, Party, read, sealed
+from tests.support.signed import AUDIENCE, KINDS, TOPIC, InvalidMessageError, Party, read, sealed
 from wbengine import _clock, keys
 from wbengine.engines.worker_based import dispatcher, proxy
 from wbengine.engines.worker_based.messages import signing
@@ -17,18 +17,18 @@ NOW = 1_000_000.0
 
 @dataclass
 class Report:
-    """How many mutated messages could be read at all, and what became of them."""
+    """Counts of changed messages that could be decoded, by result."""
 
     read: int = 0
     refused: int = 0
-    #: They were believed, and say other things than what was signed.
+    #: Accepted messages whose content differs from the signed one.
     believed: int = 0
-    #: They raised something where nothing may be raised.
+    #: Messages that raised an unexpected exception.
     deaths: int = 0
 
 
 def try_mutations(examples: int, seed: int) -> Report:
-    """Half of them for one shared key, half for a key of each role."""
+    """Try half of the examples with one shared key, and half with a key for each role."""
     report = Report()
     log = logging.getLogger("wbengine")
     before = log.level
@@ -49,7 +49,7 @@ class _Trial:
         speakers = {
             kind: parties.get(role) or parties[keys.ANY] for kind, (role, _) in KINDS.items()
         }
-        self._sent = {kind: sealed(who.say(kind)) for kind, who in speakers.items()}
+        self._sent = {kind: sealed(who.sign(kind)) for kind, who in speakers.items()}
         hearer = parties.get(keys.ENGINE) or parties[keys.ANY]
         self._heard: list[Any] = []
         handler = dispatcher.Handler(lambda data, message: self._heard.append(message))
@@ -67,7 +67,7 @@ class _Trial:
             side.signer._nonces = signing.Nonces()
             try:
                 message = read(mutate(self._sent[kind], self._chance))
-            except BadMessage:
+            except InvalidMessageError:
                 continue
             report.read += 1
             self._heard.clear()
@@ -82,7 +82,7 @@ class _Trial:
 
 
 def mutate(data: bytes, chance: random.Random) -> bytes:
-    """One that is changed a little, in its head or its body, whose size is told."""
+    """Return a message with small changes in its head or its body, with the correct size."""
     head, _, body = data.partition(b"\n")
     if chance.randrange(2):
         body = _changed(body, chance)
@@ -103,7 +103,8 @@ def _changed(data: bytes, chance: random.Random) -> bytes:
                 del made[at : at + chance.choice((1, 1, 8, 64))]
             case 2:
                 made[at:at] = chance.choice((b"0", b'"', b"{", b"\\u0000", b"\xff", b" ", b"null,"))
-            case 3 if b"null" in made:  # as some write what is no number
+            # the notation of some encoders for a value that is not a number
+            case 3 if b"null" in made:
                 made[:] = made.replace(b"null", b"1e999", 1)
             case 4:
                 made[at:at] = made[at : at + 16]
@@ -114,7 +115,7 @@ def _changed(data: bytes, chance: random.Random) -> bytes:
 
 
 def _says_the_same(one: Any, other: Any) -> bool:
-    """But for what is the broker's: routing and priority."""
+    """Compare two messages except for routing and priority, which belong to the broker."""
 
     def said(message: Any) -> Any:
         properties = message.properties

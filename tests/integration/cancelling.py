@@ -1,4 +1,4 @@
-"""Flows whose tasks tell what they do, and are cancelled."""
+"""Flows of recording tasks for tests of cancellation."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ LINE, WIDE = linear_flow.Flow, unordered_flow.Flow
 
 
 @contextlib.contextmanager
-def kind_of(name: str, folder: Path, *more: Any, slots: int = 3) -> Iterator[dict[str, Any]]:
-    """Options for one kind of engine; workers know the tasks of `more` modules."""
+def engine_options(name: str, folder: Path, *more: Any, slots: int = 3) -> Iterator[dict[str, Any]]:
+    """Yield options for one kind of engine; its worker offers the tasks of `more` modules."""
     if name == "serial":
         yield {}
     elif name in ("threads", "processes"):
@@ -29,7 +29,7 @@ def kind_of(name: str, folder: Path, *more: Any, slots: int = 3) -> Iterator[dic
 
 
 class Log:
-    """What tasks did, in the order in which they did it."""
+    """Events that tasks recorded, in order."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

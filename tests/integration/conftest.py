@@ -1,4 +1,4 @@
-"""What several modules of these tests use."""
+"""Fixtures that several integration tests share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wbengine.transports import _redis_wait
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def uri(request, tmp_path, database_servers):
-    """Where a database is; modules that want other kinds have one of their own."""
+    """URI of a database. Modules that need other kinds define their own fixture."""
     with places.place(request.param, tmp_path, database_servers) as conf:
         yield conf["connection"]
 
@@ -29,20 +29,20 @@ def store(uri):
 
 @pytest.fixture
 def board(store):
-    """That in the database of the flows."""
+    """Job board in the database of the flows."""
     with boards.backend("board", "sql", persistence=store) as made:
         yield made
 
 
 @pytest.fixture
 def patient(monkeypatch):
-    """Nobody polls before a minute is over: what comes sooner came by itself."""
-    monkeypatch.setattr(_redis_wait, "POLL", 60)
+    """Disable polling for a minute, so that only wake-ups deliver messages."""
+    monkeypatch.setattr(_redis_wait, "POLL_SECONDS", 60)
 
 
 @pytest.fixture
 def ends(redis_url):
-    """Make ends; they are closed."""
+    """Yield a function that opens Redis ends, and close them afterwards."""
     with contextlib.ExitStack() as stack:
 
         def make(url=redis_url, **options):

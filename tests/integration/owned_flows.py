@@ -1,4 +1,4 @@
-"""Flows in a store, and engines that own them in turns."""
+"""Flows in a store, and engines that own them one after the other."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wbengine.persistence import models
 
 
 class Step(task.Task):
-    """Does what it is told, in the thread that runs it."""
+    """Task that calls a function in the thread that runs it."""
 
     def __init__(self, name: str, does: Any = None, **options: Any) -> None:
         super().__init__(name, **options)
@@ -23,21 +23,21 @@ class Step(task.Task):
         return self.does() if self.does is not None else self.name
 
 
-def again(engine: base.Engine, flow: Any, backend: Any, **options: Any) -> base.Engine:
-    """An engine for what the store has of the same flow."""
+def reload_engine(engine: base.Engine, flow: Any, backend: Any, **options: Any) -> base.Engine:
+    """Load another engine for the stored records of the same flow."""
     with backend.get_connection() as connection:
         detail = connection.get_flow_details(engine.storage.flow_uuid)
     return engines.load(flow, flow_detail=detail, backend=backend, **options)
 
 
-def kept(engine: base.Engine, backend: Any) -> models.FlowDetail:
+def stored_flow(engine: base.Engine, backend: Any) -> models.FlowDetail:
     with backend.get_connection() as connection:
         found: models.FlowDetail = connection.get_flow_details(engine.storage.flow_uuid)
         return found
 
 
-class Remembering(invocation.TaskExecutor):
-    """Runs tasks at once; writes down what it is asked."""
+class RecordingExecutor(invocation.TaskExecutor):
+    """Executor that runs tasks immediately and records its calls."""
 
     survives_engine = True
 
@@ -68,9 +68,9 @@ class Remembering(invocation.TaskExecutor):
         self.log.append("stop")
 
 
-def made(flow: Any, log: list[Any], backend: Any, **options: Any) -> base.Engine:
+def load_recording_engine(flow: Any, log: list[Any], backend: Any, **options: Any) -> base.Engine:
     detail = persistence.create_flow_detail(flow, backend=backend)
-    executor = {"executor": Remembering(log)}
+    executor = {"executor": RecordingExecutor(log)}
     engine = local.ParallelActionEngine(flow, detail, backend, {**executor, **options})
     engine.compile()
     engine.prepare()

@@ -1,4 +1,4 @@
-"""Two sides of a RabbitMQ, and its queues."""
+"""Clients of a RabbitMQ for tests, and its queues."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ AnySide = TypeVar("AnySide", bound="Side")
 
 
 class Side:
-    """A proxy that runs, and what came to it."""
+    """Running proxy that collects the messages it receives."""
 
     def __init__(self, url: str, topic: str, **options: Any) -> None:
         handler = dispatcher.Handler(self._on_message, owns_ack=True)
@@ -31,11 +31,11 @@ class Side:
         self.got: list[int] = []
         self.messages: list[Any] = []
         if self.queues:
-            self.proxy.consumer.take_from(self.queues, slots)
+            self.proxy.consumer.consume_shared(self.queues, slots)
 
     def _on_message(self, data: Any, message: Any) -> None:
         self.messages.append(message)
-        self.got.append(data["n"])  # whoever waits for this looks at that
+        self.got.append(data["n"])
         if not self.keeps:
             self.proxy.consumer.ack(message)
 
@@ -52,14 +52,14 @@ class Side:
             assert not thread.is_alive()
 
     def arrives(self, to: str) -> bool:
-        """Whether what is sent comes here, by now."""
+        """Send a message to `to`, and return whether this side has received any."""
         self.send(0, to)
         return bool(self.got)
 
     def rest(self) -> None:
-        """Stop taking; nothing is taken any more when this returns."""
+        """Stop the delivery of requests, and return when it has stopped."""
         rests = threading.Event()
-        self.proxy.consumer.stop_taking()
+        self.proxy.consumer.pause_requests()
         self.proxy.consumer.call_soon(rests.set)
         assert rests.wait(30)
 
@@ -73,7 +73,7 @@ class Side:
 
 
 class Asked(Side):
-    """A worker's side, which answers from any thread, and whoever asks it."""
+    """Side of a worker that answers from any thread, and of its client."""
 
     def __init__(self, url: str, slots: int = 2, **options: Any) -> None:
         super().__init__(url, "w", queues=("q",), slots=slots, keeps=True, **options)
@@ -92,7 +92,7 @@ class Asked(Side):
 
     @contextlib.contextmanager
     def answering(self, threads: int) -> Iterator[None]:
-        """Answer whatever comes, by so many threads."""
+        """Answer all received messages from `threads` threads."""
         ends = threading.Event()
         taken = iter(range(10**9))
         lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""Coroutines as bodies on every kind of engine, and engines awaited in somebody's event loop."""
+"""Coroutine tasks on every kind of engine, and engines that are awaited."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ LOCAL = {
     ]
 )  # fmt: skip
 def load(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Load]:
-    """`engines.load` for one kind of engine."""
+    """Return `engines.load` for one kind of engine."""
     kind = request.param
     if kind in LOCAL:
         yield functools.partial(engines.load, engine=LOCAL[kind])
@@ -61,7 +61,7 @@ def load(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Load]:
 
 @pytest.fixture(scope="module")
 def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A broker with a worker process."""
+    """URL of a broker with a worker process."""
     folder = tmp_path_factory.mktemp("remote")
     url = f"filesystem://{folder / 'broker'}"
     with workers(folder, "--tasks", "tests.support.async_tasks", "--topic", "t", "--url", url) as [
@@ -88,11 +88,10 @@ def run(load: Load, flow: Any, **store: Any) -> Any:
     return loaded.storage
 
 
-# -- bodies --------------------------------------------------------------------------------------
+# -- coroutine tasks -----------------------------------------------------------------------------
 
 
-def test_results_of_coroutines(load: Load) -> None:
-    """They are stored, and passed on, like all others."""
+def test_coroutine_results_are_stored_and_passed_on(load: Load) -> None:
     flow = linear_flow.Flow("f").add(
         tasks.Double(), tasks.Double("again", provides="four", rebind=["double"]), tasks.greet()
     )
@@ -101,7 +100,7 @@ def test_results_of_coroutines(load: Load) -> None:
     assert storage.fetch("greeting") == "hello you"
 
 
-def test_reverts_and_hooks_are_awaited(load: Load, tmp_path: Path) -> None:
+def test_coroutine_reverts_and_hooks_are_awaited(load: Load, tmp_path: Path) -> None:
     path = tmp_path / "file"
     flow = linear_flow.Flow("f").add(tasks.Write("w"), tasks.Fail("bad"))
     loaded = load(flow, store={"path": str(path), "how": "value"})
@@ -121,7 +120,7 @@ def test_reverts_and_hooks_are_awaited(load: Load, tmp_path: Path) -> None:
         ("cancel itself", "asyncio.exceptions.CancelledError"),
     ],
 )
-def test_what_ends_others_is_a_failure_here(load: Load, how: str, kind: str) -> None:
+def test_cancelled_error_in_coroutine_fails_its_task(load: Load, how: str, kind: str) -> None:
     loaded = load(linear_flow.Flow("f").add(tasks.Fail("bad")), store={"how": how})
     with pytest.raises(BaseException) as caught:
         loaded.run()
@@ -131,8 +130,9 @@ def test_what_ends_others_is_a_failure_here(load: Load, how: str, kind: str) -> 
     assert run(load, tasks.Double(), x=1).fetch("double") == 2
 
 
-def test_progress_and_events_of_coroutines(load: Load, request: pytest.FixtureRequest) -> None:
-    """They reach listeners and storage in the order told, before the result."""
+def test_coroutine_events_arrive_in_order_before_the_result(
+    load: Load, request: pytest.FixtureRequest
+) -> None:
     made = tasks.Tells("t")
     told: list[Any] = []
     made.notifier.register("counted", lambda *_, details: told.append(details))
@@ -140,13 +140,13 @@ def test_progress_and_events_of_coroutines(load: Load, request: pytest.FixtureRe
         task.EVENT_UPDATE_PROGRESS, lambda *_, details: told.append(details["progress"])
     )
     storage = run(load, made)
-    if request.node.callspec.params["load"] != "given processes":  # no way back but the result
+    # a user's process pool returns only the result
+    if request.node.callspec.params["load"] != "given processes":
         assert told == [0.0, 0.25, 0.5, 0.75, {"number": 1}, 1.0]
     assert storage.get_task_progress("t") == 1.0
 
 
 def test_each_coroutine_has_its_own_context(load: Load) -> None:
-    """Shared with its hooks, with nobody else."""
     flow = unordered_flow.Flow("f").add(*[tasks.Named(f"n{n}", provides=f"r{n}") for n in range(4)])
     storage = run(load, flow)
     for number in range(4):
@@ -154,15 +154,14 @@ def test_each_coroutine_has_its_own_context(load: Load) -> None:
     assert tasks.who.get() == "nobody"
 
 
-def test_what_asyncio_has_works_inside(load: Load) -> None:
-    """Tasks, groups, timeouts, threads; what is left behind ends with the loop, in silence."""
+def test_asyncio_primitives_work_inside_coroutine_task(load: Load) -> None:
+    """Tasks, groups, timeouts and threads work. Pending coroutines end silently with the loop."""
     assert run(load, tasks.Groups("g", provides="found")).fetch("found") == [0, 1, 2, 3, 4, 3]
     tasks.kept.clear()
     gc.collect()
 
 
-def test_one_loop_per_process(load: Load) -> None:
-    """Made once, for all tasks that run there."""
+def test_process_uses_one_event_loop_for_all_coroutines(load: Load) -> None:
     flow = unordered_flow.Flow("f").add(*[tasks.Where(f"w{n}", provides=f"r{n}") for n in range(8)])
     storage = run(load, flow)
     found = {storage.fetch(f"r{n}") for n in range(8)}
@@ -170,11 +169,11 @@ def test_one_loop_per_process(load: Load) -> None:
     assert len(found) == len({pid for pid, _, _ in found})
 
 
-# -- how many at once ----------------------------------------------------------------------------
+# -- concurrency ---------------------------------------------------------------------------------
 
 
 class Crowd:
-    """Lets nobody out before all are in."""
+    """Barrier that opens when `wanted` coroutines have entered."""
 
     def __init__(self, wanted: int) -> None:
         self.wanted = wanted
@@ -192,7 +191,7 @@ class Crowd:
 
 
 @pytest.mark.parametrize("given", [False, True])
-def test_threads_await_as_many_as_there_are(given: bool) -> None:
+def test_parallel_engine_awaits_all_ready_coroutines_at_once(given: bool) -> None:
     crowd = Crowd(1000)
     flow = unordered_flow.Flow("f")
     flow.add(*[task.FunctorTask(crowd.enter, name=f"t{n}") for n in range(1000)])
@@ -202,8 +201,8 @@ def test_threads_await_as_many_as_there_are(given: bool) -> None:
     assert crowd.most == 1000
 
 
-def test_what_blocks_does_not_stop_coroutines() -> None:
-    """Plain tasks have threads of their own; each waits for the coroutine beside it."""
+def test_blocking_tasks_do_not_stop_coroutines() -> None:
+    """Blocking tasks have their own threads. Each waits for the coroutine beside it."""
     over = [threading.Event() for _ in range(2)]
 
     async def opens(number: int) -> None:
@@ -223,24 +222,23 @@ def test_what_blocks_does_not_stop_coroutines() -> None:
     assert found == {"r0": True, "r1": True}
 
 
-def test_serial_awaits_one_after_the_other() -> None:
-    tasks.Meets.most = 0
-    engines.run(unordered_flow.Flow("f").add(*[tasks.Meets(f"m{n}") for n in range(5)]))
-    assert tasks.Meets.most == 1
+def test_serial_engine_awaits_coroutines_one_at_a_time() -> None:
+    tasks.CountsConcurrency.most = 0
+    engines.run(unordered_flow.Flow("f").add(*[tasks.CountsConcurrency(f"m{n}") for n in range(5)]))
+    assert tasks.CountsConcurrency.most == 1
 
 
-def test_a_worker_holds_a_slot_while_a_body_waits(tmp_path: Path) -> None:
-    """Else it would take more than it announced."""
+def test_waiting_coroutine_occupies_a_worker_slot(tmp_path: Path) -> None:
+    """Otherwise the worker would run more tasks than its slots allow."""
     url = f"memory://{tmp_path.name}"
-    flow = unordered_flow.Flow("f").add(*[tasks.Meets(f"m{n}") for n in range(8)])
-    tasks.Meets.most = 0
+    flow = unordered_flow.Flow("f").add(*[tasks.CountsConcurrency(f"m{n}") for n in range(8)])
+    tasks.CountsConcurrency.most = 0
     with worker_in_thread(url, tasks, threads_count=1):
         engines.run(flow, engine="worker-based", url=url)
-    assert tasks.Meets.most == 1
+    assert tasks.CountsConcurrency.most == 1
 
 
-def test_a_map_over_coroutines_keeps_its_limit() -> None:
-    """As many at once as it says, no more."""
+def test_map_of_coroutines_obeys_max_in_flight() -> None:
     crowd = Crowd(7)
 
     async def enter(number: int) -> int:
@@ -255,8 +253,8 @@ def test_a_map_over_coroutines_keeps_its_limit() -> None:
     assert crowd.most == 7
 
 
-def test_local_coroutines_stay_with_the_engine(tmp_path: Path) -> None:
-    """Also where all others are sent away."""
+def test_local_coroutine_runs_in_engine_process(tmp_path: Path) -> None:
+    """`local` also applies if all other tasks go to workers."""
     here = tasks.Where("w", provides="where")
     here.local = True
     url = f"filesystem://{tmp_path / 'broker'}"
@@ -265,8 +263,7 @@ def test_local_coroutines_stay_with_the_engine(tmp_path: Path) -> None:
     assert loop_threads() == []
 
 
-def test_suspension_lets_coroutines_end(tmp_path: Path) -> None:
-    """And starts nothing more."""
+def test_suspend_waits_for_running_coroutine(tmp_path: Path) -> None:
     store = {"started": str(tmp_path / "started"), "release": str(tmp_path / "release")}
     flow = linear_flow.Flow("f").add(tasks.WaitFor("w"), tasks.Double("d", inject={"x": 1}))
     loaded = engines.load(flow, store=store, engine="parallel")
@@ -286,8 +283,8 @@ def test_suspension_lets_coroutines_end(tmp_path: Path) -> None:
 # -- awaiting engines ----------------------------------------------------------------------------
 
 
-def test_arun_lets_other_coroutines_go_on(load: Load, tmp_path: Path) -> None:
-    """The flow ends only because one of them does something."""
+def test_arun_does_not_block_the_event_loop(load: Load, tmp_path: Path) -> None:
+    """The flow ends only after another coroutine releases its task."""
     store = {"started": str(tmp_path / "started"), "release": str(tmp_path / "release")}
     loaded = load(tasks.WaitFor(), store=store)
 
@@ -306,8 +303,7 @@ def test_arun_lets_other_coroutines_go_on(load: Load, tmp_path: Path) -> None:
     assert len(loaded.notifier) == 0
 
 
-def test_arun_of_a_flow() -> None:
-    """With the options of `run`; positional ones as well."""
+def test_arun_accepts_the_options_of_run() -> None:
     found = asyncio.run(engines.arun(tasks.Double(), {"x": 4}, engine="parallel", max_workers=1))
     assert found == {"x": 4, "double": 8}
     with pytest.raises(exceptions.NotFound, match="paralel"):
@@ -317,7 +313,7 @@ def test_arun_of_a_flow() -> None:
 
 
 class ThreadsOfStore(memory.MemoryBackend):
-    """A kind of backend that notes in which threads it is opened, used and closed."""
+    """Backend that records the threads in which it is opened, used and closed."""
 
     threads: ClassVar[list[tuple[str, threading.Thread]]] = []
 
@@ -340,7 +336,7 @@ class ThreadsOfStore(memory.MemoryBackend):
 def test_arun_opens_uses_and_closes_its_store_outside_the_event_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each may wait for a server, and other coroutines go on."""
+    """Each of these calls can block on a server."""
     info = tmp_path / "stores-1.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: stores\nVersion: 1\n")
@@ -363,19 +359,19 @@ def stop_iteration() -> None:
     raise StopIteration(5)
 
 
-def test_arun_raises_what_run_raises() -> None:
+def test_arun_raises_the_exceptions_of_run() -> None:
     flow = unordered_flow.Flow("f").add(tasks.Fail("a"))
     with pytest.raises(ValueError, match="why"):
         asyncio.run(engines.arun(flow, {"how": "why"}))
     with pytest.raises(SystemExit):
         asyncio.run(engines.arun(flow, {"how": "exit"}))
-    # No coroutine can raise this one.
+    # A coroutine cannot raise StopIteration.
     with pytest.raises(RuntimeError, match="StopIteration"):
         asyncio.run(engines.arun(task.FunctorTask(stop_iteration)))
 
 
-def test_many_engines_awaited_at_once() -> None:
-    """Fifty flows, all of them in the middle at the same time."""
+def test_fifty_engines_are_awaited_concurrently() -> None:
+    """All flows are inside their first task at the same time."""
     inside, full = 0, threading.Event()
 
     async def enter() -> None:
@@ -395,12 +391,12 @@ def test_many_engines_awaited_at_once() -> None:
             flows.append(engines.arun(flow, engine="parallel" if number % 2 else "serial"))
         return await asyncio.gather(*flows)
 
-    # Each engine has a loop of its own: `inside` is counted by several threads, one at a time.
+    # Each engine has its own loop, so several threads increment `inside`.
     assert asyncio.run(main()) == [{"met": True}] * 50
 
 
-def test_the_context_of_whoever_awaits_is_seen() -> None:
-    """By coroutines, and by what runs in the engine's own thread."""
+def test_tasks_see_the_context_of_the_awaiting_coroutine() -> None:
+    """Coroutines and plain tasks in the engine's thread see it."""
 
     async def main() -> Any:
         tasks.who.set("me")
@@ -415,7 +411,7 @@ def test_the_context_of_whoever_awaits_is_seen() -> None:
 def cancelled(
     load: Load, flow: Any, tmp_path: Path, times: int = 1
 ) -> tuple[Any, asyncio.CancelledError | None]:
-    """Await a flow, cancel that while its first task runs, and only then let the task end."""
+    """Await a flow, cancel it during its first task, then release the task."""
     store = {"started": str(tmp_path / "started"), "release": str(tmp_path / "release")}
     loaded = load(flow, store=store)
     suspending: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -442,8 +438,9 @@ def cancelled(
 
 
 @pytest.mark.parametrize("times", [1, 3])
-def test_cancelling_suspends_and_waits(load: Load, tmp_path: Path, times: int) -> None:
-    """What runs ends, nothing starts, the flow can go on."""
+def test_cancelled_arun_suspends_and_waits_for_running_task(
+    load: Load, tmp_path: Path, times: int
+) -> None:
     flow = linear_flow.Flow("f").add(tasks.WaitFor("w"), tasks.Double("d", inject={"x": 1}))
     loaded, error = cancelled(load, flow, tmp_path, times)
     assert isinstance(error, asyncio.CancelledError)
@@ -457,7 +454,7 @@ def test_cancelling_suspends_and_waits(load: Load, tmp_path: Path, times: int) -
 
 
 class Held(local.SerialActionEngine):
-    """Stops before it runs, at the method that is named."""
+    """Engine that blocks at the named method before it runs."""
 
     def hold_at(self, method: str) -> None:
         self.method = method
@@ -478,8 +475,8 @@ class Held(local.SerialActionEngine):
 
 
 @pytest.mark.parametrize("method", ["compile", "validate"])
-def test_cancelling_before_the_flow_runs(method: str) -> None:
-    """There is nothing to suspend yet; it is done as soon as there is."""
+def test_arun_cancelled_before_the_run_starts_suspends_the_flow(method: str) -> None:
+    """The engine suspends as soon as the run exists."""
     engine = Held(tasks.Double("d"), models.FlowDetail("f"))
     engine.storage.inject({"x": 1})
     engine.hold_at(method)
@@ -492,7 +489,7 @@ def test_cancelling_before_the_flow_runs(method: str) -> None:
         while not engine.there.is_set():
             await asyncio.sleep(0.001)
         running.cancel()
-        await asyncio.sleep(0)  # it begins to suspend
+        await asyncio.sleep(0)  # start the suspension
         while len(awaited()) > 1:
             await asyncio.sleep(0.001)
         engine.go.set()
@@ -506,8 +503,8 @@ def test_cancelling_before_the_flow_runs(method: str) -> None:
     assert engine.storage.fetch("double") == 2
 
 
-def test_cancelling_at_any_time() -> None:
-    """Nothing is lost: whatever state it left, the next run goes on to the end."""
+def test_flow_resumes_after_arun_is_cancelled_at_any_step() -> None:
+    """The next run completes the flow from any state that the cancelled run left."""
 
     async def main(steps: int) -> None:
         loaded: Any = engines.load(
@@ -529,8 +526,8 @@ def test_cancelling_at_any_time() -> None:
         asyncio.run(main(steps))
 
 
-def test_a_timeout_around_an_engine(tmp_path: Path) -> None:
-    """`asyncio.wait_for` cancels: so it suspends."""
+def test_wait_for_timeout_around_arun_suspends_the_flow(tmp_path: Path) -> None:
+    """`asyncio.wait_for` cancels `arun`, which suspends the flow."""
     release = tmp_path / "release"
     store = {"started": str(tmp_path / "started"), "release": str(release)}
     loaded = engines.load(tasks.WaitFor("w"), store=store)
@@ -541,16 +538,14 @@ def test_a_timeout_around_an_engine(tmp_path: Path) -> None:
             await asyncio.wait_for(loaded.arun(), 0.03)
 
     asyncio.run(main())
-    release.touch()  # if time was up before anything ran
-    # Its only task ended: there is nothing left to suspend.
+    release.touch()  # in case the timeout expired before the task started
+    # The flow has one task. If that task has ended, the flow succeeds.
     assert loaded.storage.get_flow_state() in (states.SUSPENDED, states.SUCCESS)
     loaded.run()
     assert loaded.storage.fetch("waited") == "released"
 
 
-def test_a_failure_while_being_cancelled_is_not_lost(tmp_path: Path) -> None:
-    """It is the cause of the cancellation that is raised, and stays in the records."""
-
+def test_failure_during_cancelled_arun_is_stored(tmp_path: Path) -> None:
     class Fails(tasks.WaitFor):
         async def execute(self, started: str, release: str) -> str:
             await super().execute(started, release)
@@ -561,7 +556,7 @@ def test_a_failure_while_being_cancelled_is_not_lost(tmp_path: Path) -> None:
     assert loaded.storage.get_execute_failures()["f"].check(LookupError)
 
 
-def test_one_engine_is_not_awaited_twice_at_a_time(tmp_path: Path) -> None:
+def test_second_arun_of_running_engine_is_rejected(tmp_path: Path) -> None:
     store = {"started": str(tmp_path / "started"), "release": str(tmp_path / "release")}
     loaded = engines.load(tasks.WaitFor("w"), store=store)
 
@@ -569,7 +564,7 @@ def test_one_engine_is_not_awaited_twice_at_a_time(tmp_path: Path) -> None:
         first = asyncio.create_task(loaded.arun())
         while not (tmp_path / "started").exists():
             await asyncio.sleep(0.005)
-        with pytest.raises(exceptions.ExecutionFailure, match="running already"):
+        with pytest.raises(exceptions.ExecutionFailure, match="already running"):
             await loaded.arun()
         (tmp_path / "release").touch()
         await first
@@ -578,8 +573,8 @@ def test_one_engine_is_not_awaited_twice_at_a_time(tmp_path: Path) -> None:
     assert loaded.storage.get_flow_state() == states.SUCCESS
 
 
-def test_engines_run_inside_a_running_loop() -> None:
-    """`run` blocks it, but works: bodies have a loop of their own."""
+def test_run_works_inside_a_running_event_loop() -> None:
+    """`run` blocks the loop; the coroutines run in a loop of the engine."""
 
     async def main() -> Any:
         return engines.run(tasks.Double(), {"x": 1}), engines.run(
@@ -589,8 +584,8 @@ def test_engines_run_inside_a_running_loop() -> None:
     assert asyncio.run(main()) == ({"x": 1, "double": 2}, {"x": 2, "double": 4})
 
 
-def test_a_coroutine_awaits_an_engine() -> None:
-    """A flow inside a flow, without a thread that waits."""
+def test_coroutine_task_awaits_another_engine() -> None:
+    """No thread waits for the inner flow."""
 
     async def outer() -> Any:
         return (await engines.arun(tasks.Double(), {"x": 5}))["double"]
@@ -600,9 +595,10 @@ def test_a_coroutine_awaits_an_engine() -> None:
     assert engines.run(flow)["found"] == 10
 
 
-def test_a_deadline_for_an_awaited_engine() -> None:
-    """As for one that is not awaited."""
-    flow = linear_flow.Flow("f").add(tasks.Meets("m"), tasks.Double("d", inject={"x": 1}))
+def test_arun_raises_when_deadline_passes() -> None:
+    flow = linear_flow.Flow("f").add(
+        tasks.CountsConcurrency("m"), tasks.Double("d", inject={"x": 1})
+    )
     for found in (
         lambda: asyncio.run(engines.arun(flow, deadline=0.001)),
         lambda: engines.run(flow, deadline=0.001),
@@ -612,23 +608,26 @@ def test_a_deadline_for_an_awaited_engine() -> None:
             found()
 
 
-# -- strict --------------------------------------------------------------------------------------
+# -- strict results ------------------------------------------------------------------------------
 
 
-def test_strict_results_are_what_workers_give(load: Load, request: pytest.FixtureRequest) -> None:
-    """The same refusal, word for word, whoever refuses; the same values, where nobody does."""
+def test_strict_results_encode_values_like_workers(
+    load: Load, request: pytest.FixtureRequest
+) -> None:
+    """Values and error messages are the same as those of workers."""
     if not request.node.callspec.params["load"].startswith("worker"):
         load = functools.partial(load, strict_results="true")
-    assert run(load, tasks.Gives("g"), what="set").fetch("given") == {"x": [{1, (2,)}]}
-    loaded = load(tasks.Gives("g"), store={"what": "object"})
+    assert run(load, tasks.ReturnsUnstorable("g"), what="set").fetch("given") == {"x": [{1, (2,)}]}
+    loaded = load(tasks.ReturnsUnstorable("g"), store={"what": "object"})
     with pytest.raises(exceptions.WbengineException):
         loaded.run()
     failure = loaded.storage.get_execute_failures()["g"]
     assert failure.check(exceptions.NotEncodable)
     assert failure.exception_str == (
-        "result['x'][0]: object cannot be encoded; send what the other side needs to make one"
+        "result['x'][0]: object cannot be encoded; send the values from which the receiver can"
+        " create one"
     )
-    loaded = load(tasks.Gives("g"), store={"what": object()})
+    loaded = load(tasks.ReturnsUnstorable("g"), store={"what": object()})
     with pytest.raises(exceptions.NotEncodable):
         loaded.run()
     failure = loaded.storage.get_execute_failures()["g"]
@@ -636,10 +635,16 @@ def test_strict_results_are_what_workers_give(load: Load, request: pytest.Fixtur
 
 
 @pytest.mark.parametrize("kind", ["serial", "parallel"])
-def test_strict_results_are_off_unless_asked_for(kind: str) -> None:
-    storage = run(functools.partial(engines.load, engine=kind), tasks.Gives("g"), what="object")
+def test_strict_results_are_off_by_default(kind: str) -> None:
+    storage = run(
+        functools.partial(engines.load, engine=kind), tasks.ReturnsUnstorable("g"), what="object"
+    )
     assert type(storage.fetch("given")["x"][0]) is object
     options: Any = {"engine": kind, "strict_results": "maybe"}
-    with pytest.raises(ValueError, match="strict_results='maybe'"):
-        engines.load(tasks.Gives("g"), **options)
-    engines.run(tasks.Gives("g"), engine=f"{kind}://?strict_results=no", store={"what": "object"})
+    with pytest.raises(ValueError, match=r"strict_results must be .* got 'maybe'"):
+        engines.load(tasks.ReturnsUnstorable("g"), **options)
+    engines.run(
+        tasks.ReturnsUnstorable("g"),
+        engine=f"{kind}://?strict_results=no",
+        store={"what": "object"},
+    )

@@ -50,7 +50,7 @@ def board(place: str, store: persistence.Backend) -> Iterator[jobs.JobBoard]:
 def serving(
     store: persistence.Backend, board: jobs.JobBoard
 ) -> contextlib.AbstractContextManager[None]:
-    """What `wbengine serve --board` runs, in a thread; it closes the board."""
+    """Run the service of `wbengine serve --board` in a thread, and close the board afterwards."""
     return conducted.running(service.ConductorService(store, board=board))
 
 
@@ -58,7 +58,7 @@ def inputs(folder: Path, mark: str = "m") -> dict[str, Any]:
     return {"folder": str(folder), "mark": mark}
 
 
-def test_submitted_flow_is_run_by_who_serves_the_board(
+def test_conductor_of_the_board_runs_submitted_flow(
     store: persistence.Backend, place: str, tmp_path: Path
 ) -> None:
     with boards.backend("mine", place, persistence=store) as mine:
@@ -75,10 +75,10 @@ def test_submitted_flow_is_run_by_who_serves_the_board(
 
 
 @pytest.mark.parametrize("dies", [False, True])
-def test_many_flows_are_submitted_at_once(
+def test_conductor_of_the_board_runs_flows_of_submit_many(
     store: persistence.Backend, place: str, dies: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where the one that submits them dies before it posts their jobs."""
+    """The service also finds the flows if the submitter dies before it posts their jobs."""
     with boards.backend("mine", place, persistence=store) as mine:
         given = [{"name": f"n{number}"} for number in range(20)]
         if dies:
@@ -99,10 +99,10 @@ def test_many_flows_are_submitted_at_once(
 
 
 @pytest.mark.parametrize("dies", [False, True])
-def test_schedule_is_fired_by_who_serves_the_board(
+def test_conductor_of_the_board_runs_flow_of_fired_schedule(
     store: persistence.Backend, place: str, dies: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The job follows the flow: also where the one that fired it dies before it posts the job."""
+    """The flow is stored before its job, so it also runs if the process dies in between."""
     kept = Schedules(store)
     kept.add(Schedule(name="s", factory=f"{HERE}:greeting", every=3600, inputs={"name": "Ada"}))
     uuid = kept.run("s")
@@ -124,7 +124,7 @@ def test_schedule_is_fired_by_who_serves_the_board(
         assert handle.result(60)["greeting"] == "hello Ada"
 
 
-def test_job_of_a_killed_conductor_is_taken_over(
+def test_second_conductor_takes_over_job_of_killed_conductor(
     store: persistence.Backend, uri: str, place: str, tmp_path: Path
 ) -> None:
     where = f"{place}?timeout=2" if place.startswith("zookeeper") else place
@@ -139,7 +139,7 @@ def test_job_of_a_killed_conductor_is_taken_over(
         with subprocess.Popen(command, cwd=servers.REPOSITORY) as second:
             until(lambda: job.state == states.COMPLETE, within=20)
             second.kill()
-    # What was saved is not run again; the task that was under way is.
+    # Saved tasks are not repeated. Only the task that was running at the kill runs again.
     conducted.check_runs(tmp_path, 1)
     assert len(conducted.notes(tmp_path, "runs")) <= 5
     assert engines.handle(uuid, backend=store).state == states.SUCCESS
@@ -156,10 +156,10 @@ engines.submit("tests.support.conducted:greeting", backend=sys.argv[1], board=sy
 """
 
 
-def test_flow_of_a_submitter_that_died_before_it_posted_the_job_is_run(
+def test_flow_is_run_if_submitter_dies_before_posting_the_job(
     store: persistence.Backend, uri: str, redis_url: brokers.Place, tmp_path: Path
 ) -> None:
-    # Nobody submitted this one.
+    # A flow that was loaded and not submitted.
     engines.load_from_factory(conducted.plain, inputs=inputs(tmp_path), backend=store)
     died = subprocess.run([sys.executable, "-c", SUBMITS, uri, redis_url], cwd=servers.REPOSITORY)
     assert died.returncode == 9
@@ -168,7 +168,7 @@ def test_flow_of_a_submitter_that_died_before_it_posted_the_job_is_run(
     [uuid] = [row.uuid for row in rows if row.name == "greeting"]
     with boards.backend("mine", str(redis_url), persistence=store) as mine:
         assert mine.job_count == 0
-        # Who serves another board leaves it alone.
+        # A conductor of another board leaves the flow alone.
         conf = {"board": str(redis_url), "namespace": "other"}
         other = boards.fetch("other", conf, persistence=store)
         with serving(store, other):
@@ -183,14 +183,12 @@ def test_flow_of_a_submitter_that_died_before_it_posted_the_job_is_run(
     assert conducted.notes(tmp_path) == []
 
 
-def test_submit_to_a_board_that_goes_away_says_that_the_flow_is_kept(
+def test_submit_reports_saved_flow_if_the_board_is_unreachable(
     store: persistence.Backend, redis_server: brokers.Broker, redis_url: brokers.Place
 ) -> None:
     with boards.backend("mine", str(redis_url), persistence=store) as mine:
         redis_server.kill()
-        with pytest.raises(
-            exceptions.JobFailure, match=r"Flow \S+ is kept, and will be run"
-        ) as told:
+        with pytest.raises(exceptions.JobFailure, match=r"Flow \S+ is saved, but its job") as told:
             engines.submit(f"{HERE}:greeting", backend=store, board=mine, inputs={"name": "A"})
         redis_server.start()
         uuid = str(told.value).split()[1]
@@ -198,65 +196,65 @@ def test_submit_to_a_board_that_goes_away_says_that_the_flow_is_kept(
             assert engines.handle(uuid, backend=store, board=mine).result(60)["name"] == "A"
 
 
-class Looking(impl_blocking.BlockingConductor):
-    """Counts its looks at the board."""
+class CountingConductor(impl_blocking.BlockingConductor):
+    """Conductor that counts its connection attempts."""
 
-    looks = 0
+    attempts = 0
 
     def connect(self) -> None:
-        self.looks += 1
+        self.attempts += 1
         super().connect()
 
 
-def test_board_that_is_away_is_told_once_and_waited_for(
+def test_conductor_logs_unreachable_board_once_and_retries(
     store: persistence.Backend,
     redis_server: brokers.Broker,
     redis_url: brokers.Place,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Also by a conductor that begins before the board is there: `run` connects it."""
+    """`run` connects the board, so a conductor can start before its board."""
     caplog.set_level(logging.INFO, "wbengine.conductors")
     with boards.backend("mine", str(redis_url), persistence=store) as mine:
         conducted.post(mine, store, conducted.plain, inputs=inputs(tmp_path))
     redis_server.kill()
     board = boards.fetch("late", str(redis_url), persistence=store)
-    conductor = Looking("c", board, persistence=store)
+    conductor = CountingConductor("c", board, persistence=store)
     with contextlib.closing(board), conducted.running(conductor):
-        until(lambda: "it is asked until it answers" in caplog.text)
-        looks = conductor.looks
-        until(lambda: conductor.looks > looks + 20)
+        until(lambda: "retrying until the job board answers" in caplog.text)
+        attempts = conductor.attempts
+        until(lambda: conductor.attempts > attempts + 20)
         redis_server.start()
         until(lambda: len(conducted.notes(tmp_path)) == 2)
     told = [record.getMessage() for record in caplog.records]
-    assert len([line for line in told if "it is asked until it answers" in line]) == 1
-    assert len([line for line in told if "job board late is back" in line]) == 1
+    assert len([line for line in told if "retrying until the job board answers" in line]) == 1
+    assert len([line for line in told if "job board late answers again" in line]) == 1
 
 
-# Several boards, and boards that lose what they had.
+# Several boards, and boards that lose jobs.
 
 
-def unposted(
+def submit_without_job(
     store: persistence.Backend, board: jobs.JobBoard, monkeypatch: pytest.MonkeyPatch, **told: Any
 ) -> engines.FlowHandle:
-    """A flow whose submitter dies before it posts the job."""
+    """Submit a flow whose submitter dies before it posts the job."""
 
     def die(*args: object) -> None:
         raise exceptions.JobFailure("it died")
 
     with monkeypatch.context() as patch:
         patch.setattr(board, "repost_all", die)
-        with pytest.raises(exceptions.JobFailure, match="is kept") as raised:
+        with pytest.raises(exceptions.JobFailure, match="is saved") as raised:
             engines.submit(
                 f"{HERE}:greeting", backend=store, board=board, inputs={"name": "Ada"}, **told
             )
     return engines.handle(str(raised.value).split()[1], backend=store, board=board)
 
 
-def test_handle_knows_a_job_that_somebody_else_posted(
+def test_handle_finds_job_posted_by_another_process(
     store: persistence.Backend, redis_url: brokers.Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever serves the board finds the flow before its submitter posts the job."""
+    """A conductor of the board can post the job before the submitter does."""
     with boards.backend("mine", str(redis_url), persistence=store) as mine:
         assert isinstance(mine, stored.StoredJobBoard)
         post = mine.repost_all
@@ -272,12 +270,12 @@ def test_handle_knows_a_job_that_somebody_else_posted(
         [job] = mine.iterjobs()
         mine.claim(job, "me")
         mine.consume(job, "me")
-        with pytest.raises(exceptions.JobFailure, match="its job is gone"):
+        with pytest.raises(exceptions.JobFailure, match="its job was deleted"):
             handle.wait(10)
 
 
 def lose_engine(store: persistence.Backend, uuid: str) -> None:
-    """Leave a flow as an engine leaves it that dies."""
+    """Set the state of a flow to that after the death of its engine."""
     with contextlib.closing(store.get_connection()) as connection:
         detail = connection.get_flow_details(uuid)
         detail.state = states.RUNNING
@@ -286,7 +284,7 @@ def lose_engine(store: persistence.Backend, uuid: str) -> None:
 
 @pytest.mark.parametrize("is_begun", [False, True])
 @pytest.mark.parametrize("other", ["redis", "sql"])
-def test_flow_is_left_to_those_who_serve_its_board(
+def test_conductor_of_another_board_leaves_the_flow_alone(
     store: persistence.Backend,
     redis_url: brokers.Place,
     broker_servers: brokers.Brokers,
@@ -294,13 +292,13 @@ def test_flow_is_left_to_those_who_serve_its_board(
     is_begun: bool,
     other: str,
 ) -> None:
-    """Also after its engine died; and they post its job as it was to be posted."""
+    """The conductors of its board post its job with the submitted priority."""
     with (
         boards.backend("mine", str(redis_url), persistence=store) as mine,
         broker_servers["redis"].place() as elsewhere,
     ):
-        handle = unposted(store, mine, monkeypatch, priority="high")
-        # One that has no board is run later: then the other one has been looked at.
+        handle = submit_without_job(store, mine, monkeypatch, priority="high")
+        # When this flow has run, the service has polled the first one, too.
         last = engines.load_from_factory(
             conducted.greeting, inputs={"name": "Bob"}, backend=store
         ).storage.flow_uuid
@@ -311,12 +309,12 @@ def test_flow_is_left_to_those_who_serve_its_board(
         theirs = boards.fetch(
             "theirs", "sql" if other == "sql" else str(elsewhere), persistence=store
         )
-        monkeypatch.setattr(service.ConductorService, "LOOK_SECONDS", 0.1)
+        monkeypatch.setattr(service.ConductorService, "POLL_SECONDS", 0.1)
         with serving(store, theirs):
             assert engines.handle(last, backend=store, board=mine).wait(60)
             if other == "redis":
                 with boards.backend("also", str(elsewhere), persistence=store) as also:
-                    assert unposted(store, also, monkeypatch).wait(60)
+                    assert submit_without_job(store, also, monkeypatch).wait(60)
             assert handle.state == before
         assert mine.job_count == 0
         served = boards.fetch("served", str(redis_url), persistence=store)
@@ -329,11 +327,11 @@ def test_flow_is_left_to_those_who_serve_its_board(
 
 
 @pytest.mark.parametrize("loses", ["all", "the last"])
-def test_jobs_that_redis_lost_at_once_are_posted_again(
+def test_jobs_lost_by_redis_are_posted_again(
     store: persistence.Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loses: str
 ) -> None:
-    """Also where no look at the board failed meanwhile."""
-    monkeypatch.setattr(service.ConductorService, "LOOK_SECONDS", 2.0)
+    """This also works if no poll of the board failed in the meantime."""
+    monkeypatch.setattr(service.ConductorService, "POLL_SECONDS", 2.0)
     mark = f"lost {loses}"
     gate, begun = threading.Event(), threading.Event()
     monkeypatch.setitem(conducted.GATES, mark, gate)
@@ -350,10 +348,10 @@ def test_jobs_that_redis_lost_at_once_are_posted_again(
             submitted: dict[str, Any] = {"backend": store, "board": mine}
             engines.submit(f"{HERE}:gated", inputs=inputs(tmp_path, mark), **submitted)
             assert begun.wait(60)
-            set_back = server.kept()
+            set_back = server.copy_data()
             waiting = engines.submit(f"{HERE}:greeting", inputs={"name": "Ada"}, **submitted)
-            # The next look posts this one's job: then the other one has been looked at.
-            unposted(store, mine, monkeypatch)
+            # The next poll posts the job of this flow, and has then checked the other one.
+            submit_without_job(store, mine, monkeypatch)
             until(lambda: mine.job_count == 3)
             if loses == "all":
                 with server.client() as client:

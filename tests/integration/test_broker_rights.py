@@ -1,4 +1,4 @@
-"""What users of a broker may do who have the rights that the guide names, and what they may not."""
+"""Permissions of broker users as documented: permitted and denied operations."""
 
 from __future__ import annotations
 
@@ -22,15 +22,17 @@ from wbengine.engines.worker_based.connections import dead_letters
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.patterns import linear_flow
 
-GUIDE = REPOSITORY / "doc" / "source" / "user" / "brokers.rst"
-#: A queue of requests for another topic than that of the worker, and the names of two queues.
+HOWTO = REPOSITORY / "doc" / "source" / "howto"
+GUIDE = HOWTO / "run_workers_on_rabbitmq.rst"
+REDIS_GUIDE = HOWTO / "run_workers_on_redis.rst"
+#: Request queue of a topic that the worker does not serve, and the names of two queues.
 REQUESTS = "u.0123456789ab"
 ENGINE = "0b7f5a0e-9d7b-4b8e-8a55-6c1f3b2f6d10"
 WORKER = "host-1-0123abcd"
 
 
-def named(title: str) -> list[str]:
-    """The patterns that the guide shows below a comment, for the exchange of these tests."""
+def documented_patterns(title: str) -> list[str]:
+    """Return the patterns below a comment of the guide, for the exchange of these tests."""
     lines = iter(GUIDE.read_text(encoding="utf-8").splitlines())
     assert any(line.strip() == f"# {title}" for line in lines), title
     shown = itertools.takewhile(bool, map(str.strip, lines))
@@ -38,13 +40,13 @@ def named(title: str) -> list[str]:
 
 
 RIGHTS = {
-    "engines": named("engines: configure, write, read"),
-    "workers": named("workers: the same for all three") * 3,
+    "engines": documented_patterns("engines: configure, write, read"),
+    "workers": documented_patterns("workers: the same for all three") * 3,
 }
 
 
 class Users:
-    """Users of a virtual host who may do what the guide says."""
+    """Users of a virtual host with the documented permissions."""
 
     def __init__(self, server: brokers.Rabbitmq, url: str) -> None:
         self._server = server
@@ -58,10 +60,10 @@ class Users:
             server.ask("PUT", "permissions", self._vhost, name, body=rights)
             self.urls[role] = f"amqp://{name}:p@127.0.0.1:{server.port}/{self._vhost}"
 
-    def bound_to_keys(self) -> None:
-        """Also by topic permissions: which routing keys they may publish to, and bind."""
+    def set_topic_permissions(self) -> None:
+        """Add topic permissions, which limit the routing keys for publishing and binding."""
         for role, name in self._names.items():
-            write, read = named(f"{role}, keys: write, read")
+            write, read = documented_patterns(f"{role}, keys: write, read")
             body = {"exchange": "default", "write": write, "read": read}
             self._server.ask("PUT", "topic-permissions", self._vhost, name, body=body)
 
@@ -87,7 +89,7 @@ def allowed(url: str, attempt: Callable[[kombu.Connection], object]) -> bool:
 
 
 def bind(queue: str, key: str) -> Callable[[kombu.Connection], object]:
-    """Have copies of what goes to a key sent to a queue of one's own."""
+    """Return an attempt to bind an own queue to a routing key."""
 
     def attempt(connection: kombu.Connection) -> None:
         exchange = kombu.Exchange("default", type="topic", durable=True, auto_delete=True)
@@ -103,7 +105,7 @@ def publish(key: str) -> Callable[[kombu.Connection], object]:
     def attempt(connection: kombu.Connection) -> None:
         with connection.Producer(exchange=kombu.Exchange("default", no_declare=True)) as producer:
             producer.publish({}, routing_key=key)
-            # An answer to anything shows that the broker has read what came before.
+            # A reply to any command proves that the broker processed the previous ones.
             producer.channel.basic_qos(0, 1, False)
 
     return attempt
@@ -116,16 +118,16 @@ ATTEMPTS = {
     "an engine copies requests": ("engines", bind(ENGINE, REQUESTS)),
     "an engine announces workers": ("engines", publish("wbe.engines")),
 }
-#: Which no right of RabbitMQ takes away: names of queues are all that it can tell apart.
-LEFT = {
+#: RabbitMQ cannot deny these attempts: its permissions distinguish only names of queues.
+STILL_ALLOWED = {
     "a worker answers any engine": ("workers", publish(ENGINE)),
     "a worker reads what is for another one": ("workers", bind("other-2-0123abcd", WORKER)),
     "an engine gives orders to any worker": ("engines", publish(WORKER)),
 }
 
 
-def test_flow_runs_with_the_rights_that_the_guide_names(users: Users, tmp_path: Path) -> None:
-    users.bound_to_keys()
+def test_flow_runs_with_documented_rabbitmq_permissions(users: Users, tmp_path: Path) -> None:
+    users.set_topic_permissions()
     ledger = f"dir://{tmp_path}/ledger"
     flow = linear_flow.Flow("f").add(tasks.Add())
     with worker_in_thread(users.urls["workers"], tasks, topic="t", ledger=ledger):
@@ -134,21 +136,21 @@ def test_flow_runs_with_the_rights_that_the_guide_names(users: Users, tmp_path: 
     assert found["sum"] == 3
 
 
-@pytest.mark.parametrize("what", [*ATTEMPTS, *LEFT])
-def test_rights_to_queues_do_not_tell_roles_apart_and_those_to_keys_do_partly(
+@pytest.mark.parametrize("what", [*ATTEMPTS, *STILL_ALLOWED])
+def test_topic_permissions_deny_some_attempts_that_queue_rights_allow(
     what: str, users: Users
 ) -> None:
-    role, attempt = {**ATTEMPTS, **LEFT}[what]
+    role, attempt = {**ATTEMPTS, **STILL_ALLOWED}[what]
     setting_up = bind(WORKER if role == "workers" else ENGINE, "wbe." + role)
     assert allowed(users.urls[role], setting_up)
     assert allowed(users.urls[role], attempt)
-    users.bound_to_keys()
+    users.set_topic_permissions()
     assert allowed(users.urls[role], setting_up)
-    assert allowed(users.urls[role], attempt) == (what in LEFT)
+    assert allowed(users.urls[role], attempt) == (what in STILL_ALLOWED)
 
 
-def test_engine_puts_requests_aside_with_the_rights_that_the_guide_names(users: Users) -> None:
-    users.bound_to_keys()
+def test_engine_dead_letters_requests_with_documented_permissions(users: Users) -> None:
+    users.set_topic_permissions()
     target = transports.resolve(users.urls["engines"])
     headers = {env.WBE_VERSION: "1", env.WBE_EPOCH: 3, env.WBE_DEAD: "why", env.WBE_QUEUE: "t.q"}
     body = {"action": "execute", "arguments": {}, "task_cls": "a.B", "task_name": "t"}
@@ -159,9 +161,9 @@ def test_engine_puts_requests_aside_with_the_rights_that_the_guide_names(users: 
 
 @pytest.fixture
 def acl(redis_server: brokers.Redis, redis_url: str) -> Iterator[str]:
-    """The URL of a user who may do what the guide says."""
+    """URL of a user with the documented permissions."""
     name = f"u{uuid.uuid4().hex}"
-    (line,) = re.findall(r"(?m)^ +(ACL SETUSER .+)$", GUIDE.read_text(encoding="utf-8"))
+    (line,) = re.findall(r"(?m)^ +(ACL SETUSER .+)$", REDIS_GUIDE.read_text(encoding="utf-8"))
     words = line.replace("wbengine", name).replace("PASSWORD", "p").split()
     parts = urllib.parse.urlsplit(redis_url)
     with redis.Redis.from_url(redis_url) as admin:
@@ -170,7 +172,7 @@ def acl(redis_server: brokers.Redis, redis_url: str) -> Iterator[str]:
         admin.acl_deluser(name)
 
 
-def test_user_of_a_redis_runs_flows_and_touches_nothing_else(acl: str) -> None:
+def test_documented_redis_acl_permits_flows_and_no_other_commands(acl: str) -> None:
     flow = linear_flow.Flow("f").add(tasks.Add())
     with worker_in_thread(acl, tasks, topic="t", exchange="orders"):
         options = {"url": acl, "exchange": "orders", "topics": ["t"]}
@@ -180,6 +182,6 @@ def test_user_of_a_redis_runs_flows_and_touches_nothing_else(acl: str) -> None:
         for command in ("GET wbe:{other}:x", "FLUSHALL", "CONFIG GET dir", "KEYS *", "SHUTDOWN"):
             with pytest.raises(redis.exceptions.NoPermissionError):
                 client.execute_command(*command.split())
-        # Whoever may be a worker or an engine there may write all that either does.
+        # Roles share all keys: a worker can write the keys of an engine and vice versa.
         assert client.execute_command("SET", "wbe:{orders}:forged", "x")
         client.delete("wbe:{orders}:forged")

@@ -1,4 +1,4 @@
-"""`engine.cancel` on all kinds of engines: what runs is told, or killed, and what ran is undone."""
+"""Cancellation with `engine.cancel` on all kinds of engines."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from tests.integration.cancelling import LINE, WIDE, Log, kind_of, load
+from tests.integration.cancelling import LINE, WIDE, Log, engine_options, load
 from tests.support import cancelled_tasks as tasks
 from tests.support import ending_tasks
-from tests.support.beside import Running
+from tests.support.engine_threads import Running
 from tests.support.workers import until
 from wbengine import exceptions, retry, states, task
 
@@ -25,7 +25,7 @@ CHILDREN = ("processes",)
 
 @pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, Any]]:
-    with kind_of(request.param, tmp_path) as options:
+    with engine_options(request.param, tmp_path) as options:
         yield options
 
 
@@ -34,19 +34,18 @@ def log(tmp_path: Path) -> Log:
     return Log(tmp_path / "log")
 
 
-def began(log: Log, *names: str) -> None:
+def wait_until_started(log: Log, *names: str) -> None:
     until(lambda: {f"+{name}" for name in names} <= set(log.lines))
 
 
-@pytest.mark.parametrize("cls", [tasks.Heeds, tasks.Threads, tasks.Waits])
-def test_cancelled_flow_tells_its_running_task_and_reverts(
+@pytest.mark.parametrize("cls", [tasks.Cancellable, tasks.Threads, tasks.Waits])
+def test_cancel_notifies_running_task_and_reverts_the_flow(
     cls: Any, kind: dict[str, Any], log: Log
 ) -> None:
-    """And what ran before is undone; what comes after never starts."""
     flow = LINE("f").add(tasks.Quick("a"), cls("b"), tasks.Quick("c"))
     engine = load(flow, log, kind)
     with Running(engine) as run:
-        began(log, "b")
+        wait_until_started(log, "b")
         assert engine.cancel(reason="enough")
     assert type(run.error) is exceptions.Cancelled and str(run.error).endswith("enough")
     assert [line for line in log.lines if line[0] != "!"] == ["+a", "+b", "-b", "-a"]
@@ -57,12 +56,12 @@ def test_cancelled_flow_tells_its_running_task_and_reverts(
 def test_cancelling_one_task_leaves_the_others_running(
     kind: dict[str, Any], log: Log, request: pytest.FixtureRequest
 ) -> None:
-    """The others come to their end, and are undone then."""
+    """The other tasks run to their end and are reverted then."""
     if "engine" not in kind:
         pytest.skip("it runs one at a time")
-    engine = load(WIDE("f").add(tasks.Heeds("a"), tasks.Heeds("b")), log, kind)
+    engine = load(WIDE("f").add(tasks.Cancellable("a"), tasks.Cancellable("b")), log, kind)
     with Running(engine):
-        began(log, "a", "b")
+        wait_until_started(log, "a", "b")
         engine.cancel("a")
         until(lambda: "-a" in log.lines)
         assert "!b" not in log.lines
@@ -71,9 +70,9 @@ def test_cancelling_one_task_leaves_the_others_running(
 
 
 def test_cancelled_flow_starts_no_waiting_task(kind: dict[str, Any], log: Log) -> None:
-    """More than there is room for; each that ran is undone, and no other."""
+    """The flow has more tasks than slots."""
     names = [f"t{n}" for n in range(12)]
-    engine = load(WIDE("f").add(*[tasks.Heeds(name) for name in names]), log, kind)
+    engine = load(WIDE("f").add(*[tasks.Cancellable(name) for name in names]), log, kind)
     with Running(engine) as run:
         until(lambda: len(log.lines) >= (3 if "engine" in kind else 1))
         engine.cancel()
@@ -85,30 +84,30 @@ def test_cancelled_flow_starts_no_waiting_task(kind: dict[str, Any], log: Log) -
     assert {name for name, state in found.items() if state == "REVERTED"} == ran
 
 
-def test_the_items_of_a_map(kind: dict[str, Any], log: Log) -> None:
+def test_cancelled_map_starts_no_further_items_and_reverts(kind: dict[str, Any], log: Log) -> None:
     flow = LINE("f").add(task.Map(tasks.Item("i"), name="m", max_in_flight=3))
     engine = load(flow, log, kind, store={"items": list(range(9))})
     with Running(engine) as run:
-        began(log, "m[0]", "m[1]", "m[2]")
+        wait_until_started(log, "m[0]", "m[1]", "m[2]")
         engine.cancel("m")
     assert isinstance(run.error, exceptions.Cancelled)
     ran = {line[1:] for line in log.lines if line[0] == "+"}
     assert {"m[0]", "m[1]", "m[2]"} <= ran and "m[8]" not in ran
-    # One may have been on its way to a process, and never begun there.
+    # One item can be on its way to a process without having started there.
     undone = {line[1:] for line in log.lines if line[0] == "-"}
     assert ran <= undone and len(undone) <= len(ran) + 1
 
 
 @pytest.mark.parametrize("name", CHILDREN)
-def test_task_that_ignores_cancellation_is_killed_after_the_grace(
+def test_task_ignoring_cancellation_is_killed_after_cancel_grace(
     name: str, tmp_path: Path, log: Log
 ) -> None:
-    """After the grace; alone, and undone like what ended by itself."""
-    with kind_of(name, tmp_path) as kind:
-        flow = WIDE("f").add(tasks.Deaf("a"), tasks.Heeds("b"))
+    """Only this task is killed, and it is reverted like a completed one."""
+    with engine_options(name, tmp_path) as kind:
+        flow = WIDE("f").add(tasks.IgnoresCancel("a"), tasks.Cancellable("b"))
         engine = load(flow, log, kind, cancel_grace=0.2)
         with Running(engine) as run:
-            began(log, "a", "b")
+            wait_until_started(log, "a", "b")
             engine.cancel("a")
             until(lambda: "-a" in log.lines)
             assert "!b" not in log.lines
@@ -118,8 +117,8 @@ def test_task_that_ignores_cancellation_is_killed_after_the_grace(
         assert "killed" in str(engine.storage.get_execute_failures()["a"].exception)
 
 
-def shape(chance: random.Random) -> Any:
-    """A flow of a dozen or two tasks."""
+def random_flow(chance: random.Random) -> Any:
+    """Return a flow of twelve to thirty tasks."""
     number = itertools.count()
 
     def some(size: int) -> list[Any]:
@@ -136,29 +135,28 @@ def shape(chance: random.Random) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("name", "lives"), [("serial", 60), ("threads", 60), ("processes", 12), ("memory", 25)]
+    ("name", "rounds"), [("serial", 60), ("threads", 60), ("processes", 12), ("memory", 25)]
 )
-def test_cancellation_at_any_moment_undoes_each_task_once(
-    name: str, lives: int, tmp_path: Path
+def test_cancel_at_any_moment_reverts_each_executed_task_once(
+    name: str, rounds: int, tmp_path: Path
 ) -> None:
-    """Cancelled, suspended, out of time, in any order: what was executed is undone once, and run
-    says what came first."""
+    """Cancel, suspend and deadline come in random order; `run` raises the first reason."""
     ends = set()
-    with kind_of(name, tmp_path, ending_tasks) as kind:
-        for seed in range(lives):
+    with engine_options(name, tmp_path, ending_tasks) as kind:
+        for seed in range(rounds):
             chance = random.Random(seed)
             log = Log(tmp_path / f"log-{seed}")
-            engine = load(shape(chance), log, kind)
+            engine = load(random_flow(chance), log, kind)
             try:
-                ends.add(live(engine, chance))
+                ends.add(run_with_interference(engine, chance))
                 check(engine, log)
             except AssertionError as error:
                 raise AssertionError(f"seed {seed}: {error}\n{log.lines}") from error
     assert "Cancelled" in ends and len(ends) > 1
 
 
-def live(engine: Any, chance: random.Random) -> str:
-    """Run it to its end, with somebody who interferes; what that was."""
+def run_with_interference(engine: Any, chance: random.Random) -> str:
+    """Run an engine to its end under random interference, and return its result."""
     cancelled = False
     acts = ["suspend", "suspend", "nothing"]
     if chance.random() < 0.6:
@@ -193,14 +191,14 @@ def live(engine: Any, chance: random.Random) -> str:
 
 
 def check(engine: Any, log: Log) -> None:
-    """All of it happened, or all that did is undone."""
+    """Assert that all tasks ran, or that each task that ran is reverted."""
     done = [line[1:] for line in log.lines if line[:2] == "+t"]
     undone = [line[1:] for line in log.lines if line[:2] == "-t"]
     names = {name for name in engine.compilation.plan.by_name if name[0] == "t"}
     if engine.storage.get_flow_state() == states.SUCCESS:
         assert set(done) == names and not undone
     else:
-        # What was sent to a process may be cancelled before it begins there.
+        # A task that was sent to a process can be cancelled before it starts there.
         failures = engine.storage.get_execute_failures()
         early = {name for name in undone if name not in done}
         assert all(failures[name].check(exceptions.Cancelled) for name in early)

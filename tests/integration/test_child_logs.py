@@ -1,4 +1,4 @@
-"""What tasks log in child processes comes out of the handlers of the parent."""
+"""Log records of child processes reach the handlers of their parent."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from wbengine.patterns import linear_flow
 LOG = logging.getLogger("tests.child_logs.task")
 
 
-class Kept(logging.Handler):
-    """Keeps records."""
+class LogCollector(logging.Handler):
+    """Handler that collects records."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,14 +33,14 @@ class Kept(logging.Handler):
         self.records.append(record)
 
     @property
-    def told(self) -> list[tuple[str, str, str]]:
+    def messages(self) -> list[tuple[str, str, str]]:
         return [(record.name, record.levelname, record.getMessage()) for record in self.records]
 
 
 @pytest.fixture
-def kept() -> Iterator[Kept]:
-    """A handler of the root logger."""
-    handler = Kept()
+def collected() -> Iterator[LogCollector]:
+    """Handler of the root logger."""
+    handler = LogCollector()
     logging.root.addHandler(handler)
     before = LOG.level
     yield handler
@@ -49,7 +49,7 @@ def kept() -> Iterator[Kept]:
 
 
 def run(fn: Any, *args: Any, pool: pools.ProcessPool | None = None) -> Any:
-    """What a child makes of `fn(*args)`."""
+    """Return the result of `fn(*args)` in a child process."""
     ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
     if pool is not None:
         pool.submit(fn, args, ended.put)
@@ -58,7 +58,7 @@ def run(fn: Any, *args: Any, pool: pools.ProcessPool | None = None) -> Any:
         return run(fn, *args, pool=made)
 
 
-# What children do.
+# Functions that run in child processes.
 
 
 class Logs(task.Task):
@@ -73,7 +73,7 @@ class Logs(task.Task):
 
 
 class Odd:
-    """Cannot be pickled."""
+    """Object that cannot be pickled."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -109,7 +109,7 @@ def log_oddly(emit: Any) -> str:
 
 
 class Far:
-    """Can be pickled, and not be read elsewhere."""
+    """Object that can be pickled and cannot be unpickled."""
 
     def __reduce__(self) -> Any:
         return refuse, ()
@@ -137,7 +137,7 @@ def log_from_threads(count: int, emit: Any) -> None:
 
 
 def leave_a_thread(folder: str, emit: Any) -> int:
-    """It logs when it may, and says when it has."""
+    """Start a thread that logs when the file `go` exists, then creates `logged`."""
 
     def late() -> None:
         until((Path(folder) / "go").exists)
@@ -169,7 +169,7 @@ def log_in_a_fork(emit: Any) -> str:
 
 
 def log_while_logging(emit: Any) -> str:
-    """A handler of signals logs in the midst of what the main thread logs."""
+    """Log in a signal handler while the main thread logs."""
     handled = 0
 
     def handle(*_: Any) -> None:
@@ -194,48 +194,50 @@ def log_while_logging(emit: Any) -> str:
     return f"{handled}"
 
 
-# What the parent hears.
+# Tests in the parent.
 
 
-def test_records_of_a_parallel_engine_come_out_here(kept: Kept) -> None:
-    """With name, level and message, and before the task is told to have ended."""
+def test_pool_child_log_records_reach_parent_before_success(collected: LogCollector) -> None:
+    """Records contain name, level and message, and arrive before SUCCESS is notified."""
     LOG.setLevel(logging.INFO)
     engine = engines.load(
         linear_flow.Flow("f").add(Logs("l")), engine="parallel", executor="processes"
     )
 
     def note(state: str, details: dict[str, Any]) -> None:
-        kept.records.append(logging.makeLogRecord({"name": state, "levelname": "", "msg": ""}))
+        collected.records.append(logging.makeLogRecord({"name": state, "levelname": "", "msg": ""}))
 
     engine.atom_notifier.register("SUCCESS", note)
     engine.run()
-    told = [line for line in kept.told if not line[0].startswith("wbengine")]
+    told = [line for line in collected.messages if not line[0].startswith("wbengine")]
     assert told == [
         (LOG.name, "WARNING", "one of 2"),
         (LOG.name, "INFO", "also"),
         ("tests.child_logs.other", "ERROR", "from elsewhere"),
         ("SUCCESS", "", ""),
     ]
-    record = kept.records[0]
+    record = collected.records[0]
     assert record.process == engine.storage.fetch("pid") != os.getpid()
     assert record.funcName == "execute"
     assert record.pathname == __file__
 
 
-def test_records_of_a_worker_with_processes_come_out_of_the_worker(
-    kept: Kept, tmp_path: Path
+def test_worker_child_log_records_reach_handlers_of_the_worker(
+    collected: LogCollector, tmp_path: Path
 ) -> None:
     url = f"memory://{tmp_path.name}"
     with worker_in_thread(url, Logs, processes_count=1):
         pid = engines.run(Logs("l"), engine="worker-based", url=url)["pid"]
-    told = [(name, text) for name, _, text in kept.told if name.startswith("tests.child_logs")]
+    told = [
+        (name, text) for name, _, text in collected.messages if name.startswith("tests.child_logs")
+    ]
     assert told == [(LOG.name, "one of 2"), ("tests.child_logs.other", "from elsewhere")]
     assert pid != os.getpid()
 
 
-def test_levels_of_the_parent_decide(kept: Kept) -> None:
-    """Also where handlers sit further down, and what they have there comes once."""
-    own = Kept()
+def test_logger_levels_of_parent_apply_in_children(collected: LogCollector) -> None:
+    """Handlers of a child logger receive each record once."""
+    own = LogCollector()
     LOG.setLevel(logging.ERROR)
     other = logging.getLogger("tests.child_logs.other")
     other.addHandler(own)
@@ -245,28 +247,28 @@ def test_levels_of_the_parent_decide(kept: Kept) -> None:
     finally:
         other.propagate = True
         other.removeHandler(own)
-    assert kept.told == []
-    assert own.told == [("tests.child_logs.other", "ERROR", "from elsewhere")]
+    assert collected.messages == []
+    assert own.messages == [("tests.child_logs.other", "ERROR", "from elsewhere")]
 
 
 def call_task(emit: Any) -> None:
     Logs("l").execute()
 
 
-def test_disabled_logging_is_disabled_in_children(kept: Kept) -> None:
+def test_disabled_logging_is_disabled_in_children(collected: LogCollector) -> None:
     logging.disable(logging.WARNING)
     try:
         run(call_task)
-        assert kept.told == [("tests.child_logs.other", "ERROR", "from elsewhere")]
+        assert collected.messages == [("tests.child_logs.other", "ERROR", "from elsewhere")]
     finally:
         logging.disable(logging.NOTSET)
 
 
-def test_what_cannot_be_pickled_is_logged_as_text(kept: Kept) -> None:
+def test_unpicklable_log_arguments_are_sent_as_text(collected: LogCollector) -> None:
     assert run(log_oddly) == "done"
-    texts = [text for _, _, text in kept.told]
+    texts = [text for _, _, text in collected.messages]
     assert texts == ["given: an odd one", "an odd one", "failed", "more", "last"]
-    failed, more = kept.records[2], kept.records[3]
+    failed, more = collected.records[2], collected.records[3]
     assert failed.exc_text.splitlines()[0].startswith("Traceback")
     assert failed.exc_text.splitlines()[-1].endswith("OddError: an odd one")
     assert "log_oddly" in failed.stack_info
@@ -275,50 +277,53 @@ def test_what_cannot_be_pickled_is_logged_as_text(kept: Kept) -> None:
     assert more.mute == "<Unspeakable>"
 
 
-def test_no_record_is_lost_before_the_end(kept: Kept) -> None:
-    """However many there are, in the order in which they were logged."""
+def test_3000_log_records_arrive_in_order(collected: LogCollector) -> None:
     assert run(log_many, 3000) is None
-    assert [int(text.split()[0]) for _, _, text in kept.told] == list(range(3000))
+    assert [int(text.split()[0]) for _, _, text in collected.messages] == list(range(3000))
 
 
-def test_records_of_several_threads_come_whole(kept: Kept) -> None:
+def test_log_records_of_several_child_threads_arrive_complete(collected: LogCollector) -> None:
     assert run(log_from_threads, 300) is None
-    numbers = sorted(int(text.split()[0]) for _, _, text in kept.told)
+    numbers = sorted(int(text.split()[0]) for _, _, text in collected.messages)
     assert numbers == sorted([*range(300)] * 5)
 
 
-def test_what_is_logged_between_calls_comes_with_the_next(kept: Kept, tmp_path: Path) -> None:
-    """And costs no child."""
+def test_log_record_between_calls_arrives_with_the_next_call(
+    collected: LogCollector, tmp_path: Path
+) -> None:
+    """The pool does not replace its child."""
     with pools.ProcessPool(1) as pool:
         first = run(leave_a_thread, str(tmp_path), pool=pool)
         (tmp_path / "go").touch()
         until((tmp_path / "logged").exists)
-        assert kept.told == []
+        assert collected.messages == []
         assert run(nothing, pool=pool) == first
-    assert [text for _, _, text in kept.told] == ["from behind"]
+    assert [text for _, _, text in collected.messages] == ["from behind"]
 
 
-def test_a_child_that_is_killed_hurts_nobody_else(kept: Kept) -> None:
+def test_log_records_arrive_after_a_child_is_killed(collected: LogCollector) -> None:
     with pools.ProcessPool(1) as pool:
         assert run(log_and_die, pool=pool).check(exceptions.WorkerLost)
         run(call_task, pool=pool)
-    assert (LOG.name, "WARNING", "one of 2") in kept.told
+    assert (LOG.name, "WARNING", "one of 2") in collected.messages
 
 
-def test_what_a_fork_logs_does_not_mix_with_it(kept: Kept, capfd: Any) -> None:
+def test_fork_of_child_does_not_corrupt_its_log_records(
+    collected: LogCollector, capfd: Any
+) -> None:
     assert run(log_in_a_fork) == "done"
-    assert [text for _, _, text in kept.told] == ["here"] * 20
+    assert [text for _, _, text in collected.messages] == ["here"] * 20
 
 
-def test_a_handler_of_signals_may_log(kept: Kept) -> None:
+def test_signal_handler_in_child_can_log_while_logging(collected: LogCollector) -> None:
     handled = int(run(log_while_logging))
-    texts = [text for _, _, text in kept.told]
+    texts = [text for _, _, text in collected.messages]
     assert handled > 0
     assert len(texts) == 300 + handled
     assert [int(text.split()[0]) for text in texts if text[0] != "i"] == list(range(300))
 
 
-def test_a_filter_that_raises_hurts_no_task(capfd: pytest.CaptureFixture[str]) -> None:
+def test_log_filter_that_raises_does_not_fail_the_task(capfd: pytest.CaptureFixture[str]) -> None:
     def refuse(record: logging.LogRecord) -> bool:
         raise LookupError("filter")
 
@@ -330,7 +335,7 @@ def test_a_filter_that_raises_hurts_no_task(capfd: pytest.CaptureFixture[str]) -
     assert "LookupError: filter" in capfd.readouterr().err
 
 
-#: A script that configures logging without a guard.
+#: Script that configures logging without a main guard.
 SCRIPT = """
 import logging
 from wbengine import engines, task
@@ -346,7 +351,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_script_that_configures_logging_on_import_logs_once(tmp_path: Path) -> None:
+def test_script_configuring_logging_on_import_logs_each_record_once(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     found = subprocess.run(

@@ -1,8 +1,9 @@
-"""Conductors: what becomes of jobs, and of the flows that these are about."""
+"""Jobs and flows that conductors run."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import sqlite3
 import threading
 import time
@@ -22,6 +23,7 @@ from wbengine.conductors import backends
 from wbengine.conductors.backends import impl_blocking, impl_executor, impl_nonblocking
 from wbengine.jobs import backends as boards
 from wbengine.jobs import base as jobs
+from wbengine.jobs import stored
 from wbengine.listeners import capturing
 from wbengine.persistence import backends as stores
 from wbengine.persistence import base as persistence
@@ -57,13 +59,16 @@ def is_done(job: jobs.Job) -> Callable[[], bool]:
 def test_posted_flow_is_run_and_its_job_consumed(
     kind: str, store: persistence.Backend, board: jobs.JobBoard, inputs: Any, tmp_path: Path
 ) -> None:
-    """And what happens is told, in this order; the claim is held all the while."""
+    """The conductor notifies each stage in order while it owns the claim."""
     conductor = backends.fetch(kind, "me", board, persistence=store, **KINDS[kind])
     told: list[Any] = []
+    left: list[float] = []
 
     def tell(event: str, details: dict[str, Any]) -> None:
         assert details["conductor"] is conductor
         told.append((event, board.find_owner(details["job"])))
+        if event == "compilation_start":
+            left.append(details["job"].expires_in())
 
     conductor.notifier.register("*", tell)
     job, uuid = conducted.post(board, store, conducted.plain, inputs=inputs)
@@ -75,9 +80,11 @@ def test_posted_flow_is_run_and_its_job_consumed(
     stages = ("compilation", "preparation", "validation", "running")
     events = [(f"{stage}_{end}", "me") for stage in stages for end in ("start", "end")]
     assert told == [*events, ("job_consumed", None)]
+    [seconds] = left
+    assert 0 < seconds <= impl_executor.ExecutorConductor.CLAIM_SECONDS
 
 
-def test_several_flows_run_at_once_and_no_more_than_allowed(
+def test_conductor_runs_at_most_max_simultaneous_jobs(
     store: persistence.Backend, board: jobs.JobBoard, tmp_path: Path
 ) -> None:
     marks = ["0", "1", "2"]
@@ -97,7 +104,7 @@ def test_several_flows_run_at_once_and_no_more_than_allowed(
         until(lambda: board.job_count == 0)
 
 
-def test_most_urgent_job_is_run_first(
+def test_job_with_highest_priority_runs_first(
     store: persistence.Backend, board: jobs.JobBoard, tmp_path: Path
 ) -> None:
     for mark in ("normal", "low", "very_high", "high"):
@@ -111,14 +118,14 @@ def test_most_urgent_job_is_run_first(
     assert [job.state for job in board.iterjobs()] == [states.UNCLAIMED]
 
 
-# What becomes of a job.
+# Results of jobs.
 
 
 @pytest.mark.parametrize("kind", ["value", "execution"])
 def test_job_of_failed_flow_is_consumed(
     kind: str, store: persistence.Backend, board: jobs.JobBoard, inputs: Any, tmp_path: Path
 ) -> None:
-    """Whatever it failed with: its end is stored, and nothing is left to be done."""
+    """The flow has ended, so the job needs no further run."""
     job, uuid = conducted.post(board, store, conducted.failing, inputs={**inputs, "kind": kind})
     impl_blocking.BlockingConductor("me", board, persistence=store).run(max_dispatches=1)
     assert job.state == states.COMPLETE and state_of(store, uuid) == states.REVERTED
@@ -126,7 +133,7 @@ def test_job_of_failed_flow_is_consumed(
     assert conducted.notes(tmp_path) == ["m a", "m fails", *undone]
 
 
-def test_job_of_flow_that_lacks_inputs_is_consumed(
+def test_job_of_flow_with_missing_inputs_is_consumed(
     store: persistence.Backend, board: jobs.JobBoard
 ) -> None:
     job, uuid = conducted.post(board, store, conducted.plain)
@@ -134,10 +141,10 @@ def test_job_of_flow_that_lacks_inputs_is_consumed(
     assert job.state == states.COMPLETE and state_of(store, uuid) is None
 
 
-def test_jobs_wait_for_the_broker_of_the_workers(
+def test_jobs_are_abandoned_while_the_broker_is_unreachable(
     store: persistence.Backend, board: jobs.NotifyingJobBoard, inputs: Any
 ) -> None:
-    """They are abandoned, and not each of them is claimed meanwhile."""
+    """After an abandoned job the conductor pauses before it claims the next one."""
     posted = [conducted.post(board, store, conducted.plain, inputs=inputs) for _ in range(3)]
     options = {"url": f"redis://127.0.0.1:{free_port()}/0"}
     conductor = impl_blocking.BlockingConductor(
@@ -156,10 +163,9 @@ def test_jobs_wait_for_the_broker_of_the_workers(
     assert {state_of(store, uuid) for _, uuid in posted} == {None}
 
 
-def test_job_brings_inputs_of_its_own(
+def test_inputs_of_job_override_inputs_of_flow(
     store: persistence.Backend, board: jobs.JobBoard, tmp_path: Path
 ) -> None:
-    """Beside those that its flow's record has, which they win over."""
     book = models.LogBook("b")
     flow = models.FlowDetail("f")
     flow.meta["store"] = {"folder": str(tmp_path), "mark": "of the flow"}
@@ -167,14 +173,14 @@ def test_job_brings_inputs_of_its_own(
     with contextlib.closing(store.get_connection()) as connection:
         connection.save_logbook(book)
     engines.save_factory_details(flow, conducted.plain, (), {}, backend=store)
-    # Without 'flow_uuid': the book has one flow.
+    # 'flow_uuid' is optional, because the logbook has one flow.
     board.post("x", book, details={"store": {"mark": "of the job"}})
     impl_blocking.BlockingConductor("me", board, persistence=store).run(max_dispatches=1)
     assert conducted.notes(tmp_path) == ["of the job a", "of the job b"]
 
 
 @pytest.mark.parametrize("flows", [0, 1, 2, None])
-def test_job_that_cannot_be_run_is_trashed(
+def test_job_without_a_runnable_flow_is_trashed(
     flows: int | None,
     store: persistence.Backend,
     board: jobs.JobBoard,
@@ -182,7 +188,7 @@ def test_job_that_cannot_be_run_is_trashed(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Its flow says nothing of what made it, is not there, or one of several; others go on."""
+    """Its logbook is missing or empty, or has a flow without factory or two flows."""
     book = None
     if flows is not None:
         book = models.LogBook("b")
@@ -198,14 +204,19 @@ def test_job_that_cannot_be_run_is_trashed(
     conductor.run(max_dispatches=2)
     assert trashed.state == job.state == states.COMPLETE and told == ["job_trashed"]
     assert conducted.notes(tmp_path) == ["m a", "m b"]
-    why = {0: "has no flow", 1: "does not say what made its flow", 2: "has 2 flows", None: "no log"}
+    why = {
+        0: "must contain a flow",
+        1: "does not record the factory of its flow",
+        2: "contains 2 flows",
+        None: "no log",
+    }
     assert why[flows] in caplog.text
 
 
-def test_stopped_conductor_hands_its_flow_over(
+def test_stopped_conductor_suspends_flow_and_abandons_job(
     store: persistence.Backend, board: jobs.JobBoard, inputs: Any, tmp_path: Path
 ) -> None:
-    """What is saved is not run again."""
+    """The next conductor resumes the flow after its saved tasks."""
     conducted.GATES["m"], conducted.BEGUN["m"] = threading.Event(), threading.Event()
     job, uuid = conducted.post(board, store, conducted.gated, inputs=inputs)
     conductor = impl_blocking.BlockingConductor("me", board, persistence=store)
@@ -221,16 +232,16 @@ def test_stopped_conductor_hands_its_flow_over(
     impl_blocking.BlockingConductor("you", board, persistence=store).run(max_dispatches=1)
     assert job.state == states.COMPLETE and state_of(store, uuid) == states.SUCCESS
     assert conducted.notes(tmp_path) == ["m before", "m gate", "m after"]
-    # One that was stopped begins nothing.
+    # A stopped conductor starts no job.
     conducted.post(board, store, conducted.plain, inputs=inputs)
     conductor.run()
     assert board.job_count == 1
 
 
-def test_job_claimed_again_does_not_run_a_flow_that_has_ended(
+def test_job_claimed_again_does_not_rerun_a_finished_flow(
     store: persistence.Backend, board: jobs.JobBoard, inputs: Any, tmp_path: Path
 ) -> None:
-    """Its first conductor died when the end was stored, and the job was not consumed yet."""
+    """The first conductor died after it saved the result and before it consumed the job."""
     job, uuid = conducted.post(board, store, conducted.failing, inputs={**inputs, "kind": "value"})
     board.claim(job, "dead", expiry=0.01)
     with contextlib.closing(store.get_connection()) as connection:
@@ -244,10 +255,10 @@ def test_job_claimed_again_does_not_run_a_flow_that_has_ended(
     assert conducted.notes(tmp_path) == before
 
 
-def test_flow_that_ends_under_a_lost_claim_is_not_run_again(
+def test_flow_that_ends_after_its_claim_expired_is_not_run_again(
     store: persistence.Backend, board: jobs.JobBoard, inputs: Any, tmp_path: Path
 ) -> None:
-    """The claim of who runs it has ended; also where engines wait for others to end."""
+    """The claim expires during the run, and the engine of the second run waits for the first."""
     conducted.GATES["m"], conducted.BEGUN["m"] = threading.Event(), threading.Event()
     job, uuid = conducted.post(
         board, store, conducted.gated_failing, inputs={**inputs, "kind": "value"}
@@ -271,25 +282,25 @@ def test_flow_that_ends_under_a_lost_claim_is_not_run_again(
     assert conducted.notes(tmp_path) == ["m gate", "m fails", "m undone fails", "m undone gate"]
 
 
-def test_flow_that_another_runs_is_left_alone_until_it_ends(
+def test_flow_with_a_foreign_lease_is_run_after_its_release(
     store: persistence.Backend, board: jobs.JobBoard, inputs: Any, tmp_path: Path
 ) -> None:
-    """Meanwhile others have their turn."""
+    """The conductor runs other jobs in the meantime."""
     busy, uuid = conducted.post(board, store, conducted.plain, inputs=inputs, priority="high")
     told = {**inputs, "mark": "other"}
     job, _ = conducted.post(board, store, conducted.plain, inputs=told)
     with contextlib.closing(store.get_connection()) as connection:
-        lease = connection.take_lease(uuid, "somebody", 60)
+        lease = connection.acquire_lease(uuid, "somebody", 60)
         with running(impl_blocking.BlockingConductor("me", board, persistence=store)):
             until(is_done(job))
             assert busy.state != states.COMPLETE
-            connection.give_back_lease(lease)
+            connection.release_lease(lease)
             until(is_done(busy))
     assert sorted(conducted.notes(tmp_path)) == ["m a", "m b", "other a", "other b"]
 
 
 @pytest.mark.parametrize("error", [ImportError("no module"), AttributeError("no name")], ids=repr)
-def test_flow_whose_code_is_of_another_version_is_left_for_others(
+def test_job_is_abandoned_if_its_code_cannot_be_loaded(
     error: Exception,
     store: persistence.Backend,
     board: jobs.JobBoard,
@@ -309,7 +320,7 @@ INTERRUPTIONS = [SystemExit(3), KeyboardInterrupt("interrupted")]
 
 @pytest.mark.parametrize("error", INTERRUPTIONS, ids=repr)
 @pytest.mark.parametrize("where", ["task", "factory"])
-def test_interruption_in_a_thread_leaves_the_flow_for_later(
+def test_job_interrupted_in_a_thread_is_run_again(
     where: str,
     error: BaseException,
     store: persistence.Backend,
@@ -317,7 +328,7 @@ def test_interruption_in_a_thread_leaves_the_flow_for_later(
     inputs: Any,
     tmp_path: Path,
 ) -> None:
-    """And others go on in that thread; here it is the only one."""
+    """The only thread of the conductor runs the other job."""
     job, uuid = conducted.post(board, store, conducted.interrupted, inputs=inputs, priority="high")
     other, _ = conducted.post(board, store, conducted.plain, inputs={**inputs, "mark": "n"})
     conducted.RAISED_ONCE[where] = error
@@ -332,7 +343,7 @@ def test_interruption_in_a_thread_leaves_the_flow_for_later(
 
 @pytest.mark.parametrize("error", INTERRUPTIONS, ids=repr)
 @pytest.mark.parametrize("where", ["task", "factory"])
-def test_interruption_in_the_thread_of_run_is_raised_and_the_job_free(
+def test_interruption_in_blocking_conductor_is_raised_and_abandons_job(
     where: str,
     error: BaseException,
     store: persistence.Backend,
@@ -350,10 +361,10 @@ def test_interruption_in_the_thread_of_run_is_raised_and_the_job_free(
     assert job.state == states.COMPLETE and conducted.notes(tmp_path) == ["m a", "m b"]
 
 
-def test_flow_that_a_command_suspends_stays_so_until_it_is_resumed(
+def test_flow_suspended_by_command_is_not_resumed_by_the_conductor(
     store: persistence.Backend, board: jobs.JobBoard, inputs: Any, tmp_path: Path
 ) -> None:
-    """Its job is gone, and no conductor goes on with it."""
+    """Its job is consumed, so no conductor resumes it."""
     conducted.GATES["m"], conducted.BEGUN["m"] = threading.Event(), threading.Event()
     job, uuid = conducted.post(board, store, conducted.gated, inputs=inputs)
     conductor = impl_blocking.BlockingConductor("me", board, persistence=store)
@@ -374,7 +385,7 @@ def test_flow_that_a_command_suspends_stays_so_until_it_is_resumed(
 
 
 @pytest.mark.parametrize("damage", ["priority = 7", "created = 1e300"])
-def test_job_whose_row_cannot_be_read_is_left_and_told_once(
+def test_unreadable_job_row_is_skipped_and_logged_once(
     damage: str,
     store: persistence.Backend,
     board: jobs.JobBoard,
@@ -390,24 +401,24 @@ def test_job_whose_row_cannot_be_read_is_left_and_told_once(
     impl_blocking.BlockingConductor("me", board, persistence=store).run(max_dispatches=2)
     assert conducted.notes(tmp_path) == ["x a", "x b", "y a", "y b"]
     assert list(board.iterjobs()) == [] and board.job_count == 1
-    assert caplog.text.count(f"Job {bad.uuid} cannot be read") == 1
+    assert caplog.text.count(f"cannot read job {bad.uuid}") == 1
 
 
 # Claims.
 
 
-class Hasty(impl_blocking.BlockingConductor):
-    """Its claims are short."""
+class ShortClaimConductor(impl_blocking.BlockingConductor):
+    """Conductor with short claims."""
 
     CLAIM_SECONDS = 0.6
 
 
-def test_claim_is_kept_while_the_flow_runs(
+def test_claim_is_renewed_while_the_flow_runs(
     store: persistence.Backend, board: jobs.JobBoard, inputs: Any, tmp_path: Path
 ) -> None:
     conducted.GATES["m"], conducted.BEGUN["m"] = threading.Event(), threading.Event()
     job, _ = conducted.post(board, store, conducted.gated, inputs=inputs)
-    with running(Hasty("me", board, persistence=store)):
+    with running(ShortClaimConductor("me", board, persistence=store)):
         until(conducted.BEGUN["m"].is_set)
         first = job.last_modified
         for _ in range(20):
@@ -418,21 +429,49 @@ def test_claim_is_kept_while_the_flow_runs(
         until(is_done(job))
 
 
-def test_flow_whose_claim_is_lost_is_suspended(
+def test_conductor_renews_claims_for_the_expiry_of_its_board(
+    store: persistence.Backend,
+    board: jobs.JobBoard,
+    inputs: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Octavia configures the `claim` of its board in this way."""
+    extended, seen = [], []
+    extend = stored.StoredJob.extend_expiry
+
+    def spy(job: stored.StoredJob, seconds: float) -> bool:
+        extended.append(seconds)
+        seen.append(job.expires_in())
+        return extend(job, seconds)
+
+    monkeypatch.setattr(stored.StoredJob, "extend_expiry", spy)
+    monkeypatch.setattr(board, "claim", functools.partial(board.claim, expiry=2.5))
+    conducted.GATES["m"], conducted.BEGUN["m"] = threading.Event(), threading.Event()
+    job, _ = conducted.post(board, store, conducted.gated, inputs=inputs)
+    conductor = impl_blocking.BlockingConductor("me", board, persistence=store)
+    assert conductor.CLAIM_SECONDS > 2.5
+    with running(conductor):
+        until(lambda: len(extended) == 2)
+        conducted.GATES["m"].set()
+        until(is_done(job))
+    assert set(extended) == {2.5} and all(0 < seconds <= 2.5 for seconds in seen)
+
+
+def test_flow_is_suspended_when_its_claim_is_lost(
     store: persistence.Backend,
     board: jobs.JobBoard,
     inputs: Any,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Here its job was removed by an operator; the conductor goes on with other jobs."""
+    """An operator trashed the job. The conductor continues with other jobs."""
     conducted.GATES["m"], conducted.BEGUN["m"] = threading.Event(), threading.Event()
     _, uuid = conducted.post(board, store, conducted.gated, inputs=inputs)
-    with running(Hasty("me", board, persistence=store)):
+    with running(ShortClaimConductor("me", board, persistence=store)):
         until(conducted.BEGUN["m"].is_set)
         [found] = board.iterjobs()
         board.trash(found, "me")
-        until(lambda: "was lost, and its flow suspended" in caplog.text)
+        until(lambda: "lost the claim on" in caplog.text)
         conducted.GATES["m"].set()
         until(lambda: state_of(store, uuid) == states.SUSPENDED)
         other, _ = conducted.post(board, store, conducted.plain, inputs={**inputs, "mark": "n"})
@@ -440,7 +479,7 @@ def test_flow_whose_claim_is_lost_is_suspended(
     assert "m after" not in conducted.notes(tmp_path)
 
 
-def test_flow_whose_claim_is_lost_while_it_is_made_does_not_begin(
+def test_flow_does_not_start_if_claim_is_lost_while_factory_runs(
     store: persistence.Backend,
     board: jobs.JobBoard,
     inputs: Any,
@@ -451,18 +490,18 @@ def test_flow_whose_claim_is_lost_while_it_is_made_does_not_begin(
     _, uuid = conducted.post(board, store, conducted.slowly_made, inputs=inputs)
     monkeypatch.setitem(conducted.GATES, "factory", threading.Event())
     monkeypatch.setitem(conducted.BEGUN, "factory", threading.Event())
-    with running(Hasty("me", board, persistence=store)):
+    with running(ShortClaimConductor("me", board, persistence=store)):
         until(conducted.BEGUN["factory"].is_set)
         [found] = board.iterjobs()
         board.trash(found, "me")
-        until(lambda: "was lost" in caplog.text)
+        until(lambda: "lost the claim on" in caplog.text)
         conducted.GATES["factory"].set()
         other, _ = conducted.post(board, store, conducted.plain, inputs={**inputs, "mark": "n"})
         until(is_done(other))
     assert state_of(store, uuid) is None and conducted.notes(tmp_path) == ["n a", "n b"]
 
 
-def test_conductor_connects_its_board(
+def test_conductor_reconnects_its_board(
     store: persistence.Backend, board: jobs.JobBoard, inputs: Any
 ) -> None:
     job, _ = conducted.post(board, store, conducted.plain, inputs=inputs)
@@ -477,7 +516,7 @@ def test_conductor_connects_its_board(
     assert not board.connected
 
 
-def test_job_whose_details_are_no_dict_is_trashed_and_told(
+def test_job_with_non_dict_details_is_trashed_and_logged(
     tmp_path: Path, inputs: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     with (
@@ -490,16 +529,16 @@ def test_job_whose_details_are_no_dict_is_trashed_and_told(
             raw.commit()
         impl_blocking.BlockingConductor("me", board, persistence=store).run(max_dispatches=1)
         assert job.state == states.COMPLETE and board.job_count == 0
-    assert "has details that are a list, and no dict" in caplog.text
+    assert "must be a dict, got list" in caplog.text
 
 
-# Conductors of one's own.
+# Subclasses.
 
 
-def test_subclass_adds_listeners_and_learns_what_is_done(
+def test_subclass_hooks_add_listeners_and_observe_done_jobs(
     store: persistence.Backend, board: jobs.JobBoard, inputs: Any
 ) -> None:
-    """As services do that were written for TaskFlow: here the book goes when its job is done."""
+    """TaskFlow services override these hooks. This one deletes the logbook of a job."""
     heard: list[Any] = []
 
     class Conductor(impl_blocking.BlockingConductor):
@@ -521,7 +560,7 @@ def test_subclass_adds_listeners_and_learns_what_is_done(
         state_of(store, uuid)
 
 
-def test_conductor_says_who_it_is(board: jobs.JobBoard) -> None:
+def test_conductor_describes_itself_with_name_host_and_pid(board: jobs.JobBoard) -> None:
     told = impl_blocking.BlockingConductor("me", board).conductor.to_dict()
     assert told["kind"] == "conductor" and told["name"].startswith("me@")
     assert set(told["metadata"]) == {"hostname", "pid"}
@@ -532,8 +571,8 @@ def test_conductor_says_who_it_is(board: jobs.JobBoard) -> None:
     [
         ("bloking", {}, exceptions.NotFound, "'bloking' .did you mean 'blocking'"),
         ("blocking", {"wait_timeout": "soon"}, ValueError, "wait_timeout.*'soon'"),
-        ("blocking", {"wait_timeout": 0}, ValueError, "above 0, not 0"),
-        ("nonblocking", {"executor_factory": 7}, ValueError, "must be callable, not 7"),
+        ("blocking", {"wait_timeout": 0}, ValueError, "above 0, got 0"),
+        ("nonblocking", {"executor_factory": 7}, ValueError, "must be callable, got 7"),
         (
             "blocking",
             {"persistence": "sqlite:///x"},
@@ -541,7 +580,7 @@ def test_conductor_says_who_it_is(board: jobs.JobBoard) -> None:
             "persistence must be a Backend.* str",
         ),
         ("blocking", {"engine": "serail"}, exceptions.NotFound, "'serail' .did you mean 'serial'"),
-        ("blocking", {"engine": "parallel://?max_workers=0"}, ValueError, "max_workers='0'"),
+        ("blocking", {"engine": "parallel://?max_workers=0"}, ValueError, "max_workers must .*'0'"),
         (
             "blocking",
             {"engine_options": {"on_bussy": "wait"}},
@@ -549,23 +588,33 @@ def test_conductor_says_who_it_is(board: jobs.JobBoard) -> None:
             "'on_bussy' .did you mean 'on_busy'",
         ),
     ],
+    ids=[
+        "kind",
+        "wait_timeout text",
+        "wait_timeout zero",
+        "executor_factory",
+        "persistence",
+        "engine",
+        "engine URL",
+        "engine option",
+    ],
 )
-def test_wrong_options_are_told(
+def test_invalid_conductor_options_are_rejected(
     kind: str, options: Any, error: type[Exception], text: str, board: jobs.JobBoard
 ) -> None:
     with pytest.raises(error, match=text):
         backends.fetch(kind, "me", board, **options)
 
 
-def test_conductor_of_no_board_is_refused() -> None:
+def test_conductor_requires_a_job_board() -> None:
     board: Any = "sqlite:///jobs.db"
-    with pytest.raises(TypeError, match=r"jobboard must be a JobBoard.* not a str"):
+    with pytest.raises(TypeError, match="jobboard must be a JobBoard, got str"):
         backends.fetch("blocking", "me", board)
 
 
-def test_executor_has_to_be_given(board: jobs.JobBoard) -> None:
+def test_executor_conductor_requires_executor_factory(board: jobs.JobBoard) -> None:
     conductor = impl_executor.ExecutorConductor("me", board)
-    with pytest.raises(exceptions.NotImplementedError, match="executor_factory="):
+    with pytest.raises(exceptions.NotImplementedError, match="requires executor_factory"):
         conductor.run()
     assert not conductor.dispatching
     assert impl_nonblocking.NonBlockingConductor.MAX_SIMULTANEOUS_JOBS > 1

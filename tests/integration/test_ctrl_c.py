@@ -1,4 +1,4 @@
-"""Ctrl-C that finds a task at work in the main thread: the flow is suspended, and goes on later."""
+"""Ctrl-C during a task in the main thread: the flow is suspended and resumes later."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ from wbengine import engines, retry, states, task
 from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.persistence import backends, models
 
-DONE, GONE, LEFT = states.SUCCESS, states.REVERTED, states.PENDING
+SUCCESS, REVERTED, PENDING = states.SUCCESS, states.REVERTED, states.PENDING
 RUNNING, REVERTING = states.RUNNING, states.REVERTING
 
 
-def press() -> None:
-    """Ctrl-C, to this process."""
+def press_ctrl_c() -> None:
+    """Send Ctrl-C to this process."""
     signal.raise_signal(signal.SIGINT)
 
 
-async def pressed_elsewhere() -> None:
-    """Ctrl-C while the main thread waits for this coroutine."""
+async def press_ctrl_c_during_await() -> None:
+    """Send Ctrl-C while the main thread waits for this coroutine."""
     os.kill(os.getpid(), signal.SIGINT)
     while True:
-        # A thread that was about to sleep in C hears of it only when another signal wakes it.
+        # A main thread that is about to block in C handles SIGINT only after another signal.
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
         await asyncio.sleep(0.02)
 
 
 @pytest.fixture(autouse=True)
 def woken() -> Iterator[None]:
-    """A signal that does nothing but wake."""
+    """Install a handler for SIGUSR1 that does nothing, so that the signal only wakes threads."""
     before = signal.signal(signal.SIGUSR1, lambda *_: None)
     yield
     signal.signal(signal.SIGUSR1, before)
 
 
 class Step(task.Task):
-    """Notes what it does; what is in `pressed` presses Ctrl-C there, once."""
+    """Task that records its calls, and presses Ctrl-C once in each call in `pressed`."""
 
     def __init__(self, name: str, log: list[str], *pressed: str, **more: Any) -> None:
         super().__init__(name)
@@ -59,7 +59,7 @@ class Step(task.Task):
         self._log.append(f"{what}{self.name}")
         if what in self._pressed:
             self._pressed.remove(what)
-            press()
+            press_ctrl_c()
 
     def execute(self) -> str:
         self.does("+")
@@ -82,7 +82,7 @@ class Awaited(Step):
         self._log.append(f"+{self.name}")
         if "+" in self._pressed:
             self._pressed.remove("+")
-            await pressed_elsewhere()
+            await press_ctrl_c_during_await()
         return self.name
 
 
@@ -96,7 +96,7 @@ def state_of(engine: Any, *names: str) -> list[str]:
 
 
 class Stored:
-    """A flow in a store, loaded anew for each run."""
+    """Flow in a store; each run loads it again."""
 
     def __init__(self, flow: Any, backend: str, **options: Any) -> None:
         self.flow, self.options = flow, options
@@ -109,14 +109,14 @@ class Stored:
         detail = self.backend.get_connection().get_flow_details(self.detail.uuid)
         return engines.load(self.flow, flow_detail=detail, backend=self.backend, **self.options)
 
-    def kept(self) -> tuple[str | None, dict[str, str | None]]:
+    def read_states(self) -> tuple[str | None, dict[str, str | None]]:
         detail = self.backend.get_connection().get_flow_details(self.detail.uuid)
         return detail.state, {atom.name: atom.state for atom in detail}
 
 
 @pytest.fixture(params=["memory", "dir", "sqlite"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A store."""
+    """URI of a store."""
     return {
         "memory": "memory",
         "dir": f"dir://{tmp_path}/store",
@@ -124,47 +124,47 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     }[request.param]
 
 
-def test_ctrl_c_in_a_task_suspends_and_the_next_run_goes_on(place: str) -> None:
+def test_ctrl_c_in_task_suspends_flow_and_next_run_resumes(place: str) -> None:
     log: list[str] = []
     flow = linear_flow.Flow("f").add(Step("a", log), Step("b", log, "+"), Step("c", log))
     stored = Stored(flow, place)
     with pytest.raises(KeyboardInterrupt):
         stored.load().run()
     assert log == ["+a", "+b"]
-    assert stored.kept() == (states.SUSPENDED, {"a": DONE, "b": RUNNING, "c": LEFT})
+    assert stored.read_states() == (states.SUSPENDED, {"a": SUCCESS, "b": RUNNING, "c": PENDING})
     engine = stored.load()
     engine.run()
     assert log == ["+a", "+b", "+b", "+c"]
-    assert stored.kept() == (DONE, {"a": DONE, "b": DONE, "c": DONE})
+    assert stored.read_states() == (SUCCESS, {"a": SUCCESS, "b": SUCCESS, "c": SUCCESS})
     assert engine.storage.get_attempt("b").attempt == 2
 
 
-def test_ctrl_c_in_a_task_lets_no_other_of_its_turn_begin() -> None:
+def test_ctrl_c_in_task_starts_no_other_ready_task() -> None:
     log: list[str] = []
     flow = unordered_flow.Flow("f").add(Step("a", log, "+"), Step("b", log))
     engine = engines.load(flow)
     with pytest.raises(KeyboardInterrupt):
         engine.run()
     assert log == ["+a"]
-    assert state_of(engine, "a", "b") == [RUNNING, LEFT]
+    assert state_of(engine, "a", "b") == [RUNNING, PENDING]
 
 
-def test_ctrl_c_in_a_revert_suspends_and_the_next_run_reverts_again(place: str) -> None:
+def test_ctrl_c_in_revert_suspends_and_next_run_repeats_revert(place: str) -> None:
     log: list[str] = []
     flow = linear_flow.Flow("f").add(Step("a", log), Step("b", log, "-"), Fails("x"))
     stored = Stored(flow, place)
     with pytest.raises(KeyboardInterrupt):
         stored.load().run()
     assert log == ["+a", "+b", "-b"]
-    assert stored.kept() == (states.SUSPENDED, {"a": DONE, "b": REVERTING, "x": GONE})
+    assert stored.read_states() == (states.SUSPENDED, {"a": SUCCESS, "b": REVERTING, "x": REVERTED})
     with pytest.raises(LookupError, match="no"):
         stored.load().run()
     assert log == ["+a", "+b", "-b", "-b", "-a"]
-    assert stored.kept() == (GONE, {"a": GONE, "b": GONE, "x": GONE})
+    assert stored.read_states() == (REVERTED, {"a": REVERTED, "b": REVERTED, "x": REVERTED})
 
 
-def test_what_ctrl_c_interrupted_comes_to_its_end_before_it_is_undone() -> None:
-    """It may have done half of its work: it is not forgotten when the flow is given up."""
+def test_interrupted_task_completes_before_its_revert() -> None:
+    """The interrupted task may have done half of its work, so its revert must not be skipped."""
     log: list[str] = []
     engine = engines.load(linear_flow.Flow("f").add(Step("a", log, "+"), Fails("x")))
     with pytest.raises(KeyboardInterrupt):
@@ -192,8 +192,12 @@ def test_what_ctrl_c_interrupted_comes_to_its_end_before_it_is_undone() -> None:
             ["+t[0]"], ["+t[0]", "+t[1]"],
         ),
     ],
+    ids=[
+        "execute with hooks", "pre_execute", "post_execute", "time limit", "strict results",
+        "coroutine", "coroutine with time limit", "item",
+    ],
 )  # fmt: skip
-def test_ctrl_c_suspends_wherever_in_a_task_it_comes(
+def test_ctrl_c_in_hook_body_or_item_of_a_task_suspends_flow(
     made: Any, options: Any, first: list[str], after: list[str]
 ) -> None:
     log: list[str] = []
@@ -215,20 +219,20 @@ class Item(Step):
 
 @pytest.mark.parametrize("kind", ["serial", "parallel"])
 @pytest.mark.parametrize("where", ["execute", "revert"])
-def test_ctrl_c_in_a_retry_suspends(kind: str, where: str) -> None:
-    """Retry controllers run in the engine's thread, whatever the kind of engine."""
+def test_ctrl_c_in_retry_controller_suspends_flow(kind: str, where: str) -> None:
+    """Retry controllers run in the engine's thread on every kind of engine."""
     log: list[str] = []
 
     class Counts(retry.AlwaysRevert):
         def execute(self, history: Any, *args: Any, **kwargs: Any) -> None:
             log.append("execute")
             if where == "execute" and log.count("execute") == 1:
-                press()
+                press_ctrl_c()
 
         def revert(self, *args: Any, **kwargs: Any) -> None:
             log.append("revert")
             if where == "revert" and log.count("revert") == 1:
-                press()
+                press_ctrl_c()
 
     flow = linear_flow.Flow("f", Counts("r")).add(Fails("x"))
     engine = engines.load(flow, engine=kind)
@@ -243,8 +247,8 @@ def test_ctrl_c_in_a_retry_suspends(kind: str, where: str) -> None:
     assert engine.storage.get_flow_state() == states.REVERTED
 
 
-def test_ctrl_c_leaves_what_is_detached_to_the_next_run() -> None:
-    """It goes on outside: nothing is called off there, and the same request goes on."""
+def test_ctrl_c_leaves_detached_task_to_the_next_run() -> None:
+    """Nothing is cancelled, and the next run recovers the same request."""
     log: list[Any] = []
 
     class Outside(task.Task):
@@ -255,7 +259,7 @@ def test_ctrl_c_leaves_what_is_detached_to_the_next_run() -> None:
             log.append((self.request.id, self.request.recovered))
             if not self.request.recovered:
                 try:
-                    await pressed_elsewhere()
+                    await press_ctrl_c_during_await()
                 except asyncio.CancelledError:
                     log.append("left" if self.request.left else "called off")
                     raise
@@ -273,12 +277,12 @@ def test_ctrl_c_leaves_what_is_detached_to_the_next_run() -> None:
 
 
 class Terminated(BaseException):
-    """What the handler of a signal raises that ends a service."""
+    """Exception of a signal handler that stops a service."""
 
 
 @pytest.fixture
 def terminating() -> Iterator[None]:
-    """SIGTERM raises `Terminated` in the main thread."""
+    """Raise `Terminated` in the main thread on SIGTERM."""
 
     def handle(*_: Any) -> None:
         raise Terminated
@@ -289,7 +293,7 @@ def terminating() -> Iterator[None]:
 
 
 class Ends(task.Task):
-    """Is ended the first time by `error` (None: a SIGTERM to its process); notes what is done."""
+    """Task that raises `error` (None: receives SIGTERM) the first time and records its calls."""
 
     def __init__(self, name: str, error: BaseException | None, log: Path) -> None:
         super().__init__(name)
@@ -312,7 +316,11 @@ class Ends(task.Task):
             return len(file.read())
 
 
-@pytest.mark.parametrize("controller", [None, retry.Times(5, "r")])
+@pytest.mark.parametrize(
+    "controller",
+    [None, retry.Times(5, "r")],
+    ids=["no retry", "retry"],
+)
 @pytest.mark.parametrize(
     ("options", "error"),
     [
@@ -325,11 +333,21 @@ class Ends(task.Task):
         ({"engine": "parallel", "executor": "processes"}, SystemExit(3)),
         ({"engine": "parallel", "executor": "processes"}, KeyboardInterrupt("3")),
     ],
+    ids=[
+        "serial exit",
+        "serial interrupt",
+        "serial exit with time limit",
+        "threads exit",
+        "threads interrupt",
+        "threads other",
+        "processes exit",
+        "processes interrupt",
+    ],
 )
-def test_task_that_ends_the_program_suspends_its_flow(
+def test_base_exception_in_task_suspends_flow_and_is_raised(
     options: Any, error: BaseException, controller: Any, tmp_path: Path
 ) -> None:
-    """It is raised again, nothing is retried or reverted, and the next run goes on."""
+    """The exception is not retried and nothing is reverted. The next run resumes."""
     log: list[str] = []
     ending = Ends("e", error, tmp_path / "log")
     flow = linear_flow.Flow("f", controller).add(Step("a", log), ending, Step("z", log))
@@ -337,15 +355,20 @@ def test_task_that_ends_the_program_suspends_its_flow(
     stored = Stored(flow, place, **options, local_tasks=["a", "z"])
     with pytest.raises(type(error), match="3"):
         stored.load().run()
-    state, atoms = stored.kept()
-    assert (state, atoms["a"], atoms["e"], atoms["z"]) == (states.SUSPENDED, DONE, RUNNING, LEFT)
+    state, atoms = stored.read_states()
+    assert (state, atoms["a"], atoms["e"], atoms["z"]) == (
+        states.SUSPENDED,
+        SUCCESS,
+        RUNNING,
+        PENDING,
+    )
     stored.load().run()
-    assert stored.kept()[0] == DONE
+    assert stored.read_states()[0] == SUCCESS
     assert (log, Path(ending.log).read_text()) == (["+a", "+z"], "++")
 
 
-def test_what_runs_beside_a_task_that_ends_the_program_is_kept(place: str) -> None:
-    """It finishes first; of two that end the program both run again."""
+def test_result_of_task_running_beside_system_exit_is_saved(place: str) -> None:
+    """The other task completes first. Both tasks that raised SystemExit run again."""
     gate, log = threading.Barrier(3), []
 
     class Meets(task.Task):
@@ -361,14 +384,14 @@ def test_what_runs_beside_a_task_that_ends_the_program_is_kept(place: str) -> No
     stored = Stored(flow, place, engine="parallel", max_workers=3)
     with pytest.raises(SystemExit, match=r"x|y"):
         stored.load().run()
-    assert stored.kept() == (states.SUSPENDED, {"kept": DONE, "x": RUNNING, "y": RUNNING})
+    assert stored.read_states() == (states.SUSPENDED, {"kept": SUCCESS, "x": RUNNING, "y": RUNNING})
     stored.load().run()
-    assert stored.kept()[0] == DONE
+    assert stored.read_states()[0] == SUCCESS
     assert sorted(log) == ["kept", "x", "x", "y", "y"]
 
 
 @pytest.mark.parametrize("executor", ["threads", "processes"])
-def test_item_that_ends_the_program_runs_again(executor: str, tmp_path: Path) -> None:
+def test_map_item_that_raises_system_exit_runs_again(executor: str, tmp_path: Path) -> None:
     class_of = ItemThatEnds("i", SystemExit(3), tmp_path / "log")
     mapped = task.Map(class_of, over="items", max_in_flight=1, provides="found")
     engine = engines.load(mapped, store={"items": [1, 2]}, engine="parallel", executor=executor)
@@ -390,10 +413,10 @@ class ItemThatEnds(Ends):
 def test_signal_handler_that_raises_suspends_the_flow(
     kind: str, place: str, terminating: None, tmp_path: Path
 ) -> None:
-    """A service's way to end; here it comes in the midst of a task, or of the engine's waiting."""
+    """The signal arrives during a task or while the engine waits."""
     log: list[str] = []
 
-    class Told(Ends):
+    class SignalsItself(Ends):
         def execute(self) -> None:
             if kind == "serial":
                 super().execute()
@@ -401,21 +424,21 @@ def test_signal_handler_that_raises_suspends_the_flow(
                 os.kill(os.getpid(), signal.SIGTERM)
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
 
-    ending = Told("e", None, tmp_path / "log")
+    ending = SignalsItself("e", None, tmp_path / "log")
     flow = linear_flow.Flow("f", retry.Times(5, "r")).add(Step("a", log), ending, Step("z", log))
     stored = Stored(flow, place, engine=kind)
     with pytest.raises(Terminated):
         stored.load().run()
-    state, atoms = stored.kept()
-    assert (state, atoms["a"], atoms["z"]) == (states.SUSPENDED, DONE, LEFT)
-    # Where the signal found the engine waiting, the task in its thread has finished.
-    assert atoms["e"] == (RUNNING if kind == "serial" else DONE)
+    state, atoms = stored.read_states()
+    assert (state, atoms["a"], atoms["z"]) == (states.SUSPENDED, SUCCESS, PENDING)
+    # If the engine was waiting, the task completes in its thread.
+    assert atoms["e"] == (RUNNING if kind == "serial" else SUCCESS)
     stored.load().run()
-    assert stored.kept()[0] == DONE
+    assert stored.read_states()[0] == SUCCESS
     assert log == ["+a", "+z"]
 
 
-def test_sys_exit_in_a_serial_engine_of_another_thread_suspends() -> None:
+def test_sys_exit_in_serial_engine_of_another_thread_suspends_flow() -> None:
     log: list[str] = []
     engine = engines.load(linear_flow.Flow("f").add(Step("a", log), Leaves("l")))
 
@@ -436,7 +459,7 @@ class Leaves(task.Task):
         sys.exit("mine")
 
 
-def test_sys_exit_in_a_revert_suspends_and_the_next_run_reverts_again(tmp_path: Path) -> None:
+def test_sys_exit_in_revert_suspends_and_next_run_repeats_revert(tmp_path: Path) -> None:
     reverting = ExitsInRevert("e", None, tmp_path / "log")
     engine = engines.load(
         linear_flow.Flow("f").add(reverting, Fails("x")), engine="parallel", executor="threads"
@@ -459,11 +482,11 @@ class ExitsInRevert(Ends):
             sys.exit(3)
 
 
-# A process of its own -----------------------------------------------------------------------------
+# Separate processes -----------------------------------------------------------------------------
 
 
 class Slow(task.Task):
-    """Says that it runs, and goes on when it may."""
+    """Task that records its start and waits for a file."""
 
     def execute(self, folder: str) -> None:
         self._wait(Path(folder), "execute")
@@ -488,7 +511,7 @@ def slow_flow() -> Any:
     return linear_flow.Flow("slow").add(Slow("s"), Breaks("b"))
 
 
-#: Runs the flow for the first time, or goes on with it.
+#: Program that runs the flow for the first time, or resumes it.
 PROGRAM = """
 import sys
 from tests.integration import test_ctrl_c as here
@@ -514,7 +537,9 @@ def program(folder: Path) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize("where", ["execute", "revert"])
-def test_ctrl_c_ends_a_program_whose_flow_goes_on_in_the_next(where: str, tmp_path: Path) -> None:
+def test_flow_of_program_ended_by_ctrl_c_resumes_in_the_next_process(
+    where: str, tmp_path: Path
+) -> None:
     log = tmp_path / "log"
     if where == "revert":
         (tmp_path / "break").touch()
@@ -523,14 +548,14 @@ def test_ctrl_c_ends_a_program_whose_flow_goes_on_in_the_next(where: str, tmp_pa
     until(lambda: process.poll() is not None or (log.exists() and where in log.read_text()))
     process.send_signal(signal.SIGINT)
     told = process.communicate(timeout=60)[1]
-    # As Python ends whoever was interrupted.
+    # Python ends an interrupted process in this way.
     assert process.returncode == -signal.SIGINT, told
     assert told.rstrip().endswith("KeyboardInterrupt")
     backend = backends.fetch(f"sqlite:///{tmp_path}/store.db")
     ((detail,),) = backend.get_connection().get_logbooks()
     assert detail.state == states.SUSPENDED
     assert {atom.name: atom.state for atom in detail if atom.name in "sb"} == (
-        {"s": RUNNING, "b": LEFT} if where == "execute" else {"s": REVERTING, "b": GONE}
+        {"s": RUNNING, "b": PENDING} if where == "execute" else {"s": REVERTING, "b": REVERTED}
     )
     (tmp_path / f"go.{where}").touch()
     process = program(tmp_path)

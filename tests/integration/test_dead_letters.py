@@ -1,4 +1,4 @@
-"""Requests whose workers are lost one after the other are put aside, sent again, or removed."""
+"""Requests that lose several workers are dead-lettered, and can be retried or purged."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from wbengine.views import ledgers, queues
 
 KINDS = ("filesystem", "redis", "rabbitmq")
 
-#: What queues of engines and of workers are called.
+#: Patterns for the names of queues of engines and workers.
 ENGINES = "[0-9a-f-]{36}"
 WORKERS = "[A-Za-z0-9-]{1,60}-[0-9]+-[0-9a-f]{8}"
 
@@ -52,7 +52,7 @@ def fleet(folder: Path, url: str, count: int) -> Iterator[list[workers.WorkerPro
 
 
 def lose(task: Any, url: str, **store: Any) -> str:
-    """Run a task that is lost with two workers; why it failed."""
+    """Run a task that loses two workers, and return its error message."""
     options = {"worker_expiry": 2, "transition_timeout": 300, "max_resends": 1}
     engine = engines.load(
         linear_flow.Flow("f").add(task), store=store, engine="worker-based", url=url, **options
@@ -63,34 +63,37 @@ def lose(task: Any, url: str, **store: Any) -> str:
 
 
 @pytest.mark.parametrize("url", KINDS, indirect=True)
-def test_request_that_kills_its_workers_is_put_aside_and_sent_again(
+def test_request_that_kills_workers_is_dead_lettered_and_can_be_retried(
     tmp_path: Path, url: str
 ) -> None:
-    with fleet(tmp_path, url, 3):  # without a ledger the next one tells that it was given twice
+    # without a ledger the third worker reports that the request was delivered twice
+    with fleet(tmp_path, url, 3):
         why = lose(tasks.Killer("k"), url, folder=str(tmp_path))
     view = fleets.Fleet(url=url)
-    (letter,) = queues.dead(view)
+    (letter,) = queues.list_dead_letters(view)
     assert (letter.task, letter.action, letter.epoch) == ("k", "execute", 2)
-    assert letter.why == why and "lost with 2 workers" in why
+    assert letter.why == why and "2 workers were lost" in why
     assert letter.age is not None and 0 <= letter.age < 60
-    # To look at it changes nothing.
-    assert [letter.id] == [one.id for one in queues.dead(view)]
+    # Listing dead letters does not change them.
+    assert [letter.id] == [one.id for one in queues.list_dead_letters(view)]
     (tmp_path / "mended").touch()
-    with fleet(tmp_path, url, 1), view, ledgers.opened(None, view.target) as ledger:
+    with fleet(tmp_path, url, 1), view, ledgers.open_ledger(None, view.target) as ledger:
         view.workers(least=1, wait=60)
         assert queues.retry(view, ledger, [letter.id]) == {}
         until(lambda: len(tasks.runs(tmp_path)) == 3)
-        assert queues.dead(view) == []
+        assert queues.list_dead_letters(view) == []
 
 
 @pytest.mark.parametrize("url", ["filesystem"], indirect=True)
-def test_request_that_kills_workers_that_read_it_is_put_aside(tmp_path: Path, url: str) -> None:
+def test_request_that_kills_workers_while_decoded_is_dead_lettered(
+    tmp_path: Path, url: str
+) -> None:
     with fleet(tmp_path, url, 3) as started:
         venom = {tasks.Venom(str(tmp_path), os.getpid())}
-        assert "lost with 2 workers" in lose(tasks.Reader("r"), url, venom=venom)
+        assert "2 workers were lost" in lose(tasks.Reader("r"), url, venom=venom)
         assert len(tasks.runs(tmp_path)) == 2
         assert sum(one.process.poll() is None for one in started) == 1
-    assert [letter.task for letter in queues.dead(fleets.Fleet(url=url))] == ["r"]
+    assert [letter.task for letter in queues.list_dead_letters(fleets.Fleet(url=url))] == ["r"]
 
 
 def letter_of(number: int) -> env.Envelope:
@@ -100,33 +103,33 @@ def letter_of(number: int) -> env.Envelope:
 
 
 @pytest.mark.parametrize("url", ["memory", *KINDS], indirect=True)
-def test_dead_letters_are_kept_in_order_until_they_are_removed(url: str) -> None:
-    with fleets.Fleet(url=url) as view:  # what is in memory lives as long as a connection
+def test_dead_letters_are_listed_in_order_until_purged(url: str) -> None:
+    with fleets.Fleet(url=url) as view:  # a memory broker exists as long as a connection to it
         for number in range(3):
             with dead_letters.DeadLetters(view.target, "default", 5.0) as letters:
                 letters.put(letter_of(number))
-        assert [one.task for one in queues.dead(view)] == ["t0", "t1", "t2"]
-        (queue,) = queues.look(view, ["default.dead-letters"])
+        assert [one.task for one in queues.list_dead_letters(view)] == ["t0", "t1", "t2"]
+        (queue,) = queues.list_queues(view, ["default.dead-letters"])
         assert (queue.kind, queue.messages) == (queues.DEAD, 3)
         failed = queues.retry(view, None, ["id-1", "id-"])
         assert [(id, type(error), str(error)) for id, error in failed.items()] == [
             (
                 "id-1",
                 exc.NotFound,
-                "request id-1 cannot be sent again: no worker runs a.B on topic 't'",
+                "cannot send request id-1: no worker offers a.B on topic 't'",
             ),
-            ("id-", exc.NotFound, "there is no dead letter 'id-'"),
+            ("id-", exc.NotFound, "unknown dead letter 'id-'"),
         ]
-        with pytest.raises(exc.NotFound, match="'id-' are several dead letters: id-0, id-1, id-2"):
-            queues.named(queues.dead(view), ["id-"])
-        assert len(queues.dead(view)) == 3
+        with pytest.raises(exc.NotFound, match="dead letter 'id-' is ambiguous: id-0, id-1, id-2"):
+            queues.select_dead_letters(queues.list_dead_letters(view), ["id-"])
+        assert len(queues.list_dead_letters(view)) == 3
         assert queues.purge(view, [queue]) == {"default.dead-letters": 3}
-        assert queues.dead(view) == []
+        assert queues.list_dead_letters(view) == []
 
 
 @pytest.fixture
 def limited(rabbitmq_server: brokers.Rabbitmq, rabbitmq_url: str) -> Iterator[Limited]:
-    """Rights of a user of a RabbitMQ, given with a call; the URL of that user."""
+    """Yield a function that sets the permissions of a RabbitMQ user and returns its URL."""
     name = uuid.uuid4().hex
     vhost = urllib.parse.unquote(urllib.parse.urlsplit(rabbitmq_url).path[1:])
     rabbitmq_server.ask("PUT", "users", name, body={"password": "p", "tags": ""})
@@ -140,7 +143,7 @@ def limited(rabbitmq_server: brokers.Rabbitmq, rabbitmq_url: str) -> Iterator[Li
     rabbitmq_server.ask("DELETE", "users", name)
 
 
-def test_rabbitmq_user_that_may_not_touch_dead_letters_is_told(
+def test_rabbitmq_user_without_dead_letter_rights_gets_permission_denied(
     rabbitmq_url: str, limited: Limited
 ) -> None:
     with dead_letters.DeadLetters(transports.resolve(rabbitmq_url), "default", 5.0) as letters:
@@ -148,20 +151,22 @@ def test_rabbitmq_user_that_may_not_touch_dead_letters_is_told(
     others = rf"^(default|{ENGINES}|{WORKERS})$"
     view = fleets.Fleet(url=limited(others, others, others))
     refused = pytest.raises(
-        exc.TransportFailure, match=r"queue default\.dead-letters at .*: it does not permit that"
+        exc.TransportFailure, match=r"queue default\.dead-letters at .*: permission denied"
     )
     with dead_letters.DeadLetters(view.target, "default", 5.0) as letters, refused:
         letters.put(letter_of(1))
     with refused:
-        queues.dead(view)
-    # It may see that they are there, and not read them.
+        queues.list_dead_letters(view)
+    # The permission to inspect the queue does not include reading it.
     view = fleets.Fleet(url=limited(rf"^(default.*|{ENGINES})$", others, others))
     with refused:
-        queues.dead(view)
-    assert [letter.id for letter in queues.dead(fleets.Fleet(url=rabbitmq_url))] == ["id-0"]
+        queues.list_dead_letters(view)
+    assert [letter.id for letter in queues.list_dead_letters(fleets.Fleet(url=rabbitmq_url))] == [
+        "id-0"
+    ]
 
 
-def test_rabbitmq_operator_has_the_rights_that_the_guide_names(
+def test_rabbitmq_operator_works_with_documented_permissions(
     rabbitmq_url: str, limited: Limited
 ) -> None:
     letter = letter_of(0)
@@ -169,19 +174,20 @@ def test_rabbitmq_operator_has_the_rights_that_the_guide_names(
     with dead_letters.DeadLetters(transports.resolve(rabbitmq_url), "default", 5.0) as letters:
         letters.put(letter)
         letters.put(letter_of(1))
-    guide = Path(__file__).parents[2].joinpath("doc/source/user/brokers.rst").read_text()
+    howto = Path(__file__).parents[2] / "doc" / "source" / "howto"
+    guide = (howto / "run_workers_on_rabbitmq.rst").read_text()
     lines = guide.split("# operators: configure, write, read\n")[1].splitlines()[:3]
     rights = [line.strip().replace("orders", "default") for line in lines]
     with fleets.Fleet(url=limited(*rights)) as view, workers.worker_in_thread(rabbitmq_url, tasks):
         view.workers(least=1, wait=60)
-        failed = queues.retry(view, None, [letter.id for letter in queues.dead(view)])
+        failed = queues.retry(view, None, [letter.id for letter in queues.list_dead_letters(view)])
         assert list(failed) == ["id-1"] and isinstance(failed["id-1"], exc.NotFound)
-        found = queues.look(view)
+        found = queues.list_queues(view)
         waiting = [queue for queue in found if queue.kind in (queues.DEAD, queues.REQUESTS)]
         assert sorted(queues.purge(view, waiting).values()) == [0, 1]
 
 
-def test_putting_aside_ends_while_a_rabbitmq_is_short_of_memory() -> None:
+def test_dead_lettering_times_out_while_rabbitmq_is_short_of_memory() -> None:
     failed: list[exc.TransportFailure] = []
     with brokers.rabbitmq() as server, server.place() as url:
         target = transports.resolve(url)
@@ -198,12 +204,12 @@ def test_putting_aside_ends_while_a_rabbitmq_is_short_of_memory() -> None:
         thread.start()
         until(lambda: not thread.is_alive())
     assert [str(error) for error in failed] == [
-        f"the broker at {target.shown} was lost: it does not answer"
+        f"the connection to the broker at {target.shown} was lost: it does not answer"
     ]
 
 
 @pytest.mark.parametrize("url", ["memory"], indirect=True)
-def test_dead_letter_whose_row_is_in_another_ledger_is_not_sent(url: str) -> None:
+def test_dead_letter_of_another_ledger_is_not_resent(url: str) -> None:
     with fleets.Fleet(url=url) as view, workers.worker_in_thread(url, tasks):
         view.workers(least=1, wait=60)
         letter = letter_of(0)
@@ -212,4 +218,4 @@ def test_dead_letter_whose_row_is_in_another_ledger_is_not_sent(url: str) -> Non
         with dead_letters.DeadLetters(transports.resolve(url), "default", 5.0) as letters:
             letters.put(letter)
         (error,) = queues.retry(view, None, ["id-0"]).values()
-        assert "id-0 has its row in ledger sqlite:abc, not in none" in str(error)
+        assert "request id-0 needs ledger sqlite:abc, got none" in str(error)

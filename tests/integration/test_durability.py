@@ -1,4 +1,4 @@
-"""When a run is written, what may be ahead of that, and what it does when the store fails."""
+"""Durability levels: when a run is written, and failures of the store."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.owned_flows import Step, again, kept, made
+from tests.integration.owned_flows import Step, load_recording_engine, reload_engine, stored_flow
 from tests.support import disks, map_tasks
 from tests.support.workers import worker_in_thread
 from wbengine import engines, exceptions, retry, states, task
@@ -23,8 +23,8 @@ from wbengine.testing import Fault, FaultyBackend
 LEVELS = saving.LEVELS
 
 
-class Writing(memory.MemoryBackend):
-    """Writes down what it is given to keep."""
+class LoggingBackend(memory.MemoryBackend):
+    """Backend that logs the changes it saves."""
 
     def __init__(self, log: list[Any]) -> None:
         super().__init__()
@@ -43,11 +43,14 @@ class Writing(memory.MemoryBackend):
         return Connection(self)
 
 
-def logged(durability: str, *, immediate: bool) -> list[Any]:
-    """What is written, started, told and let go of, in this order, by a flow of two tasks."""
+def run_logged_flow(durability: str, *, immediate: bool) -> list[Any]:
+    """Run a flow of two tasks, and return its writes, starts and notifications in order."""
     log: list[Any] = []
-    engine = made(
-        linear_flow.Flow("f").add(Step("a"), Step("b")), log, Writing(log), durability=durability
+    engine = load_recording_engine(
+        linear_flow.Flow("f").add(Step("a"), Step("b")),
+        log,
+        LoggingBackend(log),
+        durability=durability,
     )
     engine.executor.immediate = immediate
     engine.notifier.register(
@@ -63,9 +66,8 @@ def logged(durability: str, *, immediate: bool) -> list[Any]:
 
 
 @pytest.mark.parametrize("immediate", [False, True])
-def test_each(immediate: bool) -> None:
-    """Nothing is started, told or let go of before what led to it is written."""
-    assert logged("each", immediate=immediate) == [
+def test_level_each_writes_before_every_start_and_notification(immediate: bool) -> None:
+    assert run_logged_flow("each", immediate=immediate) == [
         ("write", {"flow": "RUNNING"}),
         ("tell", "f", "RUNNING"),
         ("write", {"a": "RUNNING"}),
@@ -84,9 +86,9 @@ def test_each(immediate: bool) -> None:
     ]
 
 
-def test_batch() -> None:
-    """What a turn started and told may be ahead; what ended is let go of after it is written."""
-    assert logged("batch", immediate=False) == [
+def test_level_batch_writes_once_per_iteration() -> None:
+    """Starts and notifications of an iteration can precede its write. Retirement follows it."""
+    assert run_logged_flow("batch", immediate=False) == [
         ("tell", "f", "RUNNING"),
         ("write", {"flow": "RUNNING"}),
         ("tell", "a", "RUNNING"),
@@ -104,9 +106,9 @@ def test_batch() -> None:
     ]
 
 
-def test_batch_where_tasks_run_at_once() -> None:
-    """A turn is one write, with what its tasks came to."""
-    assert logged("batch", immediate=True) == [
+def test_level_batch_writes_immediate_tasks_with_their_results() -> None:
+    """An iteration is one write, including the results of its tasks."""
+    assert run_logged_flow("batch", immediate=True) == [
         ("tell", "f", "RUNNING"),
         ("write", {"flow": "RUNNING"}),
         ("tell", "a", "RUNNING"),
@@ -124,9 +126,9 @@ def test_batch_where_tasks_run_at_once() -> None:
 
 
 @pytest.mark.parametrize("immediate", [False, True])
-def test_end(immediate: bool) -> None:
-    """One write when all is over; only then anything is let go of."""
-    assert logged("end", immediate=immediate) == [
+def test_level_end_writes_all_results_when_the_flow_ends(immediate: bool) -> None:
+    """Tasks are retired after this write."""
+    assert run_logged_flow("end", immediate=immediate) == [
         ("tell", "f", "RUNNING"),
         ("write", {"flow": "RUNNING"}),
         ("tell", "a", "RUNNING"),
@@ -143,8 +145,8 @@ def test_end(immediate: bool) -> None:
 
 @pytest.mark.parametrize("durability", LEVELS)
 @pytest.mark.parametrize("way", ["suspended", "failed", "interrupted", "a bug"])
-def test_whatever_ends_a_run_it_is_written(durability: str, way: str) -> None:
-    """The next engine goes on from there."""
+def test_state_is_written_however_the_run_ends(durability: str, way: str) -> None:
+    """The next engine resumes after the saved tasks."""
     backend = memory.MemoryBackend()
 
     def act() -> str:
@@ -169,56 +171,56 @@ def test_whatever_ends_a_run_it_is_written(durability: str, way: str) -> None:
         for state in steps_of_run:
             if way == "a bug" and state == states.ANALYZING:
                 steps_of_run.throw(RuntimeError("bug"))
-    found = kept(engine, backend)
+    found = stored_flow(engine, backend)
     (first,) = [atom for atom in found if atom.name == "a"]
     expected = {"suspended": states.SUSPENDED, "interrupted": states.SUSPENDED}
     assert found.state == expected.get(way, states.FAILURE)
     assert first.state == (states.FAILURE if way == "failed" else states.SUCCESS)
     if way != "failed":
         other = [Step("a", provides="r"), Step("b")]
-        again(engine, linear_flow.Flow("f").add(*other), backend).run()
+        reload_engine(engine, linear_flow.Flow("f").add(*other), backend).run()
         assert [step.runs for step in other] == [0, 1]
 
 
 @pytest.mark.parametrize("durability", LEVELS)
-def test_what_runs_elsewhere_can_be_told_by_its_record(durability: str) -> None:
-    """Before anything is started, the records that name it are in the store."""
+def test_atom_record_is_stored_before_its_task_starts(durability: str) -> None:
+    """The record contains the identifier of the request."""
     backend = memory.MemoryBackend()
     seen: list[str] = []
 
     def look() -> None:
-        seen.extend(atom.uuid for atom in kept(engine, backend))
+        seen.extend(atom.uuid for atom in stored_flow(engine, backend))
 
     engine = engines.load(Step("a", look), backend=backend, durability=durability)
     engine.run()
     assert seen == [engine.storage.get_atom_uuid("a")]
 
 
-def test_a_wide_flow_is_written_once_where_batch_will_do() -> None:
-    """Each atom once, with its result; not when it begins."""
+def test_wide_flow_writes_each_atom_once_unless_level_is_each() -> None:
+    """The write contains the result; the start of the task is not written."""
     rows: dict[str, int] = {}
     for durability in LEVELS:
         log: list[Any] = []
         flow = unordered_flow.Flow("f").add(*[Step(f"t{n}") for n in range(50)])
-        engine = engines.load(flow, backend=Writing(log), durability=durability)
+        engine = engines.load(flow, backend=LoggingBackend(log), durability=durability)
         engine.prepare()
         log.clear()
         engine.run()
         rows[durability] = sum(len(told) for _, told in log)
-    # Besides them the flow's own row: RUNNING and the end.
+    # The two other rows are the flow's own row: RUNNING and the final state.
     assert rows == {"each": 102, "batch": 52, "end": 52}
 
 
-# -- when the store fails ----------------------------------------------------------------------
+# -- failures of the store --------------------------------------------------------------------
 
 
-def turns(store: FaultyBackend) -> int:
-    """How many turns were to be written."""
+def count_writes(store: FaultyBackend) -> int:
+    """Return the number of iterations that were written."""
     return store.writes.count("save_changes")
 
 
-def eventful(runs: dict[str, int]) -> Any:
-    """Failures, retries, reverts, a Map and an ignored branch; counts who ran to an end."""
+def flow_with_failures(runs: dict[str, int]) -> Any:
+    """Return a flow with a failure, a retry and a Map, which counts executions in `runs`."""
 
     def step(name: str, until: int = 0) -> Any:
         def execute(turn: int = 9) -> str:
@@ -235,7 +237,7 @@ def eventful(runs: dict[str, int]) -> Any:
     return linear_flow.Flow("f").add(step("a"), inner, mapped, step("d"))
 
 
-def finished(engine: Any) -> Any:
+def final_state(engine: Any) -> Any:
     storage = engine.storage
     return storage.get_flow_state(), storage.fetch_all(), {
         atom.name: atom.state for atom in storage.flow_detail
@@ -244,34 +246,38 @@ def finished(engine: Any) -> Any:
 
 @pytest.mark.parametrize("durability", LEVELS)
 @pytest.mark.parametrize("same", [True, False], ids=["same engine", "another engine"])
-def test_a_write_that_fails_three_times_ends_the_run(durability: str, same: bool) -> None:
-    """At whichever number: the next run ends right, and what was saved does not run again."""
+def test_write_that_fails_three_times_ends_the_run(durability: str, same: bool) -> None:
+    """For each write that fails, the next run has the right result and repeats no saved task."""
 
     def load(backend: Any, runs: dict[str, int]) -> Any:
-        return engines.load(eventful(runs), {"numbers": [1, 2, 3]}, backend=backend, **options)
+        return engines.load(
+            flow_with_failures(runs), {"numbers": [1, 2, 3]}, backend=backend, **options
+        )
 
     options: dict[str, Any] = {"durability": durability}
     backend, once = FaultyBackend(), dict[str, int]()
     engine = load(backend, once)
-    before_run = turns(backend)
+    before_run = count_writes(backend)
     engine.run()
-    expected, writes = finished(engine), turns(backend) - before_run
+    expected, writes = final_state(engine), count_writes(backend) - before_run
     assert expected[0] == states.SUCCESS and writes > 2
     for number in range(1, writes + 1):
         backend, runs = FaultyBackend(), dict[str, int]()
         engine = load(backend, runs)
         refused = backend.fail_next(3, skip=number - 1, method="save_changes")
-        with pytest.raises(exceptions.StorageFailure, match="save_changes was refused"):
+        with pytest.raises(exceptions.StorageFailure, match="save_changes failed as injected"):
             engine.run()
         assert refused.count == 3
         assert engine.storage.get_flow_state() in (states.FAILURE, states.SUCCESS, states.SUSPENDED)
-        saved = {atom.name for atom in kept(engine, backend) if atom.state == states.SUCCESS}
+        saved = {atom.name for atom in stored_flow(engine, backend) if atom.state == states.SUCCESS}
         before = dict(runs)
         if not same:
-            engine = again(engine, eventful(runs), backend, **options)
+            engine = reload_engine(engine, flow_with_failures(runs), backend, **options)
         engine.run()
-        assert finished(engine) == expected, number
-        assert {atom.name: atom.state for atom in kept(engine, backend)} == expected[2], number
+        assert final_state(engine) == expected, number
+        assert {atom.name: atom.state for atom in stored_flow(engine, backend)} == expected[2], (
+            number
+        )
         for name in saved & {"a", "d"}:
             assert runs[name] == before[name], (number, name)
         if same:
@@ -279,31 +285,32 @@ def test_a_write_that_fails_three_times_ends_the_run(durability: str, same: bool
 
 
 @pytest.mark.parametrize("durability", LEVELS)
-def test_a_write_that_fails_once_or_twice_is_tried_again(durability: str) -> None:
-    """Nobody notices."""
+def test_write_that_fails_twice_is_retried(durability: str) -> None:
     backend = FaultyBackend()
     runs: dict[str, int] = {}
-    engine = engines.load(eventful(runs), {"numbers": [1]}, backend=backend, durability=durability)
-    for skip in (0, 1):  # two in a row, of three
+    engine = engines.load(
+        flow_with_failures(runs), {"numbers": [1]}, backend=backend, durability=durability
+    )
+    for skip in (0, 1):  # two of three writes fail
         backend.fail_next(None, every=3, skip=skip, method="save_changes")
     engine.run()
-    assert engine.storage.get_flow_state() == kept(engine, backend).state == states.SUCCESS
+    assert engine.storage.get_flow_state() == stored_flow(engine, backend).state == states.SUCCESS
 
 
 @pytest.mark.parametrize("durability", LEVELS)
-def test_where_others_remember_what_ran_nothing_is_let_go_of(durability: str) -> None:
-    """The executor is left as it is; the next run reads the store, and asks there."""
+def test_storage_failure_disowns_requests_without_retiring_them(durability: str) -> None:
+    """The executor keeps its requests for the next run, which reads the store."""
     log: list[Any] = []
     backend = FaultyBackend()
     flow = linear_flow.Flow("f").add(Step("a"), Step("b"))
-    engine = made(flow, log, backend, durability=durability)
+    engine = load_recording_engine(flow, log, backend, durability=durability)
     faults: list[Fault] = []
 
     def refuse() -> None:
         if not faults:
             faults.append(backend.fail_next(None, method="save_changes"))
 
-    engine.executor.after = refuse  # when the first task ended
+    engine.executor.after = refuse  # called after the first task
     with pytest.raises(exceptions.StorageFailure):
         engine.run()
     assert 3 <= faults[0].count <= 4, "no second round"
@@ -315,12 +322,14 @@ def test_where_others_remember_what_ran_nothing_is_let_go_of(durability: str) ->
     engine.executor.after = None  # type: ignore[attr-defined]
     engine.run()
     assert engine.storage.readings == 1
-    assert engine.storage.get_flow_state() == kept(engine, backend).state == states.SUCCESS
+    assert engine.storage.get_flow_state() == stored_flow(engine, backend).state == states.SUCCESS
 
 
 @pytest.mark.parametrize("durability", LEVELS)
-def test_what_workers_did_meanwhile_is_not_done_again(durability: str, tmp_path: Path) -> None:
-    """Whatever write fails: the next run finds in the ledger what ended."""
+def test_tasks_done_by_workers_are_not_repeated_after_failed_write(
+    durability: str, tmp_path: Path
+) -> None:
+    """For each write that fails, the next run finds the results in the ledger."""
     url = f"memory://{tmp_path.name}"
     options: dict[str, Any] = {"engine": "worker-based", "url": url, "durability": durability}
 
@@ -338,27 +347,27 @@ def test_what_workers_did_meanwhile_is_not_done_again(durability: str, tmp_path:
 
     with worker_in_thread(url, map_tasks, threads_count=2):
         engine, backend, folder = load("whole")
-        before = turns(backend)
+        before = count_writes(backend)
         engine.run()
-        expected, failed = finished(engine), 0
-        for number in range(turns(backend) - before):
+        expected, failed = final_state(engine), 0
+        for number in range(count_writes(backend) - before):
             engine, backend, folder = load(str(number))
             backend.fail_next(3, skip=number, method="save_changes")
-            # What arrives together is one write: sometimes there are fewer.
+            # Results that arrive together are one write, so the number of writes varies.
             try:
                 engine.run()
             except exceptions.StorageFailure:
                 failed += 1
                 engine.run()
-            assert finished(engine)[0::2] == expected[0::2], number
+            assert final_state(engine)[0::2] == expected[0::2], number
             assert sorted(map_tasks.notes(folder)) == ["+1", "+2", "+3"], number
-            assert kept(engine, backend).state == states.SUCCESS
+            assert stored_flow(engine, backend).state == states.SUCCESS
     assert failed > 1
 
 
 @pytest.mark.parametrize("kind", ["serial", "parallel"])
-def test_a_store_that_stays_away_is_not_waited_for_again_and_again(kind: str) -> None:
-    """Three tries, then one for what ended meanwhile, and one for the end of the run."""
+def test_unreachable_store_is_tried_at_most_five_times_per_run(kind: str) -> None:
+    """Three tries of one write, one try for later results, one for the end of the run."""
     backend = FaultyBackend()
     engine: Any = engines.load(
         linear_flow.Flow("f").add(Step("a"), Step("b")), backend=backend, engine=kind
@@ -371,19 +380,19 @@ def test_a_store_that_stays_away_is_not_waited_for_again_and_again(kind: str) ->
             faults.append(backend.fail_next(None, method="save_changes"))
 
     engine.atom_notifier.register(states.RUNNING, refuse)
-    with pytest.raises(exceptions.StorageFailure, match="save_changes was refused"):
+    with pytest.raises(exceptions.StorageFailure, match="save_changes failed as injected"):
         engine.run()
     assert 3 <= faults[0].count <= 5
     assert engine.storage.get_atom_state("a") == states.SUCCESS
     engine.atom_notifier.deregister(states.RUNNING, refuse)
     backend.heal()
     engine.run()
-    assert kept(engine, backend).state == states.SUCCESS
+    assert stored_flow(engine, backend).state == states.SUCCESS
     assert engine.storage.get_attempt("a").attempt == 1, "what ended was not lost"
 
 
-def test_the_tasks_of_threads_end_and_are_saved_if_that_works_again() -> None:
-    """After a failure of the store there is one more try, when all have ended."""
+def test_running_tasks_are_saved_if_the_store_recovers() -> None:
+    """When all tasks have ended, the engine tries the write once more."""
     backend = FaultyBackend()
     steps = [Step(name) for name in "abc"]
     last = Step("last")
@@ -399,25 +408,27 @@ def test_the_tasks_of_threads_end_and_are_saved_if_that_works_again() -> None:
     engine.atom_notifier.register(states.SUCCESS, refuse)
     with pytest.raises(exceptions.StorageFailure):
         engine.run()
-    found = {atom.name: atom.state for atom in kept(engine, backend)}
-    assert kept(engine, backend).state == states.FAILURE
+    found = {atom.name: atom.state for atom in stored_flow(engine, backend)}
+    assert stored_flow(engine, backend).state == states.FAILURE
     ran = {step.name for step in [*steps, last] if step.runs}
     assert ran and {name for name, state in found.items() if state == states.SUCCESS} == ran
 
 
 @pytest.fixture
-def small(tmp_path: Path) -> Iterator[Path]:
-    """A file system that is soon full."""
+def full_disk(tmp_path: Path) -> Iterator[Path]:
+    """Path of a small file system."""
     with disks.small_disk(tmp_path / "small", "2m") as path:
         yield path
 
 
 @pytest.mark.parametrize("kind", ["dir", "sqlite"])
 @pytest.mark.parametrize("durability", LEVELS)
-def test_a_disk_that_is_full(kind: str, durability: str, small: Path) -> None:
-    """A clear error; when there is room again the flow goes on."""
-    uri = f"dir://{small / 'store'}" if kind == "dir" else f"sqlite:///{small / 'store.db'}"
-    ballast = small / "ballast"
+def test_full_disk_fails_the_run_and_flow_resumes_with_free_space(
+    kind: str, durability: str, full_disk: Path
+) -> None:
+    """The error names the cause."""
+    uri = f"dir://{full_disk / 'store'}" if kind == "dir" else f"sqlite:///{full_disk / 'store.db'}"
+    ballast = full_disk / "ballast"
 
     def fill() -> str:
         with contextlib.suppress(OSError), open(ballast, "wb", buffering=0) as file:
@@ -434,24 +445,24 @@ def test_a_disk_that_is_full(kind: str, durability: str, small: Path) -> None:
             engine.run()
         ballast.unlink()
         flow = linear_flow.Flow("f").add(Step("a", lambda: "y", provides="r"), Step("b"))
-        other = again(engine, flow, backend, on_busy="wait")
+        other = reload_engine(engine, flow, backend, on_busy="wait")
         other.run(deadline=100)
-        assert kept(engine, backend).state == states.SUCCESS
+        assert stored_flow(engine, backend).state == states.SUCCESS
         assert other.storage.fetch("r") in ("y", "x" * 50000)
 
 
 @pytest.mark.parametrize("durability", LEVELS)
 @pytest.mark.parametrize("kind", ["dir", "sqlite"])
-def test_what_is_transient_never_reaches_the_store(
+def test_transient_values_are_never_written_to_the_store(
     kind: str, durability: str, tmp_path: Path
 ) -> None:
-    """No file of it holds the value, however the run ends, while another runs, and after."""
+    """No file of the store contains the value, also if another engine injects it."""
     secret, stays = "s3cr3t-v4lue", "pers1stent-v4lue"
     uri = f"dir://{tmp_path / 'store'}" if kind == "dir" else f"sqlite:///{tmp_path / 'store.db'}"
     with backends.backend(uri) as backend:
 
         def check(password: str, token: str, stays: str) -> int:
-            other = again(engine, line, backend)
+            other = reload_engine(engine, line, backend)
             other.storage.inject({"password": secret}, transient=True)
             engine.storage.inject({"more": 1})
             return len(password) + len(token) + len(stays)
@@ -466,8 +477,8 @@ def test_what_is_transient_never_reaches_the_store(
     assert stays.encode() in found and secret.encode() not in found
 
 
-def test_serial_tasks_that_take_long_are_written_in_pieces() -> None:
-    """Often where each counts, seldom where the turn does, never where only the end does."""
+def test_long_serial_iteration_is_written_in_several_batches() -> None:
+    """Level 'each' writes often, 'batch' seldom, 'end' only at the end."""
     from wbengine import _clock
 
     found = {}
@@ -476,7 +487,7 @@ def test_serial_tasks_that_take_long_are_written_in_pieces() -> None:
         log: list[Any] = []
         wait = functools.partial(clock.advance, 0.1)
         flow = unordered_flow.Flow("f").add(*[Step(f"t{n:02}", wait) for n in range(30)])
-        engine: Any = engines.load(flow, backend=Writing(log), durability=durability)
+        engine: Any = engines.load(flow, backend=LoggingBackend(log), durability=durability)
         engine._clock = clock
         engine.prepare()
         log.clear()

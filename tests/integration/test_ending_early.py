@@ -1,6 +1,4 @@
-"""`Task.cancel_on_revert` on all kinds of engines: what runs ends when what it is part of is to be
-undone, and nobody is asked about its end.
-"""
+"""`Task.cancel_on_revert` on all kinds of engines."""
 
 from __future__ import annotations
 
@@ -11,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.integration.cancelling import LINE, WIDE, Log, kind_of, load
+from tests.integration.cancelling import LINE, WIDE, Log, engine_options, load
 from tests.support import cancelled_tasks, ending_tasks
-from tests.support.beside import Running
+from tests.support.engine_threads import Running
 from tests.support.workers import until
 from wbengine import _clock, exceptions, retry, states, task
 
@@ -23,7 +21,7 @@ KINDS = ("threads", "processes", "memory", "filesystem")
 @pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, Any]]:
     """Options for one kind of engine that runs several tasks at a time."""
-    with kind_of(request.param, tmp_path, ending_tasks, slots=4) as options:
+    with engine_options(request.param, tmp_path, ending_tasks, slots=4) as options:
         yield options
 
 
@@ -45,7 +43,7 @@ def local(cls: Any, name: str) -> Any:
 def test_failure_cancels_running_tasks_and_reverts(
     cls: Any, near: bool, kind: dict[str, Any], log: Log
 ) -> None:
-    """The failure is raised, and not what it led to; all that ran is undone."""
+    """The engine raises the failure and not the cancellations that follow it."""
     others = [local(cls, name) if near else cls(name) for name in "bc"]
     bad = ending_tasks.Fails("bad", inject={"after": ["b", "c"]})
     flow = LINE("f").add(cancelled_tasks.Quick("a"), WIDE("w").add(*others, bad))
@@ -59,10 +57,10 @@ def test_failure_cancels_running_tasks_and_reverts(
     assert failures["b"].check(exceptions.Cancelled)
 
 
-def test_others_are_waited_for(kind: dict[str, Any], log: Log) -> None:
-    """Who does not say so is left alone until it ends by itself."""
+def test_task_without_cancel_on_revert_is_not_cancelled(kind: dict[str, Any], log: Log) -> None:
+    """The engine waits until such a task ends."""
     bad = ending_tasks.Fails("bad", inject={"after": ["b", "c"]})
-    flow = WIDE("f").add(ending_tasks.Early("b"), cancelled_tasks.Heeds("c"), bad)
+    flow = WIDE("f").add(ending_tasks.Early("b"), cancelled_tasks.Cancellable("c"), bad)
     engine = load(flow, log, kind)
     with Running(engine) as run:
         until(lambda: "!b" in log.lines)
@@ -72,11 +70,13 @@ def test_others_are_waited_for(kind: dict[str, Any], log: Log) -> None:
     assert sorted(line for line in log.lines if line[0] == "-") == ["-b", "-c"]
 
 
-def test_a_retry_is_not_asked_about_it(kind: dict[str, Any], log: Log, tmp_path: Path) -> None:
-    """Only the subflow is undone, and runs again; what is beside it goes on."""
+def test_retry_history_omits_tasks_cancelled_on_revert(
+    kind: dict[str, Any], log: Log, tmp_path: Path
+) -> None:
+    """Only the subflow is reverted and retried. Other tasks continue."""
     flag = str(tmp_path / "flag")
     bad = ending_tasks.Fails("bad", inject={"after": ["b"], "flag": flag}, requires=["flag"])
-    inner = WIDE("w", retry=Noting("r")).add(ending_tasks.Early("b"), bad)
+    inner = WIDE("w", retry=RetriesRuntimeErrors("r")).add(ending_tasks.Early("b"), bad)
     flow = WIDE("f").add(inner, ending_tasks.Early("beside"))
     engine = load(flow, log, kind)
     with Running(engine) as run:
@@ -89,18 +89,20 @@ def test_a_retry_is_not_asked_about_it(kind: dict[str, Any], log: Log, tmp_path:
     assert "-a" not in log.lines and "-beside" in log.lines
 
 
-class Noting(retry.Times):
-    """Tries again, three times, what failed by a `RuntimeError`; nothing else."""
+class RetriesRuntimeErrors(retry.Times):
+    """Retry controller that retries a RuntimeError up to three times, and no other error."""
 
     def __init__(self, name: str) -> None:
         super().__init__(3, name, retry_on="RuntimeError")
 
 
-def test_an_error_of_its_own_counts(kind: dict[str, Any], log: Log, tmp_path: Path) -> None:
-    """Who fails otherwise when it is told is a failure like others: the retry hears of it."""
+def test_other_error_of_cancelled_task_reaches_the_retry_controller(
+    kind: dict[str, Any], log: Log, tmp_path: Path
+) -> None:
+    """An error other than Cancelled is a failure, which this controller does not retry."""
     flag = str(tmp_path / "flag")
     bad = ending_tasks.Fails("bad", inject={"after": ["b"], "flag": flag}, requires=["flag"])
-    flow = WIDE("w", retry=Noting("r")).add(ending_tasks.Sulks("b"), bad)
+    flow = WIDE("w", retry=RetriesRuntimeErrors("r")).add(ending_tasks.FailsOnCancel("b"), bad)
     engine = load(flow, log, kind)
     with Running(engine) as run:
         pass
@@ -108,8 +110,8 @@ def test_an_error_of_its_own_counts(kind: dict[str, Any], log: Log, tmp_path: Pa
     assert log.lines.count("+b") == 1
 
 
-class Waiting(_clock.Clock):
-    """Stands still until a task has begun."""
+class ClockUntilTaskStarts(_clock.Clock):
+    """Clock that stands still until a task has started."""
 
     def __init__(self, log: Log, name: str) -> None:
         self._log, self._name = log, name
@@ -119,17 +121,18 @@ class Waiting(_clock.Clock):
         return time.monotonic() if f"+{self._name}" in self._log.lines else self._start
 
 
-def test_deadline_reverts_the_flow(kind: dict[str, Any], log: Log) -> None:
+def test_deadline_cancels_running_task_and_reverts_the_flow(kind: dict[str, Any], log: Log) -> None:
     engine = load(WIDE("f").add(ending_tasks.Early("b")), log, kind)
-    engine._clock = Waiting(log, "b")
+    engine._clock = ClockUntilTaskStarts(log, "b")
     with Running(engine, deadline=0.2) as run:
         pass
     assert isinstance(run.error, exceptions.DeadlineExceeded)
     assert log.lines[-1] == "-b"
 
 
-def test_the_items_of_a_map(kind: dict[str, Any], log: Log) -> None:
-    """Those that run end, and no further one starts."""
+def test_failure_cancels_running_items_and_starts_no_further_item(
+    kind: dict[str, Any], log: Log
+) -> None:
     many = task.Map(ending_tasks.EarlyItem("i"), name="m", max_in_flight=3)
     bad = ending_tasks.Fails("bad", inject={"after": ["m[2]"]})
     engine = load(WIDE("f").add(many, bad), log, kind, store={"items": list(range(20))})
@@ -141,8 +144,8 @@ def test_the_items_of_a_map(kind: dict[str, Any], log: Log) -> None:
     assert "m[2]" in ran <= undone and "m[19]" not in ran
 
 
-def test_no_item_follows_one_that_succeeds_all_the_same(kind: dict[str, Any], log: Log) -> None:
-    many = task.Map(ending_tasks.ShruggingItem("i"), name="m", max_in_flight=1)
+def test_no_item_starts_after_cancelled_item_that_succeeds(kind: dict[str, Any], log: Log) -> None:
+    many = task.Map(ending_tasks.SucceedingItem("i"), name="m", max_in_flight=1)
     bad = ending_tasks.Fails("bad", inject={"after": ["m[0]"]})
     engine = load(WIDE("f").add(many, bad), log, kind, store={"items": [0, 1]})
     with Running(engine) as run:
@@ -151,7 +154,7 @@ def test_no_item_follows_one_that_succeeds_all_the_same(kind: dict[str, Any], lo
     assert sorted(log.lines) == ["!m[0]", "+bad", "+m[0]", "-m[0]"]
 
 
-def test_an_item_that_fails_ends_the_others(kind: dict[str, Any], log: Log) -> None:
+def test_failed_item_cancels_the_other_items(kind: dict[str, Any], log: Log) -> None:
     many = task.Map(ending_tasks.FailingItem("i"), name="m")
     engine = load(many, log, kind, store={"items": [0, 1]})
     with Running(engine) as run:
@@ -160,8 +163,8 @@ def test_an_item_that_fails_ends_the_others(kind: dict[str, Any], log: Log) -> N
     assert "!m[1]" in log.lines
 
 
-def test_on_a_serial_engine_it_ends_by_itself(log: Log) -> None:
-    """Nothing else runs beside it; what comes after in the same turn, late, does not begin."""
+def test_failure_on_serial_engine_reverts_tasks_that_ran(log: Log) -> None:
+    """Only one task runs at a time. The other task can precede the failed one."""
     flow = WIDE("f").add(
         ending_tasks.Fails("bad", inject={"after": []}), cancelled_tasks.Quick("b")
     )

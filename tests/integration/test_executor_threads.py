@@ -1,4 +1,4 @@
-"""Threads of one executor that come in between each other, at the worst moment."""
+"""Interleavings of the threads of one executor."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def no_hook() -> Iterator[None]:
     _crash.install(None)
 
 
-class Ends(queue.SimpleQueue[Any]):
-    """Outcomes, as they are told."""
+class Results(queue.SimpleQueue[Any]):
+    """Queue of task results."""
 
     def __call__(self, call: invocation.Invocation, outcome: invocation.Outcome) -> None:
         self.put(outcome.value)
 
 
-def meanwhile(do: Callable[[], object], seconds: float | None = None) -> threading.Thread:
-    """Something happens on another thread; wait until it did, or that long."""
+def run_in_thread(do: Callable[[], object], seconds: float | None = None) -> threading.Thread:
+    """Call `do` in another thread, and wait for its end, or for `seconds`."""
     thread = threading.Thread(target=do, daemon=True)
     thread.start()
     thread.join(60 if seconds is None else seconds)
@@ -41,20 +41,20 @@ def meanwhile(do: Callable[[], object], seconds: float | None = None) -> threadi
     return thread
 
 
-def made(atom: Any, folder: Path, uuid: str = "atom") -> invocation.Invocation:
+def new_call(atom: Any, folder: Path, uuid: str = "atom") -> invocation.Invocation:
     return invocation.Invocation(
         atom, "execute", uuid, 1, {"folder": str(folder)}, flow_uuid="flow"
     )
 
 
 @pytest.fixture
-def ends() -> Ends:
-    return Ends()
+def results() -> Results:
+    return Results()
 
 
 @pytest.fixture
 def executor(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """With a worker that has one slot; `held` is that worker."""
+    """Executor with a worker that has one slot."""
     url = f"memory://{request.node.name.partition('[')[0][:60]}"
     found = executors.WorkerTaskExecutor("e", "default", url=url)
     with workers.worker_in_thread(url, tasks, threads_count=1):
@@ -65,11 +65,11 @@ def executor(request: pytest.FixtureRequest) -> Iterator[Any]:
         found.stop()
 
 
-def test_row_that_is_made_while_it_is_looked_for_is_no_lost_one(
-    executor: Any, ends: Ends, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_row_opened_during_a_state_query_is_not_reported_as_lost(
+    executor: Any, results: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another worker of the queue is lost while a request is being published."""
-    ledger, call = executor._writer.ledger, made(tasks.Plain("p"), tmp_path)
+    """Another worker of the queue is lost while the executor publishes a request."""
+    ledger, call = executor._writer.ledger, new_call(tasks.Plain("p"), tmp_path)
     (queue_name,) = {worker.queue for worker in executor.finder.workers()}
     look, looked, started = ledger.states, threading.Event(), threading.Event()
 
@@ -93,43 +93,49 @@ def test_row_that_is_made_while_it_is_looked_for_is_no_lost_one(
 
     monkeypatch.setattr(ledger, "states", slowly)
     _crash.install(publishing)
-    executor.submit(call, ends)
+    executor.submit(call, results)
     workers.until(lambda: tasks.runs(tmp_path) == ["execute-p"])
     started.set()
-    assert ends.get(timeout=60) == "done-p"
+    assert results.get(timeout=60) == "done-p"
 
 
-def test_row_that_was_just_revoked_is_no_lost_one(
-    executor: Any, ends: Ends, tmp_path: Path
+def test_row_revoked_by_cancel_is_not_reported_as_lost(
+    executor: Any, results: Results, tmp_path: Path
 ) -> None:
-    """It is looked at before the book knows why it is gone."""
-    first, call = made(tasks.Gated("a"), tmp_path, "a"), made(tasks.Plain("b"), tmp_path, "b")
+    """The row is queried before the tracker records the reason of its removal."""
+    first, call = (
+        new_call(tasks.Gated("a"), tmp_path, "a"),
+        new_call(tasks.Plain("b"), tmp_path, "b"),
+    )
     executor.submit(first, lambda *_: None)
     workers.until(lambda: tasks.runs(tmp_path) == ["execute-a"])
-    executor.submit(call, ends)
+    executor.submit(call, results)
     assert executor._proxy.flush(60)
     entry, looking = call.ticket, []
 
     def look(name: str) -> None:
         if name == "executor.after-revoke":
             do = lambda: executor._apply([fx.Inspect(entry)])  # noqa: E731
-            looking.append(meanwhile(do, 0.2))
+            looking.append(run_in_thread(do, 0.2))
 
     _crash.install(look)
     executor.cancel([call])
     workers.until(lambda: looking)
     looking[0].join(60)
-    outcome = ends.get(timeout=60)
+    outcome = results.get(timeout=60)
     assert outcome.check(exc.Cancelled), outcome
     (tmp_path / "gate-execute").touch()
 
 
-def test_row_that_was_dropped_is_not_made_again(executor: Any, ends: Ends, tmp_path: Path) -> None:
-    """A second message of a request was on its way to the broker when the first came to its end:
-    a third that waits in the broker must not be granted.
+def test_dropped_row_is_not_opened_again_by_a_late_publish(
+    executor: Any, results: Results, tmp_path: Path
+) -> None:
+    """A second copy of a request is being published when the first one completes.
+
+    A copy that still waits in the broker must not get a claim.
     """
-    call, ledger = made(tasks.Gated("a"), tmp_path), executor._writer.ledger
-    executor.submit(call, ends)
+    call, ledger = new_call(tasks.Gated("a"), tmp_path), executor._writer.ledger
+    executor.submit(call, results)
     workers.until(lambda: tasks.runs(tmp_path) == ["execute-a"])
     entry, claims = call.ticket, []
     again = entry.envelope("e", executor._options, ours=True, ledger=ledger.digest)
@@ -137,8 +143,8 @@ def test_row_that_was_dropped_is_not_made_again(executor: Any, ends: Ends, tmp_p
     def end(name: str) -> None:
         if name == "executor.before-open":
             (tmp_path / "gate-execute").touch()
-            assert ends.get(timeout=60) == "done-a"
-            meanwhile(lambda: executor.retire([call]))
+            assert results.get(timeout=60) == "done-a"
+            run_in_thread(lambda: executor.retire([call]))
         elif name == "executor.after-open":
             claims.append(ledger.claim(entry.id, 1, "another"))
 
@@ -153,15 +159,14 @@ def test_row_that_was_dropped_is_not_made_again(executor: Any, ends: Ends, tmp_p
 
 
 @pytest.mark.parametrize("how", ["disown", "withdraw"])
-def test_lost_lease_or_suspension_ends_waiting_for_tasks(
-    executor: Any, ends: Ends, tmp_path: Path, how: str
+def test_disown_or_withdraw_ends_waiting_for_tasks(
+    executor: Any, results: Results, tmp_path: Path, how: str
 ) -> None:
-    """The lease is lost, or the flow suspended, while an engine waits for its tasks."""
-    executor.submit(made(tasks.Gated("a"), tmp_path, "a"), ends)
+    executor.submit(new_call(tasks.Gated("a"), tmp_path, "a"), results)
     workers.until(lambda: tasks.runs(tmp_path) == ["execute-a"])
-    executor.submit(made(tasks.Plain("b"), tmp_path, "b"), ends)
+    executor.submit(new_call(tasks.Plain("b"), tmp_path, "b"), results)
     assert executor._proxy.flush(60)
-    waiting = meanwhile(lambda: executor.finish("flow"), 0.1)
+    waiting = run_in_thread(lambda: executor.finish("flow"), 0.1)
     assert waiting.is_alive()
     if how == "disown":
         executor.disown("flow")
@@ -174,10 +179,10 @@ def test_lost_lease_or_suspension_ends_waiting_for_tasks(
 
 
 @pytest.mark.parametrize("how", ["cancel", "withdraw"])
-def test_rows_of_a_flow_that_is_lost_are_left_alone(
-    executor: Any, ends: Ends, tmp_path: Path, how: str
+def test_rows_of_flow_with_lost_lease_are_not_revoked(
+    executor: Any, results: Results, tmp_path: Path, how: str
 ) -> None:
-    """Whoever has it by now may have looked at them."""
+    """The next owner of the flow may have read these rows."""
     lost: list[str] = []
 
     def check() -> None:
@@ -185,10 +190,10 @@ def test_rows_of_a_flow_that_is_lost_are_left_alone(
             raise exc.LeaseLost("somebody else took it over")
 
     executor.guard("flow", check)
-    executor.submit(made(tasks.Gated("a"), tmp_path, "a"), ends)
+    executor.submit(new_call(tasks.Gated("a"), tmp_path, "a"), results)
     workers.until(lambda: tasks.runs(tmp_path) == ["execute-a"])
-    call, ledger = made(tasks.Plain("b"), tmp_path, "b"), executor._writer.ledger
-    executor.submit(call, ends)
+    call, ledger = new_call(tasks.Plain("b"), tmp_path, "b"), executor._writer.ledger
+    executor.submit(call, results)
     assert executor._proxy.flush(60)
     lost.append("now")
     request_id = call.ticket.id
@@ -201,10 +206,12 @@ def test_rows_of_a_flow_that_is_lost_are_left_alone(
     (tmp_path / "gate-execute").touch()
 
 
-def test_refused_request_does_not_hold_back_the_one_before(
-    executor: Any, ends: Ends, tmp_path: Path
+def test_rejected_request_does_not_delay_the_preceding_one(
+    executor: Any, results: Results, tmp_path: Path
 ) -> None:
-    call = made(tasks.Plain("p"), tmp_path)
+    call = new_call(tasks.Plain("p"), tmp_path)
     with pytest.raises(exc.Duplicate):
-        executor.submit_many((call, made(tasks.Plain("p"), tmp_path)), ends)
-    assert not isinstance(ends.get(timeout=60), Exception) and tasks.runs(tmp_path) == ["execute-p"]
+        executor.submit_many((call, new_call(tasks.Plain("p"), tmp_path)), results)
+    assert not isinstance(results.get(timeout=60), Exception) and tasks.runs(tmp_path) == [
+        "execute-p"
+    ]

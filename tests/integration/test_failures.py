@@ -1,4 +1,4 @@
-"""`except` catches the same on every kind of engine, and when a flow is read back from a store."""
+"""Exceptions of tasks have the same type on every kind of engine and after a reload."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def kind(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Iterator[Any]
         yield made
 
 
-def failing(kind: Any, how: str, *, flow: Any = None) -> tuple[Any, BaseException]:
-    """Run a flow whose task fails like that; the engine, and what it raised."""
+def run_failing_flow(kind: Any, how: str, *, flow: Any = None) -> tuple[Any, BaseException]:
+    """Run a flow whose task fails in the given way. Return the engine and the exception."""
     if flow is None:
-        flow = linear_flow.Flow("f").add(tasks.Notices("notices"), tasks.Fails("bad"))
+        flow = linear_flow.Flow("f").add(tasks.ReportsFailures("notices"), tasks.Fails("bad"))
     engine = kind.load(flow, store={"how": how})
     try:
         engine.run()
@@ -49,9 +49,10 @@ def failing(kind: Any, how: str, *, flow: Any = None) -> tuple[Any, BaseExceptio
         ("own", tasks.Refused, (7, "no credit")),
         ("ours", exceptions.NotFound, ("nothing there",)),
     ],
+    ids=["builtin", "with cause", "custom", "wbengine"],
 )
-def test_the_original_type_is_caught(kind: Any, how: str, type_: type, args: Any) -> None:
-    engine, error = failing(kind, how)
+def test_original_exception_type_is_raised(kind: Any, how: str, type_: type, args: Any) -> None:
+    engine, error = run_failing_flow(kind, how)
     assert isinstance(error, type_) and error.args == args  # type: ignore[attr-defined]
     if how != "own" or kind.name != "processes":  # a Refused cannot be pickled
         assert isinstance(error, exceptions.WrappedFailure) is (kind.name not in LOCAL)
@@ -65,19 +66,19 @@ def test_the_original_type_is_caught(kind: Any, how: str, type_: type, args: Any
         pickle.loads(pickle.dumps(failure)).reraise()
 
 
-def test_a_cause_is_behind_it(kind: Any) -> None:
-    _, error = failing(kind, "caused")
+def test_cause_of_the_exception_is_preserved(kind: Any) -> None:
+    _, error = run_failing_flow(kind, "caused")
     assert isinstance(error.__cause__, FileNotFoundError)
     assert error.__cause__.errno == 2
 
 
-def test_others_are_wrapped_when_they_come_from_elsewhere(kind: Any) -> None:
-    """What ended a worker's task must not end this process; others nobody allowed."""
+def test_disallowed_exception_type_from_worker_is_wrapped(kind: Any) -> None:
+    """A remote SystemExit must not end this process; JSONDecodeError is not allowed."""
     found = [("foreign", json.JSONDecodeError)]
     if kind.name not in LOCAL:
-        found.append(("exit", SystemExit))  # it suspends elsewhere
+        found.append(("exit", SystemExit))  # local engines suspend the flow instead
     for how, type_ in found:
-        _, error = failing(kind, how, flow=tasks.Fails("bad"))
+        _, error = run_failing_flow(kind, how, flow=tasks.Fails("bad"))
         if kind.name in LOCAL:
             assert isinstance(error, type_)
         else:
@@ -86,35 +87,35 @@ def test_others_are_wrapped_when_they_come_from_elsewhere(kind: Any) -> None:
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="no exception groups")
-def test_a_group_from_elsewhere_is_wrapped(kind: Any) -> None:
-    _, error = failing(kind, "group")
+def test_exception_group_from_worker_is_wrapped(kind: Any) -> None:
+    _, error = run_failing_flow(kind, "group")
     if kind.name not in LOCAL:
         assert type(error) is exceptions.WrappedFailure
         assert error.check("ExceptionGroup")
 
 
-def test_reverts_may_catch_what_they_are_told_of(kind: Any) -> None:
-    """Also on a worker, which was told of it by the engine."""
+def test_revert_receives_failures_with_original_type(kind: Any) -> None:
+    """This includes reverts on workers, which receive the failures from the engine."""
     for how, noticed in [
         ("own", "bad was refused: (7, 'no credit')"),
         ("builtin", "bad had a bad value: ('this went wrong', 3)"),
     ]:
-        engine, _ = failing(kind, how)
+        engine, _ = run_failing_flow(kind, how)
         assert engine.storage.get_revert_result("notices") == [noticed]
 
 
-def test_several_are_wrapped_everywhere(kind: Any) -> None:
+def test_several_failures_are_wrapped_on_every_engine(kind: Any) -> None:
     flow = unordered_flow.Flow("f").add(
         tasks.Fails("one", inject={"how": "own"}), tasks.Fails("two", inject={"how": "builtin"})
     )
-    engine, error = failing(kind, "", flow=flow)
+    engine, error = run_failing_flow(kind, "", flow=flow)
     if len(engine.storage.get_failures()) == 2:
         assert type(error) is exceptions.WrappedFailure
         assert error.check(tasks.Refused) and error.check(ValueError)
 
 
 class Picky(retry.Times):
-    """Asks what the failures were, by type and by name."""
+    """Retry controller that checks the failures by type and by name."""
 
     def on_failure(self, history: retry.History, *args: Any, **kwargs: Any) -> retry.Decision:
         assert history.caused_by(tasks.Refused)
@@ -126,14 +127,14 @@ class Picky(retry.Times):
         return super().on_failure(history, *args, **kwargs)
 
 
-def test_histories_tell_types(kind: Any) -> None:
+def test_retry_history_preserves_failure_types(kind: Any) -> None:
     flow = linear_flow.Flow("f", Picky(2, "picky")).add(tasks.Fails("bad"))
-    _, error = failing(kind, "own", flow=flow)
+    _, error = run_failing_flow(kind, "own", flow=flow)
     assert isinstance(error, tasks.Refused)
 
 
 def reloaded(detail: models.FlowDetail) -> models.FlowDetail:
-    """As a store gives it to another process: through bytes."""
+    """Return a copy of the record that was encoded and decoded, as from a store."""
     read = models.FlowDetail.from_dict(_codec.loads(_codec.dumps(detail.to_dict())))
     for atom in detail:
         data = _codec.loads(_codec.dumps(atom.to_dict()))
@@ -161,8 +162,11 @@ def local_refusal() -> None:
         (lambda: task.FunctorTask(local_refusal, "bad"), Local),
         (lambda: task.FunctorTask(own_refusal, "bad"), exceptions.WrappedFailure),
     ],
+    ids=["custom type", "builtin type", "local type", "type of a function"],
 )
-def test_after_a_flow_was_read_back(make: Any, type_: type[BaseException]) -> None:
+def test_failure_reloaded_from_a_store_reraises_its_type(
+    make: Any, type_: type[BaseException]
+) -> None:
     def flow() -> Any:
         return linear_flow.Flow("f", retry.Times(1, "r")).add(make())
 
@@ -181,7 +185,7 @@ def test_after_a_flow_was_read_back(make: Any, type_: type[BaseException]) -> No
     assert after.value.check(type(before.value)) is type(before.value)
 
 
-def test_a_retrys_history_that_was_read_back() -> None:
+def test_reloaded_retry_history_preserves_failure_types() -> None:
     def flow() -> Any:
         outer = linear_flow.Flow("f", Picky(1, "picky"))
         return outer.add(tasks.Fails("bad", inject={"how": "own"}))
@@ -196,11 +200,11 @@ def test_a_retrys_history_that_was_read_back() -> None:
     assert Picky(1).on_failure(again.storage.get_retry_history("picky")) == retry.REVERT
 
 
-def test_own_types_travel_both_ways(kind: Any) -> None:
+def test_custom_types_are_passed_to_and_from_tasks(kind: Any) -> None:
     order = tasks.Order(1, dt.date(2024, 2, 28), notes={3: {"a"}})
     flow = linear_flow.Flow("f").add(
-        tasks.Postpones("one", rebind={"old": "first"}, provides=("second", "paint2")),
-        tasks.Postpones("two", rebind={"old": "second", "paint": "paint2"}),
+        tasks.PostponesOrder("one", rebind={"old": "first"}, provides=("second", "paint2")),
+        tasks.PostponesOrder("two", rebind={"old": "second", "paint": "paint2"}),
     )
     engine = kind.load(flow, store={"first": order, "paint": tasks.Colour.RED})
     engine.run()
@@ -210,8 +214,8 @@ def test_own_types_travel_both_ways(kind: Any) -> None:
     assert type(found) is tasks.Order and engine.storage.fetch("colour") is tasks.Colour.GREEN
 
 
-def test_a_failure_is_what_it_was_in_all_kinds_of_copies(kind: Any) -> None:
-    engine, _ = failing(kind, "own")
+def test_copied_and_pickled_failures_match_the_original(kind: Any) -> None:
+    engine, _ = run_failing_flow(kind, "own")
     failure = engine.storage.get_failures()["bad"]
     for copy in (failure.copy(), pickle.loads(pickle.dumps(failure))):
         assert copy.matches(failure) and copy.home == tasks.__name__

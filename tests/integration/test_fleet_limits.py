@@ -1,4 +1,4 @@
-"""Limits of tasks hold for all engines together, and what waits for one holds nothing."""
+"""Limits of tasks and flows that several engines share."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from typing import Any
 
 import pytest
 
-from tests.support import beside, limited, signalled
+from tests.support import engine_threads, limited, signalled
 from tests.support.fresh import process
-from tests.support.limited import ENDLESS, RELEASED, TOLD, flow, one_each, three, twenty
+from tests.support.limited import ENDLESS, RELEASED, RUNS, flow, one_each, three, twenty
 from tests.support.waiting import until
 from tests.support.workers import worker_in_thread
 from wbengine import engines, exceptions, retry, states, task
 from wbengine.patterns import linear_flow, unordered_flow
-from wbengine.permits import stores
+from wbengine.permits import account_stores
 from wbengine.persistence import backends, base
-from wbengine.views import flow as views
+from wbengine.views import flow_status as views
 
 PARALLEL: dict[str, Any] = {"engine": "parallel", "max_workers": 20}
 
 
 @pytest.fixture(autouse=True)
-def nothing_told() -> Iterator[None]:
+def fresh_recorder() -> Iterator[None]:
     limited.clear()
     yield
     RELEASED.set()
@@ -43,8 +43,8 @@ def options(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
 
 
 @pytest.fixture(params=["none", "memory", "sqlite", "redis"])
-def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, Any]]:
-    """Where flows, and with them their limits, are kept."""
+def limit_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, Any]]:
+    """Options for the store of the limits."""
     if request.param == "none":
         yield {}
     elif request.param == "redis":
@@ -61,50 +61,52 @@ def store(tmp_path: Path) -> Iterator[base.Backend]:
         yield made
 
 
-def running(*args: Any, **options: Any) -> beside.Running:
-    """An engine that runs from now on."""
-    made = beside.Running(engines.load(*args, **options))
+def running(*args: Any, **options: Any) -> engine_threads.Running:
+    """Return an engine that is running in a thread."""
+    made = engine_threads.Running(engines.load(*args, **options))
     made.start()
     return made
 
 
-def test_no_more_run_at_once(options: dict[str, Any], kept: dict[str, Any]) -> None:
-    engine = engines.load(flow(three, 20), **options, **kept)
+def test_concurrency_limit_caps_running_tasks(
+    options: dict[str, Any], limit_store: dict[str, Any]
+) -> None:
+    engine = engines.load(flow(three, 20), **options, **limit_store)
     engine.run()
-    assert len(TOLD.began) == 20
-    assert TOLD.most == (3 if options else 1)
+    assert len(RUNS.began) == 20
+    assert RUNS.most == (3 if options else 1)
 
 
-def test_two_engines_share(kept: dict[str, Any]) -> None:
-    runs = [running(flow(three, 20, who), **PARALLEL, **kept) for who in "ab"]
+def test_two_engines_share_one_concurrency_limit(limit_store: dict[str, Any]) -> None:
+    runs = [running(flow(three, 20, who), **PARALLEL, **limit_store) for who in "ab"]
     assert [run.end() for run in runs] == [states.SUCCESS] * 2
-    assert len(TOLD.began) == 40 and TOLD.most == 3
-    assert left(kept) == {}, "permits are given back when a run ends"
+    assert len(RUNS.began) == 40 and RUNS.most == 3
+    assert limit_accounts(limit_store) == {}, "permits are given back when a run ends"
 
 
-def left(kept: dict[str, Any]) -> dict[str, Any]:
-    found = stores.store_of(kept.get("limits") or kept.get("backend")).all()
+def limit_accounts(limit_store: dict[str, Any]) -> dict[str, Any]:
+    found = account_stores.store_of(limit_store.get("limits") or limit_store.get("backend")).all()
     return {name: told for name, told in found.items() if "limited.three" in name}
 
 
-def test_rate_is_kept_by_all_together(kept: dict[str, Any]) -> None:
-    runs = [running(flow(twenty, 30, who, 0.0), **PARALLEL, **kept) for who in "ab"]
+def test_two_engines_share_one_rate_limit(limit_store: dict[str, Any]) -> None:
+    runs = [running(flow(twenty, 30, who, 0.0), **PARALLEL, **limit_store) for who in "ab"]
     assert [run.end() for run in runs] == [states.SUCCESS] * 2
-    times = sorted(at for _, at in TOLD.began)
+    times = sorted(at for _, at in RUNS.began)
     assert len(times) == 60
     assert times[-1] - times[0] >= 59 / 20 - 1
     for begin in times:
-        # Each begins when it may, or up to so much later.
+        # A task may start up to one second late.
         assert sum(begin <= at < begin + 1 for at in times) <= 20 + 8
 
 
-def test_flows_get_the_same_share(store: base.Backend) -> None:
-    """Also one that comes when another has everything, and has much more to do."""
+def test_small_flow_gets_its_share_of_permits_beside_a_large_flow(store: base.Backend) -> None:
+    """The large flow owns all permits when the small one starts."""
     big = running(flow(three, 200, "big", 0.03), backend=store, **PARALLEL)
-    until(lambda: len(TOLD.began) >= 10)
+    until(lambda: len(RUNS.began) >= 10)
     small = running(flow(three, 30, "small", 0.03), backend=store, **PARALLEL)
     assert small.end() == states.SUCCESS
-    told = [who for who, _ in TOLD.began]
+    told = [who for who, _ in RUNS.began]
     during = Counter(told[told.index("small") :])
     assert during["small"] == 30
     assert during["big"] <= 2 * 30 + 10, "of three permits it has one or two"
@@ -112,34 +114,34 @@ def test_flows_get_the_same_share(store: base.Backend) -> None:
     assert big.end() == states.SUSPENDED
 
 
-def test_each_key_has_its_own(options: dict[str, Any]) -> None:
+def test_each_concurrency_key_has_its_own_limit(options: dict[str, Any]) -> None:
     found = unordered_flow.Flow("f")
     for number in range(12):
         inject = {"who": "abc"[number % 3], "seconds": 0.02}
         found.add(one_each(f"{number}", inject=inject, rebind={"customer": "who"}))
     engines.run(found, **options)
-    assert len(TOLD.began) == 12 and TOLD.most == (3 if options else 1)
+    assert len(RUNS.began) == 12 and RUNS.most == (3 if options else 1)
 
 
-def test_items_of_a_map_are_limited(options: dict[str, Any], kept: dict[str, Any]) -> None:
+def test_items_of_a_map_are_limited(options: dict[str, Any], limit_store: dict[str, Any]) -> None:
     items = [f"{number}" for number in range(20)]
     found = linear_flow.Flow("f").add(
         task.Map(three(inject={"seconds": 0.02}), over="items", item="who", provides="told")
     )
-    engine = engines.load(found, inputs={"items": items}, **options, **kept)
+    engine = engines.load(found, inputs={"items": items}, **options, **limit_store)
     engine.run()
     assert engine.storage.fetch("told") == items
-    assert TOLD.most == (3 if options else 1)
+    assert RUNS.most == (3 if options else 1)
 
 
-def test_each_item_has_its_key() -> None:
+def test_map_items_are_limited_per_concurrency_key() -> None:
     inner = one_each(inject={"seconds": 0.02})
     found = linear_flow.Flow("f").add(task.Map(inner, over="items", item="customer"))
     engines.run(found, {"items": ["a", "b"] * 5}, **PARALLEL)
-    assert len(TOLD.began) == 10 and TOLD.most == 2
+    assert len(RUNS.began) == 10 and RUNS.most == 2
 
 
-def test_tasks_of_one_limit_share_it() -> None:
+def test_tasks_with_the_same_limit_name_share_permits() -> None:
     first = task.task(concurrency=2, limit="shared api")(three.fn)
     second = task.task(concurrency=2, limit="shared api")(three.fn)
     inject = {"who": "f", "seconds": 0.02}
@@ -147,31 +149,31 @@ def test_tasks_of_one_limit_share_it() -> None:
     for number in range(10):
         found.add(first(f"a{number}", inject=inject), second(f"b{number}", inject=inject))
     engines.run(found, **PARALLEL)
-    assert len(TOLD.began) == 20 and TOLD.most == 2
+    assert len(RUNS.began) == 20 and RUNS.most == 2
 
 
-def test_what_waits_was_not_begun(store: base.Backend) -> None:
-    """It takes no attempt, and who looks is told what it waits for."""
+def test_task_waiting_for_permit_is_pending_and_shows_its_limit(store: base.Backend) -> None:
+    """The task has no attempt yet, and the view names the limit."""
     holder = running(flow(three, 3, "holder", ENDLESS), backend=store, **PARALLEL)
-    until(lambda: TOLD.running == 3)
+    until(lambda: RUNS.running == 3)
     run = running(flow(three, 5, "f"), backend=store, **PARALLEL)
     uuid = run.engine.storage.flow_uuid
     until(lambda: run.engine.storage.get_flow_state() == states.RUNNING)
     with store.get_connection() as connection:
         view = views.read(connection, uuid)
-    said = "It begins as soon as its limit allows it: 3 at once."
+    said = "Starts when the limit permits it: 3 at once."
     assert {(atom.state, atom.attempt, atom.waiting) for atom in view.atoms} == {
         (states.PENDING, 0, said)
     }
-    assert view.waiting == f"0: {said} (4 more wait)"
+    assert view.waiting == f"0: {said} (4 more are waiting)"
     RELEASED.set()
     assert holder.end() == run.end() == states.SUCCESS
-    assert TOLD.most == 3
+    assert RUNS.most == 3
 
 
-def test_items_that_wait_are_told_of(store: base.Backend) -> None:
+def test_map_waiting_for_permit_shows_its_limit(store: base.Backend) -> None:
     holder = running(flow(three, 3, "holder", ENDLESS), backend=store, **PARALLEL)
-    until(lambda: TOLD.running == 3)
+    until(lambda: RUNS.running == 3)
     found = linear_flow.Flow("f").add(
         task.Map(three(inject={"seconds": 0.0}), over="items", item="who")
     )
@@ -182,16 +184,16 @@ def test_items_that_wait_are_told_of(store: base.Backend) -> None:
             view = views.read(connection, run.engine.storage.flow_uuid)
         return view.atoms[0].waiting if view.atoms else None
 
-    until(lambda: waiting() == "Its items begin as soon as its limit allows it: 3 at once.")
+    until(lambda: waiting() == "Its items start when the limit permits it: 3 at once.")
     RELEASED.set()
     assert holder.end() == run.end() == states.SUCCESS
 
 
 @pytest.mark.parametrize("how", ["suspend", "cancel", "deadline", "sibling fails"])
-def test_flow_that_waits_can_be_ended(how: str, store: base.Backend) -> None:
-    """At once: nothing of what waits is run for it."""
+def test_flow_waiting_for_permits_ends_at_once(how: str, store: base.Backend) -> None:
+    """None of the waiting tasks runs."""
     holder = running(flow(three, 3, "holder", ENDLESS), backend=store, **PARALLEL)
-    until(lambda: TOLD.running == 3)
+    until(lambda: RUNS.running == 3)
     found = flow(three, 5, "f")
     if how == "sibling fails":
         found.add(Spoils())
@@ -214,8 +216,8 @@ def test_flow_that_waits_can_be_ended(how: str, store: base.Backend) -> None:
         with pytest.raises(kind):
             engine.run(deadline=0.3 if how == "deadline" else None)
         assert engine.storage.get_flow_state() == states.REVERTED
-    assert {who for who, _ in TOLD.began} == {"holder"}
-    ((account, now),) = left({"backend": store}).values()
+    assert {who for who, _ in RUNS.began} == {"holder"}
+    ((account, now),) = limit_accounts({"backend": store}).values()
     assert list(account.live(now)) == [holder.engine.storage.flow_uuid]
 
 
@@ -226,16 +228,16 @@ class Spoils(task.Task):
 
 class SpoilsLate(task.Task):
     def execute(self) -> None:
-        until(lambda: len(TOLD.began) == 3)
+        until(lambda: len(RUNS.began) == 3)
         raise LookupError("spoilt")
 
 
 @pytest.mark.parametrize("cancel_on_revert", [False, True])
 @pytest.mark.parametrize("own", [0, 2])
-def test_items_that_wait_do_not_hold_up_undoing(own: int, cancel_on_revert: bool) -> None:
-    """Neither those of which none began, nor those of which some did."""
+def test_items_waiting_for_permits_do_not_delay_reverting(own: int, cancel_on_revert: bool) -> None:
+    """This applies to a Map with and without started items."""
     holder = running(flow(three, 3 - own, "holder", ENDLESS), **PARALLEL)
-    until(lambda: TOLD.running == 3 - own)
+    until(lambda: RUNS.running == 3 - own)
     made = three("each", inject={"seconds": 0.5})
     made.cancel_on_revert = cancel_on_revert
     found = unordered_flow.Flow("f").add(SpoilsLate())
@@ -244,8 +246,8 @@ def test_items_that_wait_do_not_hold_up_undoing(own: int, cancel_on_revert: bool
     with pytest.raises(LookupError, match="spoilt"):
         engine.run()
     assert engine.storage.get_flow_state() == states.REVERTED
-    assert len(TOLD.began) == 3, "no further item began"
-    assert TOLD.running == 3 - own
+    assert len(RUNS.began) == 3, "no further item began"
+    assert RUNS.running == 3 - own
     RELEASED.set()
     assert holder.end() == states.SUCCESS
 
@@ -255,27 +257,27 @@ def spoils(who: str) -> None:
     raise LookupError(who)
 
 
-def test_items_that_wait_do_not_hold_up_the_failure_of_another() -> None:
+def test_items_waiting_for_rate_limit_do_not_delay_failure_of_another() -> None:
     found = linear_flow.Flow("f").add(task.Map(spoils(), over="items", item="who"))
     with pytest.raises(LookupError, match="a"):
         engines.run(found, {"items": ["a"] * 3}, deadline=60, **PARALLEL)
 
 
-def test_suspended_flow_goes_on(store: base.Backend) -> None:
+def test_suspended_flow_resumes_within_its_limit(store: base.Backend) -> None:
     engine = engines.load(flow(three, 30, "f"), backend=store, **PARALLEL)
     threading.Timer(0.1, engine.suspend).start()
     engine.run()
     assert engine.storage.get_flow_state() == states.SUSPENDED
-    before = len(TOLD.began)
+    before = len(RUNS.began)
     assert before < 30
     engine.run()
     assert engine.storage.get_flow_state() == states.SUCCESS
-    assert len(TOLD.began) == 30 and TOLD.most == 3
+    assert len(RUNS.began) == 30 and RUNS.most == 3
 
 
-def test_cancelled_task_does_not_wait(store: base.Backend) -> None:
+def test_cancelled_task_does_not_wait_for_a_permit(store: base.Backend) -> None:
     holder = running(flow(three, 3, "holder", ENDLESS), backend=store, **PARALLEL)
-    until(lambda: TOLD.running == 3)
+    until(lambda: RUNS.running == 3)
     run = running(flow(three, 5, "f"), backend=store, **PARALLEL)
     until(lambda: run.engine.storage.get_flow_state() == states.RUNNING)
     assert run.engine.cancel("3")
@@ -290,8 +292,8 @@ class Flaky(task.Task):
     retries = 2
 
     def execute(self) -> None:
-        TOLD.end(TOLD.begin(self.name))
-        if len(TOLD.began) < 3:
+        RUNS.end(RUNS.begin(self.name))
+        if len(RUNS.began) < 3:
             raise LookupError("again")
 
 
@@ -300,7 +302,7 @@ class Other(task.Task):
     concurrency = 1
 
     def execute(self) -> None:
-        TOLD.end(TOLD.begin(self.name))
+        RUNS.end(RUNS.begin(self.name))
 
 
 def test_permit_is_not_held_between_attempts() -> None:
@@ -308,21 +310,21 @@ def test_permit_is_not_held_between_attempts() -> None:
     made.backoff = 0.5
     found = unordered_flow.Flow("f").add(made)
     run = running(found)
-    until(lambda: len(TOLD.began) == 1)
+    until(lambda: len(RUNS.began) == 1)
     began = time.monotonic()
     engines.run(Other("other"))
     assert time.monotonic() - began < 0.4, "it did not wait for the retries"
     assert run.end() == states.SUCCESS
 
 
-def test_failed_task_gives_its_permit_back() -> None:
+def test_failed_task_releases_its_permit() -> None:
     found = linear_flow.Flow("f", retry=retry.Times(5)).add(Flaky("flaky", inject={}))
     found_again = engines.load(found)
     found_again.run()
-    assert len(TOLD.began) == 3
+    assert len(RUNS.began) == 3
 
 
-def test_key_that_fails_fails_its_task() -> None:
+def test_concurrency_key_that_raises_fails_its_task() -> None:
     made = task.task(concurrency=1, concurrency_key=lambda who: who.nonsense)(three.fn)
     with pytest.raises(AttributeError, match="nonsense"):
         engines.run(made("t", inject={"who": "x", "seconds": 0}))
@@ -331,8 +333,8 @@ def test_key_that_fails_fails_its_task() -> None:
         engines.run(mapped, {"items": ["a", "b"]})
 
 
-def test_permits_of_a_killed_engine_are_free_after_its_lease(tmp_path: Path) -> None:
-    """What it ran is gone; and another engine takes the flow up."""
+def test_permits_of_killed_engine_are_released_when_its_lease_expires(tmp_path: Path) -> None:
+    """The permits are released when the lease of the killed engine expires."""
     url = f"sqlite:///{tmp_path}/flows.db"
     program = f"from tests.support import limited; limited.hold({url!r})"
     with process("-c", program, stdout=subprocess.PIPE, text=True) as other:
@@ -342,28 +344,28 @@ def test_permits_of_a_killed_engine_are_free_after_its_lease(tmp_path: Path) -> 
             until(lambda: run.engine.storage.get_flow_state() == states.RUNNING)
             other.kill()
             killed = time.monotonic()
-            assert not TOLD.began
+            assert not RUNS.began
             assert run.end() == states.SUCCESS
-            first = min(at for _, at in TOLD.began) - killed
+            first = min(at for _, at in RUNS.began) - killed
             assert 0.5 < first < 2 + 1 + 10
-            assert len(TOLD.began) == 5 and TOLD.most <= 3
+            assert len(RUNS.began) == 5 and RUNS.most <= 3
 
 
-def test_wide_flow_asks_for_many_at_once(
+def test_wide_flow_acquires_permits_in_batches(
     store: base.Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not for each task: 1,000 of 1,000 permits are one step of the store."""
+    """1,000 permits need fewer than 200 transactions."""
     steps = []
-    real = stores.SQLStore.settle
+    real = account_stores.SQLStore.settle
 
-    def settle(self: stores.SQLStore, wants: Any) -> Any:
+    def settle(self: account_stores.SQLStore, wants: Any) -> Any:
         steps.append(len(wants))
         return real(self, wants)
 
-    monkeypatch.setattr(stores.SQLStore, "settle", settle)
+    monkeypatch.setattr(account_stores.SQLStore, "settle", settle)
     wide = task.task(concurrency=1000)(three.fn)
     engines.run(flow(wide, 1000, "f", 0.0), backend=store, **PARALLEL)
-    assert len(TOLD.began) == 1000
+    assert len(RUNS.began) == 1000
     assert len(steps) < 200
 
 
@@ -374,25 +376,27 @@ def limited_flow(name: str, **limits: Any) -> unordered_flow.Flow:
     return made
 
 
-def test_flows_are_limited(options: dict[str, Any], kept: dict[str, Any]) -> None:
-    """Those of one name, or of one limit; each holds its permit until it has ended."""
+def test_concurrency_limit_caps_running_flows(
+    options: dict[str, Any], limit_store: dict[str, Any]
+) -> None:
+    """Flows with the same limit share it. Each flow keeps its permit until it ends."""
     runs = [
-        running(limited_flow(f"f{number}", concurrency=2, limit="api"), **options, **kept)
+        running(limited_flow(f"f{number}", concurrency=2, limit="api"), **options, **limit_store)
         for number in range(5)
     ]
     assert [run.end() for run in runs] == [states.SUCCESS] * 5
     times: dict[str, list[float]] = {}
-    for who, at in TOLD.began:
+    for who, at in RUNS.began:
         times.setdefault(who, []).append(at)
     assert [len(found) for found in times.values()] == [3] * 5
     most = max(
         sum(min(found) <= moment <= max(found) for found in times.values())
-        for moment in (at for _, at in TOLD.began)
+        for moment in (at for _, at in RUNS.began)
     )
     assert most <= 2
 
 
-def test_flows_have_keys_and_rates(store: base.Backend) -> None:
+def test_rate_limit_of_flows_applies_per_concurrency_key(store: base.Backend) -> None:
     def made() -> unordered_flow.Flow:
         return limited_flow("f", rate_limit="5/s", concurrency_key=lambda customer: customer)
 
@@ -401,21 +405,23 @@ def test_flows_have_keys_and_rates(store: base.Backend) -> None:
     runs = [running(made(), backend=store, inputs={"customer": c}, **PARALLEL) for c in customers]
     assert [run.end() for run in runs] == [states.SUCCESS] * 6
     assert time.monotonic() - began > 0.35
-    first = sorted(at for _, at in TOLD.began)[: 2 * 3]
+    first = sorted(at for _, at in RUNS.began)[: 2 * 3]
     assert first[-1] - first[0] < 0.2 + 6, "both customers begin at once"
 
 
 @pytest.mark.parametrize("how", ["suspend", "cancel"])
-def test_flow_that_waits_for_its_own_limit_can_be_ended(how: str, store: base.Backend) -> None:
+def test_flow_waiting_for_its_flow_limit_can_be_suspended_or_cancelled(
+    how: str, store: base.Backend
+) -> None:
     first = unordered_flow.Flow("f").add(three("t", inject={"who": "x", "seconds": ENDLESS}))
     first.concurrency = 1
     holder = running(first, backend=store, **PARALLEL)
-    until(lambda: TOLD.running == 1)
+    until(lambda: RUNS.running == 1)
     run = running(limited_flow("f", concurrency=1), backend=store, **PARALLEL)
     until(lambda: run.engine.storage.get_flow_state() == states.RUNNING)
     with store.get_connection() as connection:
         view = views.read(connection, run.engine.storage.flow_uuid)
-    said = "The flow begins as soon as its limit allows it: 1 at once."
+    said = "The flow starts when its limit permits it: 1 at once."
     assert {(atom.state, atom.waiting) for atom in view.atoms} == {(states.PENDING, said)}
     assert view.waiting == f"f: {said}"
     if how == "suspend":
@@ -430,15 +436,15 @@ def test_flow_that_waits_for_its_own_limit_can_be_ended(how: str, store: base.Ba
         with pytest.raises(exceptions.Cancelled):
             run.end()
         assert run.engine.storage.get_flow_state() == states.REVERTED
-        assert len(TOLD.began) == 1
+        assert len(RUNS.began) == 1
 
 
-def test_flow_that_waits_for_its_limit_keeps_its_place(store: base.Backend) -> None:
-    """A conductor does not put it aside as it does one that waits for a signal."""
+def test_flow_waiting_for_its_flow_limit_is_not_parked(store: base.Backend) -> None:
+    """A conductor parks flows that wait for signals, and not those that wait for limits."""
     first = unordered_flow.Flow("f").add(three("t", inject={"who": "x", "seconds": ENDLESS}))
     first.concurrency = 1
     holder = running(first, backend=store, **PARALLEL)
-    until(lambda: TOLD.running == 1)
+    until(lambda: RUNS.running == 1)
     engine = engines.load(limited_flow("f", concurrency=1), backend=store, **PARALLEL)
     engine.park_after = 0.01
     threading.Timer(0.5, RELEASED.set).start()
@@ -447,8 +453,8 @@ def test_flow_that_waits_for_its_limit_keeps_its_place(store: base.Backend) -> N
     assert engine.storage.get_flow_state() == holder.end() == states.SUCCESS
 
 
-def test_flow_with_a_permit_of_its_own_keeps_it(store: base.Backend) -> None:
-    """As long as it is under way, also while nothing of it runs."""
+def test_flow_with_a_flow_permit_is_not_parked(store: base.Backend) -> None:
+    """The flow keeps its permit from start to end, also while it waits for a signal."""
     made = signalled.flow()
     made.concurrency = 1
     engine = engines.load(made, backend=store, **PARALLEL)
@@ -461,19 +467,19 @@ def test_flow_with_a_permit_of_its_own_keeps_it(store: base.Backend) -> None:
     assert engine.storage.get_flow_state() == states.SUCCESS
 
 
-def test_limited_flow_has_limited_tasks(options: dict[str, Any]) -> None:
+def test_flow_limit_and_task_limit_apply_together(options: dict[str, Any]) -> None:
     made = flow(three, 9)
     made.concurrency = 1
     engines.run(made, **options)
-    assert len(TOLD.began) == 9 and TOLD.most == (3 if options else 1)
+    assert len(RUNS.began) == 9 and RUNS.most == (3 if options else 1)
 
 
-def test_only_the_outermost_flow_has_a_limit() -> None:
-    with pytest.raises(exceptions.CompilationFailure, match="Flow 'in' is part of another one"):
+def test_limit_of_nested_flow_is_rejected() -> None:
+    with pytest.raises(exceptions.CompilationFailure, match="limit, got nested flow 'in'"):
         engines.load(linear_flow.Flow("out").add(limited_flow("in", concurrency=1)))
 
 
-def test_key_of_a_flow_that_fails_fails_the_run(store: base.Backend) -> None:
+def test_flow_concurrency_key_that_raises_fails_the_run(store: base.Backend) -> None:
     made = limited_flow("f", concurrency=1, concurrency_key=lambda customer: customer)
     with pytest.raises(TypeError, match="customer"):
         engines.run(made, backend=store)
@@ -482,11 +488,12 @@ def test_key_of_a_flow_that_fails_fails_the_run(store: base.Backend) -> None:
 @pytest.mark.parametrize(
     ("first", "second", "words"),
     [
-        ({"concurrency": 2}, {"concurrency": 3}, "Limit 'l' is 2 at once for task 'a', and 3 at"),
-        ({"rate_limit": "1/s"}, {"concurrency": 3}, "has to say the same"),
+        ({"concurrency": 2}, {"concurrency": 3}, "got 2 at once for task 'a' and 3 at once for"),
+        ({"rate_limit": "1/s"}, {"concurrency": 3}, "'l' must have the same value, got"),
     ],
+    ids=["two concurrencies", "rate and concurrency"],
 )
-def test_one_limit_says_one_thing(
+def test_conflicting_values_for_one_limit_are_rejected(
     first: dict[str, Any], second: dict[str, Any], words: str
 ) -> None:
     found = unordered_flow.Flow("f")
@@ -496,13 +503,29 @@ def test_one_limit_says_one_thing(
         engines.load(found)
 
 
-def test_attributes_that_make_no_sense_are_refused() -> None:
+def test_invalid_rate_limit_of_task_is_rejected() -> None:
     made = Other("t")
     made.rate_limit = "often"
     with pytest.raises(exceptions.CompilationFailure, match=r"rate_limit of task 't'.*'often'"):
         engines.load(made)
 
 
-def test_limits_elsewhere_are_a_redis() -> None:
-    with pytest.raises(ValueError, match="Option limits is the URL of a Redis"):
-        engines.load(Other("t"), limits="postgresql://x/y")
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("postgresql://x/y", "limits must be the URL of a Redis"),
+        ("redsi://:hidden@h", r"got 'redsi://.*' \(did you mean 'redis'"),
+    ],
+    ids=["other scheme", "misspelt scheme"],
+)
+def test_limits_url_other_than_redis_is_rejected(url: str, told: str) -> None:
+    with pytest.raises(ValueError, match=told) as caught:
+        engines.load(Other("t"), limits=url)
+    assert "hidden" not in str(caught.value)
+
+
+def test_unknown_option_of_limits_url_is_rejected() -> None:
+    with pytest.raises(ValueError, match=r"'socket_timout' of limits .*'socket_timeout'"):
+        account_stores.store_of("redis://127.0.0.1:1/0?socket_timout=3")
+    known = "redis://127.0.0.1:1/0?socket_timeout=3&max_connections=2&client_name=me"
+    account_stores.store_of(known).close()

@@ -1,4 +1,4 @@
-"""What somebody wants of a flow that another process runs is done there."""
+"""Commands to flows that another process runs."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.beside import running
-from tests.support.workers import until
+from tests.support.engine_threads import running
 from wbengine import engines, exceptions, states, task
 from wbengine.patterns import linear_flow
 from wbengine.persistence import backends, base, models
@@ -38,6 +37,7 @@ flow = linear_flow.Flow("f").add(Step("first"), Step("second"), Step("third"))
 with backends.backend(sys.argv[1]) as backend:
     engine = engines.load(flow, backend=backend)
     print(engine.storage.flow_uuid, flush=True)
+    engine.notifier.register("SUSPENDING", lambda state, details: print(state, flush=True))
     try:
         engine.run()
     except Exception as error:
@@ -47,7 +47,7 @@ with backends.backend(sys.argv[1]) as backend:
 
 
 class Child:
-    """A process that runs the flow, and is in the midst of its second task."""
+    """Process that runs the flow up to its second task."""
 
     def __init__(self, url: str, folder: Path) -> None:
         self.go = folder / "go"
@@ -86,24 +86,23 @@ def connection(url: str) -> Iterator[base.Connection]:
         yield made
 
 
-def test_suspend_command_ends_the_run_and_is_kept_in_the_history(
+def test_suspend_command_suspends_run_and_is_recorded_in_history(
     child: Child, connection: base.Connection
 ) -> None:
-    """What runs ends, nothing more starts; the history says who wanted it, and why."""
+    """The running task completes, and no other task starts. The history names the sender."""
     connection.send_command(child.flow, base.FlowCommand("suspend", "lunch", "cook"))
-    until(lambda: not connection.commands([child.flow]))
+    assert child.told.readline().strip() == "SUSPENDING"
     child.go.touch()
     assert child.rest() == ["SUSPENDED"]
     history = connection.get_flow_details(child.flow).history
     assert [(change.state, change.why) for change in history] == [
         ("RUNNING", None), ("SUSPENDING", "suspended by cook: lunch"), ("SUSPENDED", None),
     ]  # fmt: skip
-    with pytest.raises(exceptions.InvalidState, match=f"Nobody runs flow {child.flow}"):
+    with pytest.raises(exceptions.InvalidState, match=f"Flow {child.flow} is not running"):
         connection.send_command(child.flow, base.FlowCommand("suspend"))
 
 
 def test_cancel_command_reverts_the_flow(child: Child, connection: base.Connection) -> None:
-    """What was done is undone."""
     connection.send_command(child.flow, base.FlowCommand("cancel", "no more", "cook"))
     told = child.rest()
     assert told[-2:] == ["Cancelled", "REVERTED"] and "undo first" in told
@@ -113,7 +112,7 @@ def test_cancel_command_reverts_the_flow(child: Child, connection: base.Connecti
 
 
 class Waits(task.Task):
-    """Until it is let go; tells when it began."""
+    """Task that waits for `go` and reports its start with `began`."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -124,8 +123,8 @@ class Waits(task.Task):
         assert self.go.wait(60)
 
 
-def test_a_wish_for_an_earlier_run_does_nothing() -> None:
-    """Of one that ended before it was looked at."""
+def test_command_for_an_earlier_run_is_discarded() -> None:
+    """The run ended before it read the command."""
     backend = memory.MemoryBackend()
     first, second = Waits("first"), Waits("second")
     engine = engines.load(linear_flow.Flow("f").add(first, second), backend=backend)
@@ -134,7 +133,7 @@ def test_a_wish_for_an_earlier_run_does_nothing() -> None:
         first.go.set()
         assert second.began.wait(60)
         engine.suspend()
-        # It is left to whoever looks, and nobody does any more.
+        # From now on the engine does not read commands.
         lease = connection.get_lease(engine.storage.flow_uuid)
         assert lease is not None
         held = engine._ownership.held  # type: ignore[attr-defined]
@@ -149,8 +148,8 @@ def test_a_wish_for_an_earlier_run_does_nothing() -> None:
     assert engine.storage.get_flow_state() == states.SUCCESS
 
 
-def test_the_outline_is_kept_with_the_flow(url: str) -> None:
-    """Once; and again when other code goes on with the flow."""
+def test_outline_is_stored_and_updated_when_the_flow_changes(url: str) -> None:
+    """The outline is written once, and again if different code resumes the flow."""
 
     def flow(*names: str) -> Any:
         return linear_flow.Flow("f").add(*[Waits(name) for name in names])

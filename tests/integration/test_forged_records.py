@@ -1,6 +1,4 @@
-"""Somebody may write to the store of flows, and forges records: what runs flows does not call what
-they name.
-"""
+"""Forged records in the store: no service calls a factory that is not allowed or not signed."""
 
 from __future__ import annotations
 
@@ -32,29 +30,29 @@ EVIL: dict[str, Any] = {"name": "os.mkdir", "args": ["called"], "kwargs": {}}
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where `called` must not appear."""
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Working directory, in which a forged factory would create `called`."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(allowed, "_named", set())
+    monkeypatch.setattr(allowed, "_used_names", set())
     monkeypatch.setattr(allowed, "_of_process", None)
     return tmp_path
 
 
 @pytest.fixture
-def store(here: Path) -> Iterator[base.Backend]:
-    with contextlib.closing(backends.fetch(f"sqlite:///{here}/flows.db")) as made:
+def store(folder: Path) -> Iterator[base.Backend]:
+    with contextlib.closing(backends.fetch(f"sqlite:///{folder}/flows.db")) as made:
         with contextlib.closing(made.get_connection()) as connection:
             connection.upgrade()
         yield made
 
 
-def kept(store: base.Backend) -> models.FlowDetail:
+def stored_greeting(store: base.Backend) -> models.FlowDetail:
     engine = engines.load_from_factory(f"{HERE}.greeting", inputs={"name": "Ada"}, backend=store)
     return engine.storage.flow_detail
 
 
 def forge(store: base.Backend, detail: models.FlowDetail, **noted: Any) -> models.FlowDetail:
-    """The record with a note of somebody else's about what made it."""
+    """Change the stored factory of a flow, and return the changed record."""
     with contextlib.closing(store.get_connection()) as connection:
         found = connection.get_flow_details(detail.uuid)
         found.meta[models.FACTORY] = {**found.meta[models.FACTORY], **noted}
@@ -63,49 +61,54 @@ def forge(store: base.Backend, detail: models.FlowDetail, **noted: Any) -> model
 
 
 @pytest.mark.parametrize("operation", ["resume", "retry", "revert"])
-def test_no_command_calls_what_a_record_names(
-    operation: str, store: base.Backend, here: Path, capsys: pytest.CaptureFixture[str]
+def test_commands_do_not_call_forged_factory_of_a_record(
+    operation: str, store: base.Backend, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    detail = forge(store, kept(store), **EVIL)
+    detail = forge(store, stored_greeting(store), **EVIL)
     with contextlib.closing(store.get_connection()) as connection:
         detail.state = states.SUSPENDED
         connection.save_changes(detail, ())
-    at = f"--persistence=sqlite:///{here}/flows.db"
-    assert app.main([at, "flow", operation, detail.uuid, "--yes"]) == 1
+    at = f"--persistence=sqlite:///{folder}/flows.db"
+    confirmed = ["--yes"] if operation == "revert" else []
+    assert app.main([at, "flow", operation, detail.uuid, *confirmed]) == 1
     told = capsys.readouterr().err
-    assert "Flow factory 'os.mkdir' is not called: it is of Python's standard library" in told
-    assert not (here / "called").exists()
-    # To look at it is harmless.
+    assert "Flow factory 'os.mkdir' is not allowed: it belongs to Python's standard library" in told
+    assert not (folder / "called").exists()
+    # Commands that only read do not need the factory.
     assert app.main([at, "flow", "show", detail.uuid]) == 0
     assert app.main([at, "flow", operation, detail.uuid, "--dry-run"]) == 0
 
 
-def test_the_caretaker_of_the_guide_calls_nothing(store: base.Backend, here: Path) -> None:
-    forge(store, kept(store), **EVIL)
+def test_load_from_detail_does_not_call_forged_factory(store: base.Backend, folder: Path) -> None:
+    forge(store, stored_greeting(store), **EVIL)
     for detail in base.unfinished_flows(store):
         with pytest.raises(exceptions.NotTrusted):
             engines.load_from_detail(detail, backend=store)
-    assert not (here / "called").exists()
+    assert not (folder / "called").exists()
 
 
-def test_a_command_makes_flows_by_what_is_listed(
-    store: base.Backend, here: Path, capsys: pytest.CaptureFixture[str]
+def test_resume_command_calls_only_allowed_flows(
+    store: base.Backend, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    uuid = kept(store).uuid
-    words = [f"--persistence=sqlite:///{here}/flows.db", "flow", "resume", uuid]
-    assert app.main([*words, "--flows", f"{HERE}:greetin"]) == 1
-    told = capsys.readouterr().err
-    assert f"not among the flows that are allowed (did you mean '{HERE}.greetin'?)" in told
+    uuid = stored_greeting(store).uuid
+    words = [f"--persistence=sqlite:///{folder}/flows.db", "flow", "resume", uuid]
+    assert app.main([*words, "--flows", f"{HERE}:plain"]) == 1
+    assert "is not among the allowed flows" in capsys.readouterr().err
+    assert app.main([*words, "--flows", f"{HERE}:greetin"]) == 2
+    assert f"module '{HERE}' has no 'greetin' (did you mean 'greeting'?)" in capsys.readouterr().err
     assert app.main([*words, "--flows", "os"]) == 2
-    assert "--flows: flows: 'os' is of Python's standard library" in capsys.readouterr().err
-    (here / "wbengine.toml").write_text(f'flows = ["{HERE}:greeting"]\n')
+    assert (
+        "--flows: flows must not contain 'os': it belongs to Python's standard library"
+        in capsys.readouterr().err
+    )
+    (folder / "wbengine.toml").write_text(f'flows = ["{HERE}:greeting"]\n')
     assert app.main(words) == 0
 
 
-def test_a_conductor_leaves_alone_what_it_must_not_call(
-    store: base.Backend, here: Path, caplog: pytest.LogCaptureFixture
+def test_conductor_does_not_run_flows_that_are_not_allowed(
+    store: base.Backend, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its job stays for another one, which may; and flows of others are run."""
+    """The job stays for another conductor. Allowed flows run."""
     given: dict[str, Any] = {"backend": store, "inputs": {"name": "Ada"}}
     hostile = engines.submit(f"{HERE}:greeting", **given)
     forge(store, hostile._read(), **EVIL)
@@ -113,19 +116,19 @@ def test_a_conductor_leaves_alone_what_it_must_not_call(
     unlisted = engines.submit(f"{HERE}:plain", backend=store, inputs={"folder": "", "mark": ""})
     with conducted.running(service.ConductorService(store, flows=[f"{HERE}:greeting"])):
         assert other.result(60)
-        until(lambda: caplog.text.count("is not called") >= 2, within=30)
+        until(lambda: caplog.text.count("is not allowed") >= 2, within=30)
         assert {hostile.state, unlisted.state} == {states.PENDING}
-    assert not (here / "called").exists()
+    assert not (folder / "called").exists()
 
 
-def test_a_schedule_in_the_store_fires_nothing_else(store: base.Backend, here: Path) -> None:
+def test_forged_schedule_does_not_fire_disallowed_flow(store: base.Backend, folder: Path) -> None:
     board = impl_sql.SQLJobBoard("b", persistence=store)
     board.connect()
     schedules = Schedules(store, clock=lambda: 0.0)
     told: dict[str, Any] = {"every": 60, "inputs": {"name": "Ada"}}
     for name in ("listed", "other", "evil"):
         schedules.add(Schedule(name=name, factory=f"{HERE}:greeting", **told))
-    with contextlib.closing(sqlite3.connect(here / "flows.db")) as connection, connection:
+    with contextlib.closing(sqlite3.connect(folder / "flows.db")) as connection, connection:
         for name, factory in (("other", f"{HERE}:plain"), ("evil", "os.mkdir")):
             connection.execute(
                 "UPDATE wbe_schedules SET definition = replace(definition, ?, ?) WHERE name = ?",
@@ -137,8 +140,8 @@ def test_a_schedule_in_the_store_fires_nothing_else(store: base.Backend, here: P
     assert "NotTrusted" in str(schedules.get("evil").trouble)
 
 
-def test_a_record_says_not_which_broker_inputs_go_to(store: base.Backend) -> None:
-    detail = kept(store)
+def test_resume_uses_only_the_engine_kind_of_a_record(store: base.Backend) -> None:
+    detail = stored_greeting(store)
     detail.meta[models.ENGINE] = "parallel:?max_workers=99"
     with contextlib.closing(store.get_connection()) as connection:
         connection.save_changes(detail, ())
@@ -147,23 +150,23 @@ def test_a_record_says_not_which_broker_inputs_go_to(store: base.Backend) -> Non
 
 
 @pytest.fixture
-def signing(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """There are keys, from now on."""
-    path = here / "keys.json"
+def signing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Create a key file, and configure it for this process."""
+    path = folder / "keys.json"
     (content,) = keys.new().values()
     keys.write(path, content)
     monkeypatch.setenv(keys.VARIABLE, str(path))
     return path
 
 
-def refused(detail: models.FlowDetail, store: base.Backend, words: str) -> None:
+def assert_rejected(detail: models.FlowDetail, store: base.Backend, words: str) -> None:
     with pytest.raises(exceptions.NotTrusted, match=rf"^flow '{detail.uuid}' .*: .*{words}"):
         engines.load_from_detail(detail, backend=store)
 
 
 def test_signed_records_are_run(signing: Path, store: base.Backend) -> None:
-    """Through the store and back; also of a flow that was submitted, and of one fired."""
-    detail = kept(store)
+    """This covers loaded, submitted and saved flows."""
+    detail = stored_greeting(store)
     operations.resume(store, detail.uuid).run()
     submitted = engines.submit(f"{HERE}:greeting", backend=store, inputs={"name": "Ada"})
     with conducted.running(service.ConductorService(store)):
@@ -173,59 +176,63 @@ def test_signed_records_are_run(signing: Path, store: base.Backend) -> None:
     assert engines.flow_from_detail(other).name == "greeting"
 
 
-def test_what_a_record_calls_is_signed(signing: Path, store: base.Backend) -> None:
-    detail = kept(store)
+def test_changed_factory_or_arguments_fail_the_signature_check(
+    signing: Path, store: base.Backend
+) -> None:
+    detail = stored_greeting(store)
     for forged in ({"name": f"{HERE}.plain"}, {"args": ["x"]}, {"kwargs": {"x": 1}}):
-        refused(forge(store, detail, **forged), store, "not have the MAC")
+        assert_rejected(forge(store, detail, **forged), store, "the MAC does not match")
         forge(store, detail, name=f"{HERE}.greeting", args=[], kwargs={})
     engines.load_from_detail(forge(store, detail), backend=store)
 
 
-def test_a_note_is_of_one_flow_only(signing: Path, store: base.Backend) -> None:
-    """That of another flow, with its arguments, is not believed."""
-    one, other = kept(store), kept(store)
-    refused(forge(store, one, **other.meta[models.FACTORY]), store, "not have the MAC")
+def test_signed_factory_of_another_flow_is_rejected(signing: Path, store: base.Backend) -> None:
+    """The signature covers the identifier of the flow."""
+    one, other = stored_greeting(store), stored_greeting(store)
+    assert_rejected(
+        forge(store, one, **other.meta[models.FACTORY]), store, "the MAC does not match"
+    )
 
 
-def test_a_note_without_a_mac_or_of_another_key_is_refused(
+def test_factory_record_without_mac_or_with_unknown_key_is_rejected(
     signing: Path, store: base.Backend
 ) -> None:
-    detail = kept(store)
-    refused(forge(store, detail, mac=None), store, "has no MAC")
-    refused(forge(store, detail, mac=3), store, "has no MAC")
-    refused(forge(store, detail, mac="x.é"), store, "not known")
+    detail = stored_greeting(store)
+    assert_rejected(forge(store, detail, mac=None), store, "has no MAC")
+    assert_rejected(forge(store, detail, mac=3), store, "has no MAC")
+    assert_rejected(forge(store, detail, mac="x.é"), store, "unknown or has expired")
     signing.unlink()
     (content,) = keys.new().values()
     keys.write(signing, content)
-    refused(kept_again(store, detail), store, "not known")
+    assert_rejected(reload(store, detail), store, "unknown or has expired")
 
 
-def kept_again(store: base.Backend, detail: models.FlowDetail) -> models.FlowDetail:
+def reload(store: base.Backend, detail: models.FlowDetail) -> models.FlowDetail:
     with contextlib.closing(store.get_connection()) as connection:
         return connection.get_flow_details(detail.uuid)
 
 
-def test_inputs_as_given_are_signed(signing: Path, store: base.Backend, here: Path) -> None:
-    detail = kept(store)
-    with contextlib.closing(sqlite3.connect(here / "flows.db")) as connection, connection:
+def test_changed_input_is_rejected(signing: Path, store: base.Backend, folder: Path) -> None:
+    detail = stored_greeting(store)
+    with contextlib.closing(sqlite3.connect(folder / "flows.db")) as connection, connection:
         found = connection.execute(
             "UPDATE wbe_atomdetails SET results = replace(results, 'Ada', 'Eve')"
         )
         assert found.rowcount == 1
-    refused(kept_again(store, detail), store, "input 'name' is another")
+    assert_rejected(reload(store, detail), store, "input 'name' was changed")
 
 
-def test_inputs_that_conductors_add_are_signed(signing: Path, store: base.Backend) -> None:
-    detail = kept(store)
+def test_changed_store_metadata_is_rejected(signing: Path, store: base.Backend) -> None:
+    detail = stored_greeting(store)
     with contextlib.closing(store.get_connection()) as connection:
         detail.meta["store"] = {"name": "Eve"}
         connection.save_changes(detail, ())
-    refused(kept_again(store, detail), store, "store.* is another")
+    assert_rejected(reload(store, detail), store, "store.* was changed")
     engines.save_factory_details(detail, conducted.greeting, None, None, backend=store)
-    assert engines.load_from_detail(kept_again(store, detail), backend=store)
+    assert engines.load_from_detail(reload(store, detail), backend=store)
 
 
-def test_what_is_injected_later_keeps_a_record_good(signing: Path, store: base.Backend) -> None:
+def test_later_injected_values_keep_the_signature_valid(signing: Path, store: base.Backend) -> None:
     engine = engines.load_from_factory(f"{HERE}.greeting", inputs={"name": "Ada"}, backend=store)
     engine.storage.inject({"more": 1})
     assert operations.resume(store, engine.storage.flow_uuid)
@@ -236,16 +243,16 @@ def test_what_is_injected_later_keeps_a_record_good(signing: Path, store: base.B
 
 @pytest.mark.parametrize("atom", [models.INJECTOR, GREET])
 @pytest.mark.parametrize("before", [False, True])
-def test_what_is_injected_later_is_signed(
+def test_forged_injected_values_are_rejected(
     signing: Path, store: base.Backend, atom: str, before: bool
 ) -> None:
-    """A default's place, or that of a signed input, is taken by nobody who has no keys."""
+    """An attacker without keys can replace neither a default value nor a signed input."""
     engine = engines.load_from_factory(f"{HERE}.greeting", inputs={"name": "Ada"}, backend=store)
     engine.prepare()
     if before:
         engine.storage.inject({"more": 1})
         engine.storage.inject_atom_args(GREET, {"more": 1}, transient=False)
-    detail = kept_again(store, engine.storage.flow_detail)
+    detail = reload(store, engine.storage.flow_detail)
     assert engines.load_from_detail(detail, backend=store)
     (record,) = (each for each in detail if each.name == atom)
     if atom == models.INJECTOR:
@@ -255,11 +262,11 @@ def test_what_is_injected_later_is_signed(
     with contextlib.closing(store.get_connection()) as connection:
         connection.save_changes(detail, [record])
     with pytest.raises(exceptions.NotTrusted, match=r"^what is injected into flow .*MAC"):
-        engines.load_from_detail(kept_again(store, detail), backend=store)
+        engines.load_from_detail(reload(store, detail), backend=store)
 
 
-def test_second_record_of_inputs_is_not_believed(signing: Path, store: base.Backend) -> None:
-    detail = kept(store)
+def test_second_record_of_inputs_is_rejected(signing: Path, store: base.Backend) -> None:
+    detail = stored_greeting(store)
     second = models.TaskDetail(models.INJECTOR)
     second.results = {"name": "Eve"}
     detail.add(second)
@@ -267,43 +274,43 @@ def test_second_record_of_inputs_is_not_believed(signing: Path, store: base.Back
         engines.load_from_detail(detail, backend=store)
 
 
-def test_keys_are_asked_for_when_a_flow_is_run_and_not_to_look_at_it(
-    signing: Path, store: base.Backend, here: Path, capsys: pytest.CaptureFixture[str]
+def test_signature_is_checked_by_resume_and_not_by_show_or_list(
+    signing: Path, store: base.Backend, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    detail = forge(store, kept(store), mac="0")
-    at = f"--persistence=sqlite:///{here}/flows.db"
+    detail = forge(store, stored_greeting(store), mac="0")
+    at = f"--persistence=sqlite:///{folder}/flows.db"
     assert app.main([at, "flow", "show", detail.uuid]) == 0
-    assert app.main([at, "flow", "ls"]) == 0
+    assert app.main([at, "flow", "list"]) == 0
     capsys.readouterr()
     assert app.main([at, "flow", "resume", detail.uuid]) == 1
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_records_of_before_there_were_keys(
-    here: Path, store: base.Backend, monkeypatch: pytest.MonkeyPatch
+def test_unsigned_records_are_accepted_until_the_time_in_the_key_file(
+    folder: Path, store: base.Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are taken until a time that the key file tells; a wrong MAC is not."""
-    detail = kept(store)
+    """Until that time records without a MAC are accepted, but none with a wrong MAC."""
+    detail = stored_greeting(store)
     (content,) = keys.new().values()
-    path = here / "keys.json"
+    path = folder / "keys.json"
     keys.write(path, {**content, "accept_unsigned_until": time.time() + 1000})
     monkeypatch.setenv(keys.VARIABLE, str(path))
-    assert engines.load_from_detail(kept_again(store, detail), backend=store)
-    refused(forge(store, detail, mac="0"), store, "not known")
+    assert engines.load_from_detail(reload(store, detail), backend=store)
+    assert_rejected(forge(store, detail, mac="0"), store, "unknown or has expired")
     path.unlink()
     keys.write(path, {**content, "accept_unsigned_until": time.time() - 1000})
     forge(store, detail, mac=None)
-    refused(kept_again(store, detail), store, "has no MAC")
-    # Its own program can sign it.
-    detail = kept_again(store, detail)
+    assert_rejected(reload(store, detail), store, "has no MAC")
+    # The program of the flow can sign its record.
+    detail = reload(store, detail)
     engines.save_factory_details(detail, conducted.greeting, None, None, backend=store)
-    assert engines.load_from_detail(kept_again(store, detail), backend=store)
+    assert engines.load_from_detail(reload(store, detail), backend=store)
 
 
-def test_details_of_jobs_are_signed(
-    signing: Path, store: base.Backend, here: Path, caplog: pytest.LogCaptureFixture
+def test_job_with_changed_details_is_not_run(
+    signing: Path, store: base.Backend, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """They say which flow is run, with which inputs more."""
+    """The details contain the identifier of the flow and additional inputs."""
     board = impl_sql.SQLJobBoard("b", persistence=store)
     board.connect()
     book = models.LogBook("b")
@@ -313,30 +320,30 @@ def test_details_of_jobs_are_signed(
         uuids.append(engine.storage.flow_uuid)
         details = {"flow_uuid": uuids[-1], "store": {"name": name}}
         board.post("greeting", book, details)
-    with contextlib.closing(sqlite3.connect(here / "flows.db")) as connection, connection:
+    with contextlib.closing(sqlite3.connect(folder / "flows.db")) as connection, connection:
         found = connection.execute("UPDATE wbe_jobs SET details = replace(details, 'Bob', 'Eve')")
         assert found.rowcount == 2
     with conducted.running(service.ConductorService(store, board=board)):
-        until(lambda: "job " in caplog.text and "not to be run" in caplog.text, within=30)
-        until(lambda: kept_again_state(store, uuids[0]) == states.SUCCESS, within=30)
-    assert kept_again_state(store, uuids[1]) in (None, states.PENDING)
+        until(lambda: "job " in caplog.text and "not trusted" in caplog.text, within=30)
+        until(lambda: state_of(store, uuids[0]) == states.SUCCESS, within=30)
+    assert state_of(store, uuids[1]) in (None, states.PENDING)
 
 
-def kept_again_state(store: base.Backend, uuid: str) -> str | None:
+def state_of(store: base.Backend, uuid: str) -> str | None:
     with contextlib.closing(store.get_connection()) as connection:
         return connection.get_flow_details(uuid, lazy=True).state
 
 
-def test_schedules_are_signed(signing: Path, store: base.Backend, here: Path) -> None:
+def test_changed_schedule_is_not_fired(signing: Path, store: base.Backend, folder: Path) -> None:
     board = impl_sql.SQLJobBoard("b", persistence=store)
     board.connect()
     schedules = Schedules(store, clock=lambda: 0.0)
     told: dict[str, Any] = {"factory": f"{HERE}:greeting", "every": 60}
     for name in ("good", "bad"):
         schedules.add(Schedule(name=name, inputs={"name": "Ada"}, **told))
-    kept = schedules.declare(Schedule(name="good", inputs={"name": "Ada"}, **told))
-    assert kept.revision == schedules.get("bad").revision  # it is the same
-    with contextlib.closing(sqlite3.connect(here / "flows.db")) as connection, connection:
+    declared = schedules.declare(Schedule(name="good", inputs={"name": "Ada"}, **told))
+    assert declared.revision == schedules.get("bad").revision  # it is unchanged
+    with contextlib.closing(sqlite3.connect(folder / "flows.db")) as connection, connection:
         connection.execute(
             "UPDATE wbe_schedules SET definition = replace(definition, 'Ada', 'Eve')"
             " WHERE name = 'bad'"
@@ -344,17 +351,18 @@ def test_schedules_are_signed(signing: Path, store: base.Backend, here: Path) ->
     ScheduleService(store, board, clock=lambda: 120.0).fire_due()
     assert schedules.get("good").last_flow is not None
     assert schedules.get("bad").last_flow is None
-    assert "schedule 'bad' is not to be run" in str(schedules.get("bad").trouble)
-    assert {each.name for each in schedules.all()} == {"good", "bad"}  # to look is harmless
+    assert "schedule 'bad' is not trusted" in str(schedules.get("bad").trouble)
+    # listing does not require trust
+    assert {each.name for each in schedules.all()} == {"good", "bad"}
 
 
-def test_a_command_takes_keys_by_its_option(
-    signing: Path, store: base.Backend, here: Path, monkeypatch: pytest.MonkeyPatch
+def test_keys_option_applies_to_one_command_only(
+    signing: Path, store: base.Backend, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And what it was told holds for it alone."""
-    good, bad = kept(store).uuid, forge(store, kept(store), mac="0").uuid
+    """The options of a command do not affect the process after it."""
+    good, bad = stored_greeting(store).uuid, forge(store, stored_greeting(store), mac="0").uuid
     monkeypatch.delenv(keys.VARIABLE)
-    words = [f"--persistence=sqlite:///{here}/flows.db", "flow", "resume", f"--keys={signing}"]
+    words = [f"--persistence=sqlite:///{folder}/flows.db", "flow", "resume", f"--keys={signing}"]
     more = ["--flows", HERE]
     assert app.main([*words, bad, *more]) == 1
     assert app.main([*words, good, *more]) == 0

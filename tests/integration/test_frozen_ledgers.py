@@ -1,4 +1,4 @@
-"""An engine whose ledger stops answering: what people wait for does not wait for it."""
+"""Calls of users return while the ledger of their engine does not answer."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import time
 from pathlib import Path
 
 from tests.support import brokers, sample_tasks
-from tests.support.beside import Running
+from tests.support.engine_threads import Running
 from tests.support.waiting import MARGIN
 from tests.support.workers import until, worker_in_thread
 from wbengine import engines, exceptions
 from wbengine.patterns import unordered_flow
 
-#: Requests that wait for the one slot of a worker, each with a row.
+#: Number of requests that wait for the only slot of a worker. Each has a row.
 WAITING = 7
 
 
 def test_cancel_returns_while_the_ledger_is_frozen(tmp_path: Path) -> None:
-    """And the flow ends when the ledger answers again."""
+    """The flow ends after the ledger answers again."""
     url, release = "memory://frozen-ledger", tmp_path / "release"
     started = [tmp_path / f"w{number}" for number in range(WAITING + 1)]
     flow = unordered_flow.Flow("f").add(

@@ -1,4 +1,4 @@
-"""Owners of a flow that are stopped where it hurts, and go on when somebody else has the flow."""
+"""Owners of a flow that stop at a critical point and continue after another engine took over."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def no_hook() -> Iterator[None]:
 
 
 class Guard:
-    """What an engine knows of its lease."""
+    """Lease check of an engine."""
 
     def __init__(self) -> None:
         self.lost = False
@@ -42,18 +42,18 @@ class Guard:
             raise exc.LeaseLost("somebody else took it over")
 
 
-def submitted(executor: Any, atom: Any, uuid: str = "atom", **arguments: Any) -> Any:
+def submit(executor: Any, atom: Any, uuid: str = "atom", **arguments: Any) -> Any:
     call = invocation.Invocation(atom, "execute", uuid, 1, arguments, flow_uuid="flow")
     executor.submit(call, lambda *_: None)
     return call
 
 
-# -- what it was about to publish ----------------------------------------------------------------
+# -- publishing ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("point", ["executor.before-open", "executor.after-open"])
-def test_what_it_was_publishing_is_not_run_again(tmp_path: Path, point: str) -> None:
-    """Another engine took the flow over meanwhile, saw to this very attempt, and saved its end."""
+def test_request_published_after_lease_is_lost_is_not_run(tmp_path: Path, point: str) -> None:
+    """In the meantime another engine took over the flow and completed the same attempt."""
     url, guard = f"memory://{point}", Guard()
     executor = executors.WorkerTaskExecutor("e", "default", url=url)
 
@@ -69,7 +69,7 @@ def test_what_it_was_publishing_is_not_run_again(tmp_path: Path, point: str) -> 
         executor.guard("flow", guard.check)
         executor.wait_for_workers(1, 60)
         _crash.install(freeze)
-        submitted(executor, tasks.Plain("p"), folder=str(tmp_path))
+        submit(executor, tasks.Plain("p"), folder=str(tmp_path))
         assert executor._proxy.flush(60)
         executor.disown()
         executor.stop()
@@ -77,8 +77,8 @@ def test_what_it_was_publishing_is_not_run_again(tmp_path: Path, point: str) -> 
     assert tasks.runs(tmp_path) == []
 
 
-def test_a_row_that_it_makes_late_does_not_keep_the_next_owner_from_running(tmp_path: Path) -> None:
-    """The next one has seen that there is none, and is about to make his."""
+def test_row_opened_late_by_old_owner_does_not_block_the_next_owner(tmp_path: Path) -> None:
+    """The next owner has read that no row exists, and is about to open one."""
     url, ended = "memory://late-row", queue.SimpleQueue[Any]()
     executor = executors.WorkerTaskExecutor("e", "default", url=url)
 
@@ -101,8 +101,8 @@ def test_a_row_that_it_makes_late_does_not_keep_the_next_owner_from_running(tmp_
     assert tasks.runs(tmp_path) == ["execute-p"]
 
 
-def test_it_takes_back_nothing_of_who_came_after_it(tmp_path: Path) -> None:
-    """The row that it is about to revoke may be another owner's by now."""
+def test_withdraw_does_not_revoke_row_of_the_next_owner(tmp_path: Path) -> None:
+    """The row that the old owner is about to revoke was reopened by the next owner."""
     url, guard = "memory://frozen-revoking", Guard()
     executor = executors.WorkerTaskExecutor("e", "default", url=url)
 
@@ -117,9 +117,9 @@ def test_it_takes_back_nothing_of_who_came_after_it(tmp_path: Path) -> None:
     with workers.worker_in_thread(url, tasks, threads_count=1):
         executor.guard("flow", guard.check)
         executor.wait_for_workers(1, 60)
-        submitted(executor, tasks.Gated("a"), "a", folder=str(tmp_path))
+        submit(executor, tasks.Gated("a"), "a", folder=str(tmp_path))
         workers.until(lambda: tasks.runs(tmp_path) == ["execute-a"])
-        call = submitted(executor, tasks.Plain("b"), "b", folder=str(tmp_path))
+        call = submit(executor, tasks.Plain("b"), "b", folder=str(tmp_path))
         assert executor._proxy.flush(60)
         _crash.install(freeze)
         assert executor.withdraw() == []
@@ -133,11 +133,11 @@ def test_it_takes_back_nothing_of_who_came_after_it(tmp_path: Path) -> None:
         executor.stop()
 
 
-# -- what it hears -------------------------------------------------------------------------------
+# -- receiving -----------------------------------------------------------------------------------
 
 
-def answer(executor: Any, call: invocation.Invocation | None, epoch: int) -> Any:
-    """A terminal answer comes, to a request of this engine or to another one."""
+def deliver_reply(executor: Any, call: invocation.Invocation | None, epoch: int) -> Any:
+    """Deliver a final reply to a request of this engine (`call`) or of another one."""
     message: Any = Message(pr.RESPONSE)
     request_id = call.ticket.id if call is not None else "of-somebody-else"
     message.properties["correlation_id"] = request_id
@@ -150,40 +150,40 @@ def answer(executor: Any, call: invocation.Invocation | None, epoch: int) -> Any
 
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("how", ["lost", "disowned"])
-def test_answers_to_who_has_its_name_now_are_left_to_him(known: bool, how: str) -> None:
-    """They come to either of two that read one queue: what is not acknowledged comes again."""
+def test_reply_to_next_owner_of_the_same_queue_is_not_acknowledged(known: bool, how: str) -> None:
+    """Both owners read one queue. A reply that is not acknowledged is delivered again."""
     guard = Guard()
     executor = executors.WorkerTaskExecutor("e", "default", url=f"memory://names-{known}-{how}")
     executor.guard("flow", guard.check, sole=True)
     executor.start()
-    call = submitted(executor, tasks.Plain("p"), folder="") if known else None
-    assert answer(executor, call, 2048).done == ["ack"]
+    call = submit(executor, tasks.Plain("p"), folder="") if known else None
+    assert deliver_reply(executor, call, 2048).done == ["ack"]
     if how == "lost":
         guard.lost = True
-        assert answer(executor, call, 2048).done == []
+        assert deliver_reply(executor, call, 2048).done == []
     if how == "disowned":
         executor.disown()
-        assert answer(executor, None, 2048).done == []
+        assert deliver_reply(executor, None, 2048).done == []
     executor.stop()
     executor.unguard("flow")
 
 
-def test_who_shares_an_executor_does_not_keep_others_from_hearing() -> None:
+def test_lost_lease_of_one_flow_does_not_stop_acknowledging_replies() -> None:
     guard = Guard()
     executor = executors.WorkerTaskExecutor("e", "default", url="memory://shared-names")
     executor.guard("flow", guard.check)
     executor.start()
     guard.lost = True
     executor.disown("flow")
-    assert answer(executor, None, 1).done == ["ack"]
+    assert deliver_reply(executor, None, 1).done == ["ack"]
     executor.stop()
 
 
-# -- who else wants it to stop -------------------------------------------------------------------
+# -- suspending ----------------------------------------------------------------------------------
 
 
-def test_it_can_be_suspended_while_it_finds_out(tmp_path: Path) -> None:
-    """One thread takes work back and finds the flow lost, another one takes it back, too."""
+def test_suspend_during_loss_of_lease_does_not_deadlock(tmp_path: Path) -> None:
+    """One thread withdraws requests and detects the lost lease, while another one suspends."""
     url = "memory://suspended-and-lost"
     executor = executors.WorkerTaskExecutor("e", "default", url=url)
     signal = control.StopSignal(executor, queue.SimpleQueue(), control.InFlight(executor))
@@ -192,7 +192,7 @@ def test_it_can_be_suspended_while_it_finds_out(tmp_path: Path) -> None:
     withdrawing = threading.Thread(target=executor.withdraw, daemon=True)
 
     def suspends() -> bool:
-        """Whether the other thread holds the signal, or has held it."""
+        """Return whether the other thread has acquired the lock of the signal."""
         if not signal._lock.acquire(blocking=False):
             return True
         signal._lock.release()
@@ -209,9 +209,9 @@ def test_it_can_be_suspended_while_it_finds_out(tmp_path: Path) -> None:
     with workers.worker_in_thread(url, tasks, threads_count=1):
         executor.guard("flow", check)
         executor.wait_for_workers(1, 60)
-        submitted(executor, tasks.Gated("a"), "a", folder=str(tmp_path))
+        submit(executor, tasks.Gated("a"), "a", folder=str(tmp_path))
         workers.until(lambda: tasks.runs(tmp_path) == ["execute-a"])
-        submitted(executor, tasks.Gated("b"), "b", folder=str(tmp_path))
+        submit(executor, tasks.Gated("b"), "b", folder=str(tmp_path))
         assert executor._proxy.flush(60)
         armed.set()
         withdrawing.start()
@@ -222,8 +222,8 @@ def test_it_can_be_suspended_while_it_finds_out(tmp_path: Path) -> None:
         executor.stop()
 
 
-def test_whoever_does_not_wait_for_what_runs_finds_it_again(tmp_path: Path) -> None:
-    """Ctrl-C suspends, and waits for the end of what runs; the second Ctrl-C does not wait."""
+def test_second_ctrl_c_leaves_running_task_to_the_next_engine(tmp_path: Path) -> None:
+    """The first Ctrl-C suspends and waits for running tasks; the second one does not wait."""
     main = threading.get_ident()
     engine = tasks.engine_of("gated", tmp_path)
     book = engine.executor._tracker
@@ -245,7 +245,8 @@ def test_whoever_does_not_wait_for_what_runs_finds_it_again(tmp_path: Path) -> N
         again = tasks.engine_of("gated", tmp_path)
         running = threading.Thread(target=again.run)
         running.start()
-        workers.until(lambda: any(job.asked > 1 for job in held._server._roll.jobs.values()))
+        jobs = held._server._roll.jobs
+        workers.until(lambda: any(job.question_number > 1 for job in jobs.values()))
         (tmp_path / "gate-execute").touch()
         running.join(60)
     assert tasks.runs(tmp_path) == ["execute-a", "execute-b"]
@@ -253,8 +254,8 @@ def test_whoever_does_not_wait_for_what_runs_finds_it_again(tmp_path: Path) -> N
     assert not ledgers.rows(tmp_path / "broker")
 
 
-def test_what_was_taken_from_a_worker_while_it_ran_is_not_told_by_it(tmp_path: Path) -> None:
-    """Nobody is to take it for the result, whoever has the name of the engine by now."""
+def test_worker_does_not_publish_result_of_reopened_request(tmp_path: Path) -> None:
+    """The engine that now reads the queue must not take this reply for its result."""
     url, told = "memory://taken-away", queue.SimpleQueue[Any]()
     executor = executors.WorkerTaskExecutor("e", "default", url=url)
     with workers.worker_in_thread(url, tasks) as held:
@@ -274,7 +275,7 @@ def test_what_was_taken_from_a_worker_while_it_ran_is_not_told_by_it(tmp_path: P
     assert told.empty()
 
 
-# -- what it was about to write ------------------------------------------------------------------
+# -- writing -------------------------------------------------------------------------------------
 
 
 class Step(task.Task):
@@ -287,8 +288,8 @@ class Step(task.Task):
         return self.name
 
 
-def test_change_of_a_frozen_owner_is_refused_and_the_next_goes_to_the_newest_records() -> None:
-    """Another engine took the flow over, and ran it to its end, in the midst of one write."""
+def test_write_of_old_owner_is_rejected_and_next_uses_new_records() -> None:
+    """During one write another engine takes over the flow and completes it."""
     backend, others = memory.MemoryBackend(), list[Any]()
     engine = engines.load(linear_flow.Flow("f").add(Step("a")), backend=backend)
     engine.prepare()
@@ -302,7 +303,9 @@ def test_change_of_a_frozen_owner_is_refused_and_the_next_goes_to_the_newest_rec
         if name == "storage.before-save" and not others:
             uuid = engine.storage.flow_uuid
             with backend.get_connection() as connection:
-                connection.take_lease(uuid, "elsewhere", 0, dead=connection.get_lease(uuid).epoch)
+                connection.acquire_lease(
+                    uuid, "elsewhere", 0, dead=connection.get_lease(uuid).epoch
+                )
                 detail = connection.get_flow_details(uuid)
             flow = linear_flow.Flow("f").add(Step("a"))
             others.append(engines.load(flow, flow_detail=detail, backend=backend))

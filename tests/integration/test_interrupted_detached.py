@@ -1,4 +1,4 @@
-"""Ctrl-C while tasks wait for what goes on outside: they are left, and gone on with later."""
+"""Ctrl-C during detached tasks: their requests are recovered by the next run."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ from wbengine.persistence.backends import impl_memory
 
 
 class Outside(task.Task):
-    """Notes which run it is, and waits for long; one that goes on with an earlier run has its
-    result at once.
-    """
+    """Task that waits in its first run, and returns at once if it is recovered."""
 
     detached = True
     local = True
@@ -47,7 +45,7 @@ class Outside(task.Task):
 
 
 def run_until_interrupted(engine: Any, ready: Callable[[], bool]) -> None:
-    """Run an engine, and press Ctrl-C once it is `ready`."""
+    """Run an engine, and press Ctrl-C once `ready` returns True."""
 
     def interrupt() -> None:
         until(ready)
@@ -61,8 +59,12 @@ def run_until_interrupted(engine: Any, ready: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize("executor", ["threads", "processes"])
-@pytest.mark.parametrize("limit", [None, (15.0, 18.0)])
-def test_who_presses_ctrl_c_does_not_wait(executor: str, limit: Any) -> None:
+@pytest.mark.parametrize(
+    "limit",
+    [None, (15.0, 18.0)],
+    ids=["no time limit", "time limit"],
+)
+def test_ctrl_c_does_not_wait_for_detached_tasks(executor: str, limit: Any) -> None:
     log: list[tuple[str, Any]] = []
     flow = unordered_flow.Flow("f").add(*(Outside(f"t{n}", log) for n in range(5)))
     engine = engines.load(flow, engine="parallel", executor=executor, timelimit=limit)
@@ -76,8 +78,8 @@ def test_who_presses_ctrl_c_does_not_wait(executor: str, limit: Any) -> None:
     assert engine.storage.fetch_all() == {f"t{n}_done": "done" for n in range(5)}
 
 
-def test_what_undoes_itself_is_not_left() -> None:
-    """A revert is waited for, as is all that is not detached."""
+def test_ctrl_c_waits_for_revert_of_detached_task() -> None:
+    """The engine waits for reverts, as it does for tasks that are not detached."""
     log: list[str] = []
 
     class Undone(task.Task):
@@ -102,7 +104,7 @@ def test_what_undoes_itself_is_not_left() -> None:
 
 
 class Begins(task.Task):
-    """What goes on outside when its flow is interrupted."""
+    """Detached task whose operation continues when the flow is interrupted."""
 
     detached = True
     local = True
@@ -113,23 +115,23 @@ class Begins(task.Task):
 
 
 class Finds(task.Task):
-    """The same, in the run after that: notes what it knows of itself."""
+    """Detached task of the next run, which records `recovered` and `cancelled`."""
 
     detached = True
 
     def execute(self, heard: str, cancelled: bool) -> None:
         assert self.request is not None
-        if cancelled:  # another process hears of it in its own time
+        if cancelled:  # another process learns this after a delay
             until(lambda: self.cancelled)
         pathlib.Path(heard, self.name).write_text(f"{self.request.recovered} {self.cancelled}")
 
 
 @pytest.mark.parametrize("executor", ["threads", "processes"])
 @pytest.mark.parametrize("cancelled", [False, True])
-def test_recovered_detached_task_with_plain_body_is_called_also_if_cancelled(
+def test_recovered_detached_task_is_called_even_if_cancelled(
     executor: str, cancelled: bool, tmp_path: pathlib.Path
 ) -> None:
-    """What an earlier run began is found, and then ends; one slot, so that most of them wait."""
+    """The pool has one slot, so two of the three tasks wait."""
     backend, names, store = impl_memory.MemoryBackend(), ("a", "b", "c"), {"heard": str(tmp_path)}
     begins = engines.load(
         unordered_flow.Flow("f").add(*map(Begins, names)),

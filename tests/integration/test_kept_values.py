@@ -1,4 +1,4 @@
-"""What a store cannot keep fails the atom, or is refused where it is given; never the whole run."""
+"""Values that a store cannot encode fail their atom or the call that passes them, not the run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from wbengine.persistence import backends, base, models
 NO = object()
 
 
-#: Where backends differ.
+#: Backends that differ in their storage of values.
 BOTH = pytest.mark.parametrize("conf", ["dir", "sqlite"], indirect=True)
 
 
@@ -35,7 +35,7 @@ def store(conf: str) -> Iterator[base.Backend]:
 
 
 class Gives(task.Task):
-    """Returns what it was made with, and so does its revert."""
+    """Task that returns `value`, and whose revert returns `undone`."""
 
     def __init__(self, name: str, value: Any, undone: Any = None) -> None:
         super().__init__(name, provides=name)
@@ -54,7 +54,7 @@ class Fails(task.Task):
 
 
 class Picks(retry.Retry):
-    """Provides one value after the other."""
+    """Retry controller that provides one value per attempt."""
 
     def __init__(self, *values: Any) -> None:
         super().__init__("picks", provides="picked")
@@ -79,48 +79,48 @@ def flow_of(*atoms: Any, **options: Any) -> Any:
     return linear_flow.Flow("f", **options).add(*atoms)
 
 
-def read(engine: Any) -> dict[str, models.AtomDetail]:
-    """What another process would find."""
+def stored_atoms(engine: Any) -> dict[str, models.AtomDetail]:
+    """Return the atom records in the store."""
     with engine.storage.backend.get_connection() as connection:
         return {atom.name: atom for atom in connection.get_atoms_for_flow(engine.storage.flow_uuid)}
 
 
 @pytest.mark.parametrize("kind", ["serial", "parallel", "parallel://?executor=processes"])
-def test_a_result_that_cannot_be_kept_fails_its_task(store: base.Backend, kind: str) -> None:
-    """With the path of the culprit; the flow is reverted as after any failure."""
+def test_unencodable_result_fails_its_task(store: base.Backend, kind: str) -> None:
+    """The error contains the path of the value. The flow is reverted as after any failure."""
     flow = flow_of(Gives("good", {"x": (1, {2})}), Gives("bad", {"a": [1, print]}))
     engine = engines.load(flow, backend=store, engine=kind)
     with pytest.raises(exceptions.NotEncodable) as caught:
         engine.run()
     assert caught.value.path == "result['a'][1]"
-    found = read(engine)
+    found = stored_atoms(engine)
     assert {n: found[n].state for n in found} == {"good": "REVERTED", "bad": "REVERTED"}
     failure = found["bad"].failure
     assert failure is not None and failure.check(exceptions.NotEncodable)
     assert engine.storage.get_flow_state() == states.REVERTED
 
 
-def test_in_memory_anything_goes() -> None:
-    """A store that keeps values as they are, and none at all, take them."""
+def test_memory_store_without_copies_accepts_any_result() -> None:
+    """A memory store without copies, and no store, accept every value."""
     for kept in ("memory", None):
         engine = engines.load(flow_of(Gives("odd", NO)), backend=kept and f"{kept}://?deep_copy=0")
         engine.run()
         assert engine.storage.get("odd") is NO
 
 
-def test_a_reversion_that_returns_such_a_thing_fails(store: base.Backend) -> None:
+def test_unencodable_revert_result_fails_the_revert(store: base.Backend) -> None:
     engine = engines.load(flow_of(Gives("a", 1, undone=NO), Fails("b")), backend=store)
     with pytest.raises(exceptions.NotEncodable):
         engine.run()
-    assert read(engine)["a"].state == states.REVERT_FAILURE
+    assert stored_atoms(engine)["a"].state == states.REVERT_FAILURE
     assert engine.storage.get_flow_state() == states.FAILURE
 
 
-def test_the_value_of_a_retry(store: base.Backend) -> None:
-    """It fails as if `execute` had raised; the history keeps what could be kept."""
+def test_unencodable_value_of_retry_controller_reverts_the_flow(store: base.Backend) -> None:
+    """The controller fails as if `execute` had raised. The history keeps the encodable values."""
     good = engines.load(flow_of(Gives("a", 1), retry=Picks((1,))), backend=store)
     good.run()
-    assert [value for value, _ in read(good)["picks"].results] == [(1,)]
+    assert [value for value, _ in stored_atoms(good)["picks"].results] == [(1,)]
     engine = engines.load(flow_of(Fails("b"), retry=Picks("fine", NO)), backend=store)
     with pytest.raises(exceptions.NotEncodable):
         engine.run()
@@ -128,8 +128,8 @@ def test_the_value_of_a_retry(store: base.Backend) -> None:
 
 
 @pytest.mark.parametrize("on_failure", ["fail", "collect"])
-def test_items_of_a_map(store: base.Backend, on_failure: Any) -> None:
-    """The item fails, and the Map as it does when an item fails."""
+def test_unencodable_item_result_fails_the_item(store: base.Backend, on_failure: Any) -> None:
+    """The Map handles this as any failure of an item."""
     fan = task.Map(
         Takes("t"), over="items", item="item", provides="all", name="m", on_item_failure=on_failure
     )
@@ -141,13 +141,13 @@ def test_items_of_a_map(store: base.Backend, on_failure: Any) -> None:
         engine.run()
         found = engine.storage.fetch("all")
         assert (found[0], found[2]) == (10, 30)
-    items = read(engine)["m"].items
+    items = stored_atoms(engine)["m"].items
     assert items is not None and items[1].failure is not None
     assert items[1].failure.check(exceptions.NotEncodable)
 
 
-def test_the_list_of_a_map(store: base.Backend) -> None:
-    """What it is to go over is kept as well."""
+def test_unencodable_list_of_map_reverts_the_flow(store: base.Backend) -> None:
+    """The list itself is stored, too."""
     fan = task.Map(Takes("t"), over="items", item="item", name="m")
     engine = engines.load(flow_of(fan), backend=store)
     engine.storage.inject({"items": [1, NO]}, transient=True)
@@ -157,8 +157,8 @@ def test_the_list_of_a_map(store: base.Backend) -> None:
     assert engine.storage.get_flow_state() == states.REVERTED
 
 
-def test_what_is_given_is_refused_at_once(store: base.Backend) -> None:
-    """Injected values, metadata, progress, results: NotEncodable, and nothing has changed."""
+def test_storage_rejects_unencodable_values_without_side_effects(store: base.Backend) -> None:
+    """Injected values, metadata, progress and results raise NotEncodable."""
     engine = engines.load(flow_of(Gives("a", 1)), backend=store)
     engine.prepare()
     storage = engine.storage
@@ -166,7 +166,7 @@ def test_what_is_given_is_refused_at_once(store: base.Backend) -> None:
         (lambda: storage.inject({"x": 1, "y": [NO]}), "injected values['y'][0]"),
         (
             lambda: storage.inject_atom_args("a", {"y": NO}, transient=False),
-            "what is injected for 'a'['y']",
+            "values injected for 'a'['y']",
         ),
         (lambda: storage.update_atom_metadata("a", {"y": NO}), "metadata['y']"),
         (lambda: storage.update_flow_metadata({"y": NO}), "metadata['y']"),
@@ -181,14 +181,14 @@ def test_what_is_given_is_refused_at_once(store: base.Backend) -> None:
     storage.inject({"x": NO}, transient=True)
     storage.inject_atom_args("a", {"x": NO})
     engine.run()
-    found = read(engine)["a"]
-    assert "y" not in found.meta and not engine.storage.flow_meta
+    found = stored_atoms(engine)["a"]
+    assert "y" not in found.meta
+    assert engine.storage.flow_meta.keys() <= {models.LOG_LEVEL}
     assert found.progress_details is None and storage.fetch_all() == {"x": NO, "a": 1}
 
 
 @BOTH
-def test_what_is_given_to_load_leaves_nothing_behind(store: base.Backend) -> None:
-    """No book is made for a flow that cannot be loaded."""
+def test_load_with_unencodable_values_creates_no_logbook(store: base.Backend) -> None:
     with pytest.raises(exceptions.NotEncodable, match=r"store\['x'\]"):
         engines.load(flow_of(Gives("a", 1)), backend=store, store={"x": NO})
     with pytest.raises(exceptions.NotEncodable, match=r"factory_args\[0\]"):
@@ -212,29 +212,35 @@ class Tells(task.Task):
         self.notifier.notify(task.EVENT_UPDATE_PROGRESS, {"progress": float("inf")})
 
 
-def test_what_tasks_tell_is_left_out(store: base.Backend, caplog: pytest.LogCaptureFixture) -> None:
-    """And logged, as on workers."""
+def test_unencodable_progress_details_are_skipped_and_logged(
+    store: base.Backend, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Workers do the same."""
     engine = engines.load(flow_of(Tells("t")), backend=store)
     with caplog.at_level(logging.WARNING):
         engine.run()
-    assert read(engine)["t"].progress_details == {"at_progress": 0.25, "details": {"at": "fine"}}
-    assert any("could not be passed on" in message for message in caplog.messages)
+    assert stored_atoms(engine)["t"].progress_details == {
+        "at_progress": 0.25,
+        "details": {"at": "fine"},
+    }
+    assert any("could not be forwarded" in message for message in caplog.messages)
 
 
-def test_a_result_that_grew_wrong_is_named(store: base.Backend) -> None:
-    """What was fine when the task ended, and is not any more when it is written."""
+def test_error_names_result_that_became_unencodable_before_saving(store: base.Backend) -> None:
+    """The result was encodable when the task ended, and was changed before it was written."""
     shared: list[Any] = [1]
     engine = engines.load(flow_of(Gives("a", shared)), backend=store)
     engine.prepare()
     with (
-        pytest.raises(exceptions.NotEncodable, match=r"task 'a' cannot be kept: results\[1\]"),
+        pytest.raises(exceptions.NotEncodable, match=r"task 'a' cannot be saved: results\[1\]"),
+        engine.storage.writer.mutex,
         engine.storage.batch(),
     ):
         engine.storage.save("a", shared)
         shared.append(NO)
 
 
-# -- another process -----------------------------------------------------------------------------
+# -- several processes ---------------------------------------------------------------------------
 
 
 FIRST = """
@@ -272,8 +278,8 @@ def process(text: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @BOTH
-def test_a_second_process_goes_on(conf: str, tmp_path: Path) -> None:
-    """It finds the unfinished flow, makes it again by its factory, and keeps what was done."""
+def test_second_process_resumes_the_unfinished_flow(conf: str, tmp_path: Path) -> None:
+    """It loads the flow with its factory and keeps the saved results."""
     died = process(FIRST, conf, str(tmp_path))
     assert died.returncode == 9, died.stderr
     (tmp_path / "go").touch()
@@ -284,18 +290,17 @@ def test_a_second_process_goes_on(conf: str, tmp_path: Path) -> None:
 
 
 @BOTH
-def test_unfinished_flows(store: base.Backend) -> None:
-    """Those that did not come to their end and that nobody runs, with their atoms."""
+def test_unfinished_flows_excludes_ended_and_owned_flows(store: base.Backend) -> None:
     assert list(base.unfinished_flows(store)) == []
     ended = engines.load(flow_of(Gives("a", 1)), backend=store)
     ended.run()
     fresh = engines.load(flow_of(Gives("a", 1)), backend=store)
     held = engines.load(flow_of(Gives("a", 1)), backend=store)
     with store.get_connection() as connection:
-        lease = connection.take_lease(held.storage.flow_uuid, "somebody", 60)
+        lease = connection.acquire_lease(held.storage.flow_uuid, "somebody", 60)
         [found] = base.unfinished_flows(store)
         assert found.uuid == fresh.storage.flow_uuid
-        connection.give_back_lease(lease)
+        connection.release_lease(lease)
     assert len(list(base.unfinished_flows(store))) == 2
     engine = engines.load(flow_of(Gives("a", 1)), flow_detail=found, backend=store)
     engine.run()
@@ -303,8 +308,8 @@ def test_unfinished_flows(store: base.Backend) -> None:
 
 
 @BOTH
-def test_a_flow_detail_of_another_place_is_refused(store: base.Backend, conf: str) -> None:
-    """With what to do about it; every form of `backend` is taken."""
+def test_flow_detail_that_is_not_in_the_store_is_rejected(store: base.Backend, conf: str) -> None:
+    """The error suggests how to save the record. `backend` accepts all its forms."""
     book = models.LogBook("b")
     flow_detail = models.FlowDetail("mine")
     book.add(flow_detail)
@@ -326,7 +331,7 @@ def test_a_flow_detail_of_another_place_is_refused(store: base.Backend, conf: st
 
 
 class Spoils(task.Task):
-    """Puts something into what another task returned that nobody can keep, and fails."""
+    """Task that puts an unencodable value into the result of another task, and fails."""
 
     def execute(self, shared: dict[str, Any]) -> None:
         shared["socket"] = NO
@@ -340,8 +345,10 @@ class SpoilsItem(task.Task):
 
 
 @BOTH
-def test_what_was_kept_counts(store: base.Backend, caplog: pytest.LogCaptureFixture) -> None:
-    """Somebody changed it in memory since: the run goes on, from what is on disk."""
+def test_stored_value_is_kept_when_value_in_memory_becomes_unencodable(
+    store: base.Backend, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The run continues with the stored value after another task changed the value in memory."""
     seen: list[Any] = []
 
     class Shares(Gives):
@@ -352,13 +359,13 @@ def test_what_was_kept_counts(store: base.Backend, caplog: pytest.LogCaptureFixt
     with pytest.raises(RuntimeError, match="spoilt"):
         engine.run()
     assert engine.storage.get_flow_state() == states.REVERTED
-    assert read(engine)["shared"].state == states.REVERTED and len(seen) == 1
-    assert any("what was kept counts" in message for message in caplog.messages)
+    assert stored_atoms(engine)["shared"].state == states.REVERTED and len(seen) == 1
+    assert any("the stored value remains" in message for message in caplog.messages)
 
     fan = task.Map(SpoilsItem("t"), over="items", item="item", provides="all", name="m")
     items = [{"n": 1}, {"n": 2}]
     engine = engines.load(flow_of(fan), backend=store, store={"items": items})
     engine.run()
     assert engine.storage.fetch("all") == [1, 2]
-    kept = read(engine)["m"].items
+    kept = stored_atoms(engine)["m"].items
     assert kept is not None and [item.value for item in kept] == [{"n": 1}, {"n": 2}]

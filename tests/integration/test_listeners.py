@@ -1,4 +1,4 @@
-"""Listeners on every kind of engine: the same is told, stored, logged and shown."""
+"""Listeners on every kind of engine."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ KINDS = [*LOCAL, "worker-based"]
 
 @contextlib.contextmanager
 def loader(kind: str, folder: Path) -> Iterator[Any]:
-    """`load(flow, **options)` for an engine of that kind, with its worker if it needs one."""
+    """Yield `load(flow, **options)` for one kind of engine, with a worker if it needs one."""
     if kind != "worker-based":
         yield lambda flow, **options: engines.load(flow, engine=LOCAL[kind], **options)
         return
@@ -47,7 +47,7 @@ def load(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
 
 
 class Once(retry.Retry):
-    """Lets its flow run twice."""
+    """Retry controller that retries its flow once."""
 
     def execute(self, history: retry.History) -> int:
         return len(history) + 1
@@ -71,7 +71,7 @@ FAILS = [("task", "fail", "RUNNING"), ("task", "fail", "FAILURE"), ("task", "fai
          ("task", "fail", "REVERTED")]  # fmt: skip
 
 
-def test_all_kinds_tell_the_same(load):
+def test_every_engine_kind_reports_the_same_state_changes(load):
     engine = load(failing(), store={"x": 1, "y": 2})
     with capturing.CaptureListener(engine) as listener:
         run(engine)
@@ -94,7 +94,7 @@ def test_all_kinds_tell_the_same(load):
         assert details["old_state"] and details[f"{kind}_uuid"], state
 
 
-def test_durations_and_stamps_are_stored_for_good(load):
+def test_durations_and_timestamps_are_stored(load):
     backend = backends.fetch("memory")
     engine = load(
         linear_flow.Flow("f").add(tasks.Add("add"), tasks.Double("double")),
@@ -114,7 +114,7 @@ def test_durations_and_stamps_are_stored_for_good(load):
     assert metas["double"]["duration"] == attempt.ended - attempt.started
 
 
-def test_a_failure_is_logged_with_where_it_was_and_what_was_before_it(load, caplog):
+def test_logged_failure_contains_traceback_and_predecessors(load, caplog):
     caplog.set_level(logging.DEBUG, "wbengine.listeners.logging")
     engine = load(failing(), store={"x": 41, "y": 2})
     with logging_listeners.DynamicLoggingListener(engine, mask_inputs_keys=["x"]):
@@ -135,7 +135,7 @@ def test_a_failure_is_logged_with_where_it_was_and_what_was_before_it(load, capl
     assert sum("REVERTED" in words for words in warned) == 5
 
 
-def test_a_broken_listener_does_not_hurt_the_flow(load, caplog):
+def test_listener_that_raises_does_not_affect_the_flow(load, caplog):
     class Bad(base.Listener):
         def _task_receiver(self, state: str, details: Any) -> None:
             raise RuntimeError("bad listener")
@@ -150,7 +150,7 @@ def test_a_broken_listener_does_not_hurt_the_flow(load, caplog):
     assert caplog.text.count("bad listener") >= 4
 
 
-def test_progress_is_shown(load):
+def test_progress_listener_prints_failure_and_summary(load):
     file = io.StringIO()
     inner = unordered_flow.Flow("inner").add(*(tasks.Progressing(f"p{n}") for n in range(5)))
     engine = load(linear_flow.Flow("f").add(inner, tasks.Fail("fail")))
@@ -164,11 +164,11 @@ def test_progress_is_shown(load):
 
 
 def _nothing() -> None:
-    """What 2,500 tasks do."""
+    """Body of 2,500 tasks."""
 
 
-def test_drawing_costs_the_same_in_large_flows():
-    """2,500 tasks are told of and shown; drawing them does not grow with them."""
+def test_progress_listener_limits_redraws_in_large_flows():
+    """The number of redraws does not depend on the number of tasks."""
     drawn = 0
 
     class Counting(io.StringIO):
@@ -189,17 +189,17 @@ def test_drawing_costs_the_same_in_large_flows():
     console = Console(file=Counting(), force_terminal=True, width=80, height=30)
     with progress.ProgressListener(engine, console, refresh_per_second=4) as listener:
         engine.run()
-        tally = listener._known()
+        tally = listener._get_tally()
         assert tally is not None
         elapsed = tally.duration
     assert tally.counts(0) == {"SUCCESS": 2_500} and not tally.since
     assert elapsed is not None
-    # Not one picture per event: so many a second, the first and the last ones.
+    # The listener draws four times a second, and at start and end.
     assert drawn <= 4 * elapsed + 8
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_several_listeners_at_once(order, capsys):
+def test_two_listeners_are_notified_and_deregistered(order, capsys):
     engine = engines.load(linear_flow.Flow("f").add(tasks.Nothing("n")))
     made = [printing.PrintingListener(engine), timing.PrintingDurationListener(engine)][::order]
     with contextlib.ExitStack() as stack:
@@ -212,7 +212,7 @@ def test_several_listeners_at_once(order, capsys):
     assert said.count("It took") == 2
 
 
-def test_a_change_of_state_is_told_before_the_progress_that_goes_with_it(load):
+def test_state_change_is_notified_before_its_progress(load):
     node = tasks.Progressing("p")
     engine = load(linear_flow.Flow("f").add(node))
     heard: list[Any] = []
@@ -224,7 +224,7 @@ def test_a_change_of_state_is_told_before_the_progress_that_goes_with_it(load):
     assert heard == ["RUNNING", 0.0, 0.25, 0.5, 0.75, 1.0, "SUCCESS", 1.0]
 
 
-def test_a_map_shows_its_items_as_progress():
+def test_progress_listener_shows_completed_fraction_of_map():
     shown = threading.Event()
 
     class Watched(io.StringIO):

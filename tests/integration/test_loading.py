@@ -1,4 +1,4 @@
-"""Loading leaves nothing behind: of a wrong flow no records, of many flows no files, no classes."""
+"""Loading leaks no records of invalid flows, no open files and no classes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ WRONG = {
 }
 
 
-def kept(backend: base.Backend) -> list[str]:
+def stored_flow_names(backend: base.Backend) -> list[str]:
     with contextlib.closing(backend.get_connection()) as connection:
         return [
             flow.name
@@ -57,26 +57,26 @@ def kept(backend: base.Backend) -> list[str]:
 @pytest.mark.parametrize("by_factory", [False, True], ids=["load", "load_from_factory"])
 @pytest.mark.parametrize("wrong", WRONG)
 @pytest.mark.parametrize("store", STORES)
-def test_failed_load_keeps_no_flow(
+def test_failed_load_stores_no_flow(
     store: str, wrong: str, by_factory: bool, tmp_path: Path
 ) -> None:
-    """Or else those who run what was left unfinished would run it, besides a load that is right."""
+    """Otherwise a service that resumes unfinished flows would run the invalid flow."""
     factory, options, error = WRONG[wrong]
     book = models.LogBook("mine")
     with backends.backend(store.format(tmp_path)) as backend:
         with pytest.raises(error):
             _load(factory, by_factory, backend=backend, book=book, **options)
-        assert kept(backend) == []
+        assert stored_flow_names(backend) == []
         assert len(book) == 0
         assert list(base.unfinished_flows(backend)) == []
         _load(sound, by_factory, backend=backend, book=book)
-        assert kept(backend) == ["sound"]
+        assert stored_flow_names(backend) == ["sound"]
         assert [flow.name for flow in book] == ["sound"]
 
 
 @pytest.mark.parametrize("by_factory", [False, True], ids=["load", "load_from_factory"])
 @pytest.mark.parametrize("store", STORES)
-def test_flow_has_its_name_tags_and_inputs(store: str, by_factory: bool, tmp_path: Path) -> None:
+def test_load_stores_name_tags_and_inputs(store: str, by_factory: bool, tmp_path: Path) -> None:
     with backends.backend(store.format(tmp_path)) as backend:
         engine = _load(
             sound, by_factory, backend=backend, name="march", tags={"team": "b"}, inputs={"x": 1}
@@ -87,7 +87,7 @@ def test_flow_has_its_name_tags_and_inputs(store: str, by_factory: bool, tmp_pat
         assert (row.name, row.tags, row.state) == ("march", {"team": "b"}, "SUCCESS")
         assert engine.storage.fetch("x") == 1
         detail = engine.storage.flow_detail
-    with pytest.raises(ValueError, match="leave them out beside flow_detail"):
+    with pytest.raises(ValueError, match="omit them if you pass flow_detail"):
         engines.load(sound(), flow_detail=detail, name="april")
 
 
@@ -133,7 +133,7 @@ def test_backends_opened_from_a_uri_are_closed_with_their_engine(
     try:
         for _ in range(10):
             use(uri)
-        if use not in (_run, _arun):  # their backend is closed when they return
+        if use not in (_run, _arun):  # these close their backend when they return
             gc.collect()
         assert [path for _, path in opened() if str(tmp_path) in path] == []
     finally:
@@ -141,7 +141,7 @@ def test_backends_opened_from_a_uri_are_closed_with_their_engine(
 
 
 def test_backend_stays_open_as_long_as_the_storage_is_used(tmp_path: Path) -> None:
-    """Also where only that was kept of the engine; a backend that was given is never closed."""
+    """This also holds if only the storage is referenced. A passed backend is never closed."""
     with backends.backend(STORES[2].format(tmp_path)) as backend:
         storage = engines.load(sound(), backend=STORES[2].format(tmp_path)).storage
         gc.collect()
@@ -149,12 +149,12 @@ def test_backend_stays_open_as_long_as_the_storage_is_used(tmp_path: Path) -> No
         kept_flow = backend.get_connection().get_flow_details(storage.flow_uuid)
         assert [atom.results for atom in kept_flow if atom.results] == [{"late": 1}]
         engines.run(sound(), backend=backend)
-        assert len(kept(backend)) == 2
+        assert len(stored_flow_names(backend)) == 2
 
 
 @pytest.mark.parametrize("kind", ["serial", "parallel"])
-def test_task_classes_made_at_run_time_are_collected(kind: str) -> None:
-    """A service that makes classes for each flow does not grow."""
+def test_task_classes_created_at_run_time_are_garbage_collected(kind: str) -> None:
+    """Otherwise a service that creates classes for each flow would grow."""
     made = _classes_of_a_flow(kind)
     gc.collect()
     assert [cls() for cls in made] == [None] * len(made)
@@ -169,7 +169,7 @@ def _classes_of_a_flow(kind: str) -> list[weakref.ref[type[Any]]]:
 
         def execute(self) -> int:
             self.pre_execute()
-            return super().priority  # so that the method refers to its class
+            return super().priority  # `super` adds a reference from the method to its class
 
         def revert(self, *args: Any, **kwargs: Any) -> None:
             super().revert()
@@ -201,7 +201,7 @@ def _classes_of_a_flow(kind: str) -> list[weakref.ref[type[Any]]]:
 # Options for all engines of the process. --------------------------------------------------------
 
 
-def test_option_among_the_defaults_is_that_of_every_engine_that_is_not_told_otherwise() -> None:
+def test_default_option_applies_unless_engine_options_override_it() -> None:
     engines.defaults["durability"] = "end"
     try:
         found = [
@@ -216,7 +216,7 @@ def test_option_among_the_defaults_is_that_of_every_engine_that_is_not_told_othe
 
 
 @pytest.mark.parametrize("name", ["defer_revert", "max_workers"])
-def test_option_that_not_every_engine_has_cannot_be_a_default(name: str) -> None:
-    with pytest.raises(ValueError, match=f"defaults has no option {name!r}.*defer_reverts"):
+def test_option_of_only_some_engines_is_rejected_as_default(name: str) -> None:
+    with pytest.raises(ValueError, match=f"defaults: unknown option {name!r}.*defer_reverts"):
         engines.defaults.update({name: 1})
     assert not engines.defaults

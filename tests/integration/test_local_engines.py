@@ -1,4 +1,4 @@
-"""Whole flows, run by every engine of this host."""
+"""Complete flows on every engine of this host."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Dies(task.Task):
 
 
 class Counting(task.Task):
-    """Tells custom events, and how far it is."""
+    """Task that sends custom events and progress."""
 
     TASK_EVENTS = frozenset({task.EVENT_UPDATE_PROGRESS, "counted"})
 
@@ -70,7 +70,7 @@ class Counting(task.Task):
 
 
 class Noted(task.Task):
-    """Writes down what is done to it, in a list of its own process."""
+    """Task that appends its calls to a list of its own process."""
 
     def __init__(self, name: str, log: list[str], fails: bool = False, **options: Any) -> None:
         super().__init__(name, **options)
@@ -93,7 +93,7 @@ def load(flow: Any, kind: str = "serial", **options: Any) -> base.Engine:
 
 
 def events(engine: base.Engine) -> list[tuple[str, str]]:
-    """What the engine's listeners hear, as it goes on."""
+    """Return the list to which listeners of the engine append events."""
     heard: list[tuple[str, str]] = []
 
     def on_atom(state: str, details: dict[str, Any]) -> None:
@@ -107,8 +107,8 @@ def events(engine: base.Engine) -> list[tuple[str, str]]:
 # -- success ---------------------------------------------------------------------------------
 
 
-def test_bigger_priority_goes_first_in_flow_of_many_turns() -> None:
-    """Also among tasks that wait for a later turn, and of others that become ready meanwhile."""
+def test_higher_priority_runs_first_across_many_iterations() -> None:
+    """This includes tasks of later iterations and tasks that become ready in the meantime."""
     log: list[str] = []
     flow = unordered_flow.Flow("f")
     for number in range(700):
@@ -124,11 +124,10 @@ def test_bigger_priority_goes_first_in_flow_of_many_turns() -> None:
     assert sorted(log[700:]) == [f"+second {number:03}" for number in range(700)]
 
 
-# -- notifications -----------------------------------------------------------------------------
+# -- notifications ---------------------------------------------------------------------------
 
 
-def test_details_of_notifications(kind: str) -> None:
-    """Who, from which state, with which result, and who ran it when."""
+def test_notifications_contain_state_result_and_attempt(kind: str) -> None:
     engine = load(linear_flow.Flow("f").add(Add()), kind, store={"a": 1})
     told: dict[str, dict[str, Any]] = {}
     engine.atom_notifier.register("*", lambda state, details: told.update({state: details}))
@@ -145,7 +144,7 @@ def test_details_of_notifications(kind: str) -> None:
 
 
 class Stays(Counting):
-    """Must not leave the process of its engine."""
+    """Task that must run in the process of its engine."""
 
     local = True
     default_provides = "pid"
@@ -155,8 +154,8 @@ class Stays(Counting):
         return os.getpid()
 
 
-def test_local_tasks_stay_in_the_process_of_the_engine(kind: str) -> None:
-    """Whatever runs the others; what they tell is heard once."""
+def test_local_task_runs_in_engine_process(kind: str) -> None:
+    """Each progress event arrives once."""
     stays = Stays("stays")
     heard: list[Any] = []
     stays.notifier.register(
@@ -169,11 +168,11 @@ def test_local_tasks_stay_in_the_process_of_the_engine(kind: str) -> None:
     assert heard == [0.0, 0.25, 0.5, 1.0]
 
 
-# -- failure -----------------------------------------------------------------------------------
+# -- failure ---------------------------------------------------------------------------------
 
 
-def test_what_cannot_be_pickled_fails_its_task_alone() -> None:
-    """The failure names task and culprit; the pool goes on."""
+def test_unpicklable_result_fails_only_its_task() -> None:
+    """The error names the task and the value. The pool continues."""
     engine = load(
         unordered_flow.Flow("f").add(Unpicklable("u"), Add("add")),
         KINDS["processes"],
@@ -186,8 +185,8 @@ def test_what_cannot_be_pickled_fails_its_task_alone() -> None:
 
 
 @pytest.mark.parametrize("given", [False, True])
-def test_what_could_not_be_sent_to_a_process_has_nothing_to_undo(given: bool) -> None:
-    """Neither task nor arguments ever left: reverting them is no failure of its own."""
+def test_task_that_cannot_be_sent_to_a_process_needs_no_revert(given: bool) -> None:
+    """Neither the task nor its arguments were sent, so the revert is not a second failure."""
     flow = linear_flow.Flow("f").add(task.FunctorTask(lambda a: a, "home", revert=lambda a: a))
     with contextlib.ExitStack() as stack:
         pool = stack.enter_context(futures.ProcessPoolExecutor(1)) if given else "processes"
@@ -197,17 +196,16 @@ def test_what_could_not_be_sent_to_a_process_has_nothing_to_undo(given: bool) ->
     assert engine.storage.get_flow_state() == states.REVERTED
 
 
-def test_a_process_that_dies_fails_its_task() -> None:
-    """WorkerLost tells the exit code."""
+def test_task_fails_with_exit_code_if_its_process_dies() -> None:
     with pytest.raises(exceptions.WorkerLost, match="exit code 7"):
         engines.run(Dies("d"), engine=KINDS["processes"])
 
 
-# -- suspend, resume, reset --------------------------------------------------------------------
+# -- suspend, resume, reset ------------------------------------------------------------------
 
 
-def test_suspend_takes_back_what_has_not_started(near: str) -> None:
-    """A task that suspends its engine is the last one to run; the others are as they were."""
+def test_suspend_withdraws_tasks_that_have_not_started(near: str) -> None:
+    """A task that suspends its engine is the last one to run."""
     log: list[str] = []
     found: list[base.Engine] = []
 
@@ -229,7 +227,7 @@ def test_suspend_takes_back_what_has_not_started(near: str) -> None:
     assert storage.get_attempt("t0").attempt == 2  # type: ignore[union-attr]
 
 
-# -- pools given by the user -------------------------------------------------------------------
+# -- executors of the user -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -239,9 +237,9 @@ def test_suspend_takes_back_what_has_not_started(near: str) -> None:
         lambda: futures.ProcessPoolExecutor(1),
         futurist.SynchronousExecutor,
     ],
+    ids=["threads", "processes", "futurist"],
 )
-def test_a_given_executor_is_used_and_not_shut_down(make: Any) -> None:
-    """The pool is the user's."""
+def test_user_executor_is_used_and_not_shut_down(make: Any) -> None:
     with make() as pool:
         flow = linear_flow.Flow("f").add(Add(), Double())
         found = engines.run(flow, store={"a": 1}, engine="parallel", executor=pool)

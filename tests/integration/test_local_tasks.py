@@ -1,4 +1,4 @@
-"""Tasks that stay in the engine's process while others run on workers: `local`, `local_tasks`."""
+"""Tasks that run in the engine's process instead of a worker: `local`, `local_tasks`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from tests.integration.cancelling import Log
 from tests.support import cancelled_tasks, sample_tasks
-from tests.support.beside import Running
+from tests.support.engine_threads import Running
 from tests.support.workers import until, worker_in_thread
 from wbengine import engines, exceptions, invocation, retry, states, task
 from wbengine.engines.worker_based import engine as worker_based
@@ -26,7 +26,7 @@ LINE, WIDE = linear_flow.Flow, unordered_flow.Flow
 
 
 class Near(task.Task):
-    """No worker offers it."""
+    """Task that no worker offers."""
 
     default_provides = "near"
 
@@ -36,7 +36,7 @@ class Near(task.Task):
 
 
 class Further(Near):
-    """A class of its own."""
+    """Subclass with its own name."""
 
 
 class Each(task.Task):
@@ -50,8 +50,8 @@ class Each(task.Task):
 undone: list[int] = []
 
 
-class Falls(task.Task):
-    """Fails twice."""
+class FailsTwice(task.Task):
+    """Task that fails twice."""
 
     def __init__(self, name: str, log: list[str]) -> None:
         super().__init__(name)
@@ -74,7 +74,7 @@ class Awaits(task.Task):
 
 @pytest.fixture(params=["memory", "filesystem"])
 def broker(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Of nobody else."""
+    """URL of a broker for one test."""
     if request.param == "memory":
         return f"memory://{tmp_path.name}"
     return f"filesystem://{tmp_path / 'broker'}"
@@ -82,7 +82,7 @@ def broker(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def remote(broker: str) -> Iterator[dict[str, Any]]:
-    """A worker that offers sample tasks, and none of the above."""
+    """A worker that offers only the sample tasks."""
     with worker_in_thread(broker, sample_tasks):
         yield {"engine": "worker-based", "url": broker}
 
@@ -98,9 +98,10 @@ def remote(broker: str) -> Iterator[dict[str, Any]]:
         Near,
         {Further, "n"},
     ],
+    ids=["names", "class", "text", "path", "path and name", "single class", "set"],
 )
-def test_they_run_here_without_a_worker(broker: str, chosen: Any, tmp_path: Path) -> None:
-    """Named, or of a class; nothing is sent, and no row is opened."""
+def test_local_tasks_run_without_a_worker(broker: str, chosen: Any, tmp_path: Path) -> None:
+    """Tasks are chosen by name or by class. The engine sends no request and opens no row."""
     flow = LINE("flow").add(Near("n"), Further("f", provides="g"))
     engine = engines.load(
         flow, engine="worker-based", url=broker, local_tasks=chosen, transition_timeout=1
@@ -120,7 +121,7 @@ def test_they_run_here_without_a_worker(broker: str, chosen: Any, tmp_path: Path
     assert not engine.executor.ignored
 
 
-def test_the_others_go_to_workers(remote: dict[str, Any]) -> None:
+def test_tasks_that_are_not_local_run_on_workers(remote: dict[str, Any]) -> None:
     flow = LINE("flow").add(Near("n"), sample_tasks.Echo("e", rebind={"value": "near"}))
     engine = engines.load(flow, local_tasks=["n"], **remote)
     engine.run()
@@ -128,14 +129,14 @@ def test_the_others_go_to_workers(remote: dict[str, Any]) -> None:
     assert engine.storage.get_attempt("e").worker != "local"  # type: ignore[union-attr]
 
 
-def test_the_children_of_a_pool_are_elsewhere_too() -> None:
+def test_local_task_of_process_pool_engine_runs_in_a_thread() -> None:
     flow = LINE("flow").add(Near("n"), sample_tasks.Nothing("p"))
     engine = engines.load(flow, engine="parallel", executor="processes", local_tasks="n")
     engine.run()
     assert engine.storage.fetch("near").startswith("wbengine")
 
 
-def test_serial_and_threads_have_no_use_for_it() -> None:
+def test_serial_and_thread_engines_accept_local_tasks() -> None:
     for kind in ("serial", "parallel"):
         engine = engines.load(LINE("flow").add(Near("n")), engine=kind, local_tasks="n")
         engine.run()
@@ -145,17 +146,18 @@ def test_serial_and_threads_have_no_use_for_it() -> None:
 @pytest.mark.parametrize(
     ("chosen", "error", "words"),
     [
-        (["nn"], ValueError, "local_tasks names 'nn', which is no task .* mean 'n'"),
+        (["nn"], ValueError, "local_tasks must be .* of the flow, got 'nn' .* mean 'n'"),
         ("tests.integration.test_local_tasks.Nera", ValueError, "mean '.*test_local_tasks.Near'"),
-        ([7], TypeError, "names and classes of tasks, not 7"),
-        ([str], TypeError, "names and classes of tasks, not <class 'str'>"),
-        (7, TypeError, "not 7"),
+        ([7], TypeError, "names or classes of tasks, got 7"),
+        ([str], TypeError, "names or classes of tasks, got <class 'str'>"),
+        (7, TypeError, "got 7"),
     ],
+    ids=["name", "path", "number in list", "class that is no task", "number"],
 )
-def test_wrong_local_tasks_are_refused_with_the_nearest(
+def test_invalid_local_tasks_are_rejected_with_suggestion(
     chosen: Any, error: type[Exception], words: str
 ) -> None:
-    """Is refused before anything runs, with the nearest there is."""
+    """The error is raised before anything runs."""
     engine = engines.load(LINE("flow").add(Near("n")), engine="serial")
     assert engine.storage.get_flow_state() == states.PENDING
     with pytest.raises(error, match=words):
@@ -164,7 +166,7 @@ def test_wrong_local_tasks_are_refused_with_the_nearest(
 
 def test_local_task_is_retried_and_reverted(remote: dict[str, Any]) -> None:
     log: list[str] = []
-    flow = LINE("flow", retry=retry.Times(3, "r")).add(Falls("f", log))
+    flow = LINE("flow", retry=retry.Times(3, "r")).add(FailsTwice("f", log))
     engines.load(flow, local_tasks=["f"], **remote).run()
     assert log == ["+", "-", "+", "-", "+"] or log == ["+", "-", "+", "-", "+", "-"]
 
@@ -177,8 +179,8 @@ def test_local_coroutine_task_is_awaited(remote: dict[str, Any]) -> None:
     assert engine.storage.get("a7") == "awaited"
 
 
-def test_a_map_and_its_items(remote: dict[str, Any]) -> None:
-    """By the name of the Map, or by the class of what its items are."""
+def test_items_of_local_map_run_and_revert_in_engine_process(remote: dict[str, Any]) -> None:
+    """The Map is chosen by its name or by the class of its items."""
     for chosen in ("m", Each):
         undone.clear()
         flow = LINE("flow").add(
@@ -193,8 +195,8 @@ def test_a_map_and_its_items(remote: dict[str, Any]) -> None:
         assert all(item.submitted is not None for item in items)
 
 
-def test_an_attempt_whose_engine_died_is_made_again(remote: dict[str, Any]) -> None:
-    """Nobody remembers it; also if it was sent before, and stays here now."""
+def test_local_attempt_of_dead_engine_is_repeated(remote: dict[str, Any]) -> None:
+    """No other process can report the result, even if the task was sent to a worker before."""
     backend = memory.MemoryBackend()
     flow = LINE("flow").add(Near("n"))
     engine = engines.load(flow, backend=backend, local_tasks=["n"], **remote)
@@ -206,13 +208,13 @@ def test_an_attempt_whose_engine_died_is_made_again(remote: dict[str, Any]) -> N
     assert engine.storage.get_attempt("n").attempt == 2  # type: ignore[union-attr]
 
 
-def test_local_task_is_cancelled_with_tasks_on_workers(broker: str, tmp_path: Path) -> None:
+def test_local_and_remote_tasks_can_be_cancelled_separately(broker: str, tmp_path: Path) -> None:
     log = Log(tmp_path / "log")
     with worker_in_thread(broker, cancelled_tasks, threads_count=2):
         flow = WIDE("flow").add(
             cancelled_tasks.Waits("here"),
-            cancelled_tasks.Heeds("too"),
-            cancelled_tasks.Heeds("there"),
+            cancelled_tasks.Cancellable("too"),
+            cancelled_tasks.Cancellable("there"),
         )
         engine = engines.load(
             flow,
@@ -231,7 +233,7 @@ def test_local_task_is_cancelled_with_tasks_on_workers(broker: str, tmp_path: Pa
     assert {"-here", "-there"} <= set(log.lines)
 
 
-def test_limits_hold_for_local_tasks(remote: dict[str, Any]) -> None:
+def test_time_limit_applies_to_local_task(remote: dict[str, Any]) -> None:
     class Long(task.Task):
         timelimit = (0.05, None)
 
@@ -244,8 +246,8 @@ def test_limits_hold_for_local_tasks(remote: dict[str, Any]) -> None:
         engine.run()
 
 
-def test_when_it_was_submitted(remote: dict[str, Any], tmp_path: Path) -> None:
-    """Each attempt says when the engine handed it out, also to who reads the store later."""
+def test_attempt_records_time_of_submission(remote: dict[str, Any], tmp_path: Path) -> None:
+    """The store contains the time at which the engine submitted each attempt."""
     place = f"dir://{tmp_path / 'store'}"
     flow = LINE("flow").add(Near("n"), sample_tasks.Echo("e", rebind={"value": "near"}))
     before = time.time()
@@ -268,7 +270,7 @@ def double(x: int) -> int:
 
 
 class Named(task.FunctorTask):
-    """A wrapper with a class of its own, which a worker can offer."""
+    """Function task with its own class, which a worker can offer."""
 
     def __init__(self, name: str | None = None) -> None:
         super().__init__(double, name, provides="doubled")
@@ -289,8 +291,8 @@ REFUSALS = pytest.mark.parametrize("interop", [None, "taskflow"])
 
 @REFUSALS
 @pytest.mark.parametrize("kind", FUNCTORS)
-def test_functor_task_for_a_worker_is_refused_at_load(kind: str, interop: str | None) -> None:
-    """The error names the task, why no worker can run it, and what to do."""
+def test_functor_task_for_a_worker_is_rejected_at_load(kind: str, interop: str | None) -> None:
+    """The error names the task, the reason and the remedy."""
     flow = LINE("f").add(Near("n"), FUNCTORS[kind]())
     with pytest.raises(exceptions.CompilationFailure) as caught:
         engines.load(
@@ -303,20 +305,20 @@ def test_functor_task_for_a_worker_is_refused_at_load(kind: str, interop: str | 
         )
     told = str(caught.value)
     assert "No worker can run task 'odd one'" in told
-    assert f"{kind.strip()} has none" in told
+    assert f"{kind.strip()} is only a wrapper" in told
     assert "@task.task" in told
     assert "local_tasks=['odd one']" in told
     assert "'n'" not in told
 
 
-def test_refused_functor_tasks_are_counted() -> None:
+def test_rejection_names_three_functor_tasks_and_counts_the_rest() -> None:
     flow = WIDE("f").add(*[task.FunctorTask(double, f"t{n}") for n in range(5)])
     with pytest.raises(exceptions.CompilationFailure, match="tasks 't0', 't1', 't2' and 2 more"):
         engines.load(flow, store={"x": 1}, engine="worker-based", url="memory://nobody")
 
 
-def test_refused_functor_task_cannot_be_run_all_the_same() -> None:
-    """Also by an engine that was made without `load`."""
+def test_rejected_functor_task_cannot_be_run_without_load() -> None:
+    """The check also applies to an engine that was created without `load`."""
     detail = base.temporary_flow_detail()[1]
     engine = worker_based.WorkerBasedActionEngine(
         task.FunctorTask(lambda: 1, "odd one"), detail, None, {"url": "memory://nobody"}
@@ -326,9 +328,13 @@ def test_refused_functor_task_cannot_be_run_all_the_same() -> None:
             engine.run()
 
 
-@pytest.mark.parametrize("chosen", [["odd one"], [task.FunctorTask], "wbengine.task.FunctorTask"])
+@pytest.mark.parametrize(
+    "chosen",
+    [["odd one"], [task.FunctorTask], "wbengine.task.FunctorTask"],
+    ids=["name", "class", "path"],
+)
 @pytest.mark.parametrize("kind", ["a FunctorTask", "a FunctorTask "])
-def test_functor_task_that_stays_at_home_is_run(kind: str, chosen: Any, broker: str) -> None:
+def test_functor_task_listed_in_local_tasks_is_run(kind: str, chosen: Any, broker: str) -> None:
     engine = engines.load(
         LINE("f").add(FUNCTORS[kind]()),
         store={"x": 1, "all": [1]},
@@ -340,14 +346,14 @@ def test_functor_task_that_stays_at_home_is_run(kind: str, chosen: Any, broker: 
     assert engine.storage.get_flow_state() == states.SUCCESS
 
 
-def test_functor_task_that_is_marked_local_is_run(broker: str) -> None:
+def test_functor_task_marked_local_is_run(broker: str) -> None:
     marked = task.FunctorTask(double, "odd one", provides="doubled")
     marked.local = True
     found = engines.run(marked, store={"x": 4}, engine="worker-based", url=broker)
     assert found["doubled"] == 8
 
 
-def test_functor_task_with_a_class_of_its_own_goes_to_a_worker(broker: str) -> None:
+def test_subclass_of_functor_task_runs_on_a_worker(broker: str) -> None:
     with worker_in_thread(broker, Named):
         found = engines.run(Named("n"), store={"x": 4}, engine="worker-based", url=broker)
     assert found["doubled"] == 8

@@ -1,4 +1,4 @@
-"""Who looks at the store sees what is under way: where it runs, since when, and how far it is."""
+"""Records of running tasks in the store: worker, start time and progress."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support import workers
-from tests.support.beside import running
+from tests.support.engine_threads import running
 from wbengine import _clock, engines, task
 from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.persistence import models
@@ -22,14 +22,14 @@ GO = threading.Event()
 
 
 class Long(task.Task):
-    """Runs until it is let go."""
+    """Task that waits for `GO`."""
 
     def execute(self) -> None:
         assert GO.wait(30)
 
 
 class Tells(task.Task):
-    """Tells how far it is until somebody has seen it."""
+    """Task that reports progress until `seen` returns True."""
 
     def __init__(self, name: str, seen: Callable[[], bool]) -> None:
         super().__init__(name)
@@ -51,14 +51,14 @@ def _go() -> Iterator[None]:
     GO.set()
 
 
-def kept(engine: Any) -> dict[str, models.AtomDetail]:
+def stored_atoms(engine: Any) -> dict[str, models.AtomDetail]:
     with engine._backend.get_connection() as connection:
         return {atom.name: atom for atom in connection.get_atoms_for_flow(engine.storage.flow_uuid)}
 
 
-def started(engine: Any, name: str) -> models.AtomDetail:
+def wait_until_started(engine: Any, name: str) -> models.AtomDetail:
     for _ in range(1500):
-        found = kept(engine).get(name)
+        found = stored_atoms(engine).get(name)
         if found is not None and found.started is not None:
             return found
         time.sleep(0.01)
@@ -66,8 +66,8 @@ def started(engine: Any, name: str) -> models.AtomDetail:
 
 
 @pytest.mark.parametrize("durability", ["each", "batch"])
-def test_a_task_in_a_thread(durability: str) -> None:
-    """One that waits for a thread has not begun."""
+def test_store_shows_start_of_thread_task_only_when_it_runs(durability: str) -> None:
+    """A task that waits for a thread has not started."""
     flow = unordered_flow.Flow("f").add(Long("a"), Long("b"))
     engine = engines.load(
         flow,
@@ -79,18 +79,18 @@ def test_a_task_in_a_thread(durability: str) -> None:
     )
     before = time.time()
     with running(engine, GO):
-        found = started(engine, "a")
+        found = wait_until_started(engine, "a")
         assert (found.state, found.worker) == ("RUNNING", "local")
         assert found.started is not None and before - 1 < found.started <= time.time()
         assert found.ended is None
-        other = kept(engine)["b"]
+        other = stored_atoms(engine)["b"]
         assert (other.state, other.worker, other.started) == ("RUNNING", None, None)
         GO.set()
-    assert {atom.state for atom in kept(engine).values()} == {"SUCCESS"}
+    assert {atom.state for atom in stored_atoms(engine).values()} == {"SUCCESS"}
 
 
-def test_a_task_on_a_worker() -> None:
-    """As soon as that says so."""
+def test_store_shows_worker_of_running_task() -> None:
+    """The record is written when the worker reports RUNNING."""
     url = f"memory://{uuid.uuid4().hex}"
     with workers.worker_in_thread(url, Long):
         engine = engines.load(
@@ -98,19 +98,18 @@ def test_a_task_on_a_worker() -> None:
             engine="worker-based", url=url, backend=memory.MemoryBackend(),
         )  # fmt: skip
         with running(engine, GO):
-            found = started(engine, "a")
+            found = wait_until_started(engine, "a")
             assert found.state == "RUNNING" and found.worker not in (None, "local")
             GO.set()
-        assert kept(engine)["a"].worker == found.worker
+        assert stored_atoms(engine)["a"].worker == found.worker
 
 
 @pytest.mark.parametrize("kind", ["serial", "parallel"])
-def test_progress_of_the_only_running_task_is_seen(kind: str) -> None:
-    """Of a task that is the only one, while it runs."""
+def test_progress_of_single_running_task_is_stored(kind: str) -> None:
     engine: Any = None
 
     def seen() -> bool:
-        found = kept(engine)["a"]
+        found = stored_atoms(engine)["a"]
         return found.progress is not None and found.state == "RUNNING"
 
     engine = engines.load(
@@ -119,8 +118,8 @@ def test_progress_of_the_only_running_task_is_seen(kind: str) -> None:
     engine.run()
 
 
-def test_progress_does_not_cost_a_write_each_time() -> None:
-    """In an engine that runs tasks itself: about one a second, and none with 'end'."""
+def test_progress_is_written_about_once_per_second() -> None:
+    """Local engines write progress about once a second, and never with durability 'end'."""
     writes = {}
     for durability in ("each", "end"):
         backend, clock = FaultyBackend(), _clock.ManualClock()

@@ -1,4 +1,4 @@
-"""Real workers that die, or stand still, while an engine lives; over folders."""
+"""Worker processes that die or stop while an engine runs, over a folder as broker."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.persistence import backends
 from wbengine.views import watcher
 
-#: A worker is lost after so many seconds of silence, three of its beats.
+#: Seconds of silence after which a worker is lost: three heartbeats.
 EXPIRY = 2.0
 
 
@@ -39,7 +39,7 @@ def url(folder: Path) -> str:
 
 
 def load(flow: Any, folder: Path, **options: Any) -> Any:
-    # No worker has to have started by some time.
+    # The start of workers has no time limit.
     options = {"worker_expiry": EXPIRY, "transition_timeout": 300, **options}
     return engines.load(
         flow,
@@ -50,7 +50,7 @@ def load(flow: Any, folder: Path, **options: Any) -> Any:
     )
 
 
-def test_lost_worker_resends_idempotent_task(tmp_path: Path) -> None:
+def test_idempotent_task_is_resent_when_its_worker_is_lost(tmp_path: Path) -> None:
     with fleet(tmp_path, 2):
         engine = load(linear_flow.Flow("f").add(tasks.Mortal("m", provides="m")), tmp_path)
         engine.run()
@@ -58,7 +58,7 @@ def test_lost_worker_resends_idempotent_task(tmp_path: Path) -> None:
     assert engine.storage.fetch("m") == 0
 
 
-def test_lost_worker_fails_task_that_is_not_idempotent(tmp_path: Path) -> None:
+def test_non_idempotent_task_fails_when_its_worker_is_lost(tmp_path: Path) -> None:
     with fleet(tmp_path, 1):
         engine = load(linear_flow.Flow("f").add(tasks.Once("o")), tmp_path)
         with pytest.raises(exc.WorkerLost):
@@ -67,8 +67,8 @@ def test_lost_worker_fails_task_that_is_not_idempotent(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mapped", [False, True])
-def test_lost_worker_and_resending_are_kept_with_the_flow(tmp_path: Path, mapped: bool) -> None:
-    """With the names of both workers; whoever registers for them hears them."""
+def test_worker_loss_and_resend_are_recorded_and_notified(tmp_path: Path, mapped: bool) -> None:
+    """Both records contain the names of the workers, and listeners receive them."""
     mortal = tasks.Mortal("m")
     flow = linear_flow.Flow("f")
     flow.add(task.Map(mortal, over="numbers", item="number") if mapped else mortal)
@@ -101,12 +101,12 @@ def test_lost_worker_and_resending_are_kept_with_the_flow(tmp_path: Path, mapped
     assert resent.worker is not None and resent.worker != lost.worker
     assert lost.item == resent.item == (0 if mapped else None)
     assert heard == [("WORKER_LOST", None, lost.item), ("RESENT", lost.worker, lost.item)]
-    assert stored == ["WORKER_LOST", "RESENT"]  # by the time at which it is told
+    assert stored == ["WORKER_LOST", "RESENT"]  # the record precedes the notification
     assert threads == {threading.current_thread()}
 
 
-def test_slow_listener_of_losses_does_not_hold_up_recovery(tmp_path: Path) -> None:
-    """It runs in the engine's thread; meanwhile the task runs on another worker."""
+def test_slow_listener_of_worker_loss_does_not_delay_recovery(tmp_path: Path) -> None:
+    """The listener runs in the engine's thread while another worker runs the task."""
     ran = threading.Event()
     with fleet(tmp_path, 2):
         engine = load(linear_flow.Flow("f").add(tasks.Mortal("m")), tmp_path)
@@ -121,15 +121,15 @@ def test_slow_listener_of_losses_does_not_hold_up_recovery(tmp_path: Path) -> No
     assert ran.is_set()
 
 
-def test_a_task_that_kills_its_workers_is_given_up(tmp_path: Path) -> None:
+def test_task_that_kills_workers_fails_after_max_resends(tmp_path: Path) -> None:
     with fleet(tmp_path, 2):
         engine = load(linear_flow.Flow("f").add(tasks.Killer("k")), tmp_path, max_resends=1)
-        with pytest.raises(exc.WorkerLost, match="it was lost with 2 workers"):
+        with pytest.raises(exc.WorkerLost, match="2 workers were lost with this task"):
             engine.run()
     assert len(set(tasks.runs(tmp_path))) == len(tasks.runs(tmp_path)) == 2
 
 
-def test_a_worker_may_die_while_it_reverts(tmp_path: Path) -> None:
+def test_idempotent_revert_is_resent_when_its_worker_dies(tmp_path: Path) -> None:
     flow = linear_flow.Flow("f").add(tasks.Undone("u"), sample_tasks.Fail(name="bad"))
     with fleet(tmp_path, 2):
         engine = load(flow, tmp_path)
@@ -140,8 +140,8 @@ def test_a_worker_may_die_while_it_reverts(tmp_path: Path) -> None:
     assert engine.storage.get_flow_state() == "REVERTED"
 
 
-def test_reversion_that_must_not_run_twice_leaves_its_flow_in_failure(tmp_path: Path) -> None:
-    """Whether it took effect is not known: the flow is not REVERTED."""
+def test_lost_worker_in_non_idempotent_revert_leaves_flow_in_failure(tmp_path: Path) -> None:
+    """The effect of the revert is unknown, so the flow is not REVERTED."""
     undone = tasks.Undone("u")
     undone.idempotent = False
     flow = linear_flow.Flow("f").add(undone, sample_tasks.Fail(name="bad"))
@@ -153,8 +153,8 @@ def test_reversion_that_must_not_run_twice_leaves_its_flow_in_failure(tmp_path: 
     assert engine.storage.get_flow_state() == "FAILURE"
 
 
-def test_an_answer_that_comes_too_late_is_refused(tmp_path: Path) -> None:
-    """A worker is stopped for longer than it may be silent; another does what it had begun."""
+def test_late_reply_of_stopped_worker_is_ignored(tmp_path: Path) -> None:
+    """Another worker runs the request of a worker that is stopped for a longer time."""
     with fleet(tmp_path, 2) as started:
         executor = executors.WorkerTaskExecutor("e", "default", url=url(tmp_path), worker_expiry=2)
         executor.wait_for_workers(2, 60)
@@ -165,14 +165,14 @@ def test_an_answer_that_comes_too_late_is_refused(tmp_path: Path) -> None:
         first = int(tasks.runs(tmp_path)[0].partition("-")[2])
         os.kill(first, signal.SIGCONT)
         (stopped,) = [each for each in started if each.process.pid == first]
-        workers.until(lambda: "given up" in stopped.text or executor.ignored)
+        workers.until(lambda: "withdrew request" in stopped.text or executor.ignored)
         executor.stop()
         assert engine.storage.fetch("who") == "second"
         assert len(tasks.runs(tmp_path)) == 2
 
 
-def test_stopped_engine_takes_no_worker_for_lost(tmp_path: Path) -> None:
-    """Its loop does not turn for much longer than workers may be silent."""
+def test_stalled_engine_does_not_treat_workers_as_lost(tmp_path: Path) -> None:
+    """After the blocked loop the last heartbeat can be older than `worker_expiry`."""
     with workers.worker_in_thread(url(tmp_path), sample_tasks, threads_count=2):
         executor = executors.WorkerTaskExecutor("e", "default", url=url(tmp_path), worker_expiry=4)
         executor.wait_for_workers(1, 60)
@@ -188,8 +188,8 @@ def test_stopped_engine_takes_no_worker_for_lost(tmp_path: Path) -> None:
         executor.stop()
 
 
-def test_a_hundred_engines_share_an_executor() -> None:
-    """Each gets its own; one that fails, and one that is cancelled, are nothing to the others."""
+def test_hundred_engines_share_one_executor() -> None:
+    """Each engine gets its own results. A failed engine does not affect the others."""
     place = "memory://hundred"
     executor = executors.WorkerTaskExecutor("shared", "default", url=place)
     failed: list[int] = []
@@ -218,11 +218,11 @@ def test_a_hundred_engines_share_an_executor() -> None:
             assert not thread.is_alive()
     assert sorted(failed) == list(range(3, 100, 10))
     assert len(executor._tracker) == 0 and not executor._tracker._flows
-    # Nobody uses it any more, and nobody asked it to go on all the same.
+    # The executor stops when its last engine has ended.
     assert executor._thread is None and executor._users == 0
 
 
-def test_rows_that_could_not_be_removed_are_removed_later() -> None:
+def test_failed_drop_of_ledger_row_is_retried() -> None:
     place = "memory://undropped"
     executor = executors.WorkerTaskExecutor("e", "default", url=place, worker_expiry=2)
     with workers.worker_in_thread(place, sample_tasks):
@@ -244,15 +244,15 @@ def test_rows_that_could_not_be_removed_are_removed_later() -> None:
             patch.setattr(ledger, "drop", refuse_one)
             flow = linear_flow.Flow("f").add(sample_tasks.Nothing(name="n"))
             engines.load(flow, engine="worker-based", executor=executor).run()
-            workers.until(lambda: executor._writer._undropped)
-            assert len(ledger.ids()) == len(executor._writer._undropped) == 1
+            workers.until(lambda: executor._writer._failed_drops)
+            assert len(ledger.ids()) == len(executor._writer._failed_drops) == 1
             away = False
             workers.until(lambda: not ledger.ids())
         executor.stop()
 
 
-def test_a_request_that_could_not_be_claimed_comes_again() -> None:
-    """Nobody has to find out that it is gone."""
+def test_request_is_requeued_when_its_claim_fails() -> None:
+    """The worker requeues the request, so no timeout is needed."""
     place = "memory://unclaimed"
     with (
         workers.worker_in_thread(place, sample_tasks) as made,

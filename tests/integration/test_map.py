@@ -1,4 +1,4 @@
-"""Fan-out at run time, on every kind of engine."""
+"""Maps on all kinds of engines."""
 
 from __future__ import annotations
 
@@ -65,8 +65,7 @@ def finish(engine: base.Engine, error: type[BaseException]) -> None:
 # -- results ---------------------------------------------------------------------------------
 
 
-def test_other_arguments_are_bound_as_usual(kind: kinds.Kind) -> None:
-    """From the store, from other atoms, injected, or their defaults."""
+def test_map_binds_other_arguments_of_inner_task_as_for_any_task(kind: kinds.Kind) -> None:
     flow = flow_of(
         task.FunctorTask(three, "three", provides="three"),
         fan(tasks.Scale("s", rebind={"factor": "three"}), name="a", provides="a"),
@@ -93,14 +92,12 @@ class Boom(task.Task):
 @pytest.mark.parametrize(
     "value", [(1, 2), {1, 2}, frozenset([1, 2]), range(1, 3), {1: "a", 2: "b"}.keys()]
 )
-def test_anything_iterable_is_a_list(value: Any) -> None:
-    """In the order in which it iterates."""
+def test_map_accepts_any_iterable(value: Any) -> None:
     found = engines.run(flow_of(fan(tasks.Square())), store={"items": value})
     assert found["results"] == [1, 4]
 
 
-def test_an_iterator_is_stored_as_a_list_first() -> None:
-    """So that others, and later attempts, find it: in the store, as a result, or a part of one."""
+def test_iterator_is_stored_as_list_before_map_expands() -> None:
     flow = flow_of(
         fan(tasks.Square(), name="a", provides="a"),
         fan(tasks.Square(), name="b", provides="b"),
@@ -119,18 +116,15 @@ def test_an_iterator_is_stored_as_a_list_first() -> None:
 
 
 @pytest.mark.parametrize("value", ["abc", b"abc", bytearray(b"a"), {"a": 1}, 7, None, object()])
-def test_map_over_a_value_that_is_no_list_fails(value: Any) -> None:
-    """With a TypeError that names both; there is nothing to revert then."""
+def test_map_over_non_list_value_raises_type_error(value: Any) -> None:
     engine = engines.load(flow_of(fan(tasks.Square())), store={"items": value})
-    with pytest.raises(TypeError, match=r"Map 'm' runs over the items of 'items'.*it is a"):
+    with pytest.raises(TypeError, match=r"'items', the list of Map 'm', must be a list .* got"):
         engine.run()
     assert engine.storage.get_flow_state() == states.REVERTED
     assert engine.storage.record("m").items is None
 
 
-def test_an_iterator_that_fails_fails_the_atom() -> None:
-    """With its own exception."""
-
+def test_map_fails_with_exception_of_its_iterator() -> None:
     def broken() -> Iterator[int]:
         yield 1
         raise LookupError("gone")
@@ -139,8 +133,7 @@ def test_an_iterator_that_fails_fails_the_atom() -> None:
         engines.run(flow_of(fan(tasks.Square())), store={"items": broken()})
 
 
-def test_functions_and_coroutines_are_inner_tasks(kind: kinds.Kind) -> None:
-    """An `async def` runs wherever async tasks run."""
+def test_map_runs_functions_and_coroutines(kind: kinds.Kind) -> None:
     engine = kind.load(flow_of(fan(tasks.AsyncSquare())), store={"items": range(5)})
     engine.run()
     assert engine.storage.fetch("results") == [0, 1, 4, 9, 16]
@@ -151,8 +144,7 @@ def test_functions_and_coroutines_are_inner_tasks(kind: kinds.Kind) -> None:
 # -- failures --------------------------------------------------------------------------------
 
 
-def test_collected_failures_travel_to_the_next_task(kind: kinds.Kind) -> None:
-    """As any value."""
+def test_collected_failures_are_passed_to_next_task(kind: kinds.Kind) -> None:
     flow = flow_of(
         fan(tasks.Odd(), on_item_failure="collect"), tasks.CountFailures(provides="failed")
     )
@@ -161,10 +153,7 @@ def test_collected_failures_travel_to_the_next_task(kind: kinds.Kind) -> None:
     assert engine.storage.fetch("failed") == 2
 
 
-def test_a_failed_item_fails_the_atom_and_what_finished_is_reverted(
-    kind: kinds.Kind, tmp_path: Path
-) -> None:
-    """The latest first; those that never began are left alone."""
+def test_failed_item_fails_map_and_reverts_finished_items(kind: kinds.Kind, tmp_path: Path) -> None:
     store = {"items": [10, 11, 12, 13], "folder": str(tmp_path), "bad": 12}
     engine = kind.load(flow_of(fan(tasks.Touch(), max_in_flight=1)), store=store)
     with pytest.raises(ValueError, match="item 12 is bad"):
@@ -178,8 +167,8 @@ def test_a_failed_item_fails_the_atom_and_what_finished_is_reverted(
     assert engine.storage.get_execute_failure("m").check(ValueError)  # type: ignore[union-attr]
 
 
-def test_without_a_limit_a_failure_still_stops_what_has_not_started(near: kinds.Kind) -> None:
-    """In this thread nothing runs after it; in threads what waits is taken back."""
+def test_failed_item_stops_pending_items_of_unlimited_map(near: kinds.Kind) -> None:
+    """A serial engine runs no item after the failure; in threads, waiting items are withdrawn."""
     ran: list[int] = []
     lock = threading.Lock()
     stop = threading.Event()
@@ -191,8 +180,8 @@ def test_without_a_limit_a_failure_still_stops_what_has_not_started(near: kinds.
             stop.set()
             raise ValueError(item)
         if near.name == "threads" and item > 3:
-            stop.wait(60)  # nobody gets far ahead of the failure
-            time.sleep(0.001)  # nor of the engine's thread
+            stop.wait(60)  # later items wait for the failure
+            time.sleep(0.001)  # gives the engine's thread time to run
 
     count = 3000
     functor = task.FunctorTask(body, "b")
@@ -206,7 +195,6 @@ def test_without_a_limit_a_failure_still_stops_what_has_not_started(near: kinds.
 
 
 def test_stopped_map_leaves_other_tasks_running() -> None:
-    """Stopping a Map must not cost others their tasks."""
     executor = HeldTasks(held=True)
     flow = unordered_flow.Flow("f").add(
         fan(tasks.Odd(), over="numbers"), *[Plain(f"p{n}") for n in range(3)]
@@ -230,8 +218,8 @@ def test_stopped_map_leaves_other_tasks_running() -> None:
     assert states_of(engine) == [states.REVERTED, states.PENDING, states.PENDING]
 
 
-def test_what_was_taken_back_does_not_start_when_all_stops() -> None:
-    """A kept failure that arrives together with that of an item."""
+def test_withdrawn_item_is_not_submitted_again_after_another_failure() -> None:
+    """`never_resolve` keeps the failure of `b`, which arrives together with that of an item."""
     executor = HeldTasks(held=True)
     flow = unordered_flow.Flow("f").add(fan(tasks.Odd()), Boom("b"), Plain("p"))
     engine = engines.load(
@@ -248,8 +236,7 @@ def test_what_was_taken_back_does_not_start_when_all_stops() -> None:
     assert engine.storage.get_atom_state("p") == states.PENDING
 
 
-def test_items_go_by_the_priority_of_the_inner_task() -> None:
-    """Among what is ready at the same time; then by the order of add."""
+def test_items_are_submitted_by_priority_of_inner_task() -> None:
     executor = HeldTasks()
     urgent, later = task.FunctorTask(lambda item: 0, "u"), task.FunctorTask(lambda item: 0, "l")
     urgent.priority = 5
@@ -264,8 +251,7 @@ class Plain(task.Task):
         pass
 
 
-def test_the_limit_holds_and_refills_come_together() -> None:
-    """Never more than `max_in_flight`; what came back in one turn is replaced in one step."""
+def test_max_in_flight_holds_and_freed_slots_are_refilled_in_one_batch() -> None:
     executor = HeldTasks(held=True)
     inner = fan(tasks.Square(), max_in_flight=3)
     engine = engines.load(inner, engine="parallel", executor=executor, store={"items": range(8)})
@@ -293,17 +279,13 @@ def test_the_limit_holds_and_refills_come_together() -> None:
     }
 
 
-def test_no_more_run_at_a_time_than_allowed(kind: kinds.Kind) -> None:
-    """Counted where they run."""
+def test_map_runs_at_most_max_in_flight_items_at_a_time(kind: kinds.Kind) -> None:
     engine = kind.load(flow_of(fan(tasks.Count(), max_in_flight=2)), store={"items": range(20)})
     engine.run()
     assert max(engine.storage.fetch("results")) <= 2
 
 
-def test_cancelled_run_reverts_again_the_item_that_could_not_be_reverted(
-    kind: kinds.Kind, tmp_path: Path
-) -> None:
-    """With its result, and then those before it."""
+def test_cancelled_run_retries_failed_reversion_of_item(kind: kinds.Kind, tmp_path: Path) -> None:
     store = {"items": [0, 1, 2], "folder": str(tmp_path), "stuck": 1}
     engine = kind.load(flow_of(fan(tasks.Touch(), max_in_flight=1), tasks.Broken()), store=store)
     with pytest.raises(OSError):
@@ -317,8 +299,7 @@ def test_cancelled_run_reverts_again_the_item_that_could_not_be_reverted(
     assert states_of(engine) == [states.REVERTED] * 3
 
 
-def test_retries_expand_the_list_anew(kind: kinds.Kind) -> None:
-    """Each attempt has its own items, and the list that is there then."""
+def test_retry_expands_map_again_with_current_list(kind: kinds.Kind) -> None:
     controller = retry.Times(2, "r", provides="turn")
     flow = flow_of(
         tasks.Grow("g", provides="items"),
@@ -332,8 +313,7 @@ def test_retries_expand_the_list_anew(kind: kinds.Kind) -> None:
     assert not engine.storage.has_failures()
 
 
-def test_a_map_is_the_source_of_a_decider(near: kinds.Kind) -> None:
-    """Its history is the whole list."""
+def test_decider_receives_results_of_map(near: kinds.Kind) -> None:
     heard: list[Any] = []
 
     def decider(history: dict[str, Any]) -> bool:
@@ -348,9 +328,7 @@ def test_a_map_is_the_source_of_a_decider(near: kinds.Kind) -> None:
     assert engine.storage.get_atom_state("after") == states.IGNORE
 
 
-def test_a_decider_that_fails_fails_the_map_before_it_expands() -> None:
-    """As any atom."""
-
+def test_failing_decider_fails_map_before_it_expands() -> None:
     def decider(history: Any) -> bool:
         raise LookupError("who?")
 
@@ -361,11 +339,10 @@ def test_a_decider_that_fails_fails_the_map_before_it_expands() -> None:
     assert engine.storage.record("m").items is None
 
 
-# -- telling -----------------------------------------------------------------------------------
+# -- notifications
 
 
-def test_listeners_hear_of_one_atom(kind: kinds.Kind) -> None:
-    """Its states, and how many of its items are done."""
+def test_listeners_are_notified_of_map_as_one_atom_with_progress(kind: kinds.Kind) -> None:
     mapped = fan(tasks.Square(), max_in_flight=1)
     progress: list[float] = []
     mapped.notifier.register(
@@ -388,8 +365,7 @@ def test_listeners_hear_of_one_atom(kind: kinds.Kind) -> None:
     assert engine.storage.get_task_progress("m") == 1.0
 
 
-def test_listeners_of_the_inner_task_hear_every_item(kind: kinds.Kind) -> None:
-    """Wherever it runs."""
+def test_listeners_of_inner_task_receive_progress_of_each_item(kind: kinds.Kind) -> None:
     inner = tasks.Tell("t")
     heard: list[Any] = []
     inner.notifier.register("update_progress", lambda _, details: heard.append(details["progress"]))
@@ -402,10 +378,7 @@ def test_listeners_of_the_inner_task_hear_every_item(kind: kinds.Kind) -> None:
 # -- interruptions -----------------------------------------------------------------------------
 
 
-def test_suspended_in_the_middle_it_goes_on_with_what_is_missing(
-    kind: kinds.Kind, tmp_path: Path
-) -> None:
-    """What runs finishes, the rest waits; the same list, the same attempt, no item twice."""
+def test_suspended_map_resumes_with_remaining_items(kind: kinds.Kind, tmp_path: Path) -> None:
     backend = memory.MemoryBackend()
     store = {"items": list(range(9)), "folder": str(tmp_path)}
     mapped = fan(tasks.Touch(), max_in_flight=2)
@@ -429,7 +402,7 @@ def test_suspended_in_the_middle_it_goes_on_with_what_is_missing(
     assert again.storage.fetch_many()["results"] == [[-n for n in range(9)]]
     assert sorted(tasks.notes(tmp_path)) == sorted(f"+{n}" for n in range(9))
     assert again.storage.record("m").attempt == 1
-    # Where a ledger can tell of each item whether it was started, each keeps its id.
+    # If the ledger records for each item whether it was started, items keep their request ids.
     assert items_of(again).resumed == (0 if kind.remote else 1)
     assert sorted(item.order for item in items_of(again)) == list(range(1, 10))
     kept = backend.get_connection().get_atom_details(again.storage.get_atom_uuid("m"))
@@ -437,8 +410,7 @@ def test_suspended_in_the_middle_it_goes_on_with_what_is_missing(
     assert [i.to_dict() for i in kept.items] == [i.to_dict() for i in items_of(again)]
 
 
-def test_suspended_again_and_again(near: kinds.Kind) -> None:
-    """The same engine; every item runs once."""
+def test_repeatedly_suspended_map_runs_each_item_once(near: kinds.Kind) -> None:
     ran: list[int] = []
 
     def body(item: int) -> int:
@@ -457,8 +429,7 @@ def test_suspended_again_and_again(near: kinds.Kind) -> None:
     assert engine.storage.record("m").attempt == 1
 
 
-def test_suspended_before_an_item_ran_nothing_has_happened() -> None:
-    """The atom is PENDING again, with its list."""
+def test_map_suspended_before_first_item_resumes_with_all_items() -> None:
     engine = engines.load(flow_of(fan(tasks.Square())), store={"items": [1, 2]})
     engine.atom_notifier.register("RUNNING", lambda *_, **__: engine.suspend())
     engine.run()
@@ -469,19 +440,18 @@ def test_suspended_before_an_item_ran_nothing_has_happened() -> None:
     assert engine.storage.fetch("results") == [1, 4]
 
 
-def test_a_map_that_had_no_room_in_the_turn_is_suspended_too() -> None:
-    """Nothing of it was ever handed out."""
+def test_map_without_submitted_items_is_pending_after_suspension() -> None:
     executor = HeldTasks(held=True)
     flow = unordered_flow.Flow("f").add(
         fan(tasks.Square(), name="big"),
         fan(tasks.Square(), over="few", name="small", provides="b"),
     )
-    store = {"items": range(run_module.MOST_PER_TURN + 1), "few": [1, 2]}
+    store = {"items": range(run_module.MAX_ATOMS_PER_ITERATION + 1), "few": [1, 2]}
     engine = engines.load(flow, engine="parallel", executor=executor, store=store)
     steps = engine.run_iter()
     while next(steps) != states.WAITING:
         pass
-    assert len(executor.waiting) == run_module.MOST_PER_TURN
+    assert len(executor.waiting) == run_module.MAX_ATOMS_PER_ITERATION
     engine.suspend()
     assert list(steps)[-1] == states.SUSPENDED
     assert engine.storage.get_atom_state("small") == states.PENDING
@@ -490,8 +460,7 @@ def test_a_map_that_had_no_room_in_the_turn_is_suspended_too() -> None:
     assert engine.storage.fetch("b") == [1, 4]
 
 
-def test_a_suspended_map_is_reverted_when_its_flow_is(tmp_path: Path) -> None:
-    """Another branch fails after the resumption: the Map comes to its end, and is undone."""
+def test_suspended_map_is_reverted_with_its_flow(tmp_path: Path) -> None:
     flow = unordered_flow.Flow("f")
     mapped = fan(tasks.Touch(), max_in_flight=1)
     engine = engines.load(
@@ -522,8 +491,7 @@ class Waiting(task.Task):
         pass
 
 
-def test_suspended_while_it_is_reverted_it_goes_on_there(kind: kinds.Kind, tmp_path: Path) -> None:
-    """No item is reverted twice."""
+def test_map_suspended_while_reverting_resumes_reversion(kind: kinds.Kind, tmp_path: Path) -> None:
     backend = memory.MemoryBackend()
     store = {"items": list(range(6)), "folder": str(tmp_path)}
     mapped = fan(tasks.Touch(), max_in_flight=1)
@@ -554,11 +522,9 @@ def test_suspended_while_it_is_reverted_it_goes_on_there(kind: kinds.Kind, tmp_p
 
 @pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize("policy", ["fail", "collect"])
-def test_an_engine_that_died_anywhere_loses_nothing(
+def test_map_resumed_after_any_write_runs_no_finished_item_again(
     fails: bool, policy: Any, tmp_path: Path
 ) -> None:
-    """After any write another engine goes on; what is recorded as finished does not run again."""
-
     def flow() -> Any:
         inner = fan(tasks.Touch(), max_in_flight=2, on_item_failure=policy)
         return flow_of(inner, *([tasks.Broken()] if fails else []))
@@ -586,8 +552,7 @@ def test_an_engine_that_died_anywhere_loses_nothing(
         assert len(set(ran)) == len(ran) and not set(ran) & done, number
 
 
-def test_an_error_in_the_loop_leaves_a_legal_state(tmp_path: Path) -> None:
-    """What finished is kept, and the next run goes on."""
+def test_interrupted_map_is_suspended_and_resumed(tmp_path: Path) -> None:
     mapped = fan(tasks.Touch(), max_in_flight=1)
     engine = engines.load(flow_of(mapped), store={"items": range(5), "folder": str(tmp_path)})
 
@@ -605,8 +570,7 @@ def test_an_error_in_the_loop_leaves_a_legal_state(tmp_path: Path) -> None:
     assert tasks.notes(tmp_path) == [f"+{n}" for n in range(5)]
 
 
-def test_when_time_is_up_what_finished_is_reverted(near: kinds.Kind, tmp_path: Path) -> None:
-    """Nothing more starts; what runs finishes."""
+def test_deadline_stops_map_and_reverts_finished_items(near: kinds.Kind, tmp_path: Path) -> None:
     folder = str(tmp_path)
 
     def body(item: int) -> int:
@@ -615,7 +579,7 @@ def test_when_time_is_up_what_finished_is_reverted(near: kinds.Kind, tmp_path: P
         return item
 
     class ByHand(_clock.ManualClock):
-        queue = staticmethod(_clock.SYSTEM.queue)  # to wait for a thread costs nothing
+        queue = staticmethod(_clock.SYSTEM.queue)  # waiting for a thread advances no time
 
     clock = ByHand()
 
@@ -634,8 +598,7 @@ def test_when_time_is_up_what_finished_is_reverted(near: kinds.Kind, tmp_path: P
     assert engine.storage.get_flow_state() == states.REVERTED
 
 
-def test_reset_and_another_run_expand_anew() -> None:
-    """With the next numbers."""
+def test_reset_map_expands_again_with_next_attempt() -> None:
     engine = engines.load(flow_of(fan(tasks.Square())), store={"items": [1, 2]})
     engine.run()
     engine.reset()
@@ -649,8 +612,7 @@ def test_reset_and_another_run_expand_anew() -> None:
 # -- where items run ---------------------------------------------------------------------------
 
 
-def test_local_items_stay_in_the_engines_process(tmp_path: Path) -> None:
-    """`local`, `priority`, `idempotent` and `version` are those of the inner task."""
+def test_items_of_local_inner_task_run_in_engine_process(tmp_path: Path) -> None:
     threads: list[Any] = []
     functor = task.FunctorTask(lambda item: threads.append(threading.get_ident()), "b")
     functor.local, functor.priority, functor.idempotent = True, 7, True
@@ -665,7 +627,6 @@ def test_local_items_stay_in_the_engines_process(tmp_path: Path) -> None:
 
 
 def test_several_maps_share_an_executor(kind: kinds.Kind) -> None:
-    """Each has its own items and limit."""
     flow = unordered_flow.Flow("f").add(
         *[fan(tasks.Square(), name=f"m{n}", provides=f"r{n}", max_in_flight=n) for n in range(1, 5)]
     )
@@ -679,7 +640,7 @@ def test_several_maps_share_an_executor(kind: kinds.Kind) -> None:
 
 
 class CountsItems(memory.MemoryBackend):
-    """Counts the items that are written."""
+    """Backend that counts the items that are written."""
 
     items = 0
 
@@ -695,8 +656,7 @@ class CountsItems(memory.MemoryBackend):
 
 
 @pytest.mark.parametrize("limit", [None, 7])
-def test_what_is_written_grows_with_what_changed(limit: int | None) -> None:
-    """Each item twice (its value, and what it came to), whatever the number of turns."""
+def test_each_item_is_written_twice_whatever_the_number_of_iterations(limit: int | None) -> None:
     for count in (50, 500):
         backend = CountsItems()
         engine = engines.load(
@@ -708,13 +668,12 @@ def test_what_is_written_grows_with_what_changed(limit: int | None) -> None:
         assert backend.items == 2 * count
 
 
-def test_many_items_are_submitted_turn_by_turn() -> None:
-    """Without a limit no turn has more than an ordinary wide flow would have."""
+def test_unlimited_map_submits_items_in_batches() -> None:
     executor = HeldTasks()
-    count = 2 * run_module.MOST_PER_TURN + 10
+    count = 2 * run_module.MAX_ATOMS_PER_ITERATION + 10
     engine = engines.load(
         fan(tasks.Square()), engine="parallel", executor=executor, store={"items": range(count)}
     )
     engine.run()
-    assert max(executor.batches) == run_module.MOST_PER_TURN
+    assert max(executor.batches) == run_module.MAX_ATOMS_PER_ITERATION
     assert len(engine.storage.fetch("results")) == count

@@ -1,4 +1,4 @@
-"""A transport that is kombu's own, and has neither confirms nor bindings that others see."""
+"""Transports of kombu, without publisher confirms and shared bindings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from wbengine.patterns import unordered_flow
 
 
 class Fragile(task.Task):
-    """Ends its worker, the first time; may run again."""
+    """Task that kills its worker when it runs for the first time."""
 
     idempotent = True
 
@@ -39,7 +39,7 @@ WARNS = "ignore:The ``noload`` loader strategy is deprecated"
 
 
 @pytest.mark.filterwarnings(WARNS)
-def test_a_database_as_broker(tmp_path: Path) -> None:
+def test_flow_runs_over_sql_database_of_kombu(tmp_path: Path) -> None:
     url = f"sqlalchemy+sqlite:///{tmp_path}/broker.db"
     with worker_in_thread(url, sample_tasks) as worker:
         names = [f"n{number}" for number in range(10)]
@@ -50,7 +50,7 @@ def test_a_database_as_broker(tmp_path: Path) -> None:
 
 @contextlib.contextmanager
 def two_workers(folder: Path, *arguments: str) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Like those of `support.workers`, where the database's own library may warn of itself."""
+    """Start two workers as `support.workers` does, but accept warnings of the database library."""
     command = [sys.executable, "-m", "wbengine.worker", *arguments]
     started = []
     with open(folder / "log", "wb") as log, contextlib.ExitStack() as stack:
@@ -63,8 +63,7 @@ def two_workers(folder: Path, *arguments: str) -> Iterator[list[subprocess.Popen
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings(WARNS)
-def test_a_worker_of_a_database_is_killed(tmp_path: Path) -> None:
-    """Two workers, 50 tasks, and one of the workers is killed by its work."""
+def test_flow_over_sql_database_survives_killed_worker(tmp_path: Path) -> None:
     url = f"sqlalchemy+sqlite:///{tmp_path}/broker.db"
     flow = unordered_flow.Flow("f").add(
         *[sample_tasks.Nothing(name=f"n{number}") for number in range(49)],
@@ -87,7 +86,7 @@ def test_a_worker_of_a_database_is_killed(tmp_path: Path) -> None:
             engine="worker-based",
             url=url,
             worker_expiry=5,
-            # A task beside it may be lost with that worker, too: its answer may not be out yet.
+            # Another task of the killed worker can be lost too, because its reply may be unsent.
             on_worker_lost="resend",
         )
         loaded.run()
@@ -98,34 +97,36 @@ def test_a_worker_of_a_database_is_killed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("url", "says"),
     [
-        ("nothing://h", "there is none of this name"),
+        ("nothing://h", "Unknown transport 'nothing'"),
         ("mongodb://me:s3cret@h", "pip install 'kombu[mongodb]'"),
-        ("me:s3cret@h", "begins with its transport, as in amqp://h"),
+        ("me:s3cret@h", "must begin with its transport, as in amqp://h"),
     ],
 )
-def test_what_cannot_be_used_says_so(url: str, says: str) -> None:
+def test_unusable_url_is_rejected_with_hint_and_without_password(url: str, says: str) -> None:
     with pytest.raises(ValueError) as caught:
         Proxy("a", "x", {}, url=url)
     assert says in str(caught.value)
     assert "s3cret" not in str(caught.value)
 
 
-def test_redis_without_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_redis_url_without_client_library_names_package_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     gone: Any = None
     for name in ("redis", "wbengine.transports.redis"):
         monkeypatch.setitem(__import__("sys").modules, name, gone)
     monkeypatch.delattr("wbengine.transports.redis", raising=False)
-    with pytest.raises(ValueError, match=r"pip install 'wbengine\[redis\]'$"):
+    with pytest.raises(ValueError, match=r"pip install .*\[redis\]'$"):
         Proxy("a", "x", {}, url="redis://h")
 
 
 @pytest.mark.filterwarnings(WARNS)
-def test_one_that_cannot_be_used_is_said_once(
+def test_failing_connection_is_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consumer_loop, "CONNECT_TIMEOUT", 1.0)
+    monkeypatch.setattr(consumer_loop, "CONNECT_TIMEOUT_SECONDS", 1.0)
     proxy = Proxy("me", "x", url=f"sqlalchemy+sqlite:///{tmp_path}/none/broker.db")
     with pytest.raises(exceptions.TransportFailure, match="unable to open"):
         proxy.start()
     told = [each.getMessage() for each in caplog.records if each.name == consumer_loop.__name__]
-    assert [text for text in told if "connecting again" in text] == told[:1]
+    assert [text for text in told if "reconnecting" in text] == told[:1]

@@ -1,4 +1,4 @@
-"""Flows that wait give their place in a conductor back, and their jobs wait for them."""
+"""Parking: flows that wait release their slot in a conductor."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from wbengine.jobs import backends as boards
 from wbengine.jobs.backends import impl_sql
 from wbengine.persistence import backends as stores
 from wbengine.persistence import base as persistence
-from wbengine.views import flow
+from wbengine.views import flow_list, flow_status
 
 HERE = "tests.support.signalled"
 
 
 @pytest.fixture(params=["sqlite", "mysql", "postgresql"])
 def uri(
-    request: pytest.FixtureRequest, tmp_path: Path, database_servers: servers.Lazy
+    request: pytest.FixtureRequest, tmp_path: Path, database_servers: servers.Databases
 ) -> Iterator[str]:
     with places.place(request.param, tmp_path, database_servers) as conf:
         yield conf["connection"]
@@ -47,7 +47,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 def conducting(
     store: persistence.Backend, most: int = 1
 ) -> Iterator[tuple[impl_sql.SQLJobBoard, list[str]]]:
-    """A conductor with so many places, in a thread; the board, and the jobs it abandoned."""
+    """Run a conductor with `most` slots in a thread; yield its board and the jobs it abandoned."""
     parked: list[str] = []
     with boards.backend("b", "sql", persistence=store) as board:
         assert isinstance(board, impl_sql.SQLJobBoard)
@@ -61,17 +61,16 @@ def conducting(
             yield board, parked
 
 
-def test_flows_that_wait_for_signals_keep_no_others_from_running(
+def test_flows_waiting_for_signals_do_not_block_other_flows(
     store: persistence.Backend,
 ) -> None:
-    """However many: each is resumed by its signal, and what ran before does not run again."""
     waiting = engines.submit_many(signalled.flow, [None] * 20, backend=store)
     with conducting(store) as (board, parked):
         later = engines.submit(f"{HERE}:waiting", ["eta", 0.0], backend=store)
         assert later.result(60)["found"] == "found"
         until(lambda: len(parked) == len(waiting))
         assert {handle.state for handle in waiting} == {states.SUSPENDED}
-        assert "It waits for signal 'approved' (until" in str(_said(store, waiting[0].id))
+        assert "Waiting for signal 'approved' since " in str(_waiting_reason(store, waiting[0].id))
         assert next(board.iterjobs(only_unclaimed=True), None) is None
         for number, handle in enumerate(waiting):
             handle.signal("approved", number)
@@ -81,15 +80,42 @@ def test_flows_that_wait_for_signals_keep_no_others_from_running(
         assert len(parked) == len(waiting)
 
 
-def _said(store: persistence.Backend, uuid: str) -> str | None:
-    """Why the flow does not go on, as `wbengine flow show` tells it."""
+def test_parked_flow_is_displayed_as_waiting_and_keeps_its_attempt(
+    store: persistence.Backend,
+) -> None:
+    def look() -> tuple[flow_status.FlowView, flow_list.RowView]:
+        with contextlib.closing(store.get_connection()) as connection:
+            (row,) = flow_list.page(connection).flows
+            return flow_status.read(connection, row.uuid), row
+
+    with conducting(store) as (_, parked):
+        handle = engines.submit(signalled.flow, backend=store)
+        until(lambda: parked == [handle.id])
+        view, row = look()
+        assert view.state == row.state == states.SUSPENDED
+        assert view.shown_state == row.shown_state == states.WAITING
+        assert dict(view.shown_counts) == {states.WAITING: 1, states.PENDING: 1}
+        (wait,) = view.waits_for
+        assert (wait.task, wait.signal) == ("wait-for-approved", "approved")
+        assert wait.until == pytest.approx(wait.since + 3600) and row.waits_for == (wait,)
+        handle.signal("approved", 5)
+        assert handle.result(60)["found"] == 5
+    view, row = look()
+    assert (view.shown_state, row.shown_state, row.waits_for) == ("SUCCESS", "SUCCESS", ())
+    atom = view.atom("wait-for-approved")
+    assert atom is not None and (atom.attempt, atom.executions) == (1, 1)
+    assert atom.started == pytest.approx(wait.since)
+
+
+def _waiting_reason(store: persistence.Backend, uuid: str) -> str | None:
+    """Return the reason why the flow waits, as `wbengine flow show` displays it."""
     with contextlib.closing(store.get_connection()) as connection:
-        return flow.read(connection, uuid).waiting
+        return flow_status.read(connection, uuid).waiting
 
 
 @pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize("kind", ["timeout", "retry"])
-def test_flow_goes_on_when_its_time_has_come(kind: str, local: persistence.Backend) -> None:
+def test_parked_flow_is_resumed_at_its_time(kind: str, local: persistence.Backend) -> None:
     expected: Any = contextlib.nullcontext()
     if kind == "timeout":
         expected = pytest.raises(exceptions.SignalTimeout)
@@ -97,8 +123,10 @@ def test_flow_goes_on_when_its_time_has_come(kind: str, local: persistence.Backe
         handle = engines.submit(f"{HERE}:waiting", [kind], backend=local)
         until(lambda: parked == [handle.id])
         assert handle.state == states.SUSPENDED
-        told = {"timeout": "It waits for signal 'approved' (", "retry": "Next try at "}[kind]
-        assert told in str(_said(local, handle.id))
+        told = {"timeout": "Waiting for signal 'approved' since ", "retry": "Next attempt at "}[
+            kind
+        ]
+        assert told in str(_waiting_reason(local, handle.id))
         with expected:
             assert handle.result(60)["found"] == "found"
     assert parked == [handle.id]
@@ -106,10 +134,10 @@ def test_flow_goes_on_when_its_time_has_come(kind: str, local: persistence.Backe
 
 @pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize(("kind", "seconds"), [("eta", 1.0), ("timeout", 0.2)])
-def test_flow_that_waits_for_an_eta_or_for_little_keeps_its_place(
+def test_flow_waiting_for_eta_or_short_timeout_is_not_parked(
     kind: str, seconds: float, local: persistence.Backend
 ) -> None:
-    """Seconds from now on would be counted anew; to be suspended takes its time, too."""
+    """An eta in seconds would count again after a suspension, and suspending takes time too."""
     with conducting(local) as (_, parked):
         handle = engines.submit(f"{HERE}:waiting", [kind, 0.9 * seconds], backend=local)
         handle.signal("approved", "found") if kind == "timeout" else None
@@ -117,7 +145,7 @@ def test_flow_that_waits_for_an_eta_or_for_little_keeps_its_place(
     assert parked == []
 
 
-def test_flow_that_waits_is_cancelled_at_once(store: persistence.Backend) -> None:
+def test_parked_flow_is_cancelled_at_once(store: persistence.Backend) -> None:
     with conducting(store) as (_, parked):
         handle = engines.submit(signalled.flow, backend=store)
         until(lambda: parked == [handle.id])
@@ -126,26 +154,25 @@ def test_flow_that_waits_is_cancelled_at_once(store: persistence.Backend) -> Non
             handle.result(60)
 
 
-def test_flow_that_waits_and_is_suspended_stays_so_until_it_is_resumed(
+def test_suspended_parked_flow_stays_suspended_until_resumed(
     store: persistence.Backend,
 ) -> None:
-    """Its job is gone: neither its signal nor its time lets a conductor go on with it."""
     with conducting(store) as (board, parked):
         handle = engines.submit(signalled.flow, backend=store)
         until(lambda: parked == [handle.id])
         told = operations.suspend(store, handle.id, reason="a holiday", by="me")
-        assert told == operations.Asked(states.SUSPENDED, states.SUSPENDED)
+        assert told == operations.StateChange(states.SUSPENDED, states.SUSPENDED)
         assert board.job_count == 0
-        assert "suspended by me: a holiday" in str(_said(store, handle.id))
+        assert "suspended by me: a holiday" in str(_waiting_reason(store, handle.id))
         handle.signal("approved", 7)
-        # The conductor has looked since: it ran another one.
+        # The conductor has polled since then: it ran another flow.
         assert engines.submit(f"{HERE}:waiting", ["eta", 0.0], backend=store).wait(60)
         assert handle.state == states.SUSPENDED
     operations.resume(store, handle.id).run()
     assert handle.result(60)["found"] == 7
 
 
-def test_flow_that_is_suspended_while_its_job_is_parked_stays_so(
+def test_flow_suspended_while_its_job_is_being_parked_stays_suspended(
     local: persistence.Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     park: Callable[..., Any] = impl_sql.SQLJobBoard.park
@@ -165,10 +192,10 @@ def test_flow_that_is_suspended_while_its_job_is_parked_stays_so(
         assert board.job_count == 0 and handle.state == states.SUSPENDED
 
 
-def test_cancel_is_not_missed_if_the_conductor_dies_when_its_job_waits(
+def test_cancel_before_parking_keeps_job_claimable(
     store: persistence.Backend,
 ) -> None:
-    """It was told before the job was parked, and nobody looks afterwards."""
+    """The cancel was sent before the job was parked, and no engine polls for it afterwards."""
     handle = engines.submit(signalled.flow, backend=store)
     with boards.backend("b", "sql", persistence=store) as board:
         assert isinstance(board, impl_sql.SQLJobBoard)
@@ -180,10 +207,9 @@ def test_cancel_is_not_missed_if_the_conductor_dies_when_its_job_waits(
 
 
 @pytest.mark.parametrize("what", ["signal", "cancel"])
-def test_what_comes_while_the_flow_is_suspended_is_not_missed(
+def test_signal_or_cancel_between_suspension_and_parking_is_not_missed(
     what: str, store: persistence.Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After the engine looked last, and before the job waits."""
     park: Callable[..., Any] = impl_sql.SQLJobBoard.park
     handle = engines.submit(signalled.flow, backend=store)
 
@@ -199,10 +225,10 @@ def test_what_comes_while_the_flow_is_suspended_is_not_missed(
 
 
 @pytest.mark.parametrize("what", ["signal", "cancel"])
-def test_what_comes_while_a_job_is_parked_hastens_it(
+def test_signal_or_cancel_during_parking_makes_job_claimable(
     what: str, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever tells it waits for the row that is being parked, and does not read the one before."""
+    """The sender waits for the lock of the row, instead of reading the state before parking."""
     with stores.backend(uri) as store, boards.backend("b", "sql", persistence=store) as board:
         assert isinstance(board, impl_sql.SQLJobBoard)
         handle = engines.submit(signalled.flow, backend=store)
@@ -222,7 +248,7 @@ def test_what_comes_while_a_job_is_parked_hastens_it(
         assert [job.uuid for job in board.iterjobs(only_unclaimed=True)] == [handle.id]
 
 
-def test_signal_does_not_hasten_a_flow_that_has_not_begun(local: persistence.Backend) -> None:
+def test_signal_does_not_start_flow_before_its_eta(local: persistence.Backend) -> None:
     handle = engines.submit(signalled.flow, backend=local, eta=3600)
     handle.signal("approved", 1)
     with boards.backend("b", "sql", persistence=local) as board:
@@ -230,7 +256,6 @@ def test_signal_does_not_hasten_a_flow_that_has_not_begun(local: persistence.Bac
 
 
 def test_lost_claim_is_not_parked(local: persistence.Backend) -> None:
-    """Another conductor has it."""
     engines.submit(signalled.flow, backend=local)
     with boards.backend("b", "sql", persistence=local) as board:
         assert isinstance(board, impl_sql.SQLJobBoard)
@@ -239,14 +264,14 @@ def test_lost_claim_is_not_parked(local: persistence.Backend) -> None:
         board.claim(job, "me", expiry=0.01)
         until(lambda: board.find_owner(job) is None)
         board.claim(same, "me")
-        with pytest.raises(exceptions.JobFailure, match="anew"):
+        with pytest.raises(exceptions.JobFailure, match="claimed again"):
             board.park(job, "me", None, 0)
         board.park(same, "me", None, 0)
         with pytest.raises(exceptions.NotFound, match="not claimed"):
             board.park(same, "me", None, 0)
 
 
-def test_flow_whose_jobs_are_elsewhere_waits_in_its_place(
+def test_flow_with_job_in_another_store_is_not_parked(
     local: persistence.Backend, tmp_path: Path
 ) -> None:
     with boards.backend("b", f"sqlite:///{tmp_path}/jobs.db", persistence=local) as board:

@@ -1,4 +1,4 @@
-"""Proxies on a real RabbitMQ: what is published arrives, and what is taken is answered for."""
+"""Proxies on RabbitMQ: publishing, consuming and the first connection."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from wbengine.engines.worker_based.proxy import Proxy
 
 @pytest.fixture
 def through(rabbitmq_server: brokers.Rabbitmq, rabbitmq_url: str) -> Iterator[Any]:
-    """(a URL through a proxy that can break, the proxy)."""
+    """URL through a proxy that can break, and the proxy."""
     with tcp_proxy.threaded(rabbitmq_server.port) as made:
         yield rabbitmq_url.replace(f":{rabbitmq_server.port}/", f":{made.port}/"), made
 
@@ -45,8 +45,8 @@ def waiting(url: str, queue: str) -> int:
         return int(connection.channel().queue_declare(queue, passive=True).message_count)
 
 
-def test_message_whose_text_cannot_be_decoded_is_rejected(rabbitmq_url: str) -> None:
-    """py-amqp would give up the connection, and be given it again, for ever."""
+def test_message_with_undecodable_properties_is_rejected(rabbitmq_url: str) -> None:
+    """py-amqp would drop the connection and receive the same message again, endlessly."""
     with Side(rabbitmq_url, "a").running() as a, kombu.Connection(rabbitmq_url) as connection:
         channel = connection.channel()
         for said in ({"type": b"\xff"}, {"type": "TEST", "correlation_id": b"\xfe\xff"}):
@@ -60,7 +60,7 @@ def test_message_whose_text_cannot_be_decoded_is_rejected(rabbitmq_url: str) -> 
 # Publishing.
 
 
-def test_everything_is_confirmed_in_order_and_nothing_is_left(rabbitmq_url: Any) -> None:
+def test_messages_are_confirmed_in_order_and_no_queue_remains(rabbitmq_url: Any) -> None:
     after: list[int] = []
     with Side(rabbitmq_url, "a").running() as a, Side(rabbitmq_url, "b").running() as b:
         started = time.perf_counter()
@@ -90,7 +90,7 @@ def test_message_without_a_queue_is_reported_as_unroutable(rabbitmq_url: str) ->
 
 
 @pytest.mark.parametrize("persistent", [True, False])
-def test_persistence_and_priority_travel(rabbitmq_url: str, persistent: bool) -> None:
+def test_persistence_and_priority_are_transmitted(rabbitmq_url: str, persistent: bool) -> None:
     with Side(rabbitmq_url, "a").running() as a:
         a.send(1, "a", persistent=persistent, priority=7)
         until(lambda: a.messages)
@@ -98,10 +98,9 @@ def test_persistence_and_priority_travel(rabbitmq_url: str, persistent: bool) ->
         assert (properties["delivery_mode"] == 2, properties["priority"]) == (persistent, 7)
 
 
-def test_message_that_breaks_its_channel_fails_alone(
+def test_message_that_closes_its_channel_fails_alone(
     rabbitmq_server: brokers.Rabbitmq, rabbitmq_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A message that breaks the channel, with others on their way at the same time."""
     vhost = rabbitmq_url.rpartition("/")[2]
     failed: list[BaseException] = []
     with Side(rabbitmq_url, "a").running() as a:
@@ -115,7 +114,7 @@ def test_message_that_breaks_its_channel_fails_alone(
     assert "ACCESS_REFUSED" in str(failed[0])
 
 
-def test_cut_connections_lose_nothing_and_keep_the_order(through: Any) -> None:
+def test_cut_connections_lose_no_message_and_keep_order(through: Any) -> None:
     url, between = through
     after: list[int] = []
     with Side(url, "a").running() as a, Side(url, "b").running() as b:
@@ -130,10 +129,10 @@ def test_cut_connections_lose_nothing_and_keep_the_order(through: Any) -> None:
         assert list(dict.fromkeys(b.got)) == list(range(2000))
 
 
-def test_confirmation_that_arrives_with_the_end_of_the_connection_counts(
+def test_confirmation_received_with_end_of_connection_counts(
     through: Any, rabbitmq_url: str
 ) -> None:
-    """The confirmations and the end are read in one go."""
+    """The confirmations and the end of the connection arrive in one read."""
     url, between = through
     after: list[int] = []
     goes_on = threading.Event()
@@ -171,7 +170,7 @@ def test_unconfirmed_messages_are_published_again_in_order(through: Any, rabbitm
         assert b.got == list(range(100))
 
 
-def test_answer_survives_a_loss_while_the_queue_of_its_engine_is_declared(
+def test_reply_survives_connection_loss_while_its_queue_is_declared(
     through: Any, rabbitmq_url: str
 ) -> None:
     url, between = through
@@ -190,11 +189,10 @@ def test_answer_survives_a_loss_while_the_queue_of_its_engine_is_declared(
         assert waiting(rabbitmq_url, "x_engine-1") == 1
 
 
-def test_nothing_counts_as_sent_that_was_not_confirmed(
+def test_unconfirmed_message_does_not_count_as_sent(
     through: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The connection stays, and nobody answers: it is given up, and who wants to know is told."""
-    monkeypatch.setattr(publisher_confirms, "CONFIRM_TIMEOUT", 1.0)
+    monkeypatch.setattr(publisher_confirms, "CONFIRM_TIMEOUT_SECONDS", 1.0)
     url, between = through
     told: list[str] = []
     with Side(url, "a").running() as a, Side(url, "b").running() as b:
@@ -211,17 +209,16 @@ def test_nothing_counts_as_sent_that_was_not_confirmed(
         assert a.proxy.flush(60)
         until(lambda: 1 in b.got, within=RECONNECTED)
         assert told == ["uncertain 2", "after 1"]
-    assert "confirmed nothing" in caplog.text
+    assert "confirmed no message" in caplog.text
 
 
-def test_a_stalled_connection_is_noticed_while_idle(
+def test_stalled_idle_connection_is_detected_by_heartbeats(
     through: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """By its heartbeats, on both sides of the proxy."""
     url, between = through
     with Side(url, "a", transport_options=QUICK).running() as a:
         between.stall()
-        until(lambda: "lost the broker" in caplog.text)
+        until(lambda: "lost the connection to the broker" in caplog.text)
         until(lambda: "cannot publish" in caplog.text)
         between.resume()
         a.send(1, "a")
@@ -229,27 +226,35 @@ def test_a_stalled_connection_is_noticed_while_idle(
 
 
 @pytest.mark.slow
-def test_a_busy_connection_stays(rabbitmq_url: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Heartbeats go out between messages, and while nothing happens at all."""
+def test_connection_survives_long_handlers_and_idle_time(
+    rabbitmq_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Heartbeats are sent between messages and while the connection is idle."""
     with Side(rabbitmq_url, "a", transport_options=QUICK).running() as a:
         ends = time.monotonic() + 2.5
         number = 0
+        confirmed: list[int] = []
+
+        def after() -> None:
+            time.sleep(0.02)
+            confirmed.append(number)
+
         while time.monotonic() < ends:
-            a.send(number, "a", after=lambda: time.sleep(0.02))
+            a.send(number, "a", after=after)
             number += 1
-            until(lambda n=number: len(a.got) == n)
+            until(lambda n=number: len(a.got) == len(confirmed) == n)
         assert a.got == list(range(number))
-        time.sleep(2.5)  # nothing is to happen in it
+        time.sleep(2.5)  # nothing may happen during this time
         a.send(number, "a")
         until(lambda: len(a.got) == number + 1)
     assert not caplog.text
 
 
-def test_a_consumer_that_went_deaf_is_rebuilt(
+def test_consumer_without_deliveries_is_recreated(
     rabbitmq_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(receivers, "QUIET", 0.2)
-    monkeypatch.setattr(receivers, "DEAF", 0.4)
+    monkeypatch.setattr(receivers, "ECHO_AFTER_SECONDS", 0.2)
+    monkeypatch.setattr(receivers, "DEAF_AFTER_SECONDS", 0.4)
     with Side(rabbitmq_url, "a").running() as a:
         with kombu.Connection(rabbitmq_url) as connection:
             thief = kombu.Consumer(
@@ -257,7 +262,7 @@ def test_a_consumer_that_went_deaf_is_rebuilt(
             )
             thief.consumer_arguments = {"x-priority": 10}
             thief.consume()
-            until(lambda: "not even what was sent to oneself" in caplog.text)
+            until(lambda: "the broker delivers no messages" in caplog.text)
         until(lambda: a.arrives("a"))
 
 
@@ -269,9 +274,9 @@ def test_removed_queues_and_exchanges_are_declared_again(
     caplog: pytest.LogCaptureFixture,
     removed: str,
 ) -> None:
-    """Also by whoever publishes nothing but what he sends to himself."""
-    monkeypatch.setattr(receivers, "QUIET", 0.3)
-    monkeypatch.setattr(receivers, "DEAF", 600.0)  # nobody begins anew because of that
+    monkeypatch.setattr(receivers, "ECHO_AFTER_SECONDS", 0.3)
+    # does not reconnect for this reason
+    monkeypatch.setattr(receivers, "DEAF_AFTER_SECONDS", 600.0)
     with Side(rabbitmq_url, "a").running() as a, Side(rabbitmq_url, "b", queues=("q",)).running():
         if removed == "exchange":
             rabbitmq_server.ask("DELETE", "exchanges", rabbitmq_url.rpartition("/")[2], "x")
@@ -293,7 +298,7 @@ def test_removed_queues_and_exchanges_are_declared_again(
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)  # a broker starts twice
-def test_the_broker_ends_under_load_and_comes_back(broker_servers: brokers.Brokers) -> None:
+def test_killed_broker_loses_no_persistent_message(broker_servers: brokers.Brokers) -> None:
     rabbitmq = broker_servers["own rabbitmq"]
     after: list[int] = []
     with (
@@ -311,10 +316,10 @@ def test_the_broker_ends_under_load_and_comes_back(broker_servers: brokers.Broke
         assert sorted(after) == list(range(3000))
 
 
-# Taking.
+# Consuming.
 
 
-def test_no_more_is_taken_than_there_are_slots(rabbitmq_url: str) -> None:
+def test_worker_receives_at_most_as_many_requests_as_slots(rabbitmq_url: str) -> None:
     side = Side(rabbitmq_url, "w", queues=("q",), slots=3, keeps=True)
     with side.running() as w:
         for number in range(10):
@@ -330,8 +335,9 @@ def test_no_more_is_taken_than_there_are_slots(rabbitmq_url: str) -> None:
             w.proxy.consumer.ack(message)
 
 
-def test_slots_stay_taken_over_a_reconnect(through: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """And an acknowledgement that comes too late is none."""
+def test_slots_stay_occupied_across_reconnect(
+    through: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     url, between = through
     with Side(url, "w", queues=("q",), slots=2, keeps=True).running() as w:
         for number in range(4):
@@ -358,20 +364,20 @@ def test_slots_stay_taken_over_a_reconnect(through: Any, caplog: pytest.LogCaptu
 def test_long_task_is_acknowledged_early_and_keeps_its_slot(
     rabbitmq_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prefetcher, "ACK_AFTER", 0.3)
+    monkeypatch.setattr(prefetcher, "ACK_AFTER_SECONDS", 0.3)
     side = Side(rabbitmq_url, "w", queues=("q",), slots=2, keeps=True)
     work = side.proxy.consumer.work
     with side.running() as w:
         for number in range(5):
             w.send(number, "q")
         until(lambda: w.got == [0, 1])
-        until(lambda: len(work._early) == 2)
+        until(lambda: len(work._acknowledged_early) == 2)
         w.send(9, "w")
         until(lambda: 9 in w.got)
         assert w.got == [0, 1, 9]
         w.proxy.consumer.ack(w.messages[0])
         until(lambda: w.got == [0, 1, 9, 2])
-        until(lambda: len(work._early) == 2)
+        until(lambda: len(work._acknowledged_early) == 2)
         w.proxy.consumer.ack(w.messages[1])
         w.proxy.consumer.ack(w.messages[3])
         until(lambda: w.got == [0, 1, 9, 2, 3, 4])
@@ -380,7 +386,7 @@ def test_long_task_is_acknowledged_early_and_keeps_its_slot(
         until(lambda: not work.held)
 
 
-def test_taking_is_suspended_and_resumed(rabbitmq_url: str) -> None:
+def test_consuming_requests_can_be_paused_and_resumed(rabbitmq_url: str) -> None:
     with Side(rabbitmq_url, "w", queues=("q",), slots=2).running() as w:
         w.rest()
         w.rest()
@@ -389,21 +395,21 @@ def test_taking_is_suspended_and_resumed(rabbitmq_url: str) -> None:
         w.send(9, "w")
         until(lambda: w.got == [9])
         assert waiting(rabbitmq_url, "q") == 5
-        w.proxy.consumer.take_again()
-        w.proxy.consumer.take_again()
+        w.proxy.consumer.resume_requests()
+        w.proxy.consumer.resume_requests()
         until(lambda: sorted(w.got) == [0, 1, 2, 3, 4, 9])
 
 
 @pytest.mark.parametrize("header", [{}, {env.WBE_LEDGER: "x"}])
-def test_request_that_was_not_started_is_requeued(
+def test_unstarted_request_is_requeued_with_its_properties(
     rabbitmq_url: str, header: dict[str, str]
 ) -> None:
-    """Where no ledger knows that it was not started, nobody may take it for a redelivered one."""
+    """Without a ledger the request must not be marked as redelivered, because it never started."""
     with Side(rabbitmq_url, "w", queues=("q",), slots=1, keeps=True).running() as w:
         w.send(1, "q", headers=header, priority=4, persistent=True)
         until(lambda: w.got == [1])
         w.rest()
-        w.proxy.consumer.give_back(w.messages[0])
+        w.proxy.consumer.return_unstarted(w.messages[0])
         with Side(rabbitmq_url, "v", queues=("q",)).running() as v:
             until(lambda: v.got == [1])
             message = v.messages[0]
@@ -423,7 +429,7 @@ def test_acknowledgement_just_before_closing_counts(rabbitmq_url: Any) -> None:
     assert rabbitmq_url.left() == []
 
 
-def test_unacknowledged_messages_stay_when_the_connection_ends(rabbitmq_url: Any) -> None:
+def test_unacknowledged_message_stays_when_connection_ends(rabbitmq_url: Any) -> None:
     with Side(rabbitmq_url, "w", queues=("q",), keeps=True).running() as w:
         w.send(1, "q")
         until(lambda: w.got == [1])
@@ -431,34 +437,34 @@ def test_unacknowledged_messages_stay_when_the_connection_ends(rabbitmq_url: Any
     assert waiting(rabbitmq_url, "q") == 1
 
 
-def test_the_highest_priority_comes_first(rabbitmq_url: str) -> None:
+def test_message_of_highest_priority_is_delivered_first(rabbitmq_url: str) -> None:
     with Side(rabbitmq_url, "w", queues=("q",), slots=1).running() as w:
         w.rest()
         for number, priority in enumerate([0, 5, 9, 5, 0, 9]):
             w.send(number, "q", priority=priority)
         assert w.proxy.flush(30)
-        w.proxy.consumer.take_again()
+        w.proxy.consumer.resume_requests()
         until(lambda: len(w.got) == 6)
         assert w.got == [2, 5, 1, 3, 0, 4]
 
 
-def test_the_first_queue_is_emptied_first(rabbitmq_url: str) -> None:
+def test_queues_are_emptied_in_order(rabbitmq_url: str) -> None:
     with Side(rabbitmq_url, "w", queues=("p", "q", "r"), slots=2, keeps=True).running() as w:
         w.send(100, "q")
-        until(lambda: w.got == [100])  # while nothing waits, whatever comes is taken
+        until(lambda: w.got == [100])  # an idle consumer accepts messages of any queue
         w.proxy.consumer.ack(w.messages[0])
         w.rest()
         for number in range(5):
             for start, queue in ((30, "r"), (20, "q"), (10, "p")):
                 w.send(start + number, queue)
         assert w.proxy.flush(30)
-        w.proxy.consumer.take_again()
+        w.proxy.consumer.resume_requests()
         done = 1
         while done < 16:
             until(lambda n=done: len(w.got) > n)
             w.proxy.consumer.ack(w.messages[done])
             done += 1
-            if done == 8:  # one that comes late passes all of the queues behind its own
+            if done == 8:  # overtakes messages of later queues
                 w.send(15, "p")
                 assert w.proxy.flush(30)
         until(lambda: len(w.got) == 17)
@@ -475,7 +481,7 @@ def test_deleted_queue_is_declared_again(rabbitmq_url: str) -> None:
         until(lambda: w.arrives("q"))
 
 
-def test_stopped_consumer_leaves_queues_and_exchanges_of_others(rabbitmq_url: Any) -> None:
+def test_stopped_consumer_keeps_queues_and_exchanges_of_others(rabbitmq_url: Any) -> None:
     with Side(rabbitmq_url, "v", queues=("q", "other")).running() as v:
         with Side(rabbitmq_url, "w", queues=("q",)).running():
             pass
@@ -484,7 +490,7 @@ def test_stopped_consumer_leaves_queues_and_exchanges_of_others(rabbitmq_url: An
         v.rest()
         v.send(2, "other")
         assert v.proxy.flush(30)
-    assert rabbitmq_url.left() == ["exchange x", "queue other"]  # somebody waits for that
+    assert rabbitmq_url.left() == ["exchange x", "queue other"]  # it contains a message
 
 
 def test_queues_are_durable_and_expire_after_a_week_without_use(
@@ -498,22 +504,21 @@ def test_queues_are_durable_and_expire_after_a_week_without_use(
         week = 7 * 24 * 3600 * 1000
         assert found["q"]["arguments"]["x-expires"] == week
         assert found["q"]["arguments"]["x-max-priority"] == 9
-        # Nobody inherits the name of a worker.
+        # No other process takes over the name of a worker.
         assert found["w"]["arguments"]["x-expires"] == 600 * 1000
         with Side(rabbitmq_url, "e").running():
             found = queues(rabbitmq_server, rabbitmq_url)
             assert found["e"]["arguments"]["x-expires"] == week
 
 
-def test_queue_of_a_dead_process_is_removed_unless_it_is_used(rabbitmq_url: Any) -> None:
-    """But not who only seemed to be; and the exchange goes with the last queue."""
+def test_queue_of_dead_process_is_deleted_unless_it_has_a_consumer(rabbitmq_url: Any) -> None:
     with kombu.Connection(rabbitmq_url) as connection, Side(rabbitmq_url, "e").running() as e:
         exchange = kombu.Exchange("x", "topic", auto_delete=True)
         kombu.Queue("gone", exchange, "gone")(connection.channel()).declare()
         with Side(rabbitmq_url, "w", queues=("q",)).running() as w:
-            e.proxy.consumer.bury("gone")
-            e.proxy.consumer.bury("gone")
-            e.proxy.consumer.bury("w")
+            e.proxy.consumer.delete_private_queue("gone")
+            e.proxy.consumer.delete_private_queue("gone")
+            e.proxy.consumer.delete_private_queue("w")
             e.send(1, "e")
             until(lambda: e.got == [1])
             until(lambda: "queue gone" not in rabbitmq_url.left())
@@ -532,8 +537,8 @@ with side.running():
 """
 
 
-def test_frozen_engine_does_not_keep_answers_of_its_successor(rabbitmq_url: str) -> None:
-    """Both have the same name: half of the answers go to who cannot read them."""
+def test_frozen_engine_does_not_keep_replies_of_its_successor(rabbitmq_url: str) -> None:
+    """Both consume from one queue: the frozen one would receive half of the replies."""
     command = [sys.executable, "-c", FROZEN, rabbitmq_url]
     frozen = subprocess.Popen(
         command, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -551,12 +556,12 @@ def test_frozen_engine_does_not_keep_answers_of_its_successor(rabbitmq_url: str)
         frozen.communicate()
 
 
-# The first start.
+# First connection.
 
 
 @contextlib.contextmanager
 def silent() -> Iterator[int]:
-    """A port that accepts, and never answers."""
+    """Yield a port that accepts connections and never replies."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server.getsockname()[1]
 
@@ -571,15 +576,15 @@ def refusal(url: str) -> str:
 
 @pytest.fixture
 def connect_within(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Say how long a first connection may take."""
-    return functools.partial(monkeypatch.setattr, consumer_loop, "CONNECT_TIMEOUT")
+    """Set the maximum duration of the first connection."""
+    return functools.partial(monkeypatch.setattr, consumer_loop, "CONNECT_TIMEOUT_SECONDS")
 
 
 @pytest.mark.parametrize("wrong", ["password", "vhost"])
-def test_a_start_that_cannot_succeed_fails_at_once(
+def test_start_with_wrong_password_or_vhost_fails_at_once(
     rabbitmq_server: brokers.Rabbitmq, rabbitmq_url: str, wrong: str, connect_within: Any
 ) -> None:
-    connect_within(3600.0)  # it is not the time that ends it
+    connect_within(3600.0)  # the failure is not a timeout
     if wrong == "password":
         text = refusal(rabbitmq_url.replace(rabbitmq_server.password, "s3cret"))
         assert "it refuses this user or password" in text
@@ -591,7 +596,9 @@ def test_a_start_that_cannot_succeed_fails_at_once(
 
 
 @pytest.mark.parametrize("case", ["port", "silent", "name"])
-def test_start_without_a_broker_fails_soon(connect_within: Any, case: str) -> None:
+def test_start_without_reachable_broker_fails_within_timeout(
+    connect_within: Any, case: str
+) -> None:
     connect_within(1.2)
     started = time.monotonic()
     with silent() as port:

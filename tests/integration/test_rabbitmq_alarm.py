@@ -1,4 +1,4 @@
-"""A RabbitMQ that is short of memory: publishing waits, taking goes on."""
+"""RabbitMQ with a memory alarm: publishing is blocked, consuming continues."""
 
 from __future__ import annotations
 
@@ -21,29 +21,28 @@ from wbengine.engines.worker_based.connections import publisher_confirms
 
 @pytest.fixture
 def starved(broker_servers: brokers.Brokers) -> Iterator[Any]:
-    """(one's own RabbitMQ, a URL): its alarms are for all that use it."""
+    """Separate RabbitMQ whose alarms affect all its clients, and its URL."""
     server = broker_servers["own rabbitmq"]
     with server.place() as url:
         yield server, url
 
 
 def is_blocked(side: Side) -> bool:
-    """Whether the connection on which it publishes is."""
+    """Return True if the connection for publishing is blocked."""
     return side.proxy._sender.is_blocked
 
 
-def answered(worker: Asked, number: int) -> bool:
-    """Whether the request of this number came, and could be answered."""
+def try_to_reply(worker: Asked, number: int) -> bool:
+    """Reply to a request; return True if it has arrived and its reply is accepted."""
     return len(worker.got) > number and worker.answer(worker.messages[number])
 
 
-def test_engine_hears_all_that_waits_while_it_cannot_publish(starved: Any) -> None:
-    """And the broker reads what it acknowledges, for nothing was published on that connection."""
+def test_engine_receives_waiting_messages_while_publishing_is_blocked(starved: Any) -> None:
     server, url = starved
     count = 600
     with Side(url, "w").running() as w:
         with Side(url, "e").running() as e:
-            e.proxy.consumer.leaves_queue = True
+            e.proxy.consumer.keeps_queue = True
         for number in range(count):
             w.send(number, "e")
         assert w.proxy.flush(60)
@@ -59,11 +58,10 @@ def test_engine_hears_all_that_waits_while_it_cannot_publish(starved: Any) -> No
             until(lambda: w.got == [0, 1])
 
 
-def test_what_is_published_in_an_alarm_arrives_once_and_when_it_ends(
+def test_messages_published_during_alarm_arrive_once_after_it_ends(
     starved: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The alarm lasts for longer than a broker may take to confirm anything."""
-    monkeypatch.setattr(publisher_confirms, "CONFIRM_TIMEOUT", 0.5)
+    monkeypatch.setattr(publisher_confirms, "CONFIRM_TIMEOUT_SECONDS", 0.5)
     server, url = starved
     told: list[int] = []
     with Side(url, "e").running() as e, Side(url, "w").running() as w:
@@ -73,19 +71,19 @@ def test_what_is_published_in_an_alarm_arrives_once_and_when_it_ends(
         for number in range(1, 100):
             e.send(number, "w", after=lambda n=number: told.append(n))
         until(lambda: is_blocked(e))
-        time.sleep(2)  # nothing is to happen in it
+        time.sleep(2)  # nothing may happen during this time
         assert len(told) < 99
         server.calm()
         assert e.proxy.flush(60)
         until(lambda: len(w.got) >= 100)
         assert (w.got, told) == (list(range(100)), list(range(1, 100)))
     assert [record.getMessage() for record in caplog.records] == [
-        "the broker takes no messages for now: it is short of memory or disk",
-        "the broker takes messages again",
+        "the broker accepts no messages now: it is short of memory or disk",
+        "the broker accepts messages again",
     ]
 
 
-def test_worker_finishes_what_it_holds_and_answers_when_the_alarm_ends(starved: Any) -> None:
+def test_worker_replies_to_held_requests_when_alarm_ends(starved: Any) -> None:
     server, url = starved
     with Side(url, "e").running() as e, Asked(url, slots=2).running() as w:
         for number in range(4):
@@ -98,12 +96,12 @@ def test_worker_finishes_what_it_holds_and_answers_when_the_alarm_ends(starved: 
         assert not w.answer(w.messages[1])
         server.calm()
         for number in (1, 2, 3):
-            until(functools.partial(answered, w, number))
+            until(functools.partial(try_to_reply, w, number))
         until(lambda: len(e.got) == 4)
         assert Counter(e.got) == Counter(w.got) == Counter(range(4))
 
 
-def test_stopping_does_not_wait_for_the_end_of_an_alarm(starved: Any) -> None:
+def test_stop_does_not_wait_for_end_of_alarm(starved: Any) -> None:
     server, url = starved
     with contextlib.ExitStack() as stack:
         e = stack.enter_context(Side(url, "e").running())
@@ -124,9 +122,9 @@ def test_stopping_does_not_wait_for_the_end_of_an_alarm(starved: Any) -> None:
             assert time.monotonic() - began < 5
 
 
-def test_it_is_told_that_the_broker_takes_no_messages(starved: Any) -> None:
+def test_worker_and_status_report_that_broker_accepts_no_messages(starved: Any) -> None:
     server, url = starved
-    said = "its broker takes no messages: it is short of memory or disk"
+    said = "the broker accepts no messages: it is short of memory or disk"
     with workers.worker_in_thread(url, sample_tasks.Nothing) as worker:
         until(lambda: worker.trouble is None)
         server.alarm()
@@ -138,6 +136,6 @@ def test_it_is_told_that_the_broker_takes_no_messages(starved: Any) -> None:
             check=False,
             timeout=60,
         )
-        assert "(takes no messages now: it is short of memory or disk)" in told.stdout
+        assert "(blocked: memory or disk space is low)" in told.stdout
         server.calm()
         until(lambda: worker.trouble is None)

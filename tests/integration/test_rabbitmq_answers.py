@@ -1,4 +1,4 @@
-"""How requests that came from a RabbitMQ are answered: with their receipts, in one go."""
+"""Replies to requests from RabbitMQ, written together with acknowledgements."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ PUBLISH, ACK = (60, 40), (60, 80)
 
 @pytest.fixture
 def tapped(rabbitmq_server: brokers.Rabbitmq, rabbitmq_url: str) -> Iterator[Any]:
-    """(a URL through a tap, the tap)."""
+    """URL through a wiretap, and the wiretap."""
     with wiretap.to(rabbitmq_server.port) as tap:
         yield rabbitmq_url.replace(f":{rabbitmq_server.port}/", f":{tap.port}/"), tap
 
 
 def frames(said: bytes) -> list[tuple[int, Any]]:
-    """(the channel, what was said: a method, or nothing) for each frame of a connection."""
+    """Return the channel and the method (or None) of each frame of a connection."""
     found = []
     at = len(b"AMQP\0\0\x09\1")
     while at < len(said):
@@ -42,7 +42,7 @@ def frames(said: bytes) -> list[tuple[int, Any]]:
     return found
 
 
-def test_each_answer_goes_before_its_receipt(tapped: Any, rabbitmq_url: str) -> None:
+def test_reply_is_published_before_request_is_acknowledged(tapped: Any, rabbitmq_url: str) -> None:
     url, tap = tapped
     asked = Asked(url, slots=3)
     with Side(rabbitmq_url, "e").running() as e, asked.running(), asked.answering(3):
@@ -64,7 +64,7 @@ def test_each_answer_goes_before_its_receipt(tapped: Any, rabbitmq_url: str) -> 
     assert receipts == 60
 
 
-def test_all_is_answered_by_many_threads_and_never_too_much_is_taken(rabbitmq_url: str) -> None:
+def test_threads_reply_to_each_request_once_within_prefetch_limit(rabbitmq_url: str) -> None:
     count = 1500
     with Side(rabbitmq_url, "e").running() as e, Asked(rabbitmq_url, slots=4).running() as w:
         with w.answering(4):
@@ -77,14 +77,13 @@ def test_all_is_answered_by_many_threads_and_never_too_much_is_taken(rabbitmq_ur
         assert not w.proxy.consumer.work.held
 
 
-def test_soon_is_with_the_next_one_or_by_itself(rabbitmq_url: str) -> None:
-    """The answers to two requests, with their receipts, are one write."""
+def test_deferred_reply_is_written_with_next_reply_or_alone(rabbitmq_url: str) -> None:
     with Side(rabbitmq_url, "e").running() as e, Asked(rabbitmq_url).running() as w:
         for number in range(3):
             e.send(number, "q")
         until(lambda: len(w.got) == 2)
         line = w.proxy.consumer._receiver.replies._channel.connection
-        with line._socket._writing:  # so that nobody else writes meanwhile
+        with line._socket._writing:  # no other thread writes meanwhile
             assert w.answer(w.messages[0], soon=True)
             assert w.answer(w.messages[1])
             assert len(line._socket._out) == 2
@@ -94,8 +93,9 @@ def test_soon_is_with_the_next_one_or_by_itself(rabbitmq_url: str) -> None:
         until(lambda: e.got == [0, 1, 2])
 
 
-def test_a_lost_answer_is_published_again(tapped: Any, rabbitmq_url: str) -> None:
-    """And its request comes again: neither had arrived."""
+def test_lost_reply_is_published_again_and_its_request_is_redelivered(
+    tapped: Any, rabbitmq_url: str
+) -> None:
     url, tap = tapped
     with Side(rabbitmq_url, "e").running() as e, Asked(url).running() as w:
         e.send(1, "q")
@@ -112,10 +112,10 @@ def test_a_lost_answer_is_published_again(tapped: Any, rabbitmq_url: str) -> Non
         until(lambda: e.got == [1, 1])
 
 
-def test_unconfirmed_answer_is_published_again(
+def test_unconfirmed_reply_is_published_again(
     tapped: Any, rabbitmq_url: str, rabbitmq_server: brokers.Rabbitmq
 ) -> None:
-    """Its request does not come again: with the answer the broker had the receipt."""
+    """The broker received the acknowledgement with the reply, so the request is not redelivered."""
     url, tap = tapped
     with Side(rabbitmq_url, "e").running() as e, Asked(url).running() as w:
         e.send(1, "q")
@@ -133,7 +133,7 @@ def test_unconfirmed_answer_is_published_again(
         until(lambda: e.got == [1, 1, 2])
 
 
-def test_answer_is_refused_while_its_connection_cannot_take_it(
+def test_reply_is_refused_while_its_connection_is_blocked_or_lost(
     tapped: Any, rabbitmq_url: str
 ) -> None:
     url, tap = tapped
@@ -144,9 +144,9 @@ def test_answer_is_refused_while_its_connection_cannot_take_it(
         receiver = w.proxy.consumer._receiver
         assert receiver is not None and receiver.replies is not None
         connection = receiver.replies.confirms.channel.connection
-        connection.takes_since = math.inf
+        connection.accepting_since = math.inf
         assert not w.answer(message)
-        connection.takes_since = 0.0
+        connection.accepting_since = 0.0
         assert w.answer(message)
         assert not w.answer(message)
         until(lambda: e.got == w.told == [1])
@@ -159,7 +159,7 @@ def test_answer_is_refused_while_its_connection_cannot_take_it(
         until(lambda: e.got == [1, 2])
 
 
-def test_an_answer_that_cannot_be_written_is_left_to_others(rabbitmq_url: str) -> None:
+def test_reply_that_cannot_be_encoded_is_refused_and_can_be_repeated(rabbitmq_url: str) -> None:
     with Side(rabbitmq_url, "e").running() as e, Asked(rabbitmq_url).running() as w:
         e.send(1, "q")
         until(lambda: w.got == [1])
@@ -168,16 +168,16 @@ def test_an_answer_that_cannot_be_written_is_left_to_others(rabbitmq_url: str) -
         until(lambda: e.got == [1])
 
 
-def test_an_answer_that_the_broker_refuses_fails_alone(
+def test_reply_that_broker_refuses_fails_alone(
     rabbitmq_server: brokers.Rabbitmq,
     rabbitmq_url: str,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It breaks the channel once; then it is published where that does not hurt the others, and
-    after a while others are answered where they come from again.
+    """The reply closes its channel once and is published again on another one. After a pause, later
+    replies use the original channel again.
     """
-    monkeypatch.setattr(consumer_loop, "REFUSED_PAUSE", 5.0)
+    monkeypatch.setattr(consumer_loop, "REFUSED_PAUSE_SECONDS", 5.0)
     vhost = rabbitmq_url.rpartition("/")[2]
     failed: list[BaseException] = []
     with Side(rabbitmq_url, "e").running() as e, Asked(rabbitmq_url, slots=1).running() as w:
@@ -188,7 +188,7 @@ def test_an_answer_that_the_broker_refuses_fails_alone(
         envelope = env.Envelope("TEST", {"n": 1}, routing_key="not-allowed")
         answer = outgoing.message(envelope, failed=failed.append)
         assert w.proxy.consumer.answer(answer, w.messages[0], False)
-        until(lambda: w.got == [1, 1])  # the receipt behind it was not read
+        until(lambda: w.got == [1, 1])  # the broker did not read the acknowledgement
         until(lambda: failed)
         assert "ACCESS_REFUSED" in str(failed[0])
         assert not w.answer(w.messages[1])
@@ -198,12 +198,12 @@ def test_an_answer_that_the_broker_refuses_fails_alone(
         until(lambda: w.answer(w.messages[2]))
         until(lambda: e.got == [2])
     assert len(failed) == 1
-    assert "answers go another way" in caplog.text
+    assert "replies use another channel" in caplog.text
 
 
-def test_several_queues_are_still_served_in_their_order(rabbitmq_url: str) -> None:
+def test_worker_serves_two_queues_and_replies_to_all_requests(rabbitmq_url: str) -> None:
     side = Asked(rabbitmq_url, slots=1)
-    side.proxy.consumer.take_from(("first", "second"), 1)
+    side.proxy.consumer.consume_shared(("first", "second"), 1)
     with Side(rabbitmq_url, "e").running() as e, side.running() as w:
         with side.answering(1):
             for number in range(10):
@@ -214,8 +214,7 @@ def test_several_queues_are_still_served_in_their_order(rabbitmq_url: str) -> No
     assert not side.proxy.consumer.work.held
 
 
-def test_what_is_said_at_once_comes_in_order_from_any_thread(rabbitmq_url: str) -> None:
-    """While the thread that reads the connection declares, and is told of what is confirmed."""
+def test_messages_of_each_publishing_thread_arrive_in_order(rabbitmq_url: str) -> None:
     threads, each = 4, 400
     with Side(rabbitmq_url, "a").running() as a, Side(rabbitmq_url, "b").running() as b:
         after: list[int] = []
@@ -239,13 +238,12 @@ def test_what_is_said_at_once_comes_in_order_from_any_thread(rabbitmq_url: str) 
             assert mine == list(range(number * each, (number + 1) * each))
 
 
-def test_replies_are_acknowledged_together_and_all_of_them(
+def test_delayed_acknowledgements_cover_exactly_acknowledged_messages(
     rabbitmq_url: str, rabbitmq_server: brokers.Rabbitmq, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of what is not acknowledged a part comes again to whoever reads the queue next."""
-    monkeypatch.setattr(consumer_loop, "RECEIPTS_PERIOD", 3600.0)
+    monkeypatch.setattr(consumer_loop, "ACK_DELAY_SECONDS", 3600.0)
     with Side(rabbitmq_url, "e", keeps=True).running() as e:
-        e.proxy.consumer.leaves_queue = True
+        e.proxy.consumer.keeps_queue = True
         for number in range(200):
             e.send(number, "e")
         until(lambda: len(e.got) == 200)
@@ -257,8 +255,7 @@ def test_replies_are_acknowledged_together_and_all_of_them(
     assert "e" not in queues(rabbitmq_server, rabbitmq_url)
 
 
-def test_progress_that_a_task_tells_just_before_its_end_is_heard(rabbitmq_url: str) -> None:
-    """The answer goes another way than what was told before, where nothing was told before."""
+def test_progress_reported_just_before_end_of_task_is_received(rabbitmq_url: str) -> None:
     heard: dict[str, set[float]] = {}
     flow = unordered_flow.Flow("f")
     for number in range(20):

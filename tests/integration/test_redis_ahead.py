@@ -1,4 +1,4 @@
-"""What comes with the end of a wait, from queues of one's own: none is lost, doubled or late."""
+"""Messages that Redis delivers at the end of a blocking wait."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from wbengine.transports._redis_link import LOST
 
 TAKE = _redis_scripts.TAKE.digest
 
-# A wait that ends by itself ends at any moment, and nothing waits in the server then.
+# A wait may time out at any moment; then no client blocks in the server.
 pytestmark = pytest.mark.usefixtures("patient")
 
 
-def own(end, *names, **options):
+def consume_private(end, *names, **options):
     for name in names or ("mine",):
         end.queue(name, name, exclusive=True)
     return end.consume(*(names or ("mine",)), **options)
 
 
-def together(end, *bodies, key="mine"):
-    """Publish in one step."""
+def publish_together(end, *bodies, key="mine"):
+    """Publish messages in one step."""
     laid_out = [end.channel.lay_out(body, "ex", key) for body in bodies]
     assert all(end.store.publish_many(laid_out))
 
 
-def waits(end, redis_server, url):
-    """Let it wait, with a take that waits for the end of that; nothing has come yet."""
+def wait_until_blocked(end, redis_server, url):
+    """Wait until the consumer blocks in the server; no message has arrived."""
 
     def began():
-        end.nothing_comes()
+        end.assert_no_message()
         return end.store._waiting.takes
 
     until(began)
@@ -51,9 +51,9 @@ def held(redis_server, url):
         return [key for key in client.keys("*}:h:*") for _ in client.hkeys(key)]
 
 
-def test_it_comes_without_being_asked_for(redis_url, redis_server, ends):
-    taker, sender = own(ends()), ends()
-    waits(taker, redis_server, redis_url)
+def test_message_is_delivered_with_end_of_wait_without_another_take(redis_url, redis_server, ends):
+    taker, sender = consume_private(ends()), ends()
+    wait_until_blocked(taker, redis_server, redis_url)
     with redis_server.client(redis_url.rpartition("/")[2]) as client:
         before = client.info("commandstats")["cmdstat_evalsha"]["calls"]
         sender.send("one", "mine")
@@ -63,12 +63,12 @@ def test_it_comes_without_being_asked_for(redis_url, redis_server, ends):
 
 
 @pytest.mark.parametrize("prefetch", [1, 2])
-def test_no_more_than_there_is_room_for(redis_url, redis_server, ends, prefetch):
-    taker, sender = own(ends(), prefetch=prefetch, ack=False), ends()
-    waits(taker, redis_server, redis_url)
-    together(sender, *range(9))
+def test_prefetch_limits_delivered_messages(redis_url, redis_server, ends, prefetch):
+    taker, sender = consume_private(ends(), prefetch=prefetch, ack=False), ends()
+    wait_until_blocked(taker, redis_server, redis_url)
+    publish_together(sender, *range(9))
     taker.drain(prefetch)
-    taker.nothing_comes()
+    taker.assert_no_message()
     assert taker.got == list(range(prefetch))
     while len(taker.got) < 9 or taker.messages:
         taker.messages.pop(0).ack()
@@ -78,29 +78,28 @@ def test_no_more_than_there_is_room_for(redis_url, redis_server, ends, prefetch)
     assert not held(redis_server, redis_url)
 
 
-def test_acknowledging_at_once_delivers_the_next_message_at_once(redis_url, redis_server, ends):
-    taker, sender = own(ends(), prefetch=1), ends()
-    waits(taker, redis_server, redis_url)
-    together(sender, *range(30))
+def test_immediate_acknowledgement_delivers_next_message_at_once(redis_url, redis_server, ends):
+    taker, sender = consume_private(ends(), prefetch=1), ends()
+    wait_until_blocked(taker, redis_server, redis_url)
+    publish_together(sender, *range(30))
     assert taker.drain(30) == list(range(30))
 
 
-def test_prefetched_message_comes_before_later_ones(redis_url, redis_server, ends):
-    taker, sender = own(ends(), prefetch=3), ends()
+def test_prefetched_message_is_delivered_before_later_ones(redis_url, redis_server, ends):
+    taker, sender = consume_private(ends(), prefetch=3), ends()
     for start in range(0, 120, 12):
-        waits(taker, redis_server, redis_url)
-        together(sender, *range(start, start + 6))
+        wait_until_blocked(taker, redis_server, redis_url)
+        publish_together(sender, *range(start, start + 6))
         until(lambda: held(redis_server, redis_url))
-        together(sender, *range(start + 6, start + 12))
+        publish_together(sender, *range(start + 6, start + 12))
         taker.drain(start + 12)
     assert taker.got == list(range(120))
 
 
-def test_message_that_came_while_there_was_no_credit_is_delivered(redis_url, redis_server, ends):
-    """Room is made, and more comes, between two waits."""
-    taker, sender = own(ends(), prefetch=1, ack=False), ends()
-    waits(taker, redis_server, redis_url)
-    together(sender, 0, 1, 2)
+def test_message_published_while_consumer_had_no_credit_is_delivered(redis_url, redis_server, ends):
+    taker, sender = consume_private(ends(), prefetch=1, ack=False), ends()
+    wait_until_blocked(taker, redis_server, redis_url)
+    publish_together(sender, 0, 1, 2)
     taker.drain(1)
     for number in range(3, 30):
         taker.messages[-1].ack()
@@ -113,9 +112,9 @@ def test_message_that_came_while_there_was_no_credit_is_delivered(redis_url, red
 
 
 def test_cancelled_consumer_returns_prefetched_messages(redis_url, redis_server, ends):
-    taker, sender, other = own(ends(), prefetch=1, ack=False), ends(), ends()
-    waits(taker, redis_server, redis_url)
-    together(sender, 0, 1, 2)
+    taker, sender, other = consume_private(ends(), prefetch=1, ack=False), ends(), ends()
+    wait_until_blocked(taker, redis_server, redis_url)
+    publish_together(sender, 0, 1, 2)
     taker.drain(1)
     taker.channel.basic_cancel("mine")
     other.consume("mine")
@@ -124,8 +123,8 @@ def test_cancelled_consumer_returns_prefetched_messages(redis_url, redis_server,
 
 
 def test_consumer_cancelled_while_it_waits_takes_no_message(redis_url, redis_server, ends):
-    taker, sender, other = own(ends()), ends(), ends()
-    waits(taker, redis_server, redis_url)
+    taker, sender, other = consume_private(ends()), ends(), ends()
+    wait_until_blocked(taker, redis_server, redis_url)
     taker.channel.basic_cancel("mine")
     sender.send("x", "mine")
     assert other.consume("mine").drain(1) == ["x"]
@@ -133,8 +132,8 @@ def test_consumer_cancelled_while_it_waits_takes_no_message(redis_url, redis_ser
 
 
 def test_connection_closed_while_it_waits_returns_its_message(redis_url, redis_server, ends):
-    taker, sender = own(ends()), ends()
-    waits(taker, redis_server, redis_url)
+    taker, sender = consume_private(ends()), ends()
+    wait_until_blocked(taker, redis_server, redis_url)
     sender.send("x", "mine")
     until(lambda: held(redis_server, redis_url))
     taker.close()
@@ -143,9 +142,9 @@ def test_connection_closed_while_it_waits_returns_its_message(redis_url, redis_s
     assert other.messages[0].delivery_info["redelivered"] is False
 
 
-def test_one_is_got_that_was_taken_ahead(redis_url, redis_server, ends):
-    taker, sender = own(ends(), "mine", "yours"), ends()
-    waits(taker, redis_server, redis_url)
+def test_basic_get_returns_prefetched_message(redis_url, redis_server, ends):
+    taker, sender = consume_private(ends(), "mine", "yours"), ends()
+    wait_until_blocked(taker, redis_server, redis_url)
     sender.send("x", "mine")
     sender.send("y", "yours")
     until(lambda: held(redis_server, redis_url))
@@ -154,9 +153,9 @@ def test_one_is_got_that_was_taken_ahead(redis_url, redis_server, ends):
     assert taker.drain(1) == ["x"]
 
 
-def test_a_nudge_that_comes_with_it_is_noticed(redis_url, redis_server, ends):
-    """Room for requests is made while something comes into one's own queue."""
-    taker, sender = own(ends()), ends()
+def test_wake_up_together_with_delivery_is_noticed(redis_url, redis_server, ends):
+    """A slot becomes free while a message arrives in the private queue."""
+    taker, sender = consume_private(ends()), ends()
     work = taker.connection.channel()
     taker.queue("work", "work")
     work.basic_qos(0, 1, False)
@@ -165,7 +164,7 @@ def test_a_nudge_that_comes_with_it_is_noticed(redis_url, redis_server, ends):
     sender.send(0, "work")
     taker.drain_until(lambda: given)
     for number in range(1, 40):
-        waits(taker, redis_server, redis_url)
+        wait_until_blocked(taker, redis_server, redis_url)
         sender.send(number, "work")
         sender.send(number, "mine")
         given[-1].ack()
@@ -173,16 +172,16 @@ def test_a_nudge_that_comes_with_it_is_noticed(redis_url, redis_server, ends):
     assert taker.got == list(range(1, 40))
 
 
-def test_who_is_full_waits_for_a_nudge_however_many_files_are_open(redis_url, redis_server, ends):
+def test_consumer_without_credit_wakes_up_with_over_1024_open_files(redis_url, redis_server, ends):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(2048, hard), hard))
     files = [os.dup(0) for _ in range(1030)]
     try:
-        taker, sender = own(ends(), prefetch=1, ack=False), ends()
+        taker, sender = consume_private(ends(), prefetch=1, ack=False), ends()
         for number in range(3):
             sender.send(number, "mine")
         taker.drain(1)
-        taker.nothing_comes()
+        taker.assert_no_message()
         taker.messages[0].ack()
         assert taker.drain(2) == [0, 1]
     finally:
@@ -192,19 +191,19 @@ def test_who_is_full_waits_for_a_nudge_however_many_files_are_open(redis_url, re
 
 
 @pytest.mark.parametrize("lost", ["scripts", "everything", "consumers"])
-def test_waiting_consumer_survives_a_server_that_forgot_everything(
+def test_waiting_consumer_survives_data_loss_of_server(
     redis_url, redis_server, ends, monkeypatch, lost
 ):
-    taker, sender = own(ends()), ends()
+    taker, sender = consume_private(ends()), ends()
     with redis_server.client(redis_url.rpartition("/")[2]) as client:
         if lost == "everything":
-            with monkeypatch.context() as impatient:  # who waits finds it out by looking himself
-                impatient.setattr(_redis_wait, "POLL", 1)
-                taker.nothing_comes()
+            with monkeypatch.context() as impatient:  # the consumer detects the loss by polling
+                impatient.setattr(_redis_wait, "POLL_SECONDS", 1)
+                taker.assert_no_message()
                 client.flushdb()
-                until(lambda: taker.nothing_comes() or client.exists("wbe:{ex}:c"))
+                until(lambda: taker.assert_no_message() or client.exists("wbe:{ex}:c"))
         else:
-            waits(taker, redis_server, redis_url)
+            wait_until_blocked(taker, redis_server, redis_url)
             if lost == "scripts":
                 client.script_flush()
             else:
@@ -217,9 +216,9 @@ def test_waiting_consumer_survives_a_server_that_forgot_everything(
 
 
 def test_lost_delivery_is_requeued_without_redelivery_mark(redis_url, redis_server, ends, eater):
-    taker = own(ends(redis_url.replace(f":{redis_server.port}/", f":{eater.port}/")))
+    taker = consume_private(ends(redis_url.replace(f":{redis_server.port}/", f":{eater.port}/")))
     sender = ends()
-    waits(taker, redis_server, redis_url)
+    wait_until_blocked(taker, redis_server, redis_url)
     eater.eat = TAKE.encode()
     sender.send("x", "mine")
     assert eater.eaten.wait(SOON)
@@ -231,10 +230,10 @@ def test_lost_delivery_is_requeued_without_redelivery_mark(redis_url, redis_serv
     assert other.messages[0].delivery_info["redelivered"] is False
 
 
-def test_a_wait_that_the_server_ends_with_an_error(redis_server, ends, redis_url):
-    """Nothing is taken for the answer to another one."""
-    taker = own(ends())
-    waits(taker, redis_server, redis_url)
+def test_wait_ended_by_server_error_closes_connection(redis_server, ends, redis_url):
+    """No later reply is mistaken for the reply to this wait."""
+    taker = consume_private(ends())
+    wait_until_blocked(taker, redis_server, redis_url)
     with redis_server.client() as client:
         for one in client.client_list():
             if one["cmd"] == "blpop":
@@ -245,11 +244,10 @@ def test_a_wait_that_the_server_ends_with_an_error(redis_server, ends, redis_url
         taker.drain(1)
 
 
-def test_a_server_that_refuses_meanwhile_is_told_of(redis_server, ends, redis_url, monkeypatch):
-    """A wait that ends where nothing may be taken."""
-    monkeypatch.setattr(_redis_wait, "POLL", 1)
-    taker, sender = own(ends()), ends()
-    taker.nothing_comes()
+def test_write_refusal_of_server_during_wait_is_raised(redis_server, ends, redis_url, monkeypatch):
+    monkeypatch.setattr(_redis_wait, "POLL_SECONDS", 1)
+    taker, sender = consume_private(ends()), ends()
+    taker.assert_no_message()
     with redis_server.client() as client:
         client.config_set("min-replicas-to-write", "1")
         try:
@@ -261,16 +259,14 @@ def test_a_server_that_refuses_meanwhile_is_told_of(redis_server, ends, redis_ur
     assert taker.drain(1) == ["x"]
 
 
-def test_messages_of_many_publishers_come_in_order(redis_url, redis_server, ends):
-    """All that several publish comes, in order for each, while the one who reads is nudged, is
-    full, and looks again at any time."""
-    taker = own(ends(), prefetch=5, ack=False)
+def test_messages_of_each_publisher_are_delivered_in_order(redis_url, redis_server, ends):
+    taker = consume_private(ends(), prefetch=5, ack=False)
     over = threading.Event()
 
     def publish(who):
         end = ends_of[who]
         for start in range(0, 300, 5):
-            together(end, *([who, number] for number in range(start, start + 5)))
+            publish_together(end, *([who, number] for number in range(start, start + 5)))
             if start % 50 == 0:
                 time.sleep(0.003)
 

@@ -1,4 +1,4 @@
-"""Requests that are cancelled while they are being published, on connections that break."""
+"""Requests that are cancelled while they are being published."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections import Counter
 import pytest
 
 from tests.support import tcp_proxy, workers
-from tests.support.redis_ends import through
+from tests.support.redis_ends import url_with_port
 from tests.support.workers import until
 from wbengine import _crash, exceptions, invocation, task
 from wbengine.engines.worker_based import executor as executors
@@ -27,8 +27,8 @@ class Begin(task.Task):
         return name
 
 
-class Slowly:
-    """Lets a thread do something again and again until the end."""
+class RepeatedCalls:
+    """Repeated calls of a function in a thread until the end of the block."""
 
     def __init__(self, seed, do):
         self._chance, self._do, self._over = random.Random(seed), do, threading.Event()
@@ -46,8 +46,8 @@ class Slowly:
         self._thread.join()
 
 
-class Halt:
-    """Lets whoever comes to a place wait there."""
+class PointBlocker:
+    """Crash point hook that blocks the threads that reach one point."""
 
     def __init__(self, place):
         self._place, self.there, self.go_on = place, threading.Event(), threading.Event()
@@ -66,14 +66,14 @@ class Halt:
         _crash.install(None)
 
 
-def begin(name):
+def new_call(name):
     return invocation.Invocation(
         Begin("begin"), "execute", name, 1, {"name": name}, flow_uuid="flow"
     )
 
 
-def started(executor):
-    """Whether it could be: it waits for no answer for long."""
+def can_start(executor):
+    """Start the executor; return True if that succeeded within its short timeout."""
     try:
         executor.start()
     except exceptions.TransportFailure:
@@ -83,14 +83,14 @@ def started(executor):
 
 @contextlib.contextmanager
 def behind_a_proxy(redis_url, redis_server, patience):
-    """A proxy, and an executor that comes to its Redis by it; its worker does not."""
+    """Yield a proxy and an executor that connects to Redis through it; the worker does not."""
     with contextlib.ExitStack() as stack:
         proxy = stack.enter_context(tcp_proxy.threaded(redis_server.port))
-        url = f"{through(redis_url, redis_server, proxy.port)}?socket_timeout={patience}"
+        url = f"{url_with_port(redis_url, redis_server, proxy.port)}?socket_timeout={patience}"
         stack.enter_context(workers.worker_in_thread(str(redis_url), Begin))
         executor = executors.WorkerTaskExecutor("e", "default", ["t"], url=url)
         stack.callback(executor.stop)
-        until(lambda: started(executor))
+        until(lambda: can_start(executor))
         assert executor.wait_for_workers(1, 60) == 0
         yield proxy, executor
 
@@ -101,7 +101,7 @@ def disturb(proxy):
             proxy.cut()
         else:
             proxy.stall()
-            time.sleep(0.4)  # longer than anybody waits for an answer
+            time.sleep(0.4)  # longer than the timeout for replies
             proxy.resume()
 
     return do
@@ -109,7 +109,7 @@ def disturb(proxy):
 
 @contextlib.contextmanager
 def running(*calls):
-    """Threads that make these calls, until they have."""
+    """Run the calls in threads until all have returned."""
     threads = [threading.Thread(target=call, args=args) for call, *args in calls]
     for thread in threads:
         thread.start()
@@ -121,7 +121,7 @@ def running(*calls):
 def test_request_of_a_flow_without_a_store_is_published_with_its_row(
     redis_url, redis_server, client
 ):
-    """One round trip for both; else the flow may be another engine's when the row is there."""
+    """One round trip publishes both. Otherwise the flow may have another owner by then."""
     make, ends = ledger_scripts.OPEN, {}
     client.script_load(make.text)
 
@@ -130,18 +130,18 @@ def test_request_of_a_flow_without_a_store_is_published_with_its_row(
 
     with behind_a_proxy(redis_url, redis_server, 5) as (proxy, executor):
         proxy.hold(make.digest)
-        executor.submit(begin("kept nowhere"), done)
+        executor.submit(new_call("kept nowhere"), done)
         until(lambda: ends)
         assert not proxy.held(make.digest)
         executor.guard("flow", list)
-        executor.submit(begin("kept"), done)
+        executor.submit(new_call("kept"), done)
         until(lambda: proxy.held(make.digest))
         proxy.let_go(make.digest)
         until(lambda: len(ends) == 2)
 
 
-def test_cancelled_request_does_not_begin_late(redis_url, redis_server, client):
-    """Its row is made while it is looked for, and comes when it is told to have ended."""
+def test_cancelled_request_does_not_start_after_delayed_open(redis_url, redis_server, client):
+    """The delayed step that opens its row arrives after the request was reported as cancelled."""
     BEGUN.clear()
     ends = {}
 
@@ -154,13 +154,13 @@ def test_cancelled_request_does_not_begin_late(redis_url, redis_server, client):
     with contextlib.ExitStack() as stack:
         proxy, executor = stack.enter_context(behind_a_proxy(redis_url, redis_server, 1))
         executor.guard("flow", list)
-        call = begin("late")
-        halt = stack.enter_context(Halt("executor.before-open"))
+        call = new_call("late")
+        halt = stack.enter_context(PointBlocker("executor.before-open"))
         stack.enter_context(running((executor.submit, call, done)))
         assert halt.there.wait(60)
         proxy.hold(look.digest)
         stack.enter_context(running((executor.cancel, [call])))
-        until(lambda: proxy.held(look.digest))  # there was nothing to revoke
+        until(lambda: proxy.held(look.digest))  # no row can be revoked
         proxy.hold(make.digest)
         halt.go_on.set()
         until(lambda: proxy.held(make.digest))
@@ -169,16 +169,14 @@ def test_cancelled_request_does_not_begin_late(redis_url, redis_server, client):
         assert ends["late"].check(exceptions.Cancelled)
         assert proxy.held(make.digest) == 1
         proxy.let_go(make.digest)
-        executor.submit(begin("next"), done)  # it is published after the other one, if that is
+        executor.submit(new_call("next"), done)  # published after the first one, if that is
         until(lambda: "next" in ends)
     assert ends["next"] == "next"
     assert BEGUN == {"next": 1}
 
 
-def test_request_that_is_published_with_its_row_is_looked_for_after_that(
-    redis_url, redis_server, client
-):
-    """Who cancels it finds no row, and its worker begins it then: it did not end before."""
+def test_cancel_of_request_being_published_waits_for_its_row(redis_url, redis_server, client):
+    """The cancel finds no row, and the worker starts the request after that."""
     BEGUN.clear()
     ends = {}
 
@@ -190,18 +188,18 @@ def test_request_that_is_published_with_its_row_is_looked_for_after_that(
         client.script_load(step.text)
     with contextlib.ExitStack() as stack:
         proxy, executor = stack.enter_context(behind_a_proxy(redis_url, redis_server, 60))
-        call = begin("late")
-        halt = stack.enter_context(Halt("executor.before-open"))
+        call = new_call("late")
+        halt = stack.enter_context(PointBlocker("executor.before-open"))
         stack.enter_context(running((executor.submit, call, done)))
         assert halt.there.wait(60)
         proxy.hold(look.digest)
         stack.enter_context(running((executor.cancel, [call])))
-        until(lambda: proxy.held(look.digest))  # there was nothing to revoke
+        until(lambda: proxy.held(look.digest))  # no row can be revoked
         proxy.hold(make.digest)
         halt.go_on.set()
         until(lambda: proxy.held(make.digest))
         proxy.let_go(look.digest)
-        time.sleep(0.2)  # it would have ended by now
+        time.sleep(0.2)  # enough time to report an early result
         assert not ends
         proxy.let_go(make.digest)
         until(lambda: ends)
@@ -209,7 +207,7 @@ def test_request_that_is_published_with_its_row_is_looked_for_after_that(
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_request_cancelled_before_it_began_never_begins(redis_url, redis_server, seed):
+def test_request_cancelled_before_start_never_starts(redis_url, redis_server, seed):
     BEGUN.clear()
     ends, told = {}, []
 
@@ -221,10 +219,10 @@ def test_request_cancelled_before_it_began_never_begins(redis_url, redis_server,
         proxy, executor = stack.enter_context(behind_a_proxy(redis_url, redis_server, 0.3))
         chance = random.Random(seed)
         threads = []
-        with Slowly(seed, disturb(proxy)):
+        with RepeatedCalls(seed, disturb(proxy)):
             for number in range(150):
                 name = f"{seed}-{number}"
-                call = begin(name)
+                call = new_call(name)
                 cancels = chance.random() < 0.6
                 if cancels:
                     wait = chance.choice((0, 0.001, 0.003, 0.02, 0.35, 0.5))
@@ -236,7 +234,7 @@ def test_request_cancelled_before_it_began_never_begins(redis_url, redis_server,
         for thread in threads:
             thread.join()
         until(lambda: len(ends) == 150)
-        time.sleep(0.3)  # what comes late has come
+        time.sleep(0.3)  # delayed messages have arrived
     assert len(told) == 150
     for number in range(150):
         name = f"{seed}-{number}"
@@ -244,7 +242,7 @@ def test_request_cancelled_before_it_began_never_begins(redis_url, redis_server,
         if value == name:
             assert BEGUN[name] == 1
         else:
-            # Where no answer came to the revoking of a row, nobody can tell.
+            # If revoking a row got no reply, the result is uncertain.
             ended = value.check(exceptions.Cancelled, exceptions.WorkerLost)
             assert BEGUN[name] <= (ended is exceptions.WorkerLost)
     assert {value == name for name, value in ends.items()} == {True, False}

@@ -1,4 +1,4 @@
-"""What a ledger in Redis promises beyond the contract of all ledgers: faults, and fused takes."""
+"""Ledgers in Redis: faults, expiry, and claims that are combined with deliveries."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from tests.seams.transports import OwnConnection
 from tests.support import brokers, tcp_proxy
-from tests.support.redis_ends import SOON, Both, Taker, hurry, through
+from tests.support.redis_ends import SOON, Both, Taker, hurry, url_with_port
 from tests.support.workers import until
 from wbengine import exceptions
 from wbengine.engines.worker_based import ledger as ledgers
@@ -26,7 +26,7 @@ ID = "0b7f8a52-8f3e-5d6e-9a30-1d1f0f4e8a11"
 
 @pytest.fixture
 def opened():
-    """Open ledgers; they are closed."""
+    """Factory of ledgers, which are closed after the test."""
     with contextlib.ExitStack() as stack:
 
         def make(place, *options, **more):
@@ -36,10 +36,10 @@ def opened():
         yield make
 
 
-# -- what it leaves
+# -- remaining keys
 
 
-def test_nothing_is_left(redis_url):
+def test_closed_ledger_without_rows_leaves_no_keys(redis_url):
     engine, worker = (ledgers.open_ledger(str(redis_url)) for _ in range(2))
     for number in range(3):
         engine.open(f"{ID}{number}", 1)
@@ -54,19 +54,19 @@ def test_nothing_is_left(redis_url):
     assert redis_url.left() == []
 
 
-def test_ledger_that_nobody_uses_is_known_for_a_month(redis_url, redis_server, opened):
-    """Whoever comes back to a flow by then finds that it is the same ledger."""
+def test_identity_of_unused_ledger_is_kept_for_a_month(redis_url, redis_server, opened):
+    """An engine that resumes a flow within this time finds the same ledger."""
     ledger = opened(str(redis_url))
     ledger.open(ID, 1)
     ledger.claim(ID, 1, "w")
     with redis_server.client(redis_url.rpartition("/")[2]) as client:
         times = [client.ttl(key) for key in client.scan_iter() if b":r:" not in key]
-    kept = [seconds for seconds in times if seconds > 3600]  # a sweep is noted for an hour
+    # the last sweep is recorded for an hour
+    kept = [seconds for seconds in times if seconds > 3600]
     assert kept and min(kept) > 29 * 24 * 3600
 
 
-def test_rows_go_by_themselves_after_a_week(redis_url, redis_server, opened):
-    """Or later, if the engine wants that; not while a worker that lives has them."""
+def test_rows_expire_after_result_ttl_unless_claimed(redis_url, redis_server, opened):
     ledger, long, forever = (
         opened(str(redis_url), result_ttl=days and days * DAY) for days in (7, 30, None)
     )
@@ -93,8 +93,7 @@ def test_rows_go_by_themselves_after_a_week(redis_url, redis_server, opened):
 
 @pytest.mark.parametrize("wants", ["engine", "worker"])
 @pytest.mark.parametrize("fused", [False, True])
-def test_results_that_are_not_to_be_kept_go_at_once(redis_url, opened, wants, fused):
-    """Whether the engine says so, or the worker."""
+def test_result_with_zero_ttl_is_deleted_at_once(redis_url, opened, wants, fused):
     place = f"{redis_url}?prefix=ex"
     engine = opened(place, result_ttl=0 if wants == "engine" else 7 * DAY)
     if fused:
@@ -116,7 +115,7 @@ def test_results_that_are_not_to_be_kept_go_at_once(redis_url, opened, wants, fu
     assert engine.ids() == {"two"}
 
 
-def test_results_are_kept_for_as_long_as_was_asked_for(redis_url, redis_server, opened):
+def test_result_is_kept_for_result_ttl_of_engine(redis_url, redis_server, opened):
     engine, worker = opened(str(redis_url), result_ttl=1000), opened(str(redis_url))
     engine.open(ID, 1)
     worker.claim(ID, 1, "w")
@@ -125,7 +124,7 @@ def test_results_are_kept_for_as_long_as_was_asked_for(redis_url, redis_server, 
         assert 900 < client.ttl(f"wbe:{{wbengine}}:r:{ID}") <= 1000
 
 
-def test_rows_stay_and_with_them_which_ledger_it_is(redis_url, opened):
+def test_rows_and_identity_of_ledger_survive_close(redis_url, opened):
     first = ledgers.open_ledger(str(redis_url))
     first.open(ID, 1)
     first.close()
@@ -134,15 +133,14 @@ def test_rows_stay_and_with_them_which_ledger_it_is(redis_url, opened):
     assert second.claim(ID, 1, "w").granted
 
 
-def test_prefixes_are_ledgers_of_their_own(redis_url, opened):
+def test_each_prefix_is_a_separate_ledger(redis_url, opened):
     one, two = opened(f"{redis_url}?prefix=one"), opened(f"{redis_url}?prefix=two")
     assert one.digest != two.digest
     one.open(ID, 1)
     assert two.state(ID) is None
 
 
-def test_who_died_here_does_not_keep_it(redis_url, redis_server):
-    """A consumer that was killed is not waited for; somebody who only has the ledger open is."""
+def test_killed_consumer_does_not_keep_ledger_but_open_ledger_does(redis_url, redis_server):
     target = resolve(str(redis_url), exchange="ex")
     dead, last = ledgers.for_target(target), ledgers.for_target(target)
     users = "wbe:{ex}:users"
@@ -159,10 +157,10 @@ def test_who_died_here_does_not_keep_it(redis_url, redis_server):
         one.close()
 
 
-# -- the server forgets, or is away
+# -- lost data and outages
 
 
-def test_a_wiped_server_is_the_same_ledger_without_rows(redis_url, redis_server, opened):
+def test_wiped_server_keeps_identity_of_ledger_without_rows(redis_url, redis_server, opened):
     engine, worker = opened(str(redis_url)), opened(str(redis_url))
     engine.open(ID, 1)
     before = engine.digest
@@ -174,7 +172,9 @@ def test_a_wiped_server_is_the_same_ledger_without_rows(redis_url, redis_server,
     assert opened(str(redis_url)).digest == before
 
 
-def test_whoever_came_too_late_to_a_wiped_server_follows(redis_url, redis_server, opened):
+def test_ledger_adopts_identity_that_another_created_on_wiped_server(
+    redis_url, redis_server, opened
+):
     engine = opened(str(redis_url))
     with redis_server.client(redis_url.rpartition("/")[2]) as client:
         client.flushdb()
@@ -184,14 +184,14 @@ def test_whoever_came_too_late_to_a_wiped_server_follows(redis_url, redis_server
     assert engine.digest == newcomer.digest
 
 
-def test_passwords_are_not_told(redis_server, redis_url):
+def test_connection_error_does_not_contain_password(redis_server, redis_url):
     redis_server.kill()
     with pytest.raises(exceptions.TransportFailure) as caught:
         ledgers.for_target(resolve(str(redis_url)))
     assert redis_server.password not in str(caught.value)
 
 
-def test_a_server_that_comes_back_has_all_rows(redis_server, redis_url, opened):
+def test_rows_survive_restart_of_server(redis_server, redis_url, opened):
     ledger = opened(str(redis_url))
     for number in range(20):
         ledger.open(f"{ID}{number}", 1)
@@ -219,13 +219,12 @@ def test_a_server_that_comes_back_has_all_rows(redis_server, redis_url, opened):
     assert len(ledger.ids()) == 20
 
 
-def test_a_server_that_does_not_answer_is_given_up(redis_url, redis_server, opened):
-    """After a while; see `test_patience_has_a_limit_whatever_is_asked_for`."""
+def test_unresponsive_server_raises_ledger_failure(redis_url, redis_server, opened):
     with tcp_proxy.threaded(redis_server.port) as proxy:
-        ledger = opened(through(redis_url, redis_server, proxy.port))
+        ledger = opened(url_with_port(redis_url, redis_server, proxy.port))
         ledger.open(ID, 1)
         proxy.stall()
-        (link,) = ledger._pool._spare
+        (link,) = ledger._pool._idle
         hurry(link, 0.5)
         with pytest.raises(exceptions.LedgerFailure, match="does not answer"):
             ledger.claim(ID, 1, "w")
@@ -234,30 +233,31 @@ def test_a_server_that_does_not_answer_is_given_up(redis_url, redis_server, open
         ledger.close()
 
 
-def test_nobody_was_silent_while_the_server_was_away(redis_url, redis_server, opened):
+def test_silence_does_not_include_downtime_of_server(redis_url, redis_server, opened):
     with tcp_proxy.threaded(redis_server.port) as proxy:
         url = f"{redis_url}?prefix=p"
-        ledger = opened(through(url, redis_server, proxy.port))
+        ledger = opened(url_with_port(url, redis_server, proxy.port))
         ledger.renew("w")
         with redis_server.client(redis_url.rpartition("/")[2]) as client:
             client.zincrby("wbe:{p}:beats", -9_000, "w")
             running = float(client.info("server")["uptime_in_seconds"])
             assert ledger.silence("w") >= min(9.0, running - 1)
             client.zincrby("wbe:{p}:beats", -9_000_000, "w")
-            assert running - 2 <= ledger.silence("w") < running + 60  # it could not be heard before
+            # before that, the server was down
+            assert running - 2 <= ledger.silence("w") < running + 60
             before = time.monotonic()
             proxy.cut()
             assert ledger.silence("w") <= time.monotonic() - before
         ledger.close()
 
 
-def test_patience_has_a_limit_whatever_is_asked_for(redis_url, opened):
+def test_socket_timeouts_are_limited_to_five_seconds(redis_url, opened):
     ledger = opened(f"{redis_url}?socket_timeout=60&socket_connect_timeout=60")
     settings = ledger._pool.place.settings
     assert settings["socket_timeout"] + settings["socket_connect_timeout"] <= 5
 
 
-def test_no_memory(redis_server, opened):
+def test_server_without_memory_refuses_new_rows_but_finishes_claimed_ones(redis_server, opened):
     with brokers.redis() as server:
         ledger = opened(server.url())
         for id in ("a", "b", "c"):
@@ -267,7 +267,7 @@ def test_no_memory(redis_server, opened):
             client.config_set("maxmemory", client.info("memory")["used_memory"] // 2)
             with pytest.raises(exceptions.LedgerFailure, match="maxmemory"):
                 ledger.open("d", 1)
-            # What is under way can end.
+            # Claimed requests can still finish.
             ledger.renew("w")
             assert ledger.finish("a", 1, "w", b"r" * 1000)
             assert ledger.claim("b", 1, "w").granted
@@ -278,13 +278,13 @@ def test_no_memory(redis_server, opened):
             assert ledger.ids() == {"b"}
 
 
-# -- answers that are lost
+# -- lost replies
 
 
 @pytest.fixture
 def lossy(redis_url, redis_server, eater, opened):
-    """A ledger whose next answer to a step is lost: `lose(step)`."""
-    ledger = opened(through(redis_url, redis_server, eater.port))
+    """Ledger whose next reply to a step is lost after `lose(step)`."""
+    ledger = opened(url_with_port(redis_url, redis_server, eater.port))
     for step in (steps.CLAIM, steps.FINISH, steps.RELEASE, steps.REVOKE, steps.REOPEN, steps.OPEN):
         ledger._pool.call("SCRIPT", "LOAD", step.text)
 
@@ -297,14 +297,14 @@ def lossy(redis_url, redis_server, eater, opened):
     assert eater.eaten.is_set()
 
 
-def test_a_claim_whose_answer_was_lost_is_granted(lossy):
+def test_claim_with_lost_reply_is_granted(lossy):
     lossy.open(ID, 1)
     lossy.lose(steps.CLAIM)
     assert lossy.claim(ID, 1, "w") == base.Claim("GRANTED", 1, None, "w")
     assert lossy.claim(ID, 1, "w") == base.Claim("HELD", 1, None, "w")
 
 
-def test_what_was_done_is_not_denied(lossy):
+def test_repeated_calls_after_lost_replies_succeed(lossy):
     lossy.lose(steps.OPEN)
     lossy.open(ID, 1)
     lossy.claim(ID, 1, "w")
@@ -321,35 +321,35 @@ def test_what_was_done_is_not_denied(lossy):
     assert lossy.ids() == {ID}
 
 
-# -- calls that come late
+# -- delayed calls
 
 
 @pytest.fixture
 def late(redis_url, redis_server, opened):
-    """A ledger, and its proxy."""
+    """A ledger and the proxy in front of its server."""
     with tcp_proxy.threaded(redis_server.port) as proxy:
-        ledger = opened(through(redis_url, redis_server, proxy.port))
+        ledger = opened(url_with_port(redis_url, redis_server, proxy.port))
         for step in (steps.OPEN, steps.CLAIM, steps.RELEASE):
             ledger._pool.call("SCRIPT", "LOAD", step.text)
         yield ledger, proxy
 
 
 @contextlib.contextmanager
-def comes_late(ledger, proxy, step, after=0.1):
-    """What is called first here is given up after so many seconds, and comes in the end."""
+def delayed_call(ledger, proxy, step, after=0.1):
+    """Delay the first call of the block until its end; it times out after `after` seconds."""
     proxy.hold(step.digest)
-    hurry(ledger._pool._spare[-1], after)
+    hurry(ledger._pool._idle[-1], after)
     yield
     assert proxy.held(step.digest)
     proxy.let_go(step.digest)
-    until(lambda: not proxy.held(step.digest))  # the server has read all of it
+    until(lambda: not proxy.held(step.digest))  # the server has read the call
 
 
 @pytest.mark.parametrize("step", ["open", "offer"])
-def test_what_was_revoked_is_not_opened_late(late, opened, redis_url, step):
+def test_delayed_open_does_not_open_revoked_row(late, opened, redis_url, step):
     ledger, proxy = late
     other = opened(str(redis_url))
-    with comes_late(ledger, proxy, steps.OPEN):
+    with delayed_call(ledger, proxy, steps.OPEN):
         with pytest.raises(exceptions.LedgerFailure):
             getattr(ledger, step)(ID, 1)
         assert not ledger.revoke(ID)
@@ -359,9 +359,9 @@ def test_what_was_revoked_is_not_opened_late(late, opened, redis_url, step):
     assert ledger.claim(ID, 1, "w").granted
 
 
-def test_a_row_that_was_opened_again_and_revoked_is_not_opened_late(late):
+def test_delayed_open_does_not_open_row_reopened_and_revoked(late):
     ledger, proxy = late
-    with comes_late(ledger, proxy, steps.OPEN):
+    with delayed_call(ledger, proxy, steps.OPEN):
         with pytest.raises(exceptions.LedgerFailure):
             ledger.open_many([(ID, 1), ("other", 1)])
         ledger.open_many([(ID, 1), ("other", 1)])
@@ -369,9 +369,9 @@ def test_a_row_that_was_opened_again_and_revoked_is_not_opened_late(late):
     assert ledger.ids() == {"other"}
 
 
-def test_what_is_opened_by_the_second_attempt_is_not_opened_late_by_the_first(late):
+def test_delayed_first_open_has_no_effect_after_second_attempt(late):
     ledger, proxy = late
-    with comes_late(ledger, proxy, steps.OPEN, after=60), futures.ThreadPoolExecutor() as threads:
+    with delayed_call(ledger, proxy, steps.OPEN, after=60), futures.ThreadPoolExecutor() as threads:
         opening = threads.submit(ledger.open, ID, 1)
         until(lambda: proxy.held(steps.OPEN.digest))
         proxy.half_close()
@@ -380,40 +380,38 @@ def test_what_is_opened_by_the_second_attempt_is_not_opened_late_by_the_first(la
     assert ledger.ids() == set()
 
 
-def test_who_opens_a_row_while_another_has_doubts_opens_it(late):
-    """It was said in a session that is over, and is said again."""
+def test_open_of_ended_session_is_repeated(late):
     ledger, proxy = late
-    hurry(ledger._pool._spare[-1], 60)
+    hurry(ledger._pool._idle[-1], 60)
     proxy.hold(steps.OPEN.digest)
     with futures.ThreadPoolExecutor() as threads:
         opening = threads.submit(ledger.open, ID, 1)
         until(lambda: proxy.held(steps.OPEN.digest))
-        ledger._doubt(ledger._session)
+        ledger._end_session(ledger._session)
         assert ledger.state(ID) is None
         proxy.let_go(steps.OPEN.digest)
         opening.result(60)
     assert ledger.state(ID) == base.Row(ID, 1, base.ROW_OPEN)
 
 
-def test_a_claim_that_was_taken_back_is_not_granted_late(late, opened, redis_url):
+def test_delayed_claim_is_not_granted_after_session_ended(late, opened, redis_url):
     ledger, proxy = late
     other = opened(str(redis_url))
     other.open(ID, 1)
-    with comes_late(ledger, proxy, steps.CLAIM):
+    with delayed_call(ledger, proxy, steps.CLAIM):
         with pytest.raises(exceptions.LedgerFailure):
             ledger.claim(ID, 1, "w")
-        ledger.renew("w")  # another session
+        ledger.renew("w")  # starts a new session
     assert ledger.state(ID) == base.Row(ID, 1, base.ROW_OPEN)
     assert ledger.claim(ID, 1, "w").granted
 
 
-def test_a_claim_that_nobody_heard_of_is_taken_back(late, opened, redis_url):
-    """Others, which were heard of, are not."""
+def test_claim_with_lost_reply_is_released_and_other_claims_stay(late, opened, redis_url):
     ledger, proxy = late
     other = opened(str(redis_url))
     other.open_many([(ID, 1), ("heard", 1)])
     assert ledger.claim("heard", 1, "w").granted
-    hurry(ledger._pool._spare[-1], 0.1)
+    hurry(ledger._pool._idle[-1], 0.1)
     proxy.lose("to-client")
     with pytest.raises(exceptions.LedgerFailure):
         ledger.claim(ID, 1, "w")
@@ -424,23 +422,23 @@ def test_a_claim_that_nobody_heard_of_is_taken_back(late, opened, redis_url):
     assert other.state("heard").holder == "w"
 
 
-def test_what_could_not_be_given_back_is_not_given_back_late(late):
-    """Whoever looks finds that he has it still, and runs it."""
+def test_delayed_release_has_no_effect_after_failed_attempt(late):
+    """A worker that checks the row finds that it still owns it, and runs the request."""
     ledger, proxy = late
     ledger.open(ID, 1)
     assert ledger.claim(ID, 1, "w").granted
-    with comes_late(ledger, proxy, steps.RELEASE):
+    with delayed_call(ledger, proxy, steps.RELEASE):
         with pytest.raises(exceptions.LedgerFailure):
             ledger.release(ID, 1, "w")
         assert ledger.state(ID) == base.Row(ID, 1, base.ROW_CLAIMED, "w")
     assert ledger.finish(ID, 1, "w", b"result")
 
 
-def test_what_is_given_back_by_the_second_attempt_is_not_taken_away_late_by_the_first(late):
+def test_delayed_first_release_does_not_undo_later_claim(late):
     ledger, proxy = late
     ledger.open(ID, 1)
     assert ledger.claim(ID, 1, "w").granted
-    with comes_late(ledger, proxy, steps.RELEASE, after=60), futures.ThreadPoolExecutor() as pool:
+    with delayed_call(ledger, proxy, steps.RELEASE, after=60), futures.ThreadPoolExecutor() as pool:
         releasing = pool.submit(ledger.release, ID, 1, "w")
         until(lambda: proxy.held(steps.RELEASE.digest))
         proxy.half_close()
@@ -449,10 +447,10 @@ def test_what_is_given_back_by_the_second_attempt_is_not_taken_away_late_by_the_
     assert ledger.finish(ID, 1, "w", b"result")
 
 
-# -- who is told that it forgets
+# -- warnings about data loss
 
 
-def test_a_server_that_forgets_is_told_of_once(redis_url, opened, caplog):
+def test_missing_append_only_file_is_logged_once(redis_url, opened, caplog):
     with brokers.redis(appendonly="no") as server:
         for _ in range(2):
             opened(server.url()).close()
@@ -461,7 +459,7 @@ def test_a_server_that_forgets_is_told_of_once(redis_url, opened, caplog):
     assert caplog.text.count("append-only") == 1
 
 
-# -- claims while taking
+# -- claims combined with deliveries
 
 
 @pytest.fixture
@@ -475,8 +473,8 @@ def taker(redis_url):
     "row",
     ["a x", "a -1", "a 1e309", "a nan", "a 0x1", f"a {'9' * 400}", f"{'x' * 121} 1", "a:b 1"],
 )
-def test_rows_that_nobody_can_have_written_are_not_claimed(taker, row):
-    """A message that says such a thing came again and again, and nothing else did."""
+def test_message_with_malformed_row_is_not_claimed(taker, row):
+    """Such a message was delivered again and again, and blocked all others."""
     taker.ledger.open("a", 1)
     head = {
         "v": 1,
@@ -494,7 +492,7 @@ def test_rows_that_nobody_can_have_written_are_not_claimed(taker, row):
     assert taker.take(2) == [None, base.Claim("GRANTED", 1, None, "w")]
 
 
-def test_requests_are_claimed_while_they_are_taken(taker):
+def test_requests_are_claimed_in_same_step_as_delivered(taker):
     ledger, before = taker.ledger, time.monotonic()
     for id in ("open", "done", "held", "stale", "newer"):
         ledger.open(id, 2)
@@ -504,7 +502,7 @@ def test_requests_are_claimed_while_they_are_taken(taker):
     for id, epoch in (("open", 2), ("done", 2), ("held", 2), ("stale", 1), ("newer", 3)):
         taker.send(id, epoch)
     taker.send("missing")
-    taker.send("open", 2)  # again
+    taker.send("open", 2)  # a second copy
     assert taker.take(7) == [
         base.Claim("GRANTED", 2, None, "w"),
         base.Claim("DONE", 2, b"result"),
@@ -520,10 +518,10 @@ def test_requests_are_claimed_while_they_are_taken(taker):
     assert ledger.finish("open", 2, "w", b"r")
 
 
-def test_a_late_answer_is_known_by_when_it_was_asked_for(redis_url, redis_server, taker):
-    """Whoever starts what is in it looks at the row again, if that was too long ago."""
+def test_message_has_time_at_which_it_was_requested(redis_url, redis_server, taker):
+    """The worker checks the row again if too much time has passed since then."""
     with tcp_proxy.threaded(redis_server.port) as proxy:
-        slow = Taker(through(redis_url, redis_server, proxy.port), "slow")
+        slow = Taker(url_with_port(redis_url, redis_server, proxy.port), "slow")
         slow.take(0)
         with pytest.raises(TimeoutError):
             slow.connection.drain_events(timeout=0.01)
@@ -538,7 +536,7 @@ def test_a_late_answer_is_known_by_when_it_was_asked_for(redis_url, redis_server
         slow.close()
 
 
-def test_what_names_no_ledger_or_another_one_is_not_claimed(taker):
+def test_message_of_another_or_no_ledger_is_not_claimed(taker):
     taker.ledger.open(ID, 1)
     taker.send(ID, digest="another")
     taker.send("no/label")
@@ -548,7 +546,7 @@ def test_what_names_no_ledger_or_another_one_is_not_claimed(taker):
     assert taker.ledger.state(ID).state == "open"
 
 
-def test_who_does_not_say_for_whom_does_not_claim(redis_url, taker):
+def test_connection_without_worker_name_does_not_claim(redis_url, taker):
     taker.ledger.open(ID, 1)
     taker.send(ID)
     target = resolve(str(redis_url), exchange="ex")
@@ -560,16 +558,16 @@ def test_who_does_not_say_for_whom_does_not_claim(redis_url, taker):
     assert taker.take(1)[0].granted
 
 
-def test_only_a_ledger_of_the_same_place_is_fused(redis_url, opened):
+def test_claims_are_attached_only_to_ledger_of_same_server_and_prefix(redis_url, opened):
     other = opened(f"{redis_url}?prefix=other")
     same = resolve(str(redis_url), exchange="ex")
-    assert not ledgers.fuse(other, same, "w")
-    assert not ledgers.fuse(None, same, "w")
-    assert not ledgers.fuse(opened("memory://x"), resolve("memory://x"), "w")
+    assert not ledgers.attach_claims(other, same, "w")
+    assert not ledgers.attach_claims(None, same, "w")
+    assert not ledgers.attach_claims(opened("memory://x"), resolve("memory://x"), "w")
     assert "claims" not in same.options
 
 
-def test_what_is_handed_back_can_be_claimed_by_others(redis_url, taker):
+def test_requeued_request_can_be_claimed_by_another_worker(redis_url, taker):
     taker.ledger.open(ID, 1)
     taker.send(ID)
     assert taker.take(1)[0].granted
@@ -582,7 +580,7 @@ def test_what_is_handed_back_can_be_claimed_by_others(redis_url, taker):
         assert other.ledger.finish(ID, 1, "w2", b"r")
 
 
-def test_what_may_run_stays_claimed_when_its_connection_ends(redis_url, taker):
+def test_delivered_request_stays_claimed_when_connection_ends(redis_url, taker):
     taker.ledger.open(ID, 1)
     taker.send(ID)
     assert taker.take(1)[0].granted
@@ -593,10 +591,10 @@ def test_what_may_run_stays_claimed_when_its_connection_ends(redis_url, taker):
 
 
 @pytest.mark.parametrize("when", ["at once", "later"])
-def test_claims_that_nobody_heard_of_are_taken_back(redis_url, redis_server, eater, taker, when):
-    """Also where the server is away for a while; what was heard of stays claimed."""
-    lossy = Taker(through(redis_url, redis_server, eater.port), "lossy")
-    # Told by an address of its own, it is another place for who compares addresses.
+def test_claim_of_undelivered_request_is_released(redis_url, redis_server, eater, taker, when):
+    """This includes an outage of the server. Delivered requests stay claimed."""
+    lossy = Taker(url_with_port(redis_url, redis_server, eater.port), "lossy")
+    # The address of the proxy differs, so a comparison of addresses finds another server.
     lossy.take(0)
     for id in ("heard", "unheard"):
         taker.ledger.open(id, 1)
@@ -622,6 +620,6 @@ def test_claims_that_nobody_heard_of_are_taken_back(redis_url, redis_server, eat
     lossy.ledger.close()
 
 
-def test_errors_say_that_it_is_the_ledger():
+def test_error_message_names_ledger():
     with pytest.raises(exceptions.LedgerFailure, match=r"^ledger redis://127\.0\.0\.1:1/0: "):
         ledgers.open_ledger("redis://127.0.0.1:1/0")

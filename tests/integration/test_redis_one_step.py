@@ -1,4 +1,4 @@
-"""Ends told in one step: lost answers, and servers that refuse or were wiped."""
+"""Results that Redis stores, sends and acknowledges in one step."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from tests.seams import transports
 from tests.support import brokers
-from tests.support.redis_ends import SOON, Both, through
+from tests.support.redis_ends import SOON, Both, url_with_port
 from tests.support.waiting import until
 from wbengine import exceptions
 from wbengine.engines.worker_based.ledger import base
@@ -18,8 +18,8 @@ from wbengine.transports._redis_link import LOST, Link
 
 @pytest.fixture
 def lossy(redis_url, redis_server, eater):
-    """One whose next answer to a step is lost: `lose(step)`."""
-    with contextlib.closing(Both(through(redis_url, redis_server, eater.port))) as made:
+    """Client whose next reply to a step is lost after `lose(step)`."""
+    with contextlib.closing(Both(url_with_port(redis_url, redis_server, eater.port))) as made:
         made.ledger._pool.call("SCRIPT", "LOAD", _redis_scripts.END.text)
 
         def lose(step):
@@ -29,7 +29,7 @@ def lossy(redis_url, redis_server, eater):
         yield made
 
 
-def test_server_that_refuses_writes_refuses_ends_as_a_whole():
+def test_server_that_refuses_writes_rejects_results_as_a_whole():
     with brokers.redis() as server, contextlib.closing(Both(server.url())) as both:
         both.post("known")
         both.take(1)
@@ -38,7 +38,7 @@ def test_server_that_refuses_writes_refuses_ends_as_a_whole():
             with pytest.raises(exceptions.LedgerFailure, match="maxmemory"):
                 both.post("a")
             assert both.ledger.ids() == {"known"}
-            assert both.end(*both.messages) == [1]  # what is under way can end
+            assert both.end(*both.messages) == [1]  # claimed requests can finish
             assert both.ledger.state("known").state == base.ROW_DONE and both.kept("known") == b"r"
             client.config_set("maxmemory", 0)
             client.config_set("min-replicas-to-write", 1)
@@ -50,7 +50,7 @@ def test_server_that_refuses_writes_refuses_ends_as_a_whole():
 
 
 @pytest.mark.parametrize("lost", ["all", "routes"])
-def test_a_wiped_server_is_told_of_the_ledger(both, client, lost):
+def test_identity_of_ledger_is_restored_on_wiped_server(both, client, lost):
     both.post("a")
     both.take(1)
     if lost == "all":
@@ -62,15 +62,15 @@ def test_a_wiped_server_is_told_of_the_ledger(both, client, lost):
     assert client.get(f"{both.store.place.prefix}ledger").decode() == both.ledger.digest
     with contextlib.suppress(TimeoutError):
         both.connection.drain_events(timeout=0.1)
-    both.store._declare_again()
+    both.store._redeclare_after_loss()
     assert both.post("c") == [1]
     assert both.take(2)[1].granted
 
 
-# -- ends
+# -- results
 
 
-def test_ends_are_stored_answered_and_acknowledged(both, client):
+def test_results_are_stored_replied_and_acknowledged(both, client):
     both.post("a", "b", "c")
     both.take(3)
     assert both.end(*both.messages) == [1, 1, 1]
@@ -81,19 +81,19 @@ def test_ends_are_stored_answered_and_acknowledged(both, client):
     assert both.channel.forget_many(both.messages)
 
 
-def test_an_end_whose_answer_was_lost_is_told_again_and_leaves_nothing(lossy, client):
+def test_result_resent_after_lost_reply_leaves_no_message(lossy, client):
     lossy.post("a", "b")
     lossy.take(2)
     lossy.lose(_redis_scripts.END)
     with pytest.raises(LOST):
         lossy.end(*lossy.messages)
     with lossy.target.open() as answering:
-        assert answering.answer_many(lossy.told(lossy.messages)) == [1, 1]
+        assert answering.answer_many(lossy.end_arguments(lossy.messages)) == [1, 1]
     assert lossy.left(client) == ([], 0)
     assert lossy.ledger.state("a").state == base.ROW_DONE and lossy.kept("a") == b"r"
 
 
-def test_answer_to_a_request_of_another_owner_is_not_sent(both, client):
+def test_reply_to_request_with_newer_epoch_is_not_sent(both, client):
     both.post("taken", "removed", "kept")
     both.take(3)
     both.ledger.reopen("taken", 2)
@@ -105,7 +105,7 @@ def test_answer_to_a_request_of_another_owner_is_not_sent(both, client):
     assert both.left(client) == ([], 0)
 
 
-def test_answer_without_a_listener_finishes_its_row(both, client):
+def test_reply_without_bound_queue_finishes_its_row(both, client):
     both.post("a")
     both.take(1)
     assert both.end(*both.messages, key="nobody") == [0]
@@ -114,11 +114,11 @@ def test_answer_without_a_listener_finishes_its_row(both, client):
 
 
 def test_worker_taken_for_dead_finishes_its_request(both, client):
-    """It went back to its queue, and is answered when it is taken again."""
+    """The request was requeued; its result is returned when it is received again."""
     both.post("a")
     both.take(1)
-    client.delete(f"{both.store.place.prefix}c")  # nobody is known: as if he had been buried
-    both.store._run(_redis_scripts.LEAVE, both.store._who, "")
+    client.delete(f"{both.store.place.prefix}c")  # as if it was considered dead
+    both.store._run(_redis_scripts.LEAVE, both.store._consumer_name, "")
     assert both.store.size("q") == 1
     assert both.end(*both.messages) == [1]
     claim = both.take(2)[1]
@@ -128,8 +128,7 @@ def test_worker_taken_for_dead_finishes_its_request(both, client):
 
 
 @pytest.mark.parametrize("size", [1, 20])
-def test_results_of_megabytes_are_answered_in_one_step(both, client, size):
-    """In megabytes."""
+def test_results_of_several_megabytes_are_sent_in_one_step(both, client, size):
     both.post("a", "b")
     both.take(2)
     result = b"x" * (size << 20)
@@ -138,7 +137,7 @@ def test_results_of_megabytes_are_answered_in_one_step(both, client, size):
     assert both.left(client) == ([], 0)
 
 
-# -- bodies that do not go through scripts
+# -- bodies stored outside scripts
 
 LARGE = "large" * 20_000
 
@@ -147,9 +146,9 @@ def bodies(client):
     return client.keys("*}:b:*")
 
 
-def test_a_large_body_goes_to_redis_once(both, client):
-    """Neither the script that takes it, nor the row and the answer, have a copy of it."""
-    both.post("first")  # so that the scripts are known
+def test_large_body_is_sent_to_redis_once(both, client):
+    """Neither the script that delivers it, nor the row, nor the reply contains a copy."""
+    both.post("first")  # loads the scripts
     both.take(1)
     both.end(*both.messages)
     before = client.info()["total_net_input_bytes"]
@@ -173,22 +172,21 @@ def test_a_large_body_goes_to_redis_once(both, client):
     assert bodies(client) == []
 
 
-def test_a_large_result_is_told_to_whoever_asks_for_it(both, client):
-    """To who claims it, by itself or as it is taken, and to its engine, which takes it back."""
+def test_large_result_is_returned_by_claim_delivery_and_reopen(both, client):
     both.post("a")
     both.take(1)
-    client.delete(f"{both.store.place.prefix}c")  # it goes back to its queue
-    both.store._run(_redis_scripts.LEAVE, both.store._who, "")
+    client.delete(f"{both.store.place.prefix}c")  # requeues the request
+    both.store._run(_redis_scripts.LEAVE, both.store._consumer_name, "")
     both.end(*both.messages, result=LARGE.encode())
     whole = both.ledger.state("a").result
     assert whole.endswith(LARGE.encode())
     asked = [lambda: both.ledger.claim("a", 1, "v").result, lambda: both.ledger.reopen("a", 2)]
     assert [both.take(2)[1].result, *(ask() for ask in asked)] == [whole] * 3
-    client.delete(*bodies(client))  # as a server does that evicts
+    client.delete(*bodies(client))  # as eviction does
     assert [ask() for ask in asked] == [b"", b""] and both.ledger.state("a").result == b""
 
 
-def test_a_large_message_of_two_queues_is_told_to_both(both, client):
+def test_large_message_is_delivered_from_both_of_its_queues(both, client):
     transports.declare(both.channel, "other", "k")
     both.channel.publish(LARGE)
     both.take(1)
@@ -202,7 +200,7 @@ ENDS = ["settled", "refused", "purged", "dropped", "dropped while held", "buried
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_the_body_of_a_large_message_goes_with_it(both, client, end):
+def test_body_of_large_message_is_deleted_with_its_message(both, client, end):
     both.channel.publish(LARGE)
     if end not in ("purged", "dropped"):
         both.take(1)
@@ -219,7 +217,7 @@ def test_the_body_of_a_large_message_goes_with_it(both, client, end):
         both.messages[0].requeue()
     else:
         client.delete(f"{both.store.place.prefix}c")
-        both.store._run(_redis_scripts.LEAVE, both.store._who, "")
+        both.store._run(_redis_scripts.LEAVE, both.store._consumer_name, "")
         both.take(2)
         assert transports.body(both.messages[1]) == LARGE
         assert both.messages[1].delivery_info["redelivered"]
@@ -229,11 +227,11 @@ def test_the_body_of_a_large_message_goes_with_it(both, client, end):
     assert bodies(client) == []
 
 
-def test_a_large_end_that_is_told_again_leaves_nothing(lossy, both, client):
+def test_resent_large_result_leaves_no_body(lossy, both, client):
     lossy.post("a")
     lossy.take(1)
     lossy.lose(_redis_scripts.END)
-    told = lossy.told(lossy.messages, result=LARGE.encode())
+    told = lossy.end_arguments(lossy.messages, result=LARGE.encode())
     with pytest.raises(LOST):
         lossy.store.answer_many(told)
     with lossy.target.open() as answering:
@@ -246,8 +244,8 @@ def test_a_large_end_that_is_told_again_leaves_nothing(lossy, both, client):
     assert bodies(client) == []
 
 
-def test_whoever_saw_the_row_is_given_no_answer_without_a_body(both, client, caplog):
-    """An engine reads a row, and removes it, before it hears the answer."""
+def test_reply_without_body_of_dropped_row_is_not_delivered(both, client, caplog):
+    """The engine read and dropped the row before it received the reply."""
     both.post("a")
     both.take(1)
     assert both.end(both.messages[0], result=LARGE.encode()) == [1]
@@ -258,7 +256,7 @@ def test_whoever_saw_the_row_is_given_no_answer_without_a_body(both, client, cap
     assert caplog.text == ""
 
 
-def test_results_that_are_not_kept_are_answered(redis_url, client):
+def test_result_with_zero_ttl_is_still_sent_to_engine(redis_url, client):
     with contextlib.closing(Both(redis_url, result_ttl=0)) as both:
         both.post("a")
         both.take(1)
@@ -270,8 +268,8 @@ def test_results_that_are_not_kept_are_answered(redis_url, client):
         assert bodies(client) == []
 
 
-def test_an_answer_waits_for_longer_than_its_row_is_kept(redis_url, client):
-    """An engine that pauses for as long gets a large one as it gets a small one."""
+def test_reply_outlives_its_row(redis_url, client):
+    """An engine that pauses that long receives a large result like a small one."""
     with contextlib.closing(Both(redis_url, result_ttl=0.05)) as both:
         both.post("a")
         both.take(1)
@@ -283,7 +281,7 @@ def test_an_answer_waits_for_longer_than_its_row_is_kept(redis_url, client):
         assert all(0 < client.pttl(key) <= 600_000 for key in bodies(client))
 
 
-def test_a_body_is_swept_with_its_row(redis_url, client):
+def test_body_is_swept_with_its_row(redis_url, client):
     with contextlib.closing(Both(redis_url, result_ttl=None)) as both:
         both.post("a")
         both.take(1)
@@ -293,9 +291,9 @@ def test_a_body_is_swept_with_its_row(redis_url, client):
         assert bodies(client) == []
 
 
-def test_a_body_that_did_not_come_is_told_with_the_rest(both, client, monkeypatch):
-    """There was no room for it, or it went before its script came."""
-    monkeypatch.setattr(redis, "_UNUSED", 1)
+def test_body_that_expired_before_its_script_is_sent_inline(both, client, monkeypatch):
+    """Either there was no memory for the body, or it expired before its script ran."""
+    monkeypatch.setattr(redis, "_UNUSED_BODY_MILLISECONDS", 1)
     link_run = Link.run
 
     def late(link, *args, after=()):
@@ -314,7 +312,7 @@ def test_a_body_that_did_not_come_is_told_with_the_rest(both, client, monkeypatc
     assert bodies(client) == []
 
 
-def test_a_server_without_memory_takes_large_results():
+def test_server_without_memory_accepts_large_results():
     with brokers.redis() as server, contextlib.closing(Both(server.url())) as both:
         both.post("known")
         both.take(1)

@@ -1,4 +1,4 @@
-"""Rows that are made in one step with publishing their requests, on connections that break."""
+"""Rows that are created in one step with publishing their requests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from tests.seams import ledgers
 from tests.support import brokers, eaters, tcp_proxy
-from tests.support.redis_ends import Both, hurry, through
+from tests.support.redis_ends import Both, hurry, url_with_port
 from tests.support.waiting import until
 from wbengine import exceptions
 from wbengine.engines.worker_based.ledger import base
@@ -21,7 +21,7 @@ STEP = _redis_scripts.OPEN_AND_PUT
 
 
 class Engine(Both):
-    """Publishes requests with their rows; on another connection after one that was lost."""
+    """Engine that publishes requests with their rows, and reconnects after a lost connection."""
 
     def __init__(self, url: str, **options: Any) -> None:
         super().__init__(url, **options)
@@ -50,7 +50,7 @@ class Engine(Both):
 
 @pytest.fixture
 def reach() -> Iterator[Callable[..., Engine]]:
-    """Make engines; they are closed."""
+    """Factory of engines, which are closed after the test."""
     with contextlib.ExitStack() as stack:
 
         def make(url: str, **options: Any) -> Engine:
@@ -63,25 +63,25 @@ def reach() -> Iterator[Callable[..., Engine]]:
 def engine(
     redis_url: str, redis_server: Any, eater: eaters.Eater, reach: Callable[..., Engine]
 ) -> Engine:
-    """One that does not get some of its answers."""
-    return reach(through(redis_url, redis_server, eater.port))
+    """Engine that loses some replies."""
+    return reach(url_with_port(redis_url, redis_server, eater.port))
 
 
 @pytest.fixture
 def peer(redis_url: str) -> Iterator[Both]:
-    """A worker, which deletes results as soon as they are there."""
+    """Worker that deletes results at once."""
     with contextlib.closing(Both(redis_url, result_ttl=0)) as made:
         yield made
 
 
 def lose_answer(eater: eaters.Eater, engine: Engine, *rows: base.Opening) -> None:
-    """Publish; the server does it, and nobody hears of it."""
+    """Publish; the server executes it, and the reply is lost."""
     eater.eat = STEP.digest.encode()
     engine.fail(*rows)
     assert eater.eaten.is_set()
 
 
-def test_row_is_made_with_its_message(engine: Engine, peer: Both) -> None:
+def test_row_is_created_in_same_step_as_its_message(engine: Engine, peer: Both) -> None:
     assert engine.publish(engine.row("a"), engine.row("b")) == [1, 1]
     assert engine.ledger.state("b") == base.Row("b", 1, base.ROW_OPEN)
     assert [each.granted for each in peer.take(2)] == [True, True]
@@ -89,16 +89,16 @@ def test_row_is_made_with_its_message(engine: Engine, peer: Both) -> None:
     assert engine.ledger.ids() == set()
 
 
-def test_row_that_is_there_stays(engine: Engine) -> None:
+def test_existing_row_is_not_overwritten(engine: Engine) -> None:
     engine.ledger.open("a", 7)
     assert engine.publish(engine.row()) == [1]
     assert engine.ledger.state("a") == base.Row("a", 7, base.ROW_OPEN)
 
 
-def test_request_whose_answer_was_lost_is_not_published_twice(
+def test_request_with_lost_reply_is_not_published_twice(
     engine: Engine, eater: eaters.Eater, peer: Both
 ) -> None:
-    """It ended meanwhile, and left no row: nothing but the session knows of it."""
+    """The request finished meanwhile and left no row: only the session contains it."""
     lost, new = engine.row("lost"), engine.row("new")
     lose_answer(eater, engine, lost)
     assert peer.take(1)[0].granted
@@ -110,11 +110,11 @@ def test_request_whose_answer_was_lost_is_not_published_twice(
     assert peer.store.size("q") == 0
 
 
-def test_request_that_never_arrived_is_published_again(
+def test_row_and_request_lost_before_redis_can_be_published_again(
     redis_url: str, redis_server: Any, reach: Callable[..., Engine], peer: Both
 ) -> None:
     with tcp_proxy.threaded(redis_server.port) as proxy:
-        engine = reach(through(redis_url, redis_server, proxy.port))
+        engine = reach(url_with_port(redis_url, redis_server, proxy.port))
         assert engine.publish(engine.row("before")) == [1]
         hurry(engine.publishing._client._link, 0.1)  # type: ignore[attr-defined]
         proxy.lose("to-server")
@@ -133,64 +133,63 @@ def late(
     redis_url: str, redis_server: Any, reach: Callable[..., Engine]
 ) -> Iterator[tuple[Engine, tcp_proxy.Proxy]]:
     with tcp_proxy.threaded(redis_server.port) as proxy:
-        made = reach(through(redis_url, redis_server, proxy.port))
+        made = reach(url_with_port(redis_url, redis_server, proxy.port))
         yield made, proxy
         made.close()
 
 
-def hold(engine: Engine, proxy: tcp_proxy.Proxy, *rows: base.Opening) -> None:
-    """Publish; it is given up, and comes later."""
+def publish_delayed(engine: Engine, proxy: tcp_proxy.Proxy, *rows: base.Opening) -> None:
+    """Publish; the call times out and arrives later."""
     proxy.hold(STEP.digest)
     hurry(engine.publishing._client._link, 0.1)  # type: ignore[attr-defined]
     engine.fail(*rows)
     assert proxy.held(STEP.digest)
 
 
-def comes(proxy: tcp_proxy.Proxy) -> None:
+def deliver_delayed(proxy: tcp_proxy.Proxy) -> None:
     proxy.let_go(STEP.digest)
     until(lambda: not proxy.held(STEP.digest))
 
 
-def test_late_attempt_does_nothing_after_the_next_one(
+def test_delayed_publish_has_no_effect_after_next_attempt(
     late: tuple[Engine, tcp_proxy.Proxy], peer: Both
 ) -> None:
     engine, proxy = late
     row = engine.row()
-    hold(engine, proxy, row)
+    publish_delayed(engine, proxy, row)
     assert engine.publish(row) == [1]
     assert peer.take(1)[0].granted
     assert peer.end(*peer.messages) == [1]
-    comes(proxy)
+    deliver_delayed(proxy)
     assert engine.ledger.ids() == set()
     assert peer.store.size("q") == 0
 
 
 @pytest.mark.parametrize("ends", ["revoked", "looked at", "closed"])
-def test_late_attempt_does_nothing_after_any_other_call(
+def test_delayed_publish_has_no_effect_after_any_other_call(
     late: tuple[Engine, tcp_proxy.Proxy], peer: Both, ends: str
 ) -> None:
-    """Who was told that there is no row may go on as if it was never published."""
+    """A caller that found no row may continue as if the request was never published."""
     engine, proxy = late
-    hold(engine, proxy, engine.row())
+    publish_delayed(engine, proxy, engine.row())
     if ends == "revoked":
         assert not engine.ledger.revoke("a")
     elif ends == "looked at":
         assert engine.ledger.state("a") is None
     else:
         engine.ledger.close()
-    comes(proxy)
+    deliver_delayed(proxy)
     assert peer.ledger.ids() == set()
     assert peer.store.size("q") == 0
 
 
-def test_doubts_of_another_thread_delay_nothing(engine: Engine) -> None:
-    """Its session is another one by now."""
-    engine.ledger._doubt(engine.ledger._session)  # type: ignore[attr-defined]
+def test_session_ended_by_another_thread_does_not_prevent_publish(engine: Engine) -> None:
+    engine.ledger._end_session(engine.ledger._session)  # type: ignore[attr-defined]
     open_and_put = engine.publishing.open_and_put  # type: ignore[attr-defined]
 
     def overtaken(*told: Any) -> Any:
         engine.publishing.open_and_put = open_and_put  # type: ignore[attr-defined]
-        engine.ledger._doubt(engine.ledger._session)  # type: ignore[attr-defined]
+        engine.ledger._end_session(engine.ledger._session)  # type: ignore[attr-defined]
         engine.ledger.state("a")
         return open_and_put(*told)
 
@@ -199,7 +198,7 @@ def test_doubts_of_another_thread_delay_nothing(engine: Engine) -> None:
     assert engine.ledger.ids() == {"a"}
 
 
-def test_wiped_server_is_not_given_again_what_may_have_run(
+def test_uncertain_request_is_not_published_again_to_wiped_server(
     engine: Engine, eater: eaters.Eater, peer: Both, client: Any
 ) -> None:
     lost = engine.row("lost")
@@ -214,14 +213,14 @@ def test_wiped_server_is_not_given_again_what_may_have_run(
     assert engine.ledger.ids() == {"new"}
 
 
-def test_server_set_back_does_not_grant_again_what_may_have_run(
+def test_uncertain_request_is_not_granted_by_server_with_older_data(
     reach: Callable[..., Engine],
 ) -> None:
-    """It knows nothing of a row that was made, claimed and dropped."""
+    """The server has lost a row that was created, claimed and dropped."""
     with brokers.redis() as server, contextlib.closing(eaters.Eater(server.port)) as eater:
-        engine = reach(through(server.url(), server, eater.port))
+        engine = reach(url_with_port(server.url(), server, eater.port))
         assert engine.publish(engine.row("before")) == [1]
-        lost, set_back = engine.row("lost"), server.kept()
+        lost, set_back = engine.row("lost"), server.copy_data()
         lose_answer(eater, engine, lost)
         with contextlib.closing(Both(server.url())) as worker:
             assert [claim.granted for claim in worker.take(2)] == [True, True]
@@ -236,7 +235,7 @@ def test_server_set_back_does_not_grant_again_what_may_have_run(
             engine.close()
 
 
-def test_server_without_memory_refuses_both(engine: Engine, client: Any) -> None:
+def test_server_without_memory_refuses_row_and_message(engine: Engine, client: Any) -> None:
     used = client.info("memory")["used_memory"]
     row = engine.row()
     client.config_set("maxmemory", used // 2)
@@ -251,7 +250,7 @@ def test_server_without_memory_refuses_both(engine: Engine, client: Any) -> None
     assert engine.ledger.ids() == {"a"}
 
 
-def test_sessions_leave_nothing(redis_url: Any, reach: Callable[..., Engine]) -> None:
+def test_sessions_leave_no_keys(redis_url: Any, reach: Callable[..., Engine]) -> None:
     engine = reach(redis_url)
     engine.publish(engine.row())
     engine.take(1)

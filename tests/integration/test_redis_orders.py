@@ -1,5 +1,4 @@
-"""Requests that are taken with the end of others: never more than there is room for, and none is
-lost with the answer, or with who ordered it."""
+"""Orders: requests that are delivered with the reply to finished ones."""
 
 from __future__ import annotations
 
@@ -10,14 +9,15 @@ import threading
 import pytest
 
 from tests.support import sample_tasks
-from tests.support.beside import running
-from tests.support.redis_ends import SOON, Both, through
+from tests.support.engine_threads import running
+from tests.support.redis_ends import SOON, Both, url_with_port
 from tests.support.workers import until, worker_in_thread
 from wbengine import engines
 from wbengine.engines.worker_based.ledger import base
 from wbengine.patterns import unordered_flow
 from wbengine.transports import _redis_scripts
 from wbengine.transports._redis_link import LOST
+from wbengine.transports.broker import MAX_BATCH_BYTES
 
 IDS = [f"r{number}" for number in range(8)]
 
@@ -26,15 +26,15 @@ def ids(messages):
     return [message.properties["correlation_id"] for message in messages]
 
 
-def fill(both, count):
-    """Take so many, until there is no room for more; and know that."""
+def fill_slots(both, count):
+    """Receive `count` requests, so that the consumer has no free slot."""
     both.take(count, prefetch=count)
     with pytest.raises(TimeoutError):
         both.connection.drain_events(timeout=0.01)
 
 
-def waits(whose, server):
-    """The ids of what waits in the queue: those marked as delivered before, and the others."""
+def waiting_ids(whose, server):
+    """Return the ids of waiting requests, by whether they are marked as redelivered."""
     prefix = whose.store.place.prefix
     numbers = [number.decode() for number in server.zrange(f"{prefix}q:q", 0, -1)]
     found = {True: set(), False: set()}
@@ -44,9 +44,9 @@ def waits(whose, server):
     return found
 
 
-def test_as_many_are_taken_as_are_ended(both, client):
+def test_reply_fetches_as_many_requests_as_it_finishes(both, client):
     both.post(*IDS)
-    fill(both, 3)
+    fill_slots(both, 3)
     order = both.channel.order(both.messages[:2])
     assert order.most == 2
     assert both.end(*both.messages[:2], order=order) == [1, 1]
@@ -67,9 +67,24 @@ def test_as_many_are_taken_as_are_ended(both, client):
     assert both.left(client) == ([], 0)
 
 
-def test_what_is_ordered_is_not_asked_for_as_well(both):
+def test_order_stops_at_byte_limit_of_batch(both):
+    both.post("a", "b")
+    fill_slots(both, 2)
+    both.ledger.open_many([("c", 1), ("d", 1)])
+    for id in "c", "d":
+        both.send(id, body="x" * (MAX_BATCH_BYTES * 2 // 3))
+    order = both.channel.order(both.messages)
+    assert order.most == 2
+    assert both.end(*both.messages, order=order) == [1, 1]
+    order.deliver()
+    assert ids(both.messages) == ["a", "b", "c"]
+    both.connection.drain_events(timeout=SOON)
+    assert ids(both.messages) == ["a", "b", "c", "d"]
+
+
+def test_consumer_does_not_take_requests_for_slots_of_pending_order(both):
     both.post(*IDS)
-    fill(both, 2)
+    fill_slots(both, 2)
     order = both.channel.order(both.messages[:1])
     with pytest.raises(TimeoutError):
         both.connection.drain_events(timeout=0.1)
@@ -79,7 +94,7 @@ def test_what_is_ordered_is_not_asked_for_as_well(both):
     assert ids(both.messages) == IDS[:3]
 
 
-def test_who_has_room_takes_for_himself(both):
+def test_consumer_with_free_slots_takes_requests_without_order(both):
     both.post("a")
     both.take(1, prefetch=3)
     with pytest.raises(TimeoutError):
@@ -90,12 +105,12 @@ def test_who_has_room_takes_for_himself(both):
     assert ids(both.messages) == ["a", "b"]
 
 
-def test_who_waits_hears_that_an_order_found_nothing(both):
-    """Else nobody would look any more."""
+def test_consumer_takes_requests_again_after_empty_order(both):
+    """Otherwise the consumer would stop polling."""
     both.post("a")
-    fill(both, 1)
+    fill_slots(both, 1)
     order = both.channel.order(both.messages)
-    with pytest.raises(TimeoutError):  # there is no room for him
+    with pytest.raises(TimeoutError):  # no free slot
         both.connection.drain_events(timeout=0.05)
     assert both.end(both.messages[0], order=order) == [1]
     order.deliver()
@@ -104,78 +119,79 @@ def test_who_waits_hears_that_an_order_found_nothing(both):
     assert ids(both.messages) == ["a", "b"]
 
 
-def test_an_order_whose_answer_is_lost(redis_url, redis_server, eater, both, client):
-    """What it took goes back as if nobody had taken it, and who ordered it begins anew."""
-    with contextlib.closing(Both(through(redis_url, redis_server, eater.port))) as lossy:
+def test_requests_of_order_with_lost_reply_are_requeued_unmarked(
+    redis_url, redis_server, eater, both, client
+):
+    with contextlib.closing(Both(url_with_port(redis_url, redis_server, eater.port))) as lossy:
         lossy.ledger._pool.call("SCRIPT", "LOAD", _redis_scripts.END.text)
         both.post(*IDS)
-        fill(both, 2)
+        fill_slots(both, 2)
         order = both.channel.order(both.messages)
         eater.eat = _redis_scripts.END.digest.encode()
         with pytest.raises(LOST):
-            lossy.store.answer_many(both.told(both.messages), order)
+            lossy.store.answer_many(both.end_arguments(both.messages), order)
     assert both.ledger.state("r2").state == base.ROW_CLAIMED
-    with pytest.raises(LOST, match="did not come"):
+    with pytest.raises(LOST, match="is missing"):
         both.connection.drain_events(timeout=SOON)
     both.connection.release()
     with contextlib.closing(Both(redis_url)) as other:
-        assert waits(other, client) == {True: set(), False: set(IDS[2:])}
+        assert waiting_ids(other, client) == {True: set(), False: set(IDS[2:])}
         assert {other.ledger.state(id).state for id in IDS[2:]} == {base.ROW_OPEN}
-        assert other.store.answer_many(other.told(both.messages)) == [1, 1]
+        assert other.store.answer_many(other.end_arguments(both.messages)) == [1, 1]
         assert [claim.verdict for claim in other.take(6)] == ["GRANTED"] * 6
 
 
-def test_who_leaves_while_an_order_is_under_way(both, redis_url, client):
+def test_consumer_closed_during_order_requeues_ordered_requests(both, redis_url, client):
     with contextlib.closing(Both(redis_url, holder="other")) as other:
         both.post(*IDS)
-        fill(both, 2)
+        fill_slots(both, 2)
         order = both.channel.order(both.messages)
-        told = both.told(both.messages)
+        told = both.end_arguments(both.messages)
         other.store.answer_many(told, order)
         both.connection.release()
         order.deliver()
         assert ids(both.messages) == IDS[:2]
-        assert waits(other, client) == {True: set(), False: set(IDS[2:])}
+        assert waiting_ids(other, client) == {True: set(), False: set(IDS[2:])}
         assert [claim.verdict for claim in other.take(6)] == ["GRANTED"] * 6
 
 
-def test_who_stopped_consuming_gets_nothing_more(both, client):
+def test_cancelled_consumer_requeues_ordered_requests(both, client):
     both.post(*IDS)
-    fill(both, 2)
+    fill_slots(both, 2)
     order = both.channel.order(both.messages)
     both.channel.basic_cancel("q")
     both.end(*both.messages, order=order)
     order.deliver()
     assert ids(both.messages) == IDS[:2]
-    assert waits(both, client) == {True: set(), False: set(IDS[2:])}
+    assert waiting_ids(both, client) == {True: set(), False: set(IDS[2:])}
     assert {both.ledger.state(id).state for id in IDS[2:]} == {base.ROW_OPEN}
     assert both.channel.order([]) is None
 
 
-def test_who_stopped_consuming_and_lost_his_connection(both, client):
+def test_cancelled_consumer_that_lost_connection_requeues_requests(both, client):
     both.post(*IDS)
-    fill(both, 2)
+    fill_slots(both, 2)
     order = both.channel.order(both.messages)
     both.channel.basic_cancel("q")
     with contextlib.closing(Both(both.url)) as other:
-        assert other.store.answer_many(both.told(both.messages), order) == [1, 1]
+        assert other.store.answer_many(both.end_arguments(both.messages), order) == [1, 1]
         client.client_kill_filter(_type="normal", skipme=True)
         order.deliver()
         both.connection.release()
     with contextlib.closing(Both(both.url)) as other:
-        assert waits(other, client) == {True: set(), False: set(IDS[2:])}
+        assert waiting_ids(other, client) == {True: set(), False: set(IDS[2:])}
         assert [claim.verdict for claim in other.take(6)] == ["GRANTED"] * 6
 
 
-def test_who_loses_his_connection_before_large_bodies_came(both, redis_url, client):
-    """What came whole was seen by nobody either."""
+def test_connection_lost_before_large_bodies_arrive_requeues_whole_order(both, redis_url, client):
+    """A body that arrived whole was not delivered to the callback either."""
     both.post("a", "b", "small")
-    fill(both, 2)
+    fill_slots(both, 2)
     both.ledger.open_many([("large", 1)])
     both.send("large", body="large" * 20_000)
     order = both.channel.order(both.messages)
     with contextlib.closing(Both(redis_url)) as other:
-        assert other.store.answer_many(both.told(both.messages), order) == [1, 1]
+        assert other.store.answer_many(both.end_arguments(both.messages), order) == [1, 1]
         assert {both.ledger.state(id).state for id in ("small", "large")} == {base.ROW_CLAIMED}
         client.client_kill_filter(_type="normal", skipme=True)
         order.deliver()
@@ -185,22 +201,21 @@ def test_who_loses_his_connection_before_large_bodies_came(both, redis_url, clie
         assert [claim.verdict for claim in other.take(2)] == ["GRANTED"] * 2
 
 
-def test_what_goes_back_unseen_stays_claimed_by_others(both, client):
-    """A copy of it came to somebody else as well."""
+def test_requeue_of_undelivered_copy_keeps_claim_of_another_worker(both, client):
     both.post("a")
     both.take(1, prefetch=1)
     with contextlib.closing(Both(both.url, holder="other")) as other:
         other.post("a")
         (taken,) = other.store.take_many([(1, ["q"])])
         assert taken[1].claim.verdict == "HELD"
-        other.store.give_back(taken[1], delivered=False)
-        assert waits(other, client) == {True: set(), False: {"a"}}
+        other.store.requeue(taken[1], delivered=False)
+        assert waiting_ids(other, client) == {True: set(), False: {"a"}}
         assert other.ledger.state("a") == base.Row("a", 1, base.ROW_CLAIMED, "w")
 
 
-def test_who_waits_hears_at_once_that_an_answer_was_lost(both):
+def test_waiting_consumer_fails_at_once_when_reply_of_order_is_lost(both):
     both.post(*IDS)
-    fill(both, 2)
+    fill_slots(both, 2)
     order = both.channel.order(both.messages)
     failed = []
 
@@ -217,20 +232,19 @@ def test_who_waits_hears_at_once_that_an_answer_was_lost(both):
     assert failed
 
 
-def test_who_takes_by_orders_only_is_known_to_live(both, client):
+def test_order_reports_heartbeat_of_consumer_and_worker(both, client):
     both.post(*IDS)
-    fill(both, 2)
+    fill_slots(both, 2)
     prefix = both.store.place.prefix
-    client.zadd(f"{prefix}c", {both.store._who: 1})
+    client.zadd(f"{prefix}c", {both.store._consumer_name: 1})
     client.zadd(f"{prefix}beats", {"w": 1})
-    both.store._note_at = 0.0
+    both.store._next_report_at = 0.0
     both.end(*both.messages, order=both.channel.order(both.messages))
-    assert client.zscore(f"{prefix}c", both.store._who) > 1
+    assert client.zscore(f"{prefix}c", both.store._consumer_name) > 1
     assert client.zscore(f"{prefix}beats", "w") > 1
 
 
-def test_a_busy_worker_takes_by_orders(redis_url, client, tmp_path):
-    """Of 60 requests, all but a few come with the end of others."""
+def test_busy_worker_fetches_requests_with_replies(redis_url, client, tmp_path):
     release = tmp_path / "release"
     first = [
         sample_tasks.WaitFor(
@@ -245,8 +259,8 @@ def test_a_busy_worker_takes_by_orders(redis_url, client, tmp_path):
         (queue,) = worker.queues.values()
         with running(engine), contextlib.ExitStack() as stack:
             stack.callback(release.touch)
-            until(lambda: len(list(tmp_path.iterdir())) == 2)  # both run, and the rest waits,
-            name = f"wbe:{{default}}:q:{queue}"  # but for what came before them
+            until(lambda: len(list(tmp_path.iterdir())) == 2)  # both tasks run,
+            name = f"wbe:{{default}}:q:{queue}"  # and the others wait
             until(lambda: client.zcard(name) + worker.counts.get("SUCCESS", 0) == len(rest))
             client.config_set("slowlog-log-slower-than", 0)
             client.config_set("slowlog-max-len", 10000)
@@ -259,9 +273,9 @@ def test_a_busy_worker_takes_by_orders(redis_url, client, tmp_path):
     assert sum(int(words[6]) > 0 for words in ends) >= len(ends) - 3
 
 
-def test_who_was_forgotten_gets_nothing_and_finds_that_out(both, client):
+def test_unregistered_consumer_receives_nothing_by_order_and_registers(both, client):
     both.post(*IDS[:3])
-    fill(both, 1)
+    fill_slots(both, 1)
     client.delete(f"{both.store.place.prefix}c")
     order = both.channel.order(both.messages)
     assert both.end(*both.messages, order=order) == [1]
@@ -271,9 +285,9 @@ def test_who_was_forgotten_gets_nothing_and_finds_that_out(both, client):
     assert ids(both.messages) == IDS[:2]
 
 
-def test_a_server_that_refuses_takes_nothing(both, client):
+def test_refused_order_delivers_nothing_and_consumer_recovers(both, client):
     both.post(*IDS[:3])
-    fill(both, 1)
+    fill_slots(both, 1)
     order = both.channel.order(both.messages)
     client.config_set("min-replicas-to-write", 1)
     try:
@@ -287,10 +301,10 @@ def test_a_server_that_refuses_takes_nothing(both, client):
     assert ids(both.messages) == IDS[:2]
 
 
-def test_what_is_raised_while_it_is_handed_out(both, client, caplog):
-    """The connection is given up, and what nobody saw goes back with it."""
+def test_exception_in_callback_requeues_undelivered_requests_of_order(both, client, caplog):
+    """The connection is closed, and requests that no callback received are requeued."""
     both.post(*IDS[:6])
-    fill(both, 2)
+    fill_slots(both, 2)
     both.channel.basic_cancel("q")
     seen: list[object] = []
 
@@ -307,13 +321,13 @@ def test_what_is_raised_while_it_is_handed_out(both, client, caplog):
     with pytest.raises(LOST):
         both.connection.drain_events(timeout=SOON)
     both.connection.release()
-    assert waits(both, client) == {True: {"r2"}, False: {"r3", "r4", "r5"}}
+    assert waiting_ids(both, client) == {True: {"r2"}, False: {"r3", "r4", "r5"}}
     states = [both.ledger.state(id).state for id in IDS[2:6]]
     assert states == [base.ROW_CLAIMED, *[base.ROW_OPEN] * 3]
 
 
-def test_in_many_threads_there_is_never_more_than_room(redis_url, hasty):
-    """One drains, and four end what they are given, one at a time or two."""
+def test_concurrent_orders_never_exceed_slots(redis_url, frequent_thread_switches):
+    """One thread drains; four threads finish one or two requests at a time."""
     slots, count = 4, 600
     chance = random.Random(7)
     with contextlib.closing(Both(redis_url)) as both:
@@ -338,7 +352,7 @@ def test_in_many_threads_there_is_never_more_than_room(redis_url, hasty):
                         some = [waiting.pop()]
                         if waiting and chance.random() < 0.3 and found.acquire(blocking=False):
                             some.append(waiting.pop())
-                    told = both.told(some)
+                    told = both.end_arguments(some)
                     with lock:
                         held.difference_update(m.delivery_tag for m in some)
                     order = both.channel.order(some)
@@ -364,4 +378,4 @@ def test_in_many_threads_there_is_never_more_than_room(redis_url, hasty):
             thread.join()
         assert sorted(seen) == sorted(names), "each once"
         assert max(most) <= slots
-        until(lambda: not both.channel.room.held)
+        until(lambda: not both.channel.credit.unsettled)

@@ -1,4 +1,4 @@
-"""The publisher over Redis, whose connection breaks at any time: nothing is lost, or sticks."""
+"""Sender over Redis with connections that break at random."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from tests.seams.transports import OwnConnection
 from tests.support import outgoing, tcp_proxy
-from tests.support.redis_ends import through
+from tests.support.redis_ends import url_with_port
 from tests.support.workers import until
 from wbengine import transports
 from wbengine.engines.worker_based.connections import topology
@@ -22,9 +22,10 @@ WAIT = 30.0
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_whatever_is_asked_for_is_done_however_often_it_is_cut(redis_url, redis_server, seed):
-    """Several threads put, publish themselves, leave chores and flush, while all connections are
-    cut again and again.  What is published again may come twice; nothing is late for ever."""
+def test_sender_completes_all_work_while_connections_are_cut(redis_url, redis_server, seed):
+    """Threads send messages, schedule calls and flush while all connections are cut repeatedly.
+    Repeated messages may arrive twice.
+    """
     layout = topology.Topology("exchange", "me", (), None)
     reader = OwnConnection(transports.resolve(str(redis_url), None, None))
     inbox = reader.channel()
@@ -61,7 +62,7 @@ def test_whatever_is_asked_for_is_done_however_often_it_is_cut(redis_url, redis_
                 sender.flush(0.05)
 
     def cut() -> None:
-        """Again and again, when a few more were published."""
+        """Cut all connections whenever some more messages were published."""
         chance = random.Random(seed)
         while not over.is_set():
             count = len(now_by) + chance.randint(1, 80)
@@ -69,7 +70,7 @@ def test_whatever_is_asked_for_is_done_however_often_it_is_cut(redis_url, redis_
             proxy.cut()
 
     def published_here() -> bool:
-        """Not so before there is a connection."""
+        """Return True if this thread published a message itself."""
         envelope = env.Envelope("TEST", {"n": ["first", 0]}, routing_key="me")
         by: list[str] = []
         told = lambda: by.append(threading.current_thread().name)  # noqa: E731
@@ -79,7 +80,7 @@ def test_whatever_is_asked_for_is_done_however_often_it_is_cut(redis_url, redis_
 
     sent_not: set[Any] = set()
     with tcp_proxy.threaded(redis_server.port) as proxy:
-        target = transports.resolve(through(redis_url, redis_server, proxy.port), None, None)
+        target = transports.resolve(url_with_port(redis_url, redis_server, proxy.port), None, None)
         sender = Sender(target, layout, "test")
         sender.start()
         until(published_here)
@@ -91,7 +92,7 @@ def test_whatever_is_asked_for_is_done_however_often_it_is_cut(redis_url, redis_
             thread.join()
         over.set()
         threads[3].join()
-        until(lambda: not sender.behind and len(done) == len(expected), WAIT)
+        until(lambda: not sender.queue_length and len(done) == len(expected), WAIT)
         assert sender.flush(WAIT)
         sender.stop()
     arrived = []

@@ -1,4 +1,4 @@
-"""A Redis that comes back older than it was: from a snapshot, or without its last second."""
+"""Redis that restarts with older data: from a snapshot, or without its last second."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ Opened = Callable[..., ledgers.Ledger]
 
 @pytest.fixture
 def server() -> Iterator[brokers.Redis]:
-    """One with an append-only file, of the test's own."""
+    """Separate Redis with an append-only file."""
     with brokers.redis() as made:
         yield made
 
 
 @pytest.fixture
 def opened() -> Iterator[Opened]:
-    """Open ledgers; they are closed."""
+    """Factory of ledgers, which are closed after the test."""
     with contextlib.ExitStack() as stack:
 
         def make(server: brokers.Redis) -> ledgers.Ledger:
@@ -46,7 +46,7 @@ def opened() -> Iterator[Opened]:
 
 
 def verdict(ledger: ledgers.Ledger, id: str = ID, epoch: int = 1, holder: str = "two") -> Any:
-    """What a claim comes to once the server gives out something."""
+    """Return the verdict and owner of a claim as soon as the server grants claims."""
     said: list[ledgers.Claim] = []
 
     def claims() -> bool:
@@ -54,17 +54,17 @@ def verdict(ledger: ledgers.Ledger, id: str = ID, epoch: int = 1, holder: str = 
             said.append(ledger.claim(id, epoch, holder))
         return bool(said)
 
-    until(claims, 2 * _redis_scripts.HOLD)
+    until(claims, 2 * _redis_scripts.CLAIM_REFUSAL_SECONDS)
     return said[0].verdict, said[0].holder
 
 
 FORGOTTEN = ledgers.HELD, ledgers.FORGOTTEN
 
 
-def test_restart_that_lost_nothing_keeps_rows_claimable(
+def test_restart_without_data_loss_keeps_rows_claimable(
     server: brokers.Redis, opened: Opened
 ) -> None:
-    """After a moment in which nothing is claimed."""
+    """For a moment after the restart, claims are refused."""
     ledger, other = opened(server), opened(server)
     for id in ("one", "two"):
         ledger.open(id, 1)
@@ -83,10 +83,10 @@ def test_restart_that_lost_nothing_keeps_rows_claimable(
 def test_server_that_lost_its_last_second_grants_no_second_claim(
     server: brokers.Redis, opened: Opened, ended: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Who heard of what it lost says so before anything is claimed."""
+    """A client that has seen the lost data reports it before any claim."""
     ledger = opened(server)
     ledger.open(ID, 1)
-    set_back = server.kept()
+    set_back = server.copy_data()
     if ended == "revoked":
         assert ledger.revoke(ID)
     else:
@@ -101,18 +101,18 @@ def test_server_that_lost_its_last_second_grants_no_second_claim(
         newcomer.claim(ID, 1, "two")
     with caplog.at_level(logging.WARNING):
         assert ledger.state(ID) == ledgers.Row(ID, 1, ledgers.ROW_CLAIMED, ledgers.FORGOTTEN)
-    assert "came back older than it was" in caplog.text
+    assert "restarted with older data" in caplog.text
     assert verdict(newcomer) == FORGOTTEN
     assert opened(server).identity == ledger.identity != ledger.digest == newcomer.digest
     assert not newcomer.revoke(ID)
 
 
-def test_row_of_a_server_set_back_is_granted_under_a_new_epoch(
+def test_row_lost_by_restore_is_granted_with_new_epoch(
     server: brokers.Redis, opened: Opened
 ) -> None:
     ledger = opened(server)
     ledger.open(ID, 1)
-    set_back = server.kept()
+    set_back = server.copy_data()
     assert ledger.claim(ID, 1, "one").granted
     set_back()
     assert ledger.reopen(ID, 2) is None
@@ -123,13 +123,13 @@ def test_row_of_a_server_set_back_is_granted_under_a_new_epoch(
 
 
 @pytest.mark.parametrize("end", ["finish", "release"])
-def test_worker_ends_or_hands_back_a_row_of_a_server_set_back(
+def test_worker_finishes_or_releases_row_after_server_lost_its_claim(
     server: brokers.Redis, opened: Opened, end: str
 ) -> None:
-    """It was granted, and the server does not know of it any more."""
+    """The claim was granted, but the server has lost it."""
     ledger = opened(server)
     ledger.open(ID, 1)
-    set_back = server.kept()
+    set_back = server.copy_data()
     assert ledger.claim(ID, 1, "one").granted
     set_back()
     if end == "finish":
@@ -141,8 +141,8 @@ def test_worker_ends_or_hands_back_a_row_of_a_server_set_back(
         assert verdict(ledger) == (ledgers.GRANTED, "two")
 
 
-def test_without_an_append_only_file_each_restart_may_set_back(opened: Opened) -> None:
-    """Nobody has to say so: what was OPEN is not granted, also after one more restart."""
+def test_restart_without_append_only_file_grants_no_open_row(opened: Opened) -> None:
+    """Rows that were open are not granted, even after another restart."""
     with brokers.redis(appendonly="no") as server:
         ledger = opened(server)
         ledger.open("one", 1)
@@ -161,11 +161,10 @@ def test_without_an_append_only_file_each_restart_may_set_back(opened: Opened) -
         assert verdict(ledger, "three") == (ledgers.GRANTED, "two")
 
 
-def test_worker_takes_nothing_twice_from_a_broker_set_back(server: brokers.Redis) -> None:
-    """The message and its row are there again, as they were."""
+def test_worker_runs_no_request_twice_after_restore_of_broker(server: brokers.Redis) -> None:
     ends = [Both(server.url())]
     ends[0].post("done")
-    set_back = server.kept()
+    set_back = server.copy_data()
     [claim] = ends[0].take(1)
     assert claim.granted
     ends[0].end(*ends[0].messages)
@@ -182,10 +181,9 @@ def test_worker_takes_nothing_twice_from_a_broker_set_back(server: brokers.Redis
             end.close()
 
 
-def test_server_that_does_not_tell_who_it_is_is_named(
+def test_server_that_denies_info_is_reported_and_ledger_works(
     server: brokers.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """All else works as ever."""
     with server.client() as client:
         client.execute_command(
             "ACL", "SETUSER", "few", "on", ">secret", "~wbe:{wbengine}:*", "+@all", "-info"
@@ -194,7 +192,7 @@ def test_server_that_does_not_tell_who_it_is_is_named(
     with caplog.at_level(logging.WARNING):
         ledger = ledgers.open_ledger(url)
     with contextlib.closing(ledger):
-        assert "INFO" in caplog.text and "older than it was" in caplog.text
+        assert "INFO" in caplog.text and "with older data" in caplog.text
         ledger.open(ID, 1)
         assert ledger.claim(ID, 1, "w").granted
         assert ledger.finish(ID, 1, "w", b"r")
@@ -204,7 +202,7 @@ def test_server_that_does_not_tell_who_it_is_is_named(
 
 
 def flow_of(name: str, count: int) -> unordered_flow.Flow:
-    """Tasks that must not run twice, and a few that may."""
+    """Return a flow of tasks, a quarter of which are idempotent."""
     kinds = [audited_tasks.Again if n % 4 == 0 else audited_tasks.Once for n in range(count)]
     tasks = [kind(f"{kind.__name__}-{name}-{n}", provides=f"n{n}") for n, kind in enumerate(kinds)]
     return unordered_flow.Flow(name).add(*tasks)
@@ -213,10 +211,10 @@ def flow_of(name: str, count: int) -> unordered_flow.Flow:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("appendonly", "times"), [("no", 50), ("yes", 20)])
-def test_redis_set_back_many_times_under_load_runs_nothing_twice(
+def test_no_task_runs_twice_while_redis_is_restored_many_times(
     appendonly: str, times: int, tmp_path: Path
 ) -> None:
-    """Each time a flow is half done.  What is lost fails; what comes after it runs."""
+    """Each restore happens when a flow is half done. Lost tasks fail; later tasks run."""
 
     def lines() -> list[str]:
         path = tmp_path / "runs"
@@ -249,7 +247,7 @@ def test_redis_set_back_many_times_under_load_runs_nothing_twice(
             if appendonly == "no":
                 with server.client() as client:
                     client.save()
-            set_back = server.kept()
+            set_back = server.copy_data()
             until(lambda: len(lines()) >= before + 60)  # noqa: B023
             set_back()
         for thread in flows:

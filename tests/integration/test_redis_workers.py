@@ -17,7 +17,7 @@ from wbengine.engines.worker_based.ledger import ledger_scripts as steps
 from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.transports import _redis_scripts
 
-#: Megabytes an idle worker may take.
+#: Maximum memory of an idle worker, in megabytes.
 LIMIT = 60
 
 
@@ -25,7 +25,7 @@ def load(flow, url, **options):
     return engines.load(flow, engine="worker-based", url=str(url), topics=["t"], **options)
 
 
-def test_a_flow_runs_and_leaves_nothing(redis_url):
+def test_flow_runs_and_leaves_no_keys(redis_url):
     flow = linear_flow.Flow("f").add(sample_tasks.Add("a"), sample_tasks.Double("b"))
     with workers.worker_in_thread(str(redis_url), sample_tasks.Add, sample_tasks.Double):
         engine = load(flow, redis_url, store={"x": 3, "y": 4})
@@ -35,11 +35,10 @@ def test_a_flow_runs_and_leaves_nothing(redis_url):
     assert redis_url.left() == []
 
 
-def test_requests_are_claimed_by_the_take_alone(redis_url, redis_server):
-    """Of what an engine and a worker ask for, no step is a claim."""
+def test_requests_are_claimed_without_separate_claim_calls(redis_url, redis_server):
     flow = unordered_flow.Flow("f").add(*(sample_tasks.Nothing(f"n{n}") for n in range(50)))
     with redis_server.client() as client:
-        client.script_flush()  # others asked for what this one must not
+        client.script_flush()  # other tests have loaded the script
     with workers.worker_in_thread(str(redis_url), sample_tasks.Nothing):
         load(flow, redis_url).run()
         with redis_server.client() as client:
@@ -48,11 +47,10 @@ def test_requests_are_claimed_by_the_take_alone(redis_url, redis_server):
 
 
 @pytest.mark.parametrize("ledger", [None, "none", "sqlite"])
-def test_nothing_is_held_any_more_as_soon_as_it_is_answered(
+def test_no_message_is_held_after_flow_ends(
     redis_url, redis_server, tmp_path, ledger, patient, monkeypatch
 ):
-    """Whether or not anybody has to say anything else; an engine, too, holds no answer."""
-    monkeypatch.setattr(consumer_loop, "DRAIN_PERIOD", 60.0)
+    monkeypatch.setattr(consumer_loop, "DRAIN_SECONDS", 60.0)
     place = f"sqlite:///{tmp_path}/ledger.db" if ledger == "sqlite" else ledger
     flow = linear_flow.Flow("f").add(*(sample_tasks.Nothing(f"n{n}") for n in range(3)))
     with (
@@ -70,7 +68,7 @@ def test_nothing_is_held_any_more_as_soon_as_it_is_answered(
 
 def megabytes_of_an_idle_worker(redis_url, tmp_path):
     options = ("--url", str(redis_url), "--topic", "t", "--tasks", "tests.support.sample_tasks")
-    bytecode = {"PYTHONDONTWRITEBYTECODE": ""}  # is written, so that the next one finds it
+    bytecode = {"PYTHONDONTWRITEBYTECODE": ""}  # written for the next worker
     with workers.workers(tmp_path, *options, environment=bytecode) as (worker,):
         until(lambda: any(":qs" in key for key in redis_url.left()))
         time.sleep(0.3)
@@ -81,14 +79,13 @@ def megabytes_of_an_idle_worker(redis_url, tmp_path):
     return int(size) / 1024
 
 
-def test_an_idle_worker_is_small(redis_url, tmp_path):
-    """The second one: the first may have to compile what it imports, which takes memory once."""
+def test_idle_worker_uses_little_memory(redis_url, tmp_path):
+    """The first worker may compile imported modules, which needs memory once."""
     megabytes_of_an_idle_worker(redis_url, tmp_path)
     assert megabytes_of_an_idle_worker(redis_url, tmp_path) < LIMIT
 
 
-def test_wiped_server_loses_its_requests_only_and_workers_meet_again(redis_url, redis_server):
-    """Worker and engine find each other again, and the next flow runs."""
+def test_workers_and_engine_reconnect_after_server_was_wiped(redis_url, redis_server):
     with workers.worker_in_thread(str(redis_url), sample_tasks.Nothing) as worker:
         load(linear_flow.Flow("f").add(sample_tasks.Nothing("a")), redis_url).run()
         with redis_server.client(redis_url.rpartition("/")[2]) as client:
@@ -100,8 +97,7 @@ def test_wiped_server_loses_its_requests_only_and_workers_meet_again(redis_url, 
         assert worker.counts["SUCCESS"] == 2
 
 
-def test_a_worker_outlives_a_server_that_refuses_to_write(tmp_path, caplog):
-    """As one does whose disk is full, or whose replicas are gone."""
+def test_worker_survives_server_that_refuses_writes(tmp_path, caplog):
     caplog.set_level("DEBUG", "wbengine.transports")
     release = tmp_path / "release"
     flow = linear_flow.Flow("f").add(sample_tasks.WaitFor("w"))
@@ -119,7 +115,7 @@ def test_a_worker_outlives_a_server_that_refuses_to_write(tmp_path, caplog):
         running.start()
         until(lambda: worker.life.current)
         client.config_set("min-replicas-to-write", 1)
-        until(lambda: "not closed in order" in caplog.text)
+        until(lambda: "not closed cleanly" in caplog.text)
         release.touch()
         client.config_set("min-replicas-to-write", 0)
         running.join(60)
@@ -127,7 +123,7 @@ def test_a_worker_outlives_a_server_that_refuses_to_write(tmp_path, caplog):
         assert worker.counts["SUCCESS"] == 1
 
 
-def test_no_server_is_told_soon(redis_url, redis_server):
+def test_missing_server_is_reported_soon(redis_url, redis_server):
     redis_server.kill()
     engine = load(linear_flow.Flow("f").add(sample_tasks.Nothing("a")), redis_url)
     started = time.monotonic()
@@ -136,7 +132,7 @@ def test_no_server_is_told_soon(redis_url, redis_server):
     assert time.monotonic() - started < 30
 
 
-def test_a_worker_that_gives_up_leaves_nothing(redis_url, tmp_path):
+def test_stopped_worker_with_running_task_leaves_no_keys(redis_url, tmp_path):
     release = tmp_path / "release"
     flow = linear_flow.Flow("f").add(sample_tasks.WaitFor("w"))
     store = {"started": str(tmp_path / "started"), "release": str(release)}

@@ -1,4 +1,4 @@
-"""A ledger of its own that does not take what came of a task: real sqlite, which refuses it."""
+"""Results that a ledger in SQLite refuses."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from wbengine.engines.worker_based import ledger as ledgers
 from wbengine.engines.worker_based.worker_side import task_runner
 from wbengine.patterns import linear_flow
 
-#: What a database refuses: outcomes that are too large; and all that a worker writes once it has
-#: claimed something.
+#: Writes that the database refuses: results that are too large, or all writes after a claim.
 LARGE = "BEFORE UPDATE ON wbe_ledger WHEN length(NEW.result) > 5000"
 CLAIMED = "EXISTS (SELECT 1 FROM wbe_ledger WHERE state = 1)"
 ALL = (
@@ -62,28 +61,28 @@ def load(url: str, ledger: str, value: Any) -> Any:
     return engines.load(flow, store={"value": value}, engine="worker-based", url=url, ledger=ledger)
 
 
-def test_outcome_that_the_ledger_refuses_is_a_failure(
+def test_result_refused_by_ledger_fails_its_task(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It says why; the worker warned once that it tries again, and its slot is free."""
-    monkeypatch.setattr(task_runner, "LEDGER_PATIENCE", 1.0)
+    """The worker logs once that it retries, and its slot is free afterwards."""
+    monkeypatch.setattr(task_runner, "LEDGER_TIMEOUT_SECONDS", 1.0)
     path, ledger = make_ledger(tmp_path)
     refuse(path, LARGE)
     url = f"memory://{tmp_path.name}"
     with worker_in_thread(url, sample_tasks, ledger=ledger, concurrency=1):
-        with pytest.raises(exceptions.LedgerFailure, match=r"result cannot be stored: .*too much"):
+        with pytest.raises(exceptions.LedgerFailure, match=r"cannot be stored: .*too much"):
             load(url, ledger, "x" * 5000).run()
         load(url, ledger, "x").run()
     told = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
-    assert len([each for each in told if "trying again" in each]) == 1
+    assert len([each for each in told if "retrying" in each]) == 1
 
 
-def test_outcome_waits_for_a_ledger_that_is_away(
+def test_result_is_stored_when_unavailable_ledger_returns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """However long: only one that takes other things refuses for good."""
-    monkeypatch.setattr(task_runner, "LEDGER_PATIENCE", 0.0)
-    monkeypatch.setattr(task_runner, "LEDGER_PAUSE", 0.01)
+    """The worker retries unless the ledger accepts other writes."""
+    monkeypatch.setattr(task_runner, "LEDGER_TIMEOUT_SECONDS", 0.0)
+    monkeypatch.setattr(task_runner, "LEDGER_RETRY_SECONDS", 0.01)
     path, ledger = make_ledger(tmp_path)
     url = f"memory://{tmp_path.name}"
     tries: list[Any] = []
@@ -101,12 +100,11 @@ def test_outcome_waits_for_a_ledger_that_is_away(
         refuse(path, *ALL)
         engine.run()
     assert (engine.storage.fetch("seen"), len(tries)) == (5, 20)
-    assert caplog.text.count("cannot be stored, trying again") == 1
+    assert caplog.text.count("cannot be stored, retrying") == 1
 
 
 @pytest.mark.parametrize("kind", ["large", "away"])
-def test_worker_that_is_told_to_end_does_so(tmp_path: Path, kind: str) -> None:
-    """Although the ledger does not take what it has to store."""
+def test_worker_stops_although_ledger_refuses_its_result(tmp_path: Path, kind: str) -> None:
     path, ledger = make_ledger(tmp_path)
     url = f"filesystem://{tmp_path}/broker"
     tasks = ("--tasks", sample_tasks.__name__)
@@ -116,13 +114,13 @@ def test_worker_that_is_told_to_end_does_so(tmp_path: Path, kind: str) -> None:
         refuse(path, *((LARGE,) if kind == "large" else ALL))
         thread = threading.Thread(target=run, args=(engine,), daemon=True)
         thread.start()
-        until(lambda: "trying again" in worker.text)
+        until(lambda: "retrying" in worker.text)
         worker.process.send_signal(signal.SIGTERM)
         try:
             assert worker.process.wait(20) == 0
         except subprocess.TimeoutExpired:
             pytest.fail(f"the worker goes on: {worker.text}")
         if kind == "away":
-            accept(path)  # else the engine cannot end it there
+            accept(path)  # else the engine cannot drop the row
         thread.join(60)
         assert not thread.is_alive()

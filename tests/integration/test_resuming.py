@@ -1,4 +1,4 @@
-"""Flows gone on with after their engine died: after any of its writes, or suspended before that."""
+"""Flows that are resumed after their engine died at any of its writes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from wbengine.patterns import graph_flow, linear_flow
 from wbengine.persistence import backends
 
 
-class Until(task.Task):
-    """Fails for every value but one."""
+class FailsUnless(task.Task):
+    """Task that fails for every value but one."""
 
     def __init__(self, name: str, value: str, wanted: Any) -> None:
         super().__init__(name, requires=[value], auto_extract=False, provides=f"{name}-got")
@@ -31,7 +31,7 @@ class Until(task.Task):
     def revert(self, **_: Any) -> None: ...
 
 
-class Says(task.Task):
+class ReturnsName(task.Task):
     def execute(self) -> str:
         return self.name
 
@@ -42,15 +42,20 @@ def no(history: Any) -> bool:
 
 def flow() -> Any:
     each = linear_flow.Flow("each", retry.ForEach([1, 2, 3], "r-each", provides="v"))
-    each.add(Says("before"), Until("picky", "v", 3))
+    each.add(ReturnsName("before"), FailsUnless("picky", "v", 3))
     given = linear_flow.Flow(
         "given", retry.ParameterizedForEach("r-given", rebind=["choices"], provides="w")
     )
-    given.add(Until("choosy", "w", "c"))
+    given.add(FailsUnless("choosy", "w", "c"))
     times = linear_flow.Flow("times", retry.Times(3, "r-times", provides="n", backoff=0.001))
-    times.add(Until("late", "n", 3))
+    times.add(FailsUnless("late", "n", 3))
     branches = graph_flow.Flow("branches")
-    first, left_out, taken, end = Says("first"), Says("left-out"), Says("taken"), Says("end")
+    first, left_out, taken, end = (
+        ReturnsName("first"),
+        ReturnsName("left-out"),
+        ReturnsName("taken"),
+        ReturnsName("end"),
+    )
     branches.add(first, left_out, taken, end)
     branches.link(first, left_out, decider=no, decider_depth=deciders.Depth.ATOM)
     branches.link(first, taken)
@@ -79,7 +84,7 @@ def check(engine: Any) -> None:
 STORE = {"choices": ["a", "b", "c"]}
 
 
-def test_retries_resumed_after_any_write_in_memory_end_alike() -> None:
+def test_retries_resumed_after_any_write_in_memory_have_same_result() -> None:
     backend = Snapshots()
     check(engines.load(flow(), backend=backend, store=STORE))
     assert len(backend.taken) > 30
@@ -89,7 +94,7 @@ def test_retries_resumed_after_any_write_in_memory_end_alike() -> None:
 
 @pytest.fixture(params=["dir", "sqlite"])
 def places(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Any, list[Path]]]:
-    """How to open a store in a folder, and what a process leaves that dies after any write."""
+    """Yield a function that opens a store in a folder, and copies of a store after each write."""
 
     def opened(folder: Path) -> Any:
         if request.param == "dir":
@@ -116,7 +121,9 @@ def places(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Any
     yield opened, taken
 
 
-def test_retries_resumed_after_any_write_on_disk_end_alike(places: tuple[Any, list[Path]]) -> None:
+def test_retries_resumed_after_any_write_on_disk_have_same_result(
+    places: tuple[Any, list[Path]],
+) -> None:
     opened, taken = places
     assert len(taken) > 30
     for folder in taken[::4]:
@@ -129,10 +136,10 @@ def test_retries_resumed_after_any_write_on_disk_end_alike(places: tuple[Any, li
 
 
 @pytest.mark.parametrize("give_up", ["deadline", "cancel"])
-def test_interrupted_task_is_reverted_although_it_was_suspended_before_it_ran_again(
+def test_interrupted_task_is_reverted_when_suspended_before_it_reran(
     give_up: str,
 ) -> None:
-    """What it did before its engine died is undone, too."""
+    """Its effect before the engine died is undone too."""
     done: list[str] = []
 
     class Charges(task.Task):

@@ -1,6 +1,6 @@
-"""Engines that are killed while workers run their tasks, and others that go on.
+"""Flows that are resumed after their engine was killed while workers ran its tasks.
 
-Those that take long, or are much like others, are `slow` (tools/crash kills at every single place).
+Tests that take long or resemble others are `slow` (tools/crash kills at every point).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pytest
 from tests.seams import ledgers, transports
 from tests.support import resuming_tasks as tasks
 from tests.support import workers
-from tests.support.beside import running
+from tests.support.engine_threads import running
 from wbengine import engines, invocation, states
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based import executor as executors
@@ -33,7 +33,7 @@ from wbengine.persistence import models
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """Where everything is; nothing of an engine is left there when a test is over."""
+    """Folder of the broker and the store. After the test it must contain no queue of an engine."""
     yield tmp_path
     broker = tmp_path / "broker"
     seen = transports.Folder(broker)
@@ -50,7 +50,7 @@ def worker(folder: Path, slots: int = 4, **options: Any) -> Any:
 def engine_process(
     flow: str, folder: Path, *options: str, point: str = "", hit: int = 1
 ) -> Iterator[Any]:
-    """An engine in a process, which is killed at the end, unless it did that itself."""
+    """Run an engine in a process, and kill it at the end unless it killed itself."""
     command = [
         sys.executable,
         "-m",
@@ -68,22 +68,22 @@ def engine_process(
         assert process.wait() == -signal.SIGKILL
 
 
-def killed(flow: str, folder: Path, until: Any, *options: str) -> None:
+def kill_when(flow: str, folder: Path, until: Any, *options: str) -> None:
     with engine_process(flow, folder, *options):
         workers.until(until)
 
 
-def killed_at(flow: str, folder: Path, point: str, hit: int = 1, *options: str) -> None:
+def kill_at(flow: str, folder: Path, point: str, hit: int = 1, *options: str) -> None:
     with engine_process(flow, folder, *options, point=point, hit=hit) as process:
         process.wait(60)
 
 
-def opened(folder: Path, action: str = "execute") -> None:
+def open_gate(folder: Path, action: str = "execute") -> None:
     (folder / f"gate-{action}").touch()
 
 
-def was_asked(held: Any) -> bool:
-    return any(job.asked > 1 or job.seq > 1 for job in held._server._roll.jobs.values())
+def was_queried(held: Any) -> bool:
+    return any(job.question_number > 1 or job.seq > 1 for job in held._server._roll.jobs.values())
 
 
 def done_rows(folder: Path) -> int:
@@ -91,10 +91,10 @@ def done_rows(folder: Path) -> int:
 
 
 @pytest.mark.slow
-def test_resumed_flow_takes_results_that_came_while_no_engine_ran(folder: Path) -> None:
+def test_resumed_flow_uses_results_that_arrived_without_engine(folder: Path) -> None:
     with worker(folder):
-        killed("gated", folder, lambda: tasks.runs(folder) == ["execute-a"])
-        opened(folder)
+        kill_when("gated", folder, lambda: tasks.runs(folder) == ["execute-a"])
+        open_gate(folder)
         workers.until(lambda: done_rows(folder) == 1)
         again = tasks.engine_of("gated", folder)
         again.run()
@@ -105,11 +105,11 @@ def test_resumed_flow_takes_results_that_came_while_no_engine_ran(folder: Path) 
 
 def test_resumed_flow_waits_for_tasks_that_still_run(folder: Path) -> None:
     with worker(folder) as held:
-        killed("gated", folder, lambda: tasks.runs(folder) == ["execute-a"])
+        kill_when("gated", folder, lambda: tasks.runs(folder) == ["execute-a"])
         again = tasks.engine_of("gated", folder)
         with running(again):
-            workers.until(lambda: was_asked(held))
-            opened(folder)
+            workers.until(lambda: was_queried(held))
+            open_gate(folder)
         assert tasks.runs(folder) == ["execute-a", "execute-b"]
         assert again.storage.get_flow_state() == states.SUCCESS
         assert held.counts["SUCCESS"] == 2
@@ -126,9 +126,9 @@ def test_resumed_flow_waits_for_tasks_that_still_run(folder: Path) -> None:
         pytest.param("proxy.before-ack", 1, marks=pytest.mark.slow),
     ],
 )
-def test_wherever_it_dies_each_runs_once(folder: Path, point: str, hit: int) -> None:
+def test_engine_killed_at_any_point_runs_each_task_once(folder: Path, point: str, hit: int) -> None:
     with worker(folder):
-        killed_at("wide", folder, point, hit)
+        kill_at("wide", folder, point, hit)
         again = tasks.engine_of("wide", folder)
         again.run()
         assert sorted(tasks.runs(folder)) == [f"execute-p{n}" for n in range(6)]
@@ -136,79 +136,77 @@ def test_wherever_it_dies_each_runs_once(folder: Path, point: str, hit: int) -> 
 
 
 @pytest.mark.slow
-def test_an_executor_that_several_use_goes_on_too(folder: Path) -> None:
-    """It has a name of its own, and keeps it."""
+def test_shared_executor_resumes_flow_and_keeps_its_name(folder: Path) -> None:
     shared = executors.WorkerTaskExecutor(
         "shared", "default", url=f"filesystem://{folder / 'broker'}"
     )
     with worker(folder) as held:
-        killed("gated", folder, lambda: tasks.runs(folder) == ["execute-a"])
+        kill_when("gated", folder, lambda: tasks.runs(folder) == ["execute-a"])
         again = tasks.engine_of("gated", folder, executor=shared)
         with running(again):
-            workers.until(lambda: was_asked(held))
-            opened(folder)
+            workers.until(lambda: was_queried(held))
+            open_gate(folder)
         shared.stop()
         assert tasks.runs(folder) == ["execute-a", "execute-b"]
         assert shared.uuid == "shared"
 
 
 @pytest.mark.slow
-def test_a_reversion_goes_on(folder: Path) -> None:
-    """One that runs is waited for; what it undoes was done once, and is undone once."""
+def test_resumed_flow_waits_for_running_reversion(folder: Path) -> None:
     with worker(folder) as held:
-        opened(folder)
-        killed("reverting", folder, lambda: tasks.runs(folder)[1:] == ["revert-a"])
+        open_gate(folder)
+        kill_when("reverting", folder, lambda: tasks.runs(folder)[1:] == ["revert-a"])
         again = tasks.engine_of("reverting", folder)
         with pytest.raises(RuntimeError), running(again):
-            workers.until(lambda: was_asked(held))
-            opened(folder, "revert")
+            workers.until(lambda: was_queried(held))
+            open_gate(folder, "revert")
         assert tasks.runs(folder) == ["execute-a", "revert-a"]
         assert again.storage.get_revert_result("a") == "undone-done-a"
 
 
-def test_a_map_goes_on_in_the_middle(folder: Path) -> None:
-    """Two items are done and saved, two run, two were never started: each runs once."""
+def test_resumed_map_runs_each_item_once(folder: Path) -> None:
+    """Two items are saved, two run, and two were never started."""
     with worker(folder) as held:
-        killed("mapping", folder, lambda: len(tasks.runs(folder)) == 6)
+        kill_when("mapping", folder, lambda: len(tasks.runs(folder)) == 6)
         again = tasks.engine_of("mapping", folder)
         with running(again):
-            workers.until(lambda: was_asked(held))
-            opened(folder)
+            workers.until(lambda: was_queried(held))
+            open_gate(folder)
         assert sorted(tasks.runs(folder)) == [f"item-{n}" for n in range(6)]
         assert again.storage.fetch("m") == [n * 10 for n in range(6)]
         assert again.storage.record("m").items.resumed == 0
 
 
-def test_items_that_ran_when_another_failed_are_undone_too(folder: Path) -> None:
-    """The failure was saved, and the engine died before they ended."""
+def test_resumed_map_reverts_items_that_ran_when_another_failed(folder: Path) -> None:
+    """The failure was saved, and the engine died before they finished."""
     with worker(folder, 6) as held:
-        killed_at("spoiling", folder, "engine.after-retire")
+        kill_at("spoiling", folder, "engine.after-retire")
         again = tasks.engine_of("spoiling", folder)
         with pytest.raises(RuntimeError), running(again):
-            workers.until(lambda: was_asked(held))
-            opened(folder)
+            workers.until(lambda: was_queried(held))
+            open_gate(folder)
     numbers = range(6)
     assert sorted(tasks.runs(folder)) == [f"{w}-{n}" for w in ("item", "undone") for n in numbers]
 
 
 @pytest.mark.slow
-def test_a_worker_that_rested_for_long_is_no_dead_one(folder: Path) -> None:
-    """Its last beat is old when it takes something; it beats before that."""
+def test_idle_worker_reports_heartbeat_before_it_claims(folder: Path) -> None:
+    """Its last heartbeat is old when it receives a request."""
     with worker(folder) as held:
         url, store = f"filesystem://{folder / 'broker'}", {"folder": str(folder)}
         engines.run(tasks.wide(), store=store, engine="worker-based", url=url)
-        ledgers.beaten(folder / "broker", held.identity, 3600)
+        ledgers.make_heartbeat_older(folder / "broker", held.identity, 3600)
         held._beats.due -= 3600
         (folder / "runs").unlink()
-        killed("gated", folder, lambda: tasks.runs(folder) == ["execute-a"])
+        kill_when("gated", folder, lambda: tasks.runs(folder) == ["execute-a"])
         assert ledgers.silence(folder / "broker", held.identity) < 600
-        opened(folder)
+        open_gate(folder)
         tasks.engine_of("gated", folder).run()
         assert tasks.runs(folder) == ["execute-a", "execute-b"]
 
 
-class Hindrance(outgoing.DeliveryHooks):
-    """What a publisher is busy with until it is let go on."""
+class BlockingHook(outgoing.DeliveryHooks):
+    """Delivery hook that blocks the publisher until it is released."""
 
     def __init__(self) -> None:
         self.met, self.let = threading.Event(), threading.Event()
@@ -220,18 +218,18 @@ class Hindrance(outgoing.DeliveryHooks):
             message.withdrawn = True
 
 
-def test_a_worker_that_cannot_tell_what_came_of_a_task_is_no_dead_one(folder: Path) -> None:
-    """Nothing runs on it any more, and the row is still its own."""
-    hindrance = Hindrance()
+def test_worker_with_unsent_reply_keeps_reporting_heartbeats(folder: Path) -> None:
+    """No task runs on the worker, and it still owns the row."""
+    hindrance = BlockingHook()
     with worker(folder) as held, running(tasks.engine_of("gated", folder), hindrance.let):
         workers.until(lambda: tasks.runs(folder) == ["execute-a"])
         hindering = outgoing.OutgoingMessage(env.Envelope(pr.NOTIFY, {}), hindrance)
         held._proxy.send(hindering, defer=True)
         assert hindrance.met.wait(30)
-        opened(folder)
+        open_gate(folder)
         workers.until(lambda: not held._server.running)
         assert not done_rows(folder)
-        ledgers.beaten(folder / "broker", held.identity, 3600)
+        ledgers.make_heartbeat_older(folder / "broker", held.identity, 3600)
         held._beats.due = 0.0
         held._beat(time.monotonic())
         assert ledgers.silence(folder / "broker", held.identity) < 600
@@ -239,21 +237,21 @@ def test_a_worker_that_cannot_tell_what_came_of_a_task_is_no_dead_one(folder: Pa
 
 
 def orphaned(folder: Path, flow: str) -> Any:
-    """What is left when an engine and the worker that ran its task died."""
+    """Return an engine for a flow whose engine and worker died during a task."""
     arguments = ("--url", f"filesystem://{folder / 'broker'}", "--topic", "t",
                  "--tasks", tasks.__name__)  # fmt: skip
     with workers.workers(folder, *arguments):
-        killed(flow, folder, lambda: tasks.runs(folder) == ["execute-a"])
+        kill_when(flow, folder, lambda: tasks.runs(folder) == ["execute-a"])
     return tasks.engine_of(flow, folder, worker_expiry=5)
 
 
 @pytest.mark.slow
 def test_resumed_flow_fails_task_that_was_lost_with_its_worker(folder: Path) -> None:
     again = orphaned(folder, "gated")
-    opened(folder, "revert")
+    open_gate(folder, "revert")
     with worker(folder), pytest.raises(exc.WorkerLost):
         again.run()
-    # Nobody can tell whether it took effect: so it is undone.
+    # Its effect is uncertain, so the task is reverted.
     assert tasks.runs(folder) == ["execute-a", "revert-a"]
 
 
@@ -261,68 +259,67 @@ def test_resumed_flow_fails_task_that_was_lost_with_its_worker(folder: Path) -> 
 def test_resumed_flow_runs_lost_idempotent_task_again(folder: Path) -> None:
     again = orphaned(folder, "repeatable")
     with worker(folder):
-        opened(folder)
+        open_gate(folder)
         again.run()
     assert tasks.runs(folder) == ["execute-a", "execute-a", "execute-b"]
     assert again.storage.record("a").attempt == 1
 
 
 @pytest.mark.slow
-def test_without_a_ledger_workers_are_asked(folder: Path) -> None:
-    """One task runs, and one has ended: its worker remembers how."""
+def test_resumed_flow_without_ledger_queries_workers(folder: Path) -> None:
     with worker(folder, ledger="none") as held:
-        killed("gated", folder, lambda: tasks.runs(folder) == ["execute-a"], "ledger=none")
+        kill_when("gated", folder, lambda: tasks.runs(folder) == ["execute-a"], "ledger=none")
         again = tasks.engine_of("gated", folder, ledger="none")
         with running(again):
-            workers.until(lambda: was_asked(held))
-            opened(folder)
+            workers.until(lambda: was_queried(held))
+            open_gate(folder)
         assert tasks.runs(folder) == ["execute-a", "execute-b"]
 
 
-def test_without_a_ledger_workers_remember(folder: Path) -> None:
+def test_resumed_flow_without_ledger_uses_result_kept_by_worker(folder: Path) -> None:
     with worker(folder, ledger="none") as held:
-        killed("gated", folder, lambda: tasks.runs(folder) == ["execute-a"], "ledger=none")
-        opened(folder)
+        kill_when("gated", folder, lambda: tasks.runs(folder) == ["execute-a"], "ledger=none")
+        open_gate(folder)
         workers.until(lambda: held.counts.get("SUCCESS") == 1)
         tasks.engine_of("gated", folder, ledger="none").run()
         assert tasks.runs(folder) == ["execute-a", "execute-b"]
 
 
 @pytest.mark.slow
-def test_resumed_flow_without_ledger_takes_unknown_request_for_lost(folder: Path) -> None:
-    """It was never published, but nobody can tell."""
-    opened(folder, "revert")
+def test_resumed_flow_without_ledger_fails_unknown_request_as_lost(folder: Path) -> None:
+    """It was never published, but that is unknown without a ledger."""
+    open_gate(folder, "revert")
     with worker(folder, ledger="none"), pytest.raises(exc.WorkerLost):
-        killed_at("gated", folder, "engine.before-submit", 1, "ledger=none")
+        kill_at("gated", folder, "engine.before-submit", 1, "ledger=none")
         tasks.engine_of("gated", folder, ledger="none", transition_timeout=1).run()
 
 
 @pytest.mark.parametrize("level", [pytest.param("batch", marks=pytest.mark.slow), "end"])
-def test_a_store_that_is_behind_the_ledger(folder: Path, level: str) -> None:
-    """What was published without being saved is found when it is published again."""
+def test_resumed_flow_finds_requests_that_store_does_not_contain(folder: Path, level: str) -> None:
+    """A request that was published but not saved is found when it is published again."""
     with worker(folder) as held:
         option = f"durability={level}"
-        killed("gated", folder, lambda: tasks.runs(folder) == ["execute-a"], option)
+        kill_when("gated", folder, lambda: tasks.runs(folder) == ["execute-a"], option)
         again = tasks.engine_of("gated", folder, durability=level)
         with running(again):
-            workers.until(lambda: was_asked(held))
-            opened(folder)
+            workers.until(lambda: was_queried(held))
+            open_gate(folder)
         assert tasks.runs(folder) == ["execute-a", "execute-b"]
 
 
 def test_frozen_engine_that_lost_its_flow_changes_nothing(folder: Path) -> None:
-    """An engine is frozen until another one took its flow; then it goes on, and finds that out."""
+    """The engine stays frozen until another one owns the flow."""
     with worker(folder) as held:
         with engine_process("gated", folder, "lease=0.5") as process:
             workers.until(lambda: tasks.runs(folder) == ["execute-a"])
             process.send_signal(signal.SIGSTOP)
             again = tasks.engine_of("gated", folder, on_busy="wait")
             with running(again):
-                workers.until(lambda: was_asked(held))
+                workers.until(lambda: was_queried(held))
                 process.send_signal(signal.SIGCONT)
                 assert process.wait(60) == 1  # LeaseLost
                 process.wait = lambda *_: -signal.SIGKILL
-                opened(folder)
+                open_gate(folder)
         assert tasks.runs(folder) == ["execute-a", "execute-b"]
         assert again.storage.get_flow_state() == states.SUCCESS
 
@@ -333,17 +330,17 @@ def submitted(executor: Any, atom: Any, heard: list[Any], **arguments: Any) -> A
     return call
 
 
-def lost() -> None:
+def raise_lease_lost() -> None:
     raise exc.LeaseLost("it is somebody else's now")
 
 
-def test_nothing_is_sent_of_a_flow_that_was_lost(tmp_path: Path) -> None:
-    """Not even what waits to be published already: it is asked for right before."""
+def test_request_of_flow_with_lost_lease_is_not_published(tmp_path: Path) -> None:
+    """This includes requests that already wait to be published."""
     heard: list[Any] = []
     url = "memory://lost-flow"
     executor = executors.WorkerTaskExecutor("e", "default", url=url)
     with workers.worker_in_thread(url, tasks) as held:
-        executor.guard("flow", lost)
+        executor.guard("flow", raise_lease_lost)
         assert executor.wait_for_workers(1, 30) == 0
         call = submitted(executor, tasks.Plain("p"), heard, folder=str(tmp_path))
         assert executor._proxy.flush(30)
@@ -354,7 +351,7 @@ def test_nothing_is_sent_of_a_flow_that_was_lost(tmp_path: Path) -> None:
 
 
 def test_revoked_request_is_not_run(tmp_path: Path) -> None:
-    """Although its message is out: whoever takes that finds no row."""
+    """Its message is published, but a worker that receives it finds no row."""
     heard: list[Any] = []
     url = "memory://taken-back"
     executor = executors.WorkerTaskExecutor("e", "default", url=url)
@@ -366,7 +363,7 @@ def test_revoked_request_is_not_run(tmp_path: Path) -> None:
         executor.submit(second, lambda _, outcome: heard.append(outcome))
         assert executor._proxy.flush(30)
         assert executor.withdraw() == [second]
-        opened(tmp_path)
+        open_gate(tmp_path)
         workers.until(lambda: held.counts.get("MISSING"))
         workers.until(lambda: heard)
         executor.retire([first])
@@ -374,8 +371,7 @@ def test_revoked_request_is_not_run(tmp_path: Path) -> None:
     assert tasks.runs(tmp_path) == ["execute-a"]
 
 
-def test_forgotten_request_keeps_its_row_and_its_worker(tmp_path: Path) -> None:
-    """Its row, and the worker that has it; and whoever submitted it hears nothing more."""
+def test_disowned_request_keeps_its_row_and_reports_no_result(tmp_path: Path) -> None:
     heard: list[Any] = []
     url = "memory://disowned"
     executor = executors.WorkerTaskExecutor("e", "default", url=url)
@@ -389,12 +385,12 @@ def test_forgotten_request_keeps_its_row_and_its_worker(tmp_path: Path) -> None:
         executor.disown()
         executor.retire([call])
         executor.stop()
-        opened(tmp_path)
+        open_gate(tmp_path)
         workers.until(lambda: held.counts.get("SUCCESS") == 1)
         assert ledger.ids() == {row} and not heard
 
 
-def test_the_name_of_an_executor_is_taken_over_where_its_queue_stays() -> None:
+def test_executor_takes_over_name_only_if_its_queue_survives() -> None:
     made = executors.WorkerTaskExecutor("second", "default", url="amqp://localhost")
     assert made.take_name("first")
     assert (made.uuid, made.finder.uuid, made._proxy._topic) == ("first",) * 3
@@ -403,8 +399,8 @@ def test_the_name_of_an_executor_is_taken_over_where_its_queue_stays() -> None:
     assert not near.take_name("first") and near.uuid == "second"
 
 
-def test_a_flow_remembers_where_it_was_run(tmp_path: Path) -> None:
-    """Each ledger, as long as something may be left in one of them."""
+def test_flow_records_ledger_of_its_run(tmp_path: Path) -> None:
+    """Each ledger is recorded as long as it may contain rows of the flow."""
     url = "memory://remembers"
     store = {"folder": str(tmp_path)}
     with workers.worker_in_thread(url, tasks):
@@ -419,8 +415,8 @@ def test_a_flow_remembers_where_it_was_run(tmp_path: Path) -> None:
         assert engine.storage.flow_meta[resume.KEY]["ledgers"] == [digest]
 
 
-def test_which_requests_have_ended() -> None:
-    """All but the latest of what is under way; of a Map, the items that are done."""
+def test_ended_requests_exclude_latest_attempt_in_progress() -> None:
+    """Finished items of a Map have ended too."""
     flow = models.FlowDetail("f")
     record = models.TaskDetail("a", "atom")
     flow.add(record)
@@ -435,6 +431,6 @@ def test_which_requests_have_ended() -> None:
     record.items[1].put(states.SUCCESS, 1)
     assert invocation.request_id("atom", "execute", 1, 1) in set(resume.ended(flow))
     assert invocation.request_id("atom", "execute", 1, 0) not in set(resume.ended(flow))
-    record.state = states.PENDING  # suspended in the middle, it goes on under the same number
+    record.state = states.PENDING  # a suspended Map keeps its attempt
     assert invocation.request_id("atom", "execute", 1, 1) in set(resume.ended(flow))
     assert invocation.request_id("atom", "execute", 1, 0) not in set(resume.ended(flow))

@@ -1,4 +1,4 @@
-"""Retries in whole flows: who is asked, what is undone and remembered, how long it waits."""
+"""Retry controllers in complete flows."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 from wbengine.persistence import backends
 from wbengine.runtime.retries import RETRY_AT
 from wbengine.types import failure as ft
-from wbengine.views import flow as views
+from wbengine.views import flow_status as views
 
 LINE = linear_flow.Flow
 KINDS = ("serial", "parallel")
 
 
 class Noted(task.Task):
-    """Writes down what is done to it and whose failures it is told of; fails as often as told."""
+    """Task that records its calls and the failures passed to `revert`, and fails `fails` times."""
 
     def __init__(
         self, name: str, log: list[str], fails: int = 0, error: Any = RuntimeError
@@ -42,8 +42,8 @@ class Noted(task.Task):
         self.log.append(f"-{self.name}({','.join(sorted(flow_failures))})")
 
 
-class Says(retry.Retry):
-    """Answers what it is told to, one answer after the other, and writes down what it sees."""
+class ScriptedRetry(retry.Retry):
+    """Retry controller that returns given answers in order and records its histories."""
 
     def __init__(self, name: str, *answers: Any, log: list[str] | None = None) -> None:
         super().__init__(name, provides=f"{name}_turn")
@@ -66,8 +66,8 @@ class Says(retry.Retry):
         self.log.append(f"-{self.name}[{len(history)}]({','.join(sorted(flow_failures))})")
 
 
-class Said(Says):
-    """Writes down the kinds of the failures of the attempt that failed."""
+class ScriptedRetryOfFailureTypes(ScriptedRetry):
+    """Retry controller that records the types of failures of the failed attempt."""
 
     def on_failure(self, history: retry.History) -> Any:
         self.seen.append(
@@ -76,7 +76,7 @@ class Said(Says):
         return self.answers.pop(0)
 
 
-def ends(engine: base.Engine, *names: str) -> list[str | None]:
+def atom_states(engine: base.Engine, *names: str) -> list[str | None]:
     return [engine.storage.get_atom_state(name) for name in names]
 
 
@@ -84,11 +84,11 @@ R, A, AGAIN = retry.REVERT, retry.REVERT_ALL, retry.RETRY
 DONE, GONE = states.SUCCESS, states.REVERTED
 
 
-# -- what is remembered ------------------------------------------------------------------------
+# -- failures of earlier attempts
 
 
-def test_failures_of_recovered_attempts_are_forgotten() -> None:
-    """Reverts that come later do not hear of them, and only what really failed is raised."""
+def test_failures_of_recovered_attempts_are_removed() -> None:
+    """Later reversions do not receive them, and only the final failure is raised."""
     log: list[str] = []
     recovers = LINE("recovers", retry.Times(2, "r")).add(Noted("once", log, 1))
     engine = engines.load(LINE("f").add(recovers, Noted("bad", log, 1, LookupError)))
@@ -108,8 +108,8 @@ def test_failures_of_recovered_attempts_are_forgotten() -> None:
     assert engine.storage.get_execute_failures().keys() == {"bad"}
 
 
-def test_a_failure_of_the_failed_attempt_is_forgotten_when_the_next_begins() -> None:
-    """Of two tasks that failed at first, one succeeds and one is not reached any more."""
+def test_failures_are_removed_when_next_attempt_starts() -> None:
+    """Of two failed tasks, one succeeds later and the other is not reached again."""
     log: list[str] = []
     flow = LINE("f", retry.Times(2, "r")).add(
         unordered_flow.Flow("u").add(Noted("a", log, 1), Noted("b", log, 9, KeyError))
@@ -119,21 +119,24 @@ def test_a_failure_of_the_failed_attempt_is_forgotten_when_the_next_begins() -> 
     assert log[-2:] == ["-b(b)", "-a(b)"] or log[-2:] == ["-a(b)", "-b(b)"]
 
 
-def test_decider_of_a_flow_that_raises_fails_the_flow_and_nothing_in_it_runs() -> None:
+def test_decider_that_raises_fails_flow_before_its_tasks_run() -> None:
     log: list[str] = []
-    first, inner = Noted("first", log), LINE("in").add(Noted("x", log), Noted("y", log))
+    first, inner = (
+        Noted("first", log),
+        LINE("in").add(Noted("x", log), Noted("y", log)),
+    )
     flow = graph_flow.Flow("f").add(first, inner)
     engine = engines.load(flow.link(first, inner, decider=lambda history: 1 // 0))
     with pytest.raises(ZeroDivisionError):
         engine.run()
-    assert "+x" not in log and ends(engine, "first") == [GONE]
+    assert "+x" not in log and atom_states(engine, "first") == [GONE]
 
 
-# -- retries that fail themselves ----------------------------------------------------------------
+# -- failures of retry controllers
 
 
-class Breaks(retry.Times):
-    """Fails where it is told to."""
+class FailingRetry(retry.Times):
+    """Retry controller that fails in a given method."""
 
     def __init__(self, name: str, where: str, attempts: int = 2, at: int = 1) -> None:
         super().__init__(attempts, name)
@@ -163,23 +166,24 @@ class Breaks(retry.Times):
 
 @pytest.mark.parametrize("at", [0, 1])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_retry_that_cannot_execute_is_a_failure_of_its_own(at: int, kind: str) -> None:
-    """Nobody around it: everything is reverted; its own revert sees why."""
-    broken = Breaks("r", "execute", at=at)
+def test_retry_that_fails_to_execute_reverts_flow(at: int, kind: str) -> None:
+    """Without an outer retry everything is reverted, and its own `revert` receives the reason."""
+    broken = FailingRetry("r", "execute", at=at)
     engine = engines.load(
-        LINE("f").add(Noted("top", []), LINE("in", broken).add(Noted("bad", [], 1))), engine=kind
+        LINE("f").add(Noted("top", []), LINE("in", broken).add(Noted("bad", [], 1))),
+        engine=kind,
     )
     with pytest.raises(OSError, match="r execute"):
         engine.run()
-    assert ends(engine, "top", "r", "bad") == [GONE, GONE, states.PENDING]
+    assert atom_states(engine, "top", "r", "bad") == [GONE, GONE, states.PENDING]
     assert broken.reverted == [(at, "r execute")]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_retry_that_cannot_decide_is_decided_about_by_the_one_around_it(kind: str) -> None:
+def test_retry_that_fails_to_decide_is_retried_by_outer_retry(kind: str) -> None:
     log: list[str] = []
-    outer = Says("outer", AGAIN, AGAIN, R)
-    inside = LINE("in", Breaks("r", "on_failure")).add(Noted("bad", log, 9, LookupError))
+    outer = ScriptedRetry("outer", AGAIN, AGAIN, R)
+    inside = LINE("in", FailingRetry("r", "on_failure")).add(Noted("bad", log, 9, LookupError))
     engine = engines.load(LINE("f", outer).add(Noted("top", []), inside), engine=kind)
     with pytest.raises(exceptions.WrappedFailure) as caught:
         engine.run()
@@ -189,16 +193,16 @@ def test_retry_that_cannot_decide_is_decided_about_by_the_one_around_it(kind: st
     assert sorted(told) == ["bad", "r on_failure"]
     error = engine.storage.flow_detail.error
     assert error == "bad: LookupError: bad; r: OSError: r on_failure"
-    assert ends(engine, "top", "r", "outer", "bad") == [GONE] * 4
+    assert atom_states(engine, "top", "r", "outer", "bad") == [GONE] * 4
 
 
 @pytest.mark.parametrize("answer", ["PERHAPS", OSError("no idea")])
-def test_retry_that_could_not_decide_is_forgotten_when_the_one_around_it_tries_again(
+def test_failed_decision_is_removed_when_outer_retry_runs_again(
     answer: Any,
 ) -> None:
-    """That is told of the failure of this retry, not of the task's."""
-    outer = Said("outer", AGAIN)
-    flow = LINE("f", outer).add(LINE("in", Says("r", answer)).add(Noted("bad", [], 1)))
+    """The outer retry receives the failure of the inner retry, not that of the task."""
+    outer = ScriptedRetryOfFailureTypes("outer", AGAIN)
+    flow = LINE("f", outer).add(LINE("in", ScriptedRetry("r", answer)).add(Noted("bad", [], 1)))
     engine = engines.load(flow)
     engine.run()
     assert outer.seen == [{"r": "ValueError" if answer == "PERHAPS" else "OSError"}]
@@ -206,10 +210,9 @@ def test_retry_that_could_not_decide_is_forgotten_when_the_one_around_it_tries_a
     assert not engine.storage.has_failures()
 
 
-def test_a_retry_that_cannot_say_how_long_to_wait_fails() -> None:
-    """As if its `execute` had failed; the one around it decides."""
-    outer = Says("outer", AGAIN)
-    flow = LINE("f", outer).add(LINE("in", Breaks("r", "wait", 3)).add(Noted("bad", [], 1)))
+def test_retry_that_fails_to_compute_wait_is_retried_by_outer_retry() -> None:
+    outer = ScriptedRetry("outer", AGAIN)
+    flow = LINE("f", outer).add(LINE("in", FailingRetry("r", "wait", 3)).add(Noted("bad", [], 1)))
     engine = engines.load(flow)
     engine.run()
     assert outer.seen == [[(1, ["r"])]]
@@ -217,7 +220,7 @@ def test_a_retry_that_cannot_say_how_long_to_wait_fails() -> None:
 
 
 @pytest.mark.parametrize("answer", [-1, "soon", None, float("nan")])
-def test_an_odd_wait_is_named(answer: Any) -> None:
+def test_invalid_wait_of_retry_is_reported(answer: Any) -> None:
     class Odd(retry.Times):
         def wait(self, history: retry.History) -> float:
             found: float = answer
@@ -225,18 +228,17 @@ def test_an_odd_wait_is_named(answer: Any) -> None:
 
     engine = engines.load(LINE("f", Odd(3, "odd")).add(Noted("bad", [], 1)))
     with pytest.raises(
-        ValueError, match=r"wait\(\) of retry 'odd' answered .*; it must be seconds"
+        ValueError, match=r"wait\(\) of retry 'odd' must return 0 or more seconds, got"
     ):
         engine.run()
-    assert ends(engine, "odd", "bad") == [GONE, states.PENDING]
+    assert atom_states(engine, "odd", "bad") == [GONE, states.PENDING]
 
 
 # -- never_resolve -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_kept_failure_stays_until_it_is_reset(kind: str) -> None:
-    """Then it is executed again, and what comes after it; what was done is not done twice."""
+def test_engine_with_never_resolve_keeps_failure_until_failed_reset(kind: str) -> None:
     log: list[str] = []
     second = LINE("in", retry.Times(3, "r")).add(Noted("b", log, 1), Noted("c", log))
     engine = engines.load(LINE("f").add(Noted("a", log), second), engine=kind, never_resolve=True)
@@ -244,19 +246,22 @@ def test_a_kept_failure_stays_until_it_is_reset(kind: str) -> None:
         with pytest.raises(RuntimeError, match="b"):
             engine.run()
         assert engine.storage.get_flow_state() == states.FAILURE
-        assert ends(engine, "a", "r", "b", "c") == [DONE, DONE, states.FAILURE, states.PENDING]
+        assert atom_states(engine, "a", "r", "b", "c") == [
+            DONE,
+            DONE,
+            states.FAILURE,
+            states.PENDING,
+        ]
     engine.reset(failed_only=True)
     assert engine.storage.get_flow_state() == states.PENDING
     assert not engine.storage.has_failures()
-    assert ends(engine, "a", "r", "b", "c") == [DONE, DONE, states.PENDING, states.PENDING]
+    assert atom_states(engine, "a", "r", "b", "c") == [DONE, DONE, states.PENDING, states.PENDING]
     engine.run()
     assert log == ["+a", "+b", "+b", "+c"]
     assert engine.storage.get_attempt("b").attempt == 2  # type: ignore[union-attr]
 
 
-def test_only_what_failed_cannot_be_reset_while_something_is_undone() -> None:
-    """A reset that is refused changes nothing."""
-
+def test_reset_of_failed_atoms_is_refused_while_reversion_failed() -> None:
     class Stuck(Noted):
         def revert(self, result: Any, flow_failures: Any) -> None:
             raise OSError("stuck")
@@ -264,18 +269,17 @@ def test_only_what_failed_cannot_be_reset_while_something_is_undone() -> None:
     engine = engines.load(LINE("f").add(Noted("a", []), Stuck("s", []), Noted("bad", [], 1)))
     with pytest.raises(OSError, match="stuck"):
         engine.run()
-    before = ends(engine, "a", "s", "bad")
-    with pytest.raises(exceptions.InvalidState, match=r"cannot go on where it failed: atom 'a'"):
+    before = atom_states(engine, "a", "s", "bad")
+    with pytest.raises(exceptions.InvalidState, match=r"only if no atom .*, got atom 'a'"):
         engine.reset(failed_only=True)
-    assert ends(engine, "a", "s", "bad") == before
+    assert atom_states(engine, "a", "s", "bad") == before
     assert engine.storage.get_flow_state() == states.FAILURE
     engine.reset()
     engine.run()
     assert engine.storage.get_flow_state() == states.SUCCESS
 
 
-def test_resetting_what_failed_when_nothing_did() -> None:
-    """A suspended flow goes on as it would; a successful one has nothing left to do."""
+def test_reset_of_failed_atoms_without_failure_has_no_effect() -> None:
     log: list[str] = []
     engine = engines.load(LINE("f").add(Noted("a", log), Noted("b", log)))
     engine.atom_notifier.register(states.SUCCESS, lambda state, details: engine.suspend())
@@ -298,7 +302,7 @@ def waiting(flow: Any, clock: _clock.Clock, **options: Any) -> Any:
     return engine
 
 
-def heard(engine: base.Engine, clock: _clock.Clock) -> list[tuple[float, str, str]]:
+def record_changes(engine: base.Engine, clock: _clock.Clock) -> list[tuple[float, str, str]]:
     found: list[tuple[float, str, str]] = []
     engine.atom_notifier.register(
         "*",
@@ -309,12 +313,12 @@ def heard(engine: base.Engine, clock: _clock.Clock) -> list[tuple[float, str, st
     return found
 
 
-def test_a_retry_waits_before_each_further_attempt() -> None:
-    """RETRYING, told once, while it waits; PENDING atoms, nothing in flight."""
+def test_retry_waits_before_each_further_attempt() -> None:
+    """RETRYING is reported once; the atoms are PENDING meanwhile."""
     clock = _clock.ManualClock(100.0)
     wait = retry.Backoff(5, 3, max_delay=20)
     engine = waiting(LINE("f", retry.Times(4, "r", backoff=wait)).add(Noted("t", [], 3)), clock)
-    found = heard(engine, clock)
+    found = record_changes(engine, clock)
     engine.run()
     retries = [(at - 100, state) for at, name, state in found if name == "r"]
     assert retries == [
@@ -326,28 +330,27 @@ def test_a_retry_waits_before_each_further_attempt() -> None:
     assert RETRY_AT not in engine.storage.record("r").meta
 
 
-def test_a_wait_holds_up_nobody_else() -> None:
-    """Other branches run while a retry waits, and a real clock is waited for only once."""
+def test_waiting_retry_does_not_delay_other_branches() -> None:
     log: list[str] = []
     clock = _clock.ManualClock()
     slow = LINE("slow", retry.Times(2, "r", backoff=60)).add(Noted("bad", log, 1))
     other = LINE("other").add(*[Noted(f"t{n}", log) for n in range(5)])
     engine = waiting(unordered_flow.Flow("f").add(slow, other), clock)
-    found = heard(engine, clock)
+    found = record_changes(engine, clock)
     engine.run()
     assert clock.monotonic() == 60
     assert {at for at, name, _ in found if name.startswith("t")} == {0}
     assert log[-1] == "+bad"
 
 
-def test_many_wait_at_once_and_each_as_long_as_it_has_to() -> None:
-    """A thousand waits cost a turn each, not a turn of each other."""
+def test_thousand_retries_wait_concurrently_for_their_own_times() -> None:
+    """The number of iterations is proportional to the number of waits."""
     clock = _clock.ManualClock()
     flow = unordered_flow.Flow("f")
     for n in range(1000):
         flow.add(LINE(f"f{n}", retry.Times(2, f"r{n}", backoff=n + 1)).add(Noted(f"t{n}", [], 1)))
     engine = waiting(flow, clock)
-    found = heard(engine, clock)
+    found = record_changes(engine, clock)
     turns = sum(state == states.WAITING for state in engine.run_iter())
     assert clock.monotonic() == 1000
     again = [(at, name) for at, name, state in found if state == "RUNNING" and at]
@@ -355,7 +358,7 @@ def test_many_wait_at_once_and_each_as_long_as_it_has_to() -> None:
     assert turns < 5000
 
 
-def test_a_number_is_the_same_wait_each_time_and_none_is_no_wait() -> None:
+def test_numeric_backoff_is_constant_and_none_means_no_wait() -> None:
     for wanted, expected in ((7, 21), (0, 0), (None, 0)):
         clock = _clock.ManualClock()
         flow = LINE("f", retry.ForEach("abcd", "r", "x", backoff=wanted)).add(Noted("t", [], 3))
@@ -363,15 +366,14 @@ def test_a_number_is_the_same_wait_each_time_and_none_is_no_wait() -> None:
         assert clock.monotonic() == expected
 
 
-def asleep(engine: Any, name: str = "r") -> None:
+def suspend_in_wait(engine: Any, name: str = "r") -> None:
     """Run until the retry waits, then suspend."""
     for state in engine.run_iter():
         if state == states.WAITING and engine.storage.get_atom_state(name) == states.RETRYING:
             engine.suspend()
 
 
-def test_a_suspension_ends_a_wait_and_the_next_run_waits_what_is_left() -> None:
-    """The same engine, and, from what is stored, another one."""
+def test_resumed_retry_waits_for_remaining_time() -> None:
     for restored in (False, True):
         clock = _clock.ManualClock(1000.0)
         log: list[str] = []
@@ -384,10 +386,10 @@ def test_a_suspension_ends_a_wait_and_the_next_run_waits_what_is_left() -> None:
 
         with backends.backend("memory") as backend:
             engine = waiting(flow(), clock, backend=backend)
-            asleep(engine)
+            suspend_in_wait(engine)
             storage = engine.storage
             assert storage.get_flow_state() == states.SUSPENDED
-            assert ends(engine, "r", "bad") == [states.RETRYING, GONE]
+            assert atom_states(engine, "r", "bad") == [states.RETRYING, GONE]
             assert storage.record("r").meta[RETRY_AT] == 1060
             assert clock.monotonic() == 1000
             clock.advance(45)
@@ -395,7 +397,7 @@ def test_a_suspension_ends_a_wait_and_the_next_run_waits_what_is_left() -> None:
                 with backend.get_connection() as connection:
                     detail = connection.get_flow_details(storage.flow_uuid)
                 engine = waiting(flow(), clock, backend=backend, flow_detail=detail)
-            found = heard(engine, clock)
+            found = record_changes(engine, clock)
             engine.run()
             assert clock.monotonic() == 1060
             assert engine.storage.get_flow_state() == states.SUCCESS
@@ -408,18 +410,18 @@ def test_a_suspension_ends_a_wait_and_the_next_run_waits_what_is_left() -> None:
             assert [atom.meta for atom in kept if atom.name == "r"] == [{}]
 
 
-def test_a_wait_that_is_over_when_the_flow_is_resumed_is_over() -> None:
+def test_resumed_retry_does_not_wait_if_its_time_has_passed() -> None:
     clock = _clock.ManualClock()
     engine = waiting(LINE("f", retry.Times(2, "r", backoff=60)).add(Noted("bad", [], 1)), clock)
-    asleep(engine)
+    suspend_in_wait(engine)
     clock.advance(3600)
     engine.run()
     assert clock.monotonic() == 3600
     assert engine.storage.get_flow_state() == states.SUCCESS
 
 
-def test_a_wall_clock_that_is_set_back_does_not_prolong_a_wait() -> None:
-    """It says when to go on in another process; in this one the other clock counts."""
+def test_wall_clock_set_back_does_not_prolong_wait() -> None:
+    """The wall clock matters only in another process; here the monotonic clock counts."""
 
     class Jumping(_clock.ManualClock):
         def time(self) -> float:
@@ -431,19 +433,18 @@ def test_a_wall_clock_that_is_set_back_does_not_prolong_a_wait() -> None:
 
 
 @pytest.mark.parametrize("answer", [A, AGAIN])
-def test_a_wider_failure_calls_a_wait_off(answer: Any) -> None:
-    """The waiting retry is reverted with all the rest, and its time is forgotten."""
+def test_failure_outside_cancels_wait_of_retry(answer: Any) -> None:
     log: list[str] = []
     clock = _clock.ManualClock()
-    # Fails only when the other one waits.
+    # Fails while the other retry waits.
     late = Noted("late", log, 1, LookupError)
     inner = unordered_flow.Flow("inner").add(
         LINE("slow", retry.Times(2, "r", backoff=60)).add(Noted("bad", log, 1)),
         LINE("other").add(*[Noted(f"t{n}", log) for n in range(4)], late),
     )
-    outer = Says("outer", answer, log=log)
+    outer = ScriptedRetry("outer", answer, log=log)
     engine = waiting(LINE("f", outer).add(inner), clock)
-    found = heard(engine, clock)
+    found = record_changes(engine, clock)
     if answer == AGAIN:
         engine.run()
         assert engine.storage.get_flow_state() == states.SUCCESS
@@ -457,8 +458,7 @@ def test_a_wider_failure_calls_a_wait_off(answer: Any) -> None:
     assert of_retry[:5] == ["RUNNING", "SUCCESS", "RETRYING", "REVERTING", "REVERTED"]
 
 
-def test_a_retry_whose_wait_was_called_off_waits_anew_and_as_long_as_it_should() -> None:
-    """The time of the wait that was called off means nothing any more."""
+def test_retry_with_cancelled_wait_waits_full_time_again() -> None:
     clock = _clock.ManualClock()
     log: list[str] = []
     slow = LINE("slow", retry.Times(2, "r", backoff=60)).add(Noted("bad", log, 2))
@@ -468,33 +468,33 @@ def test_a_retry_whose_wait_was_called_off_waits_anew_and_as_long_as_it_should()
             clock.advance(20)
             return super().execute()
 
-    flow = LINE("f", Says("outer", AGAIN, log=log)).add(
+    flow = LINE("f", ScriptedRetry("outer", AGAIN, log=log)).add(
         unordered_flow.Flow("u").add(
-            slow, LINE("other").add(Noted("t1", log), Noted("t2", log), Late("late", log, 1))
+            slow,
+            LINE("other").add(Noted("t1", log), Noted("t2", log), Late("late", log, 1)),
         )
     )
     engine = waiting(flow, clock)
-    found = heard(engine, clock)
+    found = record_changes(engine, clock)
     engine.run()
     waits = [at for at, name, state in found if name == "r" and state == "RETRYING"]
     runs = [at for at, name, state in found if name == "r" and state == "RUNNING"]
     assert runs[-1] - waits[-1] == 60
 
 
-def test_reset_forgets_a_wait() -> None:
+def test_reset_cancels_wait_of_retry() -> None:
     clock = _clock.ManualClock()
     engine = waiting(LINE("f", retry.Times(2, "r", backoff=60)).add(Noted("bad", [], 1)), clock)
-    asleep(engine)
+    suspend_in_wait(engine)
     engine.reset()
     assert RETRY_AT not in engine.storage.record("r").meta
-    assert ends(engine, "r", "bad") == [states.PENDING] * 2
+    assert atom_states(engine, "r", "bad") == [states.PENDING] * 2
     engine.run()
     assert clock.monotonic() == 0
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_another_thread_suspends_a_real_wait_at_once(kind: str) -> None:
-    """An hour's wait ends the moment somebody suspends."""
+def test_suspend_from_another_thread_ends_wait_at_once(kind: str) -> None:
     engine = engines.load(
         LINE("f", retry.Times(2, "r", backoff=3600)).add(Noted("bad", [], 1)), engine=kind
     )
@@ -507,19 +507,18 @@ def test_another_thread_suspends_a_real_wait_at_once(kind: str) -> None:
     runner.join(60)
     assert not runner.is_alive()
     assert engine.storage.get_flow_state() == states.SUSPENDED
-    assert ends(engine, "r") == [states.RETRYING]
+    assert atom_states(engine, "r") == [states.RETRYING]
 
 
-def test_a_real_wait_passes() -> None:
-    """By the system's clock."""
+def test_retry_waits_by_system_clock() -> None:
     engine = engines.load(LINE("f", retry.Times(3, "r", backoff=0.01)).add(Noted("t", [], 2)))
     engine.run()
     assert engine.statistics["active_for"] >= 0.02
     assert engine.statistics["seconds_per_state"]["waiting"] >= 0.02
 
 
-def test_a_timeout_only_looks_around_while_a_retry_waits() -> None:
-    """`timeout` bounds each single wait, also this one."""
+def test_run_iter_timeout_yields_while_retry_waits() -> None:
+    """`timeout` limits each single wait, including this one."""
     clock = _clock.ManualClock()
     engine = waiting(LINE("f", retry.Times(2, "r", backoff=60)).add(Noted("t", [], 1)), clock)
     waits = sum(state == states.WAITING for state in engine.run_iter(timeout=10))
@@ -527,8 +526,7 @@ def test_a_timeout_only_looks_around_while_a_retry_waits() -> None:
     assert 6 <= waits < 15
 
 
-def test_a_failing_revert_elsewhere_ends_the_flow_though_a_retry_waits() -> None:
-    """What is broken is not waited for."""
+def test_failed_reversion_ends_flow_while_retry_waits() -> None:
     clock = _clock.ManualClock()
 
     class Stuck(Noted):
@@ -551,19 +549,19 @@ def test_a_failing_revert_elsewhere_ends_the_flow_though_a_retry_waits() -> None
 # -- retries of one task -----------------------------------------------------------------------
 
 
-def test_backoff_of_a_task_is_waited_for_and_survives_a_suspension() -> None:
+def test_backoff_of_task_is_applied_and_survives_suspension() -> None:
     clock = _clock.ManualClock()
     again = Noted("bad", [], 2)
     again.retries, again.backoff = 2, retry.Backoff(60, multiplier=2)
     engine = waiting(LINE("f").add(again), clock)
-    asleep(engine, "bad_retry")
+    suspend_in_wait(engine, "bad_retry")
     engine.run()
     assert clock.monotonic() == 180
     assert engine.storage.get_flow_state() == states.SUCCESS
     assert [found for found, _ in engine.storage.get_retry_history("bad_retry")] == [1, 2, 3]
 
 
-def test_function_task_with_retries_is_tried_again_and_its_revert_is_not_called_for_that() -> None:
+def test_retried_function_task_does_not_call_its_revert() -> None:
     log: list[str] = []
 
     @task.task(retries=2, retry_on="LookupError")
@@ -581,19 +579,19 @@ def test_function_task_with_retries_is_tried_again_and_its_revert_is_not_called_
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"retries": -1}, "retries of task 'pay' must be a whole number of 0 or more, not -1"),
-        ({"retries": "3"}, "retries of task 'pay' must be a whole number of 0 or more, not '3'"),
-        ({"retries": True}, "retries of task 'pay' must be a whole number of 0 or more, not True"),
-        ({"retries": False}, "retries of task 'pay' must be a whole number of 0 or more, not Fal"),
-        ({"retries": ""}, "retries of task 'pay' must be a whole number of 0 or more, not ''"),
-        ({"retries": 0.0}, "retries of task 'pay' must be a whole number of 0 or more, not 0.0"),
-        ({"retries": 1, "backoff": 10**400}, "'pay': The delay of a Backoff must be at most"),
-        ({"retries": 1, "backoff": "x"}, "'pay': A backoff must be a Backoff or .* not 'x'"),
-        ({"retries": 1, "backoff": -1}, "'pay': The delay of a Backoff must not be negative"),
-        ({"retries": 1, "retry_on": 3}, "'pay': retry_on takes exception classes .* not 3"),
+        ({"retries": -1}, "retries of task 'pay' must be a whole number of at least 0, got -1"),
+        ({"retries": "3"}, "retries of task 'pay' must be a whole number of at least 0, got '3'"),
+        ({"retries": True}, "retries of task 'pay' must be a whole number of at least 0, got True"),
+        ({"retries": False}, "retries of task 'pay' must be a whole number of at least 0, got Fal"),
+        ({"retries": ""}, "retries of task 'pay' must be a whole number of at least 0, got ''"),
+        ({"retries": 0.0}, "retries of task 'pay' must be a whole number of at least 0, got 0.0"),
+        ({"retries": 1, "backoff": 10**400}, "'pay': Backoff delay must be at most"),
+        ({"retries": 1, "backoff": "x"}, "'pay': backoff must be a Backoff or .* got 'x'"),
+        ({"retries": 1, "backoff": -1}, "'pay': Backoff delay must be 0 or more"),
+        ({"retries": 1, "retry_on": 3}, "'pay': retry_on must contain .* got 3"),
     ],
 )
-def test_wrong_retries_of_a_task_are_refused_when_its_flow_is_loaded(
+def test_invalid_retry_options_of_task_are_rejected_at_load(
     options: dict[str, Any], message: str
 ) -> None:
     @task.task(**options)
@@ -606,12 +604,12 @@ def test_wrong_retries_of_a_task_are_refused_when_its_flow_is_loaded(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"backoff": -1}, "'pay': The delay of a Backoff must not be negative"),
-        ({"retry_on": 5}, "'pay': retry_on takes exception classes .* not 5"),
+        ({"backoff": -1}, "'pay': Backoff delay must be 0 or more"),
+        ({"retry_on": 5}, "'pay': retry_on must contain .* got 5"),
     ],
 )
 @pytest.mark.parametrize("inside", [False, True])
-def test_wrong_options_of_a_class_are_told_also_without_retries(
+def test_invalid_retry_options_of_class_are_rejected_without_retries(
     options: dict[str, Any], message: str, inside: bool
 ) -> None:
     pay = type("Pay", (Noted,), options)("pay", [])
@@ -620,7 +618,7 @@ def test_wrong_options_of_a_class_are_told_also_without_retries(
 
 
 @pytest.mark.parametrize("option", ["eta", "expires"])
-def test_huge_start_time_of_a_task_is_named(option: str) -> None:
+def test_huge_start_time_of_task_is_rejected(option: str) -> None:
     bad = Noted("bad", [])
     setattr(bad, option, 10**400)
     with pytest.raises(ValueError, match=f"{option} of task 'bad' must be at most"):
@@ -628,23 +626,25 @@ def test_huge_start_time_of_a_task_is_named(option: str) -> None:
 
 
 @pytest.mark.parametrize("retries", [(1, 1), (0, 1), (1, 0)])
-def test_duplicate_names_tasks_and_not_the_retries_made_for_them(retries: tuple[int, int]) -> None:
+def test_duplicate_name_error_names_tasks_instead_of_generated_retries(
+    retries: tuple[int, int],
+) -> None:
     one, two = Noted("pay", []), Noted("pay", [])
     one.retries, two.retries = retries
-    with pytest.raises(exceptions.Duplicate, match=r"named 'pay' .*Noted.*Noted"):
+    with pytest.raises(exceptions.Duplicate, match=r"name 'pay' .*Noted.*Noted"):
         engines.load(LINE("f").add(one, two))
     if one.retries:
-        with pytest.raises(ValueError, match="'pay' is in there twice"):
+        with pytest.raises(ValueError, match="'pay' occurs twice in the flow"):
             engines.load(LINE("f").add(one, LINE("g").add(one)))
 
 
 def test_backoff_without_retries_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"has backoff, but no retries: .*retries=3"):
+    with pytest.raises(ValueError, match=r"has backoff but no retries: .*retries=3"):
         task.task(backoff=3)
 
 
 @pytest.mark.parametrize("engine", ["serial", "parallel:?max_workers=1"])
-def test_task_with_retries_goes_first_if_its_priority_says_so(engine: str) -> None:
+def test_task_with_retries_keeps_its_priority(engine: str) -> None:
     log: list[str] = []
     flow = unordered_flow.Flow("f")
     flow.add(*(Noted(f"low{n}", log) for n in range(4)))
@@ -654,8 +654,8 @@ def test_task_with_retries_goes_first_if_its_priority_says_so(engine: str) -> No
     assert log == ["+urgent", "+middle", *(f"+low{n}" for n in range(4))]
 
 
-def test_task_that_cannot_succeed_any_more_is_not_retried() -> None:
-    """Its moment is over, or an argument is missing; but not if its body raises the like."""
+def test_expired_task_and_task_with_missing_argument_are_not_retried() -> None:
+    """A task that raises the same exception itself is retried."""
     late, lacking = Noted("late", []), task.FunctorTask(lambda b: b, name="lacking")
     late.expires = dt.datetime.now(dt.timezone.utc) - dt.timedelta(seconds=1)
     pair = task.FunctorTask(lambda: (1,), name="pair", provides=("a", "b"))
@@ -676,7 +676,7 @@ def test_task_that_cannot_succeed_any_more_is_not_retried() -> None:
         assert engine.storage.get_flow_state() == states.REVERTED
 
 
-def test_links_of_a_task_with_retries_are_those_of_the_flow_that_stands_for_it() -> None:
+def test_links_of_task_with_retries_connect_its_generated_flow() -> None:
     first, second = Noted("a", []), Noted("b", [])
     first.retries = second.retries = 1
     flow = graph_flow.Flow("f").add(first, second).link(first, second)
@@ -692,8 +692,9 @@ def test_links_of_a_task_with_retries_are_those_of_the_flow_that_stands_for_it()
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("store", ["memory", "dir://{}/flows", "sqlite:///{}/flows.db"])
-def test_executions_and_reversions_are_counted_apart(store: str, kind: str, tmp_path: Path) -> None:
-    """For listeners, in records that are read again, and in views."""
+def test_executions_and_reversions_are_counted_separately(
+    store: str, kind: str, tmp_path: Path
+) -> None:
     told: list[tuple[str, int, int]] = []
 
     def hear(state: str, details: dict[str, Any]) -> None:

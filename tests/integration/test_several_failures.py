@@ -1,4 +1,4 @@
-"""Several failures at once: every retry concerned hears of each, and the widest answer wins."""
+"""Several failures at the same time: decisions of retry controllers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wbengine.patterns import linear_flow, unordered_flow
 
 
 class Broken(Exception):
-    """Not worth another try."""
+    """Failure that must not be retried."""
 
 
 class Fails(task.Task):
@@ -24,8 +24,8 @@ class Fails(task.Task):
         raise self.error
 
 
-class Judge(retry.Retry):
-    """Tries three times, but nothing again that is broken; notes whom it was told of."""
+class RecordingRetry(retry.Retry):
+    """Retry controller that tries three times, except after `Broken`, and records failed atoms."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -44,14 +44,14 @@ class Judge(retry.Retry):
         self.reverted_with = sorted(name for name, _ in history.outcomes_iter(-1))
 
 
-def test_a_failure_in_a_flow_that_is_undone_already_is_in_its_history() -> None:
+def test_failure_in_reverting_flow_is_added_to_retry_history() -> None:
     log: list[str] = []
-    judge = Judge("judge")
+    judge = RecordingRetry("judge")
     flow = unordered_flow.Flow("f").add(
         linear_flow.Flow("inner", judge).add(
             task.FunctorTask(lambda: None, name="a"), Fails("inside", ValueError(), log)
         ),
-        # Fails in the same turn, and is heard of first.
+        # Fails in the same iteration and is processed first.
         linear_flow.Flow("around", retry.AlwaysRevertAll()).add(
             task.FunctorTask(lambda: None, name="b"), Fails("beside", KeyError(), log, 1)
         ),
@@ -63,10 +63,10 @@ def test_a_failure_in_a_flow_that_is_undone_already_is_in_its_history() -> None:
     assert judge.reverted_with == ["inside"]
 
 
-def test_the_failure_of_a_retry_is_its_result_though_it_was_reverted() -> None:
-    """As with tasks.  Once its reversion has failed, it has no result."""
+def test_reverted_retry_returns_its_failure_as_result() -> None:
+    """Tasks behave alike. After a failed reversion, a retry has no result."""
 
-    class Breaks(Judge):
+    class Breaks(RecordingRetry):
         def execute(self, history: retry.History) -> None:
             raise Broken("cannot begin")
 
@@ -78,7 +78,7 @@ def test_the_failure_of_a_retry_is_its_result_though_it_was_reverted() -> None:
     assert engine.storage.get_atom_state("judge") == states.REVERTED
     assert engine.storage.get("judge").check(Broken)
 
-    class Stuck(Judge):
+    class Stuck(RecordingRetry):
         def revert(self, history: retry.History, flow_failures: Any) -> None:
             raise KeyError("stuck")
 
@@ -92,8 +92,8 @@ def test_the_failure_of_a_retry_is_its_result_though_it_was_reverted() -> None:
     assert engine.storage.get_retry_history("judge")
 
 
-def test_failure_gives_all_that_is_to_be_reverted_the_intention_at_once() -> None:
-    """Who looks on, or goes on after a crash, sees what becomes of tasks whose turn is not yet."""
+def test_failure_sets_revert_intention_of_all_affected_atoms_at_once() -> None:
+    """Observers and engines that resume the flow see which atoms will be reverted."""
     seen: dict[str, str] = {}
 
     class Looks(task.Task):

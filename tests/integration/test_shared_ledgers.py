@@ -1,4 +1,4 @@
-"""Engines and workers that share a ledger which is not their broker's own."""
+"""Ledgers that engines and workers share, separate from the broker."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def url(tmp_path: Path) -> str:
 
 @pytest.fixture(params=["dir", "sqlite", "mysql", "postgresql"])
 def place(
-    request: pytest.FixtureRequest, tmp_path: Path, database_servers: servers.Lazy
+    request: pytest.FixtureRequest, tmp_path: Path, database_servers: servers.Databases
 ) -> Iterator[str]:
     if request.param in ("mysql", "postgresql"):
         with database_servers[request.param].database() as found:
@@ -56,8 +56,7 @@ def place(
         yield f"sqlite:///{tmp_path}/ledger.db"
 
 
-def test_a_flow_runs_with_a_ledger_of_choice(url: str, place: str) -> None:
-    """The rows are in it, and gone at the end."""
+def test_flow_runs_with_configured_ledger_and_leaves_no_rows(url: str, place: str) -> None:
     with worker_in_thread(url, tasks, ledger=place) as worker:
         with worker_in_thread(url, tasks, ledger=place):
             loaded = engines.load(
@@ -67,29 +66,28 @@ def test_a_flow_runs_with_a_ledger_of_choice(url: str, place: str) -> None:
         assert loaded.storage.fetch("double") == 6
         shared = ledgers.open_ledger(place)
         assert loaded.executor._tracker.ledger == shared.digest == worker._server.ledger
-    # What was retired, and what the worker held; there is nothing to sweep.
+    # The engine and the worker have deleted their rows, so there is nothing to sweep.
     assert shared.sweep(0) == 0
     shared.close()
 
 
 @pytest.mark.parametrize("ours", [False, True])
-def test_engine_and_worker_with_different_ledgers_are_refused(
+def test_task_fails_if_engine_and_worker_use_different_ledgers(
     url: str, tmp_path: Path, ours: bool
 ) -> None:
-    """Rather than that a task is run twice."""
+    """Otherwise a task could run twice."""
     place = f"sqlite:///{tmp_path}/ledger.db"
     engine, worker = ({"ledger": place}, {}) if ours else ({}, {"ledger": place})
     with (
         worker_in_thread(url, tasks, **worker),
         pytest.raises(
-            exceptions.NotFound, match=r"does not hold the ledger.*give engine and worker the same"
+            exceptions.NotFound, match=r"the request uses ledger .*configure the same ledger"
         ),
     ):
         run(url, **engine)
 
 
 def test_flow_runs_without_a_ledger(tmp_path: Path) -> None:
-    """Engine and worker may do without the broker's own."""
     url = f"filesystem://{tmp_path}/broker"
     with worker_in_thread(url, tasks, ledger="none"):
         loaded = engines.load(
@@ -100,26 +98,27 @@ def test_flow_runs_without_a_ledger(tmp_path: Path) -> None:
     assert loaded.executor._tracker.ledger is None
 
 
-def test_worker_with_a_ledger_refuses_tasks_of_an_engine_without(url: str) -> None:
-    """Nothing would keep a copy of a request from being run."""
+def test_worker_with_ledger_refuses_tasks_of_engine_without_ledger(url: str) -> None:
+    """Nothing would prevent a second copy of a request from running."""
     with (
         worker_in_thread(url, tasks),
-        pytest.raises(exceptions.NotFound, match=r"has no row in a ledger.*give engine and worker"),
+        pytest.raises(
+            exceptions.NotFound, match=r"the request uses no ledger.*configure the same ledger"
+        ),
     ):
         run(url, ledger="none")
 
 
-def test_both_read_it_from_the_environment(
+def test_engine_and_worker_read_ledger_from_environment(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where nothing else is said."""
     place = f"sqlite:///{tmp_path}/ledger.db"
     monkeypatch.setenv("WBENGINE_LEDGER", place)
     shared = ledgers.open_ledger(place)
     with worker_in_thread(url, tasks) as worker:
         assert run(url) == 6
         assert worker._server.ledger == shared.digest
-        with pytest.raises(exceptions.NotFound, match="does not hold the ledger"):
+        with pytest.raises(exceptions.NotFound, match="the request uses ledger"):
             run(url, ledger=f"dir://{tmp_path}/other")
     shared.close()
     monkeypatch.setenv("WBENGINE_LEDGER", "nowhere")
@@ -130,18 +129,18 @@ def test_both_read_it_from_the_environment(
 @pytest.mark.parametrize(
     ("place", "text"),
     [
-        ("", "use memory://NAME, dir:///PATH"),
+        ("", "one of memory://NAME, dir:///PATH"),
         ("ledger", "'ledger'"),
         ("dir://", "dir:///PATH"),
         ("sqlite://", "memory://NAME"),
         ("sqlite:///:memory:", "memory://NAME"),
-        ("postgresql://me:s3cret@host", "names no database"),
+        ("postgresql://me:s3cret@host", "must contain its name"),
         ("postgresql://me:s3cret@host/db?max_retries=many", "max_retries"),
         ("postgresql+nodriver://me:s3cret@host/db", "nodriver"),
     ],
 )
-def test_places_that_are_none(url: str, place: str, text: str) -> None:
-    """Are refused when an engine or a worker is made; without their passwords."""
+def test_invalid_ledger_is_rejected_without_password(url: str, place: str, text: str) -> None:
+    """It is rejected when an engine or a worker is constructed."""
     for make in (
         lambda: engines.load(flow(), engine="worker-based", url=url, ledger=place).executor,
         lambda: executors.WorkerTaskExecutor("e", "x", url=url, ledger=place),
@@ -155,7 +154,7 @@ def test_places_that_are_none(url: str, place: str, text: str) -> None:
 
 @pytest.fixture
 def as_command() -> Iterator[None]:
-    """The command takes the signals of its process, for it is not meant to come back."""
+    """Restore the signal handlers that the command replaces."""
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     yield
     for number, handler in before.items():
@@ -163,8 +162,9 @@ def as_command() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("as_command")
-def test_a_database_that_is_away(url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Is told before anything runs, and its password is not."""
+def test_unreachable_ledger_database_is_reported_without_password(
+    url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(exceptions.LedgerFailure, match=r"postgresql://127.0.0.1:1/db") as caught:
         run(url, ledger=AWAY)
     assert "s3cret" not in "".join(traceback.format_exception(caught.value))
@@ -173,15 +173,16 @@ def test_a_database_that_is_away(url: str, capsys: pytest.CaptureFixture[str]) -
     told = capsys.readouterr().err
     assert "127.0.0.1" in told and "s3cret" not in told
     assert command.main([*arguments, "--ledger", "nowhere"]) == 2
-    assert "no ledger at 'nowhere'" in capsys.readouterr().err
+    assert "ledger must be one of memory://NAME, " in capsys.readouterr().err
 
 
 # The ledger in a database.
 
 
 @pytest.mark.parametrize("kind", ["mysql", "postgresql"])
-def test_connections_that_were_cut_are_made_anew(kind: str, database_servers: servers.Lazy) -> None:
-    """As when a server restarts: the next step does not notice."""
+def test_ledger_reconnects_after_cut_connections(
+    kind: str, database_servers: servers.Databases
+) -> None:
     server = database_servers[kind]
     with server.database() as place:
         ledger = ledgers.open_ledger(place)
@@ -193,8 +194,7 @@ def test_connections_that_were_cut_are_made_anew(kind: str, database_servers: se
         ledger.close()
 
 
-def test_a_database_may_have_records_and_a_ledger(tmp_path: Path) -> None:
-    """Neither touches the other's tables."""
+def test_database_can_contain_records_and_ledger(tmp_path: Path) -> None:
     place = f"sqlite:///{tmp_path}/both.db"
     ledger = ledgers.open_ledger(place)
     ledger.open(ID, 1)
@@ -216,17 +216,15 @@ def _execute(path: Path, statement: str) -> None:
     connection.close()
 
 
-def test_a_ledger_of_a_newer_version_is_refused(tmp_path: Path) -> None:
-    """It is not changed."""
+def test_ledger_of_newer_version_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "l.db"
     ledgers.open_ledger(f"sqlite:///{path}").close()
     _execute(path, "UPDATE wbe_ledger_about SET format = 2")
-    with pytest.raises(exceptions.LedgerFailure, match=r"has format 2.*knows 1"):
+    with pytest.raises(exceptions.LedgerFailure, match=r"must be 1, got 2"):
         ledgers.open_ledger(f"sqlite:///{path}")
 
 
 def test_old_rows_are_swept_once_an_hour(tmp_path: Path) -> None:
-    """Once in an hour, by who opens the ledger."""
     path = tmp_path / "l.db"
     first = ledgers.open_ledger(f"sqlite:///{path}")
     for id in ("old", "new"):
@@ -242,8 +240,8 @@ def test_old_rows_are_swept_once_an_hour(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("query", "tries"), [("", 3), ("?max_retries=0", 1)])
-def test_server_that_hangs_up_is_tried_as_often_as_the_url_says(query: str, tries: int) -> None:
-    """Twice again, if it says nothing: who asks waits for an answer."""
+def test_failing_server_is_retried_as_often_as_url_configures(query: str, tries: int) -> None:
+    """Without `max_retries`, two retries follow."""
     accepted = 0
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(0.1)
@@ -268,8 +266,7 @@ def test_server_that_hangs_up_is_tried_as_often_as_the_url_says(query: str, trie
 
 
 @pytest.mark.parametrize("text", ["", "no database at all, but some text " * 50])
-def test_a_file_that_is_no_database(tmp_path: Path, text: str) -> None:
-    """An empty one becomes a ledger, any other stays as it is."""
+def test_only_empty_file_is_accepted_as_new_ledger(tmp_path: Path, text: str) -> None:
     path = tmp_path / "l.db"
     path.write_text(text)
     if not text:

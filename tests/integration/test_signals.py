@@ -1,4 +1,4 @@
-"""Tasks that wait for signals: they hold nothing, survive restarts, and go on with the value."""
+"""Tasks that wait for signals."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import beside
+from tests.support import engine_threads
 from tests.support.fresh import process
 from tests.support.waiting import until
 from tests.support.workers import worker_in_thread
@@ -20,7 +20,7 @@ from wbengine.engines import base as engine_base
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 from wbengine.persistence import backends, base, lease_renewer
 from wbengine.signals import Signal
-from wbengine.views import flow as views
+from wbengine.views import flow_status as views
 
 KINDS = ["serial", "one thread", "processes", "workers"]
 LINE = linear_flow.Flow
@@ -81,8 +81,8 @@ def store(tmp_path: Path) -> Iterator[base.Backend]:
         yield made
 
 
-class Running(beside.Running):
-    """An engine that runs from now on."""
+class Running(engine_threads.Running):
+    """Running engine that is started at once."""
 
     def __init__(self, engine: engine_base.Engine) -> None:
         super().__init__(engine)
@@ -105,14 +105,15 @@ def line(**options: Any) -> linear_flow.Flow:
     return LINE("f").add(Step("first"), approval(**options), Use("use", provides="found"))
 
 
-def again(before: engine_base.Engine, flow: Any, store: base.Backend, **more: Any) -> Any:
+def resume_engine(before: engine_base.Engine, flow: Any, store: base.Backend, **more: Any) -> Any:
     with store.get_connection() as connection:
         detail = connection.get_flow_details(before.storage.flow_uuid)
     return engines.load(flow, flow_detail=detail, backend=store, **more)
 
 
-def test_flow_goes_on_with_the_value(options: dict[str, Any], backend: base.Backend | None) -> None:
-    """In each kind of engine, with every store and without one; in a nested flow."""
+def test_flow_continues_with_value_of_signal(
+    options: dict[str, Any], backend: base.Backend | None
+) -> None:
     flow = LINE("outer").add(line(timeout=600), Step("last"))
     run = Running(engines.load(flow, backend=backend, **options)).waits()
     assert run.state_of("first") == states.SUCCESS and run.state_of("use") == states.PENDING
@@ -124,8 +125,7 @@ def test_flow_goes_on_with_the_value(options: dict[str, Any], backend: base.Back
         run.engine.signal("approved", 2)
 
 
-def test_it_holds_no_thread(options: dict[str, Any]) -> None:
-    """Other tasks run meanwhile, where one thread, process or slot is all there is."""
+def test_waiting_for_signal_occupies_no_thread_or_slot(options: dict[str, Any]) -> None:
     waits = [task.WaitFor(f"s{number}") for number in range(20)]
     flow = unordered_flow.Flow("f").add(*waits, *(Step(f"t{number}") for number in range(5)))
     run = Running(engines.load(flow, **options))
@@ -138,7 +138,7 @@ def test_it_holds_no_thread(options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("signalled", ["before the run", "while another task runs"])
-def test_signal_before_its_task_begins_counts(
+def test_signal_sent_before_its_task_starts_is_used(
     signalled: str, options: dict[str, Any], backend: base.Backend | None
 ) -> None:
     engine = engines.load(line(), backend=backend, **options)
@@ -153,15 +153,15 @@ def test_signal_before_its_task_begins_counts(
     assert engine.storage.fetch("found") == ("used", 5)
 
 
-def test_first_signal_counts_for_all_tasks_that_wait(backend: base.Backend | None) -> None:
+def test_first_signal_is_used_by_all_waiting_tasks(backend: base.Backend | None) -> None:
     flow = graph_flow.Flow("f").add(
         task.WaitFor("s", provides="one", name="w1"), task.WaitFor("s", provides="two", name="w2")
     )
     engine = engines.load(flow, backend=backend)
     engine.signal("s", 1)
-    with pytest.raises(exceptions.Duplicate, match="was given signal 's' before"):
+    with pytest.raises(exceptions.Duplicate, match="already has signal 's'"):
         engine.signal("s", 2)
-    with pytest.raises(exceptions.NotFound, match="No task of flow 'f' waits for a signal 'S'"):
+    with pytest.raises(exceptions.NotFound, match="Flow 'f' has no task that waits for signal 'S'"):
         engine.signal("S", 2)
     with pytest.raises(exceptions.NotEncodable, match="signal 's'"):
         engine.signal("s", object())
@@ -169,18 +169,18 @@ def test_first_signal_counts_for_all_tasks_that_wait(backend: base.Backend | Non
     assert (engine.storage.fetch("one"), engine.storage.fetch("two")) == (1, 1)
 
 
-def test_engine_of_this_process_hears_at_once(
+def test_signal_in_same_process_is_received_without_polling(
     store: base.Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also of who knows the store by another backend: it does not look by itself here."""
-    monkeypatch.setattr(lease_renewer, "LOOK", 10_000.0)
+    """The sender uses another backend object of the same store, and polling is disabled."""
+    monkeypatch.setattr(lease_renewer, "POLL_SECONDS", 10_000.0)
     with backends.backend(f"sqlite:///{tmp_path}/flows.db") as other:
         run = Running(engines.load(line(), backend=store)).waits()
         operations.signal(other, run.engine.storage.flow_uuid, "approved", 1)
         assert run.end() == states.SUCCESS
 
 
-def test_signal_from_elsewhere_is_heard_within_a_second(
+def test_signal_from_another_process_is_received_by_polling(
     store: base.Backend,
 ) -> None:
     run = Running(engines.load(line(), backend=store)).waits()
@@ -189,7 +189,7 @@ def test_signal_from_elsewhere_is_heard_within_a_second(
     assert run.end() == states.SUCCESS
 
 
-# Time. --------------------------------------------------------------------------------------------
+# -- timeouts
 
 
 def at(clock: _clock.Clock, flow: Any, **options: Any) -> Any:
@@ -199,8 +199,9 @@ def at(clock: _clock.Clock, flow: Any, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["serial", "parallel"])
-def test_its_time_is_over(kind: str, backend: base.Backend | None) -> None:
-    """It fails, and what was done is undone."""
+def test_wait_for_signal_times_out_and_flow_is_reverted(
+    kind: str, backend: base.Backend | None
+) -> None:
     clock = _clock.ManualClock(1000.0)
     engine = at(clock, line(timeout=3600), backend=backend, engine=kind)
     with pytest.raises(exceptions.SignalTimeout, match="waited 3600 s for signal 'approved'"):
@@ -209,8 +210,8 @@ def test_its_time_is_over(kind: str, backend: base.Backend | None) -> None:
     assert engine.storage.get_flow_state() == states.REVERTED and UNDONE == ["first"]
 
 
-def test_its_time_counts_from_its_first_beginning(store: base.Backend) -> None:
-    """Whoever goes on with the flow; a suspension takes of it, too."""
+def test_signal_timeout_counts_from_first_start_across_suspension(store: base.Backend) -> None:
+    """Time of suspension counts too, whichever engine resumes the flow."""
     clock = _clock.ManualClock(1000.0)
     flow = line(timeout=3600)
     engine = at(clock, flow, backend=store)
@@ -219,14 +220,14 @@ def test_its_time_counts_from_its_first_beginning(store: base.Backend) -> None:
             engine.suspend()
     assert engine.storage.get_flow_state() == states.SUSPENDED
     clock.advance(3000 - (clock.time() - 1000))
-    later = again(engine, flow, store)
+    later = resume_engine(engine, flow, store)
     later._clock = clock
     with pytest.raises(exceptions.SignalTimeout):
         later.run()
     assert clock.time() == pytest.approx(4600.0)
 
 
-def test_reset_gives_it_all_its_time(store: base.Backend) -> None:
+def test_reset_restarts_signal_timeout(store: base.Backend) -> None:
     clock = _clock.ManualClock(1000.0)
     engine = at(clock, line(timeout=3600), backend=store)
     for state in engine.run_iter(timeout=1):
@@ -239,7 +240,7 @@ def test_reset_gives_it_all_its_time(store: base.Backend) -> None:
     assert clock.time() == pytest.approx(began + 3600)
 
 
-def test_wall_clock_that_is_set_does_not_change_a_wait() -> None:
+def test_changed_wall_clock_does_not_change_signal_timeout() -> None:
     class Jumping(_clock.ManualClock):
         def time(self) -> float:
             return 5000.0 - 10 * self.monotonic()
@@ -251,8 +252,9 @@ def test_wall_clock_that_is_set_does_not_change_a_wait() -> None:
 
 
 @pytest.mark.parametrize("around", ["its own", "a retry"])
-def test_it_is_tried_again(around: str, backend: base.Backend | None) -> None:
-    """With all its time for each attempt."""
+def test_retried_wait_for_signal_has_full_timeout_per_attempt(
+    around: str, backend: base.Backend | None
+) -> None:
     clock = _clock.ManualClock()
     waits = approval(timeout=100)
     if around == "its own":
@@ -266,10 +268,10 @@ def test_it_is_tried_again(around: str, backend: base.Backend | None) -> None:
     assert clock.time() == pytest.approx(300)
 
 
-# Ends. --------------------------------------------------------------------------------------------
+# -- end of the wait
 
 
-def test_cancelling_ends_it(options: dict[str, Any], backend: base.Backend | None) -> None:
+def test_cancel_ends_wait_for_signal(options: dict[str, Any], backend: base.Backend | None) -> None:
     run = Running(engines.load(line(), backend=backend, **options)).waits()
     assert run.engine.cancel(reason="nobody cares")
     with pytest.raises(exceptions.Cancelled, match="nobody cares"):
@@ -277,8 +279,9 @@ def test_cancelling_ends_it(options: dict[str, Any], backend: base.Backend | Non
     assert run.engine.storage.get_flow_state() == states.REVERTED
 
 
-def test_failure_beside_it_ends_it(options: dict[str, Any], backend: base.Backend | None) -> None:
-    """It is undone with the rest, at once."""
+def test_failure_of_another_task_ends_wait_for_signal(
+    options: dict[str, Any], backend: base.Backend | None
+) -> None:
     flow = unordered_flow.Flow("f").add(approval(), LINE("l").add(Step("s"), Spoils("spoils")))
     run = Running(engines.load(flow, backend=backend, **options))
     with pytest.raises(LookupError, match="spoilt"):
@@ -286,14 +289,14 @@ def test_failure_beside_it_ends_it(options: dict[str, Any], backend: base.Backen
     assert run.engine.storage.get_flow_state() == states.REVERTED
 
 
-def test_deadline_ends_it(backend: base.Backend | None) -> None:
+def test_deadline_ends_wait_for_signal(backend: base.Backend | None) -> None:
     engine = at(_clock.ManualClock(), line(), backend=backend)
     with pytest.raises(exceptions.DeadlineExceeded):
         engine.run(deadline=30)
     assert engine.storage.get_flow_state() == states.REVERTED
 
 
-def test_what_was_signalled_is_reverted_with_the_rest(options: dict[str, Any]) -> None:
+def test_signalled_task_is_reverted_with_flow(options: dict[str, Any]) -> None:
     flow = LINE("f").add(Step("first"), approval(), Spoils("spoils"))
     engine = engines.load(flow, **options)
     engine.signal("approved", 1)
@@ -302,20 +305,23 @@ def test_what_was_signalled_is_reverted_with_the_rest(options: dict[str, Any]) -
     assert engine.storage.get_atom_state("wait-for-approved") == states.REVERTED
 
 
-def test_suspended_flow_goes_on_waiting(options: dict[str, Any], store: base.Backend) -> None:
-    """Also with a signal that was given meanwhile, through the store."""
+def test_resumed_flow_continues_to_wait_for_signal(
+    options: dict[str, Any], store: base.Backend
+) -> None:
     flow = line(timeout=600)
     run = Running(engines.load(flow, backend=store, **options)).waits()
     run.engine.suspend()
     assert run.end() == states.SUSPENDED
     assert run.state_of("wait-for-approved") == states.PENDING
-    later = Running(again(run.engine, flow, store, **options)).waits()
+    later = Running(resume_engine(run.engine, flow, store, **options)).waits()
     later.engine.suspend()
     assert later.end() == states.SUSPENDED
     operations.signal(store, run.engine.storage.flow_uuid, "approved", 3)
-    last = again(run.engine, flow, store, **options)
+    last = resume_engine(run.engine, flow, store, **options)
     last.run()
     assert last.storage.fetch("found") == ("used", 3)
+    attempt = last.storage.get_attempt("wait-for-approved")
+    assert attempt is not None and attempt.attempt == 1
 
 
 PROGRAM = """
@@ -352,8 +358,10 @@ with backends.backend(f"sqlite:///{FOLDER}/flows.db") as backend:
 
 
 @pytest.mark.parametrize("kills", [1, 3])
-def test_engine_is_killed_while_it_waits(kills: int, store: base.Backend, tmp_path: Path) -> None:
-    """The signal is given meanwhile; another process goes on with it, and repeats nothing."""
+def test_flow_of_killed_engine_resumes_with_signal(
+    kills: int, store: base.Backend, tmp_path: Path
+) -> None:
+    """Another process resumes the flow, receives the signal and repeats no task."""
     since = set()
     for _ in range(kills):
         with process("-c", PROGRAM, str(tmp_path), stdout=subprocess.PIPE, text=True) as child:
@@ -364,13 +372,14 @@ def test_engine_is_killed_while_it_waits(kills: int, store: base.Backend, tmp_pa
             with store.get_connection() as connection:
                 view = views.read(connection, uuid)
                 atoms = {atom.name: atom for atom in connection.get_atoms_for_flow(uuid)}
-            assert "signal 'approved' (until " in (view.waiting or "") and not view.queued
+            assert "signal 'approved' since " in (view.waiting or "") and not view.queued
             since.add(atoms["wait-for-approved"].meta["waits_for"]["until"])
             child.kill()
     with store.get_connection() as connection:
         view = views.read(connection, uuid)
         found = view.atom("wait-for-approved")
-    assert found is not None and "nobody runs the flow" in (found.waiting or "")
+    assert found is not None and "no engine runs the flow" in (found.waiting or "")
+    assert (found.attempt, view.shown_state) == (1, views.INTERRUPTED)
     assert len(since) == 1
     operations.signal(store, uuid, "approved", "yes")
     with process("-c", PROGRAM, str(tmp_path), stdout=subprocess.PIPE, text=True) as child:
@@ -378,8 +387,8 @@ def test_engine_is_killed_while_it_waits(kills: int, store: base.Backend, tmp_pa
     assert (tmp_path / "notes").read_text() == "first \nthen yes\n"
 
 
-def test_undoing_that_was_interrupted_does_not_wait_again(store: base.Backend) -> None:
-    """The engine died after a task beside it had failed."""
+def test_interrupted_reversion_does_not_wait_for_signal_again(store: base.Backend) -> None:
+    """The engine died after another task had failed."""
     flow = unordered_flow.Flow("f").add(approval(), Spoils("spoils"))
     engine = engines.load(flow, backend=store, never_resolve=True)
     with pytest.raises(LookupError):
@@ -391,38 +400,38 @@ def test_undoing_that_was_interrupted_does_not_wait_again(store: base.Backend) -
                 atom.state = states.RUNNING
         detail.state = states.RUNNING
         connection.save_changes(detail, list(detail))
-    later = again(engine, flow, store)
+    later = resume_engine(engine, flow, store)
     with pytest.raises(LookupError):
         later.run()
     assert later.storage.get_flow_state() == states.REVERTED
 
 
-# What cannot be. ----------------------------------------------------------------------------------
+# -- invalid calls
 
 
 @pytest.mark.parametrize(
     ("arguments", "error", "said"),
     [
         (("",), ValueError, "1 to 255 printable characters"),
-        ((3,), TypeError, "is a text, not 3"),
-        (("s", -1), ValueError, "seconds from 0 on, not -1"),
-        (("s", float("inf")), ValueError, "seconds from 0 on"),
-        (("s", "1h"), TypeError, "seconds or None, not '1h'"),
+        ((3,), TypeError, "must be a str, got 3"),
+        (("s", -1), ValueError, "must be 0 or more seconds, got -1"),
+        (("s", float("inf")), ValueError, "must be 0 or more seconds"),
+        (("s", "1h"), TypeError, "seconds or None, got '1h'"),
     ],
 )
-def test_odd_arguments_are_refused(
+def test_invalid_arguments_of_wait_for_are_rejected(
     arguments: tuple[Any, ...], error: type[Exception], said: str
 ) -> None:
     with pytest.raises(error, match=said):
         task.WaitFor(*arguments)
 
 
-def test_map_runs_none() -> None:
+def test_map_of_wait_for_is_rejected() -> None:
     with pytest.raises(TypeError, match="Map cannot run 'wait-for-s' for each item"):
         task.Map(task.WaitFor("s"), over="items", item="item")
 
 
-def test_signal_that_cannot_be_read_is_a_failure(store: base.Backend) -> None:
+def test_unreadable_signal_fails_its_task(store: base.Backend) -> None:
     engine = engines.load(line(), backend=store)
     with store.get_connection() as connection:
         odd = Signal("approved", '{"$wbe": "no such tag"}', 1.0)

@@ -1,4 +1,4 @@
-"""Engines and workers with keys: they work together, and believe nobody else."""
+"""Fleets with keys: signed messages."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from wbengine.engines.worker_based import proxy
 from wbengine.engines.worker_based.connections import connecting, queue_counts
 from wbengine.engines.worker_based.connections.outgoing import OutgoingMessage
 from wbengine.engines.worker_based.executor import WorkerTaskExecutor
-from wbengine.engines.worker_based.messages import commands
 from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages import worker_commands
 from wbengine.engines.worker_based.worker import Worker
 from wbengine.patterns import linear_flow, unordered_flow
-from wbengine.transports import _envelope
+from wbengine.transports import _encoding
 from wbengine.types.failure import Failure
 from wbengine.views import fleet as fleets
 
@@ -40,7 +40,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 class Files:
-    """The key files of one fleet, by role."""
+    """Key files of one fleet by role."""
 
     def __init__(self, folder: Path, *, per_role: bool = False, encrypt: bool = False) -> None:
         self.contents = keys.new(per_role=per_role, encrypt=encrypt)
@@ -59,8 +59,8 @@ def files(tmp_path: Path) -> Files:
 
 
 @contextlib.contextmanager
-def speaking(url: str, ring: keys.Keyring | None = None) -> Iterator[Callable[..., None]]:
-    """Somebody at the same broker, perhaps with keys: what it is given it sends as it is."""
+def sending(url: str, ring: keys.Keyring | None = None) -> Iterator[Callable[..., None]]:
+    """Yield a function that sends messages unchanged, optionally signed with a key ring."""
     made = proxy.Proxy("speaker", "default", url=url, keys=ring)
     thread = threading.Thread(target=made.start, daemon=True)
     thread.start()
@@ -72,14 +72,14 @@ def speaking(url: str, ring: keys.Keyring | None = None) -> Iterator[Callable[..
         thread.join(PATIENCE)
 
 
-def refused(side: Worker | WorkerTaskExecutor) -> int:
+def refused_count(side: Worker | WorkerTaskExecutor) -> int:
     counts = side.counts if isinstance(side, Worker) else side.ignored
     return counts.get("untrusted", 0)
 
 
 @contextlib.contextmanager
 def fleet(url: str, files: Files, **options: Any) -> Iterator[tuple[WorkerTaskExecutor, Worker]]:
-    """An engine's executor, which knows of its worker."""
+    """Yield an executor and the worker that it has discovered."""
     executor = WorkerTaskExecutor(
         "victim", "default", url=url, keys=files.of(keys.ENGINE), **options
     )
@@ -93,7 +93,7 @@ def fleet(url: str, files: Files, **options: Any) -> Iterator[tuple[WorkerTaskEx
 
 @contextlib.contextmanager
 def running(executor: WorkerTaskExecutor, folder: Path, *more: Any) -> Iterator[Any]:
-    """A flow whose first task waits, and is let go afterwards; what it came to is in the engine."""
+    """Run a flow whose first task blocks until the end of the block; yield its engine."""
     store = {"started": str(folder / "started"), "release": str(folder / "release"), "value": 5}
     flow = unordered_flow.Flow("f").add(sample_tasks.WaitFor(provides="seen"), *more)
     engine = engines.load(flow, store=store, engine="worker-based", executor=executor)
@@ -113,7 +113,7 @@ def running(executor: WorkerTaskExecutor, folder: Path, *more: Any) -> Iterator[
 
 
 @pytest.mark.parametrize("how", ["shared", "per role", "encrypted"])
-def test_flow_runs_and_workers_obey(url: str, tmp_path: Path, how: str) -> None:
+def test_signed_flow_runs_and_worker_obeys_commands(url: str, tmp_path: Path, how: str) -> None:
     files = Files(tmp_path / "keys", per_role=how == "per role", encrypt=how == "encrypted")
     flow = linear_flow.Flow("f").add(
         sample_tasks.Echo(provides="seen"), sample_tasks.Add(provides="sum")
@@ -130,86 +130,84 @@ def test_flow_runs_and_workers_obey(url: str, tmp_path: Path, how: str) -> None:
             assert seen.name == worker.identity
             view.control("suspend", [worker.identity])
             until(lambda: worker._server.suspended)
-        assert refused(executor) == refused(worker) == 0
+        assert refused_count(executor) == refused_count(worker) == 0
 
 
-def test_control_of_nobody_and_of_a_worker_is_refused(url: str, files: Files) -> None:
+def test_command_unsigned_or_signed_by_worker_is_refused(url: str, files: Files) -> None:
     with fleet(url, files) as (executor, worker):
         for count, ring in enumerate((None, keys.Keyring.load(files.of(keys.WORKER))), 1):
-            with speaking(url, ring) as say:
-                say(commands.order("drain", worker.identity))
-                until(lambda count=count: refused(worker) >= count)
+            with sending(url, ring) as say:
+                say(worker_commands.order("drain", worker.identity))
+                until(lambda count=count: refused_count(worker) >= count)
         assert worker.trouble is None
         executor.control("drain", worker.identity)
-        until(lambda: worker.trouble == "it ends")
+        until(lambda: worker.trouble == "the worker is stopping")
 
 
-def test_control_that_is_said_again_is_refused(url: str, files: Files) -> None:
+def test_replayed_command_is_refused(url: str, files: Files) -> None:
     ring = keys.Keyring.load(files.of(keys.OPERATOR))
-    with fleet(url, files) as (_, worker), speaking(url, ring) as say:
-        order = commands.order("suspend", worker.identity)
+    with fleet(url, files) as (_, worker), sending(url, ring) as say:
+        order = worker_commands.order("suspend", worker.identity)
         say(order)
         until(lambda: worker._server.suspended)
         worker.resume()
         say(order)
-        until(lambda: refused(worker) == 1)
+        until(lambda: refused_count(worker) == 1)
         assert not worker._server.suspended
 
 
-def test_cancellation_of_nobody_is_refused(url: str, files: Files, tmp_path: Path) -> None:
+def test_unsigned_cancellation_is_refused(url: str, files: Files, tmp_path: Path) -> None:
     with fleet(url, files) as (executor, worker):
-        with running(executor, tmp_path) as engine, speaking(url) as say:
+        with running(executor, tmp_path) as engine, sending(url) as say:
             (request,) = executor.requests("started")
-            for message in commands.cancellations([(request.id, 1)], worker.identity):
+            for message in worker_commands.cancellations([(request.id, 1)], worker.identity):
                 say(message)
-            until(lambda: refused(worker) == 1)
+            until(lambda: refused_count(worker) == 1)
         assert engine.storage.fetch("seen") == "released"
 
 
 @pytest.mark.parametrize("state", [pr.SUCCESS, pr.FAILURE])
-def test_outcome_of_nobody_is_not_believed(
-    url: str, files: Files, tmp_path: Path, state: str
-) -> None:
+def test_unsigned_reply_is_refused(url: str, files: Files, tmp_path: Path, state: str) -> None:
     failure = pr.failure_to_dict(Failure.from_exception(ValueError("forged")))
     result = failure if state == pr.FAILURE else "forged"
     body = {"state": state, "data": {"result": result}}
     with fleet(url, files) as (executor, worker):
-        with running(executor, tmp_path) as engine, speaking(url) as say:
+        with running(executor, tmp_path) as engine, sending(url) as say:
             (request,) = executor.requests("started")
             headers = {env.WBE_VERSION: "1", env.WBE_EPOCH: 1, env.WBE_WORKER: worker.identity}
             say(env.Envelope(pr.RESPONSE, body, "victim", request.id, headers=headers))
-            until(lambda: refused(executor) == 1)
+            until(lambda: refused_count(executor) == 1)
             assert [each.state for each in executor.requests()] == ["started"]
         assert engine.storage.fetch("seen") == "released"
 
 
-def test_beat_of_nobody_is_not_believed(url: str, files: Files) -> None:
-    """It would end a worker that lives, or announce one that does not."""
+def test_unsigned_heartbeat_is_refused(url: str, files: Files) -> None:
+    """A forged heartbeat could remove a live worker or announce a missing one."""
     told = {env.WBE_VERSION: "1", env.WBE_STATE: env.STOPPED}
-    with fleet(url, files) as (executor, worker), speaking(url) as say:
+    with fleet(url, files) as (executor, worker), sending(url) as say:
         headers = {**told, env.WBE_WORKER: worker.identity}
         say(env.Envelope(pr.NOTIFY, {"topic": "t", "tasks": []}, "victim", headers=headers))
-        until(lambda: refused(executor) == 1)
+        until(lambda: refused_count(executor) == 1)
         assert [each.identity for each in executor.workers()] == [worker.identity]
 
 
-def test_request_with_a_real_label_is_refused_and_locks_out_nobody(
+def test_forged_copy_of_request_is_refused_and_real_one_runs(
     url: str, files: Files, tmp_path: Path
 ) -> None:
-    """The worker may have claimed the row of the real one, which it gives back."""
+    """The worker may have claimed the row of the real request; it releases the claim."""
     echo = sample_tasks.Echo("echo", provides="echoed")
     with fleet(url, files) as (executor, worker):
-        with running(executor, tmp_path, echo) as engine, speaking(url) as say:
+        with running(executor, tmp_path, echo) as engine, sending(url) as say:
             until(lambda: executor.requests("queued"))
             say(_forged_copy(executor))
             until(lambda: _waiting(executor, worker) >= 2)
-        assert refused(worker) == 1
+        assert refused_count(worker) == 1
         assert engine.storage.fetch("echoed") == 5
         assert engine.storage.get_flow_state() == "SUCCESS"
 
 
 def _forged_copy(executor: Any) -> env.Envelope:
-    """Of the one request that is queued, with other arguments; it is taken first."""
+    """Return a copy of the queued request with other arguments, which is delivered first."""
     (request,) = executor.requests("queued")
     (real,) = [each for each in executor._tracker.unfinished() if each.id == request.id]
     forged = real.envelope("victim", executor._options, ours=True, ledger=executor._tracker.ledger)
@@ -219,24 +217,24 @@ def _forged_copy(executor: Any) -> env.Envelope:
 
 
 def _waiting(executor: WorkerTaskExecutor, worker: Worker) -> int:
-    """Requests that nobody has taken, and those that the worker took in advance and refused."""
+    """Count the requests that wait, and those that the worker prefetched and refused."""
     target = executor._proxy.target
     with contextlib.closing(connecting.reach_soon(target, 5)) as connection:
         found = queue_counts.count(connection, target, "default", list(worker.queues.values()))
-    return sum(each.messages for each in found) + 2 * refused(worker)
+    return sum(each.messages for each in found) + 2 * refused_count(worker)
 
 
-def test_what_is_not_signed_is_believed_without_keys(url: str) -> None:
-    """Else these tests would show nothing."""
+def test_unsigned_command_is_accepted_without_keys(url: str) -> None:
+    """This is the control case of the other tests."""
     executor = WorkerTaskExecutor("victim", "default", url=url)
-    with worker_in_thread(url, sample_tasks) as worker, speaking(url) as say:
-        say(commands.order("suspend", worker.identity))
+    with worker_in_thread(url, sample_tasks) as worker, sending(url) as say:
+        say(worker_commands.order("suspend", worker.identity))
         until(lambda: worker._server.suspended)
     executor.stop()
 
 
-def test_messages_that_are_signed_are_read_without_keys(url: str, files: Files) -> None:
-    """A fleet gets its keys one process after the other."""
+def test_signed_command_is_accepted_without_keys(url: str, files: Files) -> None:
+    """Processes of a fleet receive their keys one after another."""
     executor = WorkerTaskExecutor("e", "default", url=url, keys=files.of(keys.ENGINE))
     with worker_in_thread(url, sample_tasks) as worker:
         executor.start()
@@ -245,7 +243,7 @@ def test_messages_that_are_signed_are_read_without_keys(url: str, files: Files) 
         executor.stop()
 
 
-def test_unsigned_messages_count_as_long_as_the_key_file_says_so(
+def test_unsigned_messages_are_accepted_until_time_in_key_file(
     url: str, files: Files, tmp_path: Path
 ) -> None:
     content = {**files.contents[keys.ENGINE], "accept_unsigned_until": time.time() + 600}
@@ -260,10 +258,8 @@ def test_unsigned_messages_count_as_long_as_the_key_file_says_so(
         assert engine.storage.fetch("seen") == 5
 
 
-def test_outcome_that_nobody_signed_in_the_ledger_is_not_believed(
-    tmp_path: Path, files: Files
-) -> None:
-    """Whoever can write it could say how any task ended."""
+def test_unsigned_result_in_ledger_is_refused(tmp_path: Path, files: Files) -> None:
+    """A writer of the ledger could otherwise forge the result of any task."""
     url, ledger = f"memory://{tmp_path.name}", f"sqlite:///{tmp_path}/ledger.db"
     executor = WorkerTaskExecutor(
         "victim", "default", url=url, ledger=ledger, keys=files.of(keys.ENGINE)
@@ -280,23 +276,23 @@ def test_outcome_that_nobody_signed_in_the_ledger_is_not_believed(
     assert engine.storage.get_flow_state() == "REVERTED"
 
 
-def test_keys_of_another_role_are_refused_as_options(tmp_path: Path, files: Files) -> None:
+def test_key_file_of_another_role_is_rejected(tmp_path: Path, files: Files) -> None:
     url = f"memory://{tmp_path.name}"
-    with pytest.raises(ValueError, match="role 'worker' do not speak for 'engine'"):
+    with pytest.raises(ValueError, match="must be of role 'engine', got role 'worker'"):
         WorkerTaskExecutor("e", "default", url=url, keys=files.of(keys.WORKER))
-    with pytest.raises(ValueError, match="role 'engine' do not speak for 'worker'"):
+    with pytest.raises(ValueError, match="must be of role 'worker', got role 'engine'"):
         Worker("default", "t", [sample_tasks], url=url, keys=files.of(keys.ENGINE))
 
 
-def test_interop_goes_without_keys(tmp_path: Path, files: Files) -> None:
+def test_interop_rejects_keys(tmp_path: Path, files: Files) -> None:
     options = {"url": f"memory://{tmp_path.name}", "interop": "taskflow"}
-    with pytest.raises(ValueError, match="goes without keys"):
+    with pytest.raises(ValueError, match="does not support keys"):
         WorkerTaskExecutor("e", "x", ["t"], keys=files.of(keys.ENGINE), **options)
-    with pytest.raises(ValueError, match="goes without keys"):
+    with pytest.raises(ValueError, match="does not support keys"):
         Worker("x", "t", [sample_tasks], keys=files.of(keys.WORKER), **options)
 
 
-def test_keys_are_those_of_the_environment(
+def test_keys_are_read_from_environment(
     tmp_path: Path, files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(keys.VARIABLE, str(files.of(keys.ENGINE)))
@@ -311,12 +307,13 @@ def test_keys_are_those_of_the_environment(
 
 
 def test_keys_are_rotated_while_tasks_run(url: str, tmp_path: Path, monkeypatch: Any) -> None:
-    """The new key signs at once: who does not know it yet reads its file again."""
-    monkeypatch.setattr(keys, "LOOK_PERIOD", 0.05)
+    """Key files are written before their new key is used, so no message is refused."""
+    monkeypatch.setattr(keys, "CHECK_SECONDS", 0.05)
     files = Files(tmp_path / "keys", per_role=True)
     flow = unordered_flow.Flow("f").add(
         *(sample_tasks.Echo(f"e{n}", provides=f"s{n}") for n in range(60))
     )
+    first_uses: list[float] = []
     with fleet(url, files) as (executor, worker):
         contents, over = files.contents, threading.Event()
 
@@ -324,30 +321,37 @@ def test_keys_are_rotated_while_tasks_run(url: str, tmp_path: Path, monkeypatch:
             nonlocal contents
             while not over.is_set():
                 now = time.time()
-                contents = keys.rotated(contents, now + 0.3, now + 60, now)
+                # Writing the files takes less than two seconds, even on a busy host.
+                contents = keys.rotated(contents, now + 2, now + 60, now)
                 for role, content in contents.items():
                     keys.write(files.of(role), content, replace=True)
+                first_uses.append(now + 2)
                 over.wait(0.2)
+
+        def rotations_in_use() -> int:
+            return sum(moment < time.time() for moment in first_uses)
 
         thread = threading.Thread(target=rotate)
         thread.start()
-        for _ in range(5):
-            engine = engines.load(
-                flow, store={"value": 5}, engine="worker-based", executor=executor
-            )
-            engine.run()
-            assert engine.storage.get_flow_state() == "SUCCESS"
-        over.set()
-        thread.join()
+        try:
+            while rotations_in_use() < 4:
+                engine = engines.load(
+                    flow, store={"value": 5}, engine="worker-based", executor=executor
+                )
+                engine.run()
+                assert engine.storage.get_flow_state() == "SUCCESS"
+        finally:
+            over.set()
+            thread.join()
         assert len(json.loads(files.of(keys.ENGINE).read_text())["keys"]) > 3
-        assert refused(executor) == refused(worker) == 0
+        assert refused_count(executor) == refused_count(worker) == 0
 
 
 @pytest.mark.parametrize("kind", ["filesystem", "redis"])
-def test_request_behind_the_label_of_another_is_refused(
+def test_request_with_label_of_another_request_is_refused(
     kind: str, request: pytest.FixtureRequest, files: Files, tmp_path: Path
 ) -> None:
-    """Both were signed: the row that is claimed is not that of the request."""
+    """Both requests are signed, but the claimed row is not that of the request."""
     own = kind == "filesystem"
     url = f"filesystem://{tmp_path}/broker" if own else str(request.getfixturevalue("redis_url"))
     echoes = [sample_tasks.Echo(name, provides=name) for name in ("one", "two")]
@@ -372,8 +376,8 @@ def test_request_behind_the_label_of_another_is_refused(
                     for each in (one, two)
                 )
                 copy.signer = executor._proxy.signer
-                data = _envelope.seal(copy, "default")
-                swapped = _envelope.label(data, other.headers, other.correlation_id)
+                data = _encoding.seal(copy, "default")
+                swapped = _encoding.label(data, other.headers, other.correlation_id)
                 queue = next(iter(worker.queues.values()))
                 assert list(broker.publish_many([("", queue, 9, swapped, b"")])) == [True]
         assert engine.storage.get_flow_state() == "SUCCESS"
@@ -382,10 +386,10 @@ def test_request_behind_the_label_of_another_is_refused(
 
 
 @pytest.mark.parametrize("pause", [0.3, 1.0])
-def test_real_request_that_came_while_a_forged_one_was_looked_at_is_run(
+def test_real_request_runs_although_forged_copy_is_being_verified(
     pause: float, redis_url: Any, files: Files, tmp_path: Path
 ) -> None:
-    """Another worker settles it, for its row is claimed; it must not be run twice, and is not."""
+    """Another worker acknowledges the message, because its row is claimed."""
     url = str(redis_url)
     echo = sample_tasks.Echo("echo", provides="echoed")
     with fleet(url, files) as (executor, worker), contextlib.ExitStack() as stack:
@@ -401,7 +405,7 @@ def test_real_request_that_came_while_a_forged_one_was_looked_at_is_run(
                 raise
 
         worker._proxy.signer.verify = slowly  # type: ignore[union-attr, method-assign]
-        with running(executor, tmp_path, echo) as engine, speaking(url) as say:
+        with running(executor, tmp_path, echo) as engine, sending(url) as say:
             until(lambda: executor.requests("queued"))
             say(_forged_copy(executor))
             until(lambda: _waiting(executor, worker) >= 2)

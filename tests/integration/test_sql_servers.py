@@ -1,4 +1,4 @@
-"""What goes wrong between us and a database server, on real ones."""
+"""Faults of connections to database servers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from wbengine import _sql, exceptions, states
 from wbengine.persistence import backends, models
 from wbengine.persistence.backends import sql
 
-#: How to end all other connections to one's database.
+#: Statements that end all other connections to the database.
 KILL = {
     "postgresql": "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
     " WHERE datname = current_database() AND pid <> pg_backend_pid()",
@@ -30,7 +30,7 @@ KILL = {
 
 
 @pytest.fixture(scope="module", params=["mysql", "postgresql"])
-def server(request: pytest.FixtureRequest, database_servers: servers.Lazy) -> servers.Server:
+def server(request: pytest.FixtureRequest, database_servers: servers.Databases) -> servers.Server:
     return database_servers[request.param]
 
 
@@ -52,7 +52,7 @@ def kill_others(url: str) -> None:
     with engine.connect() as connection:
         found = connection.execute(sa.text(KILL[engine.dialect.name])).scalars().all()
         for statement in found if engine.dialect.name == "mysql" else ():
-            with contextlib.suppress(sa.exc.OperationalError):  # it has ended meanwhile
+            with contextlib.suppress(sa.exc.OperationalError):  # it has already ended
                 connection.exec_driver_sql(str(statement))
     engine.dispose()
 
@@ -65,8 +65,7 @@ def keep(backend: sql.SQLBackend) -> models.FlowDetail:
     return flow
 
 
-def test_connections_that_were_lost_are_made_anew(url: str, backend: sql.SQLBackend) -> None:
-    """Those of the pool are asked before they are used."""
+def test_lost_connections_are_replaced(url: str, backend: sql.SQLBackend) -> None:
     flow = keep(backend)
     kill_others(url)
     connection = backend.get_connection()
@@ -75,12 +74,9 @@ def test_connections_that_were_lost_are_made_anew(url: str, backend: sql.SQLBack
     assert connection.get_flow_details(flow.uuid).name == "f"
 
 
-def test_turn_of_a_run_goes_on_over_a_connection_that_was_lost(
-    url: str, backend: sql.SQLBackend
-) -> None:
-    """Without a pause, and without an error."""
+def test_save_succeeds_after_connection_was_lost(url: str, backend: sql.SQLBackend) -> None:
     flow, connection = keep(backend), backend.get_connection()
-    lease = connection.take_lease(flow.uuid, "engine", 60)
+    lease = connection.acquire_lease(flow.uuid, "engine", 60)
     for state in (states.RUNNING, states.SUCCESS):
         kill_others(url)
         flow.state = state
@@ -88,12 +84,12 @@ def test_turn_of_a_run_goes_on_over_a_connection_that_was_lost(
         assert connection.get_flow_details(flow.uuid).state == state
 
 
-#: How often a turn waits for its server: MariaDB has no statement that is a whole turn.
+#: Round trips of one save. MariaDB needs several statements.
 EXCHANGES = {"postgresql": 1, "mysql": 5}
 
 
-def test_turn_waits_for_the_server_so_often(server: servers.Server, url: str) -> None:
-    """Each time a turn waits as long as the network is, and a run has many turns."""
+def test_save_needs_fixed_number_of_round_trips(server: servers.Server, url: str) -> None:
+    """Each round trip costs the latency of the network, and a run saves often."""
     with (
         wiretap.to(server.port) as tap,
         backends.backend(url.replace(f":{server.port}/", f":{tap.port}/")) as backend,
@@ -101,31 +97,31 @@ def test_turn_waits_for_the_server_so_often(server: servers.Server, url: str) ->
         flow, connection = keep(backend), backend.get_connection()
         (atom,) = flow
         atom.attempt, atom.items = 1, models.Items(1, range(3))
-        lease = connection.take_lease(flow.uuid, "engine", 60)
+        lease = connection.acquire_lease(flow.uuid, "engine", 60)
         connection.save_changes(flow, flow, items={atom.uuid: list(atom.items)}, lease=lease)
         before = tap.exchanges
         for _ in range(10):
             connection.save_changes(flow, flow, lease=lease)
-        # Once the driver has the server prepare what it has seen often.
+        # By now the driver has prepared its frequent statements on the server.
         assert tap.exchanges - before <= 10 * EXCHANGES[server.kind] + 1
         atom.attempt, atom.items = 2, models.Items(2, range(2))
         connection.save_changes(flow, flow, items={atom.uuid: list(atom.items)}, lease=lease)
         count = sa.text("SELECT count(*) FROM wbe_itemdetails")
         with backend.engine.connect() as raw:
-            assert raw.scalar(count) == 2  # those of the attempt before are forgotten
+            assert raw.scalar(count) == 2  # items of the earlier attempt are deleted
 
 
 @pytest.mark.parametrize("server", ["postgresql"], indirect=True, scope="module")
-def test_turn_whose_answer_is_lost_takes_place_once(server: servers.Server, url: str) -> None:
-    """The server has done it, and is told again: that changes nothing, and no error is raised."""
+def test_save_with_lost_reply_takes_effect_once(server: servers.Server, url: str) -> None:
+    """The server executed the save and receives it again: no change and no error."""
     with (
         wiretap.to(server.port) as tap,
         backends.backend(url.replace(f":{server.port}/", f":{tap.port}/")) as backend,
         backends.backend(url) as onlooker,
     ):
         flow, connection = keep(backend), backend.get_connection()
-        lease = connection.take_lease(flow.uuid, "engine", 60)
-        connection.save_changes(flow, flow, lease=lease)  # turns have their connection now
+        lease = connection.acquire_lease(flow.uuid, "engine", 60)
+        connection.save_changes(flow, flow, lease=lease)  # opens the connection for saves
         flow.state = states.RUNNING
         tap.mutes = True
         turn = threading.Thread(
@@ -143,8 +139,10 @@ def test_turn_whose_answer_is_lost_takes_place_once(server: servers.Server, url:
         connection.save_changes(flow, flow, lease=lease)
 
 
-def test_a_connection_lost_in_the_middle(url: str, backend: sql.SQLBackend) -> None:
-    """The transaction fails, in one line, and has no effect; the next one works."""
+def test_connection_lost_in_transaction_undoes_it_with_one_error(
+    url: str, backend: sql.SQLBackend
+) -> None:
+    """The transaction has no effect, and the next one succeeds."""
 
     def work(connection: sa.Connection) -> None:
         connection.execute(sa.text("DELETE FROM wbe_logbooks"))
@@ -161,7 +159,7 @@ def test_a_connection_lost_in_the_middle(url: str, backend: sql.SQLBackend) -> N
 def test_backend_closed_while_a_thread_uses_it_leaves_no_connection(
     server: servers.Server, url: str, backend: sql.SQLBackend
 ) -> None:
-    """The thread returns its connection to the pool of before, which closes it."""
+    """The thread returns its connection to the old pool, which closes it."""
     pool = backend.engine.pool
     with backend.engine.connect() as connection:
         connection.execute(sa.text("SELECT 1"))
@@ -172,7 +170,7 @@ def test_backend_closed_while_a_thread_uses_it_leaves_no_connection(
 
 
 def test_first_error_of_a_transaction_is_raised(url: str, backend: sql.SQLBackend) -> None:
-    """Not that it cannot be undone without a connection: the server does that."""
+    """A failing rollback on the lost connection must not hide the first error."""
 
     def work(connection: sa.Connection) -> None:
         connection.execute(sa.text("DELETE FROM wbe_logbooks"))
@@ -185,8 +183,8 @@ def test_first_error_of_a_transaction_is_raised(url: str, backend: sql.SQLBacken
     assert backend.get_connection().get_flow_details(flow.uuid).name == "f"
 
 
-def test_names_that_not_every_database_keeps(backend: sql.SQLBackend) -> None:
-    """People see a stand-in, programs what was written."""
+def test_names_with_unsupported_characters_are_preserved(backend: sql.SQLBackend) -> None:
+    """The name column has a replacement character; the record keeps the exact name."""
     book = models.LogBook("a\0b 🦊")
     connection = backend.get_connection()
     connection.save_logbook(book)
@@ -197,7 +195,6 @@ def test_names_that_not_every_database_keeps(backend: sql.SQLBackend) -> None:
 
 
 def test_wrong_password_is_one_error_without_the_password(server: servers.Server, url: str) -> None:
-    """The server's words are told at once, and no password."""
     wrong = url.replace(server.password, "mistaken")
     words = r"(?i)denied|authentication"
     with (
@@ -208,8 +205,7 @@ def test_wrong_password_is_one_error_without_the_password(server: servers.Server
     assert "mistaken" not in "".join(traceback.format_exception(caught.value))
 
 
-def test_a_server_that_comes_back(server: servers.Server, url: str) -> None:
-    """A connection that cannot be made is tried again, as often as was asked for."""
+def test_connection_is_retried_as_often_as_configured(server: servers.Server, url: str) -> None:
     tried = []
     engine = _sql.make_engine(url, {"max_retries": 2})
 
@@ -231,7 +227,7 @@ def test_a_server_that_comes_back(server: servers.Server, url: str) -> None:
 
 
 def test_frozen_client_does_not_block_others(backend: sql.SQLBackend) -> None:
-    """The server ends transactions in which nothing happens, before others have waited too long."""
+    """The server ends idle transactions before others exceed their lock timeout."""
     idle, lock = {
         "postgresql": ("SHOW idle_in_transaction_session_timeout", "SHOW lock_timeout"),
         "mysql": ("SELECT @@idle_transaction_timeout", "SELECT @@innodb_lock_wait_timeout"),
@@ -241,8 +237,7 @@ def test_frozen_client_does_not_block_others(backend: sql.SQLBackend) -> None:
     assert [str(value).rstrip("s") for value in found] == ["30", "45"]
 
 
-def test_the_mode_of_mysql(mariadb_url: str) -> None:
-    """Strict unless it was said otherwise."""
+def test_mysql_sql_mode_is_strict_unless_configured(mariadb_url: str) -> None:
     ask = sa.text("SELECT @@sql_mode")
     modes = []
     for options in ({}, {"mysql_sql_mode": "ANSI_QUOTES"}, {"mysql_sql_mode": None}):
@@ -253,8 +248,7 @@ def test_the_mode_of_mysql(mariadb_url: str) -> None:
     assert modes[2] not in modes[:2]
 
 
-def test_transactions_in_each_others_way(backend: sql.SQLBackend) -> None:
-    """One is undone by the server, and done again."""
+def test_deadlocked_transaction_is_repeated(backend: sql.SQLBackend) -> None:
     rows = [keep(backend).uuid, keep(backend).uuid]
     meet = threading.Barrier(2)
     runs: list[int] = []
@@ -286,8 +280,7 @@ def test_transactions_in_each_others_way(backend: sql.SQLBackend) -> None:
 
 
 @pytest.mark.slow
-def test_more_than_the_server_takes(database_servers: servers.Lazy) -> None:
-    """The error names what to set there."""
+def test_too_large_packet_error_names_server_setting(database_servers: servers.Databases) -> None:
     mariadb = database_servers["own mysql"]
     with mariadb.database() as url, backends.backend(url) as backend:
         assert isinstance(backend, sql.SQLBackend)
@@ -338,10 +331,9 @@ print(names)
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "mysql", "postgresql"])
-def test_forked_process_has_connections_of_its_own(
-    kind: str, tmp_path: Any, database_servers: servers.Lazy
+def test_forked_process_uses_separate_connections(
+    kind: str, tmp_path: Any, database_servers: servers.Databases
 ) -> None:
-    """Parent and child both go on, each with connections of its own."""
     with contextlib.ExitStack() as stack:
         url = f"sqlite:///{tmp_path}/x.db"
         if kind != "sqlite":

@@ -1,4 +1,4 @@
-"""Databases of each earlier revision are brought to the current layout, with what is in them."""
+"""Upgrades of databases from each earlier revision."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ KINDS = ("sqlite", "mysql", "postgresql")
 
 @pytest.fixture(params=KINDS)
 def url(
-    request: pytest.FixtureRequest, tmp_path: Path, database_servers: servers.Lazy
+    request: pytest.FixtureRequest, tmp_path: Path, database_servers: servers.Databases
 ) -> Iterator[str]:
-    """An empty database of each kind."""
+    """URL of an empty database of each kind."""
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path}/x.db"
     else:
@@ -49,7 +49,7 @@ def insert(connection: sa.Connection, table: str, **values: Any) -> None:
     connection.execute(sa.text(f"INSERT INTO {table} ({names}) VALUES ({marks})"), values)
 
 
-# What each revision kept, in the words of its time: not to be changed once it was released. -------
+# Data of each revision in its own layout. Do not change a released revision.
 
 
 def fill_0009(connection: sa.Connection) -> None:
@@ -58,7 +58,7 @@ def fill_0009(connection: sa.Connection) -> None:
 
 
 def fill_0008(connection: sa.Connection) -> None:
-    """There were no limits."""
+    """Insert data of a revision without limits."""
     fill_signals(connection)
     connection.execute(sa.text("DROP TABLE wbe_limits"))
 
@@ -69,7 +69,7 @@ def fill_signals(connection: sa.Connection) -> None:
 
 
 def fill_0007(connection: sa.Connection) -> None:
-    """There were no signals."""
+    """Insert data of a revision without signals."""
     fill_schedules(connection)
     connection.execute(sa.text("DROP TABLE wbe_limits"))
     connection.execute(sa.text("DROP TABLE wbe_signals"))
@@ -86,7 +86,7 @@ def fill_schedules(connection: sa.Connection) -> None:
 
 
 def fill_0006(connection: sa.Connection) -> None:
-    """There were no schedules, and a job that waited for its time had an owner without a name."""
+    """Insert data of a revision without schedules; jobs with a start time have a dummy owner."""
     fill_rows(connection)
     for table in ("wbe_schedules", "wbe_signals", "wbe_limits"):
         connection.execute(sa.text(f"DROP TABLE {table}"))
@@ -104,7 +104,7 @@ def fill_0006(connection: sa.Connection) -> None:
 
 
 def fill_0005(connection: sa.Connection) -> None:
-    """There were no logs."""
+    """Insert data of a revision without logs."""
     fill_0006(connection)
     connection.execute(sa.text("DROP TABLE wbe_logs"))
 
@@ -118,7 +118,7 @@ def fill_jobs(connection: sa.Connection) -> None:
 
 
 def fill_0004(connection: sa.Connection) -> None:
-    """There was no table of jobs, nor what came later."""
+    """Insert data of a revision without jobs and all later tables."""
     fill_rows(connection)
     for table in ("wbe_jobs", "wbe_schedules", "wbe_logs", "wbe_signals", "wbe_limits"):
         connection.execute(sa.text(f"DROP TABLE {table}"))
@@ -156,7 +156,7 @@ def fill_rows(connection: sa.Connection) -> None:
 
 
 def fill_0003(connection: sa.Connection) -> None:
-    """Its tables had columns, an index, and (in sqlite) triggers that were dropped since."""
+    """Insert data of a revision with columns, an index and triggers that were dropped later."""
     fill_0004(connection)
     for table in ("wbe_logbooks", "wbe_flowdetails", "wbe_atomdetails", "wbe_itemdetails"):
         connection.execute(sa.text(f"ALTER TABLE {table} ADD COLUMN checksum BIGINT"))
@@ -184,12 +184,12 @@ FILLED: dict[str, Callable[[sa.Connection], None]] = {
     "0008": fill_0008,
     "0009": fill_0009,
 }
-#: When the book was made.
+#: Creation time of the logbook.
 CREATED = 1767323045.0
 
 
 def check(connection: sql.SQLConnection) -> None:
-    """All that was filled in is read."""
+    """Check that all inserted data is read."""
     (book,) = connection.get_logbooks()
     assert book.name == "a book" and book.meta == {"a": (1,)} and book.created_at is not None
     (flow,) = book
@@ -218,10 +218,11 @@ def check(connection: sql.SQLConnection) -> None:
 
 
 @pytest.mark.parametrize("revision", layout.REVISIONS)
-def test_upgrade_with_data(url: str, backend: sql.SQLBackend, revision: str) -> None:
-    """From every revision there was, once nobody runs a flow; until then nothing is done with it.
-
-    With all columns, types, keys and indexes; and new databases get them without migrations.
+def test_database_of_each_revision_is_upgraded_with_its_data(
+    url: str, backend: sql.SQLBackend, revision: str
+) -> None:
+    """The upgrade is refused while a flow runs. The upgraded database has the same columns, types,
+    keys and indexes as a new one.
     """
     layout.upgrade(backend.engine, revision)
     with backend.engine.begin() as raw:
@@ -229,11 +230,13 @@ def test_upgrade_with_data(url: str, backend: sql.SQLBackend, revision: str) -> 
     connection = backend.get_connection()
     if revision != layout.HEAD:
         for refused in (connection.validate, lambda: connection.get_logbook("book")):
-            with pytest.raises(exceptions.StorageFailure, match=f"{revision}, {layout.HEAD} is"):
+            with pytest.raises(exceptions.StorageFailure, match=f"{layout.HEAD}, got {revision}"):
                 refused()
-        # Its engine, of the version before, could not write any more.
+        # An engine of the earlier version could not write after the upgrade.
         let_lease_end(backend, 60)
-        with pytest.raises(exceptions.StorageFailure, match=r"\(1 of them\): let them end"):
+        with pytest.raises(
+            exceptions.StorageFailure, match=r"^1 flows of this database .*: wait until they end"
+        ):
             layout.upgrade(backend.engine)
         assert backend.revision() == revision
         let_lease_end(backend, -1)
@@ -251,11 +254,11 @@ def test_upgrade_with_data(url: str, backend: sql.SQLBackend, revision: str) -> 
                     ("later", states.UNCLAIMED),
                 ]
                 assert [job.uuid for job in board.iterjobs(only_unclaimed=True)] == ["job"]
-                with pytest.raises(exceptions.UnclaimableJob, match="waits for its time"):
+                with pytest.raises(exceptions.UnclaimableJob, match="is not due"):
                     board.claim(jobs[1], "me")
         assert len(Schedules(upgraded).all()) == (revision >= "0007")
         assert len(later.signals(["flow"])) == (revision >= "0008")
-        lease = later.take_lease("flow", "you", 60)
+        lease = later.acquire_lease("flow", "you", 60)
         flow = later.get_flow_details("flow")
         more = models.TaskDetail("more")
         cursor = later.get_changes("flow").cursor
@@ -267,21 +270,21 @@ def test_upgrade_with_data(url: str, backend: sql.SQLBackend, revision: str) -> 
 
 
 def let_lease_end(backend: sql.SQLBackend, seconds: float) -> None:
-    """The flow is run by somebody whose lease ends so many seconds from now on."""
+    """Let the lease of the flow expire in `seconds` seconds."""
     now = dialects.now(backend.options.dialect)
     with backend.engine.begin() as raw:
         raw.execute(sa.text(f"UPDATE wbe_flowdetails SET lease_until = {now} + ({seconds})"))
 
 
-def test_every_revision_is_tried() -> None:
-    """And known without alembic."""
+def test_all_revisions_have_test_data() -> None:
+    """The list of revisions does not require alembic."""
     place = Path(layout.__file__).parent / "migrations"
     known = [found.revision for found in script.ScriptDirectory(str(place)).walk_revisions()]
     assert list(reversed(known)) == list(layout.REVISIONS) == list(FILLED)
 
 
 def differences(backend: sql.SQLBackend) -> list[Any]:
-    """What the tables have otherwise than they should."""
+    """Return the differences between the tables and their definitions."""
     with backend.engine.connect() as connection:
         context = MigrationContext.configure(
             connection,
@@ -295,10 +298,10 @@ def differences(backend: sql.SQLBackend) -> list[Any]:
 
 
 @pytest.mark.parametrize("kept", [None, "0003"])
-def test_what_was_begun_is_finished(
-    mariadb_url: str, kept: str | None, database_servers: servers.Lazy
+def test_interrupted_upgrade_is_completed(
+    mariadb_url: str, kept: str | None, database_servers: servers.Databases
 ) -> None:
-    """MySQL cannot undo what a process made of the layout that died before the end."""
+    """MySQL cannot roll back layout changes of a process that died."""
     with contextlib.closing(backends.fetch(mariadb_url)) as made:
         assert isinstance(made, sql.SQLBackend)
         layout.upgrade(made.engine)
@@ -318,8 +321,7 @@ def test_what_was_begun_is_finished(
         assert differences(made) == []
 
 
-def test_a_database_of_others_is_left_alone(backend: sql.SQLBackend) -> None:
-    """Their tables, and how they count their versions, stay as they are."""
+def test_tables_of_other_programs_are_unchanged(backend: sql.SQLBackend) -> None:
     with backend.engine.begin() as raw:
         raw.execute(sa.text("CREATE TABLE alembic_version (version_num VARCHAR(32))"))
         raw.execute(sa.text("INSERT INTO alembic_version VALUES ('theirs')"))

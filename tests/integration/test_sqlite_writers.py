@@ -1,4 +1,4 @@
-"""Several threads and processes that write one sqlite file."""
+"""Concurrent writers of one SQLite file."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 from tests.support.waiting import MARGIN, until
-from wbengine import _crash, _sqlite_files, exceptions
+from wbengine import _crash, _sql, _sqlite_files, exceptions
+from wbengine._sql import writers
 from wbengine.persistence import backends, base, leases, models
 
-#: Holds the write lock, says so, and waits to be told to go on.
+#: Program that holds the write lock until it receives a line.
 HOLDER = """
 import sqlite3, sys
 connection = sqlite3.connect(sys.argv[1], isolation_level=None)
@@ -31,14 +33,14 @@ sys.stdin.readline()
 connection.execute("COMMIT")
 """
 
-#: Writes so many turns of a flow, as fast as it can, and tells the longest that one took.
+#: Program that saves a flow `turns` times and prints the longest duration.
 WRITER = """
 import json, sys, time
 from wbengine.persistence import backends
 
 url, uuid, turns = sys.argv[1], sys.argv[2], int(sys.argv[3])
 connection = backends.fetch(url).get_connection()
-lease = connection.take_lease(uuid, uuid, 600)
+lease = connection.acquire_lease(uuid, uuid, 600)
 flow = connection.get_flow_details(uuid)
 print("ready", flush=True)
 sys.stdin.readline()
@@ -63,8 +65,10 @@ def backend(path: Path) -> Iterator[base.Backend]:
         yield made
 
 
-def held(backend: base.Backend, *uuids: str) -> list[tuple[models.FlowDetail, leases.Lease]]:
-    """Flows of one task each, and their leases."""
+def leased_flows(
+    backend: base.Backend, *uuids: str
+) -> list[tuple[models.FlowDetail, leases.Lease]]:
+    """Save flows of one task each, and return them with their leases."""
     book = models.LogBook("book")
     for uuid in uuids:
         flow = models.FlowDetail(uuid, uuid=uuid)
@@ -73,7 +77,8 @@ def held(backend: base.Backend, *uuids: str) -> list[tuple[models.FlowDetail, le
     connection = backend.get_connection()
     connection.save_logbook(book)
     return [
-        (connection.get_flow_details(uuid), connection.take_lease(uuid, "me", 60)) for uuid in uuids
+        (connection.get_flow_details(uuid), connection.acquire_lease(uuid, "me", 60))
+        for uuid in uuids
     ]
 
 
@@ -91,21 +96,21 @@ def process(program: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
             made.kill()
 
 
-def go_on(process: subprocess.Popen[str]) -> None:
+def send_line(process: subprocess.Popen[str]) -> None:
     assert process.stdin is not None
     process.stdin.write("\n")
     process.stdin.flush()
 
 
 def test_stopped_writer_is_named_within_two_seconds(path: Path, backend: base.Backend) -> None:
-    """The error says which process writes, and is stopped; the turn can be written later."""
-    ((flow, lease),) = held(backend, "flow")
+    """The error contains the process id of the writer, and a later save succeeds."""
+    ((flow, lease),) = leased_flows(backend, "flow")
     flow.meta["turn"] = 1
     connection = backend.get_connection()
     with process(HOLDER, str(path)) as holder:
         os.kill(holder.pid, signal.SIGSTOP)
         began = time.monotonic()
-        with pytest.raises(exceptions.StorageFailure, match=f"process {holder.pid} writes .*flows"):
+        with pytest.raises(exceptions.StorageFailure, match=f"{holder.pid} is writing .*flows"):
             connection.save_changes(flow, flow, lease=lease)
         with pytest.raises(exceptions.StorageFailure, match="is stopped"):
             connection.renew_lease(lease, 60)
@@ -114,8 +119,8 @@ def test_stopped_writer_is_named_within_two_seconds(path: Path, backend: base.Ba
     assert connection.get_flow_details("flow").meta == {"turn": 1}
 
 
-def test_turn_waits_for_the_writer_of_another_process(path: Path, backend: base.Backend) -> None:
-    ((flow, lease),) = held(backend, "flow")
+def test_save_waits_for_writer_in_another_process(path: Path, backend: base.Backend) -> None:
+    ((flow, lease),) = leased_flows(backend, "flow")
     flow.meta["turn"] = 1
     with process(HOLDER, str(path)) as holder:
         thread = threading.Thread(
@@ -124,7 +129,7 @@ def test_turn_waits_for_the_writer_of_another_process(path: Path, backend: base.
         thread.start()
         until(lambda: os.path.exists(f"{path}-queue"), within=2)
         assert backend.get_connection().get_flow_details("flow").meta == {}
-        go_on(holder)
+        send_line(holder)
         thread.join(10)
         assert backend.get_connection().get_flow_details("flow").meta == {"turn": 1}
 
@@ -135,8 +140,9 @@ def saved_together(
     flows: list[tuple[models.FlowDetail, leases.Lease]],
     refusal: type[Exception],
 ) -> tuple[dict[str, str], int]:
-    """Save flows from a thread each, which all wait for another process: what came of it ('saved'
-    or 'refused') by uuid, and how many transactions were committed.
+    """Save flows in one thread each while another process writes.
+
+    Return the result ('saved' or 'refused') by uuid, and the number of committed transactions.
     """
     told: dict[str, str] = {}
     begun: list[str] = []
@@ -155,16 +161,16 @@ def saved_together(
             thread.start()
         until(lambda: begun.count("sql.before-save") == len(flows), within=2)
         before = commits(path)
-        go_on(holder)
+        send_line(holder)
         for thread in threads:
             thread.join(20)
     return told, commits(path) - before
 
 
-def test_turns_of_threads_that_wait_are_one_transaction(path: Path, backend: base.Backend) -> None:
-    """And one that lost its lease is refused, without the others."""
+def test_saves_of_waiting_threads_share_one_transaction(path: Path, backend: base.Backend) -> None:
+    """A save with a lost lease is refused without affecting the others."""
     uuids = [f"flow-{number}" for number in range(8)]
-    flows = held(backend, *uuids)
+    flows = leased_flows(backend, *uuids)
     flows[3] = flows[3][0], dataclasses.replace(flows[3][1], epoch=99)
     told, committed = saved_together(path, backend, flows, exceptions.LeaseLost)
     assert told == {uuid: "refused" if uuid == "flow-3" else "saved" for uuid in uuids}
@@ -173,11 +179,10 @@ def test_turns_of_threads_that_wait_are_one_transaction(path: Path, backend: bas
     assert committed <= 4
 
 
-def test_turn_that_cannot_be_written_fails_without_those_it_waited_with(
+def test_failing_save_does_not_fail_saves_in_same_transaction(
     path: Path, backend: base.Backend
 ) -> None:
-    """One breaks a rule of the database."""
-    flows = held(backend, "good", "fine", "well", "bad", "right")
+    flows = leased_flows(backend, "good", "fine", "well", "bad", "right")
     with contextlib.closing(sqlite3.connect(path)) as other, other:
         other.execute(
             "CREATE TRIGGER no_bad BEFORE UPDATE ON wbe_flowdetails WHEN NEW.uuid = 'bad'"
@@ -190,11 +195,9 @@ def test_turn_that_cannot_be_written_fails_without_those_it_waited_with(
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_child_of_a_fork_writes_with_a_connection_of_its_own(
-    path: Path, backend: base.Backend
-) -> None:
-    """Even if a thread of its parent was about to write; and what both write is whole."""
-    (ours, our_lease), (theirs, their_lease) = held(backend, "ours", "theirs")
+def test_forked_child_writes_with_its_own_connection(path: Path, backend: base.Backend) -> None:
+    """A thread of the parent was about to write; both writes are complete."""
+    (ours, our_lease), (theirs, their_lease) = leased_flows(backend, "ours", "theirs")
     connection = backend.get_connection()
     ours.meta["turn"], theirs.meta["turn"] = "parent", "child"
     saving = threading.Thread(
@@ -211,7 +214,7 @@ def test_child_of_a_fork_writes_with_a_connection_of_its_own(
                 code = 0
             finally:
                 os._exit(code)
-        go_on(holder)
+        send_line(holder)
         try:
             until(lambda: os.waitpid(child, os.WNOHANG) == (child, 0), within=1)
         except ChildProcessError:
@@ -228,7 +231,6 @@ def test_child_of_a_fork_writes_with_a_connection_of_its_own(
 
 @pytest.mark.alone
 def test_no_writer_of_many_processes_starves(path: Path, backend: base.Backend) -> None:
-    """Sixteen processes write at the same time, and none of them waits long."""
     uuids = [f"flow-{number}" for number in range(16)]
     book = models.LogBook("book")
     for uuid in uuids:
@@ -239,7 +241,7 @@ def test_no_writer_of_many_processes_starves(path: Path, backend: base.Backend) 
             stack.enter_context(process(WRITER, f"sqlite:///{path}", uuid, "100")) for uuid in uuids
         ]
         for writer in writers:
-            go_on(writer)
+            send_line(writer)
         longest = max(json.loads(writer.communicate()[0]) for writer in writers)
     assert longest < 0.25 * MARGIN
     for uuid in uuids:
@@ -256,7 +258,7 @@ def crashpoints(hook: Callable[[str], None]) -> Iterator[None]:
 
 
 def commits(path: Path) -> int:
-    """How many transactions are in the WAL of a database."""
+    """Return the number of transactions in the WAL of a database."""
     data = Path(f"{path}-wal").read_bytes()
     size = 24 + int.from_bytes(data[8:12], "big")
     frames = [data[at : at + 24] for at in range(32, len(data), size)]
@@ -266,10 +268,48 @@ def commits(path: Path) -> int:
 def test_file_on_a_network_file_system_is_refused(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file system of this host stands for one of another host."""
+    """The file system of this host is declared to be a network file system."""
     kind = _sqlite_files.kind_of(str(path), Path("/proc/self/mounts").read_text())
     monkeypatch.setattr(_sqlite_files, "NETWORK", frozenset({kind}))
     connection = backends.fetch(f"sqlite:///{path}").get_connection()
     for _ in range(2):
         with pytest.raises(exceptions.StorageFailure, match=f"network file system \\({kind}\\)"):
             connection.upgrade()
+
+
+@pytest.mark.parametrize("moment", ["statement", "begin"])
+def test_interrupted_transaction_does_not_lock_the_file(
+    path: Path, backend: base.Backend, moment: str
+) -> None:
+    """The traceback of the interrupt keeps every object alive, as `sys.last_value` does."""
+    leased_flows(backend, "flow")
+    engine = _sql.make_engine(f"sqlite:///{path}")
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    def work(connection: sa.Connection) -> None:
+        connection.exec_driver_sql("UPDATE wbe_flowdetails SET meta = '{}'")
+        sa.event.listen(sa.Engine, "do_execute", interrupt)
+        try:
+            connection.exec_driver_sql("SELECT 1")
+        finally:
+            sa.event.remove(sa.Engine, "do_execute", interrupt)
+
+    begin = writers.Writer.begin
+
+    def begin_and_interrupt(writer: writers.Writer, connection: sa.Connection) -> None:
+        begin(writer, connection)
+        raise KeyboardInterrupt
+
+    with contextlib.ExitStack() as stack:
+        if moment == "begin":
+            patch = stack.enter_context(pytest.MonkeyPatch.context())
+            patch.setattr(writers.Writer, "begin", begin_and_interrupt)
+        raised = stack.enter_context(pytest.raises(KeyboardInterrupt))
+        _sql.transact(engine, "writing", work)
+    with contextlib.closing(sqlite3.connect(path, timeout=0.0)) as other, other:
+        other.execute("UPDATE wbe_flowdetails SET meta = NULL")
+    _sql.transact(engine, "writing", lambda c: c.exec_driver_sql("SELECT 1"))
+    _sql.dispose(engine)
+    assert raised.value.__traceback__ is not None

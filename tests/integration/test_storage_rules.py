@@ -1,4 +1,4 @@
-"""Where atoms get their arguments from, and what users of `Storage` may rely on."""
+"""Sources of arguments, and the methods of `Storage`."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ TASKFLOW: dict[str, dict[str, Any] | None] = {
 }  # fmt: skip
 
 
-def test_what_taskflow_has_is_there() -> None:
+def test_storage_has_methods_and_signatures_of_taskflow() -> None:
     for name, expected in TASKFLOW.items():
         found = inspect.getattr_static(storage.Storage, name)
         assert callable(found) is (expected is not None), name
@@ -75,7 +75,7 @@ def test_what_taskflow_has_is_there() -> None:
             assert told == expected, name
 
 
-def test_the_constructor_takes_what_taskflows_takes() -> None:
+def test_storage_constructor_accepts_arguments_of_taskflow() -> None:
     store = storage.Storage(models.FlowDetail("f"), None, lambda atom_name: None)
     assert store.flow_name == "f" and store.backend is None
 
@@ -85,7 +85,7 @@ def give(name: str, value: Any, provides: Any = "x") -> task.Task:
 
 
 class Takes(task.Task):
-    """Remembers what it was called with."""
+    """Task that records its argument."""
 
     def __init__(self, name: str = "takes", **options: Any) -> None:
         super().__init__(name, **options)
@@ -101,34 +101,34 @@ def prepared(*atoms: Any, store: Any = None, **options: Any) -> Any:
     return engine
 
 
-# -- who provides what ---------------------------------------------------------------------------
+# -- providers
 
 
-def test_what_is_nested_is_seen_by_what_comes_after_it() -> None:
-    """Its own flow first, backwards; then outwards, level by level."""
+def test_values_of_nested_flow_are_visible_to_later_atoms() -> None:
+    """Providers are searched backwards in the own flow first, then outwards level by level."""
     first, second, third = Takes("first"), Takes("second"), Takes("third")
     inner = linear_flow.Flow("inner").add(first, give("b", 2), second)
     engines.run(linear_flow.Flow("f").add(give("a", 1), inner, third))
     assert (first.got, second.got, third.got) == (1, 2, 2)
 
 
-def test_siblings_without_an_order_do_not_see_each_other() -> None:
+def test_unordered_siblings_do_not_see_values_of_each_other() -> None:
     flow = unordered_flow.Flow("f").add(give("a", 1), Takes())
     engine = engines.load(flow)
     engine.prepare()
     assert engine.storage.fetch_unsatisfied_args("takes", {"x": "x"}) == {"x"}
-    with pytest.raises(exceptions.MissingDependencies, match="nothing that comes before provides"):
+    with pytest.raises(exceptions.MissingDependencies, match="nothing before it provides"):
         engine.run()
 
 
-def test_a_result_that_is_too_short_leaves_it_to_the_next_one() -> None:
+def test_too_short_result_falls_back_to_next_provider() -> None:
     taker = Takes()
     engine = prepared(give("a", (1, 2), ("w", "x")), give("b", (3,), ("v", "x")), taker)
     engine.run()
     assert taker.got == 2
 
 
-def test_ignored_providers_are_passed_over() -> None:
+def test_ignored_providers_are_skipped() -> None:
     taker = Takes()
     a, b, gate = give("a", 1), give("b", 2), give("gate", False, ())
     flow = graph_flow.Flow("f").add(a, gate, taker, resolve_requires=False)
@@ -144,8 +144,7 @@ def test_ignored_providers_are_passed_over() -> None:
 
 @pytest.mark.parametrize("when", ["load", "before", "after", "between"])
 @pytest.mark.parametrize("transient", [True, False])
-def test_injecting_for_the_flow(when: str, transient: bool) -> None:
-    """At any time before the atom begins; it shadows what atoms provide."""
+def test_injected_flow_value_shadows_results(when: str, transient: bool) -> None:
     taker = Takes()
     hooks: list[Any] = []
     first = task.FunctorTask(
@@ -169,8 +168,8 @@ def test_injecting_for_the_flow(when: str, transient: bool) -> None:
     assert taker.got == "injected"
 
 
-def test_the_order_of_sources() -> None:
-    """Atom transient, atom persistent, flow transient, flow persistent, providers."""
+def test_argument_sources_have_fixed_precedence() -> None:
+    """Order: atom transient, atom persistent, flow transient, flow persistent, providers."""
     engine = prepared(give("a", "provided"), Takes())
     store = engine.storage
     seen = []
@@ -192,7 +191,7 @@ def test_the_order_of_sources() -> None:
     assert store.fetch_mapped_args({"x": "x"}) == {"x": "flow transient"}
 
 
-def test_persistent_injections_are_there_in_the_next_process_and_transient_ones_are_not() -> None:
+def test_only_persistent_injections_survive_in_next_process() -> None:
     backend = memory.MemoryBackend()
     flow = linear_flow.Flow("f").add(Takes())
     engine = engines.load(flow, backend=backend)
@@ -212,8 +211,8 @@ def test_persistent_injections_are_there_in_the_next_process_and_transient_ones_
 
 
 @pytest.mark.parametrize("transient", [True, False])
-def test_what_was_given_is_copied(transient: bool) -> None:
-    """Pairs are as good as a dict; what becomes of either later on does not matter."""
+def test_injected_values_are_copied(transient: bool) -> None:
+    """Pairs are accepted like a dict, and later changes of either have no effect."""
     engine = prepared(Takes(), store={"x": 0})
     pairs = {"x": 1}
     engine.storage.inject(pairs, transient=transient)
@@ -225,7 +224,7 @@ def test_what_was_given_is_copied(transient: bool) -> None:
     assert engine.storage.fetch("y") == 3
 
 
-def test_an_injection_for_an_atom_after_a_run_counts_in_the_next() -> None:
+def test_atom_injection_after_run_applies_to_next_run() -> None:
     taker = Takes(inject={"x": 1})
     engine = prepared(taker)
     engine.run()
@@ -234,14 +233,14 @@ def test_an_injection_for_an_atom_after_a_run_counts_in_the_next() -> None:
     engine.reset()
     engine.run()
     assert taker.got == 2
-    engine.storage.reset(engine.storage.injector_name)  # of the flow's injections: nothing
+    engine.storage.reset(engine.storage.injector_name)  # keeps injected values
 
 
 # -- optional arguments --------------------------------------------------------------------------
 
 
-def test_an_argument_is_optional_by_its_own_name() -> None:
-    """Not because it is filled from a name that another, optional one has."""
+def test_optional_arguments_are_matched_by_argument_name() -> None:
+    """Another optional argument that is filled from the same name does not matter."""
 
     class Both(task.Task):
         def execute(self, x: Any, y: Any = 1) -> None: ...
@@ -263,8 +262,8 @@ def test_an_argument_is_optional_by_its_own_name() -> None:
 # -- reading -------------------------------------------------------------------------------------
 
 
-def test_all_values_in_either_shape() -> None:
-    """`fetch_all` has lists only where there are several values; `fetch_many` always."""
+def test_fetch_all_and_fetch_many_return_all_values() -> None:
+    """`fetch_all` returns lists only for several values; `fetch_many` always does."""
     engine = prepared(give("a", 1), give("b", [2]), give("c", 3, "y"), store={"z": 0})
     engine.run()
     assert engine.storage.fetch_all() == {"x": [1, [2]], "y": 3, "z": 0}
@@ -284,7 +283,7 @@ def test_results_after_success_failure_and_revert() -> None:
     store = engine.storage
     assert store.get_revert_result("a") == "undone"
     for name in ("a", "r"):
-        with pytest.raises(exceptions.NotFound, match=f"'{name}' is not known .*REVERTED"):
+        with pytest.raises(exceptions.NotFound, match=f"'{name}' has no result .*REVERTED"):
             store.get(name)
     assert store.get("b") is store.get_failures()["b"] is store.get_execute_failure("b")
     assert store.has_failures()
@@ -293,7 +292,7 @@ def test_results_after_success_failure_and_revert() -> None:
     assert not store.has_failures()
 
 
-def test_metadata_is_added_to_and_kept() -> None:
+def test_metadata_updates_are_merged_and_saved() -> None:
     backend = memory.MemoryBackend()
     engine = prepared(Takes(), store={"x": 1}, backend=backend)
     engine.storage.update_atom_metadata("takes", {"a": 1})
@@ -307,7 +306,7 @@ def test_metadata_is_added_to_and_kept() -> None:
     assert detail.find(engine.storage.get_atom_uuid("takes")).meta == {"a": 2, "b": 3}
 
 
-def test_progress_details_stay_until_there_are_others() -> None:
+def test_progress_details_are_kept_until_replaced() -> None:
     engine = prepared(Takes(), store={"x": 1})
     store = engine.storage
     store.set_task_progress("takes", 0.5, {"bytes": 7})
@@ -323,7 +322,7 @@ def test_progress_details_stay_until_there_are_others() -> None:
 
 @pytest.fixture
 def restless() -> Iterator[None]:
-    """Threads take turns as often as Python allows."""
+    """Switch threads as often as Python allows."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield
@@ -331,7 +330,6 @@ def restless() -> Iterator[None]:
 
 
 def test_many_threads_read_and_write_while_a_flow_runs(restless: None) -> None:
-    """Whatever they do, nothing raises and nothing that was written is lost."""
     backend = memory.MemoryBackend()
     names = [f"t{n}" for n in range(400)]
     flow = unordered_flow.Flow("f").add(*(give(name, name, name) for name in names))
@@ -383,7 +381,7 @@ def test_many_threads_read_and_write_while_a_flow_runs(restless: None) -> None:
             assert found[f"p{who}-{step}"] == found[f"q{who}-{step}"] == step
     with backend.get_connection() as connection:
         kept = connection.get_flow_details(store.flow_uuid)
-    assert len(kept.meta.keys() - {models.ENGINE}) == 450
+    assert len(kept.meta.keys() - {models.ENGINE, models.LOG_LEVEL}) == 450
     for step, name in enumerate(names[:150]):
         record = kept.find(store.get_atom_uuid(name))
         assert record.state == states.SUCCESS and record.results == name

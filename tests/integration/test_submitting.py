@@ -1,4 +1,4 @@
-"""Flows that are submitted: kept at once, run by a conductor, watched by their handles."""
+"""Submitted flows, their conductors and their handles."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ HERE = "tests.support.conducted"
 
 @pytest.fixture(params=["dir", "sqlite", "mysql", "postgresql"])
 def uri(
-    request: pytest.FixtureRequest, tmp_path: Path, database_servers: servers.Lazy
+    request: pytest.FixtureRequest, tmp_path: Path, database_servers: servers.Databases
 ) -> Iterator[str]:
     with places.place(request.param, tmp_path, database_servers) as conf:
         yield f"dir://{conf['path']}" if "path" in conf else conf["connection"]
@@ -47,7 +47,7 @@ def local(tmp_path: Path) -> str:
 
 @contextlib.contextmanager
 def conducting(store: persistence.Backend) -> Iterator[jobs.JobBoard]:
-    """A conductor of the board in a database, in a thread."""
+    """Run a conductor of the board in a database in a thread."""
     with boards.backend("b", "sql", persistence=store) as board:
         conductor = conductors.fetch("nonblocking", "c", board, persistence=store)
         with conducted.running(conductor):
@@ -83,7 +83,7 @@ def test_many_flows_are_submitted_at_once(store: persistence.Backend) -> None:
         until(lambda: board.job_count == 0)
 
 
-def test_of_many_flows_all_are_kept_or_none(
+def test_submit_many_saves_all_flows_or_none(
     store: persistence.Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inputs: list[dict[str, Any]] = [{"name": "Ada"}, {}]
@@ -122,13 +122,13 @@ def test_submitted_flow_has_its_name_and_tags_and_priority(local: str) -> None:
             assert job.priority is jobs.JobPriority.VERY_HIGH
 
 
-def test_flow_itself_can_be_submitted_by_its_name(local: str) -> None:
+def test_flow_object_can_be_submitted_by_its_name(local: str) -> None:
     with stores.backend(local) as store, conducting(store):
         handle = engines.submit(f"{HERE}:GREETING", backend=store, inputs={"name": "Bob"})
         assert handle.result(60)["greeting"] == "hello Bob"
 
 
-def test_handle_raises_what_the_flow_failed_with(local: str, tmp_path: Path) -> None:
+def test_handle_raises_failure_of_flow(local: str, tmp_path: Path) -> None:
     inputs = {"folder": str(tmp_path), "mark": "x", "kind": "value"}
     with stores.backend(local) as store, conducting(store):
         handle = engines.submit(conducted.failing, backend=store, inputs=inputs)
@@ -164,8 +164,8 @@ def test_conductor_is_woken_by_a_submission(
     monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
 ) -> None:
-    """It does not look by itself in the time; also after its connection was lost."""
-    monkeypatch.setattr(stored, "_LISTEN_AGAIN", 0.1)
+    """Polling is disabled, and the connection may have been lost before."""
+    monkeypatch.setattr(stored, "_RELISTEN_SECONDS", 0.1)
     server, url = (request.getfixturevalue(f"{kind}_{what}") for what in ("server", "url"))
     place, where = (url, "sql") if kind == "postgresql" else (local, str(url))
     with (
@@ -204,8 +204,9 @@ def test_flow_with_eta_is_not_claimed_before(store: persistence.Backend, form: s
         [job] = board.iterjobs()
         assert not list(board.iterjobs(only_unclaimed=True))
         assert board.find_owner(job) is None and job.state == states.UNCLAIMED
-        assert job.expires_in() is None and not job.extend_expiry(2000)
-        with pytest.raises(exceptions.UnclaimableJob, match=r"its time, for 9[45]\d\.\d s"):
+        assert job.expires_in() is jobs.UnknownExpire.KEY_NOT_FOUND
+        assert not job.extend_expiry(2000)
+        with pytest.raises(exceptions.UnclaimableJob, match=r"is not due for 9[45]\d\.\d more s"):
             board.claim(job, "me")
     began = time.time()
     soon = submit(1)
@@ -216,7 +217,7 @@ def test_flow_with_eta_is_not_claimed_before(store: persistence.Backend, form: s
 
 
 def test_flow_with_eta_that_is_cancelled_ends_at_once(store: persistence.Backend) -> None:
-    """And its key is free."""
+    """Its unique key is free afterwards."""
 
     def submit() -> engines.FlowHandle:
         inputs = {"name": "Ada"}
@@ -230,8 +231,8 @@ def test_flow_with_eta_that_is_cancelled_ends_at_once(store: persistence.Backend
     assert submit().id != first.id
 
 
-def test_look_for_work_passes_over_what_waits_by_an_index(store: persistence.Backend) -> None:
-    """Also where the database knows nothing yet of what is in the table."""
+def test_search_for_claimable_jobs_uses_index(store: persistence.Backend) -> None:
+    """This includes a database without statistics of the table."""
     explain = {"sqlite": "EXPLAIN QUERY PLAN", "mysql": "EXPLAIN", "postgresql": "EXPLAIN"}
     rows = [{"uuid": f"u{number}", "when": 4e9 + number} for number in range(2000)]
     with boards.backend("b", "sql", persistence=store) as board:
@@ -259,9 +260,9 @@ def test_look_for_work_passes_over_what_waits_by_an_index(store: persistence.Bac
 
 
 def test_eta_without_time_zone_is_refused(local: str) -> None:
-    with pytest.raises(ValueError, match="has no time zone"):
+    with pytest.raises(ValueError, match="must have a time zone"):
         engines.submit(conducted.plain, backend=local, inputs=_NONE, eta=datetime(2030, 1, 1))
-    with pytest.raises(ValueError, match="eta=-1 is no number of 0 or more"):
+    with pytest.raises(ValueError, match="eta must be a number of 0 or more, got -1"):
         engines.submit(conducted.plain, backend=local, inputs=_NONE, eta=-1)
 
 
@@ -290,9 +291,9 @@ def test_unique_key_gives_the_unfinished_flow(store: persistence.Backend, tmp_pa
     assert submit("a").id not in (first.id, later.id)
 
 
-def test_submits_of_one_key_from_many_processes_make_one_flow(uri: str, tmp_path: Path) -> None:
+def test_concurrent_submits_with_one_key_create_one_flow(uri: str, tmp_path: Path) -> None:
     with stores.backend(uri):
-        pass  # its tables are made
+        pass  # creates the tables
     program = (
         "import sys, time\n"
         "from wbengine import engines\n"
@@ -353,7 +354,7 @@ def test_killed_program_leaves_no_flow_without_its_job(local: str) -> None:
 # Cancelling.
 
 
-def test_flow_that_was_not_begun_is_cancelled(store: persistence.Backend, tmp_path: Path) -> None:
+def test_unstarted_flow_is_cancelled(store: persistence.Backend, tmp_path: Path) -> None:
     inputs = {"folder": str(tmp_path), "mark": "x"}
     handle = engines.submit(conducted.plain, backend=store, inputs=inputs)
     assert handle.cancel("too late")
@@ -363,22 +364,25 @@ def test_flow_that_was_not_begun_is_cancelled(store: persistence.Backend, tmp_pa
     assert not conducted.notes(tmp_path)
 
 
-def test_flow_that_runs_is_cancelled(local: str, tmp_path: Path) -> None:
+def test_running_flow_is_cancelled(
+    local: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "wbengine.engines")
     conducted.BEGUN["c"], conducted.GATES["c"] = threading.Event(), threading.Event()
     inputs = {"folder": str(tmp_path), "mark": "c"}
     with stores.backend(local) as store, conducting(store):
         handle = engines.submit(conducted.gated, backend=store, inputs=inputs)
         assert conducted.BEGUN["c"].wait(60)
         assert handle.cancel("stop it")
-        until(lambda: not _commands(store, handle.id))  # the engine has heard it
+        until(lambda: "is being cancelled" in caplog.text)  # the engine has received it
         conducted.GATES["c"].set()
         with pytest.raises(exceptions.Cancelled, match="stop it"):
             handle.result(60)
     assert "c undone before" in conducted.notes(tmp_path)
 
 
-def test_flow_that_ends_while_it_is_cancelled_stays_as_it_is(local: str, tmp_path: Path) -> None:
-    """A whole run fits between the cancellation's look for its engine, and what it writes."""
+def test_flow_that_ends_during_cancel_keeps_its_state(local: str, tmp_path: Path) -> None:
+    """A complete run happens between the check for an engine and the write of the cancellation."""
 
     class Late:
         def __init__(self, own: persistence.Connection) -> None:
@@ -407,12 +411,7 @@ def test_flow_that_ends_while_it_is_cancelled_stays_as_it_is(local: str, tmp_pat
         assert handle.result(60)["mark"] == "x"
 
 
-def _commands(store: persistence.Backend, uuid: str) -> Any:
-    with contextlib.closing(store.get_connection()) as connection:
-        return connection.commands([uuid])
-
-
-# What cannot be submitted.
+# Invalid submissions.
 
 
 _ELSEWHERE = {"board": "sql", "connection": "sqlite://"}
@@ -423,17 +422,17 @@ _ELSEWHERE = {"board": "sql", "connection": "sqlite://"}
     [
         ({"flow_factory": lambda: 1}, ValueError, "cannot be imported by name"),
         ({"flow_factory": f"{HERE}:plian"}, ValueError, "did you mean 'plain'"),
-        ({"flow_factory": "__main__.__doc__"}, ValueError, "no other process can import"),
+        ({"flow_factory": "__main__.__doc__"}, ValueError, "other processes cannot import"),
         ({"inputs": {"folder": ""}}, exceptions.MissingDependencies, "requires 'mark'"),
         ({"inputs": {"folder": "", "mark": object()}}, exceptions.NotEncodable, "inputs.*mark"),
-        ({"priority": "hgih"}, ValueError, "'hgih' is no priority .* HIGH"),
-        ({"unique": ""}, ValueError, "unique='' is no text"),
-        ({"backend": "memory"}, ValueError, "board= is needed"),
-        ({"board": _ELSEWHERE, "unique": "x"}, ValueError, "unique= needs the flow and its job in"),
-        ({"board": _ELSEWHERE, "eta": 1}, ValueError, "eta= needs the flow and its job in"),
+        ({"priority": "hgih"}, ValueError, "got 'hgih' .*'HIGH'"),
+        ({"unique": ""}, ValueError, "unique must be a non-empty str"),
+        ({"backend": "memory"}, ValueError, "board= is required"),
+        ({"board": _ELSEWHERE, "unique": "x"}, ValueError, "unique= requires a flow and a job in"),
+        ({"board": _ELSEWHERE, "eta": 1}, ValueError, "eta= requires a flow and a job in"),
     ],
 )
-def test_what_cannot_be_run_is_refused_and_not_kept(
+def test_invalid_submission_is_refused_and_saves_nothing(
     local: str, options: dict[str, Any], kind: type[Exception], words: str
 ) -> None:
     with stores.backend(local) as store:
@@ -445,7 +444,7 @@ def test_what_cannot_be_run_is_refused_and_not_kept(
             engines.handle("no-such-flow", backend=store)
 
 
-def test_flow_and_job_may_be_in_two_stores(local: str, tmp_path: Path) -> None:
+def test_flow_and_job_can_be_in_two_stores(local: str, tmp_path: Path) -> None:
     inputs = {"folder": str(tmp_path), "mark": "x"}
     with (
         stores.backend(local) as store,
@@ -457,19 +456,19 @@ def test_flow_and_job_may_be_in_two_stores(local: str, tmp_path: Path) -> None:
 
 
 def test_board_of_another_store_is_refused(local: str, tmp_path: Path) -> None:
-    """Its conductors would not find the flow."""
+    """Conductors of that board would not find the flow."""
     inputs = {"folder": str(tmp_path), "mark": "x"}
     with (
         stores.backend(local) as store,
         stores.backend(f"sqlite:///{tmp_path}/other.db") as other,
         boards.backend("b", "sql", persistence=other) as board,
     ):
-        with pytest.raises(ValueError, match=r"not in .*flows\.db.*would not find the flow"):
+        with pytest.raises(ValueError, match=r"backend is .*flows\.db.*would not find the flow"):
             engines.submit(conducted.plain, backend=store, board=board, inputs=inputs)
-        with pytest.raises(ValueError, match="a board of this call alone"):
+        with pytest.raises(ValueError, match="a new, unconnected board"):
             engines.submit(conducted.plain, backend=store, board="memory", inputs=inputs)
         assert not kept(store) and not kept(other)
-        # Two backends of one database are fine.
+        # Two backend objects of one database are accepted.
         handle = engines.submit(conducted.plain, backend=local, board="sql", inputs=inputs)
         assert kept(store) == [handle.id]
 
@@ -480,17 +479,19 @@ def _trashed(board: jobs.JobBoard) -> None:
     board.trash(job, "me")
 
 
-def test_handle_says_when_its_flow_cannot_be_run(local: str) -> None:
+def test_handle_raises_if_job_of_flow_was_deleted(local: str) -> None:
     with stores.backend(local) as store, boards.backend("b", "sql", persistence=store) as board:
         handle = engines.submit(conducted.plain, backend=store, inputs=_NONE)
         _trashed(board)
         for each in (handle, engines.handle(handle.id, backend=store)):
-            with pytest.raises(exceptions.JobFailure, match=r"PENDING, and its job is gone"):
+            with pytest.raises(exceptions.JobFailure, match=r"PENDING, and its job was deleted"):
                 each.wait(60)
 
 
-def test_handle_of_a_flow_that_was_suspended_waits(local: str, tmp_path: Path) -> None:
-    """It may be resumed."""
+def test_handle_of_suspended_flow_keeps_waiting(
+    local: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "wbengine.engines")
     conducted.BEGUN["s"], conducted.GATES["s"] = threading.Event(), threading.Event()
     inputs = {"folder": str(tmp_path), "mark": "s"}
     with stores.backend(local) as store, conducting(store) as board:
@@ -498,13 +499,13 @@ def test_handle_of_a_flow_that_was_suspended_waits(local: str, tmp_path: Path) -
         assert conducted.BEGUN["s"].wait(60)
         with contextlib.closing(store.get_connection()) as connection:
             connection.send_command(handle.id, commands.FlowCommand("suspend", "hold it"))
-        until(lambda: not _commands(store, handle.id))  # the engine has heard it
+        until(lambda: "is being suspended" in caplog.text)  # the engine has received it
         conducted.GATES["s"].set()
         until(lambda: board.job_count == 0)
         assert handle.state == states.SUSPENDED and not handle.wait(2)
 
 
-def test_submit_of_a_key_whose_job_was_trashed_gives_it_another_try(local: str) -> None:
+def test_submit_with_key_of_trashed_job_posts_job_again(local: str) -> None:
     with stores.backend(local) as store, boards.backend("b", "sql", persistence=store) as board:
         handle = engines.submit(conducted.plain, backend=store, inputs=_NONE, unique="k")
         _trashed(board)
@@ -513,7 +514,7 @@ def test_submit_of_a_key_whose_job_was_trashed_gives_it_another_try(local: str) 
         assert again.id == handle.id and board.job_count == 1 and not again.wait(1)
 
 
-def test_handle_waits_for_a_store_that_is_away(
+def test_handle_waits_for_unavailable_store(
     postgresql_server: servers.Server, postgresql_url: str
 ) -> None:
     name = postgresql_url.rpartition("/")[2]

@@ -1,4 +1,4 @@
-"""What tasks log is kept with their flow, wherever they run."""
+"""Logs of tasks in all stores and on all kinds of engines."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SECRET = "s3cr3t-of-the-flow"
 
 @pytest.fixture(params=["memory", "dir", "sqlite", "mysql", "postgresql"])
 def store(
-    request: pytest.FixtureRequest, tmp_path: Path, database_servers: servers.Lazy
+    request: pytest.FixtureRequest, tmp_path: Path, database_servers: servers.Databases
 ) -> Iterator[base.Backend]:
     with contextlib.ExitStack() as stack:
         conf: Any = "memory"
@@ -47,7 +47,7 @@ def kept(tmp_path: Path) -> Iterator[base.Backend]:
 
 
 def run(flow: Any, store: base.Backend, **options: Any) -> str:
-    """Run a flow, whatever becomes of it; its uuid."""
+    """Run a flow, ignore its failure, and return its uuid."""
     engine = engines.load(flow, backend=store, **options)
     with contextlib.suppress(RuntimeError, exceptions.WbengineException):
         engine.run()
@@ -82,18 +82,18 @@ def check(lines: list[logs.LogLine]) -> None:
     assert {line.logger for line in lines} == {"tests.logging_tasks"}
 
 
-def test_logs_are_kept_in_every_store(store: base.Backend) -> None:
+def test_logs_are_stored_in_every_store(store: base.Backend) -> None:
     check(read(store, run(tasks.flow(), store, inputs=INPUTS)))
 
 
 @pytest.mark.parametrize("executor", ["threads", "processes"])
-def test_logs_of_threads_and_child_processes_are_kept(kept: base.Backend, executor: str) -> None:
+def test_logs_of_threads_and_child_processes_are_stored(kept: base.Backend, executor: str) -> None:
     uuid = run(tasks.flow(), kept, inputs=INPUTS, engine="parallel", executor=executor)
     check(read(kept, uuid))
 
 
 @pytest.mark.parametrize("pool", ["--threads", "--processes"])
-def test_logs_of_workers_are_kept(kept: base.Backend, pool: str, tmp_path: Path) -> None:
+def test_logs_of_workers_are_stored(kept: base.Backend, pool: str, tmp_path: Path) -> None:
     url = f"filesystem://{tmp_path / 'broker'}"
     arguments = ["--url", url, "--topic", "t", "--tasks", "tests.support.logging_tasks", pool, "2"]
     with workers.workers(tmp_path, *arguments):
@@ -101,7 +101,7 @@ def test_logs_of_workers_are_kept(kept: base.Backend, pool: str, tmp_path: Path)
         check(read(kept, uuid))
 
 
-def test_reversions_and_exceptions_are_told_by_attempt(kept: base.Backend) -> None:
+def test_logs_of_reversions_and_exceptions_have_their_attempt(kept: base.Backend) -> None:
     flow = linear_flow.Flow("f").add(tasks.Talker("talker"), tasks.Failing("failing"))
     uuid = run(flow, kept, inputs=INPUTS)
     lines = read(kept, uuid)
@@ -111,20 +111,20 @@ def test_reversions_and_exceptions_are_told_by_attempt(kept: base.Backend) -> No
     assert lines[1].text.startswith("failing tried\nTraceback ")
     assert lines[1].text.endswith("ValueError: in vain")
     assert read(kept, uuid, "talker", 2) == lines[2:]
-    with pytest.raises(exceptions.NotFound, match=r"no task 'taker' .*did you mean 'talker'"):
+    with pytest.raises(exceptions.NotFound, match=r"unknown task 'taker' .*did you mean 'talker'"):
         read(kept, uuid, "taker")
 
 
-def test_execution_that_logs_too_much_keeps_its_beginning(kept: base.Backend) -> None:
+def test_excessive_log_of_execution_keeps_its_first_lines(kept: base.Backend) -> None:
     uuid = run(linear_flow.Flow("f").add(tasks.Chatty("chatty")), kept)
     *lines, last = read(kept, uuid)
     assert [line.text.split()[1] for line in lines] == [str(n) for n in range(len(lines))]
     size = sum(len(line.text) + len(line.logger) for line in lines)
     assert task_logs.MAX_CHARACTERS - 200 < size <= task_logs.MAX_CHARACTERS
-    assert last.text == f"{5000 - len(lines)} more lines are not kept"
+    assert last.text == f"{5000 - len(lines)} more lines are not stored"
 
 
-def test_long_task_is_heard_while_it_runs(kept: base.Backend) -> None:
+def test_log_of_running_task_is_readable(kept: base.Backend) -> None:
     engine = engines.load(
         linear_flow.Flow("f").add(tasks.Forever("forever")), backend=kept, engine="parallel"
     )
@@ -143,27 +143,27 @@ def run_quietly(engine: Any) -> None:
         engine.run()
 
 
-def test_logs_are_not_kept_if_nobody_wants_them(kept: base.Backend) -> None:
+def test_logs_are_not_stored_with_keep_logs_false(kept: base.Backend) -> None:
     assert read(kept, run(tasks.flow(), kept, inputs=INPUTS, keep_logs=False)) == []
 
 
-def test_what_a_flow_logs_is_bounded_and_says_where_it_ends(
+def test_log_of_flow_is_limited_and_marks_where_it_was_cut(
     kept: base.Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many executions it has, and whatever a worker sends of them."""
+    """The limit applies to any number of executions, whatever a worker sends."""
     monkeypatch.setattr(task_logs, "MAX_CHARACTERS_OF_FLOW", 2_000)
     names = [f"counting-{number}" for number in range(3)]
     uuid = run(linear_flow.Flow("f").add(*(tasks.Counting(name) for name in names)), kept)
     *lines, last = read(kept, uuid)
     assert 10 < len(lines) < 2_000 / 64
     assert {line.task for line in lines} == {"counting-0"}
-    assert last.text.startswith("no more lines of this flow are kept: its tasks logged more than")
+    assert last.text.startswith("no more log lines are stored: the tasks of this flow logged")
     again = run(linear_flow.Flow("f").add(tasks.Counting("other")), kept)
     assert read(kept, again)[0].text == "0", "each flow has as much"
 
 
-def test_logs_of_few_attempts_are_kept(store: base.Backend) -> None:
-    """Those of the latest `LOGGED_ATTEMPTS`."""
+def test_logs_of_latest_attempts_are_stored(store: base.Backend) -> None:
+    """The store keeps the latest `LOGGED_ATTEMPTS` attempts."""
     flow = linear_flow.Flow("f").add(tasks.Talker("talker"))
     uuid = run(flow, store, inputs=INPUTS)
     with contextlib.closing(store.get_connection()) as connection:
@@ -176,7 +176,7 @@ def test_logs_of_few_attempts_are_kept(store: base.Backend) -> None:
     assert found == list(range(5, base.LOGGED_ATTEMPTS + 5))
 
 
-def test_moved_and_imported_flows_have_their_logs(store: base.Backend, tmp_path: Path) -> None:
+def test_moved_and_imported_flows_keep_their_logs(store: base.Backend, tmp_path: Path) -> None:
     uuid = run(tasks.flow(), store, inputs=INPUTS)
     document = json.loads(json.dumps(operations.export(store, uuid)))
     with backends.backend("memory") as first, backends.backend(f"dir://{tmp_path}/new") as second:
@@ -185,7 +185,7 @@ def test_moved_and_imported_flows_have_their_logs(store: base.Backend, tmp_path:
         assert read(first, uuid) == read(second, uuid) == read(store, uuid) != []
 
 
-def test_logs_go_with_their_flow(store: base.Backend) -> None:
+def test_logs_are_deleted_with_their_flow(store: base.Backend) -> None:
     uuid = run(tasks.flow(), store, inputs=INPUTS)
     with contextlib.closing(store.get_connection()) as connection:
         connection.destroy_flow(uuid)
@@ -207,8 +207,8 @@ def test_dashboard_shows_the_log_of_a_task(kept: base.Backend) -> None:
     assert re.search(r"INFO talker works with \*\*\*", page) and SECRET not in page
 
 
-def test_program_of_its_own_factory_of_records_goes_on(kept: base.Backend) -> None:
-    """One that was set later calls ours; each line is kept once."""
+def test_logs_are_stored_once_with_custom_log_record_factory(kept: base.Backend) -> None:
+    """A factory that is set later calls that of wbengine."""
     task_logs.capture()
     made: list[str] = []
     before = logging.getLogRecordFactory()
@@ -228,15 +228,14 @@ def test_program_of_its_own_factory_of_records_goes_on(kept: base.Backend) -> No
 
 
 @pytest.mark.parametrize("executor", ["threads", "processes"])
-def test_last_words_of_a_task_that_hangs_are_kept(kept: base.Backend, executor: str) -> None:
-    """It logs nothing more until its hard limit ends it."""
+def test_log_of_hanging_task_is_stored(kept: base.Backend, executor: str) -> None:
     flow = linear_flow.Flow("f").add(tasks.Hanging("hanging"))
     options: Any = {"engine": "parallel", "executor": executor, "timelimit": (None, 3)}
     assert texts(read(kept, run(flow, kept, **options))) == {"hanging": ["asking the bank"]}
 
 
-def test_to_log_does_not_wait_for_the_store(tmp_path: Path) -> None:
-    """Another process holds the file while the task logs for longer than a second."""
+def test_logging_does_not_wait_for_store(tmp_path: Path) -> None:
+    """Another process locks the file for more than a second while the task logs."""
     path = tmp_path / "flows.db"
     with backends.backend(f"sqlite:///{path}") as store:
         flow = linear_flow.Flow("f").add(tasks.Holding("holding"))
@@ -245,11 +244,11 @@ def test_to_log_does_not_wait_for_the_store(tmp_path: Path) -> None:
     assert float(longest) < 0.5
 
 
-def test_many_short_lines_are_counted(kept: base.Backend) -> None:
+def test_number_of_log_lines_is_limited(kept: base.Backend) -> None:
     uuid = run(linear_flow.Flow("f").add(tasks.Counting("counting")), kept)
     found = [line.text for line in read(kept, uuid)]
     numbers = list(map(str, range(task_logs.MAX_LINES)))
-    assert found == [*numbers, "500 more lines are not kept"]
+    assert found == [*numbers, "500 more lines are not stored"]
     with contextlib.closing(kept.get_connection()) as connection:
         latest = logs.read(connection, uuid, redactor=Redactor(), limit=2)
     assert [line.text for line in latest] == found[-2:]
@@ -260,7 +259,7 @@ class Unprintable:
         raise ValueError("nobody reads this")
 
 
-def test_lines_that_no_store_would_take_as_they_are_harm_nothing(
+def test_unencodable_log_lines_are_stored_escaped(
     kept: base.Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Odd(tasks.task.Task):
@@ -270,18 +269,18 @@ def test_lines_that_no_store_would_take_as_they_are_harm_nothing(
             tasks.LOG.info(Unprintable())
             tasks.LOG.info("why", exc_info=(1, 2, 3))  # type: ignore[arg-type]
 
-    monkeypatch.setattr(tasks.LOG, "propagate", False)  # no console would take them either
+    monkeypatch.setattr(tasks.LOG, "propagate", False)  # a console would not accept them either
     uuid = run(linear_flow.Flow("f").add(Odd("odd")), kept)
     assert list(map(ascii, texts(read(kept, uuid))["odd"])) == [
         r"'nul \x00 and a lone \ud800 surrogate'", "'%d'", "'<Unprintable>'",
-        r"'why\n<an exception that cannot be printed>'",
+        r"'why\n<exception that cannot be formatted>'",
     ]  # fmt: skip
     with contextlib.closing(kept.get_connection()) as connection:
         assert connection.get_flow_details(uuid).state == states.SUCCESS
 
 
 class Flooding(tasks.task.Task):
-    """Tells of itself what no worker of ours would, as one that was taken over can."""
+    """Task that sends more log lines than a correct worker, as a compromised one can."""
 
     def execute(self) -> None:
         call = running.CURRENT.get()
@@ -291,13 +290,13 @@ class Flooding(tasks.task.Task):
             call.events(task_logs.EVENT, {"lines": [line] * task_logs.MAX_LINES})
 
 
-def test_store_keeps_so_much_of_a_task_whatever_its_worker_tells(kept: base.Backend) -> None:
+def test_store_limits_log_of_task_whatever_worker_sends(kept: base.Backend) -> None:
     uuid = run(linear_flow.Flow("f").add(Flooding("flooding")), kept)
     size = sum(len(line.text) for line in read(kept, uuid))
     assert task_logs.MAX_CHARACTERS < size < task_logs.ROOM
 
 
-def test_many_empty_lines_take_room_too() -> None:
+def test_empty_log_lines_count_towards_limit() -> None:
     line = task_logs.Line(1.0, "", "", "")
     allowance = task_logs.LogAllowance("f")
     found = allowance.take(1, (line,) * 100_000)

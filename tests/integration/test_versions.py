@@ -1,4 +1,4 @@
-"""A flow whose code changed goes on where that is safe, and says why not where it is not."""
+"""Flows whose code changed since they were saved."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _nothing_ran() -> None:
 
 
 class Step(task.Task):
-    """Notes that it ran, and returns its name."""
+    """Task that records its executions and returns its name."""
 
     def __init__(self, name: str, *, version: Any = (1, 0), **more: Any) -> None:
         super().__init__(name, provides=more.pop("provides", name), **more)
@@ -41,7 +41,7 @@ class Step(task.Task):
 
 
 class Stops(Step):
-    """Fails the first time; with `never_resolve` the flow stays where it is."""
+    """Task that fails; with `never_resolve`, the flow stays at it."""
 
     def execute(self) -> str:
         RAN.append(self.name)
@@ -57,7 +57,7 @@ class Needs(Step):
 def saved(
     *atoms: Any, controller: Any = None, place: base.Backend | None = None
 ) -> tuple[base.Backend, models.FlowDetail]:
-    """What is kept of a flow of these atoms that stopped where the last one failed."""
+    """Run a flow of these atoms until the last one fails; return its backend and record."""
     backend = place or FaultyBackend()
     flow = linear_flow.Flow("f", retry=controller).add(*atoms)
     engine = engines.load(flow, backend=backend, never_resolve=True)
@@ -75,14 +75,14 @@ def loaded(
     return engines.load(flow, backend=kept[0], flow_detail=kept[1], never_resolve=True, **options)
 
 
-def go_on(engine: Any) -> None:
+def reset_and_run(engine: Any) -> None:
     engine.prepare()
     engine.reset(failed_only=True)
     engine.run()
 
 
 def writes(kept: tuple[base.Backend, models.FlowDetail]) -> int:
-    """How many turns were written."""
+    """Return the number of saves."""
     assert isinstance(kept[0], FaultyBackend)
     return kept[0].writes.count("save_changes")
 
@@ -92,8 +92,7 @@ def rows(kept: tuple[base.Backend, models.FlowDetail]) -> dict[str, models.AtomD
         return {atom.name: atom for atom in connection.get_atoms_for_flow(kept[1].uuid)}
 
 
-def test_the_same_flow_differs_in_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """No difference, no line, no write more."""
+def test_unchanged_flow_has_no_difference(caplog: pytest.LogCaptureFixture) -> None:
     kept = saved(Step("a"), Stops("b"))
     before = writes(kept)
     engine = loaded(kept, Step("a"), Step("b"), migrate=pytest.fail)
@@ -106,19 +105,19 @@ def test_the_same_flow_differs_in_nothing(caplog: pytest.LogCaptureFixture) -> N
     assert fresh.difference is None
 
 
-def test_minor_versions_resume(caplog: pytest.LogCaptureFixture) -> None:
-    """The record learns the version; the difference is told before anything runs."""
+def test_flow_with_changed_minor_versions_is_resumed(caplog: pytest.LogCaptureFixture) -> None:
+    """The record receives the new version, and the difference is logged before any task runs."""
     kept = saved(Step("a"), Stops("b"))
     engine = loaded(kept, Step("a", version=(1, 4)), Step("b", version="1.0.1"))
     assert [str(c) for c in engine.difference.changed] == ["'a' 1.0 -> 1.4", "'b' 1.0 -> 1.0.1"]
     assert not caplog.messages and not RAN
     engine.prepare()
     assert caplog.messages == [
-        "Flow 'f' is not what its records were made by: changed 'a' 1.0 -> 1.4, 'b' 1.0 -> 1.0.1"
+        "Flow 'f' differs from its records: changed 'a' 1.0 -> 1.4, 'b' 1.0 -> 1.0.1"
     ]
     assert caplog.records[0].levelno == logging.WARNING and not RAN
     assert {name: row.version for name, row in rows(kept).items()} == {"a": "1.4", "b": "1.0.1"}
-    go_on(engine)
+    reset_and_run(engine)
     assert RAN == ["b"] and len(caplog.messages) == 1
     assert engine.difference.changed[0].name == "a"
 
@@ -126,13 +125,13 @@ def test_minor_versions_resume(caplog: pytest.LogCaptureFixture) -> None:
 @pytest.mark.parametrize(
     ("version", "why"),
     [
-        ((2, 0), "now of version '2.0', which has another first number"),
-        ((0, 9), "another first number"),
-        ("next", "cannot be compared, for 'next' is not like '1.0'"),
+        ((2, 0), "now has version '2.0', which differs in its first number"),
+        ((0, 9), "differs in its first number"),
+        ("next", "cannot be compared: 'next' must be like '1.0'"),
     ],
 )
-def test_major_versions_do_not(version: Any, why: str) -> None:
-    """The error says which atom, both versions, and what to do; nothing ran or was written."""
+def test_flow_with_changed_major_version_is_refused(version: Any, why: str) -> None:
+    """The error contains the atom, both versions and a hint; no task runs and no record changes."""
     kept = saved(Step("a"), Stops("b"))
     before = {name: row.to_dict() for name, row in rows(kept).items()}
     written = writes(kept)
@@ -149,17 +148,16 @@ def test_major_versions_do_not(version: Any, why: str) -> None:
     assert engine.difference.added == ("new",)
 
 
-def test_versions_that_cannot_be_read() -> None:
-    """A stored one that is no version matches only itself; one never stored is taken over."""
+def test_unparsable_version_matches_only_itself() -> None:
+    """An atom without a stored version accepts any version."""
     kept = saved(Step("a", version="blue"), Stops("b"))
     kept[1].find(rows(kept)["b"].uuid).version = None  # type: ignore[union-attr]
     assert loaded(kept, Step("a", version="blue"), Step("b", version=(7,))).difference is None
-    with pytest.raises(exceptions.IncompatibleVersion, match=r"for 'blue' is not like '1\.0'"):
+    with pytest.raises(exceptions.IncompatibleVersion, match=r"'blue' must be like '1\.0'"):
         loaded(kept, Step("a"), Step("b")).prepare()
 
 
-def test_what_was_reverted_starts_anew_under_any_version() -> None:
-    """Nothing of what was saved is used."""
+def test_reverted_flow_runs_again_with_any_version() -> None:
     backend = memory.MemoryBackend()
     engine = engines.load(linear_flow.Flow("f").add(Step("a"), Stops("b")), backend=backend)
     with pytest.raises(RuntimeError):
@@ -170,17 +168,18 @@ def test_what_was_reverted_starts_anew_under_any_version() -> None:
     assert RAN == ["a", "b"] and rows(kept)["a"].version == "2.0"
 
 
-def test_atoms_come_and_go(caplog: pytest.LogCaptureFixture) -> None:
-    """New ones run, the records of old ones stay."""
+def test_added_atoms_run_and_records_of_removed_atoms_stay(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     kept = saved(Step("a"), Step("b"), Stops("c"))
     engine = loaded(kept, Step("a"), Step("x"), Step("c"))
-    go_on(engine)
+    reset_and_run(engine)
     assert RAN == ["x", "c"]
     assert (engine.difference.added, engine.difference.removed) == (("x",), ("b",))
     (told,) = caplog.messages
     assert told == (
-        "Flow 'f' is not what its records were made by: added 'x'; removed 'b' (SUCCESS: nobody is"
-        " given its result, or undoes it)"
+        "Flow 'f' differs from its records: added 'x'; removed 'b' (SUCCESS: no atom"
+        " receives its result, and it is not reverted)"
     )
     assert set(rows(kept)) == {"a", "b", "c", "x"}
     assert engine.storage.get("b") == "b"
@@ -189,13 +188,13 @@ def test_atoms_come_and_go(caplog: pytest.LogCaptureFixture) -> None:
 @pytest.mark.parametrize(
     ("state", "words"),
     [
-        (states.RUNNING, "nobody waits for what it still does"),
-        (states.REVERTING, "nobody waits for the end of that"),
-        (states.FAILURE, "its failure stays one of the flow's"),
+        (states.RUNNING, "its result is ignored"),
+        (states.REVERTING, "the result of its reversion is ignored"),
+        (states.FAILURE, "its failure remains a failure of the flow"),
         (states.PENDING, ""),
     ],
 )
-def test_what_is_left_of_an_atom_that_is_gone(state: str, words: str) -> None:
+def test_difference_describes_state_of_removed_atom(state: str, words: str) -> None:
     kept = saved(Step("a"), Stops("b"))
     for record in kept[1]:
         if record.name == "b" and state != states.FAILURE:
@@ -205,8 +204,7 @@ def test_what_is_left_of_an_atom_that_is_gone(state: str, words: str) -> None:
     assert text.startswith("removed 'b' (") if words else text == "removed 'b'"
 
 
-def test_names_that_look_alike_are_told() -> None:
-    """A class that moved to another module, and near names; the pairs are only a guess."""
+def test_difference_suggests_likely_renames() -> None:
     kept = saved(Step("old.place.Charge"), Step("send_mail"), Stops("zzz"))
     found = loaded(kept, Step("new.Charge"), Step("send_mails"), Step("q")).difference
     assert found.likely == {"old.place.Charge": "new.Charge", "send_mail": "send_mails"}
@@ -214,15 +212,14 @@ def test_names_that_look_alike_are_told() -> None:
     assert "zzz" in repr(found)
 
 
-def test_many_names_are_cut() -> None:
+def test_long_list_of_names_in_difference_is_cut() -> None:
     kept = saved(*[Step(f"old{n}") for n in range(90)], Stops("z"))
     found = loaded(kept, *[Step(f"{n}new") for n in range(90)], Step("z")).difference
     assert "'2new', '3new', '4new', '5new', '6new', '7new' and 82 more" in str(found)
     assert not found.likely
 
 
-def test_renaming(caplog: pytest.LogCaptureFixture) -> None:
-    """What was done under the old name is done; histories of retries know the new one."""
+def test_renamed_atoms_keep_their_records_and_histories(caplog: pytest.LogCaptureFixture) -> None:
     kept = saved(Step("a"), Stops("b"), controller=retry.Times(3, "r"))
     history = next(record for record in kept[1] if record.name == "r")
     failure = rows(kept)["b"].failure
@@ -244,7 +241,7 @@ def test_renaming(caplog: pytest.LogCaptureFixture) -> None:
     assert list(engine.storage.get_failures()) == ["second"]
     assert list(engine.storage.get_retry_history("r").provided_iter()) == [1]
     assert [name for name, _ in engine.storage.get_retry_history("r").outcomes_iter()] == ["second"]
-    go_on(engine)
+    reset_and_run(engine)
     assert RAN == ["second"]
     found = rows(kept)
     assert set(found) == {"first", "second", "r"}
@@ -256,25 +253,34 @@ def test_renaming(caplog: pytest.LogCaptureFixture) -> None:
 @pytest.mark.parametrize(
     ("call", "error", "words"),
     [
-        (lambda d: d.rename("nope", "x"), ValueError, "'nope' is not a record without an atom"),
+        (lambda d: d.rename("nope", "x"), ValueError, "'nope' must be a record that has no atom"),
         (
             lambda d: d.rename("gon", "x"),
             ValueError,
-            "'gon' is not a record .* .did you mean 'gone'",
+            "'gon' must be a record .* .did you mean 'gone'",
         ),
-        (lambda d: d.rename("gone", "a"), ValueError, "'a' is not an atom without a record"),
-        (lambda d: d.rename("gone", "r"), ValueError, "'gone' is recorded as a task, 'r' is a ret"),
-        (lambda d: d.accept("x"), ValueError, "No atom 'x' has a record in flow 'f'"),
-        (lambda d: d.forget("gone"), ValueError, "No atom 'gone' has a record"),
-        (lambda d: d.accept("b", 1), ValueError, "'b' has no result to be replaced: it is FAILURE"),
-        (lambda d: d.record("c"), ValueError, "No atom 'c' has a record"),
-        (lambda d: d.rename("gone", "x") or d.rename("gone", "y"), ValueError, "'gone' is not a r"),
-        (lambda d: d.rename("gone", "x") or d.accept("y"), ValueError, "No atom 'y' has a record"),
+        (lambda d: d.rename("gone", "a"), ValueError, "'a' must be an atom that has no record"),
+        (lambda d: d.rename("gone", "r"), ValueError, "'gone' is recorded as a task, but 'r' is"),
+        (lambda d: d.accept("x"), ValueError, "Flow 'f' has no record of atom 'x'"),
+        (lambda d: d.forget("gone"), ValueError, "no record of atom 'gone'"),
+        (
+            lambda d: d.accept("b", 1),
+            ValueError,
+            "'b' has no result that can be replaced: it is FAILURE",
+        ),
+        (lambda d: d.record("c"), ValueError, "no record of atom 'c'"),
+        (
+            lambda d: d.rename("gone", "x") or d.rename("gone", "y"),
+            ValueError,
+            "'gone' must be a r",
+        ),
+        (lambda d: d.rename("gone", "x") or d.accept("y"), ValueError, "no record of atom 'y'"),
         (lambda d: 1 / 0, ZeroDivisionError, "division"),
     ],
 )
-def test_wrong_hooks(call: Callable[[Any], Any], error: Any, words: str) -> None:
-    """They say what is wrong, and nothing has changed."""
+def test_invalid_migrate_calls_raise_and_change_nothing(
+    call: Callable[[Any], Any], error: Any, words: str
+) -> None:
     kept = saved(Step("a"), Step("gone"), Stops("b"))
     before = [row.to_dict() for row in rows(kept).values()]
     flow = linear_flow.Flow("f", retry=retry.Times(2, "r"))
@@ -283,12 +289,12 @@ def test_wrong_hooks(call: Callable[[Any], Any], error: Any, words: str) -> None
     with pytest.raises(error, match=words):
         engine.prepare()
     assert [row.to_dict() for row in rows(kept).values()] == before
-    with pytest.raises(TypeError, match="Option migrate takes a function"):
+    with pytest.raises(TypeError, match="migrate must be a function"):
         loaded(kept, Step("a"), migrate="yes")
 
 
-def test_accepting_and_editing() -> None:
-    """What comes after is given what the hook made of the result."""
+def test_accepted_result_can_be_replaced() -> None:
+    """Later atoms receive the replaced result."""
     kept = saved(Step("a", provides="a"), Stops("b"))
 
     def migrate(found: differences.Difference) -> None:
@@ -297,13 +303,12 @@ def test_accepting_and_editing() -> None:
         old.results = "a copy"
 
     engine = loaded(kept, Step("a", version=(2, 0)), Needs("b"), migrate=migrate)
-    go_on(engine)
+    reset_and_run(engine)
     assert RAN == ["b A"]
     assert (rows(kept)["a"].results, rows(kept)["a"].version) == ("A", "2.0")
 
 
-def test_accepting_as_it_is_and_renamed() -> None:
-    """A renamed atom of another major version has to be accepted under its new name."""
+def test_renamed_atom_of_new_major_version_must_be_accepted() -> None:
     kept = saved(Step("a"), Stops("b"))
     now = [Step("aa", version=(2, 0)), Step("b")]
     with pytest.raises(exceptions.IncompatibleVersion, match="Atom 'aa'"):
@@ -315,11 +320,11 @@ def test_accepting_as_it_is_and_renamed() -> None:
         found.accept("aa")
 
     engine = loaded(kept, *now, migrate=migrate)
-    go_on(engine)
+    reset_and_run(engine)
     assert RAN == ["b"] and rows(kept)["aa"].results == "a"
 
 
-def test_a_history_can_be_edited() -> None:
+def test_history_of_retry_can_be_replaced() -> None:
     kept = saved(Stops("b"), controller=retry.ForEach(["x", "y"], "r", provides="v"))
 
     def flow(version: Any) -> Any:
@@ -328,15 +333,15 @@ def test_a_history_can_be_edited() -> None:
         return linear_flow.Flow("f", retry=controller).add(Step("b"))
 
     for wrong in ("x", [1], [("x", {"b": 1})]):
-        with pytest.raises(ValueError, match="history of a retry is a list of pairs"):
+        with pytest.raises(ValueError, match="history of a retry must be a list of pairs"):
             loaded(kept, flow=flow((2,)), migrate=lambda d: d.accept("r", wrong)).prepare()  # noqa: B023
     engine = loaded(kept, flow=flow((2,)), migrate=lambda d: d.accept("r", [("z", {})]))
-    go_on(engine)
+    reset_and_run(engine)
     assert engine.storage.fetch("v") == "z" and RAN == ["b"]
 
 
-def test_forgetting_runs_anew() -> None:
-    """As the next attempt; what comes after it and is done stays done."""
+def test_forgotten_atom_runs_again_as_next_attempt() -> None:
+    """Later completed atoms stay completed."""
     kept = saved(Step("a"), Step("b"), Stops("c"))
     engine = loaded(
         kept,
@@ -345,15 +350,15 @@ def test_forgetting_runs_anew() -> None:
         Step("c"),
         migrate=lambda found: found.forget("a"),
     )
-    go_on(engine)
+    reset_and_run(engine)
     assert RAN == ["a", "c"]
     assert (rows(kept)["a"].attempt, rows(kept)["a"].version) == (2, "2.0")
     assert engine.storage.get_flow_state() == states.SUCCESS
 
 
 @pytest.mark.parametrize("kind", ["dir", "sqlite"])
-def test_decisions_last(kind: str, tmp_path: Path) -> None:
-    """What the hook decided is on disk: whoever reads it from there finds nothing to decide."""
+def test_decisions_of_migrate_are_saved(kind: str, tmp_path: Path) -> None:
+    """Another process finds no difference after the decisions are stored."""
     conf = f"{kind}:///{tmp_path / 'kept'}"
     with backends.backend(conf) as place:
         kept = saved(
@@ -384,7 +389,7 @@ def test_decisions_last(kind: str, tmp_path: Path) -> None:
         kept = place, connection.get_flow_details(kept[1].uuid)
         engine = loaded(kept, flow=flow, migrate=pytest.fail)
         assert engine.difference.removed == ("d (a task until it became a retry)",)
-        go_on(engine)
+        reset_and_run(engine)
         assert RAN == ["b", "e"]
         found = rows(kept)
         assert {name: found[name].version for name in ("first", "b", "c", "e")} == {
@@ -394,8 +399,8 @@ def test_decisions_last(kind: str, tmp_path: Path) -> None:
         assert found["first"].results == "a" and found["b"].attempt == 2
 
 
-def test_a_hook_is_asked_once() -> None:
-    """Not again about what was settled, not about what is only gone; nor does it fail then."""
+def test_migrate_is_called_once_for_each_difference() -> None:
+    """Neither decided differences nor removed atoms alone call it again."""
     kept = saved(Step("a"), Step("gone"), Stops("b"))
     asked: list[str] = []
 
@@ -411,28 +416,28 @@ def test_a_hook_is_asked_once() -> None:
             kept = kept[0], connection.get_flow_details(kept[1].uuid)
     assert set(asked) == {asked[0]}
     engine = loaded(kept, Step("aa"), Step("new"), Step("b"), migrate=migrate)
-    go_on(engine)
+    reset_and_run(engine)
     assert RAN == ["new", "b"] and len(set(asked)) == 2
 
 
-def test_another_kind() -> None:
-    """Refused under its name, unless it is forgotten: then the old record stays under another."""
-    kept = saved(Step("x"), Stops("b"))
-    flow = linear_flow.Flow("f", retry=retry.Times(2, "x")).add(Step("b"))
-    with pytest.raises(exceptions.Duplicate, match=r"'x' was a task.*forget"):
+@pytest.mark.parametrize(("name", "shown"), [("x", "x"), ("x" * 255, "x" * 222)])
+def test_atom_of_another_kind_is_refused_unless_forgotten(name: str, shown: str) -> None:
+    """The record of the forgotten atom is kept under another name."""
+    kept = saved(Step(name), Stops("b"))
+    flow = linear_flow.Flow("f", retry=retry.Times(2, name)).add(Step("b"))
+    with pytest.raises(exceptions.Duplicate, match=r"'x+' was a task.*forget"):
         loaded(kept, flow=flow).prepare()
-    with pytest.raises(ValueError, match="was a task; that can be forgotten, not accepted"):
-        loaded(kept, flow=flow, migrate=lambda found: found.accept("x")).prepare()
-    engine = loaded(kept, flow=flow, migrate=lambda found: found.forget("x"))
-    go_on(engine)
+    with pytest.raises(ValueError, match="was a task: it cannot be accepted, only forgotten"):
+        loaded(kept, flow=flow, migrate=lambda found: found.accept(name)).prepare()
+    engine = loaded(kept, flow=flow, migrate=lambda found: found.forget(name))
+    reset_and_run(engine)
     found = rows(kept)
-    assert found["x"].kind == "retry" and RAN == ["b"]
-    assert found["x (a task until it became a retry)"].results == "x"
+    assert found[name].kind == "retry" and RAN == ["b"]
+    assert found[f"{shown} (a task until it became a retry)"].results == name
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_whatever_is_forgotten_runs_once_more(seed: int) -> None:
-    """Random parts of a flow that came to its end: they run again, the others do not."""
+def test_random_forgotten_atoms_run_once_more(seed: int) -> None:
     chance = random.Random(seed)
     names = [f"t{n}" for n in range(12)]
 
@@ -466,8 +471,8 @@ def test_whatever_is_forgotten_runs_once_more(seed: int) -> None:
     assert engine.storage.get_flow_state() == states.SUCCESS
 
 
-def test_the_hook_sees_nothing_of_what_is_injected() -> None:
-    """The record of injected values belongs to no atom, and is no removed one."""
+def test_injected_values_are_not_part_of_difference() -> None:
+    """The record of injected values belongs to no atom and does not count as removed."""
     kept = saved(Step("a"), Stops("b"))
     engine = loaded(kept, Step("a"), Step("b"), store={"x": 1})
     assert engine.difference is None
@@ -476,8 +481,7 @@ def test_the_hook_sees_nothing_of_what_is_injected() -> None:
     assert again.difference is None
 
 
-def test_what_is_undone_when_atoms_were_added() -> None:
-    """New ones in a flow that is being reverted do not run."""
+def test_added_atoms_do_not_run_in_reverting_flow() -> None:
     backend = memory.MemoryBackend()
     engine = engines.load(linear_flow.Flow("f").add(Step("a"), Stops("b")), backend=backend)
     steps: Any = engine.run_iter()

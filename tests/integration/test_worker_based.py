@@ -1,4 +1,4 @@
-"""The worker-based engine with a worker in this process, over both of our transports."""
+"""Worker-based engine with a worker in the same process, over memory and folders."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from wbengine.engines.worker_based import worker as workers
 from wbengine.engines.worker_based.connections import receiver as receivers
 from wbengine.patterns import linear_flow, unordered_flow
 
-#: More than a message names.
+#: More tasks than an error message lists.
 MANY = (
     tasks.Add, tasks.Double, tasks.Echo, tasks.Progressing, tasks.WriteFile, tasks.Appends,
     tasks.Fail, tasks.Exit, tasks.Socket, tasks.Die,
@@ -55,12 +55,28 @@ def run(flow: Any, url: str, **options: Any) -> Any:
     return loaded
 
 
+def test_engine_keeps_no_bodies_of_replies(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: list[Any] = []
+    handle = executors.WorkerTaskExecutor._on_response
+
+    def on_response(self: Any, data: Any, message: Any) -> None:
+        assert message.body
+        handle(self, data, message)
+        answers.append(message)
+
+    monkeypatch.setattr(executors.WorkerTaskExecutor, "_on_response", on_response)
+    with worker(url):
+        run(linear_flow.Flow("f").add(tasks.Echo("echo")), url, store={"value": 1})
+    assert answers
+    assert not any(message.body for message in answers)
+
+
 class Rest(task.Task):
     def execute(self, seconds: float) -> None:
         time.sleep(seconds)
 
 
-def test_attempt_says_which_worker_ran_it(url: str) -> None:
+def test_attempt_contains_worker_that_ran_it(url: str) -> None:
     with worker(url) as made:
         loaded = run(linear_flow.Flow("f").add(tasks.Nothing(name="n")), url)
     attempt = loaded.storage.get_attempt("n")
@@ -68,7 +84,7 @@ def test_attempt_says_which_worker_ran_it(url: str) -> None:
     assert attempt.started <= attempt.ended
 
 
-def test_listeners_hear_which_worker_failed(url: str) -> None:
+def test_listeners_receive_worker_of_failure(url: str) -> None:
     heard: list[Any] = []
     with worker(url) as made:
         loaded = load(linear_flow.Flow("f").add(tasks.Fail(name="bad")), url)
@@ -118,14 +134,14 @@ def test_task_that_no_worker_offers_fails_and_names_those_offered(
         assert re.search(word, str(caught.value))
 
 
-def test_task_behind_busy_workers_is_not_timed_out_however_short_its_time(url: str) -> None:
+def test_request_queued_behind_busy_worker_does_not_time_out(url: str) -> None:
     flow = unordered_flow.Flow("f").add(*(Rest(name=f"n{i}") for i in range(3)))
     with worker(url, offer=(Rest,), threads_count=1):
         loaded = run(flow, url, store={"seconds": 0.8}, transition_timeout=0.3)
     assert loaded.storage.get_flow_state() == "SUCCESS"
 
 
-def test_task_whose_constructor_needs_more_is_refused_at_load(url: str) -> None:
+def test_task_with_required_constructor_argument_is_rejected_at_load(url: str) -> None:
     with pytest.raises(exceptions.CompilationFailure, match=r"NeedsMore\(name=...\) raises"):
         load(linear_flow.Flow("f").add(tasks.NeedsMore(colour="red")), url)
 
@@ -148,7 +164,7 @@ def test_workers_are_counted_and_topics_are_chosen(url: str) -> None:
         loaded.executor.stop()
 
 
-def test_mixed_task_lists_on_one_topic_get_only_what_they_offer(url: str) -> None:
+def test_workers_with_different_tasks_on_one_topic_receive_only_their_own(url: str) -> None:
     flow = unordered_flow.Flow("mixed")
     flow.add(*(tasks.Nothing(name=f"n{i}") for i in range(50)))
     flow.add(*(tasks.Echo(name=f"e{i}", provides=f"echo{i}") for i in range(50)))
@@ -162,12 +178,12 @@ def test_mixed_task_lists_on_one_topic_get_only_what_they_offer(url: str) -> Non
 
 @pytest.mark.parametrize("name", ["a/b", "..", ".", "", "nul\0", "x" * 121, "ü"])
 @pytest.mark.parametrize("what", ["exchange", "topics"])
-def test_names_that_are_no_names_are_refused(url: str, what: str, name: str) -> None:
+def test_invalid_exchange_or_topic_is_rejected(url: str, what: str, name: str) -> None:
     with pytest.raises(ValueError, match=what.rstrip("s")):
         load(linear_flow.Flow("f"), url, **{what: [name] if what == "topics" else name})
 
 
-def test_an_unreachable_broker_fails_at_once_and_clearly() -> None:
+def test_unreachable_broker_raises_transport_failure_with_path() -> None:
     loaded = load(linear_flow.Flow("f").add(tasks.Nothing()), "filesystem:///proc/no/where")
     with pytest.raises(exceptions.TransportFailure, match="/proc"):
         loaded.run()
@@ -194,7 +210,7 @@ def test_suspended_flow_waits_for_running_tasks_and_is_resumed(url: str, tmp_pat
 def test_interrupted_engine_lets_tasks_on_workers_finish(
     error: type[BaseException], shared: bool, url: str, tmp_path: Path
 ) -> None:
-    """As with tasks that run here: an interruption is no failure of what it finds under way."""
+    """An interruption does not fail running tasks, as on local engines."""
     started, release = tmp_path / "started", tmp_path / "release"
     flow = linear_flow.Flow("f").add(tasks.WaitFor(name="runs"), tasks.Nothing(name="later"))
     given = executors.WorkerTaskExecutor("shared", "default", url=url) if shared else None
@@ -217,11 +233,11 @@ def test_interrupted_engine_lets_tasks_on_workers_finish(
         given.stop()
 
 
-def test_an_executor_whose_stop_was_interrupted_starts_again(tmp_path: Path) -> None:
-    """Wherever that was: else whatever is submitted then would fail at once."""
+def test_executor_can_start_again_after_interrupted_stop(tmp_path: Path) -> None:
+    """Otherwise later requests would fail at once."""
     url = f"memory://{tmp_path.name}"
     with worker(url):
-        for step in (15, 21, 24, 30):  # places in the middle of it
+        for step in (15, 21, 24, 30):  # steps within `stop`
             made = executors.WorkerTaskExecutor("e", "default", url=url)
             made.start()
             assert interrupted(step, made.stop)
@@ -231,7 +247,7 @@ def test_an_executor_whose_stop_was_interrupted_starts_again(tmp_path: Path) -> 
             made.stop()
 
 
-def test_exchanges_of_one_broker_do_not_see_each_other(url: str) -> None:
+def test_exchanges_of_one_broker_are_separate(url: str) -> None:
     flow = unordered_flow.Flow("f").add(*(tasks.Nothing(name=f"n{i}") for i in range(50)))
     with contextlib.ExitStack() as stack:
         _, made = (
@@ -243,7 +259,7 @@ def test_exchanges_of_one_broker_do_not_see_each_other(url: str) -> None:
     assert loaded.storage.get_flow_state() == "SUCCESS"
 
 
-def test_engines_share_an_executor_and_none_disturbs_the_others(url: str, tmp_path: Path) -> None:
+def test_engines_can_share_an_executor(url: str, tmp_path: Path) -> None:
     started, release = tmp_path / "started", tmp_path / "release"
     store = {"started": str(started), "release": str(release)}
     shared = executors.WorkerTaskExecutor("shared", "default", url=url)
@@ -256,9 +272,9 @@ def test_engines_share_an_executor_and_none_disturbs_the_others(url: str, tmp_pa
         running.start()
         until(started.exists)
         wide = unordered_flow.Flow("wide").add(*(tasks.Nothing(name=f"n{i}") for i in range(20)))
-        other = run(wide, url, executor=shared)  # ends, and with it stops what is its own
+        other = run(wide, url, executor=shared)  # stops only its own resources
         suspended = load(linear_flow.Flow("s").add(tasks.Nothing()), url, executor=shared)
-        next(suspended.run_iter())  # closed at once, so suspended
+        next(suspended.run_iter())  # closed at once: suspends the flow
         release.touch()
         running.join(60)
     assert slow.storage.get_flow_state() == other.storage.get_flow_state() == "SUCCESS"
@@ -268,11 +284,11 @@ def test_engines_share_an_executor_and_none_disturbs_the_others(url: str, tmp_pa
 
 
 def test_executor_of_another_kind_is_refused(url: str) -> None:
-    with pytest.raises(TypeError, match="must be a WorkerTaskExecutor, not 'threads'"):
+    with pytest.raises(TypeError, match="must be a WorkerTaskExecutor, got 'threads'"):
         load(linear_flow.Flow("f"), url, executor="threads")
 
 
-def test_a_full_disk_delays_answers_but_loses_none(
+def test_full_disk_delays_replies_but_loses_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = f"filesystem://{tmp_path / 'broker'}"
@@ -298,10 +314,10 @@ def test_a_full_disk_delays_answers_but_loses_none(
     assert loaded.storage.fetch("waited") == "released"
 
 
-def test_queues_and_bindings_that_were_taken_away_come_back(
+def test_removed_queues_and_bindings_are_restored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(receivers, "DECLARE_PERIOD", 0.1)
+    monkeypatch.setattr(receivers, "DECLARE_SECONDS", 0.1)
     broker = tmp_path / "broker"
     with worker(f"filesystem://{broker}"):
         shutil.rmtree(broker.rename(tmp_path / "away"))
@@ -309,17 +325,17 @@ def test_queues_and_bindings_that_were_taken_away_come_back(
     assert loaded.storage.get_flow_state() == "SUCCESS"
 
 
-def test_a_pool_of_processes_is_not_given_but_asked_for(url: str) -> None:
+def test_worker_rejects_given_process_pool(url: str) -> None:
     with (
         futures.ProcessPoolExecutor(1) as pool,
-        pytest.raises(ValueError, match="give processes_count instead"),
+        pytest.raises(ValueError, match="use processes_count instead"),
     ):
         workers.Worker("default", "t", [tasks], url=url, executor=pool)
 
 
-def test_task_dropped_by_external_pool_fails(url: str) -> None:
+def test_task_dropped_by_given_pool_fails(url: str) -> None:
     pool, release = futures.ThreadPoolExecutor(1), threading.Event()
-    pool.submit(release.wait)  # whoever gave the pool uses it as well
+    pool.submit(release.wait)  # the owner of the pool uses it too
     loaded = load(linear_flow.Flow("f").add(tasks.Nothing()), url)
 
     def drop() -> None:
@@ -348,7 +364,7 @@ def test_hostile_messages_in_the_folder_are_ignored(tmp_path: Path) -> None:
         until(lambda: len(folder.rejected) == 6)
 
 
-def test_nothing_is_left_in_the_folder(tmp_path: Path) -> None:
+def test_completed_flow_leaves_no_messages_or_rows_in_folder(tmp_path: Path) -> None:
     url = f"filesystem://{tmp_path / 'broker'}"
     flow = unordered_flow.Flow("wide").add(*(tasks.Nothing(name=f"n{i}") for i in range(100)))
     with worker(url):

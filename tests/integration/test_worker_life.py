@@ -1,4 +1,4 @@
-"""Workers that are suspended, told to end, given limits, and asked for what they gave up."""
+"""Workers that are suspended, stopped, limited or cancelled."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from wbengine import engines, exceptions
 from wbengine.engines.worker_based import proxy
 from wbengine.engines.worker_based import worker as workers
 from wbengine.engines.worker_based.connections.outgoing import OutgoingMessage
-from wbengine.engines.worker_based.messages import commands
 from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages import worker_commands
 from wbengine.patterns import linear_flow, unordered_flow
 
 
 @pytest.fixture(params=["memory", "filesystem", "no-ledger"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
-    """Where to meet: with a ledger, and without one."""
+    """Options of a broker, with and without a ledger."""
     if request.param == "filesystem":
         return {"url": f"filesystem://{tmp_path / 'broker'}"}
     options = {"ledger": "none"} if request.param == "no-ledger" else {}
@@ -42,12 +42,12 @@ def load(flow: Any, place: dict[str, Any], **store: Any) -> Any:
     return engines.load(flow, store=store or {"rest": 0.0}, engine="worker-based", **place)
 
 
-def ran(loaded: Any, count: int) -> Counter[str]:
-    """How many tasks each worker ran."""
+def tasks_per_worker(loaded: Any, count: int) -> Counter[str]:
+    """Return the number of tasks that each worker ran."""
     return Counter(loaded.storage.get_attempt(f"t{n}").worker for n in range(count))
 
 
-def tell(url: str, *envelopes: Any) -> None:
+def publish(url: str, *envelopes: Any) -> None:
     """Publish messages."""
     speaker = proxy.Proxy("speaker", "default", url=url)
     thread = threading.Thread(target=speaker.start)
@@ -62,21 +62,19 @@ def tell(url: str, *envelopes: Any) -> None:
         thread.join(60)
 
 
-def test_a_suspended_worker_leaves_everything_to_others(
-    place: dict[str, Any], tmp_path: Path
-) -> None:
+def test_suspended_worker_leaves_all_tasks_to_others(place: dict[str, Any], tmp_path: Path) -> None:
     url, ledger, offer = place["url"], place.get("ledger"), (tasks, sample_tasks)
     with (
         worker_in_thread(url, *offer, ledger=ledger, threads_count=1) as one,
         worker_in_thread(url, *offer, ledger=ledger, threads_count=1) as other,
     ):
-        tell(url, commands.order("suspend", one.identity))
+        publish(url, worker_commands.order("suspend", one.identity))
         until(lambda: one.life.state == "suspended")
         loaded = load(many(30), place)
         loaded.run()
-        assert ran(loaded, 30) == {other.identity: 30}
+        assert tasks_per_worker(loaded, 30) == {other.identity: 30}
         other.suspend()
-        tell(url, commands.order("resume"))
+        publish(url, worker_commands.order("resume"))
         until(lambda: one.life.state == other.life.state == "idle")
         loaded = load(unordered_flow.Flow("f").add(*sample_tasks.meeting(tmp_path)), place)
         loaded.run()
@@ -86,8 +84,8 @@ def test_a_suspended_worker_leaves_everything_to_others(
         assert (one.life.successes, other.life.successes) == (1, 31)
 
 
-def test_stopping_worker_gives_tasks_it_has_not_started_to_others(place: dict[str, Any]) -> None:
-    """A worker that is told to end in the middle of many tasks: none fails, none runs twice."""
+def test_stopping_worker_requeues_unstarted_tasks(place: dict[str, Any]) -> None:
+    """No task fails or runs twice."""
     url, ledger = place["url"], place.get("ledger")
     loaded = load(many(40), place, rest=0.01)
     with worker_in_thread(url, tasks, ledger=ledger, threads_count=2) as other:
@@ -95,18 +93,18 @@ def test_stopping_worker_gives_tasks_it_has_not_started_to_others(place: dict[st
             thread = threading.Thread(target=loaded.run)
             thread.start()
             until(lambda: one.life.successes)
-            tell(url, commands.order("drain", one.identity))
+            publish(url, worker_commands.order("drain", one.identity))
             until(lambda: one.life.state == "dead")
         thread.join(60)
         assert loaded.storage.get_flow_state() == "SUCCESS"
-        done = ran(loaded, 40)
+        done = tasks_per_worker(loaded, 40)
         assert sum(done.values()) == 40
         assert done[one.identity] == one.life.successes > 0
         assert done[other.identity] == other.life.successes
 
 
 @pytest.mark.parametrize("most", [1, 5])
-def test_so_many_tasks_and_no_more(place: dict[str, Any], most: int) -> None:
+def test_worker_stops_after_max_tasks(place: dict[str, Any], most: int) -> None:
     url, ledger = place["url"], place.get("ledger")
     loaded = load(many(12), place)
     with worker_in_thread(url, tasks, ledger=ledger, threads_count=3, max_tasks=most) as one:
@@ -116,11 +114,11 @@ def test_so_many_tasks_and_no_more(place: dict[str, Any], most: int) -> None:
         assert one.counts["SUCCESS"] == most
         with worker_in_thread(url, tasks, ledger=ledger, threads_count=3):
             thread.join(60)
-    assert ran(loaded, 12)[one.identity] == most
+    assert tasks_per_worker(loaded, 12)[one.identity] == most
     assert loaded.storage.get_flow_state() == "SUCCESS"
 
 
-def test_solo_tasks_run_in_the_thread_that_runs_the_worker(place: dict[str, Any]) -> None:
+def test_solo_pool_runs_tasks_in_thread_of_worker(place: dict[str, Any]) -> None:
     with worker_in_thread(place["url"], tasks, ledger=place.get("ledger"), pool="solo") as made:
         names = {thread.name for thread in threading.enumerate()}
         loaded = load(many(5), place)
@@ -132,13 +130,13 @@ def test_solo_tasks_run_in_the_thread_that_runs_the_worker(place: dict[str, Any]
         assert made.life.successes == 5
 
 
-def test_solo_workers_tell_when_the_broker_can_not_be_reached(tmp_path: Path) -> None:
+def test_solo_worker_raises_if_broker_is_unreachable(tmp_path: Path) -> None:
     made = workers.Worker("x", "t", [tasks], url="filesystem:///proc/nowhere", pool="solo")
     with pytest.raises(exceptions.TransportFailure):
         made.run(display_banner=False)
 
 
-def test_task_that_outlasts_the_drain_timeout_is_given_up(
+def test_task_that_exceeds_drain_timeout_is_abandoned(
     place: dict[str, Any], tmp_path: Path
 ) -> None:
     started = tmp_path / "started"
@@ -162,12 +160,12 @@ def test_task_that_outlasts_the_drain_timeout_is_given_up(
         thread.join(60)
         until(made.ended.is_set)
         assert made.gave_up.is_set()
-        until(patience.exists)  # in a thread it can only be told
+        until(patience.exists)  # a thread can only be notified
     (error,) = errors
     assert isinstance(error, exceptions.WorkerLost)
 
 
-def test_running_task_hears_that_it_is_cancelled(place: dict[str, Any], tmp_path: Path) -> None:
+def test_running_task_is_notified_of_cancellation(place: dict[str, Any], tmp_path: Path) -> None:
     started = tmp_path / "started"
     loaded = load(linear_flow.Flow("f").add(tasks.Patient(name="p")), place, started=str(started))
     with worker_in_thread(place["url"], tasks, ledger=place.get("ledger"), threads_count=1) as made:
@@ -175,7 +173,7 @@ def test_running_task_hears_that_it_is_cancelled(place: dict[str, Any], tmp_path
         thread.start()
         until(started.exists)
         ((request_id, _),) = made.life.current
-        tell(place["url"], *commands.cancellations([(request_id, 10_000)], made.identity))
+        publish(place["url"], *worker_commands.cancellations([(request_id, 10_000)], made.identity))
         thread.join(60)
     assert loaded.storage.fetch("patience") == "cancelled"
 
@@ -202,7 +200,7 @@ def test_exception_handlers_of_a_worker_are_called(
 
 
 @pytest.mark.parametrize("place", ["memory", "filesystem"], indirect=True)
-def test_a_turn_that_comes_late_looks_at_the_ledger_first(place: dict[str, Any]) -> None:
+def test_late_task_checks_ledger_before_it_starts(place: dict[str, Any]) -> None:
     with worker_in_thread(place["url"], tasks, ledger=place.get("ledger"), threads_count=1) as made:
         ledger: Any = made._runner.ledger
         looked = []
@@ -215,8 +213,8 @@ def test_a_turn_that_comes_late_looks_at_the_ledger_first(place: dict[str, Any])
     assert made.counts == {"SUCCESS": 3}
 
 
-def test_request_that_was_given_to_another_worker_is_not_begun(tmp_path: Path) -> None:
-    """Its engine gave the request to somebody else while this worker was frozen."""
+def test_request_reopened_for_another_worker_is_not_started(tmp_path: Path) -> None:
+    """The engine reopened the request for another worker while this worker was frozen."""
     place: dict[str, Any] = {"url": f"memory://{tmp_path.name}"}
     with worker_in_thread(place["url"], tasks, ledger=place.get("ledger"), threads_count=1) as made:
         ledger: Any = made._runner.ledger
@@ -234,7 +232,7 @@ def test_request_that_was_given_to_another_worker_is_not_begun(tmp_path: Path) -
         until(lambda: made.counts.get("thawed"))
         assert made.life.successes == 0
         del ledger.state
-        # What it is not known to have begun is left to the next worker, and there is none.
+        # An unstarted request waits for the next worker, which does not exist.
         until(lambda: loaded.executor.requests("started"))
         loaded.suspend()
     thread.join(60)
@@ -242,7 +240,7 @@ def test_request_that_was_given_to_another_worker_is_not_begun(tmp_path: Path) -
 
 
 def _make_late(made: workers.Worker) -> None:
-    """It seems to have stood still after each claim."""
+    """Let each claim appear to have happened long ago."""
     ledger: Any = made._runner.ledger
     claim = ledger.claim
 
@@ -253,9 +251,9 @@ def _make_late(made: workers.Worker) -> None:
 
     ledger.claim = claim_late
     claims: Any = made._proxy.target.options.get("claims")
-    if claims is not None:  # where taking claims
-        tell = claims.tell
-        claims.tell = lambda taken, began, *row: tell(taken, -math.inf, *row)
+    if claims is not None:  # deliveries claim rows
+        set_claim = claims.set_claim
+        claims.set_claim = lambda taken, began, *row: set_claim(taken, -math.inf, *row)
 
 
 def _quietly(call: Any) -> None:
@@ -277,7 +275,7 @@ def _quietly(call: Any) -> None:
         ({"exception_handlers": [7]}, "exception handler 7"),
     ],
 )
-def test_options_that_make_no_sense(options: dict[str, Any], words: str) -> None:
+def test_invalid_worker_options_are_rejected(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         workers.Worker("x", "t", [tasks], url="memory://x", **options)
 
@@ -292,10 +290,10 @@ RUNNING, SUCCESS = "RUNNING", "SUCCESS"
         (False, [RUNNING, RUNNING, SUCCESS]),
     ],
 )
-def test_running_is_left_out_when_the_end_is_told_with_it(
+def test_running_reply_is_omitted_if_unsent_when_task_ends(
     tmp_path: Path, ours: bool, told: list[str]
 ) -> None:
-    """Nothing is published yet.  TaskFlow's engines need to hear both."""
+    """RUNNING is not published yet. TaskFlow's engines require both replies."""
     url = f"memory://{tmp_path.name}"
     made = workers.Worker("x", "t", [sample_tasks], url=url, threads_count=1)
     body = {

@@ -1,4 +1,4 @@
-"""Code that is written with TaskFlow's names does the same here: each test runs over both."""
+"""Names of TaskFlow; each test runs with TaskFlow and with wbengine."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ BACKENDS: Mapping[str, tuple[str, Callable[[pathlib.Path], dict[str, Any]]]] = {
 
 @pytest.fixture(params=["taskflow", "wbengine"])
 def load(request: pytest.FixtureRequest) -> Callable[[str], Any]:
-    """Import a module of TaskFlow, or its twin."""
+    """Return a function that imports a module of TaskFlow or its counterpart."""
     return lambda name: importlib.import_module(f"{request.param}.{name}")
 
 
 @pytest.mark.parametrize("module", BACKENDS)
-def test_backend_class_of_taskflow_keeps_a_book(
+def test_backend_class_of_taskflow_saves_logbook(
     load: Callable[[str], Any], module: str, tmp_path: pathlib.Path
 ) -> None:
     name, conf = BACKENDS[module]
@@ -52,13 +52,33 @@ def test_memory_backend_needs_no_configuration(load: Callable[[str], Any]) -> No
 
 
 @pytest.mark.parametrize("module", BACKENDS)
-def test_configuration_of_a_backend_is_a_dict(load: Callable[[str], Any], module: str) -> None:
+def test_configuration_of_backend_must_be_a_dict(load: Callable[[str], Any], module: str) -> None:
     backend = getattr(load(f"persistence.backends.{module}"), BACKENDS[module][0])
     with pytest.raises(TypeError, match="memory://"):
         backend("memory://")
 
 
-def test_task_module_has_its_log(
+def test_zookeeper_client_is_created_from_board_configuration(
+    load: Callable[[str], Any],
+) -> None:
+    kazoo_utils = load("utils.kazoo_utils")
+    conf = {
+        "board": "zookeeper",
+        "path": "/jobs",
+        "hosts": {"one": 2181, "two": "2182"},
+        "timeout": "4",
+        "use_ssl": "yes",
+    }
+    client = kazoo_utils.make_client(conf)
+    hosts = [(host, int(port)) for host, port in client.hosts]
+    assert (hosts, client._session_timeout) == ([("one", 2181), ("two", 2182)], 4000)
+    assert (client.use_ssl, client.randomize_hosts) == (True, False)
+    kazoo_utils.finalize_client(client)
+    [(host, port)] = kazoo_utils.make_client({}).hosts
+    assert (host, int(port)) == ("localhost", 2181)
+
+
+def test_task_module_has_a_logger(
     load: Callable[[str], Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     task = load("task")
@@ -68,7 +88,7 @@ def test_task_module_has_its_log(
     assert [task.LOG.name] == [record.name for record in caplog.records]
 
 
-def test_failure_has_exc_info_until_it_travels(load: Callable[[str], Any]) -> None:
+def test_failure_from_dict_has_no_exc_info(load: Callable[[str], Any]) -> None:
     failure = load("types.failure")
     try:
         raise LookupError("lost")
@@ -81,7 +101,7 @@ def test_failure_has_exc_info_until_it_travels(load: Callable[[str], Any]) -> No
     assert LookupError is pickle.loads(pickle.dumps(caught))._exc_info[0]
 
 
-def test_subclass_of_a_task_tells_its_notifier(load: Callable[[str], Any]) -> None:
+def test_task_subclass_notifies_custom_event(load: Callable[[str], Any]) -> None:
     task = load("task")
 
     class Talks(task.Task):  # type: ignore[misc,name-defined]

@@ -1,9 +1,10 @@
-"""What programs that were written for TaskFlow rely on: each test runs over both."""
+"""Behaviour that programs for TaskFlow rely on; each test runs with TaskFlow and with wbengine."""
 
 from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import fractions
 import importlib
 import pathlib
 import warnings
@@ -17,16 +18,16 @@ Load = Callable[[str], Any]
 
 @pytest.fixture(params=["taskflow", "wbengine"])
 def load(request: pytest.FixtureRequest) -> Load:
-    """Import a module of TaskFlow, or its twin."""
+    """Return a function that imports a module of TaskFlow or its counterpart."""
     if request.param == "taskflow":
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what it imports is deprecated
+            warnings.simplefilter("ignore")  # TaskFlow imports deprecated modules
             importlib.import_module("taskflow.engines.action_engine.engine")
     return lambda name: importlib.import_module(f"{request.param}.{name}")
 
 
 def failing(load: Load, provides: Any = None) -> Any:
-    """A task that fails."""
+    """Return a task that fails."""
 
     def fail() -> None:
         raise LookupError("lost")
@@ -35,7 +36,7 @@ def failing(load: Load, provides: Any = None) -> Any:
 
 
 def run_in_vain(load: Load, *members: Any) -> Any:
-    """The engine of a flow that failed."""
+    """Run a flow that fails and return its engine."""
     flow = load("patterns.linear_flow").Flow("f").add(*members)
     engine = load("engines").load(flow)
     with pytest.raises(LookupError, match="lost"):
@@ -43,7 +44,7 @@ def run_in_vain(load: Load, *members: Any) -> Any:
     return engine
 
 
-def test_any_listener_of_a_task_hears_events_that_are_not_listed(load: Load) -> None:
+def test_wildcard_listener_receives_undeclared_task_events(load: Load) -> None:
     class Talks(load("task").Task):  # type: ignore[misc]
         def execute(self) -> None:
             self.notifier.notify("mine", {"n": 1})
@@ -58,7 +59,7 @@ def test_any_listener_of_a_task_hears_events_that_are_not_listed(load: Load) -> 
 
 
 @pytest.mark.parametrize(("provides", "names"), [("x", ["x"]), (("x", "y"), []), ({"x"}, [])])
-def test_failure_is_fetched_where_a_name_stands_for_the_whole_result(
+def test_failure_is_fetched_if_name_is_the_whole_result(
     load: Load, provides: Any, names: list[str]
 ) -> None:
     storage = run_in_vain(load, failing(load, provides)).storage
@@ -83,8 +84,61 @@ def test_progress_details_stay_when_a_task_is_reverted(load: Load) -> None:
     assert (storage.get_atom_state("t"), storage.get_task_progress("t")) == ("REVERTED", 1.0)
 
 
+@pytest.mark.parametrize("tell", ["update_progress", "notify"])
+def test_progress_may_be_a_fraction(load: Load, tell: str) -> None:
+    quarter = fractions.Fraction(1, 4)
+
+    class Talks(load("task").Task):  # type: ignore[misc]
+        def execute(self) -> Any:
+            if tell == "notify":
+                self.notifier.notify("update_progress", {"progress": quarter})
+            else:
+                self.update_progress(quarter)
+            return engine.storage.get_task_progress("t")
+
+    engine = load("engines").load(Talks("t"))
+    engine.run()
+    assert engine.storage.get("t") == quarter
+
+
+@pytest.mark.parametrize("kind", ["memory", "file"])
+def test_progress_in_metadata_is_saved(load: Load, kind: str, tmp_path: pathlib.Path) -> None:
+    told = {"at_progress": 0.5, "details": {"at": "disk 1"}}
+    conf = {"connection": kind, "path": str(tmp_path / "d")}
+    backend = load("persistence.backends").fetch(conf)
+    task = load("task").FunctorTask(lambda: None, name="t")
+    with contextlib.closing(backend), contextlib.closing(backend.get_connection()) as connection:
+        connection.upgrade()
+        engine = load("engines").load(task, backend=backend)
+        engine.run()
+        storage = engine.storage
+        storage.update_atom_metadata("t", {"progress": 0.5, "progress_details": told, "mine": 1})
+        assert storage.get_task_progress("t") == 0.5
+        assert storage.get_task_progress_details("t") == told
+        record = connection.get_atom_details(storage.get_atom_uuid("t"))
+        assert record.meta == {"progress": 0.5, "progress_details": told, "mine": 1}
+        record.meta["progress"] = 0.75
+        record.meta.update({"progress_details": None})
+        connection.update_atom_details(record)
+        record = connection.get_atom_details(record.uuid)
+        assert record.meta == {"progress": 0.75, "progress_details": None, "mine": 1}
+        record.meta = {"progress": 0.25, "progress_details": told}
+        connection.update_atom_details(record)
+        record = connection.get_atom_details(record.uuid)
+        assert (record.meta["progress"], record.meta["progress_details"]) == (0.25, told)
+
+
+def test_database_without_tables_is_valid(load: Load) -> None:
+    """None is the value of unset options."""
+    conf = {"connection": "sqlite://", "pool_timeout": None, "max_pool_size": None}
+    backend = load("persistence.backends").fetch(conf)
+    with contextlib.closing(backend), contextlib.closing(backend.get_connection()) as connection:
+        connection.validate()
+        assert backend.engine.dialect.name == "sqlite"
+
+
 @pytest.mark.parametrize("engine", ["serial", "parallel"])
-def test_overridden_update_progress_hears_begin_and_end(load: Load, engine: str) -> None:
+def test_overridden_update_progress_receives_start_and_end(load: Load, engine: str) -> None:
     heard = []
 
     class Hears(load("task").Task):  # type: ignore[misc]
@@ -101,7 +155,7 @@ def test_overridden_update_progress_hears_begin_and_end(load: Load, engine: str)
     assert heard == [0.0, 0.5, 1.0, 0.0, 1.0]
 
 
-def test_moments_of_a_book_are_in_utc_and_do_not_say_so(load: Load, tmp_path: pathlib.Path) -> None:
+def test_logbook_timestamps_are_naive_utc(load: Load, tmp_path: pathlib.Path) -> None:
     before = dt.datetime.now(dt.timezone.utc).replace(tzinfo=None)
     book = load("persistence.models").LogBook("b")
     assert dt.timedelta(0) <= book.created_at - before < dt.timedelta(minutes=5)
@@ -123,7 +177,7 @@ def test_arguments_of_a_failure_are_a_tuple(load: Load) -> None:
 
 
 @pytest.mark.parametrize("pattern", ["linear", "unordered", "graph"])
-def test_two_atoms_of_one_name_are_duplicates(load: Load, pattern: str) -> None:
+def test_two_atoms_with_same_name_are_refused(load: Load, pattern: str) -> None:
     def wants(missing: Any) -> None:
         pass
 
@@ -134,23 +188,23 @@ def test_two_atoms_of_one_name_are_duplicates(load: Load, pattern: str) -> None:
         load("engines").load(flow).compile()
 
 
-def test_storage_tells_the_backend_that_was_given(load: Load) -> None:
+def test_storage_exposes_given_backend(load: Load) -> None:
     backend = load("persistence.backends").fetch({"connection": "memory"})
     flow = load("patterns.linear_flow").Flow("f")
     assert backend is load("engines").load(flow, backend=backend).storage.backend
 
 
-def test_values_from_the_start_may_be_pairs(load: Load) -> None:
+def test_initial_store_may_be_pairs(load: Load) -> None:
     flow = load("patterns.linear_flow").Flow("f")
     assert load("engines").run(flow, store=[("a", 1)], engine="") == {"a": 1}
 
 
-def test_graph_flow_takes_keywords_that_it_does_not_use(load: Load) -> None:
+def test_graph_flow_ignores_unknown_keywords(load: Load) -> None:
     task = load("task").FunctorTask(lambda: None, name="t")
     assert len(load("patterns.graph_flow").Flow("f").add(task, resolve=True)) == 1
 
 
-def test_cache_of_a_folder_holds_something(load: Load, tmp_path: pathlib.Path) -> None:
+def test_cache_size_of_folder_backend_must_be_positive(load: Load, tmp_path: pathlib.Path) -> None:
     backend = load("persistence.backends.impl_dir").DirBackend
     backend({"path": str(tmp_path), "max_cache_size": None}).close()
     with pytest.raises(ValueError):
@@ -159,10 +213,10 @@ def test_cache_of_a_folder_holds_something(load: Load, tmp_path: pathlib.Path) -
 
 @pytest.mark.parametrize("suspended", [False, True])
 @pytest.mark.parametrize("pattern", ["linear", "graph"])
-def test_stale_dependant_of_a_retried_subflow_is_reverted(
+def test_new_failing_task_in_completed_subflow_reverts_its_dependants(
     load: Load, pattern: str, suspended: bool
 ) -> None:
-    """The subflow has got one more task since it was done, which fails when it is run."""
+    """The completed subflow has a new task, which fails in the second run."""
     told: list[str] = []
     fails = ["new"]
 
@@ -208,7 +262,41 @@ def test_stale_dependant_of_a_retried_subflow_is_reverted(
     assert (told, engine.storage.get_flow_state()) == (["new", *undone, *again], "SUCCESS")
 
 
-# Helpers: what each call comes to with both.
+@pytest.mark.parametrize("kind", ["memory", "file"])
+def test_backends_and_connections_are_path_based(
+    load: Load, kind: str, tmp_path: pathlib.Path
+) -> None:
+    path_based = load("persistence.path_based")
+    conf = {"connection": kind, "path": str(tmp_path / "d")}
+    with contextlib.closing(load("persistence.backends").fetch(conf)) as backend:
+        assert isinstance(backend, path_based.PathBasedBackend)
+        assert isinstance(backend.get_connection(), path_based.PathBasedConnection)
+
+
+@pytest.mark.parametrize("method", ["get_flows_for_book", "get_atoms_for_flow"])
+def test_method_of_path_based_class_can_be_patched(
+    load: Load, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Programs patch it in their tests of the memory backend, for example Masakari."""
+    connection = load("persistence.backends").fetch("memory://").get_connection()
+    replaced = load("persistence.path_based").PathBasedConnection
+    monkeypatch.setattr(replaced, method, lambda self, uuid: iter([uuid]))
+    assert list(getattr(connection, method)("uuid")) == ["uuid"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [("serial", "SerialActionEngine"), ("parallel", "ParallelActionEngine")]
+)
+def test_engines_are_action_engines(load: Load, kind: str, name: str) -> None:
+    classes = load("engines.action_engine.engine")
+    engine = load("engines").load(load("patterns.linear_flow").Flow("f"), engine=kind)
+    assert type(engine) is getattr(classes, name)
+    assert isinstance(engine, classes.ActionEngine)
+    worker_based = load("engines.worker_based.engine").WorkerBasedActionEngine
+    assert issubclass(worker_based, classes.ActionEngine)
+
+
+# Helpers: calls whose results are compared.
 
 CALLS: list[tuple[str, tuple[Any, ...]]] = [
     *[("as_int", (value,)) for value in ("2", "2.5", 2.5, True, "x", None)],
@@ -221,7 +309,7 @@ CALLS: list[tuple[str, tuple[Any, ...]]] = [
 
 
 def outcome(call: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-    """What a call comes to, in a form that can be compared."""
+    """Return the result or the type of the exception of a call."""
     try:
         return call(*args)
     except Exception as error:
@@ -229,7 +317,7 @@ def outcome(call: Callable[..., Any], args: tuple[Any, ...]) -> Any:
 
 
 @pytest.mark.parametrize("name", sorted({name for name, _ in CALLS}))
-def test_helper_comes_to_the_same(name: str) -> None:
+def test_helper_returns_same_as_taskflow(name: str) -> None:
     ours, theirs = (
         [
             outcome(getattr(importlib.import_module(f"{package}.utils.misc"), name), args)
@@ -241,7 +329,7 @@ def test_helper_comes_to_the_same(name: str) -> None:
     assert ours == theirs
 
 
-def test_kinds_of_atom_records_have_names(load: Load) -> None:
+def test_atom_record_types_have_names(load: Load) -> None:
     models = load("persistence.models")
     assert sorted(models.ATOM_TYPES) == ["RETRY_DETAIL", "TASK_DETAIL"]
     for name in models.ATOM_TYPES:

@@ -1,7 +1,7 @@
-"""Random flows that are interrupted over and over, and gone on with by other engines.
+"""Random flows that are interrupted repeatedly and resumed by other engines.
 
-A life is judged by three that know nothing of each other: what the engines told, the records in the
-store, and the journal that the tasks themselves wrote.
+Three independent sources are checked: the events of the engines, the records in the store and
+the journal that the tasks write.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 from wbengine.persistence import base
 from wbengine.testing import ManualClock
 
-#: Runs of one flow, at most.
+#: Maximum number of runs of one flow.
 MOST_RUNS = 200
 
 ENDS = (states.SUCCESS, states.REVERTED, states.FAILURE)
@@ -36,7 +36,7 @@ PLAIN, AWAITED, NUMBERS, MAP, MAP_COLLECTS = "plain", "awaited", "numbers", "map
 
 @dataclass(frozen=True)
 class Body:
-    """A line of a task's own: what it began, or how that ended."""
+    """A journal line of a task: its start or its end."""
 
     name: str
     action: str
@@ -46,12 +46,12 @@ class Body:
 
     @property
     def task(self) -> str:
-        """Of an item, the Map."""
+        """Return the name of the task; for an item, of its Map."""
         return self.name.partition("[")[0]
 
 
 class Tries(retry.Retry):
-    """Tries again a few times, perhaps after a wait, then says something else."""
+    """A retry controller that retries a few times, possibly after a wait, and then gives up."""
 
     def __init__(self, world: World, name: str) -> None:
         super().__init__(name, provides=(f"{name}.n", f"{name}.numbers"))
@@ -81,12 +81,16 @@ class Tries(retry.Retry):
 
 
 class World:
-    """A flow, and what is going to happen to it: the same for the same seed, wherever it runs."""
+    """A flow and its events, which depend only on the seed."""
 
     def __init__(
         self, seed: int, folder: Path, *, troubled: bool = True, pace: float = 0.0
     ) -> None:
-        """`troubled`: something happens to its engines.  `pace`: seconds of a task, at most."""
+        """Create a flow.
+
+        :param troubled: whether faults happen to its engines
+        :param pace: maximum duration of a task in seconds
+        """
         rng = random.Random(seed)
         composer = Composer(rng)
         composer.left = rng.choice([3, 6, 12])
@@ -94,29 +98,29 @@ class World:
         self.folder = folder
         self.journal = str(folder / "journal")
         self.spec: Spec = composer.root()
-        if composer.shape != "sides":  # it has as many as it is about
+        if composer.shape != "sides":  # this shape already has retry controllers
             self._control(self.spec, rng)
         self.failing = rng.choice([0.05, 0.15, 0.3, 0.5])
         self.naying = rng.choice([0.2, 0.5])
         self.reverting_all = rng.choice([0, 0.4, 0.8])
         self.defer = rng.random() < 0.5
         self.sticking = rng.choice([0, 0, 0.15])
-        #: What happens at which event, counted from the start of the life.
+        #: Event number, counted from the first run -> fault.
         self.troubles = {
             rng.randrange(most): what
             for most, count in [(12, rng.choice([0, 1, 2])), (60, rng.choice([1, 3, 6]))]
             for what in rng.choices(["suspend", "lost"], k=count)
         }
-        #: After which failure, how many events later: decisions are what is lost most easily.
+        #: Failure number -> (number of events until the fault, fault): decisions are easily lost.
         self.aftermath = {
             rng.randrange(4): (rng.randrange(4), rng.choice(["suspend", "lost", "lost"]))
             for _ in range(rng.choice([0, 1, 2]))
         }
         if rng.random() < 0.2:
             self.troubles[rng.randrange(25)] = rng.choice(["cancel", "cancel some"])
-        #: Seconds that each run has; an event takes one.
+        #: Deadline of each run in seconds; an event takes one second.
         self.deadline = rng.choice([5.0, 30.0, 60.0, 90.0]) if rng.random() < 0.25 else None
-        #: Whether its end depends on when somebody cancels it, or on how fast it is.
+        #: True if the final state depends on the time of a cancellation or on the speed.
         self.given_up = bool({"cancel", "cancel some"} & {*self.troubles.values()})
         self.given_up = self.given_up or self.deadline is not None
         if not troubled:
@@ -133,7 +137,7 @@ class World:
         }
 
     def _control(self, spec: Spec, rng: random.Random) -> None:
-        """Most flows have retries: to be undone and tried again is what this is about."""
+        """Add a retry controller to many flows, so that they are reverted and retried."""
         if spec.kind != ATOM and not spec.retry and rng.random() < 0.3:
             spec.retry = f"r{spec.name}"
         for child in spec.children:
@@ -150,7 +154,7 @@ class World:
             return [json.loads(line) for line in stream]
 
     def kind(self, name: str) -> str:
-        """What kind of task an atom is."""
+        """Return the kind of an atom's task."""
         number = self.draw(name, "kind")
         for kind, limit in ((MAP, 0.12), (MAP_COLLECTS, 0.2), (AWAITED, 0.4), (NUMBERS, 0.6)):
             if number < limit:
@@ -158,15 +162,15 @@ class World:
         return PLAIN
 
     def narrow(self, name: str) -> bool:
-        """Whether it is a Map that lets one item be under way at a time."""
+        """Return True for a Map that runs one item at a time."""
         return self.kind(name) in (MAP, MAP_COLLECTS) and self.draw(name, "narrow") < 0.5
 
     def flow(self) -> Any:
-        """Make the flow anew, as another process would."""
+        """Build the flow, like another process would."""
         return self._build(self.spec, (), "numbers")
 
     def _build(self, spec: Spec, tries: tuple[str, ...], numbers: str) -> Any:
-        """`numbers`: where a Map finds its items."""
+        """Build a member; `numbers` is the name of the list for Maps."""
         if spec.kind == ATOM:
             return self._task(spec, tries, numbers)
         again = Tries(self, spec.retry) if spec.retry else None
@@ -232,7 +236,7 @@ class World:
 
 
 class Life:
-    """The runs of one flow, each by an engine of one kind, on one store, up to its end."""
+    """The runs of one flow on engines of one kind and one store, until the flow ends."""
 
     def __init__(self, world: World, kind: kinds.Kind, backend: base.Backend) -> None:
         self.world = world
@@ -241,16 +245,16 @@ class Life:
         self.uuid = ""
         self.events = self.failures = 0
         self.lost = self.stopping = False
-        #: The errors of the runs.
+        #: Errors of the runs.
         self.errors: list[Exception | None] = []
         self.oracle = Oracle(world.spec)
         self.replay = replay.Replay(world.spec, world.defer)
         self.cancelled = False
-        #: Whether it began to be undone, and whether that was because somebody had cancelled it.
+        #: True if a revert started, and True if a cancellation caused it.
         self.undone = self.undone_by_cancel = False
         self.engine: Any = None
 
-    # -- what happens
+    # -- events
 
     def run(self) -> Life:
         self._load()
@@ -272,14 +276,14 @@ class Life:
         self.engine = self.kind.load(
             self.world.flow(), backend=self.backend, defer_reverts=self.world.defer, **more
         )
-        scheduling.tell_time_by(self.engine, self.world.clock)
+        scheduling.set_clock(self.engine, self.world.clock)
         self.uuid = self.engine.storage.flow_uuid
         self.engine.atom_notifier.register("*", self._on_atom)
 
     def _run_once(self, number: int) -> None:
         world = self.world
         finished = self._finished() if number else set()
-        # What ran when an engine died comes to its end first, whatever is given up.
+        # Atoms that ran when an engine died end first, even if the flow is cancelled.
         going_on = {name for name, state in self.saved().items() if state == states.RUNNING}
         if number:
             world.tell("event", replay.RESUMED, "")
@@ -314,7 +318,7 @@ class Life:
             if what is not None:
                 world.troubles[self.events + later] = what
             self.failures += 1
-        self.stopping |= state == states.REVERT_FAILURE  # nothing more is begun
+        self.stopping |= state == states.REVERT_FAILURE  # no atom starts after a failed revert
         if state in (states.REVERTING, states.FAILURE) and not self.lost:
             alone = state == states.REVERTING and not self.undone
             self.undone_by_cancel |= self.cancelled and alone
@@ -341,27 +345,27 @@ class Life:
             self.cancelled |= granted
 
     def _take_over(self) -> None:
-        """Somebody takes the flow over, and gives it back at once."""
+        """Acquire the lease for another engine and release it at once."""
         with contextlib.closing(self.backend.get_connection()) as connection:
             lease = connection.get_lease(self.uuid)
             assert lease is not None
-            other = connection.take_lease(self.uuid, "another engine", 60, dead=lease.epoch)
-            connection.give_back_lease(other)
+            other = connection.acquire_lease(self.uuid, "another engine", 60, dead=lease.epoch)
+            connection.release_lease(other)
 
-    # -- what is there
+    # -- state
 
     def state(self) -> str:
         with contextlib.closing(self.backend.get_connection()) as connection:
             return connection.get_flow_details(self.uuid, lazy=True).state or states.PENDING
 
     def saved(self) -> dict[str, str]:
-        """The states of the atoms in the store."""
+        """Return the states of the atoms in the store."""
         with contextlib.closing(self.backend.get_connection()) as connection:
             found = {a.name: a.state for a in connection.get_flow_details(self.uuid)}
         return {name: found.get(name) or states.PENDING for name in self.oracle.atoms}
 
     def _finished(self) -> set[str]:
-        """The tasks, and the items of Maps, that are done and need not be done again."""
+        """Return the completed tasks and items, which must not run again."""
         saved, ended = self.saved(), (states.SUCCESS, states.FAILURE)
         found = {name for name, state in saved.items() if state == states.SUCCESS}
         for name, state in self._items().items():
@@ -371,7 +375,7 @@ class Life:
         return found
 
     def _items(self) -> dict[str, str]:
-        """The states of the items of Maps in the store."""
+        """Return the states of the items of Maps in the store."""
         with contextlib.closing(self.backend.get_connection()) as connection:
             return {
                 f"{atom.name}[{item.index}]": item.state
@@ -383,10 +387,10 @@ class Life:
     def _bodies(self) -> list[Body]:
         return bodies(self.world.told())
 
-    # -- what has to be
+    # -- checks
 
     def _check_twice(self, finished: set[str], lines: list[list[Any]]) -> None:
-        """Nothing that was saved as done is done again, unless it was undone before."""
+        """Check that no completed task runs again, unless it was reverted before."""
         for body in bodies(lines):
             if body.action == "revert":
                 finished.discard(body.name)
@@ -394,7 +398,9 @@ class Life:
                 assert body.name not in finished, f"{body.name} was done, and is done again"
 
     def _check_told(self, lines: list[list[Any]]) -> None:
-        """What was told last of each atom is what is saved, unless it was about to begin."""
+        """Check that the last reported state of each atom is the saved one, unless it was about to
+        start.
+        """
         saved = self.saved()
         told = {}
         for words in lines:
@@ -405,11 +411,11 @@ class Life:
             if self.stopping and (self.lost or (state, saved[name]) in UNTOLD):
                 continue
             if self.stopping and self.kind.remote and saved[name] == states.PENDING:
-                continue  # it turned out that what might be under way is not
+                continue  # the request of the earlier run turned out not to be running
             assert saved[name] == state, f"{name} is {saved[name]}, but {state} was told"
 
     def _check_time(self, due: float | None, going_on: set[str], lines: list[list[Any]]) -> None:
-        """When time is up no retry begins, and nothing is waited for."""
+        """Check that no retry starts and no wait continues after the deadline."""
         if due is None:
             return
         before = due
@@ -421,7 +427,9 @@ class Life:
                 before = words[3]
 
     def _check_bodies(self, lines: list[list[Any]]) -> None:
-        """What each task noted last is what its record says; of items, what they noted just now."""
+        """Check that the last journal line of each task matches its record; for items, of this run
+        only.
+        """
         last = {body.name: body for body in self._bodies()}
         for name, state in self.saved().items():
             if name in self.oracle.retry_scope or self.world.kind(name) in (MAP, MAP_COLLECTS):
@@ -435,7 +443,7 @@ class Life:
         for name, body in {body.name: body for body in bodies(lines)}.items():
             if "[" in name and body.action == "execute" and body.id in begun:
                 if self.stopping and self.kind.remote and items.get(name) == states.PENDING:
-                    continue  # a run that was lost sent it; the next one hears what became of it
+                    continue  # a lost run sent it; the next run receives its result
                 done = states.SUCCESS if body.outcome == "ended" else states.FAILURE
                 assert items.get(name) == done, f"{name} {body.outcome}, but is {items.get(name)}"
 
@@ -462,8 +470,10 @@ class Life:
 
     @property
     def comparable(self) -> bool:
-        """Whether it has to end the same without trouble: nobody gives it up, what a decider
-        answered is known, and whoever is faster does not matter.
+        """Return True if the final state must be that of an uninterrupted run.
+
+        This requires that the flow is not cancelled, the decisions are known and timing has no
+        effect.
         """
         world = self.world
         fixed = not (world.given_up or world.reverting_all or world.sticking)
@@ -471,12 +481,12 @@ class Life:
 
     @property
     def gave_up(self) -> bool:
-        """Whether the last run ended because of a deadline, or since somebody cancelled it."""
+        """Return True if the last run ended by a deadline or a cancellation."""
         error = self.errors[-1]
         return isinstance(error, exceptions.DeadlineExceeded | exceptions.Cancelled)
 
     def end(self) -> dict[str, Any]:
-        """What has to be the same whatever happened to the engines."""
+        """Return the values that must not depend on interruptions."""
         storage = self.engine.storage
         found = self.saved()
         if self.state() != states.SUCCESS:
@@ -496,7 +506,7 @@ class Life:
         }
 
 
-#: State of a task -> what it may have noted last; a task that fails before it begins notes nothing.
+#: State of a task -> possible last journal lines; a task that fails before its start writes none.
 _UNDONE = (None, ("revert", "ended"))
 NOTED: dict[str, tuple[tuple[str, str] | None, ...]] = {
     states.PENDING: _UNDONE,
@@ -507,7 +517,7 @@ NOTED: dict[str, tuple[tuple[str, str] | None, ...]] = {
     states.REVERT_FAILURE: (("revert", "failed"),),
 }
 
-#: The same of what was running when its engine died, and of what was given back since.
+#: The same for atoms that were running when their engine died, or were given back.
 INTERRUPTED: dict[str, tuple[tuple[str, str] | None, ...]] = {
     states.RUNNING: (*_UNDONE, ("execute", "ended"), ("execute", "failed"), ("revert", "failed")),
     states.SUCCESS: (("revert", "ended"), ("revert", "failed")),
@@ -519,7 +529,7 @@ INTERRUPTED: dict[str, tuple[tuple[str, str] | None, ...]] = {
     ),
     states.FAILURE: (("revert", "ended"), ("revert", "failed"), ("execute", "ended")),
 }
-#: Told last, and saved: nobody is told of what is about to begin when somebody suspends.
+#: (reported state, saved state): starts that are pending at a suspension are not reported.
 UNTOLD = {(states.RETRYING, states.SUCCESS)}
 
 
@@ -528,7 +538,7 @@ def bodies(lines: list[list[Any]]) -> list[Body]:
 
 
 def under_way(found: list[Body]) -> set[str]:
-    """The ids of what began and did not end."""
+    """Return the ids of started bodies without an end."""
     left: set[str] = set()
     for body in found:
         (left.add if body.outcome == "begun" else left.discard)(body.id)
@@ -543,7 +553,7 @@ def check_one_at_a_time(found: list[Body]) -> None:
 
 
 def check_ids(found: list[Body]) -> None:
-    """Nothing runs twice under one id, and each run of a task has a higher number."""
+    """Check that no id runs twice and that attempts of a task increase."""
     begun: set[str] = set()
     attempts: defaultdict[str, int] = defaultdict(int)
     for body in found:

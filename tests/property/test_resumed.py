@@ -1,7 +1,7 @@
 """Random flows with waits, Maps, coroutines and overlapping retries, on all engines and stores.
 
-They are suspended or cancelled, given too little time, or taken over by other engines.
-`WBENGINE_RESUMED=1000` runs so many flows, `WBENGINE_SEED=n` one alone.
+They are suspended, cancelled, limited by deadlines, or resumed by other engines.
+`WBENGINE_RESUMED=1000` runs more flows, `WBENGINE_SEED=n` a single one.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from wbengine.persistence import backends, base
 
 SEED = os.environ.get("WBENGINE_SEED")
 
-#: How many flows: a serial engine shows most, for it is the same each time.
+#: Number of flows.  The serial engine runs most, because it is deterministic.
 ON_KINDS = {"serial": 80, "threads": 24, "processes": 8, "memory": 16, "filesystem": 6}
 ON_STORES = {"dir": 24, "sqlite": 16, "postgresql": 4, "mysql": 4}
-#: Seconds that a task takes at most where several are under way: something is to happen meanwhile.
+#: Maximum duration of a task in seconds on engines with concurrent tasks, so that events overlap.
 PACE = {"threads": 0.02, "memory": 0.02}
 
 
@@ -37,7 +37,7 @@ def seeds(most: int) -> list[int]:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Where there is one, on a disk that need not be waited for."""
+    """Return a new folder, in memory if possible."""
     fast = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(dir=fast) as place:
         yield Path(place)
@@ -50,9 +50,9 @@ def kind(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[kinds.Kind]
 
 
 def lead(seed: int, kind: kinds.Kind, backend: base.Backend, folder: Path) -> Life:
-    """One life, up to its end.
+    """Run one flow until its end.
 
-    :raises AssertionError: it went wrong; tells the seed, the flow and all that happened.
+    :raises AssertionError: if the run violates a rule; contains the seed, the flow and all events
     """
     place = folder / f"{seed}-{kind.name}"
     place.mkdir()
@@ -68,8 +68,8 @@ def lead(seed: int, kind: kinds.Kind, backend: base.Backend, folder: Path) -> Li
 
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kind", kinds.NAMES, indirect=True)
-def test_interrupted_flows_on_all_kinds(kind: kinds.Kind, folder: Path) -> None:
-    """Each life is one that the oracle allows, and its end is that of an undisturbed one."""
+def test_interrupted_flow_matches_oracle_on_engine(kind: kinds.Kind, folder: Path) -> None:
+    """The oracle accepts each run, and the final state is that of an uninterrupted run."""
     with kinds.kind("serial", folder, "") as serial, backends.backend("memory://") as backend:
         for seed in seeds(ON_KINDS[kind.name]):
             life = lead(seed, kind, backend, folder)
@@ -83,8 +83,8 @@ def test_interrupted_flows_on_all_kinds(kind: kinds.Kind, folder: Path) -> None:
 
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("store", ON_STORES)
-def test_interrupted_flows_on_all_stores(
-    store: str, folder: Path, database_servers: servers.Lazy
+def test_interrupted_flow_matches_oracle_on_store(
+    store: str, folder: Path, database_servers: servers.Databases
 ) -> None:
     with contextlib.ExitStack() as stack:
         conf = stack.enter_context(places.place(store, folder, database_servers))
@@ -94,8 +94,8 @@ def test_interrupted_flows_on_all_stores(
             lead(seed, serial, backend, folder)
 
 
-def test_interrupted_lives_are_diverse(folder: Path) -> None:
-    """What the lives above are made of; without it they could agree on nothing much."""
+def test_interrupted_runs_cover_all_cases(folder: Path) -> None:
+    """Without diverse flows the comparison above would prove little."""
     seen: Counter[str] = Counter()
     with kinds.kind("serial", folder, "") as serial, backends.backend("memory://") as backend:
         for seed in range(80):
@@ -123,7 +123,7 @@ def described(life: Life) -> Iterator[str]:
         yield "several runs"
 
 
-#: Each has to be seen in three flows of eighty at least.
+#: Events that must occur in at least three of eighty flows.
 WANTED = (
     "SUCCESS", "REVERTED", "FAILURE", "REVERT_FAILURE", "IGNORE", "PENDING", "RETRYING",
     "said RETRY", "said REVERT", "said REVERT_ALL", "yes", "no", "raised", "suspended", "lost",

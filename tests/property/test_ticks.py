@@ -1,4 +1,4 @@
-"""Ticks of schedules, against an oracle that looks at every minute of the wall clock."""
+"""Ticks of schedules, compared with an oracle that checks each minute of the wall clock."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from wbengine.schedules import ticks
 from wbengine.schedules.ticks import Schedule, Step
 
-#: Zones, and days about which their clocks are set, forward and back: by an hour at night, by half
-#: an hour, at midnight; and some that are not.
+#: Zone -> days on which its clock moves forward and back: by an hour at night, by half an hour or
+#: at midnight.  The last two zones have no such days.
 ZONES = {
     "Europe/Berlin": (datetime(2026, 3, 29), datetime(2026, 10, 25)),
     "America/New_York": (datetime(2026, 3, 8), datetime(2026, 11, 1)),
@@ -30,7 +30,7 @@ MINUTE = timedelta(minutes=1)
 
 @functools.lru_cache
 def values(text: str, first: int, last: int) -> frozenset[int]:
-    """What a field means: '*', '*/5', '3', '1-4', '1,4'."""
+    """Return the values of a field such as '*', '*/5', '3', '1-4' or '1,4'."""
     if text.startswith("*"):
         step = int(text.partition("/")[2] or 1)
         return frozenset(range(first, last + 1, step))
@@ -42,7 +42,7 @@ def values(text: str, first: int, last: int) -> frozenset[int]:
 
 
 def fits(cron: str, local: datetime) -> bool:
-    """Whether a time of the wall clock is meant."""
+    """Return True if the cron expression matches a time of the wall clock."""
     minute, hour, day, month, weekday = cron.split()
     on_day = local.day in values(day, 1, 31)
     on_weekday = local.isoweekday() % 7 in {each % 7 for each in values(weekday, 0, 7)}
@@ -56,10 +56,10 @@ def fits(cron: str, local: datetime) -> bool:
 
 
 def oracle(cron: str, zone: zoneinfo.ZoneInfo, begin: float, end: float) -> list[int]:
-    """The ticks later than `begin`, until `end`.
+    """Return the ticks after `begin` until `end`.
 
-    Times with a star for their minute or hour come as often as the wall clock shows them; others
-    once a day: the first time they are shown, or when the clock has jumped over them.
+    A time with a star for its minute or hour occurs whenever the wall clock shows it.  Other times
+    occur once a day: at the first occurrence, or after the clock has skipped them.
     """
     found = set()
     if has_star(cron):
@@ -106,7 +106,7 @@ crons = st.tuples(
 
 
 def until(schedule: Schedule, begin: float, end: float) -> Iterator[int]:
-    """Its ticks, each asked for by the one before."""
+    """Yield the ticks, each computed from the previous one."""
     tick = schedule.after(begin)
     while tick <= end:
         yield tick
@@ -129,8 +129,8 @@ def until(schedule: Schedule, begin: float, end: float) -> Iterator[int]:
 @example(cron="* 0 * * 0", zone="America/Havana", which=0, offset=0)
 @example(cron="* 0,1 * * 0", zone="America/Havana", which=0, offset=0)
 @example(cron="45 1 * * *", zone="Australia/Lord_Howe", which=1, offset=50_000 - 3600)
-def test_ticks_are_those_of_the_wall_clock(cron: str, zone: str, which: int, offset: int) -> None:
-    """Wherever one begins to ask, be it within the hour that comes twice."""
+def test_cron_ticks_match_wall_clock_oracle(cron: str, zone: str, which: int, offset: int) -> None:
+    """The start may be within the repeated hour."""
     known = zoneinfo.ZoneInfo(zone)
     day = ZONES[zone][which].replace(tzinfo=known)
     begin = day.timestamp() - 21_600 + offset
@@ -141,14 +141,14 @@ def test_ticks_are_those_of_the_wall_clock(cron: str, zone: str, which: int, off
 
 
 @given(every=st.integers(1, 10_000), begin=st.integers(0, 2**33), part=st.floats(0, 0.999))
-def test_intervals_tick_at_their_multiples(every: int, begin: int, part: float) -> None:
+def test_interval_ticks_are_multiples_of_interval(every: int, begin: int, part: float) -> None:
     schedule = Schedule(name="s", factory="f", every=every)
     tick = schedule.after(begin + part)
     assert tick % every == 0 and begin + part < tick <= begin + part + every
     assert schedule.after(tick) == tick + every
 
 
-# What is done at a time. --------------------------------------------------------------------------
+# Steps. -------------------------------------------------------------------------------------------
 
 policies = st.one_of(
     st.tuples(st.sampled_from(["one", "all"]), st.sampled_from(["queue", "cancel"])),
@@ -157,14 +157,14 @@ policies = st.one_of(
 
 
 def expected_step(schedule: Schedule, tick: int, now: float, busy: bool) -> Step | None:
-    """By a look at all ticks there are."""
+    """Return the step, computed from the list of all ticks."""
     all_ticks = list(until(schedule, tick - 1, now + 4000))
     due = [each for each in all_ticks if schedule.due(each) <= now]
     if tick not in due:
         return None
     chosen = tick if schedule.catch_up == "all" else due[-1]
     then = all_ticks[all_ticks.index(chosen) + 1]
-    late = now - schedule.due(chosen) > ticks.GRACE
+    late = now - schedule.due(chosen) > ticks.GRACE_SECONDS
     if (late and schedule.catch_up == "skip") or (busy and schedule.overlap == "skip"):
         return Step(None, then)
     if busy and schedule.overlap in ("queue", "cancel"):
@@ -182,13 +182,13 @@ def expected_step(schedule: Schedule, tick: int, now: float, busy: bool) -> Step
         st.tuples(st.floats(-300, 900, width=32), st.booleans()), min_size=1, max_size=12
     ),
 )
-def test_steps_are_those_of_the_policies(
+def test_steps_follow_catch_up_and_overlap_policies(
     policy: tuple[str, str],
     times: dict[str, Any],
     jitter: float,
     moves: list[tuple[float, bool]],
 ) -> None:
-    """The clock goes on, jumps, and is set back; flows end, and do not."""
+    """The clock advances, jumps and is set back while flows end or continue."""
     catch_up, overlap = policy
     jitter = min(jitter, times.get("every", jitter))
     schedule = Schedule(
@@ -208,10 +208,10 @@ def test_steps_are_those_of_the_policies(
                 fired.append(step.tick)
             assert step.next_tick > tick
             tick = step.next_tick
-    assert fired == sorted(set(fired))  # none twice, whatever the clock does
+    assert fired == sorted(set(fired))  # no tick fires twice
 
 
-def test_jitter_is_the_same_wherever_it_is_asked_for() -> None:
+def test_jitter_depends_only_on_name_and_tick() -> None:
     one, two = (Schedule(name="s", factory=factory, every=60, jitter=30) for factory in ("f", "g"))
     delays = [one.due(tick) - tick for tick in range(0, 60_000, 60)]
     assert delays == [two.due(tick) - tick for tick in range(0, 60_000, 60)]
@@ -222,51 +222,56 @@ def test_jitter_is_the_same_wherever_it_is_asked_for() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({}, "needs cron= or every="),
-        ({"cron": "* * * * *", "every": 5}, "needs cron= or every="),
-        ({"every": 0}, "every=0 is no whole number"),
-        ({"every": 0.5}, "every=0.5 is no whole number"),
-        ({"cron": "61 * * * *"}, "cron='61 .*Bad minute"),
+        ({}, "must have either cron or every"),
+        ({"cron": "* * * * *", "every": 5}, "must have either cron or every"),
+        ({"every": 0}, "every must be a whole number of 1 or more, got 0"),
+        ({"every": 0.5}, "every must be a whole number of 1 or more, got 0.5"),
+        ({"cron": "61 * * * *"}, "cron must be .*got '61 .*Bad minute"),
         ({"cron": "* * * *"}, "five fields"),
         ({"cron": "* * * * * *"}, "five fields"),
         ({"cron": "0 0 31 4 *"}, "Bad day-of-month"),
-        ({"cron": "0 0 * * *", "time_zone": "Mars/Olympus"}, "time_zone='Mars/Olympus' is no zone"),
-        ({"cron": "0 0 * * *", "time_zone": "../etc"}, "is no zone"),
-        ({"every": 5, "jitter": -1}, "jitter=-1"),
-        ({"every": 3650 * 86_400 + 1}, "every= is more than 315360000 seconds, which are ten"),
-        ({"every": 10**25}, "every= is more than 315360000 seconds"),
-        ({"every": 5, "jitter": 6}, "jitter=6 is more than the 5 seconds between two ticks"),
-        ({"cron": "*/5 * * * *", "jitter": 301}, "jitter=301 is more than the 300 seconds"),
-        ({"every": 5, "time_zone": "Europe/Berlin"}, "time_zone='Europe/Berlin' is for cron="),
-        ({"cron": "0 0 * * *", "time_zone": None}, "Option time_zone=None is no text"),
-        ({"every": 5, "inputs": {"scheduled_at": 1}}, "'scheduled_at' is the time of the tick"),
-        ({"every": 5, "catch_up": "some"}, "catch_up is one of skip, one, all"),
-        ({"every": 5, "overlap": "alow"}, "overlap is one of .*did you mean 'allow'"),
-        ({"every": 5, "overlap": "queue", "catch_up": "skip"}, "take catch_up='one' or 'all'"),
-        ({"every": 5, "priority": "urgent"}, "'urgent' is no priority"),
-        ({"every": 5, "tags": {"a b": "c"}}, "tag 'a b'"),
-        ({"every": 5, "tags": ["a"]}, "tags is a dict of texts"),
-        ({"every": 5, "inputs": ["a"]}, "inputs are values by name"),
-        ({"every": 5, "name": " a"}, "single blanks"),
-        ({"every": 5, "name": "x" * 201}, "up to 200 characters"),
-        ({"every": 5, "factory": ""}, "factory=''"),
+        (
+            {"cron": "0 0 * * *", "time_zone": "Mars/Olympus"},
+            "time_zone must be .* got 'Mars/Olympus'",
+        ),
+        ({"cron": "0 0 * * *", "time_zone": "Europe/Berln"}, "did you mean 'Europe/Berlin'"),
+        ({"cron": "0 0 * * *", "time_zone": "../etc"}, "got '../etc'"),
+        ({"every": 5, "jitter": -1}, "jitter must be a number of 0 or more, got -1"),
+        ({"every": 3650 * 86_400 + 1}, "every must be at most 315360000 seconds .ten years"),
+        ({"every": 10**25}, "every must be at most 315360000 seconds"),
+        ({"every": 5, "jitter": 6}, "jitter must be at most 5 seconds"),
+        ({"cron": "*/5 * * * *", "jitter": 301}, "jitter must be at most 300 seconds"),
+        ({"every": 5, "time_zone": "Europe/Berlin"}, "time_zone can be used only with cron"),
+        ({"cron": "0 0 * * *", "time_zone": None}, "time_zone must be a non-empty string"),
+        ({"every": 5, "inputs": {"scheduled_at": 1}}, "must not contain 'scheduled_at'"),
+        ({"every": 5, "catch_up": "some"}, "catch_up must be one of skip, one, all"),
+        ({"every": 5, "overlap": "alow"}, "overlap must be one of .*did you mean 'allow'"),
+        ({"every": 5, "overlap": "queue", "catch_up": "skip"}, "catch_up must be 'one' or 'all'"),
+        ({"every": 5, "priority": "urgent"}, "priority must be one of .* got 'urgent'"),
+        ({"every": 5, "tags": {"a b": "c"}}, "key of a tag .* got 'a b'"),
+        ({"every": 5, "tags": ["a"]}, "tags must be a dict of str"),
+        ({"every": 5, "inputs": ["a"]}, "inputs must be a dict with str keys"),
+        ({"every": 5, "name": " a"}, "single spaces"),
+        ({"every": 5, "name": "x" * 256}, "at most 255 characters, got 256"),
+        ({"every": 5, "factory": "x" * 256}, "at most 255 characters, got 256"),
+        ({"every": 5, "factory": ""}, "factory must be a non-empty string"),
     ],
 )
-def test_schedules_that_make_no_sense_are_refused(options: dict[str, Any], words: str) -> None:
+def test_invalid_schedule_is_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         Schedule(**{"name": "s", "factory": "f", **options})
 
 
-def test_longest_interval_and_jitter() -> None:
+def test_longest_interval_and_jitter_are_accepted() -> None:
     schedule = Schedule(name="s", factory="f", every=3650 * 86_400, jitter=3650 * 86_400)
     assert ticks.iso(schedule.after(4e9)) == "2099-11-30T00:00:00Z"
 
 
-def test_what_is_kept_of_a_schedule_makes_it_again() -> None:
+def test_schedule_survives_conversion_to_dict_and_back() -> None:
     schedule = Schedule(
         name="s", factory="f", cron="0 0 * * *", jitter=3, inputs={"a": 1}, overlap="allow"
     )
     assert Schedule.from_dict("s", schedule.to_dict()) == schedule
     assert schedule.to_dict().keys() == {"factory", "cron", "jitter", "inputs", "overlap"}
-    with pytest.raises(ValueError, match=r"Schedule 's' has no option 'crn'.*did you mean 'cron'"):
+    with pytest.raises(ValueError, match=r"'s': unknown option 'crn'.*did you mean 'cron'"):
         Schedule.from_dict("s", {"crn": "* * * * *"})

@@ -1,4 +1,4 @@
-"""A report is whole, needs nothing else, trusts no name, tells no secret, and stays small."""
+"""HTML reports: content, escaping, masking and size."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests.views import canaries, records
 from wbengine import report
 from wbengine.persistence import backends, models
 from wbengine.views import critical
-from wbengine.views import flow as flows
+from wbengine.views import flow_status as flows
 from wbengine.views import timeline as timelines
 
 _VOID = {"meta", "link", "br", "input"}
 
 
 class Checker(HTMLParser):
-    """Whether everything is closed; what is linked to; which ids there are."""
+    """Parser that checks for balanced elements and collects links, ids and handlers."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class Checker(HTMLParser):
 
 
 @pytest.mark.parametrize("made", [records.order, records.failed, hostile])
-def test_the_page_is_balanced_and_loads_nothing(made):
+def test_page_is_well_formed_and_loads_nothing(made):
     text = report.html(look(made()))
     page = Checker(text)
     assert page.open == []
@@ -74,38 +74,45 @@ def test_the_page_is_balanced_and_loads_nothing(made):
     text.encode()
 
 
-def test_it_has_all_that_happened():
+def test_report_of_cancelled_flow_shows_the_reason():
+    flow, outline = records.failed()
+    flow.cancel(records.T, "no need (by ann)")
+    text = report.html(look((flow, outline)))
+    assert 'state-CANCELLED">' in text and "Cancelled: no need (by ann)" in text
+
+
+def test_report_has_all_sections():
     text = report.html(look(records.failed()))
     said = "".join(Checker(text).said)
     for title in (
-        "The flow", "Failures", "Who ran what when", "Critical path", "Slowest atoms",
-        "What was undone", "What became of the flow", "All atoms",
+        "Graph", "Failures", "Timeline", "Critical path", "Slowest atoms",
+        "Reverted atoms", "History", "All atoms",
     ):  # fmt: skip
         assert f">{title}</h2>" in text
     assert "ValueError: card refused" in said
-    assert "It was behind the following exception:" in said
-    assert "A flow of 8 atoms ran in 21 s on 3 workers" in said
+    assert "The exception above was the cause of the following exception:" in said
+    assert "A flow of 8 atoms ran for 21 s on 3 workers" in said
 
 
-def test_what_did_not_happen_is_left_out():
+def test_report_omits_empty_sections():
     flow = models.FlowDetail("new")
     records.atom(flow, "a", None)
     text = report.html(flows.view(flow, now=records.T))
-    for title in ("Failures", "Who ran what when", "Critical path", "What was undone"):
+    for title in ("Failures", "Timeline", "Critical path", "Reverted atoms"):
         assert f">{title}</h2>" not in text
-    assert "A flow of <b>1</b> atom that nobody has run yet." in text
-    assert "Nobody has run it yet." in text
+    assert "A flow of <b>1</b> atom. No engine has run it yet." in text
+    assert "No engine has run the flow yet." in text
 
 
-def test_somebody_may_add_sections_of_their_own():
+def test_report_contains_custom_sections_and_header():
     mine = report.Section("mine", "My <figures>", "<p>1 + 1 = 2</p>", "a & b")
     text = report.html(look(records.order()), title="T <1>", sections=[mine], header="<hr>")
     assert "<title>T &lt;1&gt;</title>" in text
     assert "My &lt;figures&gt;" in text
-    assert text.index("<hr>") < text.index("<p>1 + 1 = 2</p>") < text.index(">The flow</h2>")
+    assert text.index("<hr>") < text.index("<p>1 + 1 = 2</p>") < text.index(">Graph</h2>")
 
 
-def test_a_flow_of_a_thousand_atoms_stays_usable():
+def test_report_of_1000_atoms_is_fast_and_small():
     view = look(records.wide(1000, done=1.0))
     began = time.process_time()
     text = report.html(view)
@@ -114,13 +121,13 @@ def test_a_flow_of_a_thousand_atoms_stays_usable():
     assert text.count('<tr id="atom-') == 1000
 
 
-def test_of_many_atoms_the_first_are_listed():
+def test_report_lists_only_the_first_2000_atoms():
     text = report.html(look(records.wide(20_000)))
-    assert "These are the first 2,000; 18,000 more are not listed." in text
+    assert "The table contains the first 2,000 atoms; 18,000 more are not listed." in text
     assert len(text.encode()) < 6_000_000
 
 
-def test_it_is_written_whole_or_not_at_all(tmp_path):
+def test_write_is_atomic(tmp_path):
     view = look(records.order())
     report.write(tmp_path / "a.html", view)
     assert (tmp_path / "a.html").read_text("utf-8") == report.html(view)
@@ -130,7 +137,7 @@ def test_it_is_written_whole_or_not_at_all(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.html", "b.html"]
 
 
-def test_no_secret_is_in_it():
+def test_report_contains_no_secret():
     backend = backends.fetch({"connection": "memory"})
     engine = canaries.run(backend=backend)
     with backend.get_connection() as connection:
@@ -140,8 +147,8 @@ def test_no_secret_is_in_it():
 
 
 @pytest.mark.slow
-def test_the_page_works_in_a_browser(browser, tmp_path):
-    """From a file, in light and dark, with no complaint and no request."""
+def test_page_works_in_browser_without_errors_or_requests(browser, tmp_path):
+    """The page is opened from a file, in light and in dark mode."""
     report.write(tmp_path / "run.html", look(records.failed()))
     for scheme in ("light", "dark"):
         page = browser.new_page(color_scheme=scheme)
@@ -165,10 +172,10 @@ def test_the_page_works_in_a_browser(browser, tmp_path):
         page.close()
 
 
-# -- what it is made of ----------------------------------------------------------------------------
+# -- critical path and timeline --------------------------------------------------------------------
 
 
-def test_the_critical_path_is_what_waited_for_each_other():
+def test_critical_path_follows_dependencies():
     flow, outline = records.order("SUCCESS")
     for start, each in enumerate(flow):
         if each.name not in ("read cart", "check stock", "check address"):
@@ -181,7 +188,7 @@ def test_the_critical_path_is_what_waited_for_each_other():
     assert [atom.name for atom in critical.slowest(view, 2)] == ["check stock", "read cart"]
 
 
-def test_bars_of_a_row_do_not_overlap():
+def test_timeline_bars_of_one_row_do_not_overlap():
     made = timelines.timeline(look(records.wide(400, width=40)))
     assert [lane.worker for lane in made.lanes] == ["host:0", "host:1", "host:2", "host:3"]
     assert sum(len(lane.bars) for lane in made.lanes) == 240
@@ -192,7 +199,7 @@ def test_bars_of_a_row_do_not_overlap():
                 assert one.ended <= other.started
 
 
-def test_what_runs_ends_now_in_the_timeline():
+def test_timeline_bar_of_running_task_ends_now():
     view = look(records.order())
     made = timelines.timeline(view, now=records.T + 99)
     (lane,) = [lane for lane in made.lanes if lane.worker is None]

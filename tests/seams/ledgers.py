@@ -1,7 +1,6 @@
-"""Ledgers: where each kind is, how one with a clock of the test's own is made, how time passes for
-the others, and how a result is lost.
+"""Ledgers: their addresses, ledgers with a simulated clock, passage of time, and loss of results.
 
-What a ledger does is said by its contract, `Ledger`; `open_ledger` is public.
+`Ledger` describes the contract; `open_ledger` is public.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ __all__ = [
     "InMemory",
     "KINDS",
     "MISSING",
-    "MOST_LISTED",
+    "MAX_LISTED_ROWS",
     "ROW_CLAIMED",
     "ROW_DONE",
     "ROW_OPEN",
@@ -38,13 +37,13 @@ __all__ = [
     "Ledger",
     "Page",
     "Row",
-    "beaten",
-    "boot_again",
-    "grow_older",
+    "make_heartbeat_older",
+    "simulate_reboot",
+    "make_content_older",
     "in_memory",
-    "kept",
+    "snapshot",
     "left",
-    "made_last_sweep_due",
+    "make_sweep_due",
     "of_broker",
     "open_ledger",
     "place",
@@ -55,7 +54,7 @@ __all__ = [
 
 DATABASES: Final = ("sqlite", "mysql", "postgresql")
 KINDS: Final = ("memory", "dir", "redis", *DATABASES)
-#: Those that other processes can open.
+#: Kinds that other processes can open.
 DURABLE: Final = KINDS[1:]
 
 GRANTED: Final = base.GRANTED
@@ -66,8 +65,8 @@ ROW_OPEN: Final = base.ROW_OPEN
 ROW_CLAIMED: Final = base.ROW_CLAIMED
 MISSING: Final = base.MISSING
 ROW_DONE: Final = base.ROW_DONE
-MOST_LISTED: Final = base.MOST_LISTED
-#: Who has the rows that may have run before a Redis was set back.
+MAX_LISTED_ROWS: Final = base.MAX_LISTED_ROWS
+#: Owner of the rows that possibly ran before a Redis was restored from older data.
 FORGOTTEN: Final = "forgotten-by-redis"
 Claim = base.Claim
 Ledger = base.Ledger
@@ -79,20 +78,22 @@ open_ledger = ledgers.open_ledger
 
 
 def place(kind: str, folder: Path, name: str = "ledger") -> str:
-    """Where a ledger of a kind that is no server is; one in memory is of this process."""
+    """Return the URL of a ledger without a server. A ledger in memory belongs to this process."""
     if kind == "memory":
         return f"memory://{name}"
     return f"dir://{folder}/{name}" if kind == "dir" else f"sqlite:///{folder}/{name}.db"
 
 
 def in_memory(clock: _clock.Clock = _clock.SYSTEM) -> Ledger:
-    """One that nobody else has, and for which time is what a clock says."""
+    """Return a private ledger with this clock."""
     return InMemory(clock)
 
 
-def kept(ledger: Ledger) -> Callable[[], None]:
-    """Keep what is in one that is in memory; to be called to set it back to that, as a Redis is:
-    what was OPEN may have run since, and counts as lost with the worker that had it."""
+def snapshot(ledger: Ledger) -> Callable[[], None]:
+    """Copy the content of a ledger in memory. The returned function restores it like a Redis.
+
+    After that, rows that were OPEN count as lost with their worker, because they possibly ran.
+    """
     assert isinstance(ledger, InMemory)
     tables = (ledger._rows, ledger._changed, ledger._beats)
     before = [dict(table) for table in tables]
@@ -110,25 +111,25 @@ def kept(ledger: Ledger) -> Callable[[], None]:
 
 
 def of_broker(url: str | None, role: str = "engine", **options: Any) -> Ledger | None:
-    """The one that comes with a broker, for an engine or a worker; None: it has none."""
+    """Return the ledger of a broker for an engine or a worker, or None if it has none."""
     transport = options.pop("transport", None)
     return ledgers.for_target(resolve(url, transport, options), role)
 
 
 def preloaded(place: str) -> None:
-    """Import what a ledger takes, and open none: before processes are forked that will."""
+    """Import the modules of a ledger before processes are forked, without opening it."""
     if place.startswith("redis"):
         import wbengine.engines.worker_based.ledger.redis  # noqa: F401
 
 
 # Time.
 
-#: The tables and columns of a database that say when something of a row or a holder was.
+#: Tables and columns of a database that contain times of rows and owners.
 MOMENTS: Final = (("wbe_ledger", "changed"), ("wbe_ledger_holders", "beat"))
 
 
-def grow_older(place: str, seconds: float) -> None:
-    """All that is in a ledger, rows and beats of holders, is so many seconds older."""
+def make_content_older(place: str, seconds: float) -> None:
+    """Make all rows and heartbeats in a ledger older."""
     kind = place.partition(":")[0]
     if kind == "memory":
         ledger = ledgers.open_ledger(place)
@@ -148,7 +149,7 @@ def grow_older(place: str, seconds: float) -> None:
 
 
 def _folder_write(folder: Path, *statements: str) -> None:
-    """What only a test does to a ledger in a folder."""
+    """Execute statements on the database of a ledger in a folder."""
     with contextlib.closing(sqlite3.connect(folder / "wbengine.db", 30)) as connection, connection:
         for statement in statements:
             connection.execute(statement)
@@ -165,7 +166,7 @@ def _older_redis(place: str, seconds: float) -> None:
 
 
 def _older_database(place: str, seconds: float, moments: Iterable[tuple[str, str]]) -> None:
-    """`moments`: in which column of which table."""
+    """Make the given (table, column) pairs older."""
     import sqlalchemy
 
     url = place.replace("mysql:", "mysql+pymysql:").replace("postgresql:", "postgresql+psycopg:")
@@ -179,9 +180,11 @@ def _older_database(place: str, seconds: float, moments: Iterable[tuple[str, str
         engine.dispose()
 
 
-def made_last_sweep_due(place: str) -> None:
-    """Whoever opens the ledger next looks what is stale: the last look was long ago."""
-    kind, long = place.partition(":")[0], 2 * base.SWEEP_EVERY
+def make_sweep_due(place: str) -> None:
+    """Let the next process that opens the ledger delete stale rows, because the last sweep was long
+    ago.
+    """
+    kind, long = place.partition(":")[0], 2 * base.SWEEP_PERIOD_SECONDS
     if kind == "dir":
         _folder_write(
             Path(place.removeprefix("dir://")), f"UPDATE about SET rows_swept = rows_swept - {long}"
@@ -196,11 +199,11 @@ def made_last_sweep_due(place: str) -> None:
         _older_database(place, long, [("wbe_ledger_about", "swept")])
 
 
-# What is left in a folder.
+# Content of folders.
 
 
 def rows(folder: Path, state: str | None = None) -> list[str]:
-    """The ids of the rows in a folder (in one state)."""
+    """Return the ids of the rows in a folder, optionally only those in one state."""
     if not (folder / "wbengine.db").exists():
         return []
     with contextlib.closing(ledgers.open_ledger(f"dir://{folder}", result_ttl=None)) as ledger:
@@ -211,18 +214,18 @@ def rows(folder: Path, state: str | None = None) -> list[str]:
         return [row.id for row in known if row is not None and row.state == state]
 
 
-def boot_again(patch: pytest.MonkeyPatch) -> None:
-    """From now on it is as if the host had been booted since folders were used."""
+def simulate_reboot(patch: pytest.MonkeyPatch) -> None:
+    """Simulate a reboot of the host after the last use of folders."""
     patch.setattr(_folder, "_boot", lambda: "another")
 
 
-def beaten(folder: Path, holder: str, ago: float) -> None:
-    """The last beat of a holder in a folder was so long ago."""
+def make_heartbeat_older(folder: Path, holder: str, ago: float) -> None:
+    """Make the last heartbeat of an owner in a folder older."""
     _folder_write(folder, f"UPDATE beat SET at = at - {ago} WHERE holder = '{holder}'")
 
 
 def silence(folder: Path, holder: str) -> float:
-    """Seconds since the last beat of a holder in a folder."""
+    """Return the seconds since the last heartbeat of an owner in a folder."""
     with contextlib.closing(ledgers.open_ledger(f"dir://{folder}", result_ttl=None)) as ledger:
         found = ledger.silence(holder)
         assert found is not None
@@ -233,7 +236,7 @@ _BEATS: Final = "SELECT holder FROM beat"
 
 
 def left(folder: Path, beats: bool = True) -> list[str]:
-    """What flows that came to their end must not leave: rows, and beats of workers that ended."""
+    """Return objects that must not remain: rows, and heartbeats of workers that ended."""
     found = [f"row of {id}" for id in rows(folder)]
     if beats and (folder / "wbengine.db").exists():
         with contextlib.closing(sqlite3.connect(folder / "wbengine.db", 30)) as connection:

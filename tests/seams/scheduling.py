@@ -1,6 +1,7 @@
-"""Flows as the engine plans and schedules them, and what it decides when something fails.
+"""Plans and schedules of flows, and decisions after failures.
 
-Nodes go by their names: those of atoms, that of a flow for its beginning, `name[$]` for its end.
+Nodes are identified by name: the name of an atom, the name of a flow for its beginning, and
+`name[$]` for its end.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from wbengine.runtime.plan import FLOW, RETRY, Edge, Plan
 from wbengine.runtime.scheduler import Scheduler
 from wbengine.testing import ManualClock
 
-#: State and intention of an atom, as they are saved.
+#: Stored state and intention of an atom.
 Saved = tuple[str | None, str]
 
 
 class Vote(NamedTuple):
-    """A link with a decider, as its target sees it."""
+    """A link with a decider, from the view of its target."""
 
-    #: The node it begins at.
+    #: The node at which the link begins.
     source: str
     of_flow: bool
     depth: str
@@ -31,15 +32,17 @@ class Vote(NamedTuple):
 
 class Provider(NamedTuple):
     atom: str
-    #: Where in its result; None: it is the whole result.
+    #: Key in the result, or None for the whole result.
     index: Any
 
 
 class Decision(NamedTuple):
-    """What follows from a failure: a flow is reverted, and with RETRY its retry runs it again."""
+    """The decision after a failure: a flow is reverted, and with RETRY its retry controller runs it
+    again.
+    """
 
     intention: str
-    #: The retry whose flow it is; None: everything.
+    #: The retry controller of that flow, or None for the whole flow.
     retry: str | None
 
 
@@ -48,7 +51,7 @@ EVERYTHING = Decision("REVERT", None)
 
 @dataclass
 class Turn:
-    """What may begin now, in the order in which it is handed out."""
+    """The nodes that may begin now, in order."""
 
     votes: list[str] = field(default_factory=list)
     execute: list[str] = field(default_factory=list)
@@ -60,11 +63,11 @@ class Turn:
 
 
 class Planned:
-    """A flow that was compiled."""
+    """A compiled flow."""
 
     def __init__(self, flow: Any) -> None:
         self._plan: Plan = compile(flow)
-        #: All nodes: whatever depends on others comes after them.
+        #: All nodes in topological order.
         self.names: Sequence[str] = self._plan.names
         self._id = {name: node for node, name in enumerate(self.names)}
         self.atoms = [self.names[node] for node in self._plan.atoms()]
@@ -76,12 +79,12 @@ class Planned:
         return self._named(self._plan.succ[self._id[name]])
 
     def controller(self, name: str) -> str | None:
-        """The retry that answers for a failure of the node."""
+        """Return the retry controller that decides about a failure of the node."""
         return self._name_or_none(self._plan.controller[self._id[name]])
 
     @property
     def flows(self) -> dict[str, set[str]]:
-        """All nodes of each flow, its beginning and its end included."""
+        """Return all nodes of each flow, including its beginning and end."""
         plan = self._plan
         return {
             self.names[node]: self._named(range(node, plan.end[node] + 1))
@@ -91,35 +94,37 @@ class Planned:
 
     @property
     def rules(self) -> dict[str, str]:
-        """The join rules that are not ALL."""
+        """Return the join rules other than ALL."""
         return {self.names[node]: str(rule) for node, rule in self._plan.joins.items()}
 
     @property
     def votes(self) -> dict[str, list[Vote]]:
-        """The links with deciders, by their target."""
+        """Return the links with deciders by target."""
         return {
             self.names[node]: [self._vote(edge) for edge in edges]
             for node, edges in self._plan.deciders.items()
         }
 
     def scope(self, retry: str) -> set[str]:
-        """What a retry runs again: itself and all that is inside its flow."""
+        """Return the nodes that a retry controller runs again: itself and the content of its flow.
+        """
         return self._named(self._plan.scope(self._id[retry]))
 
     def providers(self, atom: str, value: str) -> list[Provider]:
-        """The providers of a value that an atom sees, nearest first."""
+        """Return the providers of a value that an atom can use, nearest first."""
         found = self._plan.candidates(self._id[atom], value)
         return [Provider(self.names[p.node], p.index) for p in found]
 
     def first_provider(self, atom: str, value: str) -> Provider | None:
-        """The nearest of them, as the engine looks it up."""
+        """Return the nearest provider as the engine selects it."""
         found = self._plan.first(self._id[atom], value)
         return None if found is None else Provider(self.names[found.node], found.index)
 
     def resolve(
         self, failed: str, ask: Callable[[str, str], str], *, defer_reverts: bool
     ) -> Decision:
-        """Find out what follows from a failure; `ask(retry, failed)` answers in a retry's place."""
+        """Return the decision after a failure; `ask(retry, failed)` replaces the retry controllers.
+        """
         found = retry_decisions.resolve(
             self._plan,
             self._id[failed],
@@ -147,7 +152,7 @@ class Planned:
 
 
 class Run:
-    """One run of a flow, from its beginning or from what an earlier one saved."""
+    """One run of a flow, from its beginning or from stored states."""
 
     def __init__(self, flow: Planned, saved: Mapping[str, Saved] | None = None) -> None:
         self._flow = flow
@@ -156,7 +161,7 @@ class Run:
         self._scheduler = Scheduler(flow._plan, states)
         self._scheduler.start()
 
-    # -- how far it is
+    # -- progress
 
     @property
     def done(self) -> bool:
@@ -164,27 +169,27 @@ class Run:
 
     @property
     def verdict(self) -> str:
-        """How it ended, once it is done."""
+        """Return the final state of a finished run."""
         return self._scheduler.verdict()
 
     @property
     def in_flight(self) -> int:
-        """How many nodes were handed out and did not come back."""
+        """Return the number of nodes that were handed out and not completed."""
         return self._scheduler.in_flight
 
     @property
     def unresolved(self) -> list[str]:
-        """What failed, and nothing was decided about."""
+        """Return the failed atoms without a decision."""
         return [self._flow.names[node] for node in self._scheduler.unresolved()]
 
     def ended(self, name: str) -> bool:
-        """Whether an atom has come to its end, and is not going to be tried again."""
+        """Return whether an atom has ended and will not be tried again."""
         return self._scheduler.ended(self._id[name])
 
     # -- handing out
 
     def take(self, most: int | None = None) -> Turn:
-        """Hand out what may begin; of what is new to be executed at most so many."""
+        """Hand out the nodes that may begin, with at most `most` new executions."""
         turn = self._scheduler.take(most)
         return Turn(*map(self._names, (turn.votes, turn.execute, turn.revert, turn.retry)))
 
@@ -194,31 +199,33 @@ class Run:
 
     @suspended.setter
     def suspended(self, value: bool) -> None:
-        """Nothing more is handed out, until it is False again."""
+        """Stop handing out nodes, until it is set to False."""
         self._scheduler.halted = value
 
     def give_back(self, name: str) -> None:
-        """What was handed out was not begun."""
-        self._scheduler.give_back(self._id[name])
+        """Return a node that was handed out and not begun."""
+        self._scheduler.undo_begin(self._id[name])
 
     def postpone(self, retry: str) -> None:
-        """A retry that was handed out waits until it is woken."""
+        """Let a retry controller that was handed out wait until `wake`."""
         self._scheduler.postpone(self._id[retry])
 
     def wake(self, retry: str) -> None:
         self._scheduler.wake(self._id[retry])
 
     def reset(self, retry: str) -> set[str]:
-        """A retry that was handed out is about to run its flow again: who is PENDING now."""
+        """Reset the scope of a retry controller that was handed out. Return the atoms that become
+        PENDING.
+        """
         return set(self._names(self._scheduler.reset_scope(self._id[retry])))
 
-    # -- what came of it
+    # -- results
 
     def succeeded(self, name: str) -> None:
         self._scheduler.succeeded(self._id[name])
 
     def failed(self, name: str) -> bool:
-        """Whether it has to be decided what follows."""
+        """Record a failure. Return whether it needs a decision."""
         return self._scheduler.failed(self._id[name])
 
     def reverted(self, name: str) -> None:
@@ -228,11 +235,12 @@ class Run:
         self._scheduler.revert_failed(self._id[name])
 
     def ballot(self, target: str) -> list[Vote]:
-        """Whose deciders are asked."""
+        """Return the links whose deciders must be called."""
         return [self._flow._vote(edge) for edge in self._scheduler.ballot(self._id[target])]
 
     def decide(self, target: str, nays: Collection[Vote]) -> list[str]:
-        """The deciders were asked, and these said no: who is ignored now, and was not."""
+        """Apply the deciders' answers, where `nays` refused. Return the atoms that become IGNORE.
+        """
         node = self._id[target]
         edges = [e for e in self._scheduler.ballot(node) if self._flow._vote(e) in nays]
         return self._names(self._scheduler.decide(node, edges))
@@ -244,7 +252,7 @@ class Run:
         return self._names(self._scheduler.ignore(self._id[target], deciders.Depth(depth)))
 
     def apply(self, decision: Decision) -> list[tuple[str, str]]:
-        """Begin to revert what a decision says; the intentions to be saved with it, by name."""
+        """Begin to revert according to a decision. Return the intentions to save, by name."""
         changes = self._scheduler.apply(self._flow._resolution(decision))
         return [(self._flow.names[node], intention) for node, intention in changes]
 
@@ -252,6 +260,6 @@ class Run:
         return [self._flow.names[node] for node in nodes]
 
 
-def tell_time_by(engine: Any, clock: ManualClock) -> None:
-    """Let an engine that was loaded, and did not run, wait on a clock of the test's own."""
+def set_clock(engine: Any, clock: ManualClock) -> None:
+    """Give a simulated clock to an engine that was loaded and did not run."""
     engine._clock = clock

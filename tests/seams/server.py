@@ -1,7 +1,8 @@
-"""What one worker process does about messages; without threads, sockets, a pool or a ledger.
+"""The core of a worker process: its reactions to messages, without threads, sockets, pool or
+ledger.
 
-What happens goes in, and effects come out: what the worker does next, in that order.  Who performs
-one reports what came of it, where its docstring says so.
+Methods receive events and return effects: the next actions of the worker, in order. The performer
+of an effect reports its result to the method that the docstring of the effect names.
 """
 
 from __future__ import annotations
@@ -16,21 +17,21 @@ from wbengine import invocation
 from wbengine.engines.worker_based import endpoint
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based import server as servers
-from wbengine.engines.worker_based.messages import commands
 from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.worker_side import effects as fx
+from wbengine.engines.worker_based.messages import worker_commands
+from wbengine.engines.worker_based.worker_side import server_effects as fx
 
-#: Task classes, as a worker offers them.
+#: Task classes that a worker offers.
 Offer = Mapping[str, Any]
 
 
 def offer(classes: Iterable[Any]) -> Offer:
-    """Made once, it does for many workers."""
+    """Return an offer that many workers can share."""
     return endpoint.endpoints_of(list(classes))
 
 
 class Job:
-    """A request that the worker took; the same one is equal to itself, whoever asks."""
+    """A request that the worker accepted. Two objects for the same request are equal."""
 
     __slots__ = ("_job",)
 
@@ -59,12 +60,12 @@ class Job:
 
     @property
     def claimed(self) -> bool:
-        """Whether it has a row in the ledger."""
+        """Return whether it has a row in the ledger."""
         return self._job.ledger  # type: ignore[no-any-return]
 
     @property
     def task(self) -> str:
-        """The name of its task's class."""
+        """Return the name of its task class."""
         return self._job.unit.task_cls  # type: ignore[no-any-return]
 
     @property
@@ -86,42 +87,43 @@ class Job:
 
 @dataclass(slots=True)
 class Claim:
-    """Claim the row: `on_claim`, or `forget` if the ledger cannot be reached."""
+    """Claim the row: `on_claim`, or `forget` if the ledger is unreachable."""
 
     job: Job
 
 
 @dataclass(slots=True)
 class Run:
-    """Start the task: `on_event`, `on_finished`; or `on_unstarted` if it waited for too long."""
+    """Start the task: `on_event`, `on_finished`; or `on_unstarted` if it waited too long."""
 
     job: Job
 
 
 @dataclass(slots=True)
 class Check:
-    """Look at the row of a job that waited for long: `on_checked`."""
+    """Read the row of a job that waited for long: `on_checked`."""
 
     job: Job
 
 
 @dataclass(slots=True)
 class Interrupt:
-    """Let the task end soon."""
+    """Cancel the task."""
 
     job: Job
 
 
 @dataclass(slots=True)
 class Say:
-    """Publish what no job tells: who the worker is, or that it does not have a request."""
+    """Publish a message that belongs to no job: a heartbeat, or a notice that a request is missing.
+    """
 
     message: env.Envelope
 
 
 @dataclass(slots=True)
 class Tell:
-    """Publish what a job tells.  `unhurried`: that it runs, which is needless once it has ended."""
+    """Publish a message of a job. `unhurried`: RUNNING, which is not needed after the end."""
 
     job: Job
     message: env.Envelope
@@ -130,7 +132,7 @@ class Tell:
 
 @dataclass(slots=True)
 class Answer:
-    """Publish the end of a job, then acknowledge its message: `on_answered`."""
+    """Publish the result of a job, then acknowledge its message: `on_answered`."""
 
     job: Job
     message: env.Envelope
@@ -138,7 +140,7 @@ class Answer:
 
 @dataclass(slots=True)
 class Finish:
-    """Store the end of a job in the ledger, then publish it: `on_stored`, `on_answered`."""
+    """Store the result of a job in the ledger, then publish it: `on_stored`, `on_answered`."""
 
     job: Job
     message: env.Envelope
@@ -146,21 +148,21 @@ class Finish:
 
 @dataclass(slots=True)
 class Release:
-    """Let go of the row, as if it had never been claimed: `on_released`."""
+    """Release the row as if it had not been claimed: `on_released`."""
 
     job: Job
 
 
 @dataclass(slots=True)
 class Return:
-    """Give the request back to its queue; `fresh`: as a new message."""
+    """Requeue the request; `fresh`: as a new message."""
 
     job: Job
     fresh: bool
 
 
-#: These are the same inside: take nothing new, and end with what runs; a message is not needed any
-#: more.
+#: Effects without an adapter: accept no new requests and finish the running ones; acknowledge a
+#: message.
 Drain, Acknowledge = fx.Drain, fx.Acknowledge
 
 Effect = (
@@ -202,7 +204,7 @@ def _effects(made: Iterable[fx.Effect]) -> list[Effect]:
 
 
 class Server:
-    """`queues`: the queue of each topic.  `ledger`: the digest of its ledger."""
+    """A worker. `queues`: the queue of each topic. `ledger`: the digest of its ledger."""
 
     def __init__(
         self,
@@ -214,29 +216,32 @@ class Server:
     ) -> None:
         self._core = servers.Server(name, queues, offered, slots, ledger=ledger)
 
-    # What comes.
+    # Messages.
 
     def on_request(
         self, message: env.Envelope, receipt: Any, now: float, *, claimed: bool = False
     ) -> list[Effect]:
-        """`now` is in unix seconds.  `claimed`: a claim came with it."""
+        """Process a request. `now` is in unix seconds. `claimed`: the broker claimed it, too."""
         return _effects(self._core.on_request(message, receipt, now, claimed=claimed))
 
     def hear(self, message: env.Envelope, period: float, *, in_person: bool) -> list[Effect]:
-        """What engines ask and order, and their questions who is there; `period`: its beat's."""
-        if message.type == commands.ASK:
-            commands.SCHEMAS[commands.ASK].check(message.body)
-            asked = commands.named(message.body)
+        """Process a question, an order or a discovery message of an engine.
+
+        :param period: the heartbeat period of the worker.
+        """
+        if message.type == worker_commands.ASK:
+            worker_commands.SCHEMAS[worker_commands.ASK].check(message.body)
+            asked = worker_commands.named(message.body)
             return _effects(self._core.on_ask(asked, message.reply_to, in_person))
-        if message.type == commands.CANCEL:
-            commands.SCHEMAS[commands.CANCEL].check(message.body)
-            return _effects(self._core.on_cancel(commands.named(message.body)))
+        if message.type == worker_commands.CANCEL:
+            worker_commands.SCHEMAS[worker_commands.CANCEL].check(message.body)
+            return _effects(self._core.on_cancel(worker_commands.named(message.body)))
         assert message.type == pr.NOTIFY, message
         if message.reply_to is None:
             return []
         return _effects(self._core.on_notify(message, period))
 
-    # What came of effects.
+    # Results of effects.
 
     def on_claim(self, job: Job, claim: ledgers.Claim) -> list[Effect]:
         return _effects(self._core.on_claim(job._job, claim))
@@ -254,7 +259,7 @@ class Server:
         return _effects(self._core.on_finished(job._job, outcome))
 
     def on_stored(self, job: Job, *, fenced: bool = False) -> list[Effect]:
-        """`fenced`: the row is somebody else's by now."""
+        """Process the end of `Finish`; `fenced`: another process owns the row."""
         return _effects(self._core.on_stored(job._job, fenced))
 
     def on_answered(self, job: Job) -> None:
@@ -266,13 +271,13 @@ class Server:
     def forget(self, job: Job) -> None:
         self._core.forget(job._job)
 
-    # Its life.
+    # Life cycle.
 
     def announce(self, to: Iterable[str], state: str, period: float) -> list[Effect]:
         heartbeat = self._core.heartbeat
         if state != env.READY:
-            return _effects(heartbeat.tell(to, state, period))
-        return [made for one in to for made in _effects(heartbeat.introduce(one, period))]
+            return _effects(heartbeat.notices(to, state, period))
+        return [made for one in to for made in _effects(heartbeat.announce_tasks(one, period))]
 
     def beat(self, period: float) -> list[Effect]:
         return _effects(self._core.heartbeat.beat(period))
@@ -287,18 +292,18 @@ class Server:
         return _effects(self._core.drain(now, period))
 
     def die(self, now: float, period: float) -> list[Effect]:
-        return _effects(self._core.die(now, period))
+        return _effects(self._core.shut_down(now, period))
 
-    # What is known.
+    # State.
 
     @property
     def running(self) -> int:
-        """How many jobs were taken, and have not ended."""
+        """Return the number of accepted jobs that have not ended."""
         return self._core.running
 
     @property
     def holding(self) -> int:
-        """How many of its rows may still be claimed."""
+        """Return the number of rows that can still be claimed."""
         return self._core.holding
 
     @property
@@ -310,20 +315,20 @@ class Server:
         return self._core.counts
 
     def is_storing(self, job: Job) -> bool:
-        """Whether the end of a job is just being stored."""
+        """Return whether the result of a job is being stored."""
         return job._job.key in self._core._roll.ending
 
     def refuses(self, job: Job) -> bool:
-        """Whether it was told not to begin the request under such an epoch."""
+        """Return whether an order forbids the request with this epoch."""
         return self._core._recent.refused(job.id) >= job.epoch
 
 
 def ledger_of(worker: Any) -> str | None:
-    """The digest of the ledger that a whole worker has found."""
+    """Return the digest of the ledger of a complete worker."""
     return worker._server.ledger  # type: ignore[no-any-return]
 
 
-# Defects: what is put in the place of something that is right, as `(owner, name, made)`.
+# Defects: replacements for correct code, as `(owner, name, made)`.
 
 
 def _run_on_missing_row(before: Any) -> Any:

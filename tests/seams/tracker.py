@@ -1,7 +1,9 @@
-"""The requests of one engine, and the workers that it knows of; without threads, sockets or clocks.
+"""The requests of one engine and the workers that it has discovered, without threads, sockets or
+clocks.
 
-What happens goes in, and effects come out: what the engine does next, in that order.  Who performs
-one reports what came of it, where its docstring says so.  Times are those of the tracker's clock.
+Methods receive events and return effects: the next actions of the engine, in order. The performer
+of an effect reports its result to the method that the docstring of the effect names. Times are
+those of the clock of the tracker.
 """
 
 from __future__ import annotations
@@ -18,22 +20,22 @@ from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based import types
 from wbengine.engines.worker_based.discovery import finder, roster
 from wbengine.engines.worker_based.engine_side import ledger_writer
-from wbengine.engines.worker_based.messages import commands
 from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages import worker_commands
 from wbengine.engines.worker_based.requests import effects as fx
 from wbengine.engines.worker_based.requests import options, recovery, tracked, tracker
 from wbengine.engines.worker_based.requests.tracked import TrackedRequest
 from wbengine.types.failure import Failure
 
-#: Seconds of silence after which a worker is lost at the latest; of a holder of a row, too.
+#: Maximum silence in seconds before a worker, or the owner of a row, is lost.
 EXPIRY: Final = 60.0
 
-#: The options of an executor that concern each of its requests.
+#: Options of an executor that affect each of its requests.
 OPTIONS: Final = options.NAMES
 
 
 class Request:
-    """One request; the same one is equal to itself, whoever asks."""
+    """One request. Two objects for the same request are equal."""
 
     __slots__ = ("_entry",)
 
@@ -50,17 +52,17 @@ class Request:
 
     @property
     def epoch(self) -> int:
-        """The number under which it was sent last."""
+        """Return the epoch of the last copy."""
         return self._entry.epoch
 
     @property
     def stage(self) -> tuple[int, bool, int]:
-        """How far its publishing is."""
+        """Return the progress of its publication."""
         return self._entry.epoch, self._entry.opened, self._entry.sendings
 
     @property
     def accepted(self) -> range:
-        """The epochs whose answers count; 0 among them: those of whichever run it was."""
+        """Return the epochs whose replies are accepted; 0 means the replies of any run."""
         return range(self._entry.lowest_epoch, self._entry.epoch + 1)
 
     @property
@@ -69,27 +71,27 @@ class Request:
 
     @property
     def place(self) -> tuple[int, int]:
-        """In the line of its queue: the more urgent first, then the earlier."""
-        return self._entry.place
+        """Return the position in its queue: higher priority first, then older."""
+        return self._entry.position
 
     @property
     def worker(self) -> str | None:
-        """Who has it, or had it last."""
+        """Return the current or last owner."""
         return self._entry.worker
 
     @property
     def opened(self) -> bool:
-        """Whether it has its row."""
+        """Return whether its row was created."""
         return self._entry.opened
 
     @property
     def began(self) -> bool:
-        """Whether a worker is known to run it, or it is over."""
+        """Return whether a worker reported that it runs, or it has ended."""
         return self._entry.state not in pr.WAITING_STATES
 
     @property
     def over(self) -> bool:
-        """Whether it has its outcome, and waits for nothing."""
+        """Return whether it has its final result."""
         return self._entry.state in pr.STOP_STATES and self._entry.index is None
 
     def __eq__(self, other: object) -> bool:
@@ -114,10 +116,11 @@ class Request:
 
 @dataclass(slots=True)
 class Publish:
-    """Publish a message: if `publishing` says so, make its row (`open`), and ask that again.
+    """Publish a message: if `publishing` is true, create its row (`open`) and check `publishing`
+    again.
 
-    Report to `unrouted` if the broker had no queue for it; and, where there is no ledger, to
-    `unconfirmed` if it is not known whether the broker has it.
+    Report to `unrouted` if the broker had no queue for it. Without a ledger, report to
+    `unconfirmed` if the result of the publication is unknown.
     """
 
     request: Request
@@ -127,7 +130,7 @@ class Publish:
 
 @dataclass(slots=True)
 class Settle:
-    """Tell whoever submitted it."""
+    """Pass the result to the submitter."""
 
     request: Request
     outcome: invocation.Outcome
@@ -138,7 +141,7 @@ class Settle:
 
 @dataclass(slots=True)
 class Tell:
-    """Pass on what a task told."""
+    """Pass on an event of a task."""
 
     request: Request
     event: str
@@ -147,14 +150,14 @@ class Tell:
 
 @dataclass(slots=True)
 class Withdraw:
-    """Keep a request from being claimed: `revoke`, then `revoked`."""
+    """Prevent a request from being claimed: `revoke`, then `revoked`."""
 
     request: Request
 
 
 @dataclass(slots=True)
 class LookUp:
-    """Look at the row: `look`, then `found`.  `lost`: the worker whose loss is the reason."""
+    """Read the row: `look`, then `found`. `lost`: the lost worker that is the reason."""
 
     request: Request
     lost: str | None
@@ -162,7 +165,7 @@ class LookUp:
 
 @dataclass(slots=True)
 class TakeBack:
-    """Take a request from its holder, who is lost: `take_back`."""
+    """Take a request from its lost owner: `take_back`."""
 
     request: Request
     epoch: int
@@ -170,7 +173,7 @@ class TakeBack:
 
 @dataclass(slots=True)
 class Conclude:
-    """End a request in the place of its holder, who is lost: `conclude`."""
+    """End a request in place of its lost owner: `conclude`."""
 
     request: Request
     holder: str
@@ -185,8 +188,8 @@ class Ask:
     asked: list[str]
 
 
-#: These are the same inside: a message is not needed any more; a row is removed, for the outcome is
-#: saved; a request is kept for people; an order ends requests.
+#: Effects without an adapter: acknowledge a message; delete a row whose result is saved;
+#: dead-letter a request; publish a cancellation of requests.
 Acknowledge, Drop, PutAside, Cancel = fx.Acknowledge, fx.Drop, fx.PutAside, fx.Cancel
 
 Effect = (
@@ -214,10 +217,10 @@ def _effect(made: fx.Effect) -> Effect:
         case fx.Conclude(entry, holder, failure):
             return Conclude(Request(entry), holder, failure)
         case fx.Ask(message):
-            commands.SCHEMAS[commands.ASK].check(message.body)
-            return Ask(message, [id for id, _ in commands.named(message.body)])
+            worker_commands.SCHEMAS[worker_commands.ASK].check(message.body)
+            return Ask(message, [id for id, _ in worker_commands.named(message.body)])
         case fx.Cancel(message):
-            commands.SCHEMAS[commands.CANCEL].check(message.body)
+            worker_commands.SCHEMAS[worker_commands.CANCEL].check(message.body)
             return made
     raise AssertionError(f"nobody performs {made!r}")
 
@@ -228,8 +231,9 @@ def _effects(made: Iterable[fx.Effect]) -> list[Effect]:
 
 @dataclass(slots=True)
 class Row:
-    """What the ledger says of a request.  `taken`: somebody has it, or had it; `vanished`: it was
-    there, and is not any more.
+    """The row of a request in the ledger.
+
+    `taken`: it has or had an owner. `vanished`: it existed and was deleted.
     """
 
     taken: bool
@@ -238,8 +242,10 @@ class Row:
 
 
 class Tracker:
-    """`do` is given the effects of what is heard of workers, `say` what goes to them; `lost`, first
-    of all, the workers that are lost, by name and queue.
+    """An engine's tracker.
+
+    `do` receives the effects of messages from workers, `say` the messages to them. `lost` is called
+    before, with the lost workers by name and queue.
     """
 
     def __init__(
@@ -259,10 +265,9 @@ class Tracker:
         plain: bool = False,
         separate_ledger: bool = False,
     ) -> None:
-        """`separate_ledger`: outcomes are read there.
-
-        `capacity`: so many requests of a queue are in the broker at most (None: as usual);
-        `plain`: the workers are TaskFlow's.
+        """:param separate_ledger: results are read from the ledger.
+        :param capacity: maximum number of requests per queue in the broker (None: default).
+        :param plain: the workers are those of TaskFlow.
         """
         self._clock = clock
         self._do, self._say, self._lost = do, say, lost
@@ -298,7 +303,7 @@ class Tracker:
         return self._clock.monotonic()
 
     def inherit(self, name: str) -> None:
-        """Go on under the name of an engine that is gone."""
+        """Continue under the name of an engine that has ended."""
         self._finder.uuid = name
         self._recovery.inherit(name)
 
@@ -315,14 +320,14 @@ class Tracker:
         return Request(entry) if entry is not None else None
 
     def expect(self, flow: str, ledgers: Collection[str | None] | None) -> None:
-        """Earlier runs of a flow may have left requests, in these ledgers (None: in none)."""
+        """Expect requests of earlier runs of a flow in these ledgers (None: in no ledger)."""
         self._recovery.expect(flow, ledgers)
 
     def submit(self, call: invocation.Invocation, done: invocation.Done) -> list[Effect]:
         return _effects(self._tracker.submit(call, done, self._now))
 
     def recover(self, call: invocation.Invocation, done: invocation.Done) -> list[Effect]:
-        """Take on a request that an earlier run may have sent; `ask` after the last one."""
+        """Recover a request that an earlier run possibly sent. Call `ask` after the last one."""
         return _effects(self._recovery.recover(call, done, self._now))
 
     def ask(self) -> list[Effect]:
@@ -332,29 +337,29 @@ class Tracker:
         return _effects(self._tracker.cancel([call], self._now))
 
     def saved(self, calls: Iterable[invocation.Invocation]) -> list[Effect]:
-        """Their outcomes are in the store."""
+        """Record that the results are in the store."""
         return _effects(self._tracker.retired(calls))
 
     def disown(self, flow: str) -> None:
-        """Forget the requests of a flow: another engine goes on with it."""
+        """Forget the requests of a flow that another engine continues."""
         self._recovery.disown(flow)
 
     def unstarted(self) -> list[Request]:
-        """What no worker is known to have begun, but for what an earlier run left."""
+        """Return the requests that no worker has started, except those of earlier runs."""
         return [Request(e) for e in self._tracker.unstarted() if not self._tracker.is_inherited(e)]
 
     def give_back(self, request: Request, *, ours: bool) -> bool:
-        """Forget a request that nobody can begin any more; False: somebody may."""
+        """Forget a request that no worker can start. Return False if a worker can."""
         entry = request._entry
         if entry.sendings and not (ours and self._rows and self._rows.revoke([entry])[0]):
             return False
         self._tracker.forget(entry)
         return True
 
-    # Publishing them.
+    # Publishing.
 
     def publishing(self, effect: Publish) -> bool:
-        """Whether it is still to be published; if so, it is, from now on."""
+        """Return whether the request must still be published. If so, record the publication."""
         entry = effect.request._entry
         current = entry.live and entry.epoch == effect.epoch
         if current:
@@ -362,9 +367,9 @@ class Tracker:
         return current
 
     def open(self, effect: Publish) -> None:
-        """Make the row.
+        """Create the row.
 
-        :raises LedgerFailure: the ledger cannot be reached.
+        :raises LedgerFailure: if the ledger is unreachable.
         """
         entry = effect.request._entry
         assert self._ledger is not None
@@ -373,7 +378,7 @@ class Tracker:
         self.opened(effect)
 
     def opened(self, effect: Publish) -> None:
-        """It has its row."""
+        """Record that the row was created."""
         effect.request._entry.opened = True
 
     def unrouted(self, effect: Publish) -> list[Effect]:
@@ -387,7 +392,7 @@ class Tracker:
     # Rows.
 
     def revoke(self, request: Request, *, ours: bool) -> bool:
-        """Whether no worker can claim the row any more."""
+        """Return whether no worker can claim the row."""
         return self._rows is None or (ours and self._rows.revoke([request._entry])[0])
 
     def revoked(self, request: Request, done: bool) -> list[Effect]:
@@ -395,7 +400,7 @@ class Tracker:
 
     def look(self, request: Request) -> Row:
         assert self._rows is not None
-        [seen] = self._rows.look([request._entry])
+        [seen] = self._rows.read([request._entry])
         vanished = seen.state is None and request._entry.opened
         taken = seen.holder is not None or seen.result is not None or vanished
         return Row(taken, vanished, seen)
@@ -418,24 +423,24 @@ class Tracker:
         return _effects(self._recovery.on_concluded(entry, effect.failure, self._now))
 
     def sweep(self, request_ids: Iterable[str]) -> None:
-        """Remove the rows of requests that ended."""
+        """Delete the rows of requests that ended."""
         if self._rows is not None:
             self._rows.sweep(request_ids)
 
-    # What comes.
+    # Messages.
 
     def hear_answer(self, answer: env.Envelope, receipt: Any) -> list[Effect]:
         return _effects(self._tracker.on_response(answer, receipt, self._now))
 
     def hear_worker(self, body: Any, message: Any) -> None:
-        """What a worker says of itself; or this engine, to itself."""
+        """Process a message of a worker about itself, or of this engine to itself."""
         self._finder.process_response(body, message)
 
     def hear_itself(self) -> None:
-        self._finder.hear_echo()
+        self._finder.record_echo()
 
     def publish(self, message: Any, routing_key: str, **options: Any) -> None:
-        """What the finder says."""
+        """Send a message of the finder."""
         self._say(
             env.Envelope(
                 message.TYPE,
@@ -447,7 +452,7 @@ class Tracker:
         )
 
     def _on_workers(self, gained: set[str], lost: list[types.TopicWorker]) -> None:
-        # Sets are in another order in each process: the same steps are to have the same end.
+        # Sorted, because the order of a set differs between processes and the result must not.
         lost = sorted(lost, key=lambda worker: (str(worker.identity), worker.topic))
         if lost:
             self._lost([(worker.identity, worker.queue) for worker in lost])
@@ -457,44 +462,49 @@ class Tracker:
     # Time.
 
     def turn(self, channel: Any) -> None:
-        """The engine's loop comes by, and listens on `channel`."""
-        self._finder.turn(self._now, channel)
+        """Record an iteration of the engine's loop, which listens on `channel`."""
+        self._finder.record_iteration(self._now, channel)
 
     def round(self) -> float:
-        """Ask who is there, find who is lost, look through what stands still; when the next one is
-        due.
+        """Search for workers, find lost ones, and review stalled requests. Return the time of the
+        next
+        call.
         """
         now = self._now
         self._finder.maybe_publish()
         self._finder.clean()
         self._do(_effects(self._recovery.review(now)))
-        self._finder.hurry = self._recovery.stalled(now)
+        self._finder.hurry = self._recovery.needs_reports(now)
         return self._finder.next_due() or now
 
     def tick(self) -> list[Effect]:
-        """Let what is due expire."""
+        """Process expired timers."""
         return _effects(self._tracker.tick(self._now))
 
     def next_alarm(self) -> float | None:
         return self._tracker.next_timer()
 
-    # What is known.
+    # State.
 
     @property
     def ignored(self) -> Counter[str]:
-        """Answers that changed nothing, by reason."""
+        """Return the number of replies without effect, by reason."""
         return self._tracker.ignored
 
     def knows(self, worker: str) -> bool:
         return worker in self._finder._roster.identities
 
     def workers_of(self, queue: str) -> list[Any] | None:
-        """The names of those that take from a queue; None: nobody does."""
+        """Return the names of the workers of a queue, or None if the queue is unknown."""
         known = self._finder._roster.queues.get(queue)
         return None if known is None else [each.identity for each in known.members.values()]
 
-    def astray(self) -> list[Request]:
-        """What has no outcome, is nowhere, and is not looked for; or has one, and still waits."""
+    def inconsistent_requests(self) -> list[Request]:
+        """Return requests with inconsistent state.
+
+        These are open requests in no index and without a lookup, and completed ones that still
+        wait.
+        """
         found = []
         for entry in self._tracker.requests.values():
             if entry.live == (entry.index is not None):
@@ -508,7 +518,7 @@ class Tracker:
         return found
 
     def leftovers(self) -> str | None:
-        """What it keeps although there is no request any more."""
+        """Return the state that remains although no request exists."""
         kept = self._tracker
         if len(kept):
             return f"{list(kept.requests.values())}"
@@ -519,8 +529,8 @@ class Tracker:
             return "questions or answers of nobody"
         return None
 
-    def count_looks(self, made: Callable[[], dict[Any, Any]]) -> None:
-        """Keep workers, queues and what each holds in dicts that see what is looked at."""
+    def count_lookups(self, made: Callable[[], dict[Any, Any]]) -> None:
+        """Store workers, queues and owned requests in dicts that count their accesses."""
 
         class Queues(dict[str, roster.Queue]):
             def setdefault(self, name: str, queue: Any = None) -> Any:
@@ -534,22 +544,22 @@ class Tracker:
 
 
 def seconds_between_questions(workers: int, period: float, *, hurry: bool) -> float:
-    """How long an engine that knows so many workers asks none of them."""
+    """Return the interval in which an engine with this many workers sends no discovery message."""
     pace = max(period, finder.SECONDS_PER_WORKER * workers)
-    return pace if hurry else finder.AT_EASE * pace
+    return pace if hurry else finder.RELAXED_FACTOR * pace
 
 
 @contextlib.contextmanager
-def short_fronts(length: int) -> Iterator[None]:
-    """When a worker is lost, only so many requests of its queue are looked at at once."""
-    before, recovery.FRONT = recovery.FRONT, length  # type: ignore[misc]
+def limited_front_rows(length: int) -> Iterator[None]:
+    """Limit the number of requests that are read at once after the loss of a worker."""
+    before, recovery.MAX_FRONT_ROWS = recovery.MAX_FRONT_ROWS, length  # type: ignore[misc]
     try:
         yield
     finally:
-        recovery.FRONT = before  # type: ignore[misc]
+        recovery.MAX_FRONT_ROWS = before  # type: ignore[misc]
 
 
-# Defects: what is put in the place of something that is right, as `(owner, name, made)`.
+# Defects: replacements for correct code, as `(owner, name, made)`.
 
 
 def _no_epoch_check(before: Any) -> Any:
@@ -572,7 +582,7 @@ def _running_after_success(before: Any) -> Any:
 
 
 def _time_alone(before: Any) -> Any:
-    """What was not heard of for a while is sent again."""
+    """Requests without news are resent after a while."""
 
     def review(self: Any, now: float) -> Any:
         effects = before(self, now)
@@ -652,7 +662,7 @@ def _no_refill(before: Any) -> Any:
 
 
 def _revoke_is_enough(before: Any) -> Any:
-    """What cannot be revoked is over as well."""
+    """A request that cannot be revoked is ended, too."""
 
     def on_revoked(self: Any, entry: Any, revoked: bool, now: float) -> Any:
         return before(self, entry, True, now)
@@ -661,7 +671,7 @@ def _revoke_is_enough(before: Any) -> Any:
 
 
 def _late_failure(before: Any) -> Any:
-    """Each end counts, whatever came before."""
+    """Each final reply counts, regardless of earlier ones."""
 
     def refusal(self: Any, answer: env.Envelope) -> Any:
         reason = before(self, answer)
@@ -674,7 +684,7 @@ def _late_failure(before: Any) -> Any:
 
 
 def _looks_at_all(before: Any) -> Any:
-    """A beat costs a look at all that is held anywhere."""
+    """A heartbeat reads all owned requests."""
 
     def on_ids(self: Any, *told: Any) -> Any:
         return before(self, *told) if len(self._tracker.held) else []
@@ -687,8 +697,8 @@ DEFECTS: Final[dict[str, tuple[tuple[Any, str, Callable[[Any], Any]], ...]]] = {
     "running-after-success": ((tracker.RequestTracker, "on_response", _running_after_success),),
     "time-alone": ((recovery.Recovery, "review", _time_alone),),
     "same-epoch": ((TrackedRequest, "next_number", _same_epoch),),
-    "once-idle": ((recovery.Recovery, "_idle", _once_idle),),
-    "believe-lost": ((recovery.Recovery, "on_given_twice", _believe_lost),),
+    "once-idle": ((recovery.Recovery, "_is_skipped_by_idle", _once_idle),),
+    "believe-lost": ((recovery.Recovery, "on_redelivered", _believe_lost),),
     "no-most": ((recovery.Recovery, "lose", _no_most),),
     "anything-twice": ((options.RequestOptions, "repeats", _anything_twice),),
     "no-drop": ((tracker.RequestTracker, "retired", _no_drop),),
@@ -697,7 +707,7 @@ DEFECTS: Final[dict[str, tuple[tuple[Any, str, Callable[[Any], Any]], ...]]] = {
     "revoke-is-enough": ((recovery.Recovery, "on_revoked", _revoke_is_enough),),
     "every-end-counts": ((TrackedRequest, "refusal", _late_failure),),
     "silence-counts-always": (
-        (types.ProxyWorkerFinder, "_forgive", _no_grace),
+        (types.ProxyWorkerFinder, "_restart_grace", _no_grace),
         (finder.Hearing, "is_deaf", _deaf),
     ),
     "beats-cost-all": ((recovery.Recovery, "on_ids", _looks_at_all),),

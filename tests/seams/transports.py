@@ -1,8 +1,7 @@
-"""Brokers: how each kind is reached, what a sender and a receiver do there, and what lies in a
-folder that is one.
+"""Brokers: their addresses, a sender and a receiver, and the content of folders.
 
-What tests say to all of them is what one says to a channel of kombu's; ours are `Broker`s, to which
-an `OwnChannel` says it.
+Tests call the methods of a kombu channel. For wbengine brokers, `OwnChannel` translates them to the
+methods of `Broker`.
 """
 
 from __future__ import annotations
@@ -20,43 +19,49 @@ from typing import Any, Final
 import kombu
 import pytest
 
+from wbengine.engines.worker_based import proxy
 from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.transports import broker, filesystem, resolve
+from wbengine.transports import _redis_wait, broker, filesystem, resolve
+from wbengine.transports.broker import MAX_BATCH_BYTES
 
 __all__ = [
     "ALL",
     "FOLDERS",
     "KINDS",
     "LOG",
+    "MAX_BATCH_BYTES",
     "REACHED",
     "Folder",
     "Side",
     "Site",
+    "batch_bytes",
     "body",
     "connection",
     "declare",
+    "declare_again",
     "lay_out",
-    "long_turns",
+    "unlimited_drain_time",
+    "no_polling",
     "producer",
     "put_raw",
 ]
 
-#: Ours: all promise the same.
+#: wbengine brokers, which all have the same guarantees.
 KINDS: Final = ("memory", "filesystem", "filesystem-polling", "filesystem-two-folders", "redis")
 FOLDERS: Final = ("filesystem", "filesystem-polling")
-#: Those of ours, and RabbitMQ, to which kombu's own transport speaks.
+#: wbengine brokers, and RabbitMQ by the transport of kombu.
 ALL: Final = (*KINDS, "rabbitmq")
-#: Those that other processes reach by their URL.
+#: Kinds that other processes reach by their URL.
 REACHED: Final = (*FOLDERS, "redis")
 
-#: What brokers in folders say.
+#: Logger of brokers in folders.
 LOG: Final = "wbengine.transports.broker"
 
 _numbers = itertools.count()
 
 
 class OwnConnection:
-    """A connection to a broker of ours, made when it is first used."""
+    """A connection to a wbengine broker that is opened on first use."""
 
     def __init__(self, target: Any) -> None:
         self._target = target
@@ -97,7 +102,9 @@ class OwnConnection:
 
 
 class OwnChannel(broker.Consumer):
-    """A consumer of ours, and what kombu's producers and entities want of a channel."""
+    """A consumer of a wbengine broker with the channel methods that producers and entities of kombu
+    use.
+    """
 
     def __init__(self, connection: broker.Broker) -> None:
         super().__init__(connection, lambda message: self._calls[message.origin.queue](message))
@@ -154,16 +161,16 @@ class OwnChannel(broker.Consumer):
     ) -> None:
         self._calls[queue] = callback
         self._names[consumer_tag] = queue
-        self.consume((queue,), self.room.limit)
+        self.consume((queue,), self.credit.limit)
 
     def basic_cancel(self, consumer_tag: str) -> None:
         gone = self._names.pop(consumer_tag)
         left = [queue for queue in self.queues if queue != gone]
         self.cancel()
-        self.consume(left, self.room.limit)
+        self.consume(left, self.credit.limit)
 
     def basic_get(self, queue: str, no_ack: bool = False) -> Any:
-        """One message, taken as a consumer does that has room for one."""
+        """Get one message, like a consumer with room for one."""
         alone = broker.Consumer(self.broker, _unused)
         self._alone.append(alone)
         alone.consume((queue,), 1)
@@ -178,16 +185,16 @@ class OwnChannel(broker.Consumer):
 
     def basic_recover(self, requeue: bool) -> None:
         for each in (self, *self._alone):
-            for tag in tuple(each.room.held):
+            for tag in tuple(each.credit.unsettled):
                 each.reject(tag, requeue)
 
 
 def _unused(message: Any) -> None:
-    """It is got, not consumed."""
+    """Do nothing: the message is fetched, not consumed."""
 
 
 def declare(channel: Any, queue: str = "", *keys: str) -> None:
-    """Declare the exchange, and if it is named a queue, bound by these keys."""
+    """Declare the exchange and, if it is named, a queue with these binding keys."""
     if isinstance(channel, OwnChannel):
         channel.exchange_declare("ex")
         if queue:
@@ -199,25 +206,25 @@ def declare(channel: Any, queue: str = "", *keys: str) -> None:
     exchange(channel).declare()
     if queue:
         bindings = [kombu.binding(exchange, routing_key=key) for key in keys]
-        # Ours have priorities without a word.
+        # wbengine brokers have priorities without this argument.
         kombu.Queue(queue, bindings=bindings, max_priority=9)(channel).declare()
 
 
 def producer(channel: Any) -> Any:
-    """What publishes on a channel."""
+    """Return an object that publishes on a channel."""
     if isinstance(channel, OwnChannel):
         return channel
     return kombu.Producer(channel, auto_declare=False, serializer="json")
 
 
 def body(message: Any) -> Any:
-    """What is in a message."""
+    """Return the decoded body of a message."""
     decode = getattr(message, "decode", None)
     return json.loads(message.body) if decode is None else decode()
 
 
 def connection(url: str, **options: Any) -> Any:
-    """A connection that is not made yet."""
+    """Return a connection that is not open yet."""
     return _connection(resolve(url, None, options))
 
 
@@ -228,7 +235,7 @@ def _connection(target: Any) -> Any:
 class Site:
     """A broker, and connections to it that are closed at the end.
 
-    `url` is where that of a server is; others are below `folder`.
+    `url` is the address of a server; other brokers are in `folder`.
     """
 
     def __init__(self, kind: str, folder: Path, url: str | None = None) -> None:
@@ -248,13 +255,15 @@ class Site:
             options = {"data_folder_in": f"{folder}/a", "data_folder_out": f"{folder}/b"}
         self.url = url or f"filesystem://{folder}/a"
         self._target = resolve(self.url, None, options)
-        # Who publishes into b and consumes from a meets who does the reverse.
+        # One side publishes to b and consumes from a, the other side does the reverse.
         back = {"data_folder_in": f"{folder}/b", "data_folder_out": f"{folder}/a"}
         two = kind == "filesystem-two-folders"
         self._peer_target = resolve(self.url, None, back) if two else self._target
 
     def connection(self, peer: bool = False) -> Any:
-        """A connection that is not made yet, and is the caller's; `peer`: of the other side."""
+        """Return a connection that is not open and that the caller closes; `peer`: of the other
+        side.
+        """
         return _connection(self._peer_target if peer else self._target)
 
     def connect(self, peer: bool = False) -> Any:
@@ -269,7 +278,7 @@ class Site:
 
 
 class Side:
-    """A sender and a receiver that meet at `site`, over an exchange."""
+    """A sender and a receiver at `site` that share an exchange."""
 
     def __init__(self, site: Site) -> None:
         self.site = site
@@ -279,16 +288,16 @@ class Side:
         self.channel = self.receiver.channel()
         declare(self.channel)
         declare(self.out)
-        #: What came, and with what.
+        #: Bodies of received messages, and the messages.
         self.got: list[Any] = []
         self.messages: list[Any] = []
 
     def queue(self, name: str, *keys: str) -> None:
-        """Declare it, bound by these keys."""
+        """Declare a queue with these binding keys."""
         declare(self.channel, name, *keys)
 
     def send(self, body: Any, key: str, exchange: str = "ex", **more: Any) -> Any:
-        """Ours say whether it came into any queue."""
+        """Publish a message. wbengine brokers return whether a queue received it."""
         return producer(self.out).publish(body, exchange=exchange, routing_key=key, **more)
 
     def consume(
@@ -298,7 +307,7 @@ class Side:
         ack: bool = True,
         prefetch: int = 0,
     ) -> None:
-        """Begin to take from these queues, the first one first."""
+        """Consume from these queues, the first one with precedence."""
 
         def receive(message: Any) -> None:
             self.got.append(body(message))
@@ -311,26 +320,26 @@ class Side:
             consume(self.channel, name, on or receive, f"c-{name}")
 
     def drain(self, count: int = 1, timeout: float = 60) -> list[Any]:
-        """Until so many messages came."""
+        """Receive until `count` messages have arrived."""
         end = time.monotonic() + timeout
         while len(self.got) < count:
             self.receiver.drain_events(timeout=max(0.0, end - time.monotonic()))
         return self.got
 
     def take(self, queue: str, timeout: float = 60) -> Any:
-        """One message, which is not acknowledged yet."""
+        """Return one message without acknowledging it."""
         end = time.monotonic() + timeout
         while (message := self.channel.basic_get(queue)) is None:
             assert time.monotonic() < end, f"nothing comes into {queue}"
         return _read(self.channel, message)
 
-    def nothing_comes(self) -> None:
+    def assert_no_message(self) -> None:
         with pytest.raises(TimeoutError):
             self.receiver.drain_events(timeout=0.05)
 
 
 def consume(channel: Any, queue: str, call: Callable[[Any], None], tag: str) -> None:
-    """Begin to take from a queue."""
+    """Consume from a queue."""
     channel.basic_consume(
         queue=queue,
         no_ack=False,
@@ -340,19 +349,21 @@ def consume(channel: Any, queue: str, call: Callable[[Any], None], tag: str) -> 
 
 
 def _read(channel: Any, message: Any) -> Any:
-    """A message as kombu has it; ours are so from the beginning."""
+    """Return a message as kombu represents it. Messages of wbengine brokers already have this form.
+    """
     read = getattr(channel, "message_to_python", None)
     return message if read is None else read(message)
 
 
 def put_raw(connection: Any, queue: str, data: bytes) -> bool:
-    """Put bytes into a queue of ours past all that would refuse them; False: there is none."""
+    """Put bytes into a queue of a wbengine broker without validation. Return False without a queue.
+    """
     (put,) = connection.broker.publish_many([("", queue, 0, data, b"")])
     return bool(put)
 
 
 def lay_out(head: dict[str, Any], body: bytes = b"{}", without: tuple[str, ...] = ()) -> bytes:
-    """A message as ours keep it, with some of its head changed, or left out."""
+    """Return a stored message whose head has these changes and omissions."""
     whole = {
         "v": 1,
         "exchange": "ex",
@@ -369,15 +380,15 @@ def lay_out(head: dict[str, Any], body: bytes = b"{}", without: tuple[str, ...] 
 
 
 @contextlib.contextmanager
-def long_turns() -> Iterator[None]:
-    """Whoever drains takes all there is, however long that takes."""
+def unlimited_drain_time() -> Iterator[None]:
+    """Let consumers receive all messages in one iteration, however long that takes."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(broker, "_TURN", 60.0)
+        patch.setattr(broker, "_MAX_DRAIN_SECONDS", 60.0)
         yield
 
 
 class Folder:
-    """A folder that is a broker, as one sees it who looks into its file."""
+    """A broker folder, accessed through its database file."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -391,52 +402,80 @@ class Folder:
 
     @property
     def queues(self) -> list[str]:
-        """Its queues."""
+        """Return the names of its queues."""
         return [name for (name,) in self._ask("SELECT name FROM queue ORDER BY name")]
 
     def messages(self, queue: str) -> list[bytes]:
-        """What is in a queue, or was taken out and is not settled, in its order."""
+        """Return the data of the messages in a queue, including unacknowledged ones, in order."""
         which = "FROM message WHERE queue = ? ORDER BY place, n"
         found = self._ask(f"SELECT {filesystem._DATA} {which}", queue)
         return [data for (data,) in found]
 
     def put(self, queue: str, data: bytes) -> None:
-        """Put bytes into a queue past all that would refuse them."""
+        """Put bytes into a queue without validation."""
         self._ask(
             "INSERT INTO message(queue, place, at, data) VALUES (?, 9, ?, ?)",
             queue, time.monotonic(), data,
         )  # fmt: skip
 
     def leave_unused(self, seconds: float) -> None:
-        """Nobody used its queues for so long; who opens it next looks which of them are stale."""
+        """Make all queues and messages older, and let the next process that opens it delete stale
+        queues.
+        """
         self._ask("UPDATE queue SET used = used - ?", seconds)
         self._ask("UPDATE message SET at = at - ?", seconds)
         self._ask("UPDATE about SET queues_swept = queues_swept - 7200")
 
     def boot(self) -> None:
-        """The host was booted since it was used last."""
+        """Simulate a reboot of the host since the last use."""
         self._ask("UPDATE about SET boot = 'another'")
 
     @property
     def rejected(self) -> list[Path]:
-        """What was put aside, as nobody could read it."""
+        """Return the files of messages that could not be read."""
         return sorted((self._root / "rejected").glob("*"))
 
     @property
     def holders(self) -> list[str]:
-        """Those who take messages."""
+        """Return the entries of the processes that consume messages."""
         return os.listdir(self._root / "holders")
 
     @property
     def claims(self) -> list[int]:
-        """Those of whom there may be something that they hold."""
+        """Return the connections that can own messages."""
         return [base for (base,) in self._ask("SELECT base FROM connection")]
 
     def left(self, ended: bool = True) -> list[str]:
-        """What flows that came to their end must not leave; `ended`: nor workers that did."""
+        """Return objects that must not remain after all flows ended.
+
+        :param ended: all workers ended, too.
+        """
         found = [f"message in {queue}" for (queue,) in self._ask("SELECT queue FROM message")]
         found += [str(path) for path in self.rejected]
         if ended:
             found += [f"connection {base}" for base in self.claims]
             found += [f"holder {path.name}" for path in (self._root / "holders").glob("*")]
         return found
+
+
+@contextlib.contextmanager
+def no_polling() -> Iterator[None]:
+    """Let a Redis consumer that misses a wake-up wait for a minute."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_redis_wait, "POLL_SECONDS", 60)
+        yield
+
+
+def batch_bytes(process: proxy.Proxy) -> int:
+    """Return the size in bytes of the messages that a process has received and not handled yet."""
+    receiver: Any = process.consumer._receiver
+    if process.target.ours:
+        ready = [taken for each in receiver._broker.consumers for taken in each.ready]
+        return sum(len(taken.data or b"") + len(taken.body) for taken in ready)
+    return int(getattr(receiver, "_inbox_bytes", 0))
+
+
+def declare_again(process: proxy.Proxy) -> None:
+    """Make a process declare its queues soon, and wait for the broker's answers."""
+    receiver: Any = process.consumer._receiver
+    process.consumer.call_soon(receiver._declare)

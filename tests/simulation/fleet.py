@@ -1,4 +1,4 @@
-"""A worker of the simulated world: a real `Server`, and tasks that only take time."""
+"""A simulated worker with a real `Server` and tasks that only take time."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.simulation.processes import PAUSE, Letter, Process
 from wbengine import exceptions as exc
 from wbengine import invocation
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based.messages import commands
 from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages import worker_commands
 from wbengine.types.failure import Failure
 
 if TYPE_CHECKING:
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 
 PERIOD = 5.0
 
-#: Seconds that a task runs until its request is acknowledged early.
+#: Seconds after which the request of a running task is acknowledged early.
 LONG = 30.0
 
-#: Seconds that RUNNING waits for the end, which makes it needless.
+#: Seconds that a RUNNING reply may be delayed; it is omitted if the task ends before.
 UNHURRIED: Final = 0.005
 
-#: With so many answers for each slot that wait to be published, no slot is free before.
+#: Number of unpublished replies per slot above which slots are not released.
 BEHIND: Final = 8
 
 
 class Worker(Process):
-    """The shell of a worker, in one thread."""
+    """A worker process in one thread."""
 
     def __init__(
         self, world: World, name: str, ahead: float, offer: list[Any], topics: list[str], slots: int
@@ -52,21 +52,21 @@ class Worker(Process):
             ledger=self.line.digest if self.line is not None else None,
         )
         self.running: dict[server.Job, float] = {}
-        #: What the pool is to start, and until when what it starts is certainly this worker's.
+        #: Jobs to start, each with the end of the time in which its claim certainly holds.
         self.starts: deque[tuple[server.Job, float]] = deque()
-        #: Until when a job that was claimed is certainly this worker's.
+        #: Claimed job -> end of the time in which its claim certainly holds.
         self.fresh: dict[server.Job, float] = {}
-        #: By when they are told, those that run; and what each of them is told by.
+        #: Delayed RUNNING replies with their due times, and by job.
         self.unhurried: deque[tuple[float, Letter]] = deque()
         self.untold: dict[server.Job, Letter] = {}
-        #: What holds no slot any more, although it is not acknowledged yet.
+        #: Unacknowledged messages that occupy no slot.
         self.released: set[Message] = set()
-        #: What could not be stored, until when.
+        #: Results that could not be stored, with the times of the next attempts.
         self.unstored: deque[tuple[float, server.Job, env.Envelope]] = deque()
         self.next_beat = self.now
         self.renewed = -100.0
         self.stopping = False
-        #: It came when the world was healed.
+        #: True if the worker was started to heal the world.
         self.heals = False
         self.declare()
         self.announce(env.READY)
@@ -82,7 +82,7 @@ class Worker(Process):
 
     @property
     def serves(self) -> bool:
-        """Whether it takes what comes."""
+        """Return True if the worker accepts requests."""
         return not (self.stopping or self.core.suspended)
 
     def takes(self, queue: str) -> bool:
@@ -108,7 +108,7 @@ class Worker(Process):
         else:
             self.inbox.append(message)
 
-    # What comes.
+    # Messages.
 
     def receive(self, message: Message) -> None:
         envelope = message.envelope
@@ -119,15 +119,15 @@ class Worker(Process):
             claimed = message.claim is not None
             now = self.clock.time()
             self.do(self.core.on_request(envelope, message, now, claimed=claimed))
-        elif message.kind == commands.CONTROL:
-            commands.SCHEMAS[commands.CONTROL].check(envelope.body)
+        elif message.kind == worker_commands.CONTROL:
+            worker_commands.SCHEMAS[worker_commands.CONTROL].check(envelope.body)
             self.obey(envelope.body["do"])
         else:
-            # A question to all does not ask for this one.
-            in_person = message.kind == commands.ASK and env.WBE_ASK in envelope.headers
+            # A query to all workers is not addressed to this one.
+            in_person = message.kind == worker_commands.ASK and env.WBE_ASK in envelope.headers
             self.do(self.core.hear(envelope, PERIOD, in_person=in_person))
 
-    # What is to be done.
+    # Effects.
 
     def perform(self, effect: Any) -> None:
         match effect:
@@ -204,7 +204,7 @@ class Worker(Process):
         try:
             row = self.line.state(job.id)
         except exc.LedgerFailure:
-            self.starts.append((job, self.now - 1))  # it is looked at again
+            self.starts.append((job, self.now - 1))  # the row is read again
             return
         effects = self.core.on_checked(job, row)
         if any(isinstance(effect, server.Run) for effect in effects):
@@ -213,7 +213,9 @@ class Worker(Process):
         self.do(effects)
 
     def store(self, job: server.Job, frozen: bytes) -> bool:
-        """Whether what came of a job is to be told: once, however often that is tried."""
+        """Store the result of a job; return True if its reply is to be sent.  May be called
+        repeatedly.
+        """
         assert self.line is not None
         if not self.core.is_storing(job):
             return True
@@ -230,14 +232,14 @@ class Worker(Process):
         return not fenced
 
     def finish(self, job: server.Job, message: env.Envelope) -> None:
-        """Store it in a ledger that is not the broker's own, once that is there; then answer."""
+        """Store the result in a separate ledger when it is reachable, then send the reply."""
         assert self.line is not None
         if self.line.ails:
             self.unstored.append((self.world.now + PAUSE, job, message))
             try:
                 self.line.finish(job.id, job.epoch, self.name, env.freeze(message))
             except exc.LedgerFailure:
-                pass  # it may have been done all the same
+                pass  # the call may have been applied
         elif self.store(job, env.freeze(message)):
             self.send_end(job, message)
         else:
@@ -280,7 +282,7 @@ class Worker(Process):
             running.withdrawn = True
 
     def hasten(self) -> None:
-        """Nobody was in a hurry to hear it; but now it is time."""
+        """Send delayed RUNNING replies that are due."""
         while self.unhurried and self.unhurried[0][0] <= self.world.now:
             self.post(self.unhurried.popleft()[1])
 
@@ -295,10 +297,10 @@ class Worker(Process):
         self.released.discard(job.receipt)
         self.core.on_answered(job)
 
-    # Its tasks.
+    # Tasks.
 
     def end(self, job: server.Job, how: str = "value") -> None:
-        """A task ends: its result is the epoch under which it ran."""
+        """End a task; its result is the epoch of its run."""
         if self.running.pop(job, None) is None:
             return
         value: Any = job.epoch
@@ -313,7 +315,7 @@ class Worker(Process):
     def tell(self, job: server.Job, number: int) -> None:
         self.do(self.core.on_event(job, "update", {"n": number}))
 
-    # Its clock.
+    # Time.
 
     def due(self) -> float | None:
         found = self.next_beat - self.now + self.world.now + 1e-6
@@ -349,7 +351,7 @@ class Worker(Process):
             self.world.end(self)
 
     def acknowledge_early(self) -> None:
-        """What runs for very long: its slot is still taken, and nobody else is given it."""
+        """Acknowledge requests of long tasks early; their slots stay occupied."""
         late = self.world.now - LONG
         for job in self.running:
             message = job.receipt
@@ -369,10 +371,10 @@ class Worker(Process):
         self.do(self.core.announce([env.ALL_ENGINES], state, PERIOD))
 
     def stop(self) -> None:
-        """Warm: nothing new; it ends with what runs."""
+        """Shut down warm: accept no requests and stop after the running tasks."""
         if not self.stopping:
             self.stopping = True
-            self.next_beat = self.now  # look at it soon
+            self.next_beat = self.now  # check soon
             self.take_nothing()
             self.do(self.core.drain(self.clock.time(), PERIOD))
 
@@ -383,10 +385,10 @@ class Worker(Process):
                 line.remove(self)
 
     def obey(self, what: str) -> None:
-        self.blemished()  # what waited for it meanwhile was not served
-        if what == commands.DRAIN:
+        self.blemished()  # requests that waited for it meanwhile were not served
+        if what == worker_commands.DRAIN:
             self.stop()
-        elif what == commands.SUSPEND:
+        elif what == worker_commands.SUSPEND:
             self.take_nothing()
             self.do(self.core.suspend(PERIOD))
         elif not self.stopping:

@@ -1,4 +1,4 @@
-"""What must hold in the simulated world, whatever happens in it."""
+"""Invariants of the simulated world."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tests.simulation.store import ENDED, RUNNING
 from wbengine import exceptions as exc
 from wbengine import invocation
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based.messages import commands
 from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages import worker_commands
 from wbengine.types.failure import Failure
 
 if TYPE_CHECKING:
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from tests.simulation.store import Atom
     from tests.simulation.world import World
 
-#: A worker that did nothing wrong for so long cannot be lost: three periods of silence, and the
-#: round of the finder that notices.
+#: Seconds after which an undisturbed worker cannot be lost: three heartbeat periods and a poll of
+#: the finder.
 TRUSTED = 25.0
 
-#: After so many seconds an answer has come that nothing holds up.
+#: Seconds within which an undelayed reply arrives.
 PROMPT: Final = 1.0
 
-#: What may become of tasks here.
+#: Failures that tasks may have.
 FAILURES = frozenset(
     (
         "Cancelled",
@@ -46,11 +46,11 @@ FAILURES = frozenset(
 
 
 class Violation(AssertionError):
-    """Something that must hold does not."""
+    """An invariant is violated."""
 
 
 class Judge:
-    """Watches everything; each method is called when what it is named for happens."""
+    """Checks the invariants; each method is called for the event in its name."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -59,22 +59,22 @@ class Judge:
         self.settled: dict[tuple[str, str, int], Any] = {}
         self.saved: dict[tuple[str, int], Any] = {}
         self.events: set[tuple[str, str, int, int]] = set()
-        #: Rows of engines that died before they could remove them: nobody else knows of these,
-        #: until they are swept.
+        #: Rows of engines that died before they could drop them; only a sweep deletes them.
         self.undropped: set[str] = set()
-        #: What happened, and how often; for figures.
+        #: Number of events by kind.
         self.seen: Counter[str] = Counter()
         self.tasks: dict[str, Any] = {}
         self.atoms: dict[str, Atom] = {}
-        #: When a request was last begun.
+        #: Time of the last start of each request.
         self.began: dict[str, float] = {}
-        #: What was sent again because workers of its queue were lost.
+        #: Requests that were resent because workers of their queue were lost.
         self.gambled: set[str] = set()
-        #: How many engines went on with a request.
+        #: Number of engines that resumed each request.
         self.lives: Counter[str] = Counter()
-        #: Up to which number workers were told not to begin a request any more, and when last.
+        #: Highest epoch that workers were told not to start, and the time of the last such message.
         self.outdated: dict[str, tuple[int, float]] = {}
-        #: What was run although another copy was sent, and nobody can be blamed.
+        #: Requests whose delayed copy ran although another copy was sent, without a fault of the
+        #: program.
         self.turned_up: set[str] = set()
 
     def evidence(self, engine: Engine) -> Evidence:
@@ -84,7 +84,7 @@ class Judge:
         raise Violation(text)
 
     def repeats(self, task: Any) -> bool:
-        """Whether a task may be run twice."""
+        """Return True if a task is idempotent under the setting."""
         if task.idempotent is None:
             return self.world.setting.on_worker_lost == "resend"
         return bool(task.idempotent)
@@ -98,7 +98,7 @@ class Judge:
     def on_run(self, worker: Worker, job: Any) -> None:
         before = self.runs[job.id]
         atom = self.atoms[job.id]
-        # A server that was set back has forgotten that it granted this, a moment ago.
+        # A restored server does not contain this claim.
         forgotten = self.seen["set back"] and not self.sound(worker)
         if (
             self.world.ledger is not None
@@ -125,8 +125,8 @@ class Judge:
                 if len(before) > self.reopened[job.id] + self.seen["set back"]:
                     self.fail(f"{task} ran again, and nobody took it from its holder: {before}")
             elif not self.repeats(task):
-                # Who is lost with its queue may have begun what he did not tell of, and who never
-                # told anything may have it; who was frozen until now could not be asked.
+                # A worker that was lost with its queue may have started requests without a reply,
+                # and a silent worker may have received them; a frozen worker could not be queried.
                 heard = self.world.workers.get(before[-1][1])
                 excused = job.id in self.gambled or job.id in self.turned_up
                 excused = excused or not self.sound(worker)
@@ -137,17 +137,19 @@ class Judge:
         self.began[job.id] = self.world.now
 
     def unknown(self, job: Any, before: list[tuple[int, str]]) -> int:
-        """How many ran it of whom its engine does not know that they are gone.
+        """Return the number of runs on workers that the engine does not know to be lost.
 
-        Without a ledger it cannot count those that died of it before it knew that they were there.
+        Without a ledger the engine cannot count workers that died before it discovered them.
         """
         engines = [e for e in self.world.engines.values() if e.uuid == job.reply_to]
         gone = {name for engine in engines for name in engine.evidence.gone}
         return sum(name not in gone for _, name in before)
 
     def turns_up(self, worker: Worker, job: Any) -> bool:
-        """Whether a copy was held up, where no question could reach it, until another was sent; and
-        whoever takes it now could not hear of that: he is new, or was in trouble since.
+        """Return True if the copy was delayed where no query reached it until another copy was
+        sent.
+
+        The worker must be new or disturbed since, so that it could not receive the cancellation.
         """
         number, at = self.outdated.get(job.id, (0, 0.0))
         told = worker.core.refuses(job)
@@ -158,7 +160,7 @@ class Judge:
         if not self.repeats(request.invocation.task):
             self.fail(f"{request} is not idempotent, and taken from its holder")
 
-    # Outcomes.
+    # Results.
 
     def on_settled(self, engine: Engine, request: Request, outcome: invocation.Outcome) -> None:
         call = request.invocation
@@ -182,19 +184,22 @@ class Judge:
             self._on_failure(engine, request, value)
 
     def _on_failure(self, engine: Engine, request: Request, failure: Failure) -> None:
-        """None is given up that runs, or fails for its age while it only waits for its turn."""
+        """Check that no running request is failed, and that no request times out while its workers
+        are
+        busy.
+        """
         if failure.check(exc.WorkerLost) is not None:
             for worker in self.world.workers.values():
                 runs = any(job.id == request.id for job in worker.running)
                 known = worker.name == request.worker and not request.invocation.recovered
-                # Whatever others say, he has to be lost first, or to say that it is not so.
+                # The engine must first lose the worker or receive a contradicting reply from it.
                 if runs and worker.awake and known and worker.name not in engine.evidence.gone:
                     self.fail(f"{request} is given up, and {worker.name} runs it")
                 runs = runs and self.sound(worker)
                 if not runs or self.world.now - engine.blemish <= TRUSTED:
                     continue
-                # Without a ledger it may have waited somewhere until it was given up; and he
-                # answers to whoever sent it, until he is asked by whoever went on with it.
+                # Without a ledger the request may have waited until it was failed; its worker
+                # replies to the sender until the resuming engine queries it.
                 young = TRUSTED if request.invocation.recovered else PROMPT
                 if engine.line is not None or self.world.now - self.began[request.id] > young:
                     self.fail(f"{request} is given up, and {worker.name} runs it")
@@ -206,13 +211,13 @@ class Judge:
             if queue != request.queue or not self.served(queue, engine):
                 continue
             for message in messages:
-                # Not that of the last moment: it was lost, or held up, and is there again.
+                # Recent messages are excluded: the message may have been lost or delayed before.
                 fresh = self.world.now - message.due < 10.0
                 if message.envelope.correlation_id == request.id and not fresh:
                     self.fail(f"{request} timed out although its workers are only busy")
 
     def served(self, queue: str, engine: Engine) -> bool:
-        """Whether a queue has workers, who did nothing wrong, known to an engine that did not."""
+        """Return True if a queue has undisturbed workers and the engine is undisturbed, too."""
         world = self.world
         if world.now - engine.blemish < TRUSTED:
             return False
@@ -252,9 +257,9 @@ class Judge:
     def on_lost(self, engine: Engine, lost: list[tuple[Any, str]]) -> None:
         engine.evidence.loses(lost)
         if any(e is not engine and e.uuid == engine.uuid for e in self.world.engines.values()):
-            return  # one that is frozen takes what is said to its heir
+            return  # a frozen engine receives messages for its successor
         if self.world.now - engine.shared <= TRUSTED:
-            return  # it did until a moment ago
+            return  # this was the case until recently
         for name, _ in lost:
             worker = self.world.workers.get(name)
             if worker is None or worker.dead or worker.stopping:
@@ -267,20 +272,20 @@ class Judge:
 
     def on_published(self, process: Process, envelope: env.Envelope) -> None:
         self.seen["published"] += 1
-        if envelope.type == commands.CANCEL:
-            for request_id, number in commands.named(envelope.body):
+        if envelope.type == worker_commands.CANCEL:
+            for request_id, number in worker_commands.named(envelope.body):
                 self.outdated[request_id] = number, self.world.now
 
-    # All the time, and in the end.
+    # Checks after each step and at the end.
 
     def books(self) -> None:
-        """Every live request of every book is somewhere, or looked for, and no other is."""
+        """Check that each live request is tracked, and no other one."""
         for engine in self.world.engines.values():
-            for request in [] if engine.dead else engine.tracker.astray():
+            for request in [] if engine.dead else engine.tracker.inconsistent_requests():
                 self.fail(f"{request} is astray: {request.described()}")
 
     def end(self) -> None:
-        """All was healed, and long ago."""
+        """Check that all work ended and nothing is left after the world was healed."""
         world = self.world
         self.books()
         for flow in world.store.flows.values():

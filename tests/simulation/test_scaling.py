@@ -1,6 +1,6 @@
-"""What a request and a beat cost does not depend on how many workers there are.
+"""Cost of a request and of a heartbeat in fleets of different sizes.
 
-Operations are counted, not seconds: calls of our functions, and workers that are looked at.
+The tests count operations, not seconds: function calls and visited worker records.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from tests.seams import tracker
 from tests.simulation import defects, growth, meters, prices, scaling
 from tests.support import tools
 
-#: What is not to grow with the fleet, and by how much it may all the same.
+#: Costs that must not grow with the fleet, and the tolerance.
 STEADY = ("request_us", "beat_us", "join_us", "loss_us", "round_us", "messages", "calls", "bytes")
 TENTH = 1.1
 
 
 class Operations:
-    """Calls of functions of the package, and elements of a `Seen` that were looked at."""
+    """Number of calls into the package and of visited elements of a `Seen`."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -35,7 +35,7 @@ class Operations:
 
 
 class Seen(dict[Any, Any]):
-    """A dict that counts what is looked at in a loop, whoever loops."""
+    """A dict that counts the elements visited by iteration."""
 
     operations: Operations
 
@@ -63,7 +63,7 @@ def counted(workers: int, requests: int) -> dict[str, float]:
     Watched.operations = operations
     fleet = scaling.Fleet(scaling.Plan(workers, requests, lost=0.05))
     fleet.meter = meters.Meter(lambda: operations.count * 1e-6)
-    fleet.tracker.count_looks(Watched)
+    fleet.tracker.count_lookups(Watched)
     before = sys.getprofile()
     sys.setprofile(operations)
     try:
@@ -73,7 +73,7 @@ def counted(workers: int, requests: int) -> dict[str, float]:
 
 
 def grown(few: dict[str, float], many: dict[str, float]) -> dict[str, tuple[float, float]]:
-    """What costs more than a tenth more on the larger fleet."""
+    """Return the costs that grew by more than a tenth on the larger fleet."""
     return {
         what: (few[what], many[what]) for what in STEADY if many[what] > TENTH * few[what] + 0.01
     }
@@ -81,8 +81,8 @@ def grown(few: dict[str, float], many: dict[str, float]) -> dict[str, tuple[floa
 
 @pytest.fixture(autouse=True)
 def _short_fronts() -> Iterator[None]:
-    """Small fleets are what many requests wait for in long lines."""
-    with tracker.short_fronts(8):
+    """Shorten the queue fronts: small fleets then have the long queues of large ones."""
+    with tracker.limited_front_rows(8):
         yield
 
 
@@ -92,19 +92,19 @@ def test_costs_do_not_grow_with_the_fleet() -> None:
     assert grown(few, many) == {}
 
 
-def test_what_grows_is_seen() -> None:
+def test_planted_growth_of_cost_is_found() -> None:
     with defects.put_in(tracker.DEFECTS["beats-cost-all"]):
         few, many = counted(48, 800), counted(120, 1600)
     assert list(grown(few, many)) == ["beat_us"]
 
 
-def test_larger_fleets_are_computed() -> None:
+def test_limits_of_larger_fleets_are_extrapolated() -> None:
     row = dict.fromkeys(growth.COSTS, 10.0) | {"messages": 3.0, "calls": 4.0}
     known = prices.Prices(engine_us=300, worker_us=200, broker_us=125, source="here")
     costs = growth.costs_of(row, known)
     assert costs.broker_ops == pytest.approx((2 * 3 + 4) / 125e-6)
     assert growth.costs_of(row, known, 5).broker_ops == 5
-    # 10 workers that beat to the engine, 2 messages for each answer to a question, and an echo.
+    # Heartbeats of 10 workers, two messages for each reply to a query, and an echo.
     assert growth.beats(1, 10, 4) == pytest.approx(2 + 2 * 10 / 30 + 0.2)
     assert growth.beats(1, 100_000, 4) > 20_000
     found = growth.shortest(costs, 1, 10)
@@ -116,7 +116,7 @@ def test_larger_fleets_are_computed() -> None:
 
 
 def _figures(place: Path, *systems: str) -> Path:
-    """As `tools/bench` leaves them."""
+    """Write figures in the format of `tools/bench`."""
     cells = [
         {"case": "wide", "medium": "redis", "system": system, "caller_us": 100.0 + number,
          "workers_us": 200.0, "broker_us": 50.0}
@@ -127,7 +127,7 @@ def _figures(place: Path, *systems: str) -> Path:
     return place
 
 
-def test_prices_are_those_of_the_bench(tmp_path: Path) -> None:
+def test_prices_are_read_from_bench_figures(tmp_path: Path) -> None:
     place = tmp_path / "bench.json"
     with pytest.raises(prices.Unpriced, match="No such file"):
         prices.found(place)
@@ -142,12 +142,12 @@ def test_prices_are_those_of_the_bench(tmp_path: Path) -> None:
     assert changed.source.endswith("; given: engine_us")
 
 
-def test_the_tool_tells_it_all(tmp_path: Path) -> None:
+def test_simulate_scale_reports_costs_and_limits(tmp_path: Path) -> None:
     place, out = _figures(tmp_path / "bench.json", "wbengine"), tmp_path / "new" / "scale.json"
     small = ("--scale", "--workers", "12", "--requests", "200", "--figures", str(place))
     ended = tools.run("simulate", *small, "--worker-us", 300, "--json", out)
     assert "with 100 µs of an engine and 300 µs of a worker" in ended.stdout
-    assert "what a task costs: wide over redis, wbengine, now; given: worker_us" in ended.stdout
+    assert "cost of a task: wide over redis, wbengine, now; given: worker_us" in ended.stdout
     told = json.loads(out.read_text(encoding="utf-8"))
     assert [row["workers"] for row in told["rows"]] == [10, 12]
     assert told["costs"]["engine_us"] == 100

@@ -1,7 +1,6 @@
-"""A world of engines, workers, a broker, a ledger and a store, in which everything can go wrong.
+"""A world of engines, workers, a broker, a ledger and a store with faults.
 
-Nothing in it is random and nothing takes time: what happens is what `do` is told to let happen, so
-that the same steps in the same `World` lead to the same end.
+It is deterministic: events happen only through `do`, so that the same steps have the same result.
 """
 
 from __future__ import annotations
@@ -22,26 +21,28 @@ from tests.simulation.steps import STEPS
 from tests.simulation.store import RUNNING, Atom, Flow, Store
 from wbengine._clock import Clock
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based.messages import commands
+from wbengine.engines.worker_based.messages import worker_commands
 
-#: All ends within so many seconds after the world was healed.
+#: Seconds within which all work ends after the world was healed.
 HEALED: Final = 400.0
-#: So many seconds more for each time that a task is tried which kills all of its workers: it takes
-#: that long until as many as it may kill are known to be lost.
+#: Additional seconds for each attempt of a task that kills its workers: that many workers have to
+#: be lost first.
 KILLS: Final = 80.0
-#: Seconds after which a broker cuts the connection of a process that is frozen, if it does so.
+#: Seconds after which a broker closes the connection of a frozen process, if it does.
 HEARTBEATS: Final = 30.0
-#: More steps of processes at one moment are too many.
+#: Maximum number of process steps at one moment.
 BUSY: Final = 10_000
-#: A server writes what it holds to its disk after so many steps of a schedule.
+#: Number of schedule steps between two snapshots of the server.
 KEPT_EVERY: Final = 8
 Step = tuple[str, int]
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What does not change in a world.  `timeout`: how long requests wait; `capacity`: how many of
-    a queue are in the broker (None: as many as usual).
+    """Constants of a world.
+
+    `timeout`: how long requests wait; `capacity`: maximum number of requests of a queue in the
+    broker (None: the default).
     """
 
     broker: str = "amqp"
@@ -49,17 +50,17 @@ class Setting:
     timeout: float | None = 60.0
     capacity: int | None = None
     on_worker_lost: str = "fail"
-    #: Whether a request is claimed in the same step in which it is taken.
+    #: True if receiving a request also claims it.
     claiming: bool = False
-    #: Whether flows are kept nowhere, and end with their engines: then rows are made in one step
-    #: with publishing their requests.
+    #: True if flows are not stored and end with their engines: then the row and the message of a
+    #: request are written in one step.
     one_step: bool = False
-    #: Whether any message may be lost, and a broker may come back without what it held.
+    #: True if any message may be lost, and a broker may restart empty.
     lossy: bool = True
 
 
 class TrueClock(Clock):
-    """The clock of the ledger's place."""
+    """The clock of the ledger."""
 
     __slots__ = ("_world",)
 
@@ -73,7 +74,7 @@ class TrueClock(Clock):
 
 
 class World:
-    """Engines and workers by name.  `trace` holds the steps that were taken."""
+    """Engines and workers by name.  `trace` contains the steps."""
 
     def __init__(self, setting: Setting | None = None, **options: Any) -> None:
         self.setting = setting or Setting(**options)
@@ -89,9 +90,9 @@ class World:
         self.back_at: float | None = None
         self.cuts: list[tuple[float, Process]] = []
         self.trace: list[Step] = []
-        #: Sets the server back to what it held a few steps ago.
+        #: Restores the server to its last snapshot.
         self.set_back: Callable[[], None] | None = None
-        #: What a broker that went away may have lost when it comes back.
+        #: What a restarting broker may lose.
         self.losses = (
             ("nothing", "transient", "all", "queues") if self.setting.lossy else ("nothing",)
         )
@@ -99,9 +100,9 @@ class World:
     # Steps.
 
     def do(self, name: str, choice: int = 0) -> None:
-        """Let one thing happen; `choice` says to whom and how.  What is impossible does nothing.
+        """Do one step; `choice` selects the process and the way.  An impossible step has no effect.
 
-        :raises Violation: something that must hold does not.
+        :raises Violation: if an invariant is violated
         """
         if self.ledger is not None and len(self.trace) % KEPT_EVERY == 0:
             self.set_back = self.kept()
@@ -111,7 +112,7 @@ class World:
         self.judge.books()
 
     def play(self, steps: Iterable[str]) -> None:
-        """Take the steps of a trace, as they are printed, and then `heal`."""
+        """Do the printed steps of a trace, then `heal`."""
         for step in steps:
             name, _, choice = step.partition(" ")
             if name != "heal":
@@ -119,7 +120,7 @@ class World:
         self.heal()
 
     def settle(self) -> None:
-        """Let everybody do what there is to do, until nothing is left but to wait."""
+        """Let all processes work until they only wait for time."""
         self.most_steps = self.count + BUSY
         moved = True
         while moved:
@@ -130,7 +131,7 @@ class World:
             moved |= self.hand_out()
 
     def hand_out(self) -> bool:
-        """Give what lies in queues to whoever takes it, in turns."""
+        """Deliver queued messages to consumers in turn."""
         if not self.broker.up:
             return False
         did = False
@@ -173,7 +174,7 @@ class World:
         self.now = until
 
     def clocks(self) -> dict[str, float | None]:
-        """In how many seconds each process has something to do."""
+        """Return the seconds until the next timed work of each process."""
         every = [*self.engines.values(), *self.workers.values()]
         found = {each.name: each.due() for each in every if each.awake}
         return {name: at and at - self.now for name, at in found.items()}
@@ -189,13 +190,13 @@ class World:
                 found += [t for t in (process.slow_until, process.goes_on) if t > self.now]
         return min(found, default=None)
 
-    # What happens to processes.
+    # Faults of processes.
 
     def living(self, processes: dict[str, Any]) -> list[Any]:
         return [each for each in processes.values() if not each.dead]
 
     def end(self, process: Process) -> None:
-        """It is gone, with all that it had not sent, and what it had not acknowledged goes back."""
+        """End a process; its unacknowledged messages are requeued."""
         if process.dead:
             return
         process.dead = True
@@ -205,10 +206,10 @@ class World:
             lane.clear()
         if isinstance(process, Worker):
             process.running.clear()
-            self.broker.remove(process.name)  # in time
+            self.broker.remove(process.name)  # the queue expires
             del self.workers[process.name]
         elif isinstance(process, Engine):
-            # They are swept one day.
+            # Their rows are swept later.
             self.judge.undropped |= process.undropped
             self.judge.undropped |= {id for chore, id in process.chores if chore == process.drop}
             if self.setting.one_step:
@@ -243,7 +244,7 @@ class World:
                 self.cuts.append((self.now + HEARTBEATS, process))
 
     def cut_frozen(self) -> None:
-        """The broker hears nothing of who is frozen."""
+        """Close the connections of frozen processes whose heartbeats stopped."""
         due = [cut for cut in self.cuts if cut[0] <= self.now]
         for cut in due:
             self.cuts.remove(cut)
@@ -273,7 +274,7 @@ class World:
         return engine
 
     def begun(self, workers: int = 1, offer: Sequence[Any] = (One,)) -> tuple[Engine, list[Worker]]:
-        """An engine, and so many workers of one slot that it knows."""
+        """Return an engine and `workers` discovered workers with one slot."""
         engine = self.new_engine()
         engine.begin()
         made = [self.new_worker(list(offer), 1) for _ in range(workers)]
@@ -291,7 +292,7 @@ class World:
         return Atom(uuid, kind(uuid), {"seconds": seconds}, **options)
 
     def resume(self, flow: Flow) -> Engine:
-        """Somebody goes on with a flow that nobody owns any more."""
+        """Resume a flow without an owner on a shared or a new engine."""
         shared = [
             e
             for e in self.living(self.engines)
@@ -307,13 +308,13 @@ class World:
     # The broker.
 
     def may_lose(self, message: Message) -> bool:
-        if self.setting.lossy or message.kind in (pr.NOTIFY, commands.ASK):
+        if self.setting.lossy or message.kind in (pr.NOTIFY, worker_commands.ASK):
             return True
         state = message.envelope.body.get("state")
         return message.kind == pr.RESPONSE and state not in pr.STOP_STATES
 
     def go_down(self, seconds: float, loses: str) -> None:
-        """`loses`: "nothing", "transient", "all" messages, or "queues" too."""
+        """Stop the broker; `loses` is "nothing", "transient", "all" (messages) or "queues", too."""
         if not self.broker.up:
             return
         self.broker.up = False
@@ -327,7 +328,7 @@ class World:
         for queue, messages in list(self.broker.queues.items()):
             kept = [m for m in messages if keeps and m.envelope.persistent]
             for message in kept:
-                # As RabbitMQ does it with what was written to a disk before it was killed.
+                # RabbitMQ marks messages as redelivered that it restores from disk.
                 message.redelivered = message.redelivered or self.broker.model.pushes
             messages[:] = kept
             if loses == "queues":
@@ -338,15 +339,15 @@ class World:
             self.broker.send(message)
 
     def block(self, seconds: float) -> None:
-        """The broker is short of memory: it takes nothing more, and goes on giving."""
+        """Block publishing, but not consuming: the broker is short of memory."""
         for process in [*self.engines.values(), *self.workers.values()]:
             process.slow_until = max(process.slow_until, self.now + seconds)
             process.blemish = max(process.blemish, process.slow_until)
 
     def kept(self) -> Callable[[], None]:
-        """Keep what a server holds, requests and rows; to be called to set it back to that."""
+        """Take a snapshot of a server's requests and rows; return a function that restores it."""
         assert self.ledger is not None
-        rows_back = ledgers.kept(self.ledger)
+        rows_back = ledgers.snapshot(self.ledger)
         requests = {
             queue: [message for message in messages if message.kind == pr.REQUEST]
             for queue, messages in self.broker.queues.items()
@@ -355,7 +356,7 @@ class World:
         def set_back() -> None:
             before = self.ledger.ids() if self.ledger is not None else set()
             rows_back()
-            if self.ledger is not None:  # what is back is swept one day
+            if self.ledger is not None:  # restored rows are swept later
                 self.judge.undropped |= self.ledger.ids() - before
             for queue, messages in self.broker.queues.items():
                 messages[:] = [each for each in messages if each.kind != pr.REQUEST]
@@ -372,7 +373,7 @@ class World:
                 process.declare()
 
     def whereabouts(self, atom: Atom) -> str:
-        """Where a request is, for people."""
+        """Describe where a request is."""
         id = atom.request_id
         found = [f"runs {self.judge.runs.get(id)}"]
         if self.ledger is not None:
@@ -388,9 +389,9 @@ class World:
     # The end.
 
     def heal(self) -> None:
-        """Nothing goes wrong any more; all has to come to its end.
+        """Remove all faults and check that all work ends.
 
-        :raises Violation: it does not, or something is left.
+        :raises Violation: if it does not, or if something is left
         """
         if self.back_at is not None:
             self.back_up()
@@ -425,12 +426,12 @@ class World:
             self.pass_time(1.0)
             while self.now < until + HEALED and any(w.running for w in self.workers.values()):
                 self.pass_time(1.0)
-        for _ in range(4):  # what they tell each other when all is over
+        for _ in range(4):  # deliver the last messages
             self.pass_time(0.5)
         self.judge.end()
 
     def serve_all(self) -> None:
-        """Somebody comes to the queues that were left: what is in them is too late to do harm."""
+        """Start workers for queues without workers, in which late requests may remain."""
         for queue, messages in list(self.broker.queues.items()):
             topic, _, offer = queue.partition(".")
             every = [*OFFERS, [One, Two, Six, Bad]]

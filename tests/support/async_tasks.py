@@ -1,4 +1,4 @@
-"""Tasks with coroutines as bodies, for every kind of engine; the module imports no flow."""
+"""Coroutine tasks for all kinds of engines. The module imports no flow."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def greet(name: str) -> str:
 
 
 class Where(task.Task):
-    """Process and loop."""
+    """Returns the process, the event loop, and whether no asyncio task is current."""
 
     default_provides = "where"
 
@@ -40,7 +40,7 @@ class Where(task.Task):
 
 
 class Write(task.Task):
-    """Leaves a file, and takes it away again; its hooks say that they were there."""
+    """Writes a file when executed and deletes it when reverted; its hooks check their order."""
 
     async def pre_execute(self) -> None:
         await asyncio.sleep(0)
@@ -64,7 +64,7 @@ class Write(task.Task):
 
 
 class Fail(task.Task):
-    """Fails in the way it is told."""
+    """Fails in the way that `how` selects."""
 
     async def execute(self, how: str) -> None:
         await asyncio.sleep(0)
@@ -103,7 +103,7 @@ who: contextvars.ContextVar[str] = contextvars.ContextVar("who", default="nobody
 
 
 class Named(task.Task):
-    """Sets what its neighbours must not see; the hooks do see it."""
+    """Sets a context variable that other tasks must not see; its hooks see it."""
 
     async def pre_execute(self) -> None:
         self.before = who.get()
@@ -115,7 +115,7 @@ class Named(task.Task):
 
 
 class Groups(task.Task):
-    """Uses what asyncio has, and leaves something behind."""
+    """Uses groups and timeouts of asyncio, and leaves one asyncio task running."""
 
     async def execute(self) -> list[Any]:
         leftover = asyncio.create_task(asyncio.sleep(3600))
@@ -141,8 +141,8 @@ class Groups(task.Task):
 kept: list[Any] = []
 
 
-class Meets(task.Task):
-    """Counts how many are inside at once in this process."""
+class CountsConcurrency(task.Task):
+    """Counts how many instances run at once in this process."""
 
     now: ClassVar[int] = 0
     most: ClassVar[int] = 0
@@ -157,7 +157,6 @@ class Meets(task.Task):
 
 
 class Item(task.Task):
-    """One item of a Map."""
 
     async def execute(self, item: int) -> int:
         await asyncio.sleep(0.001)
@@ -165,7 +164,7 @@ class Item(task.Task):
 
 
 class WaitFor(task.Task):
-    """Says that it runs, then waits until a file is there."""
+    """Writes a file when it starts, and waits until another file exists."""
 
     default_provides = "waited"
 
@@ -176,8 +175,8 @@ class WaitFor(task.Task):
         return "released"
 
 
-class Gives(task.Task):
-    """Gives what it is told by name."""
+class ReturnsUnstorable(task.Task):
+    """Returns a value that cannot be stored, selected by name."""
 
     default_provides = "given"
 

@@ -1,11 +1,9 @@
-"""Private brokers for tests and tools: Redis and RabbitMQ, started when first asked for.
-
-And ZooKeeper and etcd, in which job boards are.
+"""Private brokers for tests and tools: Redis, RabbitMQ, ZooKeeper and etcd, started on first use.
 
     with brokers.redis() as redis, redis.place() as url: ...
 
-As with the servers of `servers.py`, each has its own folder, ports and password, and is gone
-afterwards.  They can be killed, started again where they were, and stopped for a while.
+Like the servers of `servers.py`, each has its own folder, ports and password, and is deleted
+afterwards. Brokers can be killed, restarted with the same ports and data, and paused.
 """
 
 from __future__ import annotations
@@ -28,11 +26,11 @@ from typing import Any
 import pytest
 
 from tests.support import servers, tally
-from tests.support.servers import USER, Kept, Shared
+from tests.support.servers import USER, KeptServer, Shared
 
 
 class Place(str):
-    """The URL of a part of a broker that belongs to one test."""
+    """The URL of a part of a broker (database, vhost or path) that belongs to one test."""
 
     _left: Callable[[], list[str]]
 
@@ -43,36 +41,36 @@ class Place(str):
         return made
 
     def left(self) -> list[str]:
-        """What is in it: the keys, or the queues and exchanges that the broker did not make."""
+        """Return the content: the keys, or the queues and exchanges that are not built in."""
         return self._left()
 
 
 class Broker:
-    """One that runs, or was killed and can be started again; not to be used by two threads."""
+    """A broker that runs, or was killed and can be restarted. Not thread-safe."""
 
     kind: str
 
-    def __init__(self, kept: Kept | Shared) -> None:
+    def __init__(self, kept: KeptServer | Shared) -> None:
         self._kept = kept
-        self.version: str = kept.told["version"]
-        self.port: int = kept.told["port"]
-        self.password: str = kept.told["password"]
-        self.pid: int = kept.told["pid"]
+        self.version: str = kept.details["version"]
+        self.port: int = kept.details["port"]
+        self.password: str = kept.details["password"]
+        self.pid: int = kept.details["pid"]
         self.runs = True
         self.paused = False
 
     def kill(self) -> None:
-        """End it by SIGKILL; returns when it is gone."""
+        """Kill the broker by SIGKILL and wait for its end."""
         self._kept.ask("kill")
         self.runs = self.paused = False
 
     def start(self) -> None:
-        """Start it again after `kill`, on the same port and data; returns when it serves."""
+        """Restart the broker after `kill`, on the same port and data, and wait until it serves."""
         self.pid = self._kept.ask("start")["pid"]
         self.runs = True
 
     def pause(self) -> None:
-        """Stop it by SIGSTOP: connections stay, and nobody answers."""
+        """Stop the broker by SIGSTOP: connections stay open and get no answers."""
         self._kept.ask("pause")
         self.paused = True
 
@@ -81,27 +79,28 @@ class Broker:
         self.paused = False
 
     def mend(self) -> None:
-        """See that it serves, whatever was done to it."""
+        """Start or resume the broker, whatever state the test before left it in."""
         if not self.runs:
             self.start()
         if self.paused:
             self.resume()
 
     def url(self, place: str = "") -> str:
-        """A part of it: the number of a database, the name of a vhost; '' is the first."""
+        """Return the URL of a database (number) or vhost (name); '' is the default one."""
         raise NotImplementedError
 
     def place(self) -> contextlib.AbstractContextManager[Place]:
-        """A new, empty part of it; it is gone afterwards, whoever is still connected."""
+        """Yield a new, empty part, and delete it afterwards, even if clients are still connected.
+        """
         raise NotImplementedError
 
 
 class Redis(Broker):
-    """With an append-only file, unless `appendonly='no'` was asked for."""
+    """A Redis with an append-only file, unless it is created with `appendonly='no'`."""
 
     kind = "redis"
 
-    def __init__(self, kept: Kept | Shared) -> None:
+    def __init__(self, kept: KeptServer | Shared) -> None:
         super().__init__(kept)
         self._numbers = itertools.count(1)
 
@@ -110,7 +109,7 @@ class Redis(Broker):
 
     @contextlib.contextmanager
     def place(self) -> Iterator[Place]:
-        number = str(next(self._numbers))  # there are 4,096 of them
+        number = str(next(self._numbers))  # the server has 4,096 databases
         self.mend()
         try:
             yield Place.of(self.url(number), lambda: self.left(number))
@@ -120,12 +119,14 @@ class Redis(Broker):
                 client.flushdb()
 
     def left(self, place: str = "") -> list[str]:
-        """The keys of a database."""
+        """Return the keys of a database."""
         with self.client(place) as client:
             return sorted(key.decode(errors="replace") for key in client.scan_iter(count=1000))
 
-    def kept(self) -> Callable[[], None]:
-        """Keep what is on its disk; to be called to kill it, and start it again with that."""
+    def copy_data(self) -> Callable[[], None]:
+        """Copy the data on disk. The returned function kills the server and restarts it with this
+        copy.
+        """
         with self.client() as client:
             folder = Path(client.config_get("dir")["dir"])
         copies = folder.with_name(f"{folder.name}-{next(self._numbers)}")
@@ -141,7 +142,7 @@ class Redis(Broker):
         return set_back
 
     def client(self, place: str = "") -> Any:
-        """A client of it, to be closed."""
+        """Return a client of the server. The caller closes it."""
         import redis
 
         return redis.Redis.from_url(self.url(place))
@@ -150,10 +151,10 @@ class Redis(Broker):
 class Rabbitmq(Broker):
     kind = "rabbitmq"
 
-    def __init__(self, kept: Kept | Shared) -> None:
+    def __init__(self, kept: KeptServer | Shared) -> None:
         super().__init__(kept)
         self.alarmed = False
-        self._pages = f"http://127.0.0.1:{kept.told['pages']}/api/"
+        self._pages = f"http://127.0.0.1:{kept.details['pages']}/api/"
 
     def url(self, place: str = "") -> str:
         path = urllib.parse.quote(place or "/", safe="")
@@ -173,7 +174,7 @@ class Rabbitmq(Broker):
             self.ask("DELETE", "vhosts", name)
 
     def left(self, place: str = "") -> list[str]:
-        """The queues and exchanges of a vhost, without those that each has."""
+        """Return the queues and exchanges of a vhost, except the built-in ones."""
         queues = [f"queue {found['name']}" for found in self.queues(place)]
         exchanges = [
             f"exchange {found['name']}"
@@ -183,12 +184,12 @@ class Rabbitmq(Broker):
         return sorted(queues + exchanges)
 
     def alarm(self) -> None:
-        """Make it believe that it is short of memory: it blocks those who publish."""
+        """Trigger the memory alarm: the broker blocks publishers."""
         self._kept.ask("alarm")
         self.alarmed = True
 
     def calm(self) -> None:
-        """After `alarm`: it takes messages again."""
+        """Clear the memory alarm: the broker accepts messages again."""
         self._kept.ask("calm")
         self.alarmed = False
 
@@ -198,24 +199,24 @@ class Rabbitmq(Broker):
             self.calm()
 
     def queues(self, place: str = "") -> list[dict[str, Any]]:
-        """What the broker knows of the queues of a vhost."""
+        """Return the broker's data about the queues of a vhost."""
         found: list[dict[str, Any]] = self.ask("GET", "queues", place or "/")
         return found
 
     def connections(self, place: str = "") -> list[str]:
-        """The names of the connections to a vhost."""
-        # Those of one vhost are only told where statistics are collected.
+        """Return the names of the connections to a vhost."""
+        # The list per vhost requires the collection of statistics.
         found = self.ask("GET", "connections")
         return [each["name"] for each in found if each.get("vhost") == (place or "/")]
 
     def cut(self, place: str = "") -> None:
-        """Have the broker close all connections to a vhost."""
+        """Let the broker close all connections to a vhost."""
         for name in self.connections(place):
-            with contextlib.suppress(urllib.error.HTTPError):  # it is gone
+            with contextlib.suppress(urllib.error.HTTPError):  # already closed
                 self.ask("DELETE", "connections", name)
 
     def ask(self, method: str, *path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """Ask the management plugin; its answer."""
+        """Send a request to the management plugin and return its answer."""
         url = self._pages + "/".join(urllib.parse.quote(part, safe="") for part in path)
         secret = base64.b64encode(f"{USER}:{self.password}".encode()).decode()
         request = urllib.request.Request(
@@ -230,9 +231,9 @@ class Rabbitmq(Broker):
 
 
 class Coordinator(Broker):
-    """A ZooKeeper or etcd; a part of it is what is below a path."""
+    """A ZooKeeper or etcd server. A part of it is the subtree of a path."""
 
-    def __init__(self, kept: Kept | Shared, kind: str) -> None:
+    def __init__(self, kept: KeptServer | Shared, kind: str) -> None:
         super().__init__(kept)
         self.kind = kind
 
@@ -242,15 +243,15 @@ class Coordinator(Broker):
     @contextlib.contextmanager
     def place(self) -> Iterator[Place]:
         self.mend()
-        # What is left is of no harm: it goes with the server.
+        # Remaining nodes do no harm: they are deleted with the server.
         yield Place.of(self.url(f"test-{uuid.uuid4().hex[:12]}/boards"), list)
 
 
 @contextlib.contextmanager
 def coordinator(kind: str, **settings: str) -> Iterator[Coordinator]:
-    """A ZooKeeper or etcd of one's own, with settings in its own words.
+    """Run a private ZooKeeper or etcd with settings of its configuration.
 
-    :raises ServerMissing: it is not installed, or does not start.
+    :raises ServerMissing: if it is not installed or does not start.
     """
     with servers.keeping(kind, **settings) as kept:
         yield Coordinator(kept, kind)
@@ -258,9 +259,9 @@ def coordinator(kind: str, **settings: str) -> Iterator[Coordinator]:
 
 @contextlib.contextmanager
 def redis(**settings: str) -> Iterator[Redis]:
-    """A Redis of one's own, with settings of redis.conf; it starts in some 30 ms.
+    """Run a private Redis with settings of redis.conf. It starts in about 30 ms.
 
-    :raises ServerMissing: it is not installed, or does not start.
+    :raises ServerMissing: if it is not installed or does not start.
     """
     with servers.keeping("redis", **settings) as kept:
         yield Redis(kept)
@@ -268,15 +269,15 @@ def redis(**settings: str) -> Iterator[Redis]:
 
 @contextlib.contextmanager
 def rabbitmq(**settings: str) -> Iterator[Rabbitmq]:
-    """A RabbitMQ of one's own, with settings of rabbitmq.conf; it takes 5 s to start, and 155 MB.
+    """Run a private RabbitMQ with settings of rabbitmq.conf. It needs 5 s to start and 155 MB.
 
-    :raises ServerMissing: it is not installed, or does not start.
+    :raises ServerMissing: if it is not installed or does not start.
     """
     with servers.keeping("rabbitmq", **settings) as kept:
         yield Rabbitmq(kept)
 
 
-#: The brokers of tests that kill theirs: a RabbitMQ takes 5 s to start, and again to start again.
+#: Brokers of tests that kill their broker. A RabbitMQ needs 5 s for each start.
 KILLED = ("redis", pytest.param("own rabbitmq", marks=pytest.mark.slow))
 
 # For pytest. --------------------------------------------------------------------------------------
@@ -290,11 +291,11 @@ _MAKERS = {
 
 
 class Brokers(servers.Once[Broker]):
-    """Brokers by kind: each is started by the first test that needs it.
+    """Brokers by kind. The first test that uses a kind starts its broker.
 
-    A Redis is each process's own: it starts in no time, and tests set it up, look at what it was
-    asked for, and kill it.  The others are one for all processes of a run, where these have a
-    `folder` in common: 'own rabbitmq' is for tests that kill it.
+    Each process has its own Redis: it starts fast, and tests configure it, inspect its commands and
+    kill it. All processes of a run share the other brokers if they share a `folder`. Tests that
+    kill RabbitMQ use 'own rabbitmq'.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -319,32 +320,32 @@ def _reached(folder: Path | None, kind: str) -> Iterator[Broker]:
 
 @pytest.fixture(scope="session")
 def broker_servers(shared_folder: Path | None) -> Iterator[Brokers]:
-    """The brokers, by kind ('redis', 'rabbitmq')."""
+    """Yield the brokers by kind ('redis', 'rabbitmq')."""
     with contextlib.closing(Brokers(shared_folder)) as found:
         yield found
 
 
 @pytest.fixture
 def redis_server(broker_servers: Brokers) -> Broker:
-    """One for the whole session; it may be killed, and is mended for the next test."""
+    """Return the Redis of the session. Tests may kill it: it is repaired for the next test."""
     return broker_servers["redis"]
 
 
 @pytest.fixture
 def rabbitmq_server(broker_servers: Brokers) -> Broker:
-    """One for the whole run: other tests use it at the same time."""
+    """Return the RabbitMQ of the run, which other tests use at the same time."""
     return broker_servers["rabbitmq"]
 
 
 @pytest.fixture
 def redis_url(redis_server: Broker) -> Iterator[Place]:
-    """An empty database of the test's own."""
+    """Yield an empty database for this test."""
     with redis_server.place() as url:
         yield url
 
 
 @pytest.fixture
 def rabbitmq_url(rabbitmq_server: Broker) -> Iterator[Place]:
-    """An empty vhost of the test's own."""
+    """Yield an empty vhost for this test."""
     with rabbitmq_server.place() as url:
         yield url

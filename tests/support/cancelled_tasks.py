@@ -1,4 +1,4 @@
-"""Tasks that are cancelled in tests, here and on workers; each writes down what it does."""
+"""Tasks that tests cancel, in this process and on workers. Each records what it does."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 from tests.support.sample_tasks import append
 from wbengine import exceptions, task
 
-#: Longer than any test waits.
+#: Longer than the timeout of any test.
 LONG = 60.0
 
 
 class Quick(task.Task):
-    """Executed and reverted at once."""
+    """Executes and reverts at once."""
 
     def execute(self, path: str) -> str:
         append(path, f"+{self.name} {os.getpid()}")
@@ -26,7 +26,7 @@ class Quick(task.Task):
         append(path, f"-{self.name}")
 
 
-class Heeds(Quick):
+class Cancellable(Quick):
     """Runs until it is cancelled."""
 
     def execute(self, path: str) -> str:
@@ -39,8 +39,8 @@ class Heeds(Quick):
         raise exceptions.Cancelled(f"{self.name} stopped")
 
 
-class Deaf(Quick):
-    """Does not look whether it is cancelled."""
+class IgnoresCancel(Quick):
+    """Does not check whether it is cancelled."""
 
     def execute(self, path: str) -> str:
         append(path, f"+{self.name} {os.getpid()}")
@@ -49,7 +49,7 @@ class Deaf(Quick):
 
 
 class Waits(Quick):
-    """A coroutine that waits for longer than anybody wants."""
+    """A coroutine that sleeps longer than any test."""
 
     async def execute(self, path: str) -> str:
         append(path, f"+{self.name} {os.getpid()}")
@@ -60,7 +60,7 @@ class Waits(Quick):
         return self.name
 
 
-class Item(Heeds):
+class Item(Cancellable):
     """One item of a Map: the first two end at once."""
 
     def execute(self, path: str, item: int) -> str:  # type: ignore[override]
@@ -71,7 +71,7 @@ class Item(Heeds):
 
 
 class Threads(Quick):
-    """Asks in a thread of its own whether it was cancelled."""
+    """Checks for its cancellation in another thread."""
 
     def execute(self, path: str) -> str:
         append(path, f"+{self.name} {os.getpid()}")

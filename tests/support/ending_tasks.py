@@ -1,4 +1,4 @@
-"""Tasks that end early where they are undone, and others; each writes down what it does."""
+"""Tasks with and without `cancel_on_revert`. Each records what it does."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.sample_tasks import append
 from wbengine import exceptions
 
 
-class Early(tasks.Heeds):
+class Early(tasks.Cancellable):
     cancel_on_revert = True
 
 
@@ -23,8 +23,8 @@ class EarlyItem(tasks.Item):
     cancel_on_revert = True
 
 
-class ShruggingItem(EarlyItem):
-    """Succeeds when it is told to end."""
+class SucceedingItem(EarlyItem):
+    """Succeeds when it is cancelled."""
 
     def execute(self, path: str, item: int) -> str:  # type: ignore[override]
         try:
@@ -34,7 +34,7 @@ class ShruggingItem(EarlyItem):
 
 
 class FailingItem(EarlyItem):
-    """Fails once the second item runs too; that one ends when it is told to."""
+    """The first item fails once the second one runs; the second one ends when it is cancelled."""
 
     def execute(self, path: str, item: int) -> str:  # type: ignore[override]
         if item == 0:
@@ -44,7 +44,9 @@ class FailingItem(EarlyItem):
 
 
 class Fails(tasks.Quick):
-    """Fails once those of `after` have begun; the first time only, if there is a `flag`."""
+    """Fails once the tasks of `after` have begun. If there is a `flag`, it fails only the first
+    time.
+    """
 
     def execute(  # type: ignore[override]
         self, path: str, after: list[str], flag: str | None = None
@@ -59,11 +61,11 @@ class Fails(tasks.Quick):
         raise RuntimeError(f"{self.name} failed")
 
     def revert(self, path: str, result: Any, flow_failures: Any) -> None:
-        """What failed did nothing."""
+        """Do nothing: a failed execution has no effect to undo."""
 
 
-class Sulks(Early):
-    """Fails for a reason of its own when it is told to end."""
+class FailsOnCancel(Early):
+    """Raises an error of its own when it is cancelled."""
 
     def execute(self, path: str) -> str:
         try:

@@ -1,4 +1,4 @@
-"""Tasks that fail in every way, and some whose values are of types of our own; for workers too."""
+"""Tasks that fail in all ways, and tasks with values of custom types, also for workers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from wbengine.types import codec
 
 
 class Refused(Exception):
-    """An error that cannot be made from its message."""
+    """An exception that cannot be rebuilt from its message."""
 
     def __init__(self, code: int, *, reason: str) -> None:
         super().__init__(code, reason)
@@ -42,7 +42,7 @@ class Order:
 
 
 class Fails(task.Task):
-    """Raises what it is told."""
+    """Raises the exception that `how` selects."""
 
     def execute(self, how: str) -> None:
         if how == "builtin":
@@ -64,8 +64,8 @@ class Fails(task.Task):
             raise builtins.ExceptionGroup("several", [ValueError("one"), KeyError("two")])
 
 
-class Notices(task.Task):
-    """Its revert says what it can do with the failures it is told of."""
+class ReportsFailures(task.Task):
+    """Its revert returns how it could handle the failures it received."""
 
     def execute(self) -> int:
         return 1
@@ -84,8 +84,8 @@ class Notices(task.Task):
         return noticed
 
 
-class Postpones(task.Task):
-    """Takes an order and gives another, typed both times."""
+class PostponesOrder(task.Task):
+    """Receives an order and returns another one; both have their exact types."""
 
     default_provides = ("order", "colour")
 

@@ -1,4 +1,4 @@
-"""A module of flows, with what such modules import: records that somebody forged name it."""
+"""A module of flow factories with common imports, which forged records name."""
 
 import functools
 import os
@@ -21,15 +21,19 @@ def make(name: str = "made") -> linear_flow.Flow:
     return linear_flow.Flow(name).add(Nothing())
 
 
+def make_again() -> linear_flow.Flow:
+    return make("again")
+
+
 class Shop:
-    """It has what makes a flow."""
+    """A class with a class method that returns a flow."""
 
     @classmethod
     def opened(cls) -> linear_flow.Flow:
         return make("opened")
 
     def shut(self) -> None:
-        """Of an object."""
+        """Do nothing. It is a method of an instance."""
 
 
 SHOP = Shop()

@@ -1,6 +1,6 @@
 """wbengine as a user has it: installed by the commands of the README, without extras.
 
-`installed` is made once for a run of the tests, however many processes that has.
+The fixture `installed` installs once for each run of the tests, for all its processes.
 """
 
 from __future__ import annotations
@@ -20,19 +20,21 @@ from tests.support import pages
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 README = REPOSITORY / "README.md"
-#: What a checkout has that installing needs.
+#: Files of the checkout that an installation needs.
 _SOURCES = ("LICENSE", "README.md", "pyproject.toml", "setup.cfg", "setup.py", "wbengine")
-#: What would let the installed Python find packages of another place, or compile them each time.
-_ELSEWHERE = ("PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV", "PYTHONDONTWRITEBYTECODE")
+#: Variables that would make the installed Python find other packages, or compile them each time.
+ELSEWHERE = ("PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV", "PYTHONDONTWRITEBYTECODE")
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """The variables of a user whose only wbengine is an installed one, and whose own files, and the
-    place where engines and workers meet, are in `folder`."""
+    """Return the variables of a user whose only wbengine is an installed one.
+
+    The user's files, and the folder where engines and workers meet, are in `folder`.
+    """
     told = {
         name: value
         for name, value in os.environ.items()
-        if name not in _ELSEWHERE and not name.startswith("WBENGINE_")
+        if name not in ELSEWHERE and not name.startswith("WBENGINE_")
     }
     for what in ("RUNTIME_DIR", "CONFIG_HOME", "STATE_HOME", "DATA_HOME"):
         place = folder / what
@@ -43,14 +45,14 @@ def environment(folder: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Python of an environment that holds wbengine and what it requires, and nothing else."""
+    """Return the Python of an environment that contains only wbengine and its requirements."""
     base = tmp_path_factory.getbasetemp()
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     checkout = shared / "checkout"
     made = shared / "checkout-is-installed"
     with _locked(shared / "installing"):
         if not made.exists():
-            shutil.rmtree(checkout, ignore_errors=True)  # of a process that was ended midway
+            shutil.rmtree(checkout, ignore_errors=True)  # left by a killed process
             _install(checkout)
             made.touch()
     python = checkout / "env" / "bin" / "python"
@@ -58,13 +60,44 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return python
 
 
+def copied(python: Path, folder: Path, source: str | Path) -> Path:
+    """Return the Python of a copy of the installed environment with wbengine from `source`.
+
+    This is a wheel, or 'checkout', 'editable', 'wheel' or 'removed wheel'.
+    """
+    shutil.copytree(python.parents[1], folder, symlinks=True)
+    copy = folder / "bin" / "python"
+    pip = [copy, "-m", "pip", "install", "--quiet", "--no-deps", "--force-reinstall"]
+    if isinstance(source, Path):
+        _succeed([*pip, source])
+        return copy
+    checkout = folder / "checkout"
+    _copy_sources(checkout)
+    if source == "editable":
+        _succeed([*pip, "-e", checkout])
+    elif source == "checkout":
+        _succeed([*pip, checkout])
+    else:
+        _succeed([copy, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", folder, checkout])
+        (wheel,) = folder.glob("*.whl")
+        _succeed([*pip, wheel])
+        if source == "removed wheel":
+            wheel.unlink()
+    return copy
+
+
+def _succeed(command: list[str | Path]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def install_commands() -> list[str]:
-    """What the README says: the first commands on it."""
+    """Return the first commands of the README."""
     text = next(block.text for block in pages.blocks(README) if block.language == "console")
     return [line[2:] for line in text.splitlines()]
 
 
-def _install(checkout: Path) -> None:
+def _copy_sources(checkout: Path) -> None:
     checkout.mkdir()
     for name in _SOURCES:
         if (REPOSITORY / name).is_dir():
@@ -72,8 +105,12 @@ def _install(checkout: Path) -> None:
             shutil.copytree(REPOSITORY / name, checkout / name, ignore=unwanted)
         else:
             shutil.copy(REPOSITORY / name, checkout / name)
-    variables = {name: value for name, value in os.environ.items() if name not in _ELSEWHERE}
-    variables["PIP_NO_COMPILE"] = "1"  # what the tests import is little of it
+
+
+def _install(checkout: Path) -> None:
+    _copy_sources(checkout)
+    variables = {name: value for name, value in os.environ.items() if name not in ELSEWHERE}
+    variables["PIP_NO_COMPILE"] = "1"  # the tests import only a few of the modules
     variables["PATH"] = os.path.dirname(sys.executable) + os.pathsep + variables["PATH"]
     done = subprocess.run(
         ["bash", "-e", "-c", "\n".join(install_commands())],

@@ -1,4 +1,4 @@
-"""Limited tasks that tell when they run, and a flow of them that a process runs."""
+"""Tasks with limits that record their runs, and flows of them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from wbengine.patterns import unordered_flow
 _lock = threading.Lock()
 
 
-class Told:
-    """Who ran, in the order of their beginning; how many at once, and at most.
+class Runs:
+    """Names of the tasks that ran, in the order of their start, and the numbers that ran at once.
 
-    `test` counts tests: what one before left running is none of its business.
+    `test` is the number of the test: tasks that an earlier test left running are not counted.
     """
 
     def __init__(self, test: int = 0) -> None:
@@ -36,22 +36,22 @@ class Told:
             self.running -= test == self.test
 
 
-TOLD = Told()
-#: Ends those that were to run for as long as this is not set.
+RUNS = Runs()
+#: Set to end the tasks that run without a time limit.
 RELEASED = threading.Event()
 ENDLESS = -1.0
 
 
 def clear() -> None:
-    TOLD.__init__(TOLD.test + 1)  # type: ignore[misc]
+    RUNS.__init__(RUNS.test + 1)  # type: ignore[misc]
     RELEASED.clear()
 
 
 @task.task(concurrency=3, idempotent=True)
 def three(who: str, seconds: float) -> str:
-    test = TOLD.begin(who)
+    test = RUNS.begin(who)
     RELEASED.wait(100) if seconds == ENDLESS else time.sleep(seconds)
-    TOLD.end(test)
+    RUNS.end(test)
     return who
 
 
@@ -79,12 +79,12 @@ def flow(made: Any, many: int, who: str = "f", seconds: float = 0.02) -> unorder
 
 
 def hold(url: str) -> None:
-    """Take all permits of `three`, say so, and never end."""
+    """Acquire all permits of `three`, print the process id, and block."""
     engine = engines.load(
         flow(three, 3, "holder", ENDLESS), backend=url, engine="parallel", lease=2
     )
     threading.Thread(target=engine.run, daemon=True).start()
-    while TOLD.running < 3:
+    while RUNS.running < 3:
         time.sleep(0.01)
     print(os.getpid(), flush=True)
     threading.Event().wait()

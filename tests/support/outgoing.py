@@ -1,4 +1,4 @@
-"""Outgoing messages whose hooks are told one by one, to functions."""
+"""Outgoing messages whose delivery hooks are functions."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from wbengine.engines.worker_based.connections.outgoing import DeliveryHooks, Ou
 from wbengine.engines.worker_based.messages import envelope as env
 
 
-class Told(DeliveryHooks):
-    """Runs what it was given: `before()` may return False to leave the message unsent."""
+class FunctionHooks(DeliveryHooks):
+    """Hooks that call the given functions. If `before()` returns False, the message is not sent."""
 
     def __init__(
         self,
@@ -57,5 +57,5 @@ class Told(DeliveryHooks):
 
 
 def message(envelope: env.Envelope, **told: Any) -> OutgoingMessage:
-    """A message with hooks of its own."""
-    return OutgoingMessage(envelope, Told(**told))
+    """Return a message with its own hooks."""
+    return OutgoingMessage(envelope, FunctionHooks(**told))

@@ -1,20 +1,17 @@
-"""The code blocks of a page of the guide: found, run in order, and compared with what they show.
+"""The code blocks of a documentation page: found, run in order, and compared with the shown output.
 
-On a page, `.. code-block::` may be of these languages:
+A page may contain `.. code-block::` of these languages:
 
-- `python`: run, all blocks of a page in one interpreter and one fresh folder; one with a
-  `:caption:` is a module instead, written to the file of that name.
-- `console`: lines that start with `$ ` are given to a shell in that folder; what they print is on
-  the other lines.  A command that ends in `&` stays in the background till the end of the page.
-- `output`: what the block right before it printed; `...` stands for anything.  An error is shown as
-  its traceback, with `...` for the frames.  A block without one prints nothing.
+- `python`: all blocks of a page run in one interpreter and one new folder. A block with a
+  `:caption:` is a module, written to the file of that name.
+- `console`: a shell in that folder runs the lines that start with `$ `; the other lines are their
+  output. A command that ends in `&` runs in the background until the end of the page.
+- `output`: the output of the block before it; `...` matches any text. An error is shown as its
+  traceback, with `...` for the frames. A block without an output block prints nothing.
 - `text`: a picture or a table, not run.
 
-Nothing else: a block that is not run could be wrong.  In Markdown the same languages follow the
-fence, and a module has its file's name behind them: "```python orders.py".
-
-Run as a script, this is the interpreter of one page: blocks come as JSON on the standard input,
-what each printed goes to the standard output.
+Other languages are errors, because a block that is not run could be wrong. In Markdown the same
+languages follow the fence, and a module has its file name behind them: "```python orders.py".
 """
 
 from __future__ import annotations
@@ -39,13 +36,13 @@ _DIRECTIVE = re.compile(r"( *)\.\. (code-block|code|sourcecode|doctest|testcode)
 _FENCE = re.compile(r" *(?:```|~~~)(.*)")
 
 
-class Unclear(Exception):
-    """A page holds something that looks like code and would not be run."""
+class BlockError(Exception):
+    """A page contains text that looks like code and would not be run."""
 
 
 @dataclasses.dataclass
 class Block:
-    """One block, where it is, and what it is expected to print."""
+    """One block with its position and its expected output."""
 
     language: str
     line: int
@@ -55,15 +52,15 @@ class Block:
 
 
 def blocks(page: Path) -> list[Block]:
-    """The blocks of `page` that are to be run, in order, each with the output that it shows.
+    """Return the blocks of `page` in order, each with its expected output.
 
-    :raises Unclear: the page has a block of another kind.
+    :raises BlockError: if the page has a block of another kind.
     """
     lines = page.read_text(encoding="utf-8").splitlines()
     if page.suffix == ".md":
         return _fenced(page.name, lines)
     found: list[Block] = []
-    inside = 0  # the line at which the latest block ends
+    inside = 0  # last line of the latest block
     for number, line in enumerate(lines, 1):
         where = f"{page.name}:{number}"
         if number <= inside:
@@ -71,17 +68,17 @@ def blocks(page: Path) -> list[Block]:
         match = _DIRECTIVE.fullmatch(line)
         if match is None:
             if line.lstrip().startswith(">>>"):
-                raise Unclear(f"{where}: an interpreter session; use python and output blocks")
+                raise BlockError(f"{where}: an interpreter session; use python and output blocks")
             if line.rstrip().endswith("::") and not line.lstrip().startswith(".. "):
-                raise Unclear(f"{where}: a literal block; say with code-block what it is")
+                raise BlockError(f"{where}: a literal block; say with code-block what it is")
             continue
         indent, directive, language = match[1], match[2], match[3].strip()
         if directive != "code-block" or language not in LANGUAGES:
-            raise Unclear(f"{where}: {language or directive} is none of {', '.join(LANGUAGES)}")
+            raise BlockError(f"{where}: {language or directive} is none of {', '.join(LANGUAGES)}")
         block, inside = _read(lines, number, len(indent), language)
         if language == "output":
             if not found or _between(lines, found[-1], number):
-                raise Unclear(f"{where}: this output does not follow a block that is run")
+                raise BlockError(f"{where}: this output does not follow a block that is run")
             found[-1].expected = block.text
         elif language != "text":
             found.append(block)
@@ -89,26 +86,26 @@ def blocks(page: Path) -> list[Block]:
 
 
 def _fenced(name: str, lines: list[str]) -> list[Block]:
-    """The same, of a page in Markdown."""
+    """Return the blocks of a page in Markdown."""
     found: list[Block] = []
-    adjoins = False  # whether nothing but blank lines is between the latest block and here
+    adjoins = False  # whether only blank lines follow the latest block
     numbered = enumerate(lines, 1)
     for number, line in numbered:
         where = f"{name}:{number}"
         fence = _FENCE.fullmatch(line)
         if fence is None:
             if line.startswith("    ") and not lines[number - 2].strip():
-                raise Unclear(f"{where}: an indented block; use a fence that says what it is")
+                raise BlockError(f"{where}: an indented block; use a fence that says what it is")
             adjoins = adjoins and not line.strip()
             continue
         language, _, caption = fence[1].strip().partition(" ")
         if language not in LANGUAGES:
-            raise Unclear(f"{where}: {language or 'a fence'} is none of {', '.join(LANGUAGES)}")
+            raise BlockError(f"{where}: {language or 'a fence'} is none of {', '.join(LANGUAGES)}")
         inside = itertools.takewhile(lambda one: _FENCE.fullmatch(one[1]) is None, numbered)
         text = textwrap.dedent("\n".join(line for _, line in inside)) + "\n"
         if language == "output":
             if not adjoins:
-                raise Unclear(f"{where}: this output does not follow a block that is run")
+                raise BlockError(f"{where}: this output does not follow a block that is run")
             found[-1].expected = text
         elif language != "text":
             found.append(Block(language, number + 1, text, caption))
@@ -117,8 +114,9 @@ def _fenced(name: str, lines: list[str]) -> list[Block]:
 
 
 def broker(page: Path) -> str | None:
-    """The kind of broker that `$WBENGINE_URL` is to be for the blocks of `page`: what a comment
-    `.. broker: redis` says.
+    """Return the kind of broker for `$WBENGINE_URL` in the blocks of `page`.
+
+    A comment `.. broker: redis` selects it.
     """
     found = re.search(r"^\.\. broker: (\w+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return found[1] if found else None
@@ -143,18 +141,18 @@ def _indent(line: str) -> int:
 
 
 def _between(lines: list[str], block: Block, number: int) -> str:
-    """The text between a block and the directive at `number`; there must be none."""
+    """Return the text between a block and the directive at `number`, which must be empty."""
     end = block.line - 1 + len(block.text.splitlines())
     return "".join(lines[end : number - 1]).strip()
 
 
-def printed(
+def run_blocks(
     found: list[Block],
     folder: Path,
     environment: dict[str, str],
     python: str | Path = sys.executable,
 ) -> list[str]:
-    """What each of the blocks of one page prints, run in a fresh interpreter: `python`."""
+    """Run the blocks of one page in a new interpreter `python`, and return the output of each."""
     with subprocess.Popen(
         [python, "-W", "error", __file__],
         cwd=folder,
@@ -168,7 +166,7 @@ def printed(
         try:
             sent = json.dumps([dataclasses.asdict(block) for block in found])
             out, err = page.communicate(sent, timeout=280)
-        except BaseException:  # the workers that it began end with it
+        except BaseException:  # the workers of the page end with it
             os.killpg(page.pid, signal.SIGKILL)
             raise
     assert (page.returncode, err) == (0, ""), err
@@ -177,7 +175,7 @@ def printed(
 
 
 def compare(page: Path, found: list[Block], told: list[str]) -> None:
-    """Fail where a block of `page` prints anything but what is shown."""
+    """Fail if the output of a block of `page` differs from the shown output."""
     for block, printed in zip(found, told, strict=True):
         expected = block.expected
         if block.language == "console":
@@ -199,7 +197,9 @@ class _Interpreter:
         os.environ["PATH"] = os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"]
 
     def run(self, block: dict[str, Any]) -> str:
-        """Run one block; all that it and its child processes print, also to file descriptors."""
+        """Run one block. Return its output, including output of child processes to file
+        descriptors.
+        """
         sys.stdout.flush()
         terminal = os.dup(1)
         with tempfile.TemporaryFile() as captured:

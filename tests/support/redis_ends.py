@@ -1,5 +1,6 @@
-"""Ends of our Redis transport, as tests use them: one that sends and receives, and those that take
-requests together with their rows."""
+"""Clients of the Redis transport for tests: one sends and receives, others claim requests with
+rows.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +15,17 @@ from wbengine.engines.worker_based import ledger as ledgers
 from wbengine.engines.worker_based.ledger import redis
 from wbengine.transports import _redis_link, resolve
 
-#: Seconds after which something that is waited for does not come; far less than who is patient
-#: polls (see the fixture `patient`), so that what does come came by itself.
+#: Timeout in seconds, far shorter than the poll interval of a client with the fixture `patient`:
+#: a : message in time was not found by polling.
 SOON = 30.0
 
 
-def through(url, server, port):
+def url_with_port(url, server, port):
     return str(url).replace(f":{server.port}/", f":{port}/")
 
 
 class End:
-    """A connection with a channel; what came is in `got`."""
+    """A connection with a channel; `got` contains the received bodies."""
 
     def __init__(self, url, prefix="ex", **options):
         target = resolve(str(url), None, options, exchange=prefix)
@@ -63,18 +64,18 @@ class End:
         return self.got
 
     def drain_until(self, condition, timeout=SOON):
-        """Let things come; no single wait ends by itself before the time is over."""
+        """Receive until the condition is true. A single wait lasts until the deadline."""
         end = time.monotonic() + timeout
         while not condition():
             self.connection.drain_events(timeout=max(0.0, end - time.monotonic()))
 
-    def nothing_comes(self, timeout=0.05):
+    def assert_no_message(self, timeout=0.05):
         with pytest.raises(TimeoutError):
             self.connection.drain_events(timeout=timeout)
 
     @contextlib.contextmanager
     def drained(self):
-        """By a thread of its own."""
+        """Receive in another thread during the block."""
         stop = threading.Event()
 
         def run():
@@ -92,17 +93,17 @@ class End:
             thread.join()
 
     def hurry(self, seconds):
-        """Have it lose patience so soon: with what it waits for already, and from now on."""
+        """Shorten the timeout of the connection, also for calls that already wait."""
         hurry(self.store._client._link, seconds)
-        self.store._waiting._late = time.monotonic() + seconds
+        self.store._waiting._deadline = time.monotonic() + seconds
 
     def close(self):
         self.connection.release()
 
 
 def hurry(link, seconds):
-    """Have a connection that was made lose patience so soon."""
-    _redis_link._leave_to_system(link._connection._sock, seconds)
+    """Shorten the timeout of an existing connection."""
+    _redis_link._set_system_timeout(link._connection._sock, seconds)
 
 
 class Taker:
@@ -111,7 +112,7 @@ class Taker:
         self.target = resolve(str(url), None, {"dead_after": 600}, exchange=exchange)
         self.ledger = ledgers.for_target(self.target, **ledger)
         assert isinstance(self.ledger, redis.RedisLedger)
-        self.fused = ledgers.fuse(self.ledger, self.target, holder)
+        self.fused = ledgers.attach_claims(self.ledger, self.target, holder)
         self.connection = transports.OwnConnection(self.target)
         self.channel = self.connection.channel()
         transports.declare(self.channel, "q", "k")
@@ -134,7 +135,7 @@ class Taker:
 
 
 class Both(Taker):
-    """Publishes requests, takes and ends them."""
+    """Publishes, claims and completes requests."""
 
     def __init__(self, url, **options):
         super().__init__(url, **options)
@@ -152,17 +153,17 @@ class Both(Taker):
         self.ledger.open_many([(id, epoch) for id in ids])
         return list(self.store.publish_many([self.message(key, id, **headers) for id in ids]))
 
-    def told(self, messages, result=b"r", key="answer"):
-        """What `end_many` is to be told."""
+    def end_arguments(self, messages, result=b"r", key="answer"):
+        """Return the arguments for `end_many`."""
         laid_out = self.channel.lay_out(result, "ex", key)
         return [((m.properties["correlation_id"], m.claim.epoch), m, laid_out) for m in messages]
 
     def kept(self, id):
-        """The body of the result that is in a row."""
+        """Return the body of the result in a row."""
         return self.ledger.state(id).result.partition(b"\n")[2]
 
     def end(self, *messages, order=None, **told):
-        return self.store.answer_many(self.told(messages, **told), order)
+        return self.store.answer_many(self.end_arguments(messages, **told), order)
 
     def take_answers(self, count=1, timeout=SOON):
         self.channel.basic_consume("answers", False, self.messages.append, consumer_tag="answers")
@@ -174,6 +175,6 @@ class Both(Taker):
         return self.store.size("answers")
 
     def left(self, client):
-        """What is held, and how many messages there are."""
+        """Return the keys of unacknowledged messages and the number of messages."""
         held = [key for key in client.keys("*}:h:*") if client.hkeys(key)]
         return held, client.hlen(f"{self.store.place.prefix}d:q")

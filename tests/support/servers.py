@@ -1,9 +1,9 @@
-"""Private database servers for tests and tools: real ones, started when first asked for.
+"""Private database servers for tests and tools, started on first use.
 
     with servers.postgresql() as server, server.database() as url: ...
 
-Each has its own folder, port and password, and is gone afterwards, also when this process is killed
-(`tests/support/server_keeper.py` sees to that).
+Each has its own folder, port and password, and is deleted afterwards, also if this process is
+killed (`tests/support/server_keeper.py`).
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ S = TypeVar("S")
 
 
 class ServerMissing(Exception):
-    """The server's programs are not installed, or it does not start; the text says what to do."""
+    """The server is not installed or does not start. The text contains the remedy."""
 
 
 @dataclass(frozen=True)
 class Server:
-    """A server that runs."""
+    """A running server."""
 
     kind: str
     version: str
@@ -49,12 +49,14 @@ class Server:
         return cls(kind, told["version"], told["port"], told["password"])
 
     def url(self, database: str) -> str:
-        """The place of a database, as `backends.fetch` takes it."""
+        """Return the URL of a database for `backends.fetch`."""
         return f"{self.kind}://{USER}:{self.password}@127.0.0.1:{self.port}/{database}"
 
     @contextlib.contextmanager
     def database(self) -> Iterator[str]:
-        """The place of a new, empty database; it is gone afterwards, whoever is still connected."""
+        """Yield the URL of a new, empty database, and drop it afterwards, even if clients are
+        connected.
+        """
         name = f"wbe_{next(_numbers)}_{uuid.uuid4().hex[:6]}"
         self.execute(f"CREATE DATABASE {name}")
         try:
@@ -64,14 +66,16 @@ class Server:
             self.execute(f"DROP DATABASE {name}{with_force}")
 
     def execute(self, statement: str) -> list[Any]:
-        """Run a statement as who may do everything, outside of the databases of tests; its rows."""
+        """Execute a statement as administrator, outside the databases of tests, and return its
+        rows.
+        """
         with contextlib.closing(self._connect()) as connection:
             cursor = connection.cursor()
             cursor.execute(statement)
             return list(cursor.fetchall()) if cursor.description else []
 
     def connections(self, url: str) -> int:
-        """How many there are to a database."""
+        """Return the number of connections to a database."""
         name = url.rpartition("/")[2]
         table = {"postgresql": "pg_stat_activity WHERE datname"}.get(
             self.kind, "information_schema.processlist WHERE db"
@@ -79,7 +83,7 @@ class Server:
         return int(self.execute(f"SELECT count(*) FROM {table} = '{name}'")[0][0])
 
     def cut(self, url: str) -> None:
-        """End all connections to a database, as a server does that stops."""
+        """End all connections to a database, as a server does when it stops."""
         name = url.rpartition("/")[2]
         if self.kind == "postgresql":
             self.execute(
@@ -91,7 +95,7 @@ class Server:
         import pymysql
 
         for (number,) in self.execute(who):
-            with contextlib.suppress(pymysql.OperationalError):  # it has ended meanwhile
+            with contextlib.suppress(pymysql.OperationalError):  # already closed
                 self.execute(f"KILL {number}")
         while self.execute(who):
             time.sleep(0.005)
@@ -112,33 +116,33 @@ _numbers = itertools.count(1)
 
 
 def postgresql() -> contextlib.AbstractContextManager[Server]:
-    """A PostgreSQL of one's own.
+    """Run a private PostgreSQL.
 
-    :raises ServerMissing: it is not installed, or does not start.
+    :raises ServerMissing: if it is not installed or does not start.
     """
     return _running("postgresql")
 
 
 def mariadb() -> contextlib.AbstractContextManager[Server]:
-    """A MariaDB of one's own; see `postgresql`."""
+    """Run a private MariaDB; see `postgresql`."""
     return _running("mysql")
 
 
 @contextlib.contextmanager
 def _running(kind: str) -> Iterator[Server]:
     with keeping(kind) as kept:
-        yield Server.of(kind, kept.told)
+        yield Server.of(kind, kept.details)
 
 
-class Kept:
-    """A server that runs, and its keeper."""
+class KeptServer:
+    """A running server and its keeper."""
 
     def __init__(self, keeper: subprocess.Popen[bytes]) -> None:
         self._keeper = keeper
-        self.told = self._answer()
+        self.details = self._answer()
 
     def ask(self, word: str) -> dict[str, Any]:
-        """Have something done; see `server_keeper`.  Returns when it was."""
+        """Send a command and return its answer when it is done; see `server_keeper`."""
         assert self._keeper.stdin is not None
         self._keeper.stdin.write(f"{word}\n".encode())
         self._keeper.stdin.flush()
@@ -154,20 +158,20 @@ class Kept:
 
 
 class Shared:
-    """A server that other processes use at the same time: none of them may hurt it."""
+    """A server that other processes use at the same time. Tests must not disturb it."""
 
     def __init__(self, told: dict[str, Any]) -> None:
-        self.told = told
+        self.details = told
 
     def ask(self, word: str) -> dict[str, Any]:
         raise AssertionError(f"{word!r}: other tests use this server; start one of the test's own")
 
 
 @contextlib.contextmanager
-def keeping(kind: str, **settings: str) -> Iterator[Kept]:
-    """A server of one's own, with settings in its own words.
+def keeping(kind: str, **settings: str) -> Iterator[KeptServer]:
+    """Run a private server with settings of its configuration.
 
-    :raises ServerMissing: it is not installed, or does not start.
+    :raises ServerMissing: if it is not installed or does not start.
     """
     keeper = _keeper(os.getpid(), kind, **settings)
     assert keeper.stdin is not None and keeper.stdout is not None
@@ -181,12 +185,12 @@ def keeping(kind: str, **settings: str) -> Iterator[Kept]:
 
 
 def shared(kind: str, folder: Path) -> Shared:
-    """The server of this kind that all processes of a run of pytest use.
+    """Return the server of this kind that all processes of a pytest run share.
 
-    The first that asks for it starts it, and notes in `folder`, which they share, where it is.  It
-    goes when the process that began the run ends.
+    The first caller starts the server and writes its address to the shared `folder`. The server
+    ends with the process that began the run.
 
-    :raises ServerMissing: it is not installed, or does not start.
+    :raises ServerMissing: if it is not installed or does not start.
     """
     with open(folder / f"server-{kind}", "a+") as note:
         fcntl.flock(note, fcntl.LOCK_EX)
@@ -194,14 +198,14 @@ def shared(kind: str, folder: Path) -> Shared:
         noted = note.read()
         if not noted:
             with _keeper(os.getppid(), kind) as keeper:
-                noted = json.dumps(_started(keeper, kind).told)
+                noted = json.dumps(_started(keeper, kind).details)
             note.write(noted)
         return Shared(json.loads(noted))
 
 
-def _started(keeper: subprocess.Popen[bytes], kind: str) -> Kept:
+def _started(keeper: subprocess.Popen[bytes], kind: str) -> KeptServer:
     try:
-        return Kept(keeper)
+        return KeptServer(keeper)
     except ServerMissing as error:
         raise ServerMissing(f"{_program(kind)} does not start: {error}") from None
 
@@ -216,13 +220,14 @@ def _program(kind: str) -> str:
 
 
 def _keeper(pid: int, kind: str, **settings: str) -> subprocess.Popen[bytes]:
-    """A process that keeps a server for as long as there is the process `pid`."""
+    """Start the process that keeps a server as long as the process `pid` exists."""
     words = [str(pid), kind, _program(kind), *(f"{key}={value}" for key, value in settings.items())]
     return subprocess.Popen(
         [sys.executable, "-E", "-S", "-m", "tests.support.server_keeper", *words],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        start_new_session=True,  # Ctrl-C is for us: we end it when nobody needs it any more
+        # Ctrl-C must not end the server: this process does so after the last use
+        start_new_session=True,
         cwd=REPOSITORY,
     )
 
@@ -231,14 +236,14 @@ def _keeper(pid: int, kind: str, **settings: str) -> subprocess.Popen[bytes]:
 
 
 def skip_or_fail(reason: str) -> None:
-    """What is missing may be missing on somebody's own machine, but not where it counts."""
+    """Skip the test because a program is missing, or fail it if `CI` is set."""
     if os.environ.get("CI", "").lower() in ("1", "true", "yes"):
         pytest.fail(reason, pytrace=False)
     pytest.skip(reason)
 
 
 class Once(Generic[S]):
-    """The servers of one session: each started once, by the first test that needs it."""
+    """The servers of one session. The first test that uses a kind starts its server."""
 
     def __init__(self, start: Callable[[str], contextlib.AbstractContextManager[S]]) -> None:
         self._start = start
@@ -260,11 +265,11 @@ class Once(Generic[S]):
         self._stack.close()
 
 
-class Lazy(Once[Server]):
-    """Databases by kind: each is started by the first test that needs it.
+class Databases(Once[Server]):
+    """Databases by kind. The first test that uses a kind starts its server.
 
-    It is one for all processes of a run, where these have a `folder` in common: 'own mysql' is for
-    tests that change how it is set up.
+    All processes of a run share a server if they share a `folder`. Tests that change the
+    configuration of a server use 'own mysql'.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -276,7 +281,7 @@ def _reached(folder: Path | None, kind: str) -> Iterator[Server]:
     own = kind.startswith("own ")
     kind = kind.removeprefix("own ")
     if folder is not None and not own:
-        yield Server.of(kind, shared(kind, folder).told)
+        yield Server.of(kind, shared(kind, folder).details)
         return
     with _running(kind) as found:
         yield found
@@ -284,38 +289,39 @@ def _reached(folder: Path | None, kind: str) -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path | None:
-    """What the processes have in common that run tests at the same time; None where it is one."""
+    """Return the folder that all processes of a parallel run share, or None for a single process.
+    """
     several = "PYTEST_XDIST_WORKER" in os.environ
     return tmp_path_factory.getbasetemp().parent if several else None
 
 
 @pytest.fixture(scope="session")
-def database_servers(shared_folder: Path | None) -> Iterator[Lazy]:
-    """The servers, by kind ('postgresql', 'mysql'): other tests use them at the same time."""
-    with contextlib.closing(Lazy(shared_folder)) as servers:
+def database_servers(shared_folder: Path | None) -> Iterator[Databases]:
+    """Yield the servers by kind ('postgresql', 'mysql'). Other tests use them at the same time."""
+    with contextlib.closing(Databases(shared_folder)) as servers:
         yield servers
 
 
 @pytest.fixture(scope="session")
-def postgresql_server(database_servers: Lazy) -> Server:
-    """For tests of one's own; those of backends take `postgresql_url`."""
+def postgresql_server(database_servers: Databases) -> Server:
+    """Return the PostgreSQL server. Tests of backends use `postgresql_url`."""
     return database_servers["postgresql"]
 
 
 @pytest.fixture(scope="session")
-def mariadb_server(database_servers: Lazy) -> Server:
+def mariadb_server(database_servers: Databases) -> Server:
     return database_servers["mysql"]
 
 
 @pytest.fixture
 def postgresql_url(postgresql_server: Server) -> Iterator[str]:
-    """An empty database of the test's own."""
+    """Yield an empty database for this test."""
     with postgresql_server.database() as url:
         yield url
 
 
 @pytest.fixture
 def mariadb_url(mariadb_server: Server) -> Iterator[str]:
-    """An empty database of the test's own."""
+    """Yield an empty database for this test."""
     with mariadb_server.database() as url:
         yield url

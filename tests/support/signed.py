@@ -1,4 +1,4 @@
-"""Signed messages, as they are sent and as they come."""
+"""Signed messages, in the forms in which they are sent and received."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 
 from wbengine import _clock, keys
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based.messages import commands, signing
 from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.transports import _amqp_frames, _envelope
+from wbengine.engines.worker_based.messages import signing, worker_commands
+from wbengine.transports import _amqp_frames, _encoding
 
 TOPIC = "me"
 AUDIENCE = (TOPIC, env.ALL_WORKERS, env.ALL_ENGINES, "t.queue")
 
-#: Who says them, and to whom they go.
+#: Role of the sender and destination of each kind of message.
 KINDS: dict[str, tuple[str, str]] = {
     "request": (keys.ENGINE, "t.queue"),
     "question": (keys.ENGINE, env.ALL_WORKERS),
@@ -27,7 +27,7 @@ KINDS: dict[str, tuple[str, str]] = {
 
 
 def envelope(kind: str) -> env.Envelope:
-    """A message of a kind, not signed yet."""
+    """Return an unsigned message of a kind."""
     ours: dict[str, Any] = {env.WBE_VERSION: "1"}
     to = KINDS[kind][1]
     match kind:
@@ -45,11 +45,13 @@ def envelope(kind: str) -> env.Envelope:
         case "question":
             return env.Envelope(pr.NOTIFY, {}, to, None, "engine", {**ours, env.WBE_PERIOD: 10.0})
         case "ask":
-            return env.Envelope(commands.ASK, {"asked": [["r1", 1]]}, to, None, "engine", ours)
+            return env.Envelope(
+                worker_commands.ASK, {"asked": [["r1", 1]]}, to, None, "engine", ours
+            )
         case "cancel":
-            return env.Envelope(commands.CANCEL, {"cancel": [["r1", 1]]}, to, headers=ours)
+            return env.Envelope(worker_commands.CANCEL, {"cancel": [["r1", 1]]}, to, headers=ours)
         case "control":
-            return env.Envelope(commands.CONTROL, {"do": "drain"}, to, headers=ours)
+            return env.Envelope(worker_commands.CONTROL, {"do": "drain"}, to, headers=ours)
         case "response":
             headers = {**ours, env.WBE_WORKER: "w", env.WBE_EPOCH: 1, env.WBE_STARTED: 1e9 + 0.1}
             body = {"state": "SUCCESS", "data": {"result": "böse"}}
@@ -60,34 +62,35 @@ def envelope(kind: str) -> env.Envelope:
     return env.Envelope(pr.NOTIFY, {"topic": "t", "tasks": []}, to, headers=headers)
 
 
-def came(sent: env.Envelope, layout: str = "json") -> Any:
-    """A message as it comes from a broker of ours, or from an AMQP one."""
+def received(sent: env.Envelope, layout: str = "json") -> Any:
+    """Return the message as received from a wbengine broker ('json') or from an AMQP broker."""
     if layout == "json":
-        return _envelope.Message(_envelope.seal(sent, "x"), None, 1, False)
+        return _encoding.Message(_encoding.seal(sent, "x"), None, 1, False)
     head = _amqp_frames.table(sent.signed_headers)
     headers, _ = _amqp_frames._table(head, 0)
-    found = _envelope.Message(_envelope.seal(sent, "x"), None, 1, False)
+    found = _encoding.Message(_encoding.seal(sent, "x"), None, 1, False)
     found.headers = headers
     return found
 
 
-BadMessage = _envelope.BadMessage
+InvalidMessageError = _encoding.InvalidMessageError
 
 
 def sealed(sent: env.Envelope) -> bytes:
-    """As it lies at a broker of ours."""
-    return _envelope.seal(sent, "x")
+    """Return the message in the stored form of a wbengine broker."""
+    return _encoding.seal(sent, "x")
 
 
-def read(data: bytes) -> _envelope.Message:
+def read(data: bytes) -> _encoding.Message:
+    """Decode a stored message.
+
+    :raises InvalidMessageError: if the data is not a message.
     """
-    :raises BadMessage: it is none.
-    """
-    return _envelope.Message(data, None, 1, False)
+    return _encoding.Message(data, None, 1, False)
 
 
 class Party:
-    """Whoever signs and verifies with one key file, on one clock."""
+    """A participant that signs and verifies with one key file and one clock."""
 
     def __init__(self, content: dict[str, Any], clock: _clock.Clock, exchange: str = "x") -> None:
         numbers = itertools.count(1)
@@ -96,10 +99,10 @@ class Party:
             self.ring, clock, lambda: f"n{next(numbers)}", exchange=exchange
         )
 
-    def say(self, kind: str) -> env.Envelope:
+    def sign(self, kind: str) -> env.Envelope:
         made = envelope(kind)
         made.signer = self.signer
         return made
 
-    def hear(self, message: Any, audience: Any = AUDIENCE) -> None:
+    def verify(self, message: Any, audience: Any = AUDIENCE) -> None:
         self.signer.verify(message, audience)

@@ -1,17 +1,17 @@
-"""What the tests of one run ran on: lines for its end, also where several processes shared it."""
+"""The implementations that a test run used, for its last lines, also for parallel runs."""
 
 from __future__ import annotations
 
 from collections import Counter
 from typing import Any
 
-#: By kind: the version, or ''.
+#: Version by kind, or ''.
 backends: dict[str, str] = {}
 ledgers: dict[str, str] = {}
 brokers: dict[str, str] = {}
-#: (flow, kind of engine) of all runs of the contract of flows that went as expected.
+#: (flow, kind of engine) of all runs of the contract of flows with the expected result.
 flows: set[tuple[str, str]] = set()
-#: Tests that are marked slow, and were left out.
+#: Tests with the marker slow that were deselected.
 waiting: set[str] = set()
 
 _KINDS = {"backends": backends, "ledgers": ledgers, "brokers": brokers}
@@ -30,13 +30,13 @@ _ORDER = (
 _ENGINES = ("serial", "threads", "processes", "memory", "filesystem", "kept")
 
 
-def told() -> dict[str, Any]:
-    """All of it, as one process may tell another."""
+def export() -> dict[str, Any]:
+    """Return all data in a form that one process can send to another."""
     return {**_KINDS, "flows": sorted(map(list, flows)), "waiting": sorted(waiting)}
 
 
 def add(other: dict[str, Any]) -> None:
-    """Take in what another process told."""
+    """Merge the data of another process."""
     for what, kinds in _KINDS.items():
         kinds.update(other[what])
     flows.update((flow, kind) for flow, kind in other["flows"])
@@ -44,7 +44,7 @@ def add(other: dict[str, Any]) -> None:
 
 
 def lines() -> list[str]:
-    """What people want to see of it."""
+    """Return the summary as lines of text."""
     found = [f"{what}: {_listed(kinds)}" for what, kinds in _KINDS.items() if kinds]
     if flows:
         used = {kind for _, kind in flows}
@@ -58,7 +58,7 @@ def lines() -> list[str]:
 
 
 def waiting_by_folder() -> dict[str, int]:
-    """How many tests were left out of each folder of tests."""
+    """Return the number of deselected tests of each folder."""
     return Counter(name.split("/")[1] for name in waiting)
 
 

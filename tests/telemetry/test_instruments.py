@@ -1,4 +1,4 @@
-"""What OpenTelemetry measures of the messages between engines and workers."""
+"""OpenTelemetry measurements of messages between engines and workers."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tests.support import sample_tasks, workers
 from tests.telemetry import measured, spans
 from wbengine import engines
 from wbengine.patterns import linear_flow, unordered_flow
-from wbengine.telemetry import attributes, names, processing, tracing
+from wbengine.telemetry import attributes, metric_definitions, processing, tracing
 
-#: A task that leaves a line.
+#: A task that appends a line to a file.
 NOTE = "tests.celery.tasks.note"
 
-DURATION, SENT = names.OPERATION_DURATION, names.SENT_MESSAGES
-CONSUMED, PROCESSED = names.CONSUMED_MESSAGES, names.PROCESS_DURATION
+DURATION, SENT = metric_definitions.OPERATION_DURATION, metric_definitions.SENT_MESSAGES
+CONSUMED, PROCESSED = metric_definitions.CONSUMED_MESSAGES, metric_definitions.PROCESS_DURATION
 
 
 def key(name: str, operation: str, **more: str) -> measured.Key:
@@ -34,7 +34,7 @@ def key(name: str, operation: str, **more: str) -> measured.Key:
 
 @contextlib.contextmanager
 def observed(place: str, count: int, **options: Any) -> Any:
-    """Workers that measure what they process, each for itself."""
+    """Run workers, each with its own meter provider."""
     with contextlib.ExitStack() as fleet:
         found = []
         for _ in range(count):
@@ -47,7 +47,7 @@ def observed(place: str, count: int, **options: Any) -> Any:
         yield found
 
 
-def test_an_engine_and_two_workers(tmp_path: Path) -> None:
+def test_messages_between_engine_and_two_workers_are_measured(tmp_path: Path) -> None:
     place = f"memory://{uuid.uuid4().hex}"
     flow = linear_flow.Flow("f").add(
         unordered_flow.Flow("all").add(
@@ -82,20 +82,20 @@ def test_an_engine_and_two_workers(tmp_path: Path) -> None:
 
 
 def check_instruments(kept: measured.Measured) -> None:
-    """They are as the conventions have them, and nothing in them is new each time."""
+    """Check names, units and attributes against the conventions; attributes contain no ids."""
     for metric in kept.metrics:
-        known = names.MESSAGING[metric.name]
+        known = metric_definitions.MESSAGING[metric.name]
         assert metric.unit == ("s" if known.kind == "histogram" else "{message}")
         assert metric.description == known.help
         for point in metric.data.data_points:
             assert set(point.attributes) <= set(known.labels)
             assert not re.search("[0-9a-f]{8}", str(dict(point.attributes)))
             if known.kind == "histogram":
-                assert tuple(point.explicit_bounds) == known.buckets == names.ADVISED
+                assert tuple(point.explicit_bounds) == known.buckets == metric_definitions.ADVISED
 
 
 def check_times(kept: measured.Measured, own: spans.Memory) -> None:
-    """What was measured is as long as the spans."""
+    """Check that measured durations equal those in the spans."""
     point: Any
     for (name, told), point in kept.points.items():
         if not hasattr(point, "sum"):
@@ -111,7 +111,7 @@ def check_times(kept: measured.Measured, own: spans.Memory) -> None:
         assert point.sum == pytest.approx(sum(spent), abs=1e-5 * len(spent))
 
 
-def test_tasks_of_celerys_clients_are_measured(tmp_path: Path, redis_url: Any) -> None:
+def test_tasks_of_celery_clients_are_measured(tmp_path: Path, redis_url: Any) -> None:
     arguments = ["--celery-queue", "celery", "--celery-broker", str(redis_url), "--threads", "1"]
     arguments += ["--celery-result-backend", str(redis_url), "--traces"]
     arguments += ["--tasks", "tests.celery.tasks"]
@@ -133,8 +133,8 @@ def test_tasks_of_celerys_clients_are_measured(tmp_path: Path, redis_url: Any) -
     assert '"messaging.system": "redis"' in text and '"error.type": "TypeError"' in text
 
 
-def test_without_an_sdk_nothing_is_kept() -> None:
-    """The API alone measures nothing, and needs no more."""
+def test_run_instrumented_without_sdk_imports_no_prometheus_client() -> None:
+    """The API alone measures nothing and requires no other package."""
     script = """
 import sys
 sys.modules["opentelemetry.sdk"] = None

@@ -1,4 +1,4 @@
-"""Metrics of engines and workers, as Prometheus sees them."""
+"""Metrics of engines and workers, as Prometheus reads them."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.messages import life
 from wbengine.engines.worker_based.worker_side import jobs
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
-from wbengine.telemetry import labels, metrics, names
+from wbengine.telemetry import labels, metric_definitions, metrics
 from wbengine.views import fleet as fleets
 
-#: A task that leaves a line.
+#: A task that appends a line to a file.
 NOTE = "tests.celery.tasks.note"
 
 CANARY = "canary-5e1f"
@@ -60,7 +60,7 @@ def load(flow: Any, folder: Path, **options: Any) -> Any:
 
 
 class Stumbles(task.Task):
-    """Fails the first time."""
+    """A task that fails in its first attempt."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -87,7 +87,9 @@ def add_up(x: int = 1) -> int:
 # Workers. ----------------------------------------------------------------------------------------
 
 
-def test_a_flow_on_two_workers(tmp_path: Path, registry: CollectorRegistry) -> None:
+def test_metrics_of_a_flow_on_two_workers_add_up(
+    tmp_path: Path, registry: CollectorRegistry
+) -> None:
     flow = linear_flow.Flow("sums").add(
         unordered_flow.Flow("all").add(
             *(sample_tasks.Add(f"a{n}", inject={"x": n, "y": 1}) for n in range(20)),
@@ -111,7 +113,7 @@ def test_a_flow_on_two_workers(tmp_path: Path, registry: CollectorRegistry) -> N
     add = "tests.support.sample_tasks.Add"
     assert value(found, "wbengine_tasks_total", task=add, topic="t", state="SUCCESS") == 20
     ended = {s: value(found, "wbengine_tasks_total", state=s) for s in ("FAILURE", "REVERTED")}
-    # What does nothing when it is reverted does not travel: the engine counts it.
+    # The engine counts tasks without a `revert` method: no request is sent for them.
     assert ended == {"FAILURE": 1, "REVERTED": 24}
     took = "wbengine_task_duration_seconds_count"
     assert value(found, took, task=add, direction="execute") == 20
@@ -122,7 +124,7 @@ def test_a_flow_on_two_workers(tmp_path: Path, registry: CollectorRegistry) -> N
     assert value(found, "wbengine_flows_running") == 0
     assert value(engines_own, "wbengine_task_queue_wait_seconds_count", topic="t") == 25
     assert value(engines_own, "wbengine_task_queue_wait_seconds_sum") > 0
-    # The fleet looks the same from the engine and from the workers themselves.
+    # The engine and the workers report the same fleet.
     for name in ("wbengine_worker_slots", "wbengine_worker_last_seen_timestamp_seconds"):
         told = {key for one in each for key in one if key[0] == name}
         assert told == {key for key in fleet_seen if key[0] == name} and told
@@ -132,17 +134,20 @@ def test_a_flow_on_two_workers(tmp_path: Path, registry: CollectorRegistry) -> N
 
 
 def check_labels(found: scraping.Samples) -> None:
-    """Everything of ours has the labels that it should, and no uuid."""
+    """Check that all wbengine metrics have exactly their defined labels and no ids."""
     for name, theirs in found:
         if not name.startswith("wbengine_") or name.endswith("_created"):
             continue
-        metric = names.METRICS.get(name) or names.METRICS[re.sub("_(count|sum|bucket)$", "", name)]
+        metric = (
+            metric_definitions.METRICS.get(name)
+            or metric_definitions.METRICS[re.sub("_(count|sum|bucket)$", "", name)]
+        )
         assert {label for label, _ in theirs} - {"le"} == set(metric.labels), name
         for _, text in theirs:
             assert not re.search("[0-9a-f]{8}-[0-9a-f]{4}-|[0-9a-f]{16}", text), text
 
 
-def test_who_runs_tasks_in_children_counts_them_itself(tmp_path: Path) -> None:
+def test_worker_counts_tasks_that_run_in_its_children(tmp_path: Path) -> None:
     flow = unordered_flow.Flow("f").add(
         *(sample_tasks.Nothing(f"n{n}") for n in range(4)), sample_tasks.Die("dies")
     )
@@ -155,12 +160,16 @@ def test_who_runs_tasks_in_children_counts_them_itself(tmp_path: Path) -> None:
     assert value(found, name, task="tests.support.sample_tasks.Die", state="FAILURE") == 1
 
 
-def test_whatever_fails_is_counted_once(tmp_path: Path, registry: CollectorRegistry) -> None:
-    """By the worker whose child died, and by the engine where no worker would run it."""
+def test_failure_is_counted_once_by_worker_or_engine(
+    tmp_path: Path, registry: CollectorRegistry
+) -> None:
+    """The worker counts a task whose child process died; the engine counts a task that no worker
+    accepts.
+    """
     place, other = f"memory://{uuid.uuid4().hex}", CollectorRegistry()
     observer = metrics.WorkerObserver(other)
     options: dict[str, Any] = {"observers": [observer], "processes_count": 1}
-    elsewhere = {"ledger": f"dir://{tmp_path}"}  # which the worker does not hold
+    elsewhere = {"ledger": f"dir://{tmp_path}"}  # not the ledger of the worker
     with workers.worker_in_thread(place, sample_tasks, **options):
         for made, more in ((sample_tasks.Die("d"), {}), (sample_tasks.Nothing("n"), elsewhere)):
             flow = linear_flow.Flow("f").add(made)
@@ -173,8 +182,8 @@ def test_whatever_fails_is_counted_once(tmp_path: Path, registry: CollectorRegis
     assert ours == {(left, "FAILURE"): 1}
 
 
-def test_what_is_said_as_taskflow_says_it_is_counted_once(registry: CollectorRegistry) -> None:
-    """When a task began is not said then."""
+def test_task_in_taskflow_mode_is_counted_once(registry: CollectorRegistry) -> None:
+    """TaskFlow's protocol does not report when a task began."""
     place, other = f"memory://{uuid.uuid4().hex}", CollectorRegistry()
     observer = metrics.WorkerObserver(other)
     with workers.worker_in_thread(place, sample_tasks, interop="taskflow", observers=[observer]):
@@ -188,24 +197,24 @@ def test_what_is_said_as_taskflow_says_it_is_counted_once(registry: CollectorReg
     assert tasks(scraped(other)) == {("tests.support.sample_tasks.Nothing", "SUCCESS"): 1}
 
 
-def test_only_what_ended_is_counted(registry: CollectorRegistry) -> None:
-    """What goes back, or is given up, is somebody else's to count."""
+def test_worker_counts_only_finished_executions(registry: CollectorRegistry) -> None:
+    """Requests that are requeued or given up are counted elsewhere."""
     observer = metrics.WorkerObserver(registry)
-    job = jobs.Job("id", 1, ("id", 1), "engine", None, asked=1, name="a")
+    job = jobs.Job("id", 1, ("id", 1), "engine", None, question_number=1, name="a")
     job.unit = pr.WorkUnit("tests.support.sample_tasks.Add", "a", "execute", {}, None, {}, None)
     observer.received(job)
     observer.started(job)
     for tell in (observer.returned, observer.refused, observer.given_up):
         tell(job)
     assert tasks(scraped(registry)) == {}
-    observer.ended(job, invocation.Outcome(1))  # it came too late for its turn
+    observer.ended(job, invocation.Outcome(1))  # a result without a start time
     assert tasks(scraped(registry)) == {}
     observer.ended(job, invocation.Outcome(1, started=10.0, ended=12.0))
     assert tasks(scraped(registry)) == {("tests.support.sample_tasks.Add", "SUCCESS"): 1}
     assert value(scraped(registry), "wbengine_task_duration_seconds_sum") == 2
 
 
-def test_tasks_of_celerys_clients_are_counted(tmp_path: Path, redis_url: Any) -> None:
+def test_tasks_of_celery_clients_are_counted(tmp_path: Path, redis_url: Any) -> None:
     arguments = ["--celery-queue", "celery", "--celery-broker", str(redis_url), "--threads", "1"]
     arguments += ["--celery-result-backend", str(redis_url), "--metrics-addr", "127.0.0.1:0"]
     arguments += ["--tasks", "tests.celery.tasks"]
@@ -228,7 +237,7 @@ def test_tasks_of_celerys_clients_are_counted(tmp_path: Path, redis_url: Any) ->
     check_labels(found)
 
 
-def test_a_dead_worker_is_not_shown_and_its_task_counted(
+def test_dead_worker_disappears_and_its_task_is_counted_as_failure(
     tmp_path: Path, registry: CollectorRegistry
 ) -> None:
     flow = linear_flow.Flow("f").add(fragile_tasks.Once("o"))
@@ -246,7 +255,7 @@ def test_a_dead_worker_is_not_shown_and_its_task_counted(
         engine = load(flow, tmp_path, store={"folder": str(tmp_path)}, executor=executor)
         with metrics.observe(engine, registry), pytest.raises(exceptions.WorkerLost):
             engine.run()
-        # Its task may be found lost, by its row, before it is.
+        # The ledger row may reveal the lost task before the worker expires.
         workers.until(lambda: len(slots_of(scraped(registry, seen))) < len(before))
         found = scraped(registry, seen)
         executor.stop()
@@ -258,7 +267,7 @@ def test_a_dead_worker_is_not_shown_and_its_task_counted(
 # Engines. ----------------------------------------------------------------------------------------
 
 
-def test_what_an_engine_runs_itself(registry: CollectorRegistry) -> None:
+def test_serial_engine_counts_results_retries_and_reverts(registry: CollectorRegistry) -> None:
     flow = graph_flow.Flow("f", retry=retry.Times(2))
     one, two = task.FunctorTask(add_up, name="one", provides="y"), Stumbles("two")
     left_out = sample_tasks.Nothing("left-out")
@@ -291,8 +300,8 @@ def tasks(found: scraping.Samples) -> dict[tuple[str, str], float]:
     return read
 
 
-def test_a_map_and_its_items_are_told_apart(registry: CollectorRegistry) -> None:
-    """The engine counts the whole, as it does elsewhere; workers the items that they run."""
+def test_engine_counts_a_map_and_workers_count_its_items(registry: CollectorRegistry) -> None:
+    """The engine counts the Map as one task; workers count the items."""
     place, other = f"memory://{uuid.uuid4().hex}", CollectorRegistry()
     add = sample_tasks.Add("a", inject={"y": 1})
     flow = linear_flow.Flow("f").add(task.Map(add, "xs", "x", name="all"))
@@ -305,7 +314,7 @@ def test_a_map_and_its_items_are_told_apart(registry: CollectorRegistry) -> None
     assert tasks(scraped(registry)) == {(f"wbengine.task.Map({one})", "SUCCESS"): 1}
 
 
-def test_how_flows_end(registry: CollectorRegistry) -> None:
+def test_flows_are_counted_by_final_state(registry: CollectorRegistry) -> None:
     stops = task.FunctorTask(lambda: engine.suspend(), name="stops")
     engine = engines.load(linear_flow.Flow("two").add(stops, sample_tasks.Nothing("n")))
     with metrics.observe(engine, registry):
@@ -325,7 +334,7 @@ def test_how_flows_end(registry: CollectorRegistry) -> None:
     assert value(found, "wbengine_tasks_total", state="REVERT_FAILURE") == 1
 
 
-def test_what_runs_now(registry: CollectorRegistry) -> None:
+def test_running_flows_gauge_returns_to_zero(registry: CollectorRegistry) -> None:
     seen: list[float] = []
 
     def look() -> None:
@@ -338,13 +347,13 @@ def test_what_runs_now(registry: CollectorRegistry) -> None:
     assert seen == [1, 0]
 
 
-def test_a_listener_that_is_dropped_leaves_nothing_running(registry: CollectorRegistry) -> None:
+def test_dropped_engine_is_removed_from_running_flows(registry: CollectorRegistry) -> None:
     engine = engines.load(linear_flow.Flow("f").add(sample_tasks.Nothing("n")))
     metrics.MetricsListener(engine, registry).register()
     steps = engine.run_iter()
     next(steps)
     assert value(scraped(registry), "wbengine_flows_running") == 1
-    engine.notifier.reset()  # nobody hears how it ends, as of an engine that lost its flow
+    engine.notifier.reset()  # the end is not reported, as for an engine without lease
     steps.close()
     engine.atom_notifier.reset()
     del engine, steps
@@ -352,7 +361,7 @@ def test_a_listener_that_is_dropped_leaves_nothing_running(registry: CollectorRe
     assert value(scraped(registry), "wbengine_flows_running") == 0
 
 
-def test_an_engine_may_count_for_workers_that_nobody_asks(registry: CollectorRegistry) -> None:
+def test_engine_counts_remote_tasks_if_remote_is_set(registry: CollectorRegistry) -> None:
     place = f"memory://{uuid.uuid4().hex}"
     flow = linear_flow.Flow("f").add(sample_tasks.Add("a", inject={"x": 1, "y": 2}))
     with workers.worker_in_thread(place, sample_tasks, topic="video.hd"):
@@ -365,10 +374,10 @@ def test_an_engine_may_count_for_workers_that_nobody_asks(registry: CollectorReg
     assert sum(tasks(found).values()) == 1
 
 
-def test_engines_that_share_an_executor_count_their_own(
+def test_engines_with_shared_executor_count_only_their_own_tasks(
     tmp_path: Path, registry: CollectorRegistry
 ) -> None:
-    """One begins before the other, and ends after it."""
+    """One engine starts before the other and ends after it."""
     place = f"memory://{uuid.uuid4().hex}"
     other = CollectorRegistry()
     started, release = tmp_path / "started", tmp_path / "release"
@@ -390,7 +399,7 @@ def test_engines_that_share_an_executor_count_their_own(
         release.touch()
         thread.join(60)
         assert not thread.is_alive()
-        assert executor._tracker.observers == ()  # it outlives the engines that use it
+        assert executor._tracker.observers == ()  # the executor outlives its engines
         executor.stop()
     name = "wbengine_task_queue_wait_seconds_count"
     assert [value(scraped(each), name) for each in (registry, other)] == [1, 5]
@@ -399,7 +408,7 @@ def test_engines_that_share_an_executor_count_their_own(
 # Labels and pages. -------------------------------------------------------------------------------
 
 
-def test_labels_are_bounded() -> None:
+def test_number_and_length_of_label_values_are_bounded() -> None:
     bounded = labels.Bounded(3)
     assert [bounded(text) for text in ("a", "b", "c", "d", "a", "e")] == [
         "a", "b", "c", "other", "a", "other",
@@ -411,8 +420,8 @@ def test_labels_are_bounded() -> None:
     assert len(bounded("x" * 1000)) <= 120
 
 
-def test_no_name_spoils_a_page(registry: CollectorRegistry) -> None:
-    """Half a character cannot be written."""
+def test_flow_names_with_special_characters_are_exported(registry: CollectorRegistry) -> None:
+    """Surrogates cannot be encoded."""
     for name in ("a\ud800", "", 'b"\n\\', "nul\0", "\u00e9"):
         engine = engines.load(linear_flow.Flow(name).add(sample_tasks.Nothing("n")))
         with metrics.observe(engine, registry):
@@ -423,14 +432,14 @@ def test_no_name_spoils_a_page(registry: CollectorRegistry) -> None:
     assert value(found, "wbengine_queue_messages", queue="q?") == 1
 
 
-def test_topics_are_named_by_their_queues() -> None:
+def test_topic_label_is_derived_from_the_queue_name() -> None:
     queue = env.queue_name("exchange", "video.hd", ["a.Task"])
     assert queue != "video.hd" and labels.of_topic(queue) == "video.hd"
-    assert labels.of_topic("video.hd") == "video.hd"  # of TaskFlow's workers
+    assert labels.of_topic("video.hd") == "video.hd"  # a queue of TaskFlow's workers
     assert labels.of_topic(None) == labels.of_topic("") == ""
 
 
-def test_many_flows_are_few_series(registry: CollectorRegistry) -> None:
+def test_flow_labels_above_the_limit_become_other(registry: CollectorRegistry) -> None:
     for number in range(150):
         engine = engines.load(linear_flow.Flow(f"f{number}").add(sample_tasks.Nothing("n")))
         with metrics.observe(engine, registry):
@@ -441,7 +450,7 @@ def test_many_flows_are_few_series(registry: CollectorRegistry) -> None:
     assert value(found, "wbengine_flows_total", flow="other") == 50
 
 
-def test_queues_and_what_cannot_be_asked(
+def test_queues_are_exported_when_workers_cannot_be_listed(
     registry: CollectorRegistry, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken() -> Iterator[Any]:
@@ -451,18 +460,23 @@ def test_queues_and_what_cannot_be_asked(
     found = scraped(registry, fleet)
     assert value(found, "wbengine_queue_messages", queue="q") == 3
     assert not [key for key in found if key[0].startswith("wbengine_worker")]
-    assert "not known now: no broker" in caplog.text
+    assert "cannot determine a part of the metrics: no broker" in caplog.text
 
 
-def test_the_guide_lists_what_there_is() -> None:
-    page = workers.REPOSITORY / "doc" / "source" / "user" / "metrics.rst"
-    row = r"   \* - ``(wbengine_\w+)``\n     - (\w+)\n     -(?: ([\w, ]+))?\n"
-    listed = {name: (kind, of) for name, kind, of in re.findall(row, page.read_text("utf-8"))}
-    assert listed == {name: (m.kind, ", ".join(m.labels)) for name, m in names.METRICS.items()}
+def test_reference_generates_the_tables_of_all_metrics() -> None:
+    page = workers.REPOSITORY / "doc" / "source" / "reference" / "metrics.rst"
+    tables = re.findall(r"^\.\. metrics:: (\S+)$", page.read_text("utf-8"), re.MULTILINE)
+    assert tables == [
+        f"{metric_definitions.__name__}:METRICS",
+        f"{metric_definitions.__name__}:MESSAGING",
+    ]
 
 
-def test_what_slots_are(registry: CollectorRegistry) -> None:
-    """Of who takes nothing they are closed; the dead have none; TaskFlow's workers have no name."""
+def test_slots_are_reported_by_state_of_the_worker(registry: CollectorRegistry) -> None:
+    """Free slots of a suspended worker are closed; dead workers have no slots; TaskFlow's workers
+    have
+    no name.
+    """
 
     def worker(name: str | None, state: str, running: int) -> snapshots.WorkerSnapshot:
         known = life.Life(state) if name else None
@@ -492,36 +506,38 @@ def test_what_slots_are(registry: CollectorRegistry) -> None:
     assert value(found, seen, worker="host-2") == 1000 and value(found, seen) == 3000
 
 
-def test_pages_of_two_fleets_name_each_metric_once(registry: CollectorRegistry) -> None:
+def test_page_of_two_fleets_names_each_metric_once(registry: CollectorRegistry) -> None:
     collectors = [metrics.FleetCollector(list, lambda n=n: [(n, 1)]) for n in "ab"]
     found = scraped(registry, *collectors)
     assert value(found, "wbengine_queue_messages") == 2
 
 
-def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_error_contains_the_install_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     engine = engines.load(linear_flow.Flow("f").add(sample_tasks.Nothing("n")))
     for call in (lambda: metrics.MetricsListener(engine), metrics.render):
-        with pytest.raises(ImportError, match=r"pip install 'wbengine\[metrics\]'"):
+        with pytest.raises(ImportError, match=r"pip install .*\[metrics\]'"):
             call()
 
 
-def test_nothing_is_loaded_unless_it_is_wanted() -> None:
+def test_optional_packages_are_not_imported_by_default() -> None:
     script = """
 import sys
-import wbengine.worker, wbengine.engines, wbengine.telemetry.names
+import wbengine.worker, wbengine.engines, wbengine.telemetry.metric_definitions
 assert wbengine.worker.main(["--topic", "t"]) == 2
 assert wbengine.engines.load
 from wbengine.engines.worker_based import worker, engine
 bad = [m for m in sys.modules if m.startswith(("prometheus_client", "opentelemetry", "http.server"))
-       or (m.startswith("wbengine.telemetry.") and m != "wbengine.telemetry.names")]
+       or (m.startswith("wbengine.telemetry.") and m != "wbengine.telemetry.metric_definitions")]
 assert not bad, bad
 """
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
 
 
-def test_messages_that_nobody_signed_are_counted(tmp_path: Path) -> None:
+def test_unsigned_messages_are_counted(tmp_path: Path) -> None:
     file = tmp_path / "keys.json"
     keys.write(file, keys.new()[keys.ANY])
     with fleet(tmp_path, 1, "--keys", str(file)) as [worker]:

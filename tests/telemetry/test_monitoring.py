@@ -1,4 +1,4 @@
-"""The files for Grafana and Prometheus name only what there is."""
+"""Grafana dashboard and Prometheus alerts: existing metrics and valid structure."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import yaml
 
-from wbengine.telemetry import names
+from wbengine.telemetry import metric_definitions
 
 FOLDER = importlib.resources.files("wbengine.telemetry") / "files"
 
-#: Of Prometheus, as far as they are used.
+#: Functions of Prometheus that the files use.
 FUNCTIONS = {
     *("sum", "max", "count", "topk", "time", "vector", "rate", "increase", "deriv"),
     *("min_over_time", "histogram_quantile"),
@@ -27,7 +27,7 @@ RULES = yaml.safe_load((FOLDER / "alerts.yml").read_text(encoding="utf-8"))
 
 
 def queries() -> Iterator[tuple[str, str, str]]:
-    """What each is of, the query, and the text that shows it."""
+    """Yield title, query and displayed text of each panel and alert."""
     for panel in DASHBOARD["panels"]:
         for target in panel.get("targets", ()):
             yield panel["title"], target["expr"], target["legendFormat"]
@@ -40,7 +40,7 @@ def rules() -> list[dict[str, Any]]:
 
 
 def problems(query: str, text: str = "") -> list[str]:
-    """What is wrong with a query: names and labels that there are not, and brackets."""
+    """Return the errors of a query: unknown names, unknown labels, unbalanced brackets."""
     found = []
     bare = re.sub(r'"[^"]*"', '""', query)
     for one, other in ("()", "{}", "[]"):
@@ -65,12 +65,12 @@ def _matched(inside: str) -> list[str]:
     return re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", inside)
 
 
-def metric_of(name: str) -> names.Metric | None:
-    found = names.METRICS.get(name)
+def metric_of(name: str) -> metric_definitions.Metric | None:
+    found = metric_definitions.METRICS.get(name)
     if found is not None:
         return None if found.kind == "histogram" else found
     base, _, part = name.rpartition("_")
-    metric = names.METRICS.get(base)
+    metric = metric_definitions.METRICS.get(base)
     return metric if metric and metric.kind == "histogram" and part in SERIES else None
 
 
@@ -78,7 +78,7 @@ SERIES = {"bucket", "sum", "count"}
 
 
 @pytest.mark.parametrize(("where", "query", "text"), list(queries()))
-def test_a_query_makes_sense(where: str, query: str, text: str) -> None:
+def test_query_uses_only_existing_metrics_and_labels(where: str, query: str, text: str) -> None:
     assert problems(query, text) == [], where
     if "_bucket" in query:
         assert "histogram_quantile" in query and re.search(r"by \(le", query)
@@ -86,9 +86,9 @@ def test_a_query_makes_sense(where: str, query: str, text: str) -> None:
         assert re.search(r"\b(rate|increase)\(", query), "a counter is shown as it is"
 
 
-def test_every_metric_is_shown_somewhere() -> None:
+def test_every_metric_is_used_in_dashboard_or_alerts() -> None:
     told = " ".join(query for _, query, _ in queries())
-    assert {name for name in names.METRICS if name not in told} == set()
+    assert {name for name in metric_definitions.METRICS if name not in told} == set()
 
 
 @pytest.mark.parametrize(
@@ -103,15 +103,15 @@ def test_every_metric_is_shown_somewhere() -> None:
         ("summ(wbengine_flows_running)", ["word summ"]),
     ],
 )
-def test_the_check_sees_what_is_wrong(query: str, found: list[str]) -> None:
+def test_invalid_query_is_detected(query: str, found: list[str]) -> None:
     assert problems(query) == found
 
 
-def test_a_text_that_names_a_label_that_is_not_there() -> None:
+def test_unknown_label_in_a_text_is_detected() -> None:
     assert problems("wbengine_flows_running", "{{ $labels.topic }}") == ["label topic"]
 
 
-def test_alerts_have_all_that_an_alert_needs() -> None:
+def test_alerts_have_all_required_fields() -> None:
     assert len({rule["alert"] for rule in rules()}) == len(rules()) > 5
     for rule in rules():
         assert rule.keys() <= {"alert", "expr", "for", "labels", "annotations"}
@@ -120,7 +120,7 @@ def test_alerts_have_all_that_an_alert_needs() -> None:
         assert re.fullmatch(r"[0-9]+m", rule.get("for", "1m"))
 
 
-def test_panels_have_a_place_each() -> None:
+def test_panels_do_not_overlap() -> None:
     panels = DASHBOARD["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
     taken: set[tuple[int, int]] = set()

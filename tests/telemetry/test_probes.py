@@ -1,4 +1,4 @@
-"""Whether a worker lives and takes requests, as supervisors ask it."""
+"""Liveness and readiness of workers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import http.client
 import json
 import re
 import socket
+import subprocess
+import sys
 import threading
 import time
 import urllib.parse
@@ -41,8 +43,8 @@ def told(worker: Any, path: str) -> tuple[int, Any]:
 # The command. ------------------------------------------------------------------------------------
 
 
-def test_all_of_it_at_once(tmp_path: Path) -> None:
-    """Both servers may be one; a file is touched; all of it ends with the worker."""
+def test_worker_serves_probes_and_metrics_and_touches_heartbeat_file(tmp_path: Path) -> None:
+    """One server serves all paths if the addresses are equal; it ends with the worker."""
     heartbeat = tmp_path / "heartbeat"
     arguments = ["--url", f"filesystem://{tmp_path}/b", "--topic", "t"]
     arguments += ["--tasks", "tests.support.sample_tasks", "--metrics-addr", str(LOCAL)]
@@ -68,14 +70,14 @@ def test_all_of_it_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("option", "value", "words"),
     [
-        ("--metrics-addr", "9100", "'--metrics-addr': '9100' is not of the form HOST:PORT"),
-        ("--health-addr", "host:http", "'host:http' is not of the form HOST:PORT"),
-        ("--metrics-addr", "127.0.0.1:70000", "'127.0.0.1:70000' is not of the form HOST:PORT"),
+        ("--metrics-addr", "9100", "--metrics-addr must have the form HOST:PORT, got '9100'"),
+        ("--health-addr", "host:http", "must have the form HOST:PORT, got 'host:http'"),
+        ("--metrics-addr", "127.0.0.1:70000", "must have the form HOST:PORT, got '127.0.0.1:"),
         ("--health-addr", "{taken}", "cannot listen on {taken}: Address already in use"),
         ("--heartbeat-file", "/nowhere/file", "No such file or directory: '/nowhere/file'"),
     ],
 )
-def test_what_cannot_be_served_is_said_in_a_line(
+def test_unusable_probe_option_is_reported_in_one_line(
     tmp_path: Path, option: str, value: str, words: str
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -88,32 +90,34 @@ def test_what_cannot_be_served_is_said_in_a_line(
             assert len(worker.text.splitlines()) == 1
 
 
-# Readiness and life. -----------------------------------------------------------------------------
+# Readiness and liveness. --------------------------------------------------------------------------
 
 
-def test_it_is_ready_while_it_takes_requests(memory_url: str) -> None:
+def test_worker_is_ready_only_while_it_takes_requests(memory_url: str) -> None:
     with workers.worker_in_thread(memory_url, sample_tasks) as worker:
         assert told(worker, "/readyz") == (200, {"status": "ok"})
         worker.suspend()
         assert told(worker, "/readyz") == (
             503,
-            {"status": "unavailable", "why": "it is suspended"},
+            {"status": "unavailable", "why": "the worker is suspended"},
         )
         worker.resume()
         assert told(worker, "/readyz")[0] == 200
         worker.stop()
-        assert told(worker, "/readyz")[1]["why"] == "it ends"
+        assert told(worker, "/readyz")[1]["why"] == "the worker is stopping"
         assert told(worker, "/livez") == (200, {"status": "ok"})
 
 
-def test_what_has_not_begun_is_not_ready(memory_url: str) -> None:
+def test_stopped_worker_is_not_ready(memory_url: str) -> None:
     made = workers.worker_in_thread(memory_url, sample_tasks)
     with made as worker:
         pass
-    assert worker.trouble == "it ends" and worker.heard < 0
+    assert worker.trouble == "the worker is stopping" and worker.heard < 0
 
 
-def test_one_that_is_stuck_does_not_live(memory_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocked_worker_fails_its_liveness_probe(
+    memory_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with workers.worker_in_thread(memory_url, sample_tasks) as worker:
         held, over = threading.Event(), threading.Event()
 
@@ -126,24 +130,25 @@ def test_one_that_is_stuck_does_not_live(memory_url: str, monkeypatch: pytest.Mo
         thread.start()
         try:
             assert held.wait(60)
-            monkeypatch.setattr(probes, "STUCK", 0.1)
+            monkeypatch.setattr(probes, "RESPONSE_SECONDS", 0.1)
             assert told(worker, "/livez")[0] == 503
         finally:
             over.set()
             thread.join()
-        monkeypatch.setattr(probes, "STUCK", 60.0)
+        monkeypatch.setattr(probes, "RESPONSE_SECONDS", 60.0)
         assert told(worker, "/livez")[0] == 200
 
 
-def test_it_is_seen_when_a_broker_falls_silent(
+def test_silent_broker_makes_worker_unready_until_it_answers(
     redis_server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody closes the connection: bytes just do not come any more.  It still lives, but does not
-    hear anything, and touches no file; and when the broker is back, it does."""
-    monkeypatch.setattr(receivers, "QUIET", 0.3)
-    monkeypatch.setattr(receivers, "DEAF", 1.0)
-    monkeypatch.setattr(workers_module, "SILENCE", 1.0)
-    monkeypatch.setattr(probes, "PERIOD", 0.1)
+    """The connection stays open but transfers no bytes. The worker is alive but not ready, and does
+    not touch its heartbeat file until the broker responds again.
+    """
+    monkeypatch.setattr(receivers, "ECHO_AFTER_SECONDS", 0.3)
+    monkeypatch.setattr(receivers, "DEAF_AFTER_SECONDS", 1.0)
+    monkeypatch.setattr(workers_module, "SILENCE_SECONDS", 1.0)
+    monkeypatch.setattr(probes, "TOUCH_SECONDS", 0.1)
     heartbeat = tmp_path / "heartbeat"
     pulse = probes.Pulse(heartbeat)
     touched = heartbeat.stat
@@ -159,14 +164,16 @@ def test_it_is_seen_when_a_broker_falls_silent(
         place = url.replace(f":{redis_server.port}", f":{proxy.port}")
         with workers.worker_in_thread(place, sample_tasks) as worker:
             assert not heartbeat.exists()
-            worker.tell_turns(pulse)
+            worker.observe_loop(pulse)
             workers.until(heartbeat.exists)
             workers.until(beats)
             workers.until(lambda: worker.trouble is None)
             proxy.stall()
             workers.until(lambda: not beats())
             workers.until(lambda: worker.trouble is not None)
-            assert re.search("its broker has been silent|it is not connected", str(worker.trouble))
+            assert re.search(
+                "the broker has sent nothing|the worker is not connected", str(worker.trouble)
+            )
             assert told(worker, "/livez")[0] == 200
             proxy.resume()
             workers.until(beats)
@@ -177,24 +184,26 @@ def test_it_is_seen_when_a_broker_falls_silent(
             )  # fmt: skip
 
 
-def test_a_file_that_cannot_be_touched_ends_nobody(
+def test_untouchable_heartbeat_file_is_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probes, "PERIOD", 0.0)
+    monkeypatch.setattr(probes, "TOUCH_SECONDS", 0.0)
     folder = tmp_path / "folder"
     folder.mkdir()
     pulse = probes.Pulse(folder / "file")
     folder.rmdir()
     for _ in range(3):
         pulse(time.monotonic())
-    assert caplog.text.count("cannot be touched") == 1
+    assert caplog.text.count("cannot touch") == 1
     folder.mkdir()
     pulse(time.monotonic())
     assert (folder / "file").exists()
 
 
-def test_only_what_was_heard_anew_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probes, "PERIOD", 0.0)
+def test_heartbeat_file_is_touched_only_after_new_messages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probes, "TOUCH_SECONDS", 0.0)
     file = tmp_path / "file"
     pulse = probes.Pulse(file)
     pulse(float("-inf"))
@@ -217,18 +226,18 @@ def test_only_what_was_heard_anew_counts(tmp_path: Path, monkeypatch: pytest.Mon
         ("host.example:65535", ("host.example", 65535)),
     ],
 )
-def test_addresses(text: str, expected: tuple[str, int]) -> None:
+def test_valid_address_is_parsed(text: str, expected: tuple[str, int]) -> None:
     found = serving.address(text)
     assert (found, str(found)) == (expected, text)
 
 
 @pytest.mark.parametrize("text", ["", ":", ":80", "host", "host:", "host:-1", "::1:80", "host:٣"])
-def test_what_is_no_address(text: str) -> None:
-    with pytest.raises(ValueError, match="is not of the form HOST:PORT"):
+def test_invalid_address_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="must have the form HOST:PORT"):
         serving.address(text)
 
 
-def test_the_server_answers_what_it_is_asked(caplog: pytest.LogCaptureFixture) -> None:
+def test_server_answers_requests_by_method_and_path(caplog: pytest.LogCaptureFixture) -> None:
     def fails() -> serving.Answer:
         raise RuntimeError("broken")
 
@@ -252,13 +261,13 @@ def test_the_server_answers_what_it_is_asked(caplog: pytest.LogCaptureFixture) -
             assert body is None or found == body
             assert answer.getheader("Server") is None or method == "POST"
             connection.close()
-        assert "/b cannot be answered" in caplog.text
+        assert "cannot respond to /b" in caplog.text
     finally:
         server.stop()
     server.stop()
 
 
-def test_a_client_that_says_nothing_holds_up_nobody() -> None:
+def test_silent_client_does_not_block_other_clients() -> None:
     server = serving.Server(LOCAL, {"/a": lambda: serving.Answer(b"{}")})
     server.start()
     try:
@@ -268,10 +277,10 @@ def test_a_client_that_says_nothing_holds_up_nobody() -> None:
         server.stop()
 
 
-def test_client_that_says_its_request_byte_by_byte_is_cut_off(
+def test_slow_client_is_disconnected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(serving, "PATIENCE", 0.5)
+    monkeypatch.setattr(serving, "CLIENT_SECONDS", 0.5)
     server = serving.Server(LOCAL, {"/a": lambda: serving.Answer(b"{}")})
     server.start()
     try:
@@ -292,8 +301,8 @@ def test_client_that_says_its_request_byte_by_byte_is_cut_off(
         server.stop()
 
 
-def test_answer_that_takes_long_is_not_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "PATIENCE", 0.2)
+def test_slow_answer_is_not_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "CLIENT_SECONDS", 0.2)
     later = threading.Event()
 
     def slowly() -> serving.Answer:
@@ -308,19 +317,131 @@ def test_answer_that_takes_long_is_not_cut_off(monkeypatch: pytest.MonkeyPatch) 
         server.stop()
 
 
-def test_only_so_many_clients_are_served_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "MOST", 2)
+def test_oldest_silent_client_is_disconnected_for_a_new_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(serving, "MAX_WAITING", 2)
+    monkeypatch.setattr(serving, "CLIENT_SECONDS", 60.0)
     server = serving.Server(LOCAL, {"/a": lambda: serving.Answer(b"{}")})
     server.start()
     try:
         with contextlib.ExitStack() as stack:
             for _ in range(2):
-                stack.enter_context(socket.create_connection(server.address))
-            with socket.create_connection(server.address, timeout=60) as third:
-                assert third.recv(1) == b""
-        until(lambda: answers(server), within=5)
+                silent = [
+                    stack.enter_context(socket.create_connection(server.address, timeout=60))
+                    for _ in range(2)
+                ]
+                assert scraping.get(f"http://{server.address}/a") == (200, "{}")
+                assert silent[0].recv(1) == b""
+                silent[1].sendall(b"GET /a HTTP/1.0\r\n\r\n")
+                assert b" 200 " in silent[1].recv(1000)
     finally:
         server.stop()
+
+
+def test_clients_connect_while_the_server_is_busy() -> None:
+    """With a short listen backlog, clients would retry only after one or three seconds."""
+    server = serving.Server(LOCAL, {"/a": lambda: serving.Answer(b"{}")})
+    try:
+        with contextlib.ExitStack() as stack:
+            for _ in range(300):
+                stack.enter_context(socket.create_connection(server.address, timeout=60))
+    finally:
+        server.stop()
+
+
+def test_requests_above_the_limit_are_refused_with_503(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(serving, "MAX_ANSWERED", 2)
+    begun, go_on = threading.Semaphore(0), threading.Event()
+
+    def slowly() -> serving.Answer:
+        begun.release()
+        assert go_on.wait(60)
+        return serving.Answer(b"{}")
+
+    server = serving.Server(LOCAL, {"/a": slowly})
+    server.start()
+    try:
+        with contextlib.ExitStack() as stack:
+            clients = [
+                stack.enter_context(socket.create_connection(server.address, timeout=60))
+                for _ in range(3)
+            ]
+            for client in clients[:2]:
+                client.sendall(b"GET /a HTTP/1.0\r\n\r\n")
+                assert begun.acquire(timeout=60)
+            clients[2].sendall(b"GET /a HTTP/1.0\r\n\r\n")
+            refusal = clients[2].recv(1000)
+            assert b" 503 " in refusal and b"Retry-After: 1" in refusal
+            go_on.set()
+            assert all(b" 200 " in client.recv(1000) for client in clients[:2])
+        until(lambda: answers(server), within=5)
+    finally:
+        go_on.set()
+        server.stop()
+
+
+#: A server in a process that opens all descriptors after one line of input, and closes them after
+#: another.
+_NO_DESCRIPTORS = """
+import os, resource, socketserver, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+from wbengine.telemetry import serving
+accept, accepts = socketserver.TCPServer.get_request, []
+def counted(server):
+    accepts.append(1)
+    return accept(server)
+socketserver.TCPServer.get_request = counted
+server = serving.Server(serving.Address("127.0.0.1", 0), {"/a": lambda: serving.Answer(b"{}")})
+server.start()
+print(server.address.port, flush=True)
+sys.stdin.readline()
+used = []
+while True:
+    try:
+        used.append(os.open("/dev/null", os.O_RDONLY))
+    except OSError:
+        break
+os.close(used.pop())
+print("used", flush=True)
+sys.stdin.readline()
+for each in used:
+    os.close(each)
+print(len(accepts), flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_lack_of_descriptors_neither_floods_log_nor_uses_cpu(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with (
+        log.open("w") as file,
+        subprocess.Popen(
+            [sys.executable, "-c", _NO_DESCRIPTORS],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file, text=True,
+        ) as process,
+        contextlib.ExitStack() as stack,
+    ):  # fmt: skip
+        assert process.stdin is not None and process.stdout is not None
+
+        def told() -> str:
+            assert process.stdin is not None and process.stdout is not None
+            process.stdin.write("\n")
+            process.stdin.flush()
+            return process.stdout.readline()
+
+        where = "127.0.0.1", int(process.stdout.readline())
+        assert told() == "used\n"
+        for _ in range(20):
+            stack.enter_context(socket.create_connection(where, timeout=60))
+        until(lambda: "Too many open files" in log.read_text())
+        time.sleep(2.0)  # a server without a pause would call `accept` thousands of times
+        assert int(told()) < 100
+        assert len(log.read_text().splitlines()) == 1
+        assert scraping.get(f"http://127.0.0.1:{where[1]}/a") == (200, "{}")
+        process.stdin.close()
 
 
 def answers(server: serving.Server) -> bool:

@@ -1,4 +1,4 @@
-"""Traces of flows, here and on workers."""
+"""Traces of flows on engines and workers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def named(found: list[spans.Spent], name: str) -> spans.Spent:
 
 
 class Rolls(task.Task):
-    """Fails the first time, with a secret in its message."""
+    """A task that fails in its first attempt with a secret in its message."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -48,7 +48,7 @@ class Rolls(task.Task):
 
 
 class Traces(task.Task):
-    """Has a span of its own."""
+    """A task that creates a span."""
 
     def execute(self) -> str:
         with trace.get_tracer("user", tracer_provider=PROVIDERS[-1]).start_as_current_span("own"):
@@ -67,7 +67,7 @@ PROVIDERS: list[Any] = []
 # Workers. ----------------------------------------------------------------------------------------
 
 
-def test_one_trace_across_an_engine_and_two_workers(tmp_path: Path, memory: spans.Memory) -> None:
+def test_engine_and_two_workers_share_one_trace(tmp_path: Path, memory: spans.Memory) -> None:
     place = f"filesystem://{tmp_path / 'broker'}"
     flow = linear_flow.Flow("sums").add(
         unordered_flow.Flow("all").add(
@@ -126,7 +126,7 @@ def test_one_trace_across_an_engine_and_two_workers(tmp_path: Path, memory: span
 
 
 def check_failures(every: list[spans.Spent]) -> None:
-    """What failed is marked so, by the kind of its error; nothing else is."""
+    """Check that exactly the failed spans are marked, with the type of their error."""
     failed = {span.name: span.attributes["error.type"] for span in every if span.failed}
     assert set(failed) == {"flow sums", "execute bad", "process maths"}
     assert set(failed.values()) == {"ValueError"}
@@ -140,7 +140,7 @@ def check_failures(every: list[spans.Spent]) -> None:
 
 
 @pytest.mark.parametrize("broker", ["redis", "rabbitmq"])
-def test_contexts_travel_through_every_broker(
+def test_trace_context_passes_through_every_broker(
     broker_servers: Any, broker: str, memory: spans.Memory
 ) -> None:
     observer = processing.WorkerTracing(memory.provider)
@@ -165,8 +165,8 @@ def test_contexts_travel_through_every_broker(
             assert key == (queue if broker == "rabbitmq" else None)
 
 
-def test_a_worker_traces_without_anybody_above(memory: spans.Memory) -> None:
-    """Also one whose tasks run in children, from which nothing is told."""
+def test_worker_traces_requests_of_untraced_engines(memory: spans.Memory) -> None:
+    """Its tasks run in child processes without a trace context."""
     place = f"memory://{uuid.uuid4().hex}"
     observer = processing.WorkerTracing(memory.provider)
     with workers.worker_in_thread(place, sample_tasks, observers=[observer], processes_count=1):
@@ -178,7 +178,7 @@ def test_a_worker_traces_without_anybody_above(memory: spans.Memory) -> None:
     assert (span.name, span.parent, span.links) == ("process t", None, [])
 
 
-def test_the_body_of_a_task_traces_below_its_worker(memory: spans.Memory) -> None:
+def test_spans_of_task_body_are_children_of_the_worker_span(memory: spans.Memory) -> None:
     place = f"memory://{uuid.uuid4().hex}"
     PROVIDERS.append(memory.provider)
     observer = processing.WorkerTracing(memory.provider)
@@ -192,8 +192,8 @@ def test_the_body_of_a_task_traces_below_its_worker(memory: spans.Memory) -> Non
     assert spans.tree(memory.spans) == [expected]
 
 
-def test_who_has_no_provider_sends_nothing(memory: spans.Memory) -> None:
-    """Without an SDK there is nothing to send, and nothing to keep."""
+def test_noop_provider_sends_no_trace_context(memory: spans.Memory) -> None:
+    """The no-op provider of the API produces no context to send or store."""
     place = f"memory://{uuid.uuid4().hex}"
     observer = processing.WorkerTracing(memory.provider)
     with workers.worker_in_thread(place, sample_tasks, observers=[observer]):
@@ -203,13 +203,13 @@ def test_who_has_no_provider_sends_nothing(memory: spans.Memory) -> None:
         with tracing.instrument(engine, trace.NoOpTracerProvider()):
             engine.run()
     assert [span.parent for span in memory.spans] == [None]
-    assert engine.storage.flow_meta.get(tracing.META) is None
+    assert engine.storage.flow_meta.get(tracing.META_KEY) is None
 
 
 # Engines. ----------------------------------------------------------------------------------------
 
 
-def test_retries_and_reversions_are_seen(memory: spans.Memory) -> None:
+def test_retries_and_reversions_have_spans(memory: spans.Memory) -> None:
     flow = linear_flow.Flow("f", retry=retry.Times(2, "again")).add(
         Rolls("dice"), sample_tasks.Nothing("n")
     )
@@ -237,7 +237,7 @@ def test_retries_and_reversions_are_seen(memory: spans.Memory) -> None:
 
 
 @pytest.mark.parametrize("kind", ["serial", "parallel"])
-def test_the_body_of_a_task_traces_below_its_atom(memory: spans.Memory, kind: str) -> None:
+def test_spans_of_task_body_are_children_of_the_atom_span(memory: spans.Memory, kind: str) -> None:
     PROVIDERS.append(memory.provider)
     engine = engines.load(
         linear_flow.Flow("f").add(Traces("plain"), TracesLater("async")), engine=kind
@@ -250,7 +250,7 @@ def test_the_body_of_a_task_traces_below_its_atom(memory: spans.Memory, kind: st
     ]
 
 
-def test_a_flow_that_is_resumed_links_to_its_first_run(memory: spans.Memory) -> None:
+def test_resumed_flow_links_to_its_first_run(memory: spans.Memory) -> None:
     stops = task.FunctorTask(lambda: engine.suspend(), name="stops")
     flow = linear_flow.Flow("f").add(stops, sample_tasks.Nothing("n"))
     from wbengine.persistence import backends
@@ -275,7 +275,7 @@ def test_a_flow_that_is_resumed_links_to_its_first_run(memory: spans.Memory) -> 
     assert linked == first.trace
 
 
-def test_one_that_lost_its_flow_leaves_no_span_open(memory: spans.Memory) -> None:
+def test_uninstrumented_engine_leaves_no_span_open(memory: spans.Memory) -> None:
     engine = engines.load(linear_flow.Flow("f").add(sample_tasks.Nothing("n")))
     traced = tracing.instrument(engine, memory.provider)
     steps = engine.run_iter()
@@ -286,7 +286,7 @@ def test_one_that_lost_its_flow_leaves_no_span_open(memory: spans.Memory) -> Non
     assert "wbengine.flow.state" not in memory.spans[0].attributes
 
 
-def test_it_may_be_asked_for_twice(memory: spans.Memory) -> None:
+def test_instrument_twice_records_each_span_once(memory: spans.Memory) -> None:
     engine = engines.load(linear_flow.Flow("f").add(sample_tasks.Nothing("n")))
     assert tracing.instrument(engine, memory.provider) is tracing.instrument(engine)
     engine.run()
@@ -298,8 +298,8 @@ def test_it_may_be_asked_for_twice(memory: spans.Memory) -> None:
     assert not tracing._INSTRUMENTED
 
 
-def test_it_may_be_asked_for_anew_elsewhere(memory: spans.Memory) -> None:
-    """Once it was undone, whoever asks next says where the spans go."""
+def test_instrument_after_uninstrument_uses_the_new_provider(memory: spans.Memory) -> None:
+    """After `uninstrument`, the next call may choose another provider."""
     engine, other = (
         engines.load(linear_flow.Flow("f").add(sample_tasks.Nothing("n"))),
         spans.Memory(),
@@ -310,8 +310,8 @@ def test_it_may_be_asked_for_anew_elsewhere(memory: spans.Memory) -> None:
     assert (len(memory.spans), other.spans) == (2, [])
 
 
-def test_all_of_a_span_can_be_written(memory: spans.Memory) -> None:
-    """Whatever things are called: an exporter drops all that it sends with what it cannot write."""
+def test_span_names_and_attributes_are_encodable(memory: spans.Memory) -> None:
+    """An exporter drops a whole batch that contains text it cannot encode."""
     place = f"memory://{uuid.uuid4().hex}"
     observer = processing.WorkerTracing(memory.provider)
     flow = linear_flow.Flow("f\ud800").add(sample_tasks.Nothing("n\udfff"))
@@ -325,7 +325,7 @@ def test_all_of_a_span_can_be_written(memory: spans.Memory) -> None:
         assert told == told.encode("utf-8", "replace").decode()
 
 
-def test_nothing_is_kept_of_what_ended(memory: spans.Memory) -> None:
+def test_no_trace_state_remains_after_the_run(memory: spans.Memory) -> None:
     from wbengine.telemetry import contexts
 
     place = f"memory://{uuid.uuid4().hex}"
@@ -339,20 +339,22 @@ def test_nothing_is_kept_of_what_ended(memory: spans.Memory) -> None:
     assert not contexts._CONTEXTS and not observer._running
 
 
-# What is missing. --------------------------------------------------------------------------------
+# Missing packages. --------------------------------------------------------------------------------
 
 
-def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_error_contains_the_install_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
     engine = engines.load(linear_flow.Flow("f").add(sample_tasks.Nothing("n")))
-    with pytest.raises(ImportError, match=r"pip install 'wbengine\[otel\]'"):
+    with pytest.raises(ImportError, match=r"pip install .*\[otel\]'"):
         tracing.instrument(engine)
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "otlp")
-    assert not providers.are_wanted("traces")
+    assert not providers.are_requested("traces")
 
 
-def test_a_worker_is_told_what_is_missing(tmp_path: Path) -> None:
-    """An exporter that is not installed; with nobody to ask for traces, nothing is looked for."""
+def test_worker_with_missing_exporter_exits_with_its_name(tmp_path: Path) -> None:
+    """The named exporter is not installed."""
     arguments = [
         "--url",
         f"filesystem://{tmp_path}",
@@ -364,7 +366,7 @@ def test_a_worker_is_told_what_is_missing(tmp_path: Path) -> None:
     environment = {"OTEL_TRACES_EXPORTER": "zipkin"}
     with workers.workers(tmp_path, *arguments, environment=environment) as (worker,):
         assert worker.wait() == 2
-        assert re.search(r"no exporter of traces 'zipkin' is installed .*: console", worker.text)
+        assert re.search("must name .* exporter, got 'zipkin'; installed: console", worker.text)
         assert len(worker.text.splitlines()) == 1
     assert "OTEL_TRACES_EXPORTER" not in os.environ
 
@@ -378,11 +380,11 @@ def test_a_worker_is_told_what_is_missing(tmp_path: Path) -> None:
         ({"OTEL_TRACES_EXPORTER": "console", "OTEL_SDK_DISABLED": "true"}, False),
     ],
 )
-def test_when_the_environment_asks_for_traces(
+def test_environment_variables_decide_whether_traces_are_requested(
     monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], wanted: bool
 ) -> None:
     for name in ("OTEL_TRACES_EXPORTER", "OTEL_SDK_DISABLED"):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert providers.are_wanted("traces") is wanted
+    assert providers.are_requested("traces") is wanted

@@ -1,4 +1,4 @@
-"""Patterns of traces, on events that are written down here."""
+"""Patterns of traces."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from wbengine.testing import patterns
 
 
 def matches(told: Any, *events: str) -> bool:
-    return patterns.match(patterns.read(told), events) is None
+    return patterns.match(patterns.parse(told), events) is None
 
 
-def test_a_word_is_what_runs_and_succeeds() -> None:
+def test_word_matches_running_and_success() -> None:
     assert matches("a", "a RUNNING", "a SUCCESS")
     assert not matches("a", "a RUNNING")
     assert not matches("a", "a SUCCESS", "a RUNNING")
@@ -22,7 +22,7 @@ def test_a_word_is_what_runs_and_succeeds() -> None:
     assert matches("my task", "my task RUNNING", "my task SUCCESS")
 
 
-def test_members_of_sets_come_in_any_order() -> None:
+def test_members_of_sets_match_in_any_order() -> None:
     events = ["a RUNNING", "a SUCCESS", "b RUNNING", "b SUCCESS"]
     for order in itertools.permutations(events):
         right = all(order.index(f"{n} RUNNING") < order.index(f"{n} SUCCESS") for n in "ab")
@@ -31,7 +31,7 @@ def test_members_of_sets_come_in_any_order() -> None:
     assert matches(["a", "b"], *events)
 
 
-def test_sets_and_rows_may_be_mixed() -> None:
+def test_sets_and_sequences_may_be_nested() -> None:
     told = [{("a", "b"), frozenset({"c", "d"})}, "e"]
     row = [f"{n} {s}" for n in "cabde" for s in ("RUNNING", "SUCCESS")]
     assert matches(told, *row)
@@ -39,30 +39,30 @@ def test_sets_and_rows_may_be_mixed() -> None:
     assert not matches(told, *swapped)
 
 
-def test_what_is_alike_may_come_from_anywhere() -> None:
-    """The first of two parts that begin alike need not be the one that is meant."""
+def test_ambiguous_alternatives_are_all_tried() -> None:
+    """The first of two alternatives with the same beginning may be the wrong one."""
     told = [{("a FAILURE", "b FAILURE"), ("a FAILURE", "c FAILURE")}]
     assert matches(told, "a FAILURE", "c FAILURE", "a FAILURE", "b FAILURE")
     assert matches(told, "a FAILURE", "a FAILURE", "c FAILURE", "b FAILURE")
     assert not matches(told, "a FAILURE", "c FAILURE", "b FAILURE", "a FAILURE")
 
 
-def test_it_tells_where_it_differs_and_what_was_expected() -> None:
-    pattern = patterns.read([{"a", "b"}, "c"])
+def test_mismatch_contains_position_and_expected_events() -> None:
+    pattern = patterns.parse([{"a", "b"}, "c"])
     found = patterns.match(pattern, ["a RUNNING", "c RUNNING"])
     assert found == patterns.Mismatch(1, ("a SUCCESS", "b RUNNING"))
     assert patterns.match(pattern, []) == patterns.Mismatch(0, ("a RUNNING", "b RUNNING"))
-    assert patterns.match(patterns.read([]), ["x RUNNING"]) == patterns.Mismatch(0, ())
-    assert patterns.match(patterns.read([]), []) is None
+    assert patterns.match(patterns.parse([]), ["x RUNNING"]) == patterns.Mismatch(0, ())
+    assert patterns.match(patterns.parse([]), []) is None
 
 
-def test_hundreds_at_once_are_no_trouble() -> None:
+def test_set_of_400_tasks_is_matched() -> None:
     names = [f"t{n}" for n in range(400)]
     events = [f"{n} RUNNING" for n in names] + [f"{n} SUCCESS" for n in reversed(names)]
     assert matches([set(names)], *events)
 
 
-@pytest.mark.parametrize("wrong", [1, ["a", None], {1}])
-def test_anything_else_is_no_pattern(wrong: Any) -> None:
-    with pytest.raises(TypeError, match="a trace is made of"):
-        patterns.read(wrong)
+@pytest.mark.parametrize("wrong", [1, ["a", None], {1}], ids=str)
+def test_invalid_pattern_is_refused(wrong: Any) -> None:
+    with pytest.raises(TypeError, match="Expected trace must consist of"):
+        patterns.parse(wrong)

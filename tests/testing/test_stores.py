@@ -1,4 +1,4 @@
-"""The store of tests: which writes fail, and what is written nevertheless."""
+"""The faulty store: refused, lost and slow writes."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def a_book(name: str = "b") -> models.LogBook:
 
 
 def names(store: FaultyBackend) -> list[str]:
-    """Of the books in it, by whatever way."""
+    """Return the names of the stored logbooks."""
     with store.inner.get_connection() as connection:
         return sorted(book.name for book in connection.get_logbooks())
 
 
 def save(store: FaultyBackend, *books: str) -> list[str]:
-    """Which of these books could not be saved."""
+    """Save logbooks; return the names of those that failed."""
     failed = []
     with store.get_connection() as connection:
         for name in books:
@@ -45,8 +45,8 @@ def save(store: FaultyBackend, *books: str) -> list[str]:
     return failed
 
 
-def test_without_faults_it_is_the_store_behind_it(tmp_path: Path) -> None:
-    """With its options, and with what it can keep."""
+def test_store_without_faults_behaves_like_the_inner_store(tmp_path: Path) -> None:
+    """Options and encoding come from the inner store."""
     with pytest.raises(ValueError, match="path"):
         FaultyBackend("dir")
     conf = {"connection": "dir", "path": str(tmp_path / "s")}
@@ -61,7 +61,7 @@ def test_without_faults_it_is_the_store_behind_it(tmp_path: Path) -> None:
     assert FaultyBackend(later).inner is later
 
 
-def test_what_not_every_store_keeps_is_read_as_well() -> None:
+def test_optional_read_methods_are_forwarded() -> None:
     book = a_book()
     (flow,) = book
     (atom,) = flow
@@ -71,14 +71,14 @@ def test_what_not_every_store_keeps_is_read_as_well() -> None:
         assert [chunk.atom_uuid for chunk in connection.get_logs(flow.uuid)] == [atom.uuid]
 
 
-def test_refused_write_changes_nothing_and_the_next_goes_well() -> None:
+def test_refused_write_changes_nothing_and_next_write_succeeds() -> None:
     with FaultyBackend() as store:
         fault = store.fail_next()
         assert save(store, "a", "b") == ["a"]
         assert names(store) == ["b"] and fault.count == 1
 
 
-def test_write_whose_answer_is_lost_counts() -> None:
+def test_write_with_a_lost_answer_is_stored() -> None:
     with FaultyBackend() as store:
         fault = store.lose_answer()
         assert save(store, "a", "b") == ["a"]
@@ -99,7 +99,7 @@ def test_write_whose_answer_is_lost_counts() -> None:
         ({"method": "save_logbook"}, "a"),
     ],
 )
-def test_which_writes_fail(options: dict[str, Any], failed: str) -> None:
+def test_fault_options_select_the_writes_that_fail(options: dict[str, Any], failed: str) -> None:
     for written in (False, True):
         with FaultyBackend() as store:
             fault = (store.lose_answer if written else store.fail_next)(**options)
@@ -108,7 +108,7 @@ def test_which_writes_fail(options: dict[str, Any], failed: str) -> None:
             assert names(store) == sorted(set("abcdef") - (set() if written else set(failed)))
 
 
-def test_fault_is_over_at_the_end_of_its_block() -> None:
+def test_fault_ends_with_its_block_or_heal() -> None:
     with FaultyBackend() as store:
         with store.fail_next(None) as fault:
             assert save(store, "a") == ["a"]
@@ -120,26 +120,26 @@ def test_fault_is_over_at_the_end_of_its_block() -> None:
         assert save(store, "b") == [] and store.delay == 0.0
 
 
-def test_of_two_faults_refusal_wins() -> None:
+def test_refusal_takes_precedence_over_lost_answer() -> None:
     with FaultyBackend() as store:
         store.lose_answer()
         store.fail_next()
         assert save(store, "a") == ["a"] and names(store) == []
 
 
-def test_write_that_the_store_refuses_is_refused_whether_its_answer_is_lost_or_not() -> None:
+def test_refusal_by_inner_store_is_raised_also_with_lost_answer() -> None:
     with FaultyBackend() as store, store.get_connection() as connection:
         store.lose_answer(None)
         with pytest.raises(exceptions.NotFound):
             connection.destroy_flow("none")
 
 
-def test_writes_are_told_by_name_and_renewals_count_only_by_name() -> None:
+def test_writes_are_recorded_and_renewals_fail_only_by_name() -> None:
     book = a_book()
     (flow,) = book
     with FaultyBackend() as store, store.get_connection() as connection:
         connection.save_logbook(book)
-        lease = connection.take_lease(flow.uuid, "me", 60)
+        lease = connection.acquire_lease(flow.uuid, "me", 60)
         store.fail_next()
         connection.renew_lease(lease, 60)
         with pytest.raises(exceptions.StorageFailure, match="save_changes"):
@@ -148,10 +148,10 @@ def test_writes_are_told_by_name_and_renewals_count_only_by_name() -> None:
         connection.save_changes(flow, flow, lease=lease)
         with pytest.raises(exceptions.StorageFailure, match="renew_lease"):
             connection.renew_lease(lease, 60)
-        assert store.writes == ["save_logbook", "take_lease", "save_changes", "save_changes"]
+        assert store.writes == ["save_logbook", "acquire_lease", "save_changes", "save_changes"]
 
 
-def test_each_write_is_slow_and_no_read() -> None:
+def test_delay_applies_to_writes_but_not_to_reads() -> None:
     with FaultyBackend(delay=0.05) as store:
         began = time.monotonic()
         save(store, "a", "b")
@@ -163,14 +163,14 @@ def test_each_write_is_slow_and_no_read() -> None:
         assert time.monotonic() - written < 100 * 0.05
 
 
-def test_three_refusals_end_a_run_and_the_next_one_goes_on() -> None:
-    """Without the pause that an engine makes before it tries again."""
+def test_run_fails_after_three_refusals_and_continues_when_repeated() -> None:
+    """The engine omits its pause between attempts."""
     with FaultyBackend() as store:
         engine = engines.load(linear_flow.Flow("f").add(Step("a"), Step("b")), backend=store)
         began = time.monotonic()
         store.fail_next(2, method="save_changes")
         store.fail_next(3, method="save_changes", skip=5)
-        with pytest.raises(exceptions.StorageFailure, match="as the test wanted"):
+        with pytest.raises(exceptions.StorageFailure, match="injected by the test"):
             engine.run()
         assert time.monotonic() - began < 4.0
         engine.run()
@@ -180,16 +180,16 @@ def test_three_refusals_end_a_run_and_the_next_one_goes_on() -> None:
 @pytest.mark.parametrize(
     ("wrong", "error"),
     [
-        ({"method": "save_change"}, "'save_change' is no write.*did you mean 'save_changes'"),
-        ({"method": "get_logbook"}, "'get_logbook' is no write"),
-        ({"times": 0}, "times is 0"),
-        ({"times": True}, "times is True"),
-        ({"skip": -1}, "skip is -1"),
-        ({"every": 0}, "every is 0"),
-        ({"every": 1.5}, "every is 1.5"),
+        ({"method": "save_change"}, "method must be one of .*did you mean 'save_changes'"),
+        ({"method": "get_logbook"}, "got 'get_logbook'"),
+        ({"times": 0}, "times must be .* got 0"),
+        ({"times": True}, "times must be .* got True"),
+        ({"skip": -1}, "skip must be .* got -1"),
+        ({"every": 0}, "every must be .* got 0"),
+        ({"every": 1.5}, "every must be .* got 1.5"),
     ],
 )
-def test_wrong_faults_are_refused(wrong: dict[str, Any], error: str) -> None:
+def test_invalid_fault_options_are_refused(wrong: dict[str, Any], error: str) -> None:
     store = FaultyBackend()
     for ask in (store.fail_next, store.lose_answer):
         with pytest.raises(ValueError, match=error):
@@ -197,7 +197,7 @@ def test_wrong_faults_are_refused(wrong: dict[str, Any], error: str) -> None:
     assert save(store, "a") == []
 
 
-def test_wrong_delay_is_refused() -> None:
+def test_invalid_delay_is_refused() -> None:
     for wrong in (-1.0, float("nan"), "1", True, None):
-        with pytest.raises(ValueError, match="delay is"):
+        with pytest.raises(ValueError, match="delay must be a number"):
             FaultyBackend(delay=wrong)  # type: ignore[arg-type]

@@ -1,5 +1,4 @@
-"""What runs in the pools of tests, and what is told of it; importing it costs their children next
-to nothing."""
+"""Calls for tests of pools; few imports, so that child processes start quickly."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ SOFT = exceptions.SoftTimeLimitExceeded
 
 
 class Box:
-    """Collects what `done` and `on_event` are told."""
+    """Callback that records results and events."""
 
     def __init__(self) -> None:
         self.done = queue.SimpleQueue[Any]()
@@ -48,7 +47,7 @@ class Box:
         return value
 
     def begun(self) -> int:
-        """The process in which a call began."""
+        """Return the ID of the process in which a call began."""
         name, details = self.events.get(timeout=WAIT)
         assert name == "begun"
         pid: int = details["pid"]
@@ -56,7 +55,7 @@ class Box:
 
 
 def switch_often(emit: Any) -> None:
-    """From now on, threads of this process take turns at nearly each step."""
+    """Switch between the threads of this process at nearly each step."""
     sys.setswitchinterval(1e-5)
 
 
@@ -76,7 +75,7 @@ def clean_up(emit: Any) -> str:
 
 
 def stubborn(emit: Any) -> None:
-    """Ends at nobody's wish."""
+    """Run forever and ignore the soft limit."""
     emit("begun", {"pid": os.getpid()})
     while True:
         try:
@@ -91,12 +90,12 @@ def asleep(emit: Any) -> None:
 
 
 def stopped(emit: Any) -> None:
-    """None of its threads goes on."""
+    """Stop all threads of the process with SIGSTOP."""
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def meet(folder: str, emit: Any) -> int:
-    """Wait for one in another process."""
+    """Wait for a second process."""
     (pathlib.Path(folder) / str(os.getpid())).touch()
     while len(os.listdir(folder)) < 2:
         time.sleep(0.001)
@@ -104,7 +103,7 @@ def meet(folder: str, emit: Any) -> int:
 
 
 def blocked(door: threading.Lock, emit: Any) -> str:
-    """In C, where no exception gets, until somebody lets it go."""
+    """Block in C code, where no exception is raised, until the lock is released."""
     emit("begun", {"pid": os.getpid()})
     door.acquire()
     return "late"
@@ -216,7 +215,7 @@ def tell_lock(emit: Any) -> None:
 
 def fork(emit: Any) -> int:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of threads, which the child does without
+        warnings.simplefilter("ignore")  # about threads, which the child does not use
         return os.fork()
 
 
@@ -248,7 +247,7 @@ class Fragile:
 
 
 def _explode() -> None:
-    raise ValueError("cannot be rebuilt")
+    raise ValueError("cannot be unpickled")
 
 
 def fragile(emit: Any) -> Any:
@@ -279,7 +278,7 @@ def answer_and_die(emit: Any) -> str:
 
 
 def leave_heir(emit: Any) -> None:
-    """Die while a forked process still holds our end of the pipe."""
+    """Die while a forked child still has this end of the pipe open."""
     emit("heir", {"pid": os.fork() or _hold()})
     os._exit(5)
 
@@ -290,7 +289,7 @@ def _hold() -> int:
 
 
 def knock(path: str, emit: Any) -> int:
-    """Say hello and wait until somebody hangs up."""
+    """Connect, send the process ID, and wait until the peer closes the connection."""
     with socket.socket(socket.AF_UNIX) as peer:
         peer.connect(path)
         peer.sendall(f"{os.getpid()}\n".encode())
@@ -308,7 +307,7 @@ def interrupt_self(number: int, emit: Any) -> str:
 
 
 def terminate_parent(emit: Any) -> bool:
-    """Whether the process that children are forked from, which is in the group as well, dies."""
+    """Return whether SIGTERM ends the parent, from which the children are forked."""
     parent = os.getppid()
     os.kill(parent, signal.SIGTERM)
     deadline = time.monotonic() + 0.2
@@ -351,7 +350,7 @@ def gather(folder: str, count: int, emit: Any) -> None:
 
 
 def limit_memory(most: int, emit: Any) -> None:
-    """This process may have so many bytes besides what it has."""
+    """Limit the memory of this process to its current size plus `most` bytes."""
     import resource
 
     pages = int(pathlib.Path("/proc/self/statm").read_text().split()[0])

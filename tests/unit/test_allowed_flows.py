@@ -1,6 +1,8 @@
-"""What records may have called: whoever may write to a store names it."""
+"""Restrictions on the flow factories that stored records may call."""
 
+import re
 import sys
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from wbengine.persistence import models
 
 HERE = hostile_factories.__name__
 
-#: Somebody who may write to a store wants these to be called.
+#: Calls that an attacker with write access to a store requests.
 ATTACKS: dict[str, list[Any]] = {
     "os.system": ["touch called"],
     "os:system": ["touch called"],
@@ -53,11 +55,11 @@ def kept(name: str, args: list[Any] | None = None) -> models.FlowDetail:
 
 @pytest.fixture(autouse=True)
 def evil(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A module that nobody is to import; where it is, `called` must not appear."""
+    """Return the path of a file that appears if the module `evil` is imported."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path / "lib" / "site-packages"))
-    monkeypatch.delenv(allowed.VARIABLE, raising=False)
-    monkeypatch.setattr(allowed, "_named", set())
+    monkeypatch.delenv(allowed.FLOWS_VARIABLE, raising=False)
+    monkeypatch.setattr(allowed, "_used_names", set())
     place = tmp_path / "lib" / "site-packages" / "evil.py"
     place.parent.mkdir(parents=True)
     place.write_text(f"open({str(tmp_path / 'called')!r}, 'w').close()\ndef make(): pass\n")
@@ -66,25 +68,24 @@ def evil(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("flows", [None, [HERE], [f"{HERE}:make"]], ids=["none", "module", "name"])
 @pytest.mark.parametrize("name", ATTACKS)
-def test_no_record_has_what_is_no_factory_called(
+def test_record_naming_a_non_factory_is_refused_without_a_call(
     name: str, flows: list[str] | None, evil: Path
 ) -> None:
-    """With a list and without: it is refused in one sentence, and was not called."""
-    with pytest.raises(exceptions.NotTrusted, match=r"^Flow factory '.*' is not called: it .*$"):
+    with pytest.raises(exceptions.NotTrusted, match=r"^Flow factory '.*' is not allowed: it .*$"):
         engines.flow_from_detail(kept(name, ATTACKS[name]), flows)
     assert not evil.exists()
     assert not hostile_factories.COMMANDS
 
 
 @pytest.mark.parametrize("path", [*ATTACKS, "os:abort", "evil:make", "evil:x"])
-def test_no_record_has_it_called_by_the_function_that_calls_another(path: str, evil: Path) -> None:
-    """`wbengine flow run MODULE:FACTORY` notes `flow_of`, which calls what it is given."""
+def test_record_cannot_call_non_factory_through_flow_of(path: str, evil: Path) -> None:
+    """`wbengine flow run MODULE:FACTORY` records `flow_of`, which calls its argument."""
     with pytest.raises(exceptions.NotTrusted):
         engines.flow_from_detail(kept(factories.FLOW_OF, [path]))
     assert not evil.exists()
 
 
-def test_the_function_that_calls_another_takes_a_name_and_no_more() -> None:
+def test_flow_of_accepts_exactly_one_positional_name() -> None:
     with pytest.raises(exceptions.NotTrusted):
         engines.flow_from_detail(kept(factories.FLOW_OF, ["os:abort", "x"]))
     detail = kept(factories.FLOW_OF)
@@ -103,28 +104,28 @@ def test_the_function_that_calls_another_takes_a_name_and_no_more() -> None:
         ("conducted.plain", "plain"),
     ],
 )
-def test_what_makes_flows_here_needs_no_list(name: str, made: str) -> None:
+def test_factory_of_this_project_is_allowed_without_list(name: str, made: str) -> None:
     assert engines.flow_from_detail(kept(f"{HERE}.{name}")).name == made
 
 
-def test_a_class_of_flows_and_a_flow_itself_make_flows() -> None:
+def test_flow_class_and_flow_object_are_allowed_as_factories() -> None:
     assert engines.flow_from_detail(kept(f"{HERE}.Nothing")).name.endswith("Nothing")
     assert engines.flow_from_detail(kept(factories.FLOW_OF, [f"{HERE}:FLOW"])).name == "kept"
     assert engines.flow_from_detail(kept(factories.FLOW_OF, [f"{HERE}:make"])).name == "made"
 
 
-def test_what_is_installed_needs_a_list_and_is_not_imported_before(evil: Path) -> None:
-    """A package that was installed: hundreds of functions, written for something else."""
+def test_installed_factory_needs_list_and_is_not_imported_without_it(evil: Path) -> None:
+    """Most functions of an installed package are not flow factories."""
     with pytest.raises(exceptions.NotTrusted, match=r"installed package.* --flows, .* or flows="):
         engines.flow_from_detail(kept("evil.make"))
     assert "evil" not in sys.modules
-    with pytest.raises(exceptions.NotAFlow):  # it was called
+    with pytest.raises(exceptions.NotAFlow):  # raised after the call
         engines.flow_from_detail(kept("evil.make"), flows=["evil"])
     assert evil.exists()
     del sys.modules["evil"]
 
 
-def test_what_this_program_named_needs_no_list(tmp_path: Path) -> None:
+def test_factory_used_by_this_process_is_allowed_without_list(tmp_path: Path) -> None:
     place = tmp_path / "lib" / "site-packages" / "sold.py"
     place.write_text(f"from {HERE} import make\nFLOW = make('sold')\ndef other(): return FLOW\n")
     for name in ("sold.make", "sold.other"):
@@ -132,28 +133,80 @@ def test_what_this_program_named_needs_no_list(tmp_path: Path) -> None:
             engines.flow_from_detail(kept(name))
     detail = engines.load_from_factory("sold.other").storage.flow_detail
     assert engines.flow_from_detail(detail).name == "sold"
-    with pytest.raises(exceptions.NotTrusted):  # that one it did not
+    with pytest.raises(exceptions.NotTrusted):  # the process did not use this factory
         engines.flow_from_detail(kept("sold.make"))
-    with pytest.raises(exceptions.NotTrusted):  # a list says what holds
+    with pytest.raises(exceptions.NotTrusted):  # the list takes precedence
         engines.flow_from_detail(detail, flows=[HERE])
     other = models.FlowDetail("o")
     engines.save_factory_details(other, factories.flow_of, ["sold:make"], None)
     assert engines.flow_from_detail(other).name == "made"
 
 
-def test_a_list_says_all_that_may_be_called() -> None:
+def test_list_allows_only_the_factories_it_names() -> None:
     detail = kept(f"{HERE}.make")
     assert engines.flow_from_detail(detail, flows=f"{HERE}:make").name == "made"
     assert engines.flow_from_detail(detail, flows=["tests.support"]).name == "made"
-    for flows in (["tests.support.conducted"], [f"{HERE}:mak"], ["tests.support.hostile"]):
-        with pytest.raises(exceptions.NotTrusted, match="not among the flows that are allowed"):
-            engines.flow_from_detail(detail, flows=flows)
-    with pytest.raises(exceptions.NotTrusted, match=rf"did you mean '{HERE}s'\?"):
-        engines.flow_from_detail(detail, flows=[f"{HERE}s"])
+    longer = kept(f"{HERE}.make_again")
+    for record, name in (
+        (detail, "tests.support.conducted"),
+        (detail, f"{HERE}:cached"),
+        (longer, f"{HERE}:make"),
+    ):
+        with pytest.raises(exceptions.NotTrusted, match="not among the allowed flows"):
+            engines.flow_from_detail(record, flows=[name])
 
 
-def test_what_is_imported_from_elsewhere_is_of_there() -> None:
-    """Or else a module would stand for all that it imports."""
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("testts", "no module 'testts' found (did you mean 'tests'?)"),
+        ("tests.suport", "module 'tests' has no 'suport' (did you mean 'support'?)"),
+        (f"{HERE}:mak", f"module '{HERE}' has no 'mak' (did you mean 'make'?)"),
+        (f"{HERE}.mak", f"module '{HERE}' has no 'mak' (did you mean 'make'?)"),
+        ("tests.cli.shop:odrer", "module 'tests.cli.shop' has no 'odrer' (did you mean 'order'?)"),
+    ],
+)
+def test_list_with_unknown_name_is_rejected_with_suggestion(
+    name: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = "tests.cli.shop" in sys.modules
+    text = f"flows must be modules or functions that exist, got {name!r}: {told}"
+    with pytest.raises(ValueError, match=re.escape(text)):
+        engines.flow_from_detail(kept(f"{HERE}.make"), flows=name)
+    monkeypatch.setenv(allowed.FLOWS_VARIABLE, name)
+    with pytest.raises(ValueError, match=re.escape(text)):
+        engines.flow_from_detail(kept(f"{HERE}.make"))
+    assert ("tests.cli.shop" in sys.modules) == loaded, "it was imported"
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("def order(): ...", True),
+        ("from tests.cli.shop import order", True),
+        ("from tests.cli.shop import *", True),
+        ("globals()['order'] = 3", True),
+        ("def __getattr__(name): ...", True),
+        ("class Shop:\n    def order(self): ...", False),
+        ("def other(order): order.x = 3", False),
+        ("text = 'order'", False),
+    ],
+)
+def test_list_finds_names_of_modules_without_importing_them(
+    source: str, found: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"flows_{uuid.uuid4().hex}"
+    (tmp_path / f"{name}.py").write_text(f"{source}\nraise SystemExit('it was imported')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    if found:
+        allowed.AllowedFlows(f"{name}:order")
+    else:
+        with pytest.raises(ValueError, match="has no 'order'"):
+            allowed.AllowedFlows(f"{name}:order")
+
+
+def test_imported_factory_belongs_to_its_defining_module() -> None:
+    """Otherwise a module on the list would allow everything that it imports."""
     record = kept(f"{HERE}.conducted.plain")
     with pytest.raises(exceptions.NotTrusted, match=r"it is tests\.support\.conducted\.plain"):
         engines.flow_from_detail(record, flows=[HERE])
@@ -161,8 +214,10 @@ def test_what_is_imported_from_elsewhere_is_of_there() -> None:
         assert engines.flow_from_detail(record, flows=flows).name == "plain"
 
 
-def test_the_environment_says_what_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(allowed.VARIABLE, f"nothing.here, {HERE}:make")
+def test_flows_variable_restricts_factories_unless_flows_is_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(allowed.FLOWS_VARIABLE, f"tests.support.conducted, {HERE}:make")
     assert engines.load_from_detail(kept(f"{HERE}.make")).storage.flow_name == "f"
     with pytest.raises(exceptions.NotTrusted):
         engines.load_from_detail(kept(f"{HERE}.cached"))
@@ -174,13 +229,14 @@ def test_the_environment_says_what_is_allowed(monkeypatch: pytest.MonkeyPatch) -
     [
         ("os", "standard library"),
         (["subprocess:call"], "standard library"),
-        (["wbengine.cli"], "wbengine's own"),
-        (["no way"], "not of the form"),
-        (["a:"], "not of the form"),
-        ([""], "not of the form"),
+        (["wbengine.cli"], "belongs to wbengine itself"),
+        (["no way"], "must be MODULE"),
+        (["a:"], "must be MODULE"),
+        ([""], "must be MODULE"),
     ],
+    ids=["stdlib", "stdlib-name", "wbengine", "space", "no-name", "empty"],
 )
-def test_a_list_names_what_can_make_flows(flows: Any, words: str) -> None:
+def test_list_rejects_stdlib_wbengine_and_malformed_entries(flows: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         allowed.AllowedFlows(flows)
     with pytest.raises(TypeError):

@@ -1,4 +1,4 @@
-"""An AMQP connection as its thread waits on it and reads it, and as others ring and write on it."""
+"""AMQP connection: reading, writing and wake-ups by several threads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from wbengine.transports._amqp_socket import AmqpSocket
 
 
 class Ends:
-    """A line on a connection of py-amqp's that was opened before, and the broker's end of it."""
+    """Both ends of an open py-amqp connection."""
 
     def __init__(self) -> None:
         ours, self.theirs = socket.socketpair()
@@ -71,16 +71,16 @@ def ends() -> Iterator[Ends]:
     made.close()
 
 
-def test_who_is_awake_is_rung_without_a_sound(ends: Ends) -> None:
-    ends.amqp.ring()
-    ends.amqp.ring()
-    assert not select.select([ends.amqp._ear], [], [], 0)[0]
-    assert ends.amqp.wait(3600) is False  # at once
-    assert ends.amqp.wait(0.001) is False  # and once
+def test_wake_up_before_wait_is_remembered_without_writing_a_byte(ends: Ends) -> None:
+    ends.amqp.wake_up()
+    ends.amqp.wake_up()
+    assert not select.select([ends.amqp._wake_reader], [], [], 0)[0]
+    assert ends.amqp.wait(3600) is False  # returns at once
+    assert ends.amqp.wait(0.001) is False  # a wake-up ends one wait
 
 
-@pytest.mark.usefixtures("hasty")
-def test_no_ring_is_missed(ends: Ends) -> None:
+@pytest.mark.usefixtures("frequent_thread_switches")
+def test_no_wake_up_is_lost(ends: Ends) -> None:
     rounds = 10_000
     work: deque[int] = deque()
     done = threading.Semaphore(0)
@@ -88,7 +88,7 @@ def test_no_ring_is_missed(ends: Ends) -> None:
     def ask() -> None:
         for number in range(rounds):
             work.append(number)
-            ends.amqp.ring()
+            ends.amqp.wake_up()
             done.acquire()
 
     asking = threading.Thread(target=ask, daemon=True)
@@ -105,13 +105,13 @@ def test_no_ring_is_missed(ends: Ends) -> None:
     asking.join()
 
 
-def test_who_rests_is_woken_by_a_ring_only(ends: Ends) -> None:
+def test_wait_for_wake_up_ignores_incoming_data(ends: Ends) -> None:
     ends.theirs.send(b"something")
     began = time.monotonic()
-    ends.amqp.wait_for_ring(0.05)
+    ends.amqp.wait_for_wake_up(0.05)
     assert time.monotonic() - began > 0.04
-    threading.Timer(0.01, ends.amqp.ring).start()
-    ends.amqp.wait_for_ring(90)
+    threading.Timer(0.01, ends.amqp.wake_up).start()
+    ends.amqp.wait_for_wake_up(90)
     assert time.monotonic() - began < 45
     assert ends.amqp.wait(90) is True
 
@@ -120,7 +120,7 @@ def frame(kind: int, payload: bytes, channel: int = 7) -> bytes:
     return struct.pack(">BHI", kind, channel, len(payload)) + payload + b"\xce"
 
 
-def test_all_that_came_is_told_in_order_to_whoever_it_is_for(ends: Ends) -> None:
+def test_received_frames_reach_their_receivers_in_order(ends: Ends) -> None:
     told: list[Any] = []
     ends.others = told
     ends.amqp.raw.on_inbound_frame = told.append
@@ -150,7 +150,7 @@ def test_all_that_came_is_told_in_order_to_whoever_it_is_for(ends: Ends) -> None
     assert (first.delivery_tag, first.body, first.headers) == (5, b"body", {"a": 1})
     assert (last.delivery_tag, last.body) == (7, b"body")
     assert between[:3] == [(12, True), (8, 0, b""), (1, 0, unknown)]
-    # In parts, which py-amqp puts together; and of a channel that is not ours.
+    # Parts of the large message, which py-amqp joins, and a frame of an unknown channel.
     assert [each[0] for each in between[3:-1]] == [1, 2, 3, 3, 3]
     assert between[-1] == (1, 9, receipt)
     assert not ends.amqp.wait(0)
@@ -178,7 +178,7 @@ def test_each_delivery_is_acknowledged_once(ends: Ends) -> None:
     assert channel.receipt(got[3]) == made.ack(4)
 
 
-def test_what_is_written_meanwhile_goes_out_together(ends: Ends) -> None:
+def test_writes_inside_together_are_sent_at_exit_or_by_another_thread(ends: Ends) -> None:
     got: list[Any] = []
     channel = ends.open_channel()
     channel.consume("q", "consumer", got.append)
@@ -200,7 +200,7 @@ def test_what_is_written_meanwhile_goes_out_together(ends: Ends) -> None:
     assert ends.took() == b"later"
 
 
-def test_a_message_of_py_amqp_is_one_of_ours(ends: Ends) -> None:
+def test_message_fetched_with_get_is_converted_from_py_amqp(ends: Ends) -> None:
     channel = ends.open_channel()
     raw = amqp.Message(b"body", type="t", application_headers={"a": 1, "compression": "x"})
     raw.delivery_info = {"delivery_tag": 3, "redelivered": True, "routing_key": "k"}

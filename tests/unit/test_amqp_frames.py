@@ -1,4 +1,4 @@
-"""Frames that are written and read here, against what py-amqp writes and reads."""
+"""AMQP frames: each is compared with the frame of py-amqp."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_receipts_are_written_as_py_amqp_does(tag: int, multiple: bool) -> None:
     assert frames.Frames(7, "x", MOST).ack(tag, multiple) == peer.said
 
 
-def test_what_does_not_fit_is_not_written() -> None:
+def test_short_strings_over_255_bytes_are_rejected() -> None:
     made = frames.Frames(7, "x", MOST)
     with pytest.raises(ValueError):
         made.publish("k" * 256, False, b"", b"")
@@ -91,7 +91,7 @@ def test_what_does_not_fit_is_not_written() -> None:
 
 
 @given(headers=TABLES, body=st.binary(max_size=MOST - 600), again=st.booleans(), more=st.binary())
-def test_what_is_read_is_what_py_amqp_reads(
+def test_delivery_is_read_as_py_amqp_reads_it(
     headers: dict[str, Any], body: bytes, again: bool, more: bytes
 ) -> None:
     message = amqp.Message(
@@ -107,7 +107,7 @@ def test_what_is_read_is_what_py_amqp_reads(
     )
     said = delivered(message, 2**40, again)
     found = delivery.read(b"before" + said + more, len(b"before"), CHANNEL)
-    if len(said) > MOST:  # py-amqp cut it into more frames, and is to put them together
+    if len(said) > MOST:  # py-amqp divided the body into several frames
         assert found is None or found[1] == len(b"before") + len(said)
         return
     assert found is not None
@@ -127,23 +127,23 @@ def test_what_is_read_is_what_py_amqp_reads(
     assert ours.compressed == ("compression" in headers)
 
 
-def test_what_is_not_all_there_is_left() -> None:
+def test_incomplete_delivery_is_not_read() -> None:
     said = delivered(amqp.Message(b"body", type="t", application_headers={"a": 1}))
     assert delivery.read(said, 0, CHANNEL) is not None
     for cut in range(len(said)):
         assert delivery.read(said[:cut], 0, CHANNEL) is None
 
 
-@pytest.mark.parametrize("body", [b"", b"x" * 3 * MOST])
-def test_messages_without_a_body_and_with_a_large_one(body: bytes) -> None:
+@pytest.mark.parametrize("body", [b"", b"x" * 3 * MOST], ids=["empty", "large"])
+def test_empty_body_is_read_and_body_of_several_frames_is_not(body: bytes) -> None:
     said = delivered(amqp.Message(body, type="t"))
     found = delivery.read(said, 0, CHANNEL)
     if body:
-        assert found is None  # in parts, which py-amqp puts together
+        assert found is None  # py-amqp joins the parts
     else:
         assert found is not None and found[0].body == b""
 
 
-def test_what_only_py_amqp_reads_is_left_to_it() -> None:
+def test_delivery_with_unsupported_property_is_left_to_py_amqp() -> None:
     said = delivered(amqp.Message(b"body", type="t", expiration="1000"))
     assert delivery.read(said, 0, CHANNEL) is None

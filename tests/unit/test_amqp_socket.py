@@ -1,4 +1,4 @@
-"""What is written and read on an AMQP connection: by several threads, to a broker that is slow."""
+"""AMQP socket: concurrent writes and a slow broker."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from amqp import exceptions as amqp_errors
 from wbengine.transports import _amqp_frames as frames
 from wbengine.transports import _amqp_socket
 
-#: More than the system takes while nobody reads.
+#: More bytes than the buffers of the system accept.
 MUCH = bytes(range(256)) * 400
 
 
 class Opened:
-    """A transport of py-amqp that connects to whom it was given."""
+    """Transport of py-amqp that connects to the given socket."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock: Any = sock
@@ -40,7 +40,7 @@ class Opened:
 
 
 class Ends:
-    """The socket of a connection of py-amqp, and the broker's end of it."""
+    """Both ends of a py-amqp connection."""
 
     def __init__(self, wrap: Callable[[Any, Any], tuple[Any, Any]] | None = None) -> None:
         ours, self.theirs = socket.socketpair()
@@ -59,7 +59,7 @@ class Ends:
         self.theirs.close()
 
     def took(self) -> bytes:
-        """What the broker has by now."""
+        """Return the bytes that the broker has received."""
         found = b""
         while select.select([self.theirs], [], [], 0)[0]:
             found += self.theirs.recv(65536)
@@ -73,7 +73,7 @@ def ends() -> Iterator[Ends]:
     made.close()
 
 
-def test_held_back_until_the_end_or_until_something_is_to_be_read(ends: Ends) -> None:
+def test_corked_writes_are_sent_at_exit_or_before_a_read(ends: Ends) -> None:
     with ends.ours.corked():
         ends.ours.write(b"one ")
         assert ends.took() == b""
@@ -88,7 +88,7 @@ def test_held_back_until_the_end_or_until_something_is_to_be_read(ends: Ends) ->
     assert ends.took() == b"three"
 
 
-def test_who_waits_for_an_answer_sends_the_rest_of_what_it_is_to(ends: Ends) -> None:
+def test_read_frame_sends_pending_data_while_it_waits(ends: Ends) -> None:
     got = bytearray()
 
     def read() -> None:
@@ -106,7 +106,7 @@ def test_who_waits_for_an_answer_sends_the_rest_of_what_it_is_to(ends: Ends) -> 
     assert not ends.ours.is_stuck
 
 
-def test_others_never_wait_and_leave_the_rest_to_the_owner(ends: Ends) -> None:
+def test_flush_by_another_thread_never_blocks_and_wakes_the_owner(ends: Ends) -> None:
     ends.ours.put(MUCH)
     other = threading.Thread(target=ends.ours.flush)
     other.start()
@@ -114,7 +114,7 @@ def test_others_never_wait_and_leave_the_rest_to_the_owner(ends: Ends) -> None:
     assert not other.is_alive()
     assert ends.ours.is_stuck and ends.woken.is_set()
     ends.ours.put(b"the last")
-    ends.ours.flush()  # which must not pass what is stuck
+    ends.ours.flush()  # must not overtake the pending data
     got = b""
     while not got.endswith(b"the last"):
         got += ends.took()
@@ -124,15 +124,15 @@ def test_others_never_wait_and_leave_the_rest_to_the_owner(ends: Ends) -> None:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_amqp_socket, "STALL", 0.05)
+    monkeypatch.setattr(_amqp_socket, "STALL_SECONDS", 0.05)
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_broker_that_does_not_read_is_lost_after_a_while(ends: Ends) -> None:
+def test_connection_is_lost_when_broker_does_not_read(ends: Ends) -> None:
     ends.ours.write(MUCH)
     began = time.monotonic()
     while time.monotonic() < began + 0.2:
-        ends.ours.proceed(math.inf)  # it said that it would not
+        ends.ours.proceed(math.inf)  # the broker announced that it accepts no data
     assert ends.ours.connected
     with pytest.raises(ConnectionError, match="does not read"):
         ends.ours.proceed()
@@ -140,8 +140,8 @@ def test_a_broker_that_does_not_read_is_lost_after_a_while(ends: Ends) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_and_whoever_waits_for_its_answer_is_told_so(ends: Ends) -> None:
-    """Who reads takes a timeout for: nothing came, and goes on."""
+def test_read_frame_raises_when_broker_does_not_read(ends: Ends) -> None:
+    """Callers interpret a timeout as the absence of data, so the error is a ConnectionError."""
     with pytest.raises(TimeoutError):
         ends.ours.read_frame()
     ends.ours.write(MUCH)
@@ -149,7 +149,7 @@ def test_and_whoever_waits_for_its_answer_is_told_so(ends: Ends) -> None:
         ends.ours.read_frame()
 
 
-def test_a_connection_that_is_lost_is_told_to_its_owner_only(ends: Ends) -> None:
+def test_lost_connection_raises_only_in_the_owner_thread(ends: Ends) -> None:
     ends.theirs.close()
     raised: list[BaseException] = []
 
@@ -173,7 +173,7 @@ def test_a_connection_that_is_lost_is_told_to_its_owner_only(ends: Ends) -> None
 
 
 class Expired:
-    """A socket whose peer the system has given up: it takes nothing, and hears nothing."""
+    """Socket whose peer the operating system considers dead."""
 
     def send(self, data: bytes) -> int:
         raise TimeoutError(errno.ETIMEDOUT, "Connection timed out")
@@ -182,7 +182,7 @@ class Expired:
         raise TimeoutError(errno.ETIMEDOUT, "Connection timed out")
 
 
-def test_a_connection_that_the_system_gave_up_is_lost_and_not_silent(ends: Ends) -> None:
+def test_etimedout_of_socket_raises_connection_error(ends: Ends) -> None:
     ends.ours.sock = Expired()
     with pytest.raises(ConnectionError, match="timed out"):
         ends.ours.fill()
@@ -191,9 +191,9 @@ def test_a_connection_that_the_system_gave_up_is_lost_and_not_silent(ends: Ends)
         ends.ours.proceed()
 
 
-@pytest.mark.usefixtures("hasty")
-def test_each_in_one_piece_and_in_order_whoever_writes(ends: Ends) -> None:
-    """Several threads, and py-amqp's own, to a broker that reads in small portions."""
+@pytest.mark.usefixtures("frequent_thread_switches")
+def test_concurrent_writes_stay_whole_and_in_order(ends: Ends) -> None:
+    """Several threads, including that of py-amqp, write to a broker that reads small portions."""
     threads, each = 6, 2000
     got = bytearray()
     done = threading.Event()
@@ -233,7 +233,7 @@ def a_frame(payload: bytes, end: int = frames.END, kind: int = 1) -> bytes:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_broker_that_only_beats_answers_nothing(ends: Ends) -> None:
+def test_heartbeats_do_not_extend_timeout_of_read_frame(ends: Ends) -> None:
     over = threading.Event()
 
     def beat() -> None:
@@ -259,11 +259,11 @@ def test_only_whole_frames_are_pending(ends: Ends) -> None:
     while ends.ours.pending:
         taken.append(ends.ours.frame())
     assert taken == [(1, 7, b"first"), (1, 7, b""), (1, 7, b"third")]
-    ends.ours.fill()  # there is nothing, and nobody waits for it
+    ends.ours.fill()  # does not block without data
     assert not ends.ours.pending
 
 
-def test_what_py_amqp_read_in_vain_is_not_lost(ends: Ends) -> None:
+def test_partial_frame_survives_read_timeout(ends: Ends) -> None:
     said = a_frame(b"first") + a_frame(b"second")
     ends.theirs.send(said[:9])
     with pytest.raises(TimeoutError), ends.ours.having_timeout(0.01):
@@ -275,14 +275,14 @@ def test_what_py_amqp_read_in_vain_is_not_lost(ends: Ends) -> None:
     assert ends.ours.read_frame() == (1, 7, b"second")
 
 
-def test_what_is_no_frame_is_refused(ends: Ends) -> None:
+def test_frame_with_wrong_end_byte_raises(ends: Ends) -> None:
     ends.theirs.send(a_frame(b"first", end=1))
     ends.ours.fill()
     with pytest.raises(amqp_errors.UnexpectedFrame):
         ends.ours.frame()
 
 
-def test_the_end_of_the_connection_is_an_error(ends: Ends) -> None:
+def test_fill_on_closed_connection_raises(ends: Ends) -> None:
     ends.theirs.close()
     with pytest.raises(ConnectionError):
         ends.ours.fill()
@@ -290,14 +290,14 @@ def test_the_end_of_the_connection_is_an_error(ends: Ends) -> None:
 
 @pytest.fixture
 def secure(tmp_path: Path) -> Iterator[Ends]:
-    """The same over TLS."""
+    """Return the ends of a TLS connection."""
     made = Ends(tls_of(tmp_path))
     yield made
     made.close()
 
 
 def tls_of(folder: Path) -> Callable[[Any, Any], tuple[Any, Any]]:
-    """What has a client and a server agree on TLS."""
+    """Return a function that wraps a client and a server socket in TLS."""
     key, certificate = str(folder / "key"), str(folder / "certificate")
     command = ["openssl", "req", "-x509", "-nodes", "-newkey", "ec", "-subj", "/CN=localhost"]
     command += ["-pkeyopt", "ec_paramgen_curve:prime256v1", "-keyout", key, "-out", certificate]
@@ -319,8 +319,8 @@ def tls_of(folder: Path) -> Callable[[Any, Any], tuple[Any, Any]]:
     return wrap
 
 
-@pytest.mark.usefixtures("hasty")
-def test_over_tls_several_threads_write_while_one_reads(secure: Ends) -> None:
+@pytest.mark.usefixtures("frequent_thread_switches")
+def test_tls_connection_supports_concurrent_writes_and_reads(secure: Ends) -> None:
     threads, each = 4, 500
     wanted = {
         number: [f"{number}:{count}:{'x' * (count * 37 % 2000)}".encode() for count in range(each)]
@@ -358,7 +358,7 @@ def test_over_tls_several_threads_write_while_one_reads(secure: Ends) -> None:
         thread.join()
 
 
-def test_after_the_end_nothing_is_written(ends: Ends) -> None:
+def test_closed_socket_drops_puts_and_rejects_writes(ends: Ends) -> None:
     ends.ours.close()
     ends.ours.put(b"nobody hears this")
     ends.ours.flush()

@@ -1,4 +1,4 @@
-"""Atoms: what their signatures and arguments come to."""
+"""Signatures and arguments of atoms."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Atom(atom.Atom):
 
 
 def atom_of(execute, revert=None, **members):
-    """A class whose methods are the given functions."""
+    """Return a class with the given functions as methods."""
     members["execute"] = execute
     if revert is not None:
         members["revert"] = revert
@@ -43,15 +43,16 @@ def atom_of(execute, revert=None, **members):
         ([], {}),
         (set(), {}),
     ],
+    ids=["none", "str", "list", "tuple", "set", "frozenset", "empty-list", "empty-set"],
 )
-def test_provides(provides, save_as):
+def test_provides_maps_names_to_positions_or_keys(provides, save_as):
     for made in (Atom("x", provides), atom_of(Atom.execute, default_provides=provides)("x")):
         assert made.save_as == save_as
         assert made.provides == frozenset(save_as)
         assert isinstance(made.provides, frozenset)
 
 
-def test_given_outputs_replace_the_default():
+def test_provides_argument_replaces_default_provides():
     made = atom_of(Atom.execute, default_provides="d")
     assert made("x", provides="a").provides == {"a"}
     assert made("x", provides=[]).provides == set()
@@ -63,7 +64,7 @@ def test_given_outputs_replace_the_default():
         made("x")
 
 
-def test_what_both_bodies_are_given_is_there_once():
+def test_execute_and_revert_share_equal_bindings():
     def execute(self, a, b): ...
 
     def revert(self, d, **kwargs): ...
@@ -79,7 +80,7 @@ def test_what_both_bodies_are_given_is_there_once():
     assert (made.requires, made.revert_requires) == ({"a", "b", "d"}, {"d"})
 
 
-def test_what_many_provide_by_default_is_there_once():
+def test_atoms_with_default_provides_share_save_as():
     made = atom_of(Atom.execute, default_provides=("a", "b"))
     one, other = made("x"), made("y", provides=("a", "b"))
     assert made("z").save_as is one.save_as == other.save_as
@@ -94,7 +95,7 @@ def body(parameters):
 
 
 def bound(words):
-    """`"a=s b"` is argument a, filled from the stored name s, and b, from its own."""
+    """Parse `"a=s b"`: argument a from the stored name s, and b from the stored name b."""
     return {word.partition("=")[0]: word.rpartition("=")[2] for word in words.split()}
 
 
@@ -113,12 +114,30 @@ def bound(words):
         ("a, b, c=1", {"rebind": ["s"]}, "a=s b c", "sb", "c"),
         ("a, b, c=1", {"rebind": ("s", "t")}, "a=s b=t c", "st", "c"),
         ("a, **kwargs", {"rebind": ["s", "t", "u"]}, "a=s t u", "stu", ""),
-        # What is injected needs no provider, but is passed.
+        # Injected values need no provider, but are passed.
         ("a, b, c=1", {"rebind": {"a": "s"}, "inject": {"s": 1, "c": 2}}, "a=s b c", "b", ""),
         ("a, b, c=1", {"ignore_list": ["b", "c"]}, "a", "a", ""),
     ],
+    ids=[
+        "plain",
+        "varargs",
+        "positional-self",
+        "requires-in-kwargs",
+        "requires-str",
+        "requires-keys",
+        "no-extract",
+        "no-extract-requires",
+        "rebind-dict",
+        "rebind-short-list",
+        "rebind-tuple",
+        "rebind-list-in-kwargs",
+        "inject",
+        "ignore-list",
+    ],
 )
-def test_what_execute_asks_for(parameters, options, rebind, requires, optional):
+def test_execute_signature_defines_requires_and_optional(
+    parameters, options, rebind, requires, optional
+):
     made = atom_of(body(parameters))("x", **options)
     assert made.rebind == bound(rebind)
     assert (made.requires, made.optional) == (frozenset(requires), frozenset(optional))
@@ -126,7 +145,7 @@ def test_what_execute_asks_for(parameters, options, rebind, requires, optional):
     assert made.inject == options.get("inject")
 
 
-#: The names that the engine gives to `revert`.
+#: Arguments that the engine passes to `revert`.
 ENGINES = "result, flow_failures"
 
 
@@ -135,7 +154,7 @@ ENGINES = "result, flow_failures"
     [
         ("", f"a, {ENGINES}, b=1", {}, "a", "a b", "b"),
         ("a", "b, **_", {}, "ab", "b", ""),
-        # Of `requires` and `rebind` it takes over what it can.
+        # `revert` inherits those parts of `requires` and `rebind` that it accepts.
         ("a, **_", f"a, {ENGINES}", {"requires": ["b"], "rebind": {"a": "s"}}, "sb", "a=s", ""),
         ("a, **_", None, {"requires": ["b"], "rebind": {"a": "s"}}, "sb", "a=s b", ""),
         ("a", ENGINES, {"requires": ["a"]}, "a", "", ""),
@@ -148,10 +167,10 @@ ENGINES = "result, flow_failures"
         ("a", "y, **_", {"rebind": {"a": "s"}}, "sy", "a=s y", ""),
         ("a", "z=1, **_", {"rebind": {"a": "s"}}, "s", "a=s z", "z"),
         ("**_", "**_", {"requires": ["a"]}, "a", "a", ""),
-        # A list is laid on it as TaskFlow does, when it fits; else by name.
+        # A list is applied by position, as in TaskFlow, if it fits; otherwise by name.
         ("a, b", f"p, q, {ENGINES}", {"rebind": ["s", "t"]}, "st", "p=s q=t", ""),
         ("a, b", f"b, {ENGINES}", {"rebind": ["s", "t"]}, "st", "b=t", ""),
-        # It has its own, and an empty one switches taking over off.
+        # `revert` has separate settings; an empty one disables inheritance.
         ("**_", "**_", {"requires": ["a"], "revert_requires": []}, "a", "", ""),
         ("a", "a, **_", {"rebind": {"a": "s"}, "revert_rebind": {}}, "sa", "a", ""),
         (
@@ -163,9 +182,11 @@ ENGINES = "result, flow_failures"
         ("a, b, c=1", "a, b, c=1", {"ignore_list": ["b", "c"]}, "a", "a", ""),
     ],
 )  # fmt: skip
-def test_what_revert_asks_for(execute, revert, options, requires, rebind, optional):
+def test_revert_signature_defines_revert_requires_and_optional(
+    execute, revert, options, requires, rebind, optional
+):
     made_by = atom_of(body(execute), None if revert is None else body(revert))
-    for _ in range(2):  # the first instance of a class has it looked at
+    for _ in range(2):  # the first instance of a class triggers its inspection
         made = made_by("x", **options)
         assert made.requires == frozenset(requires)
         assert made.revert_rebind == bound(rebind)
@@ -174,15 +195,17 @@ def test_what_revert_asks_for(execute, revert, options, requires, rebind, option
         assert made.revert_requires == {*bound(rebind).values()} - {*optional} - injected
 
 
-def test_what_only_a_body_could_take_is_refused():
+def test_rebind_list_and_revert_requires_reject_unknown_arguments():
     with pytest.raises(ValueError, match="takes no 'u'"):
         atom_of(body("a, b, c=1"))("x", rebind=["s", "t", "u"])
     with pytest.raises(ValueError, match=r"revert\(\) takes no 'u'"):
         atom_of(Atom.execute, body(""))("x", revert_requires=["u"])
 
 
-@pytest.mark.parametrize("how", [{"requires": ["lenght"]}, {"rebind": {"lenght": "stored"}}])
-def test_what_the_body_cannot_take_is_refused(how):
+@pytest.mark.parametrize(
+    "how", [{"requires": ["lenght"]}, {"rebind": {"lenght": "stored"}}], ids=["requires", "rebind"]
+)
+def test_unknown_argument_is_refused_with_suggestion(how):
     with pytest.raises(ValueError) as caught:
         atom_of(lambda self, length=0: None)("measure", **how)
     text = str(caught.value)
@@ -190,7 +213,7 @@ def test_what_the_body_cannot_take_is_refused(how):
     assert "'lenght' (did you mean 'length'?)" in text and "execute()" in text
 
 
-def test_a_needed_argument_that_is_left_out_is_refused():
+def test_missing_required_argument_is_refused():
     made = atom_of(lambda self, length, width: None)
     with pytest.raises(
         ValueError, match=r"Missing arguments for atom m: execute\(\) needs 'width'"
@@ -200,17 +223,17 @@ def test_a_needed_argument_that_is_left_out_is_refused():
     assert kept.requires == {"length", "width"}
 
 
-def test_parameters_by_position_only_are_refused():
+def test_positional_only_parameters_are_refused():
     def execute(self, a, b, /, c): ...
 
-    with pytest.raises(ValueError, match=r"takes \['a', 'b'\] by position only.*remove the '/'"):
+    with pytest.raises(ValueError, match=r"must accept \['a', 'b'\] by name.*remove the '/'"):
         atom_of(execute)("x")
-    with pytest.raises(ValueError, match="by position only"):
+    with pytest.raises(ValueError, match="must accept"):
         atom_of(Atom.execute, lambda self, a, /, **_: None)("x")
 
 
 @pytest.mark.parametrize("wrap", [staticmethod, classmethod])
-def test_static_and_class_methods_are_bodies_too(wrap):
+def test_static_and_class_methods_are_accepted_as_execute(wrap):
     body = (lambda a: None) if wrap is staticmethod else (lambda cls, a: None)
     assert atom_of(wrap(body))("x").requires == {"a"}
 
@@ -229,15 +252,16 @@ def test_static_and_class_methods_are_bodies_too(wrap):
         (lambda self, result, *args, **kwargs: None, None),
         (None, None),
     ],
+    ids=["none", "result", "flow-failures", "both", "kwargs", "result-and-kwargs", "no-revert"],
 )
-def test_which_of_them_revert_takes(revert, accepts):
+def test_revert_accepts_lists_engine_arguments_of_signature(revert, accepts):
     assert atom_of(Atom.execute, revert)("x").revert_accepts == accepts
 
 
-# The rest.
+# Other properties.
 
 
-def test_defaults():
+def test_atom_has_documented_defaults():
     made = Atom("x")
     assert (made.name, made.version, made.priority) == ("x", (1, 0), 0)
     assert str(made) == '"x==1.0"'
@@ -246,12 +270,12 @@ def test_defaults():
     assert made.revert(result=1, flow_failures={}) is made.post_revert() is None
 
 
-def test_a_version_of_ones_own():
+def test_custom_version_appears_in_str():
     made = atom_of(Atom.execute, version="2.5-beta")("x")
     assert str(made) == '"x==2.5-beta"'
 
 
-def test_a_class_that_changes_is_looked_at_again():
+def test_replaced_method_of_class_is_inspected_again():
     made = atom_of(lambda self, a: None)
     assert made("x").requires == {"a"}
     made.execute = lambda self, b: None
@@ -260,7 +284,7 @@ def test_a_class_that_changes_is_looked_at_again():
     assert made("x").requires == {"b", "c"}
 
 
-def test_subclasses_do_not_share_what_differs():
+def test_subclass_signature_is_independent_of_base():
     base = atom_of(lambda self, a: None)
     base("x")
     derived = type("Derived", (base,), {"execute": lambda self, b: None})
@@ -273,7 +297,7 @@ def test_atoms_pickle():
     assert vars(again) == vars(made)
 
 
-def test_many_atoms_are_cheap():
+def test_ten_thousand_atoms_use_less_than_6_mb():
     tracemalloc.start()
     try:
         several = [Atom(f"t{number}") for number in range(10_000)]
@@ -293,7 +317,7 @@ NAMES = st.sampled_from("abcdef")
     rebind=st.dictionaries(NAMES, st.sampled_from("stuv"), max_size=3),
     inject=st.dictionaries(st.sampled_from("abstuv"), st.integers(), max_size=3),
 )
-def test_every_parameter_is_bound_once_and_names_add_up(required, optional, rebind, inject):
+def test_each_parameter_is_bound_once_and_requires_are_complete(required, optional, rebind, inject):
     optional -= required
     rebind = {arg: name for arg, name in rebind.items() if arg in required | optional}
     parameters = [*required, *(f"{name}=0" for name in optional)]
@@ -304,9 +328,6 @@ def test_every_parameter_is_bound_once_and_names_add_up(required, optional, rebi
     needed = {made.rebind[arg] for arg in required | set(rebind)}
     assert made.requires == needed - set(inject)
     assert made.optional == optional - set(rebind) - set(inject)
-
-
-# Wrong programs.
 
 
 # Coroutines.
@@ -344,9 +365,19 @@ class Called:
             ),
         ),
     ],
+    ids=[
+        "function",
+        "instance",
+        "method",
+        "classmethod",
+        "partial",
+        "nested-partial",
+        "partial-instance",
+        "async-mock",
+    ],
 )
-def test_it_is_known_what_has_to_be_awaited(body):
-    """Whatever the callable; from the signature, which is looked at once per function."""
+def test_async_callables_of_all_kinds_are_detected(body):
+    """The signature decides. It is inspected once for each function."""
     assert _binding.signature_of(body).is_async
     assert _binding.is_async(body)
     assert task.FunctorTask(body, name="f").async_bodies == {"execute"}
@@ -355,15 +386,17 @@ def test_it_is_known_what_has_to_be_awaited(body):
 
 
 @pytest.mark.parametrize(
-    "body", [print, Called, lambda: None, functools.partial(int), Atom("a").execute]
+    "body",
+    [print, Called, lambda: None, functools.partial(int), Atom("a").execute],
+    ids=["builtin", "class", "lambda", "partial", "method"],
 )
-def test_what_is_plain_is_plain(body):
-    """A class whose instances have an async `__call__` is plain itself."""
+def test_plain_callables_are_not_detected_as_async(body):
+    """A class is plain, even if its instances have an async `__call__`."""
     assert not _binding.is_async(body)
 
 
-def test_async_bodies_of_classes():
-    """By action; nothing is kept in the instances of plain ones."""
+def test_async_bodies_lists_async_methods_of_class():
+    """Instances of plain classes do not store the set."""
 
     async def execute(self, a): ...
 
@@ -412,37 +445,36 @@ def test_asynchronous_generators_are_refused():
 
 
 @pytest.mark.parametrize("method", ["execute", "revert", "on_failure", "wait"])
-def test_retries_are_never_async(method):
-    """They run in the engine's own thread."""
+def test_async_retry_methods_are_refused(method):
+    """Retry controllers run in the thread of the engine."""
 
     async def body(self, history, **kwargs): ...
 
     made = type("Waits", (retry.AlwaysRevert,), {method: body})
-    with pytest.raises(ValueError, match=rf"Waits.{method} is an 'async def'.*plain method"):
+    with pytest.raises(ValueError, match=rf"Waits.{method} must be a plain method, got an"):
         made("r")
 
 
-def test_deciders_are_never_async():
-    """Not even one that looks like a function."""
+def test_async_deciders_are_refused():
     first, second = task.FunctorTask(plain, "1"), task.FunctorTask(plain, "2")
     flow = graph_flow.Flow("f").add(first, second)
 
     async def decide(history): ...
 
-    with pytest.raises(ValueError, match=r"decide is an 'async def'.*plain function"):
+    with pytest.raises(ValueError, match=r"decide must be a plain function, got an 'async def'"):
         flow.link(first, second, decider=decide)
     assert not list(flow.iter_links())
 
 
 @pytest.mark.parametrize("kind", [task.MapFunctorTask, task.ReduceFunctorTask])
-def test_folding_functors_are_never_async(kind):
+def test_async_map_and_reduce_functors_are_refused(kind):
     async def functor(a, b=None): ...
 
-    with pytest.raises(ValueError, match=r"functor is an 'async def'.*async def execute"):
+    with pytest.raises(ValueError, match=r"functor must not be an 'async def'.*async def execute"):
         kind(functor, requires=["a", "b"])
 
 
-def test_a_constructor_that_was_not_called():
+def test_missing_super_init_call_is_explained_on_attribute_access():
     class Forgets(Atom):
         def __init__(self): ...
 
@@ -453,7 +485,7 @@ def test_a_constructor_that_was_not_called():
         Atom("a").nonsense  # noqa: B018
 
 
-def test_bodies_of_an_instance_are_looked_at_where_it_has_its_own():
+def test_execute_assigned_to_instance_is_inspected():
     class Given(task.Task):
         def __init__(self, body, **options):
             self.execute = body
@@ -467,7 +499,7 @@ def test_bodies_of_an_instance_are_looked_at_where_it_has_its_own():
     assert made.rebind == {"x": "stored", "y": "y"}
 
 
-def test_what_an_atom_provides_is_known_when_it_is_asked_for():
+def test_provides_is_computed_on_first_access():
     made = atom_of(lambda self: None)("x", provides={"a", "b"})
     assert "provides" not in vars(made)
     again = pickle.loads(
@@ -478,7 +510,7 @@ def test_what_an_atom_provides_is_known_when_it_is_asked_for():
         assert one.provides is one.provides
 
 
-def test_what_revert_is_given_by_name_it_requires():
+def test_revert_rebind_makes_optional_argument_required():
     made = atom_of(lambda self, x, z=1: x)("made", rebind=["s"], revert_rebind={"x": "s", "z": "z"})
     assert (made.rebind, made.optional) == ({"x": "s", "z": "z"}, {"z"})
     assert (made.revert_requires, made.revert_optional) == ({"s", "z"}, frozenset())

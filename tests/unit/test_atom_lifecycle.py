@@ -1,4 +1,4 @@
-"""One atom begins or ends: what the record says afterwards, and what listeners are told."""
+"""Start and end of one atom: its record and its events."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from wbengine import composite_executor, exceptions, invocation, states, storage, task
 from wbengine.patterns import linear_flow
 from wbengine.persistence import leases, models
-from wbengine.runtime import atoms, compiler
+from wbengine.runtime import atom_lifecycle, compiler
 from wbengine.types import failure as ft
 from wbengine.types import notifier
 
@@ -29,7 +29,7 @@ class Needs(task.Task):
 
 
 class Elephant(invocation.TaskExecutor):
-    """Remembers what earlier runs submitted, without or with what they did not."""
+    """Executor that remembers requests of earlier runs, with or without a ledger."""
 
     survives_engine = True
 
@@ -41,7 +41,7 @@ class Elephant(invocation.TaskExecutor):
 
 
 class Bench:
-    """A lifecycle with everything below it, and a list of what listeners heard."""
+    """Lifecycle with its storage, and a list of received events."""
 
     def __init__(
         self, *added: Any, retry: Any = None, in_process: bool = True, executor: Any = None
@@ -55,7 +55,7 @@ class Bench:
         self.notifier = notifier.Notifier()
         self.heard: list[tuple[str, dict[str, Any]]] = []
         self.touches = 0
-        self.life = atoms.AtomLifecycle(
+        self.life = atom_lifecycle.AtomLifecycle(
             self.plan,
             self.storage,
             self.notifier,
@@ -66,7 +66,7 @@ class Bench:
         )
 
     def leave(self, name: str, state: str, **fields: Any) -> models.AtomDetail:
-        """What a run leaves that dies while an atom is in this state, in its fourth attempt."""
+        """Simulate a run that crashed with the atom in this state, in its fourth attempt."""
         record = self.storage.record(name)
         record.state, record.attempt, record.epoch = state, 4, 1
         for field, value in fields.items():
@@ -84,7 +84,6 @@ class Bench:
 
 
 def test_begin_and_finish_write_the_record() -> None:
-    """State and attempt number with the beginning, result and worker with the end."""
     bench = Bench(Plain("a"))
     record = bench.storage.record("a")
     bench.life.now = 7.0
@@ -109,14 +108,14 @@ def test_begin_and_finish_write_the_record() -> None:
         None,
         None,
         1,
-    )  # nobody is at it yet
+    )  # no worker has started it yet
     assert bench.end(call, "undone") == states.REVERTED
     assert bench.storage.get_revert_result("a") == "undone"
     assert record.past == ((1, "execute", "w", 1.0, 2.0, 7.0, states.SUCCESS, None, 0),)
 
 
-def test_lost_workers_are_kept_and_told_to_those_who_ask_for_that() -> None:
-    """Nobody has begun what is sent again, until a worker says so; `*` hears of states only."""
+def test_incidents_are_recorded_and_delivered_to_their_listeners() -> None:
+    """A resent request has no worker until one starts it; `*` covers only states."""
     bench = Bench(Plain("a"), in_process=False)
     record = bench.storage.record("a")
     call = bench.begin("a")
@@ -136,38 +135,38 @@ def test_lost_workers_are_kept_and_told_to_those_who_ask_for_that() -> None:
     ]
     bench.end(call, 5)
     assert [each.worker for each in record.incidents] == ["w1", "w"]
-    call.events.incident(states.WORKER_LOST, "w")  # it has ended
+    call.events.incident(states.WORKER_LOST, "w")  # the task has ended
     assert len(record.incidents) == 2 and not bench.heard
-    assert heard == []  # it is not written yet
+    assert heard == []  # the incidents are not stored yet
     bench.life.take_incidents()
     bench.life.deliver()
     assert heard == [("WORKER_LOST", "w1", None), ("RESENT", None, "w1")]
 
 
-def test_who_has_taken_an_atom_is_known_before_it_begins() -> None:
+def test_claiming_worker_is_recorded_before_task_starts() -> None:
     bench = Bench(Plain("a"), in_process=False)
     record = bench.storage.record("a")
     call = bench.begin("a")
-    events = atoms._StoredTaskEvents(bench.life, call.node, True, 1)
+    events = atom_lifecycle._StoredTaskEvents(bench.life, call.node, True, 1)
     events.taken("w1")
     assert (record.worker, record.started) == ("w1", None)
     events.began("w1")
     assert record.worker == "w1" and record.started is not None
-    events.taken("w2")  # it is told late
+    events.taken("w2")  # a late report
     assert record.worker == "w1"
 
 
-def test_what_nobody_began_is_given_back_by_who_took_it() -> None:
+def test_undo_begin_clears_worker_of_claimed_atom() -> None:
     bench = Bench(Plain("a"), in_process=False)
     record = bench.storage.record("a")
     call = bench.begin("a")
-    atoms._StoredTaskEvents(bench.life, call.node, True, 1).taken("w1")
-    bench.life.give_back(call.node)
+    atom_lifecycle._StoredTaskEvents(bench.life, call.node, True, 1).taken("w1")
+    bench.life.undo_begin(call.node)
     assert (record.state, record.worker) == (states.PENDING, None)
 
 
-def test_what_was_given_up_keeps_who_began_it_and_when() -> None:
-    """Unless somebody else was at it last, of whom no more is known."""
+def test_lost_atom_keeps_worker_and_start_time() -> None:
+    """If the outcome names another worker, the start time is unknown."""
     lost = ft.Failure.from_exception(exceptions.WorkerLost("gone"))
     for worker, kept in (("w", ("w", 1.5)), (None, ("w", 1.5)), ("v", ("v", None))):
         bench = Bench(Plain("a"))
@@ -177,8 +176,7 @@ def test_what_was_given_up_keeps_who_began_it_and_when() -> None:
         assert (record.worker, record.started, record.ended) == (*kept, None)
 
 
-def test_nothing_is_told_when_nobody_listens() -> None:
-    """No events are collected; with a listener they come when delivered, in order."""
+def test_events_are_collected_only_with_listeners_and_delivered_in_order() -> None:
     bench = Bench(Plain("a"))
     bench.end(bench.begin("a"), 1)
     assert not bench.life.events
@@ -200,12 +198,12 @@ def test_nothing_is_told_when_nobody_listens() -> None:
     assert len(bench.heard) == 3
 
 
-def test_a_short_result_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
-    """Whoever asks for the missing part fails later; the log says whose fault it is."""
+def test_result_shorter_than_provides_logs_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """A task that requires the missing part fails later, so the log names the task at fault."""
     bench = Bench(Needs("n"))
     bench.storage.inject({"x": 1})
     bench.end(bench.begin("n"), ("only one",))
-    assert "'n' promised 'right' (part 1" in caplog.text
+    assert "'n' must return 'right' (part 1" in caplog.text
     assert "'left'" not in caplog.text
 
 
@@ -217,8 +215,7 @@ class Inner(task.Task):
         pass
 
 
-def test_a_map_without_its_arguments_is_born_dead() -> None:
-    """As any task."""
+def test_map_without_its_arguments_fails_before_submit() -> None:
     bench = Bench(task.Map(Inner("i"), name="m"))
     assert bench.begin("m") is None
     ((call, outcome),) = bench.life.take_failed_before_submit()
@@ -229,12 +226,14 @@ def test_a_map_without_its_arguments_is_born_dead() -> None:
     assert undone.value is None
 
 
-# What an earlier run left -----------------------------------------------------------------------
+# Atoms of an earlier run --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("lease", [None, leases.Lease("flow", "me", 3)])
-def test_what_may_still_run_elsewhere_goes_on(lease: leases.Lease | None) -> None:
-    """Under its number, and an epoch that no run has used."""
+@pytest.mark.parametrize("lease", [None, leases.Lease("flow", "me", 3)], ids=["no-lease", "lease"])
+def test_running_atom_of_earlier_run_is_recovered_with_new_epoch(
+    lease: leases.Lease | None,
+) -> None:
+    """The attempt number stays, and the epoch is new."""
     bench = Bench(Plain("a"), executor=Elephant())
     bench.storage.writer.lease = lease
     record = bench.leave("a", states.RUNNING)
@@ -246,7 +245,7 @@ def test_what_may_still_run_elsewhere_goes_on(lease: leases.Lease | None) -> Non
     assert (again.attempt, again.epoch, again.recovered) == (5, 1, False)
 
 
-def test_a_reversion_goes_on_too() -> None:
+def test_reverting_atom_of_earlier_run_is_recovered() -> None:
     bench = Bench(Plain("a"), executor=Elephant())
     bench.leave("a", states.REVERTING, action="revert", results=7)
     call = bench.begin("a", invocation.REVERT)
@@ -258,14 +257,14 @@ def test_a_reversion_goes_on_too() -> None:
     [
         (None, {}, False),
         (Elephant(), {}, True),
-        (Elephant(), {"action": "revert"}, False),  # nothing of the sort was under way
+        (Elephant(), {"action": "revert"}, False),  # another action was interrupted
         (Elephant(), {"state": states.PENDING}, False),
     ],
+    ids=["no-executor", "local-task", "other-action", "pending"],
 )
-def test_what_ended_with_its_engine_begins_again(
+def test_unrecoverable_atom_of_earlier_run_starts_next_attempt(
     executor: Any, fields: dict[str, Any], local: bool
 ) -> None:
-    """As the next attempt, of which nothing can be known."""
     atom = Plain("a")
     atom.local = local
     bench = Bench(atom, executor=executor)
@@ -274,31 +273,31 @@ def test_what_ended_with_its_engine_begins_again(
     assert (call.attempt, call.epoch, call.recovered) == (5, 1, False)
 
 
-def test_what_goes_on_and_is_given_back_still_has_to_come_to_its_end() -> None:
-    """It may run somewhere.  Unless it was found out that it does not."""
+def test_undo_begin_keeps_recovered_atom_running() -> None:
+    """A recovered task may still run on a worker, unless `recovered` was reset."""
     bench = Bench(Plain("a"), executor=Elephant())
     record = bench.leave("a", states.RUNNING)
     call = bench.begin("a")
-    assert bench.life.give_back(call.node)
+    assert bench.life.undo_begin(call.node)
     assert record.state == states.RUNNING
     call = bench.begin("a")
     assert call.recovered and call.epoch == 2049
     call.recovered = False
-    assert not bench.life.give_back(call.node)
+    assert not bench.life.undo_begin(call.node)
     assert record.state == states.PENDING
 
 
-def test_once_it_ended_the_next_attempt_is_like_any_other() -> None:
+def test_attempt_after_recovered_one_can_be_undone() -> None:
     bench = Bench(Plain("a"), executor=Elephant())
     record = bench.leave("a", states.RUNNING)
     bench.end(bench.begin("a"), FAILURE)
     call = bench.begin("a")
-    assert not bench.life.give_back(call.node)
+    assert not bench.life.undo_begin(call.node)
     assert record.state == states.PENDING
 
 
-def test_items_of_a_map_are_looked_up_one_by_one() -> None:
-    """Under their own ids, if it can be told of each whether it was started."""
+def test_map_items_are_recovered_one_by_one_if_executor_has_ledger() -> None:
+    """Without a ledger, the executor cannot report whether an item was started."""
     found = {}
     for has_ledger in (True, False):
         bench = Bench(task.Map(Inner("i"), name="m"), executor=Elephant(has_ledger))
@@ -306,7 +305,7 @@ def test_items_of_a_map_are_looked_up_one_by_one() -> None:
         bench.begin("m")
         first, *_ = bench.life.maps.refill(9, bench.life.item_events)
         bench.life.maps.finish(first, invocation.Outcome("A"))
-        bench.life.maps.running.clear()  # the engine died
+        bench.life.maps.running.clear()  # simulates the death of the engine
         bench.begin("m")
         calls = bench.life.maps.refill(9, bench.life.item_events)
         found[has_ledger] = [(c.index, c.attempt, c.resumed, c.recovered, c.epoch) for c in calls]

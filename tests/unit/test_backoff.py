@@ -1,4 +1,4 @@
-"""How long to wait before the next attempt."""
+"""Delays before the next attempt."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ def test_waits_grow_from_the_delay() -> None:
     assert Backoff(0).seconds(7) == 0
 
 
-def test_no_wait_is_longer_than_the_maximum() -> None:
+def test_wait_is_at_most_max_delay() -> None:
     made = Backoff(1, 10, max_delay=50, jitter=30)
     assert [made.seconds(n) for n in (3, 4, 100_000)] == [50, 50, 50]
     assert 1 <= made.seconds(1) <= 31
 
 
-def test_a_wait_without_maximum_grows_too_large_for_a_float_without_an_error() -> None:
+def test_unlimited_wait_beyond_float_range_raises_nothing() -> None:
     assert Backoff().seconds(100_000) > 1e18
 
 
 class Fixed:
-    """Where randomness comes from in this test."""
+    """Random source with known values."""
 
     def uniform(self, a: float, b: float) -> float:
         assert a == 0
         return b / 4
 
 
-def test_jitter_is_added_and_its_randomness_is_an_argument() -> None:
+def test_jitter_is_added_from_given_random_source() -> None:
     made = Backoff(2, jitter=8)
     assert made.seconds(2, Fixed()) == 4 + 2
     assert made.seconds(2, random.Random(5)) == made.seconds(2, random.Random(5))
@@ -54,7 +54,7 @@ def test_jitter_is_added_and_its_randomness_is_an_argument() -> None:
     st.floats(0, 1e6), st.floats(0, 100), st.none() | st.floats(0, 1e6), st.floats(0, 1e3),
     st.integers(1, 10_000), st.randoms(use_true_random=False),
 )  # fmt: skip
-def test_a_wait_is_a_number_between_nothing_and_the_maximum(
+def test_wait_is_between_zero_and_max_delay(
     delay: float,
     multiplier: float,
     most: float | None,
@@ -71,20 +71,20 @@ def test_a_wait_is_a_number_between_nothing_and_the_maximum(
 @pytest.mark.parametrize(
     ("value", "error"),
     [(-1, ValueError), (math.nan, ValueError), (math.inf, ValueError), ("2", TypeError),
-     (True, TypeError)],
+     (True, TypeError)], ids=["negative", "nan", "infinite", "str", "bool"],
 )  # fmt: skip
-def test_each_part_is_checked_when_it_is_made(name: str, value: object, error: type) -> None:
-    with pytest.raises(error, match=rf"The {name} of a Backoff must .*{value!r}"):
+def test_invalid_backoff_fields_are_rejected(name: str, value: object, error: type) -> None:
+    with pytest.raises(error, match=rf"Backoff {name} must .*{value!r}"):
         Backoff(**{name: value})  # type: ignore[arg-type]
 
 
-def test_only_the_maximum_may_be_none() -> None:
+def test_only_max_delay_may_be_none() -> None:
     assert Backoff(max_delay=None).max_delay is None
     with pytest.raises(TypeError, match="jitter"):
         Backoff(jitter=None)  # type: ignore[arg-type]
 
 
-def test_reading_an_option() -> None:
+def test_backoff_of_converts_numbers_and_rejects_other_types() -> None:
     made = Backoff(3)
     assert Backoff.of(made) is made
     assert Backoff.of(None) is None
@@ -97,7 +97,7 @@ def test_reading_an_option() -> None:
             Backoff.of(odd)  # type: ignore[arg-type]
 
 
-def test_it_is_a_value() -> None:
+def test_backoff_compares_hashes_and_pickles_by_value() -> None:
     assert Backoff(2) == Backoff(2.0) and len({Backoff(2), Backoff(2)}) == 1
     assert pickle.loads(pickle.dumps(Backoff(2, 3, 4, 5))) == Backoff(2, 3, 4, 5)
     assert retry.Backoff is backoff.Backoff
@@ -110,13 +110,14 @@ def test_it_is_a_value() -> None:
         (retry.ForEach("abc", backoff=Backoff(2)), ()),
         (retry.ParameterizedForEach(backoff=Backoff(2)), ()),
     ],
+    ids=["times", "for-each", "parameterized"],
 )
-def test_counted_retries_wait_by_the_number_of_attempts(made: retry.Retry, values: object) -> None:
+def test_counting_retries_wait_by_number_of_attempts(made: retry.Retry, values: object) -> None:
     histories = [retry.History([(n, {}) for n in range(size)]) for size in (1, 2, 3)]
     assert [made.wait(history) for history in histories] == [2, 4, 8]
 
 
-def test_other_retries_do_not_wait() -> None:
+def test_retries_without_backoff_do_not_wait() -> None:
     history = retry.History([(1, {})])
     for made in (retry.Times(2), retry.AlwaysRevert(), retry.ForEach([1], backoff=None)):
         assert made.wait(history) == 0

@@ -1,4 +1,4 @@
-"""What `tools/bench --stores` measures, and how it judges."""
+"""Measurements and targets of `tools/bench --stores`."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def test_flows_of_three_steps_are_measured(tmp_path: Path) -> None:
         assert [dict(row.counts) for row in connection.list_flows().flows] == [{"SUCCESS": 3}] * 4
 
 
-@pytest.mark.parametrize(("ours", "good"), [(500.0, True), (499.0, False)])
-def test_stores_are_judged_beside_dbos(
+@pytest.mark.parametrize(("ours", "good"), [(500.0, True), (499.0, False)], ids=["met", "missed"])
+def test_store_rate_is_judged_against_dbos(
     ours: float, good: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rates = {("wbengine", "sqlite", "each"): ours, ("dbos", "sqlite", ""): 100.0}
-    assert _stores._judged(rates, None, "flows") is good
+    assert _stores._are_targets_met(rates, None, "flows") is good
     assert "times DBOS (at least 5)" in capsys.readouterr().out

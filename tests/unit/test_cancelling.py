@@ -1,4 +1,4 @@
-"""`Engine.cancel`: what starts no more, who is told, what is reverted, and what `run` raises."""
+"""`Engine.cancel`: notified tasks, reverted tasks, and the error that `run` raises."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import beside
+from tests.support import engine_threads
 from tests.support.workers import until
 from wbengine import _clock, engines, exceptions, invocation, retry, states, task
 from wbengine.engines import local
@@ -25,7 +25,7 @@ LINE, WIDE = linear_flow.Flow, unordered_flow.Flow
 
 
 class Hands(invocation.TaskExecutor):
-    """Everything in it is started, told and ended by hand."""
+    """Executor whose tasks the test starts and ends."""
 
     def __init__(self) -> None:
         self.waiting: dict[str, tuple[invocation.Invocation, invocation.Done]] = {}
@@ -67,8 +67,8 @@ class Plain(task.Task):
         return self.name
 
 
-class Run(beside.Running):
-    """An engine of `Hands` at work in a thread."""
+class Run(engine_threads.Running):
+    """Engine with `Hands` that runs in a thread."""
 
     def __init__(self, flow: Any, detail: Any = None, backend: Any = None, **options: Any) -> None:
         self.hands = Hands()
@@ -78,7 +78,7 @@ class Run(beside.Running):
         self.engine.compile()
 
     def again(self) -> Run:
-        """What goes on with the flow: another engine, in another process maybe."""
+        """Return another engine for the same flow."""
         engine = self.engine
         return Run(engine.flow, engine.storage.flow_detail, engine.storage.backend)
 
@@ -94,7 +94,7 @@ def wide() -> Any:
 
 
 def begun(run: Run) -> Hands:
-    """`a` is done, `b` and `d` run, `c` waits."""
+    """Wait until `a` is done, `b` and `d` run, and `c` waits."""
     run.hands.start_one("a")
     run.hands.end("a")
     for name in "bd":
@@ -103,8 +103,7 @@ def begun(run: Run) -> Hands:
     return run.hands
 
 
-def test_a_whole_flow_is_cancelled() -> None:
-    """What waits is taken back, all that runs is told, and everything is reverted."""
+def test_cancel_of_flow_withdraws_waiting_and_reverts_finished_tasks() -> None:
     with Run(wide()) as run:
         hands = begun(run)
         assert run.engine.cancel(reason="no more money") is True
@@ -120,7 +119,7 @@ def test_a_whole_flow_is_cancelled() -> None:
     assert run.engine.cancel() is False, "there is no run any more"
 
 
-def test_a_flow_that_was_cancelled_starts_anew() -> None:
+def test_cancelled_flow_can_be_run_again() -> None:
     with Run(wide()) as run:
         hands = begun(run)
         run.engine.cancel()
@@ -136,8 +135,7 @@ def test_a_flow_that_was_cancelled_starts_anew() -> None:
     assert again.error is None and set(again.states.values()) == {"SUCCESS"}
 
 
-def test_one_task_is_cancelled() -> None:
-    """Nobody else is told, what else runs finishes; nothing more starts."""
+def test_cancel_of_one_task_lets_running_tasks_finish_and_reverts() -> None:
     with Run(wide()) as run:
         hands = begun(run)
         run.engine.cancel("b")
@@ -150,8 +148,7 @@ def test_one_task_is_cancelled() -> None:
     assert run.states == {"a": "REVERTED", "b": "REVERTED", "c": "PENDING", "d": "REVERTED"}
 
 
-def test_a_task_that_waits_for_its_turn_is_cancelled() -> None:
-    """It never starts, and what ran is undone."""
+def test_cancel_of_task_not_yet_started_prevents_its_start() -> None:
     with Run(LINE("f").add(Plain("a"), Plain("b"))) as run:
         run.hands.start_one("a")
         run.engine.cancel("b")
@@ -160,7 +157,7 @@ def test_a_task_that_waits_for_its_turn_is_cancelled() -> None:
     assert isinstance(run.error, exceptions.Cancelled)
 
 
-def test_what_has_ended_is_left_alone() -> None:
+def test_cancel_of_finished_task_has_no_effect() -> None:
     with Run(LINE("f").add(Plain("a"), Plain("b"))) as run:
         run.hands.start_one("a")
         run.hands.end("a")
@@ -176,8 +173,8 @@ def inside() -> Any:
 
 
 @pytest.mark.parametrize("what", ["inner", "again", "flow", "retry", "both"])
-def test_a_flow_inside_is_cancelled(what: str) -> None:
-    """By its name, its retry, itself, or task by task: all that is in it."""
+def test_cancel_of_subflow_cancels_all_its_tasks(what: str) -> None:
+    """The argument is its name, its retry controller, the flow, or its tasks."""
     flow = inside()
     inner = next(item for item in flow if item.name == "inner")
     chosen: dict[str, tuple[Any, ...]] = {
@@ -197,16 +194,18 @@ def test_a_flow_inside_is_cancelled(what: str) -> None:
     assert run.engine.storage.get_flow_state() == states.REVERTED
 
 
-def test_wrong_calls() -> None:
+def test_cancel_rejects_unknown_atoms_and_wrong_types() -> None:
     flow = inside()
     engine = Run(flow).engine
-    with pytest.raises(exceptions.NotFound, match=r"Flow 'f' has no 'innr' \(did you mean 'inner'"):
+    with pytest.raises(
+        exceptions.NotFound, match=r"Flow 'f' has no atom or flow 'innr' \(did you mean 'inner'"
+    ):
         engine.cancel("innr")
-    with pytest.raises(exceptions.NotFound, match="has no 'x'"):
+    with pytest.raises(exceptions.NotFound, match="has no atom or flow 'x'"):
         engine.cancel(LINE("x"))
-    with pytest.raises(exceptions.NotFound, match="has no 'x'"):
+    with pytest.raises(exceptions.NotFound, match="has no atom or flow 'x'"):
         engine.cancel("b", Plain("x"))
-    with pytest.raises(TypeError, match="a task, a retry, a flow, or its name, not 7"):
+    with pytest.raises(TypeError, match="must be tasks, retries, flows or their names, got 7"):
         engine.cancel(7)
     with pytest.raises(TypeError, match="reason"):
         engine.cancel(reason=7)
@@ -227,8 +226,8 @@ class Asked(retry.AlwaysRevert):
         return retry.RETRY
 
 
-def test_no_retry_is_asked_about_what_was_cancelled() -> None:
-    """Neither by us nor by somebody who ended it elsewhere."""
+def test_retry_controller_is_not_consulted_about_cancelled_task() -> None:
+    """The cancellation is requested by this engine, or by another component."""
     for cancels in (True, False):
         asked = Asked("r")
         with Run(LINE("f", retry=asked).add(Plain("a"))) as run:
@@ -242,8 +241,8 @@ def test_no_retry_is_asked_about_what_was_cancelled() -> None:
         assert run.hands.submitted == ["+a", "-a"]
 
 
-def test_a_retry_that_wants_to_go_on_cannot() -> None:
-    """It is asked about a failure of its own kind, but the flow is given up."""
+def test_cancel_overrides_decision_of_retry_controller() -> None:
+    """The retry controller is consulted, because the failure is not a cancellation."""
     asked = Asked("r")
     with Run(LINE("f", retry=asked).add(Plain("a"))) as run:
         run.hands.start_one("a")
@@ -255,20 +254,20 @@ def test_a_retry_that_wants_to_go_on_cannot() -> None:
     assert run.hands.submitted == ["+a", "-a"]
 
 
-def test_a_flow_that_waits_to_try_again_is_cancelled() -> None:
+def test_cancel_during_retry_backoff_ends_the_run() -> None:
     waits = retry.Times(5, "r", backoff=1000)
     with Run(LINE("f", retry=waits).add(Plain("a"))) as run:
         run.hands.start_one("a")
         run.hands.end("a", OSError())
         until(lambda: run.states["r"] == "RETRYING")
-        run.engine.cancel("a")  # it failed, but it is going to be tried again
+        run.engine.cancel("a")  # the task failed and waits for a retry
     assert isinstance(run.error, exceptions.Cancelled)
     assert run.states == {"r": "REVERTED", "a": "PENDING"} or set(run.states.values()) == {
         "REVERTED"
     }
 
 
-def test_with_never_resolve_nothing_is_reverted() -> None:
+def test_cancel_with_never_resolve_reverts_nothing() -> None:
     with Run(wide(), never_resolve=True) as run:
         hands = begun(run)
         run.engine.cancel("b")
@@ -283,7 +282,7 @@ def test_with_never_resolve_nothing_is_reverted() -> None:
 
 
 class Undone(Plain):
-    """Its reversion goes on for as long as the test wants."""
+    """Task whose reversion ends when the test allows it."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -300,11 +299,11 @@ class Boom(task.Task):
 
 
 @pytest.mark.parametrize("kind", ["serial", "parallel"])
-def test_what_is_being_reverted_goes_on(kind: str) -> None:
-    """And a flow that failed by itself fails with that."""
+def test_cancel_during_revert_keeps_the_original_failure(kind: str) -> None:
+    """A flow that failed before it was cancelled raises that failure."""
     slow = Undone("a")
     engine = engines.load(LINE("f").add(slow, Boom("b")), engine=kind)
-    with beside.Running(engine) as run:
+    with engine_threads.Running(engine) as run:
         assert slow.begun.wait(60)
         assert engine.cancel() is True
         slow.go_on.set()
@@ -312,12 +311,12 @@ def test_what_is_being_reverted_goes_on(kind: str) -> None:
     assert engine.storage.get_flow_state() == states.REVERTED
 
 
-# -- and suspensions, deadlines, the end of the process --------------------------------------------
+# -- suspensions, deadlines, end of the process ----------------------------------------------------
 
 
 @pytest.mark.parametrize("order", ["cancel suspend", "suspend cancel", "suspend cancel one"])
-def test_cancelled_and_suspended(order: str) -> None:
-    """Both are done: nothing more starts now, and whoever goes on reverts."""
+def test_cancel_and_suspend_together_revert_on_resume(order: str) -> None:
+    """No further task starts, and the next engine reverts."""
     with Run(wide(), backend=memory.MemoryBackend()) as run:
         hands = begun(run)
         for what in order.split()[:2]:
@@ -339,15 +338,15 @@ def test_cancelled_and_suspended(order: str) -> None:
     assert again.engine.storage.get_flow_state() == states.REVERTED
 
 
-def test_an_engine_that_died_while_a_cancelled_flow_was_reverted() -> None:
-    """Who goes on reverts, and executes nothing that ran then."""
+def test_resume_after_crash_during_cancel_continues_reverting() -> None:
+    """The next engine reverts, and does not execute the interrupted tasks."""
     with Run(wide(), backend=memory.MemoryBackend()) as run:
         hands = begun(run)
         run.engine.cancel("b", reason="why not")
         until(lambda: run.engine.storage.flow_meta)
         hands.end("b", exceptions.Cancelled("stopped"))
         until(lambda: run.states["b"] == "REVERTED")
-        # As it is in the store now: `d` still runs.
+        # State of the store at this moment: `d` still runs.
         kept = run.engine.storage.backend.get_connection().get_flow_details(
             run.engine.storage.flow_uuid
         )
@@ -362,7 +361,7 @@ def test_an_engine_that_died_while_a_cancelled_flow_was_reverted() -> None:
 
 
 class Turned(_clock.Clock):
-    """The system's, but for how far it was turned."""
+    """System clock with an adjustable offset."""
 
     turned = 0.0
 
@@ -370,8 +369,8 @@ class Turned(_clock.Clock):
         return super().monotonic() + self.turned
 
 
-def test_what_ran_when_its_engine_died_does_not_run_again() -> None:
-    """If it is cancelled before it begins to: it is only undone."""
+def test_cancel_at_resume_reverts_interrupted_task_without_executing() -> None:
+    """The task is cancelled before the next engine starts it."""
     with Run(wide(), backend=memory.MemoryBackend()) as run:
         hands = begun(run)
         kept = run.engine.storage.backend.get_connection().get_flow_details(
@@ -383,8 +382,8 @@ def test_what_ran_when_its_engine_died_does_not_run_again() -> None:
             hands.end(name)
     again.engine.notifier.register(states.RUNNING, lambda state, details: again.engine.cancel("b"))
     with again:
-        again.hands.start_one("d")  # nobody cancelled that
-        again.hands.start_one("c")  # nor that
+        again.hands.start_one("d")  # not cancelled
+        again.hands.start_one("c")  # not cancelled either
         for name in "cd":
             again.hands.end(name)
     assert "+b" not in again.hands.submitted and "-b" in again.hands.submitted
@@ -393,8 +392,8 @@ def test_what_ran_when_its_engine_died_does_not_run_again() -> None:
 
 
 @pytest.mark.parametrize("first", ["cancel", "deadline"])
-def test_cancelled_before_time_is_up_and_after(first: str) -> None:
-    """What came first is the reason; who is cancelled is told in either case."""
+def test_first_of_cancel_and_deadline_defines_the_error(first: str) -> None:
+    """The running task is notified in both cases."""
     run = Run(wide())
     clock = run.engine._clock = Turned()
     run.options = {"deadline": 5000}
@@ -415,13 +414,13 @@ def test_cancelled_before_time_is_up_and_after(first: str) -> None:
     assert "b" in hands.told
 
 
-# -- from anywhere ---------------------------------------------------------------------------------
+# -- callers ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["serial", "parallel"])
 @pytest.mark.parametrize("state", ["RUNNING", "SUCCESS"])
-def test_cancelled_by_a_listener(kind: str, state: str) -> None:
-    """Of a task, in the run loop's own thread: nothing starts after that."""
+def test_cancel_by_task_listener_prevents_further_starts(kind: str, state: str) -> None:
+    """The listener is called in the thread of the run loop."""
     engine = engines.load(LINE("f").add(*[Plain(f"t{n}") for n in range(5)]), engine=kind)
 
     def heard(entered: str, details: dict[str, Any]) -> None:
@@ -437,7 +436,7 @@ def test_cancelled_by_a_listener(kind: str, state: str) -> None:
     assert engine.storage.get_flow_state() == states.REVERTED
 
 
-def test_cancelled_by_who_hears_that_the_flow_runs() -> None:
+def test_cancel_by_flow_listener_prevents_any_start() -> None:
     engine = engines.load(LINE("f").add(Plain("a")))
     engine.notifier.register(states.RUNNING, lambda state, details: engine.cancel())
     with pytest.raises(exceptions.Cancelled):
@@ -446,8 +445,7 @@ def test_cancelled_by_who_hears_that_the_flow_runs() -> None:
 
 
 @pytest.mark.parametrize("steps", range(6))
-def test_cancelled_at_each_state_of_the_loop(steps: int) -> None:
-    """Between two steps of `run_iter`."""
+def test_cancel_between_steps_of_run_iter_reverts(steps: int) -> None:
     engine = engines.load(LINE("f").add(Plain("a"), Plain("b")))
     found: list[str] = []
     with pytest.raises(exceptions.Cancelled):
@@ -458,7 +456,7 @@ def test_cancelled_at_each_state_of_the_loop(steps: int) -> None:
     assert found[-1] == states.REVERTED
 
 
-def test_cancelled_while_it_is_awaited() -> None:
+def test_cancel_during_arun_reverts() -> None:
     slow = Plain("a")
     engine = engines.load(LINE("f").add(slow, Plain("b")), engine="parallel")
 
@@ -478,8 +476,7 @@ def test_cancelled_while_it_is_awaited() -> None:
         assert engine.storage.get_flow_state() == states.SUCCESS, "it was too late"
 
 
-def test_cancelled_while_it_waits_for_somebody_else() -> None:
-    """Nothing of the other's run is touched."""
+def test_cancel_while_waiting_for_lease_leaves_other_run_alone() -> None:
     backend = memory.MemoryBackend()
     with Run(wide(), backend=backend) as first:
         hands = begun(first)
@@ -492,7 +489,7 @@ def test_cancelled_while_it_waits_for_somebody_else() -> None:
         with second:
             until(lambda: second.engine.cancel(reason="never mind"))
         assert isinstance(second.error, exceptions.Cancelled)
-        assert "run by somebody else and was not changed" in str(second.error)
+        assert "another process runs and which was not changed" in str(second.error)
         assert not second.hands.submitted
         for name in "bd":
             hands.end(name)
@@ -502,7 +499,7 @@ def test_cancelled_while_it_waits_for_somebody_else() -> None:
 
 
 class Hasty(executors.SerialTaskExecutor):
-    """Somebody cancels between the loop's last look and the start."""
+    """Executor that cancels between the last check of the loop and the start."""
 
     engine: Any = None
 
@@ -512,8 +509,7 @@ class Hasty(executors.SerialTaskExecutor):
         super().submit(call, done)
 
 
-def test_what_is_cancelled_just_before_it_starts_never_ran() -> None:
-    """There is nothing to undo."""
+def test_task_cancelled_just_before_submit_does_not_run() -> None:
     flow = LINE("f").add(Plain("a"), Plain("b"))
     hasty = Hasty()
     detail = base.create_flow_detail(flow)
@@ -538,9 +534,12 @@ def mapped(**options: Any) -> Any:
 
 
 @pytest.mark.parametrize("policy", ["fail", "collect"])
-@pytest.mark.parametrize("ends", [exceptions.Cancelled("stopped"), OSError("no disk"), "well"])
-def test_a_map_is_cancelled_item_by_item(policy: str, ends: Any) -> None:
-    """The items that run are told, no more are handed out, and what finished is undone."""
+@pytest.mark.parametrize(
+    "ends",
+    [exceptions.Cancelled("stopped"), OSError("no disk"), "well"],
+    ids=["cancelled", "error", "success"],
+)
+def test_cancel_of_map_cancels_running_items_and_reverts(policy: str, ends: Any) -> None:
     run = Run(mapped(max_in_flight=3, on_item_failure=policy))
     run.engine.storage.inject({"items": list(range(9))})
     with run:
@@ -564,7 +563,7 @@ def test_a_map_is_cancelled_item_by_item(policy: str, ends: Any) -> None:
     assert failure.check(OSError if told else exceptions.Cancelled)
 
 
-def test_an_item_cancelled_elsewhere_ends_a_map_that_collects() -> None:
+def test_item_cancelled_externally_ends_map_that_collects_failures() -> None:
     run = Run(mapped(on_item_failure="collect"))
     run.engine.storage.inject({"items": [1, 2]})
     with run:
@@ -576,8 +575,7 @@ def test_an_item_cancelled_elsewhere_ends_a_map_that_collects() -> None:
     assert run.engine.storage.get_flow_state() == states.REVERTED
 
 
-def test_a_cancelled_map_goes_on_reverting(tmp_path: Any) -> None:
-    """In another engine: no item is executed again."""
+def test_cancelled_map_resumes_reverting_without_executing_items(tmp_path: Any) -> None:
     run = Run(mapped(max_in_flight=1), backend=memory.MemoryBackend())
     run.engine.storage.inject({"items": [1, 2, 3]})
     with run:
@@ -600,13 +598,13 @@ def test_a_cancelled_map_goes_on_reverting(tmp_path: Any) -> None:
 # -- races -----------------------------------------------------------------------------------------
 
 
-def test_suspended_and_then_cancelled_at_any_moment() -> None:
-    """Who is told that he is heard is heard, also if the run is about to end."""
+def test_accepted_cancel_after_suspend_is_always_stored() -> None:
+    """If `cancel` returns True, it takes effect, even if the run is about to end."""
     heard = 0
     for n in range(100):
         flow = LINE("f", retry=retry.Times(5, backoff=1000)).add(Boom("a"))
         engine = engines.load(flow)
-        with beside.Running(engine):
+        with engine_threads.Running(engine):
             until(lambda e=engine: e.storage.get_flow_state() == states.RUNNING)
             engine.suspend()
             if n % 3 == 0:
@@ -617,8 +615,7 @@ def test_suspended_and_then_cancelled_at_any_moment() -> None:
     assert heard
 
 
-def test_a_task_is_undone_whatever_it_was_waiting_for() -> None:
-    """A vote that nobody answered is called off."""
+def test_cancelled_task_behind_decider_is_reverted() -> None:
     flow = graph_flow.Flow("f")
     a, b, c = Plain("a"), Plain("b"), Plain("c")
     flow.add(a, b, c)

@@ -1,7 +1,4 @@
-"""Typed JSON where only the package meets it: trees, plain values, text that is not typed.
-
-What users see of it is in `tests/contract/test_values.py`.
-"""
+"""Internal functions of typed JSON; `tests/contract/test_values.py` covers the public ones."""
 
 from __future__ import annotations
 
@@ -37,7 +34,7 @@ def test_plain_values_stay_plain_and_are_not_copied(value: Any) -> None:
     assert _codec.parse(_codec.dumps(value)) == value
 
 
-def test_packing_changes_nothing_and_copies_only_the_way_to_a_tag() -> None:
+def test_pack_copies_only_containers_of_tagged_values() -> None:
     untouched = {"x": [1]}
     value = {"a": untouched, "b": [(1,)]}
     tree = _codec.pack(value)
@@ -53,31 +50,45 @@ def test_packing_changes_nothing_and_copies_only_the_way_to_a_tag() -> None:
 @pytest.mark.parametrize(
     "value",
     [(1,), {1}, b"", {1: 2}, float("nan"), Color.RED, "\ud800", {"\ud800": 1}, [[1, (2,)]]],
+    ids=[
+        "tuple",
+        "set",
+        "bytes",
+        "int-key",
+        "nan",
+        "enum",
+        "surrogate",
+        "surrogate-key",
+        "nested-tuple",
+    ],
 )
-def test_plain_refuses_what_would_change(value: Any) -> None:
+def test_plain_rejects_values_that_json_changes(value: Any) -> None:
     with pytest.raises(exceptions.NotEncodable):
         _codec.plain(value)
 
 
-def test_plain_knows_no_reserved_key() -> None:
+def test_plain_accepts_reserved_key() -> None:
     value = {"$wbe": "tuple"}
     assert _codec.plain(value) is value
 
 
-def test_parse_may_be_told_how_deep() -> None:
+def test_parse_accepts_maximum_depth() -> None:
     assert _codec.parse(b"[" * 80 + b"]" * 80, depth=80)
 
 
 @pytest.mark.parametrize(
     ("tree", "text"),
     [([object()], r"\[0\]: object is not JSON"), ({1: 2}, "a key is not a string")],
+    ids=["object", "int-key"],
 )
-def test_trees_that_are_not_json_are_refused(tree: Any, text: str) -> None:
+def test_unpack_rejects_trees_that_are_not_json(tree: Any, text: str) -> None:
     with pytest.raises(exceptions.InvalidFormat, match=text):
         _codec.unpack(tree)
 
 
-@pytest.mark.parametrize("value", [Color.RED, Point(1), [Frozen(())]])
-def test_plain_refuses_what_is_allowed_elsewhere(value: Any) -> None:
+@pytest.mark.parametrize(
+    "value", [Color.RED, Point(1), [Frozen(())]], ids=["enum", "dataclass", "nested"]
+)
+def test_plain_rejects_typed_values(value: Any) -> None:
     with pytest.raises(exceptions.NotEncodable, match="is not plain JSON"):
         _codec.plain(value)

@@ -1,3 +1,5 @@
+"""Compilation of flows to plans: shapes, refusals, providers and cost."""
+
 from __future__ import annotations
 
 import functools
@@ -51,7 +53,7 @@ def test_a_link_between_flows_is_one_edge() -> None:
     assert tuple(plan.pred[enter_v]) == (exit_u,)
 
 
-def test_only_the_target_and_its_ancestors() -> None:
+def test_targeted_flow_compiles_only_target_and_ancestors() -> None:
     a, b, c = Step("a", provides="x"), Step("b", requires=["x"]), Step("c", requires=["x"])
     targeted = graph_flow.TargetedFlow("g").add(a, b, c)
     targeted.set_target(b)
@@ -60,7 +62,7 @@ def test_only_the_target_and_its_ancestors() -> None:
     assert set(compile(targeted).by_name) == {"a", "b", "c"}
 
 
-def test_a_targeted_flow_keeps_the_rules_of_what_counts() -> None:
+def test_targeted_flow_keeps_join_rules_of_compiled_tasks() -> None:
     a, b, c = Step("a"), Step("b"), Step("c")
     targeted = graph_flow.TargetedFlow("g").add(a, b, c).link(a, b).link(a, c)
     targeted.set_target(b)
@@ -70,14 +72,14 @@ def test_a_targeted_flow_keeps_the_rules_of_what_counts() -> None:
     assert plan.joins == {plan.by_name["b"]: deciders.Join.ANY}
 
 
-def test_compiling_twice_gives_the_same() -> None:
+def test_compile_is_deterministic() -> None:
     made = nested(5, [LINEAR, UNORDERED, GRAPH])
     one, two = compile(made), compile(made)
     assert list(one.names) == list(two.names)
     assert list(one.succ) == list(two.succ)
 
 
-def test_a_plan_does_not_change_with_the_flow() -> None:
+def test_plan_is_unaffected_by_later_changes_of_flow() -> None:
     made = GRAPH("g").add(Step("a", provides="x"))
     user = Step("b", requires=["x"])
     made.add(user)
@@ -90,22 +92,22 @@ def test_a_plan_does_not_change_with_the_flow() -> None:
 # -- refusals
 
 
-def test_a_retry_may_not_be_called_like_a_task() -> None:
+def test_retry_controller_and_task_of_one_name_are_refused() -> None:
     with pytest.raises(exceptions.Duplicate, match="'same'"):
         compile(LINEAR("f", retry.AlwaysRevert("same")).add(Step("same")))
 
 
-def test_flows_may_have_one_name() -> None:
+def test_nested_flows_may_share_a_name() -> None:
     assert len(compile(LINEAR("f").add(LINEAR("f")))) == 4
 
 
-def test_the_same_flow_twice() -> None:
+def test_flow_added_twice_is_refused() -> None:
     inner = LINEAR("inner")
     with pytest.raises(ValueError, match="'inner'"):
         compile(LINEAR("f").add(inner, UNORDERED("g").add(inner)))
 
 
-def test_a_flow_inside_itself() -> None:
+def test_flow_containing_itself_is_refused() -> None:
     inner = LINEAR("inner")
     outer = LINEAR("outer").add(inner)
     inner.add(outer)
@@ -113,13 +115,13 @@ def test_a_flow_inside_itself() -> None:
         compile(outer)
 
 
-@pytest.mark.parametrize("rubbish", [None, 3, "flow", Step])
-def test_what_is_neither_flow_nor_task_is_refused(rubbish: Any) -> None:
+@pytest.mark.parametrize("rubbish", [None, 3, "flow", Step], ids=["none", "int", "str", "class"])
+def test_compile_rejects_objects_other_than_flows_and_tasks(rubbish: Any) -> None:
     with pytest.raises(exceptions.NotAFlow):
         compile(rubbish)
 
 
-# -- arguments: which atoms provide them is compared with a definition in tests/property
+# -- arguments: tests/property compares their providers with a definition
 
 
 class Optional(task.Task):
@@ -129,21 +131,21 @@ class Optional(task.Task):
 
 
 @pytest.mark.parametrize("name", ["must", "may", "undo", "perhaps"])
-def test_every_kind_of_argument_is_looked_up_at_compile(name: str) -> None:
+def test_providers_of_all_argument_kinds_are_resolved_at_compile(name: str) -> None:
     flow = LINEAR("f").add(Step("p", provides=[name]), Optional("o"))
     plan = compile(flow)
     assert plan.firsts[plan.by_name["o"]][name] == Provider(plan.by_name["p"], 0)
     assert plan.firsts[plan.by_name["o"]].keys() >= {"must", "may", "undo", "perhaps"}
 
 
-def test_rebound_names_are_looked_up_by_their_stored_name() -> None:
+def test_rebound_argument_is_resolved_by_stored_name() -> None:
     rebound = Optional("o", rebind={"must": "stored"})
     flow = LINEAR("f").add(Step("p", provides=["stored"]), rebound)
     plan = compile(flow)
     assert plan.firsts[plan.by_name["o"]]["stored"] == Provider(plan.by_name["p"], 0)
 
 
-def test_nothing_can_be_assigned() -> None:
+def test_plan_attributes_are_read_only() -> None:
     plan = compile(Step("a"))
     with pytest.raises(AttributeError):
         plan.end = {}  # type: ignore[misc]
@@ -152,8 +154,12 @@ def test_nothing_can_be_assigned() -> None:
 # -- cost: counted, not timed
 
 
-@pytest.mark.parametrize("kinds", [[LINEAR], [UNORDERED], [LINEAR, UNORDERED], [GRAPH, LINEAR]])
-def test_ten_thousand_levels(kinds: list[Any]) -> None:
+@pytest.mark.parametrize(
+    "kinds",
+    [[LINEAR], [UNORDERED], [LINEAR, UNORDERED], [GRAPH, LINEAR]],
+    ids=["linear", "unordered", "linear-unordered", "graph-linear"],
+)
+def test_thousands_of_nested_flows_compile(kinds: list[Any]) -> None:
     depth = 10_000 if GRAPH not in kinds else 2_000
     plan = compile(nested(depth, kinds))
     assert len(plan) == 2 * depth + 1
@@ -165,7 +171,7 @@ def flat(kind: Any, count: int, **names: Any) -> flow.Flow:
 
 
 def chain(count: int) -> flow.Flow:
-    """A graph whose members are linked by hand; only the first one provides what all require."""
+    """Return a graph with manual links; only the first task provides the required value."""
     made = GRAPH("g")
     steps = [
         Step(f"t{i}", requires=["x"] if i else [], provides=None if i else "x")
@@ -178,7 +184,7 @@ def chain(count: int) -> flow.Flow:
 
 
 def burrow(count: int) -> flow.Flow:
-    """Unordered flows in each other, a consumer on every level, the provider outside of all."""
+    """Return nested unordered flows with a consumer on each level and the provider outside."""
     made: flow.Flow = UNORDERED("inmost")
     for i in range(count):
         made = UNORDERED(f"f{i}").add(Step(f"t{i}", requires=["x"]), made)
@@ -210,7 +216,7 @@ def web(count: int) -> flow.Flow:
     ],
     ids=["linear", "unordered", "linear-x", "unordered-x", "nested", "chain", "burrow", "web"],
 )
-def test_the_work_grows_with_the_flow(make: Any) -> None:
+def test_compile_steps_grow_linearly_with_flow_size(make: Any) -> None:
     assert growth(lambda count: functools.partial(compile, make(count))) < 1.1
 
 
@@ -223,8 +229,8 @@ def test_the_work_grows_with_the_flow(make: Any) -> None:
     ],
     ids=["unordered", "linear", "nested"],
 )
-def test_memory(make: Any) -> None:
-    """80 MB for 100,000 of them: 800 bytes each."""
+def test_compile_uses_less_than_800_bytes_per_task(make: Any) -> None:
+    """The limit corresponds to 80 MB for 100,000 tasks."""
     made = make()
     tracemalloc.start()
     plan = compile(made)
@@ -234,7 +240,7 @@ def test_memory(make: Any) -> None:
     assert peak < 5_000 * 800
 
 
-def test_candidates_are_found_as_far_as_they_are_asked_for() -> None:
+def test_candidates_are_computed_lazily() -> None:
     count = 3000
     flow = LINEAR("f").add(*(Step(f"p{i}", provides=["x"]) for i in range(count)))
     plan = compile(flow.add(Step("c", requires=["x"])))
@@ -252,5 +258,5 @@ def test_candidates_are_found_as_far_as_they_are_asked_for() -> None:
     plan._suppliers["x"] = Counting(plan._suppliers["x"])  # type: ignore[index]
     found = plan.candidates(plan.by_name["c"], "x")
     assert [next(found).node for _ in range(3)] == [count, count - 1, count - 2]
-    # To find where to begin, and then twice for each.
+    # One binary search, then two reads for each candidate.
     assert touched <= math.log2(count) + 2 * 3 + 1

@@ -1,4 +1,4 @@
-"""Why a broker was not reached, or left, in words."""
+"""Explanations of connection errors."""
 
 from __future__ import annotations
 
@@ -19,21 +19,22 @@ from wbengine.transports import reasons
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (amqp_errors.ConsumerCancelled("None3", (60, 30)), "a queue that was consumed is gone"),
+        (amqp_errors.ConsumerCancelled("None3", (60, 30)), "a consumed queue was deleted"),
         (
             amqp_errors.AccessRefused("ACCESS_REFUSED - Login was refused", (0, 0)),
             "it refuses this user or password",
         ),
         (
             amqp_errors.AccessRefused("ACCESS_REFUSED - access to exchange 'x' refused", (40, 10)),
-            "it does not permit that",
+            "permission denied",
         ),
         (ssl.SSLError(524297, "[SSL] PEM lib (_ssl.c:3905)"), "our own certificate or key"),
         (RuntimeError("several\n\tlines"), "several lines"),
         (RuntimeError(), "RuntimeError"),
     ],
+    ids=["queue-deleted", "login-refused", "access-refused", "tls", "multiline", "empty"],
 )
-def test_reasons_are_one_line(error: Exception, words: str) -> None:
+def test_connection_errors_are_explained_in_one_line(error: Exception, words: str) -> None:
     told = reasons.explain(error)
     assert told.startswith(words)
     assert "\n" not in told
@@ -46,7 +47,7 @@ def test_reasons_are_one_line(error: Exception, words: str) -> None:
         ("redis://nobody.invalid/0", "its name cannot be resolved"),
     ],
 )
-def test_a_redis_that_is_not_there(url: str, words: str) -> None:
+def test_unreachable_redis_is_explained(url: str, words: str) -> None:
     with pytest.raises(redis.ConnectionError) as found:
         redis.Redis.from_url(url).ping()
     assert reasons.explain(found.value).startswith(words)
@@ -54,7 +55,7 @@ def test_a_redis_that_is_not_there(url: str, words: str) -> None:
         ledger.open_ledger(url)
 
 
-def test_a_connection_that_cannot_be_closed_is_left() -> None:
+def test_error_while_releasing_connection_is_ignored() -> None:
     class Odd:
         def release(self) -> None:
             raise RuntimeError("no")

@@ -1,4 +1,4 @@
-"""How many messages more there is room for, whatever happens in whatever order."""
+"""Credit window: the number of messages that may still be requested."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ import random
 
 import pytest
 
-from wbengine.transports.broker import CreditWindow, Taken
+from wbengine.transports.broker import CreditWindow, TakenMessage
 
-TAKEN = Taken("q", None, b"", False)
+TAKEN = TakenMessage("q", None, b"", False)
 
 
 @pytest.mark.parametrize("seed", range(50))
-def test_random_histories(seed: int) -> None:
-    """The thread that drains, and others that order: never more than the limit is held, and who
-    was told that there is no room hears when there is."""
+def test_limit_and_notifications_hold_in_random_histories(seed: int) -> None:
+    """The number of held messages never exceeds the limit, and a thread that found no capacity is
+    notified when there is some.
+    """
     chance = random.Random(seed)
     told: list[bool] = []
     room = CreditWindow(lambda: told.append(True))
@@ -28,7 +29,7 @@ def test_random_histories(seed: int) -> None:
 
     def give(count: int) -> None:
         new = dict.fromkeys(itertools.islice(numbers, count), TAKEN)
-        room.held.update(new)
+        room.unsettled.update(new)
         held.update(new)
 
     def some() -> set[int]:
@@ -40,31 +41,31 @@ def test_random_histories(seed: int) -> None:
         told.clear()
         step = chance.choice(["ask", "look", "answer", "order", "deliver", "release", "settle"])
         if step == "ask" and not asked:
-            asked = room.ask(chance.choice([1, 64]), 0)
+            asked = room.reserve(chance.choice([1, 64]), 0)
             assert (asked > 0) == (free > 0) and asked <= free
             starved = not asked
         elif step == "look" and not asked:
-            assert room.look(0) == (free > 0)
+            assert room.has_capacity(0) == (free > 0)
             starved = not free
         elif step == "answer" and asked:
             give(chance.randint(0, asked))
             asked = 0
-            room.asked = 0
+            room.requested = 0
         elif step == "order":
-            most = room.order(64, 0)
+            most = room.reserve_for_order(64, 0)
             assert most == (free if starved else 0), "else the other one asks"
             orders += [most] if most else []
         elif step == "deliver" and orders:
             most = orders.pop(chance.randrange(len(orders)))
             came = chance.randint(0, most)
             give(came)
-            room.delivered(most, came)
+            room.release_order(most, came)
             assert bool(told) == (starved and came < most)
             starved = starved and came == most
         elif step == "release" and held:
             room.release(gone := some())
             released |= gone
-            room.made()
+            room.notify_capacity()
             assert bool(told) == starved
             starved = False
         elif step == "settle" and held:
@@ -76,10 +77,10 @@ def test_random_histories(seed: int) -> None:
             released -= gone
 
 
-def test_what_is_ready_needs_room_as_well() -> None:
+def test_ready_messages_count_against_the_limit() -> None:
     room = CreditWindow(lambda: None)
     room.limit = 4
-    assert not room.look(4)
-    assert room.order(64, ready=3) == 1
-    assert not room.look(3)
-    assert room.order(64, ready=3) == 0
+    assert not room.has_capacity(4)
+    assert room.reserve_for_order(64, ready=3) == 1
+    assert not room.has_capacity(3)
+    assert room.reserve_for_order(64, ready=3) == 0

@@ -1,4 +1,4 @@
-"""Messages by type: what is processed, what is refused, and when it is acknowledged."""
+"""Dispatch of messages by type: processing, rejection and acknowledgement."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ def handle(handler: dispatcher.Handler, message: Message) -> dispatcher.TypeDisp
     return made
 
 
-def test_acknowledged_before_it_is_processed() -> None:
+def test_message_is_acknowledged_before_processing() -> None:
     message = Message()
     made = handle(dispatcher.Handler(process), message)
     assert message.done == ["ack", "process data"]
     assert not made.refused
 
 
-def test_an_owner_of_the_acknowledgement_gives_it_itself() -> None:
+def test_message_is_not_acknowledged_for_handler_with_owns_ack() -> None:
     message = Message()
     handle(dispatcher.Handler(process, owns_ack=True), message)
     assert message.done == ["process data"]
 
 
-def test_the_validator_comes_first() -> None:
+def test_validator_is_called_with_the_data() -> None:
     seen: list[Any] = []
     message = Message()
     handle(dispatcher.Handler(process, seen.append), message)
@@ -57,7 +57,7 @@ def test_the_validator_comes_first() -> None:
 
 
 @pytest.mark.parametrize("owns_ack", [False, True])
-def test_what_is_not_valid_is_rejected(owns_ack: bool, caplog: pytest.LogCaptureFixture) -> None:
+def test_invalid_message_is_rejected(owns_ack: bool, caplog: pytest.LogCaptureFixture) -> None:
     message = Message()
     with caplog.at_level(logging.INFO):
         made = handle(dispatcher.Handler(process, refuse, owns_ack=owns_ack), message)
@@ -68,8 +68,10 @@ def test_what_is_not_valid_is_rejected(owns_ack: bool, caplog: pytest.LogCapture
     assert "'data' is bad" in record.getMessage()
 
 
-@pytest.mark.parametrize("kind", ["REQUEST", "", None, 7, ["NOTIFY"]])
-def test_a_type_that_nobody_handles_is_rejected(kind: Any) -> None:
+@pytest.mark.parametrize(
+    "kind", ["REQUEST", "", None, 7, ["NOTIFY"]], ids=["unknown", "empty", "none", "int", "list"]
+)
+def test_message_of_unknown_type_is_rejected(kind: Any) -> None:
     message = Message(kind)
     made = handle(dispatcher.Handler(process), message)
     assert message.done == ["reject"]
@@ -83,8 +85,9 @@ def test_a_type_that_nobody_handles_is_rejected(kind: Any) -> None:
         (dispatcher.Handler(fail, owns_ack=True), ["process data", "reject"]),
         (dispatcher.Handler(process, crash), ["reject"]),
     ],
+    ids=["handler", "handler-owns-ack", "validator"],
 )
-def test_no_error_of_a_handler_escapes(
+def test_errors_of_handlers_and_validators_are_logged_and_counted(
     handler: dispatcher.Handler, done: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     message = Message()
@@ -96,7 +99,7 @@ def test_no_error_of_a_handler_escapes(
     assert made.refused == {"error": 2}
 
 
-def test_requeue_filters_are_asked_before_anything_else() -> None:
+def test_requeue_filters_run_before_validation() -> None:
     message = Message()
     made = dispatcher.TypeDispatcher(
         {"NOTIFY": dispatcher.Handler(process, refuse)}, [lambda data, _: data == "later"]
@@ -107,7 +110,7 @@ def test_requeue_filters_are_asked_before_anything_else() -> None:
     assert message.done == ["requeue", "reject"]
 
 
-def test_a_broken_requeue_filter_is_like_a_broken_handler() -> None:
+def test_message_is_rejected_if_requeue_filter_raises() -> None:
     def broken(data: Any, message: Any) -> bool:
         raise RuntimeError("broken")
 
@@ -129,6 +132,6 @@ def test_handlers_and_filters_can_be_added_later() -> None:
     assert message.done[-1] == "requeue"
 
 
-def test_what_a_handler_is_made_of() -> None:
+def test_handler_exposes_its_arguments() -> None:
     made = dispatcher.Handler(process, refuse)
     assert (made.process_message, made.validator, made.owns_ack) == (process, refuse, False)

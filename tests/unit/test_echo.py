@@ -1,4 +1,4 @@
-"""Whether a consumer still hears anything."""
+"""Detection of deaf consumers."""
 
 from __future__ import annotations
 
@@ -9,58 +9,58 @@ def made() -> Echo:
     return Echo(quiet=10, grace=15, now=0)
 
 
-def test_who_hears_others_needs_not_speak() -> None:
+def test_received_messages_postpone_the_ping() -> None:
     echo = made()
     for now in range(5, 100, 5):
-        echo.heard(now)
-        assert not echo.asks(now + 4)
+        echo.record_message(now)
+        assert not echo.begins_ping(now + 4)
         assert not echo.is_deaf(now + 4)
         assert echo.next_due() == now + 10
 
 
-def test_silence_makes_it_speak_once_and_not_to_hear_that_makes_it_deaf() -> None:
+def test_silent_consumer_pings_once_and_is_deaf_without_echo() -> None:
     echo = made()
-    asked = [now for now in range(40) if echo.asks(now) or echo.is_deaf(now)]
-    assert asked == [10]  # it was not published: the broker may be away
-    echo.published(40)
+    asked = [now for now in range(40) if echo.begins_ping(now) or echo.is_deaf(now)]
+    assert asked == [10]  # the ping was not published, because the broker may be unavailable
+    echo.record_ping(40)
     deaf = [now for now in range(40, 60) if echo.is_deaf(now)]
     assert deaf == [56, 57, 58, 59]
 
 
-def test_its_own_voice_is_enough() -> None:
+def test_received_echo_proves_that_consumer_is_not_deaf() -> None:
     echo = made()
-    assert echo.asks(10)
-    echo.published(11)
-    echo.heard(12)
+    assert echo.begins_ping(10)
+    echo.record_ping(11)
+    echo.record_message(12)
     assert not any(echo.is_deaf(now) for now in range(12, 22))
-    assert echo.asks(22)
+    assert echo.begins_ping(22)
 
 
-def test_what_was_published_late_is_not_awaited_again() -> None:
-    """It was answered, or others spoke, before the publisher came to tell."""
+def test_ping_recorded_after_its_echo_is_not_awaited() -> None:
+    """The consumer received the echo, or other messages, before the ping was recorded."""
     echo = made()
-    assert echo.asks(10)
-    echo.heard(11)
-    echo.published(12)
+    assert echo.begins_ping(10)
+    echo.record_message(11)
+    echo.record_ping(12)
     assert not any(echo.is_deaf(now) for now in range(12, 60))
 
 
-def test_who_was_frozen_reads_first() -> None:
+def test_frozen_consumer_is_not_deaf_before_it_reads() -> None:
     echo = made()
     assert not echo.is_deaf(9)
-    assert echo.asks(10)
-    echo.published(10)
+    assert echo.begins_ping(10)
+    echo.record_ping(10)
     assert not echo.is_deaf(100)
     assert not echo.is_deaf(107)
     assert not echo.is_deaf(114)
     assert echo.is_deaf(116)
 
 
-def test_it_is_looked_at_in_time() -> None:
+def test_next_due_detects_deafness_within_few_polls() -> None:
     echo = made()
     assert echo.next_due() == 10
-    assert echo.asks(10)
-    echo.published(10)
+    assert echo.begins_ping(10)
+    echo.record_ping(10)
     now = 10.0
     turns = 0
     while not echo.is_deaf(now):

@@ -1,4 +1,4 @@
-"""Requests that are cancelled, expire, or wait for their time, told one thing at a time."""
+"""Cancelled, expired and delayed requests, one step at a time."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from wbengine import exceptions as exc
 from wbengine import start_times
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.ledger import base as ledgers
-from wbengine.engines.worker_based.messages import commands, schemas
 from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages import schemas, worker_commands
 from wbengine.engines.worker_based.requests import effects as fx
-from wbengine.engines.worker_based.requests.recovery import LOOKUP_PAUSE, UNKNOWN, Seen
+from wbengine.engines.worker_based.requests.recovery import LOOKUP_PAUSE_SECONDS, UNKNOWN, Seen
 
 UTC = dt.timezone.utc
 
 
 class Timed(Job):
-    """Each instance has times of its own."""
+    """Task whose instances have individual times."""
 
 
 TIMED = f"{__name__}.Timed"
@@ -48,15 +48,15 @@ def timed(bench: Bench, now: float = T0, action: str = "execute", **times: Any) 
 def cancelled(effects: list[fx.Effect]) -> list[tuple[str, list[Any]]]:
     messages = [effect.message for effect in effects if isinstance(effect, fx.Cancel)]
     for message in messages:
-        commands.SCHEMAS[commands.CANCEL].check(message.body)
-        assert message.type == commands.CANCEL and message.ours
-    return [(message.routing_key, commands.named(message.body)) for message in messages]
+        worker_commands.SCHEMAS[worker_commands.CANCEL].check(message.body)
+        assert message.type == worker_commands.CANCEL and message.ours
+    return [(message.routing_key, worker_commands.named(message.body)) for message in messages]
 
 
 # Cancelling --------------------------------------------------------------------------------------
 
 
-def test_what_waits_here_ends_at_once() -> None:
+def test_cancel_ends_waiting_request_at_once() -> None:
     bench = Bench(workers=False)
     entry, _ = bench.submit()
     effects = bench.tracker.cancel([entry.invocation], T0)
@@ -65,7 +65,7 @@ def test_what_waits_here_ends_at_once() -> None:
     assert bench.tracker.cancel([entry.invocation], T0) == []
 
 
-def test_what_is_out_is_revoked_first() -> None:
+def test_cancel_revokes_published_request() -> None:
     bench = Bench()
     entry = bench.pending()
     assert bench.tracker.cancel([entry.invocation], T0) == [fx.Revoke(entry)]
@@ -73,17 +73,17 @@ def test_what_is_out_is_revoked_first() -> None:
     assert failures(bench.recovery.on_revoked(entry, True, T0), exc.Cancelled)
 
 
-def test_who_took_it_meanwhile_is_told() -> None:
+def test_cancel_is_sent_to_worker_that_claimed_the_request() -> None:
     bench = Bench()
     entry = bench.pending()
     bench.tracker.cancel([entry.invocation], T0)
     assert bench.recovery.on_revoked(entry, False, T0) == [fx.Inspect(entry)]
     effects = bench.recovery.on_row(entry, Seen(ledgers.ROW_CLAIMED, "w7", epoch=1), T0)
     assert cancelled(effects) == [("w7", [(entry.id, 1)])]
-    assert settled(bench.succeed(entry, worker="w7"))  # however it ends is its end
+    assert settled(bench.succeed(entry, worker="w7"))  # any result of the worker is accepted
 
 
-def test_what_was_not_made_yet_is_not_made_any_more() -> None:
+def test_cancel_ends_request_without_ledger_row() -> None:
     bench = Bench()
     entry = bench.pending()
     entry.opened = False
@@ -93,18 +93,18 @@ def test_what_was_not_made_yet_is_not_made_any_more() -> None:
     assert not entry.live
 
 
-def test_while_the_ledger_is_away_it_is_tried_again() -> None:
+def test_cancel_is_retried_while_ledger_is_unavailable() -> None:
     bench = Bench()
     entry = bench.pending()
     bench.tracker.cancel([entry.invocation], T0)
     bench.recovery.on_revoked(entry, False, T0)
     assert bench.recovery.on_row(entry, Seen(UNKNOWN), T0) == []
-    assert bench.tracker.tick(T0 + LOOKUP_PAUSE) == [fx.Inspect(entry)]
+    assert bench.tracker.tick(T0 + LOOKUP_PAUSE_SECONDS) == [fx.Inspect(entry)]
     effects = bench.recovery.on_row(entry, Seen(ledgers.ROW_OPEN, epoch=1), T0)
     assert effects == [fx.Revoke(entry)]
 
 
-def test_what_runs_is_told_to_whoever_runs_it_and_told_again() -> None:
+def test_cancel_of_running_requests_is_sent_and_repeated() -> None:
     bench = Bench()
     first, second, other = bench.running("w1"), bench.running("w1"), bench.running("w2")
     calls = [entry.invocation for entry in (first, second, other)]
@@ -114,14 +114,14 @@ def test_what_runs_is_told_to_whoever_runs_it_and_told_again() -> None:
     assert cancelled(again) == [("w2", [(other.id, 1)])]
 
 
-def test_of_many_no_message_grows_too_large() -> None:
+def test_cancel_of_many_requests_is_split_into_messages() -> None:
     bench = Bench()
     calls = [bench.running("w1").invocation for _ in range(schemas.MAX_IDS + 1)]
     sizes = [len(pairs) for _, pairs in cancelled(bench.tracker.cancel(calls, T0))]
     assert sizes == [schemas.MAX_IDS, 1]
 
 
-def test_what_is_cancelled_and_lost_is_not_sent_again() -> None:
+def test_cancelled_request_of_lost_worker_is_not_resent() -> None:
     bench = bench_of(on_worker_lost="resend")
     entry = bench.running("w1")
     bench.tracker.cancel([entry.invocation], T0)
@@ -131,7 +131,7 @@ def test_what_is_cancelled_and_lost_is_not_sent_again() -> None:
     assert failures(effects, exc.WorkerLost)
 
 
-def test_without_a_ledger_all_workers_are_told_and_asked() -> None:
+def test_cancel_without_ledger_is_sent_to_all_workers() -> None:
     bench = Bench(ledger=None)
     entry = bench.pending()
     effects = bench.tracker.cancel([entry.invocation], T0)
@@ -141,18 +141,19 @@ def test_without_a_ledger_all_workers_are_told_and_asked() -> None:
     assert failures(bench.recovery.review(T0 + 10), exc.Cancelled)
 
 
-def test_without_a_ledger_and_without_workers_it_ends_after_a_while() -> None:
+def test_cancel_without_ledger_and_workers_ends_after_a_pause() -> None:
     bench = Bench(ledger=None)
     entry = bench.pending()
     bench.fleet.end("q")
     bench.lose("w1")
     bench.tracker.cancel([entry.invocation], T0)
     assert bench.recovery.review(T0 + 1) == []
-    assert cancelled(bench.tracker.tick(T0 + LOOKUP_PAUSE))  # somebody may have come since
+    # a worker may have started since
+    assert cancelled(bench.tracker.tick(T0 + LOOKUP_PAUSE_SECONDS))
     assert failures(bench.recovery.review(T0 + 10), exc.Cancelled)
 
 
-def test_who_starts_it_after_all_is_told() -> None:
+def test_cancel_is_sent_to_worker_that_starts_the_request_later() -> None:
     bench = Bench(ledger=None)
     entry = bench.pending()
     bench.tracker.cancel([entry.invocation], T0)
@@ -160,7 +161,7 @@ def test_who_starts_it_after_all_is_told() -> None:
     assert cancelled(effects) == [("w5", [(entry.id, 1)])]
 
 
-def test_what_ended_or_was_never_here_is_left_alone() -> None:
+def test_cancel_ignores_finished_and_unknown_requests() -> None:
     bench = Bench()
     entry = bench.running()
     bench.succeed(entry)
@@ -170,7 +171,7 @@ def test_what_ended_or_was_never_here_is_left_alone() -> None:
 # Expiring ----------------------------------------------------------------------------------------
 
 
-def test_what_was_not_sent_yet_expires_here() -> None:
+def test_waiting_request_expires_in_the_engine() -> None:
     bench = bench_of(workers=False)
     entry, _ = timed(bench, expires=20)
     assert entry is not None and bench.tracker.tick(T0 + 19.9) == []
@@ -178,15 +179,15 @@ def test_what_was_not_sent_yet_expires_here() -> None:
     assert "task-1" in text
 
 
-def test_what_is_out_is_revoked_when_it_expires() -> None:
+def test_published_request_is_revoked_when_it_expires() -> None:
     bench = bench_of()
     entry, (dispatch,) = timed(bench, expires=20)
-    assert env.EXPIRES not in dispatch.envelope.headers  # nobody's clock but ours
+    assert env.EXPIRES not in dispatch.envelope.headers  # only the clock of the engine counts
     assert bench.tracker.tick(T0 + 20) == [fx.Revoke(entry)]
     assert failures(bench.recovery.on_revoked(entry, True, T0 + 20), exc.Expired)
 
 
-def test_what_was_started_in_time_does_not_expire() -> None:
+def test_request_started_in_time_does_not_expire() -> None:
     bench = bench_of()
     entry, _ = timed(bench, expires=20)
     bench.answer(entry, pr.RUNNING, {})
@@ -198,7 +199,7 @@ def test_what_was_started_in_time_does_not_expire() -> None:
     assert cancelled(effects) == [] and other.state == pr.RUNNING
 
 
-def test_without_a_ledger_the_worker_looks_at_its_clock() -> None:
+def test_request_without_ledger_contains_expiry_time() -> None:
     bench = bench_of(ledger=None)
     entry, (dispatch,) = timed(bench, expires=20)
     assert dispatch.envelope.headers[env.EXPIRES] == WALL + 20
@@ -209,21 +210,21 @@ def test_without_a_ledger_the_worker_looks_at_its_clock() -> None:
     assert not entry.live
 
 
-def test_what_has_expired_already_is_not_sent() -> None:
+def test_expired_request_is_not_published() -> None:
     bench = bench_of()
     past = dt.datetime.fromtimestamp(WALL - 1, UTC)
     _, effects = timed(bench, expires=past)
     assert failures(effects, exc.Expired)
 
 
-def test_what_is_lost_after_its_time_is_not_started_anew() -> None:
+def test_expired_request_of_lost_worker_is_not_resent() -> None:
     bench = bench_of(on_worker_lost="resend", ledger=None)
     entry, _ = timed(bench, expires=20)
     bench.answer(entry, pr.RUNNING, {})
     assert failures(bench.lose("w1", now=T0 + 21), exc.WorkerLost)
 
 
-def test_expired_while_it_is_searched_for_and_its_workers_go() -> None:
+def test_request_expires_when_queried_workers_disappear() -> None:
     bench = bench_of(ledger=None)
     entry, _ = timed(bench, expires=20)
     bench.tracker.tick(T0 + 20)
@@ -234,20 +235,22 @@ def test_expired_while_it_is_searched_for_and_its_workers_go() -> None:
     assert failures(bench.recovery.review(T0 + 30), exc.Expired)
 
 
-# Waiting for its time ----------------------------------------------------------------------------
+# Delayed start ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("eta", [30, dt.datetime.fromtimestamp(WALL + 30, UTC)])
-def test_what_is_not_due_yet_is_kept_here(eta: Any) -> None:
+@pytest.mark.parametrize(
+    "eta", [30, dt.datetime.fromtimestamp(WALL + 30, UTC)], ids=["seconds", "datetime"]
+)
+def test_request_with_eta_is_published_when_due(eta: Any) -> None:
     bench = bench_of(timeout=10.0)
     entry, effects = timed(bench, eta=eta)
     assert (effects, entry.state) == ([], pr.WAITING)
     assert bench.tracker.on_gained([TIMED, JOB], T0) == []
     assert bench.tracker.next_timer() == pytest.approx(T0 + 30)
-    assert bench.tracker.tick(T0 + 29) == [] and not bench.recovery.stalled(T0 + 29)
+    assert bench.tracker.tick(T0 + 29) == [] and not bench.recovery.needs_reports(T0 + 29)
     (dispatch,) = bench.tracker.tick(T0 + 30.001)
     assert isinstance(dispatch, fx.Dispatch)
-    # What it waited of its own will does not count.
+    # The requested delay does not count.
     assert bench.tracker.tick(T0 + 40) == []
     assert bench.tracker.tick(T0 + 40.001) == [fx.Revoke(entry)]
 
@@ -260,18 +263,18 @@ def recovered(bench: Bench, **times: Any) -> Any:
     return call.ticket
 
 
-def test_an_engine_that_goes_on_knows_the_times_too() -> None:
+def test_recovered_request_keeps_eta_and_expiry() -> None:
     bench = bench_of()
     later = dt.datetime.fromtimestamp(WALL + 30, UTC)
     entry = recovered(bench, eta=later, expires=40)
-    assert bench.recovery.on_row(entry, Seen(None), T0 + 1) == []  # nobody had sent it yet
+    assert bench.recovery.on_row(entry, Seen(None), T0 + 1) == []  # no request was published yet
     assert entry.state == pr.WAITING and bench.tracker.tick(T0 + 29) == []
     (dispatch,) = bench.tracker.tick(T0 + 30.001)
     assert isinstance(dispatch, fx.Dispatch) and dispatch.tracked is entry
     assert bench.tracker.tick(T0 + 40.001) == [fx.Revoke(entry)]
 
 
-def test_what_an_earlier_run_sent_in_time_is_not_given_up_for_its_times() -> None:
+def test_recovered_request_that_was_claimed_does_not_expire() -> None:
     bench = bench_of()
     entry = recovered(bench, eta=30, expires=40)
     bench.recovery.on_row(entry, Seen(ledgers.ROW_CLAIMED, "w1", epoch=1), T0 + 1)
@@ -280,7 +283,7 @@ def test_what_an_earlier_run_sent_in_time_is_not_given_up_for_its_times() -> Non
     assert settled(bench.succeed(entry, epoch=1))
 
 
-def test_what_an_earlier_run_left_and_nobody_took_expires() -> None:
+def test_recovered_request_without_claim_expires() -> None:
     bench = bench_of()
     entry = recovered(bench, expires=20)
     assert bench.recovery.on_row(entry, Seen(ledgers.ROW_OPEN, epoch=1), T0 + 21) == [
@@ -289,7 +292,7 @@ def test_what_an_earlier_run_left_and_nobody_took_expires() -> None:
     assert failures(bench.recovery.on_revoked(entry, True, T0 + 21), exc.Expired)
 
 
-def test_what_is_not_due_can_be_cancelled_and_taken_back() -> None:
+def test_request_with_eta_can_be_cancelled_and_withdrawn() -> None:
     bench = bench_of()
     first, _ = timed(bench, eta=30)
     second, _ = timed(bench, eta=30)
@@ -299,7 +302,7 @@ def test_what_is_not_due_can_be_cancelled_and_taken_back() -> None:
     assert bench.tracker.tick(T0 + 60) == []
 
 
-def test_what_is_undone_has_no_times() -> None:
+def test_revert_request_ignores_eta_and_expiry() -> None:
     bench = bench_of()
     _, effects = timed(bench, action="revert", eta=30, expires=5)
     assert [type(effect) for effect in effects] == [fx.Dispatch]
@@ -317,8 +320,9 @@ def test_what_is_undone_has_no_times() -> None:
         (float("nan"), ValueError, "nan"),
         (float("inf"), ValueError, "inf"),
     ],
+    ids=["naive", "str", "bool", "negative", "nan", "infinite"],
 )
-def test_times_that_make_no_sense_fail_their_task(
+def test_invalid_eta_or_expires_fails_the_task(
     name: str, value: Any, error: type[Exception], text: str
 ) -> None:
     bench = bench_of()
@@ -327,7 +331,7 @@ def test_times_that_make_no_sense_fail_their_task(
     assert name in told and text in told and "task-1" in told
 
 
-def test_moments() -> None:
+def test_moment_converts_seconds_and_datetimes() -> None:
     assert start_times.moment(2, "eta", 10.0, 500.0) == 12.0
     aware = dt.datetime.fromtimestamp(530, dt.timezone(dt.timedelta(hours=5)))
     assert start_times.moment(aware, "eta", 10.0, 500.0) == 40.0
@@ -336,7 +340,7 @@ def test_moments() -> None:
 # Outages -----------------------------------------------------------------------------------------
 
 
-def test_the_time_in_which_nobody_could_be_heard_does_not_count() -> None:
+def test_outage_does_not_count_toward_request_timeout() -> None:
     bench = Bench(workers=False)
     entry, _ = bench.submit()
     bench.fleet.outage = 45.0

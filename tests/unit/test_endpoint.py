@@ -1,4 +1,4 @@
-"""What a worker offers, and how it makes and runs a task."""
+"""Task classes of a worker, and their execution."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def run(cls: Any, work: pr.WorkUnit) -> tuple[Any, list[Any]]:
 # Endpoints ---------------------------------------------------------------------------------------
 
 
-def test_an_endpoint_has_its_class_and_name() -> None:
+def test_endpoint_has_name_and_identity_of_its_task_class() -> None:
     made = endpoint.Endpoint(Add)
     assert (made.name, str(made), made.task_cls) == (f"{__name__}.Add", f"{__name__}.Add", Add)
     assert made == endpoint.Endpoint(Add)
@@ -96,12 +96,12 @@ def test_an_endpoint_has_its_class_and_name() -> None:
     assert made.generate("a name").name == "a name"
 
 
-def test_a_class_that_needs_more_than_a_name_says_so() -> None:
+def test_task_class_requiring_extra_arguments_is_refused() -> None:
     with pytest.raises(exc.ExecutionFailure, match=r"Needy\(name=\.\.\.\).*session"):
         endpoint.Endpoint(Needy).generate("x")
 
 
-def test_endpoints_by_name() -> None:
+def test_endpoints_of_maps_names_to_endpoints() -> None:
     assert endpoint.endpoints_of([Add, Needy, Add]) == {
         f"{__name__}.Add": endpoint.Endpoint(Add),
         f"{__name__}.Needy": endpoint.Endpoint(Needy),
@@ -118,8 +118,8 @@ def test_two_classes_of_one_name_are_refused() -> None:
 
 
 @pytest.mark.parametrize("wanted", [sample_tasks.Add, AddLater])
-def test_a_fresh_process_has_all_that_a_call_needs(wanted: Any) -> None:
-    """What is imported during a call takes its time from the limits of that."""
+def test_preloaded_process_imports_nothing_during_a_call(wanted: Any) -> None:
+    """The time for imports would count toward the limits of the call."""
     offered = endpoint.Endpoint(wanted)
     work = unit(task_cls=offered.name)
     pool = pools.ProcessPool(1)
@@ -137,8 +137,7 @@ def test_a_fresh_process_has_all_that_a_call_needs(wanted: Any) -> None:
     assert then == known
 
 
-def test_coroutines() -> None:
-    """In the loop that was given, or in that of the process; slots wait for them."""
+def test_async_task_runs_in_given_or_process_event_loop() -> None:
     work = unit(task_cls=f"{__name__}.AddLater")
     value, told = run(AddLater, work)
     assert value == (3, "endpoint-loop")
@@ -158,8 +157,9 @@ def test_coroutines() -> None:
         (Add, unit(arguments={"x": 1}), TypeError),
         (Add, unit(arguments={"x": 1, "y": "z"}), TypeError),
     ],
+    ids=["constructor", "system-exit", "missing-argument", "execute"],
 )
-def test_every_error_is_an_outcome(cls: Any, work: pr.WorkUnit, kind: Any) -> None:
+def test_errors_of_tasks_are_returned_as_failures(cls: Any, work: pr.WorkUnit, kind: Any) -> None:
     value, _ = run(cls, work)
     assert value.check(kind)
 
@@ -174,43 +174,51 @@ def module(**contents: Any) -> types.ModuleType:
 
 
 @pytest.mark.parametrize(
-    "item", [Add, f"{__name__}:Add", f"{__name__}.Add", module(Add=Add, x=1, Task=task.Task)]
+    "item",
+    [Add, f"{__name__}:Add", f"{__name__}.Add", module(Add=Add, x=1, Task=task.Task)],
+    ids=["class", "colon-name", "dotted-name", "module"],
 )
-def test_a_class_by_any_of_its_names(item: Any) -> None:
+def test_find_tasks_accepts_class_name_and_module(item: Any) -> None:
     assert endpoint.find_tasks([item]) == [Add]
 
 
-def test_a_module_stands_for_its_tasks_in_order_and_once() -> None:
+def test_module_provides_its_tasks_in_order_and_once() -> None:
     found = endpoint.find_tasks([__name__, Add])
-    # Not the abstract one, nor wbengine's own.
+    # Abstract classes and those of wbengine are excluded.
     assert found == [Add, AddLater, Needy, Bursting, Remembering]
 
 
-@pytest.mark.parametrize("item", [module(), module(Task=task.Task), "json"])
-def test_a_module_without_tasks(item: Any) -> None:
-    with pytest.raises(ValueError, match="holds no tasks"):
+@pytest.mark.parametrize(
+    "item", [module(), module(Task=task.Task), "json"], ids=["empty", "base-class", "stdlib"]
+)
+def test_module_without_tasks_is_refused(item: Any) -> None:
+    with pytest.raises(ValueError, match="contains no task classes"):
         endpoint.find_tasks([item])
 
 
-@pytest.mark.parametrize("item", [3, None, int, Add("x"), "json:dumps", Unfinished, task.Task])
-def test_what_is_no_task(item: Any) -> None:
-    with pytest.raises(ValueError, match="neither a task class nor a module of tasks"):
+@pytest.mark.parametrize(
+    "item",
+    [3, None, int, Add("x"), "json:dumps", Unfinished, task.Task],
+    ids=["int", "none", "builtin", "instance", "function", "abstract", "base-class"],
+)
+def test_objects_that_are_not_task_classes_are_refused(item: Any) -> None:
+    with pytest.raises(ValueError, match="must be task classes or modules"):
         endpoint.find_tasks([item])
 
 
 @pytest.mark.parametrize("item", ["no_such_module", f"{__name__}:Ad", f"{__name__}.Ad"])
-def test_what_can_not_be_imported(item: str) -> None:
+def test_name_that_cannot_be_imported_raises_import_error(item: str) -> None:
     with pytest.raises(ImportError):
         endpoint.find_tasks([item])
 
 
-def test_a_near_name_is_told() -> None:
+def test_misspelled_task_name_gets_a_suggestion() -> None:
     with pytest.raises(ImportError, match="did you mean 'Add'"):
         endpoint.find_tasks([f"{__name__}:Adds"])
 
 
 @pytest.mark.parametrize("item", ["", ":", "a:", ":b", "a..b"])
-def test_what_is_no_name(item: str) -> None:
+def test_malformed_name_raises_value_error(item: str) -> None:
     with pytest.raises(ValueError):
         endpoint.find_tasks([item])
 
@@ -224,7 +232,7 @@ class Remembering(task.Task):
         return self.count
 
 
-def test_every_request_has_an_instance_of_its_own() -> None:
+def test_each_request_gets_a_new_task_instance() -> None:
     made = endpoint.Endpoint(Remembering)
     work = unit(arguments={})
     assert [made.run(work, None, lambda *_: None).value for _ in range(3)] == [1, 1, 1]

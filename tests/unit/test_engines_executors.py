@@ -1,4 +1,4 @@
-"""The contract of `TaskExecutor`, kept by every executor of this host."""
+"""Contract of `TaskExecutor` for all executors on this host."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def executor(request: pytest.FixtureRequest) -> Iterator[invocation.TaskExecutor
 
 
 class Ends(queue.SimpleQueue[Any]):
-    """Collects what `done` is called with."""
+    """Callback that collects the arguments of `done`."""
 
     def __call__(self, call: invocation.Invocation, outcome: invocation.Outcome) -> None:
         self.put((call, outcome))
@@ -80,8 +80,8 @@ def one(executor: invocation.TaskExecutor, wanted: invocation.Invocation) -> inv
 
 
 @pytest.mark.parametrize("kind", ["threads", "processes"])
-def test_what_is_withdrawn_never_ends(kind: str) -> None:
-    """What runs ends as usual; the rest comes back, in order."""
+def test_withdraw_returns_calls_that_have_not_started(kind: str) -> None:
+    """A running call ends as usual; the others are returned in order."""
     running, leave = threading.Event(), threading.Event()
 
     class Waits(task.Task):
@@ -98,7 +98,7 @@ def test_what_is_withdrawn_never_ends(kind: str) -> None:
     ends = Ends()
 
     def told(event_type: str, details: Any) -> None:
-        # Processes: the slot's thread is held here, while its call counts as running.
+        # Processes: this blocks the thread of the slot, while its call counts as running.
         running.set()
         leave.wait()
 
@@ -114,8 +114,8 @@ def test_what_is_withdrawn_never_ends(kind: str) -> None:
     assert ends.empty()
 
 
-def test_a_pool_that_drops_a_call_fails_it() -> None:
-    """Somebody else may shut down a given pool."""
+def test_call_dropped_by_given_pool_fails() -> None:
+    """Another component may shut down a given pool."""
     running, leave = threading.Event(), threading.Event()
     pool = futures.ThreadPoolExecutor(1)
     pool.submit(running.set)
@@ -134,21 +134,24 @@ def test_a_pool_that_drops_a_call_fails_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "make", [lambda: executors.ThreadTaskExecutor(max_workers=1), local_processes]
+    "make",
+    [lambda: executors.ThreadTaskExecutor(max_workers=1), local_processes],
+    ids=["threads", "processes"],
 )
-def test_submitting_before_start_is_an_outcome(make: Any) -> None:
+def test_submit_before_start_results_in_failure(make: Any) -> None:
     """`submit` never raises."""
     assert one(make(), call(Echo("e"))).value.check(RuntimeError)
 
 
-@pytest.mark.parametrize("given", [False, True])
+@pytest.mark.parametrize("given", [False, True], ids=["own-pool", "given-pool"])
 @pytest.mark.parametrize(
-    "wanted", [call(Odd("odd")), call(Echo("odd"), arguments={"value": lambda: None})]
+    "wanted",
+    [call(Odd("odd")), call(Echo("odd"), arguments={"value": lambda: None})],
+    ids=["result", "argument"],
 )
-def test_what_cannot_be_pickled_is_named(
+def test_unpicklable_value_fails_only_its_task(
     given: bool, wanted: invocation.Invocation, process_pool: futures.ProcessPoolExecutor
 ) -> None:
-    """Result or argument: the failure names the task, and the pool goes on."""
     made: Any = executors.FutureProcessTaskExecutor(process_pool) if given else local_processes()
     made.start()
     failure = one(made, wanted).value
@@ -162,15 +165,14 @@ def test_what_cannot_be_pickled_is_named(
 # -- async bodies --------------------------------------------------------------------------------
 
 
-def test_a_plain_body_that_returns_a_coroutine(executor: invocation.TaskExecutor) -> None:
-    """Better late than never awaited."""
+def test_coroutine_returned_by_plain_method_is_awaited(executor: invocation.TaskExecutor) -> None:
     assert one(executor, call(Hides("h"))).value == 5
     assert one(executor, call(Hides("h"), "revert", result=6)).value == 6
     made = task.FunctorTask(functools.partial(coroutine_of), name="p")
     assert one(executor, call(made, arguments={"value": 1})).value == 1
 
 
-def test_withdraw_takes_coroutines_that_have_not_begun() -> None:
+def test_withdraw_returns_coroutines_that_have_not_started() -> None:
     made = executors.ThreadTaskExecutor(max_workers=1)
     made.start()
     begun, leave, ends = threading.Event(), threading.Event(), Ends()
@@ -192,8 +194,8 @@ def test_withdraw_takes_coroutines_that_have_not_begun() -> None:
     assert ends.empty()
 
 
-def test_withdrawing_while_calls_end_loses_none() -> None:
-    """Each call is either handed back, or ends once, however the two fall together."""
+def test_concurrent_withdraw_loses_no_call() -> None:
+    """Each call is either returned by `withdraw` or ends once."""
     made = executors.ThreadTaskExecutor(max_workers=2)
     made.start()
     ends, taken = Ends(), []
@@ -237,10 +239,10 @@ def strict(request: pytest.FixtureRequest) -> Iterator[invocation.TaskExecutor]:
 
 
 @pytest.mark.parametrize("kind", [Gives, GivesLater])
-def test_results_that_cannot_travel_are_refused(
+def test_strict_executor_refuses_unencodable_results(
     strict: invocation.TaskExecutor, kind: type[task.Task]
 ) -> None:
-    """With the codec's own words, as a worker refuses them; the revert hears of it."""
+    """The message is that of the codec, as on a worker, and `revert` receives the failure."""
     for what in ("object()", "lambda: None", "signal.SIGINT", "type('L', (list,), {})()"):
         _is_refused(strict, kind, what)
 
@@ -258,8 +260,8 @@ def _is_refused(strict: invocation.TaskExecutor, kind: type[task.Task], what: st
     assert refused.check(exceptions.NotEncodable)
 
 
-def test_arguments_that_cannot_travel_are_refused(strict: invocation.TaskExecutor) -> None:
-    """The task never begins, so there is nothing to undo either."""
+def test_strict_executor_refuses_unencodable_arguments(strict: invocation.TaskExecutor) -> None:
+    """The task does not start, so there is nothing to revert."""
     arguments = {"what": "1", "value": {"deep": [object()]}}
     failure = one(strict, call(Gives("g"), arguments=arguments)).value
     assert failure.check(exceptions.NotEncodable)
@@ -272,16 +274,15 @@ def test_arguments_that_cannot_travel_are_refused(strict: invocation.TaskExecuto
 
 
 @pytest.mark.parametrize("method", ["revert", "pre_revert", "post_revert"])
-def test_what_reverts_in_any_way_is_asked_to(method: str) -> None:
-    """Only a task with neither body nor hooks is left alone."""
+def test_reverts_nothing_is_false_with_any_revert_method(method: str) -> None:
     plain = type("Plain", (task.Task,), {"execute": lambda self: None})
     reverts = type("Reverts", (plain,), {method: lambda self: None})
     assert invocation.reverts_nothing(plain)
     assert not invocation.reverts_nothing(reverts)
 
 
-def test_a_failure_is_never_refused(strict: invocation.TaskExecutor) -> None:
-    """Neither one that is raised, nor one that a revert is told of."""
+def test_strict_executor_accepts_failures(strict: invocation.TaskExecutor) -> None:
+    """This includes raised failures and those that are passed to `revert`."""
     raised = one(strict, call(Raises("r"))).value
     assert raised.check(LookupError)
     assert one(strict, call(Echo("e"), "revert", result=raised)).value[1] == []
@@ -294,8 +295,10 @@ class Pauses(task.Task):
 
 
 @pytest.mark.parametrize("kind", [executors.SerialTaskExecutor, executors.ThreadTaskExecutor])
-def test_after_an_interrupted_stop_it_starts_anew(kind: type[invocation.TaskExecutor]) -> None:
-    """What the loop of the last run has still to do does not matter to the next one."""
+def test_executor_can_start_again_after_interrupted_stop(
+    kind: type[invocation.TaskExecutor],
+) -> None:
+    """Unfinished coroutines of the previous loop do not affect the next run."""
     made = kind()
     ends = Ends()
     for step in range(1, 200):

@@ -1,4 +1,4 @@
-"""From names and options to engines; errors say what would have been right."""
+"""Loading of engines by name and options, and error messages with suggestions."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import subprocess
 import sys
 from concurrent import futures
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,8 +37,8 @@ def make_flow(name: str, count: int = 1) -> linear_flow.Flow:
     return linear_flow.Flow(name).add(*[Plain(f"t{n}") for n in range(count)])
 
 
-def test_kinds_and_uris() -> None:
-    """A kind, or a URI with options; keyword options win."""
+def test_engine_is_selected_by_kind_or_uri() -> None:
+    """Keyword options take precedence over options of the URI."""
     assert isinstance(engines.load(Plain("p")), local.SerialActionEngine)
     engine = engines.load(
         Plain("p"), engine="parallel://?max_workers=2&never_resolve=yes", max_workers=5
@@ -46,8 +47,47 @@ def test_kinds_and_uris() -> None:
     assert dict(engine.options) == {"max_workers": 5, "never_resolve": "yes"}
 
 
-def test_serial_takes_the_options_of_parallel() -> None:
-    """A service may make the kind a matter of configuration, and pass an executor all the same."""
+@pytest.mark.parametrize(
+    ("conf", "options"),
+    [
+        ("parallel", {}),
+        ("parallel://?max_workers=2", {"max_workers": "2"}),
+        ({"engine": "parallel", "max_workers": 2}, {"max_workers": 2}),
+        ({"engine": "parallel", "never_resolve": False}, {}),
+        ("parallel://?never_resolve=no", {}),
+    ],
+    ids=["kind", "uri", "dict", "dict-flag", "uri-flag"],
+)
+@pytest.mark.parametrize("load", [engines.load, engines.load_from_factory])
+def test_engine_conf_selects_engine_and_options(conf: Any, options: Any, load: Any) -> None:
+    """Other options take precedence over TaskFlow's old one; the warning names the caller."""
+    flow = Plain("p") if load is engines.load else make_flow
+    more = {} if load is engines.load else {"factory_args": ("f",)}
+    with pytest.warns(DeprecationWarning, match="engine_conf= is deprecated") as caught:
+        engine = load(flow, engine_conf=conf, never_resolve=True, **more)
+    assert isinstance(engine, local.ParallelActionEngine)
+    assert engine.options == {**options, "never_resolve": True}
+    with pytest.warns(DeprecationWarning) as warned:
+        assert engines.run(Plain("p"), engine_conf=conf, max_workers=3) == {}
+    assert [each.filename for each in (*caught, *warned)] == [__file__, __file__]
+
+
+@pytest.mark.parametrize(
+    ("conf", "error", "words"),
+    [
+        (3, TypeError, "engine_conf must be a kind, a URI or a dict, got int"),
+        ({"engine": "paralel"}, exceptions.NotFound, r"'paralel' .*'parallel'"),
+        ({"max_wrkers": 3}, ValueError, r"'max_wrkers' .*'max_workers'"),
+    ],
+    ids=["type", "kind", "option"],
+)
+def test_wrong_engine_conf_is_refused(conf: Any, error: type[Exception], words: str) -> None:
+    with pytest.warns(DeprecationWarning), pytest.raises(error, match=words):
+        engines.load(Plain("p"), engine_conf=conf)
+
+
+def test_serial_engine_accepts_options_of_parallel() -> None:
+    """A service may configure the kind, and pass an executor in any case."""
     with futures.ThreadPoolExecutor(1) as pool:
         for kind in ("serial", "parallel", None, "default"):
             loaded = engines.load(Plain("p"), engine=kind, executor=pool, max_workers=3)
@@ -65,9 +105,10 @@ def test_serial_takes_the_options_of_parallel() -> None:
         ),
         (("process", "processes"), executors.ProcessTaskExecutor),
     ],
+    ids=["threads", "processes"],
 )
-def test_words_for_executors(words: tuple[str, ...], kind: type[Any]) -> None:
-    """Whatever their case; in a URI as well."""
+def test_executor_kind_is_selected_by_word(words: tuple[str, ...], kind: type[Any]) -> None:
+    """Case is ignored, and URIs accept the same words."""
     for word in words:
         for engine in (
             engines.load(Plain("p"), engine="parallel", executor=word),
@@ -76,10 +117,10 @@ def test_words_for_executors(words: tuple[str, ...], kind: type[Any]) -> None:
             assert type(engine.executor) is kind, word  # type: ignore[attr-defined]
 
 
-def test_a_made_executor_says_itself_whether_it_is_strict() -> None:
-    """The engine cannot change it any more."""
+def test_strict_results_cannot_be_set_for_given_executor() -> None:
+    """The engine cannot change an existing executor."""
     made = executors.ThreadTaskExecutor(strict=True)
-    with pytest.raises(ValueError, match="make it with strict=True"):
+    with pytest.raises(ValueError, match="construct it with strict=True"):
         engines.load(Plain("p"), engine="parallel", executor=made, strict_results=True)
     loaded = engines.load(Odd("o"), engine="parallel", executor=made)
     with pytest.raises(exceptions.NotEncodable, match="result: object"):
@@ -90,8 +131,8 @@ def test_a_made_executor_says_itself_whether_it_is_strict() -> None:
     ("text", "value"),
     [("true", True), ("YES", True), ("1", True), ("on", True), ("false", False), ("No", False)],
 )
-def test_flags_may_be_words(text: str, value: bool) -> None:
-    """In URIs there is nothing else."""
+def test_flag_options_accept_words(text: str, value: bool) -> None:
+    """Options in URIs are always text."""
     for found in (_options.flag("f", text), _options.flag("f", value)):
         assert found is value
     engine = engines.load(Odd("o"), engine=f"serial://?strict_results={text}")
@@ -99,8 +140,7 @@ def test_flags_may_be_words(text: str, value: bool) -> None:
         engine.run()
 
 
-def test_worker_based_options_in_a_uri() -> None:
-    """Words become numbers and lists."""
+def test_worker_based_options_in_uri_are_converted() -> None:
     engine = engines.load(
         Plain("p"),
         engine="worker-based://?url=memory://uri&topics=a,b.*&transition_timeout=none"
@@ -113,8 +153,8 @@ def test_worker_based_options_in_a_uri() -> None:
         engines.load(Plain("p"), engine="worker-based", transition_timeout="soon")
 
 
-def test_missing_values_are_listed_once_with_near_names() -> None:
-    """Each atom that lacks something is told about, in the chain of causes."""
+def test_missing_values_are_listed_once_with_suggestions() -> None:
+    """The chain of causes names each atom that lacks a value."""
     flow = unordered_flow.Flow("f").add(Needs("n1"), Needs("n2", rebind=["pear"]), Needs("n3"))
     engine = engines.load(flow, store={"appel": 1})
     with pytest.raises(exceptions.MissingDependencies) as caught:
@@ -123,23 +163,23 @@ def test_missing_values_are_listed_once_with_near_names() -> None:
     text = str(caught.value)
     first = text.splitlines()[0]
     assert "requires 'apple' (did you mean 'appel'?), 'pear', but" in first
-    asked = "(asked for as 'apple' of 'n1', 'apple', 'pear' of 'n2', 'apple' of 'n3')"
+    asked = "(requested as 'apple' of 'n1', 'apple', 'pear' of 'n2', 'apple' of 'n3')"
     assert first.endswith(asked)
     assert "'appel'" in text
     assert all(name in text for name in ("n1", "n2", "n3", "apple from pear"))
     assert engine.storage.get_flow_state() == states.PENDING
 
 
-def test_ten_thousand_missing_values_are_told_briefly() -> None:
-    """The chain of causes ends somewhere."""
+def test_error_about_many_missing_values_is_short() -> None:
+    """The chain of causes is truncated."""
     flow = unordered_flow.Flow("f").add(*[Needs(f"n{n}") for n in range(300)])
     with pytest.raises(exceptions.MissingDependencies) as caught:
         engines.run(flow)
     assert len(str(caught.value).splitlines()) < 100
 
 
-def test_an_order_must_be_kept() -> None:
-    """compile, prepare, validate; reset and suspend need them too."""
+def test_engine_methods_called_out_of_order_raise() -> None:
+    """The order is compile, prepare, validate; `reset` and `suspend` depend on it too."""
     engine = local.SerialActionEngine(make_flow("f"), models.FlowDetail("f"))
     for early in (engine.prepare, engine.validate, engine.suspend, engine.reset):
         with pytest.raises(exceptions.InvalidState, match="compiled"):
@@ -158,8 +198,7 @@ def test_an_order_must_be_kept() -> None:
     }  # fmt: skip
 
 
-def test_injected_constants_can_be_kept() -> None:
-    """`inject_transient=False` writes what atoms inject."""
+def test_injected_values_are_stored_if_not_transient() -> None:
     flow = linear_flow.Flow("f").add(Needs("n", inject={"apple": 1}))
     for transient, kept in ((True, None), (False, {"apple": 1})):
         engine = engines.load(flow, inject_transient=transient)
@@ -170,8 +209,8 @@ def test_injected_constants_can_be_kept() -> None:
 # -- factories ---------------------------------------------------------------------------------
 
 
-def test_a_flow_made_by_a_factory_is_found_again() -> None:
-    """The record says what made it; the engine goes on where it stopped."""
+def test_flow_of_factory_is_rebuilt_from_its_record() -> None:
+    """The record contains the factory, and the engine resumes after the last completed task."""
     with backends.backend("memory") as backend:
         engine = engines.load_from_factory(
             make_flow, ["made"], {"count": 2}, backend=backend, store={"x": 1}
@@ -188,8 +227,8 @@ def test_a_flow_made_by_a_factory_is_found_again() -> None:
         assert again.storage.record("t0").attempt == 1
 
 
-def test_a_factory_may_be_named() -> None:
-    """And what made a flow may be noted apart from loading it."""
+def test_factory_may_be_given_by_name() -> None:
+    """`save_factory_details` records a factory without an engine."""
     name = f"{__name__}.make_flow"
     engine = engines.load_from_factory(name, ("made",), backend={"connection": "memory"})
     assert engine.storage.flow_meta["factory"] == {"name": name, "args": ["made"], "kwargs": {}}
@@ -203,8 +242,8 @@ def test_a_factory_may_be_named() -> None:
 
 
 @pytest.mark.parametrize("load", [engines.load, engines.load_from_factory])
-def test_kept_flows_know_their_kind_of_engine(load: Any) -> None:
-    """Without its options, which may hold a password: who goes on with them starts the same."""
+def test_stored_flow_records_its_engine_kind(load: Any) -> None:
+    """Options are not stored, because they may contain a password."""
     made = make_flow("f") if load is engines.load else make_flow
     given = {} if load is engines.load else {"factory_args": ["f"]}
     with backends.backend("memory") as backend:
@@ -215,10 +254,10 @@ def test_kept_flows_know_their_kind_of_engine(load: Any) -> None:
 
 
 def test_factories_must_be_importable() -> None:
-    """A lambda cannot be found again by name."""
+    """A lambda cannot be imported by name."""
     with pytest.raises(ValueError, match="lambda"):
         engines.load_from_factory(lambda: make_flow("f"))
-    with pytest.raises(ValueError, match="does not say"):
+    with pytest.raises(ValueError, match="does not record"):
         engines.flow_from_detail(models.FlowDetail("f"))
 
 
@@ -226,7 +265,7 @@ def test_factories_must_be_importable() -> None:
 
 
 def graph_of_everything() -> tuple[Any, Any]:
-    """A flow with every sort of link, and its compilation."""
+    """Return a flow with all kinds of links, and its compilation."""
     first, last = Plain("first", provides="apple"), Needs("last")
     deep = unordered_flow.Flow("deep").add(Plain("c"))
     inner = linear_flow.Flow("in", retry=retry.Times(2, "r")).add(Plain("b"), deep)
@@ -236,8 +275,7 @@ def graph_of_everything() -> tuple[Any, Any]:
     return flow, engines.load(flow).compilation  # type: ignore[attr-defined]
 
 
-def test_nodes_say_what_they_are() -> None:
-    """Kind, whether nothing runs there, and the retry that answers for them."""
+def test_graph_nodes_have_kind_noop_and_retry() -> None:
     _, compilation = graph_of_everything()
     graph = compilation.execution_graph
     known = {node.name: dict(data) for node, data in graph.nodes(data=True)}
@@ -253,8 +291,7 @@ def test_nodes_say_what_they_are() -> None:
     )
 
 
-def test_edges_say_why_they_are_there() -> None:
-    """As the links of the flows do."""
+def test_graph_edges_have_their_reasons() -> None:
     _, compilation = graph_of_everything()
     found = {
         (u.name, v.name): {key: value for key, value in data.items() if key != "decider"}
@@ -274,15 +311,15 @@ def test_edges_say_why_they_are_there() -> None:
         ("in[$]", "last"): {"manual": True, "decider_depth": "FLOW"},
         ("last", "f[$]"): invariant,
     }
-    # A retry that controls nothing begins nothing.
+    # A retry controller of an empty flow starts no atoms.
     engine = engines.load(linear_flow.Flow("empty", retry.Times(1, "r")))
     assert engine.compilation is not None
     edges = engine.compilation.execution_graph.edges(data=True)
     assert [(v.name, data) for u, v, data in edges] == [("r", invariant), ("empty[$]", invariant)]
 
 
-def test_the_graph_has_the_methods_of_taskflows() -> None:
-    """Those that people call."""
+def test_execution_graph_has_methods_of_taskflow() -> None:
+    """These are the methods that applications call."""
     flow, compilation = graph_of_everything()
     graph = compilation.execution_graph
     names = [node.name for node in graph.topological_sort()]
@@ -300,8 +337,8 @@ def test_the_graph_has_the_methods_of_taskflows() -> None:
     assert graph.freeze() is graph and graph.nodes[flow]["kind"] == "flow"
 
 
-def test_the_hierarchy_is_a_tree_too() -> None:
-    """Walked and drawn as TaskFlow's, looked at as a graph."""
+def test_hierarchy_is_tree_and_graph() -> None:
+    """It has the methods of TaskFlow's tree and those of a graph."""
     flow, compilation = graph_of_everything()
     hierarchy = compilation.hierarchy
     assert hierarchy.item is flow and hierarchy.root.item is flow
@@ -326,8 +363,8 @@ def test_the_hierarchy_is_a_tree_too() -> None:
 
 
 @pytest.mark.parametrize("depth", [1, 10_000])
-def test_views_of_deep_flows_and_of_a_task(depth: int) -> None:
-    """Nothing recurses."""
+def test_graph_and_hierarchy_support_deep_flows_and_single_task(depth: int) -> None:
+    """The implementation does not recurse."""
     task_only: Any = engines.load(Plain("p")).compilation  # type: ignore[attr-defined]
     assert [node.name for node in task_only.hierarchy] == ["p"]
     assert task_only.hierarchy.pformat() == '"p==1.0"'
@@ -341,8 +378,7 @@ def test_views_of_deep_flows_and_of_a_task(depth: int) -> None:
 # -- listening ---------------------------------------------------------------------------------
 
 
-def test_what_notifiers_are_told() -> None:
-    """The documented details, for flows, tasks and retries."""
+def test_notifiers_receive_documented_details() -> None:
     flow = linear_flow.Flow("f", retry=retry.Times(1, "r")).add(Plain("p"))
     engine: Any = engines.load(flow)
     told: list[tuple[str, dict[str, Any]]] = []
@@ -367,8 +403,8 @@ def test_what_notifiers_are_told() -> None:
         assert mine[1][1]["result"] == result and "result" not in mine[0][1]
 
 
-def test_what_a_worker_imports_does_not_load_the_engine() -> None:
-    """`wbengine.engines` resolves its names on first use."""
+def test_import_of_engines_package_is_lazy() -> None:
+    """Workers import this package, and must not load the engine."""
     code = (
         "import sys, wbengine.engines as e; "
         "assert not [m for m in sys.modules if m in ('wbengine.storage', 'networkx')"
@@ -380,3 +416,53 @@ def test_what_a_worker_imports_does_not_load_the_engine() -> None:
     with pytest.raises(AttributeError, match="nothing"):
         engines.nothing  # noqa: B018
     assert engines.load is loading.load
+
+
+#: Options that TaskFlow 6 reads, by kind of engine.
+OF_TASKFLOW: dict[str, dict[str, Any]] = {
+    "serial": {
+        "inject_transient": True,
+        "gather_statistics": True,
+        "defer_reverts": False,
+        "never_resolve": False,
+        "executor": None,
+        "max_workers": 2,
+    },
+    "worker-based": {
+        "inject_transient": True,
+        "gather_statistics": True,
+        "defer_reverts": False,
+        "never_resolve": False,
+        "executor": None,
+        "url": "memory://taskflow",
+        "exchange": "default",
+        "topics": ["t"],
+        "transport": "memory",
+        "transport_options": {"polling_interval": 0.1},
+        "retry_options": {"max_retries": 3, "interval_start": 1},
+        "transition_timeout": 60,
+        "worker_expiry": 60,
+    },
+}
+OF_TASKFLOW["parallel"] = OF_TASKFLOW["serial"]
+
+
+@pytest.mark.parametrize("kind", OF_TASKFLOW)
+def test_options_of_taskflow_engines_are_accepted(kind: str) -> None:
+    engines.load(Plain("p"), engine=kind, **OF_TASKFLOW[kind]).compile()
+
+
+def test_plug_in_without_known_options_gets_all_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_engine.py").write_text(
+        "from wbengine.engines import local\n"
+        "def make(flow, detail, backend, given):\n"
+        "    return local.SerialActionEngine(flow, detail, backend, {'lease': given['anything']})\n"
+    )
+    info = tmp_path / "own_engine-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: own_engine\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[wbengine.engines]\nown = own_engine:make\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert engines.load(Plain("p"), engine="own", anything=3).options == {"lease": 3}

@@ -1,4 +1,4 @@
-"""Envelopes: headers that strangers wrote, sizes, and what a ledger keeps."""
+"""Envelopes: untrusted headers, sizes, and storage in a ledger."""
 
 from __future__ import annotations
 
@@ -27,34 +27,42 @@ def made(**headers: Any) -> env.Envelope:
     return env.Envelope(pr.RESPONSE, {}, headers=named)
 
 
-@pytest.mark.parametrize("value", [True, -1, 1.5, "3", None, [], 10**30])
-def test_what_is_no_count_reads_as_the_default(value: Any) -> None:
+@pytest.mark.parametrize(
+    "value",
+    [True, -1, 1.5, "3", None, [], 10**30],
+    ids=["bool", "negative", "float", "str", "none", "list", "huge"],
+)
+def test_invalid_number_header_reads_as_default(value: Any) -> None:
     assert made(wbe_epoch=value).number(env.WBE_EPOCH, 7) == 7
 
 
-def test_counts() -> None:
+def test_number_header_is_read() -> None:
     assert made(wbe_epoch=3).number(env.WBE_EPOCH, 7) == 3
     assert made(wbe_epoch=0).number(env.WBE_EPOCH, 7) == 0
     assert made().number(env.WBE_EPOCH) == 0
 
 
-@pytest.mark.parametrize("value", [True, -0.5, "3", float("nan"), float("inf"), 1e300, None])
-def test_what_is_no_time_reads_as_none(value: Any) -> None:
+@pytest.mark.parametrize(
+    "value",
+    [True, -0.5, "3", float("nan"), float("inf"), 1e300, None],
+    ids=["bool", "negative", "str", "nan", "infinite", "huge", "none"],
+)
+def test_invalid_seconds_header_reads_as_none(value: Any) -> None:
     assert made(wbe_period=value).seconds(env.WBE_PERIOD) is None
 
 
-def test_seconds() -> None:
+def test_seconds_header_is_read() -> None:
     assert made(wbe_period=2).seconds(env.WBE_PERIOD) == 2.0
     assert made(wbe_period=0.5).seconds(env.WBE_PERIOD) == 0.5
 
 
-def test_texts() -> None:
+def test_text_header_of_wrong_type_or_length_reads_as_none() -> None:
     assert made(wbe_worker="w").text(env.WBE_WORKER) == "w"
     assert made(wbe_worker="w" * 513).text(env.WBE_WORKER) is None
     assert made(wbe_worker=3).text(env.WBE_WORKER) is None
 
 
-def test_a_peer_without_a_version_speaks_plainly() -> None:
+def test_peer_without_version_uses_plain_json() -> None:
     assert made(wbe_version="1").ours
     assert not made().ours
     assert env.packer(True)((1, 2)) != (1, 2)
@@ -62,7 +70,7 @@ def test_a_peer_without_a_version_speaks_plainly() -> None:
     assert env.unpacker(False)({"$wbe": "tuple", "v": []}) == {"$wbe": "tuple", "v": []}
 
 
-def test_too_large_a_body_is_refused_with_names_and_figures() -> None:
+def test_too_large_body_is_refused_with_name_and_sizes() -> None:
     large = env.Envelope(pr.RESPONSE, {"data": "x" * 100})
     env.check_size(large, "copy", "the result", limit=len(large.encoded))
     with pytest.raises(exc.TooLarge, match=r"the result of task 'copy' .* 111 bytes, at most 110"):
@@ -70,9 +78,11 @@ def test_too_large_a_body_is_refused_with_names_and_figures() -> None:
 
 
 @pytest.mark.parametrize(
-    "result", [None, "text", "grüße \u2028 \x00", _codec.pack((1, b"x")), {"a": [1.5, None]}]
+    "result",
+    [None, "text", "grüße \u2028 \x00", _codec.pack((1, b"x")), {"a": [1.5, None]}],
+    ids=["none", "text", "unicode", "typed", "nested"],
 )
-def test_a_ledger_gives_back_what_it_was_given(result: Any) -> None:
+def test_frozen_reply_thaws_unchanged(result: Any) -> None:
     answer = env.Envelope(
         pr.RESPONSE,
         {"state": pr.SUCCESS, "data": {"result": result}},
@@ -86,14 +96,14 @@ def test_a_ledger_gives_back_what_it_was_given(result: Any) -> None:
     pr.Response.validate(again.body)
 
 
-def test_lone_surrogates_do_not_stop_an_answer() -> None:
+def test_lone_surrogates_in_reply_are_replaced() -> None:
     answer = env.Envelope(pr.RESPONSE, {"a": "\ud800"})
     assert json.loads(answer.encoded) == {"a": "?"}
     assert env.thaw(env.freeze(answer), "id-1").body == {"a": "?"}
 
 
 @pytest.mark.parametrize("levels", [1, _codec.MAX_DEPTH - 1, _codec.MAX_DEPTH])
-def test_whatever_can_be_packed_can_be_read_in_a_body(levels: int) -> None:
+def test_deepest_packable_value_can_be_parsed(levels: int) -> None:
     value: Any = "core"
     for _ in range(levels):
         value = [value]
@@ -105,13 +115,17 @@ def test_whatever_can_be_packed_can_be_read_in_a_body(levels: int) -> None:
         assert env.parse(env.Envelope("", body).encoded) == body
 
 
-@pytest.mark.parametrize("body", [b"", b"\xff", b"[", b'{"a":1,"a":2}', b"[" * 500 + b"]" * 500])
-def test_what_is_no_body(body: bytes) -> None:
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"\xff", b"[", b'{"a":1,"a":2}', b"[" * 500 + b"]" * 500],
+    ids=["empty", "not-utf8", "truncated", "duplicate-key", "too-deep"],
+)
+def test_malformed_body_is_refused(body: bytes) -> None:
     with pytest.raises(exc.InvalidFormat):
         env.parse(body)
 
 
-def test_a_message_that_came() -> None:
+def test_received_message_becomes_envelope() -> None:
     came = env.received(
         {"a": 1},
         Message(
@@ -126,15 +140,17 @@ def test_a_message_that_came() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "priority"), [(7, 7), (None, 0), ("x", 0), ([], 0), (-3, 0), (10**9, 9), (True, 0)]
+    ("told", "priority"),
+    [(7, 7), (None, 0), ("x", 0), ([], 0), (-3, 0), (10**9, 9), (True, 0)],
+    ids=["valid", "none", "str", "list", "negative", "huge", "bool"],
 )
-def test_a_copy_of_whatever_came(told: Any, priority: int) -> None:
+def test_copy_replaces_invalid_priority(told: Any, priority: int) -> None:
     message = Message({"priority": told})
     message.body = b"{}"
     assert env.copy_of(message).priority == priority
 
 
-def test_a_message_with_nothing_right() -> None:
+def test_invalid_properties_of_received_message_are_ignored() -> None:
     came = env.received({}, Message({"correlation_id": 3, "reply_to": ["x"]}))
     assert (came.correlation_id, came.reply_to, came.headers) == (None, None, {})
     assert came.redelivered is False

@@ -1,4 +1,4 @@
-"""An event loop of its own thread: values, failures, leftovers, and its end."""
+"""Event loop in a separate thread: values, failures, background tasks, and stop."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def loop() -> Iterator[event_loop.EventLoop]:
 
 
 class Gate:
-    """Counts who is inside, and lets nobody out before it is opened."""
+    """Gate that counts waiting coroutines and blocks them until it is opened."""
 
     def __init__(self, wanted: int = 1) -> None:
         self.wanted = wanted
@@ -62,14 +62,14 @@ async def fail(error: BaseException) -> None:
     raise error
 
 
-def test_a_value_and_a_failure(loop: event_loop.EventLoop) -> None:
+def test_run_returns_value_or_failure(loop: event_loop.EventLoop) -> None:
     assert loop.run(echo, 7) == 7
     value = loop.run(fail, LookupError("gone"))
     assert isinstance(value, ft.Failure)
     assert value.check(LookupError)
 
 
-def test_nothing_is_started_before_the_first_call(loop: event_loop.EventLoop) -> None:
+def test_thread_is_started_by_first_call(loop: event_loop.EventLoop) -> None:
     before = set(threading.enumerate())
     loop.stop()
     assert loop.withdraw() == []
@@ -80,15 +80,15 @@ def test_nothing_is_started_before_the_first_call(loop: event_loop.EventLoop) ->
     assert [thread.name for thread in {*threading.enumerate()} - before] == ["test-loop"]
 
 
-def test_what_is_not_even_a_coroutine(loop: event_loop.EventLoop) -> None:
+def test_run_of_raising_plain_function_returns_failure(loop: event_loop.EventLoop) -> None:
     def plain() -> Any:
         raise ValueError("at once")
 
     assert loop.run(plain).check(ValueError)
 
 
-def test_one_that_cancels_itself_still_gives_its_value(loop: event_loop.EventLoop) -> None:
-    """`asyncio` would call the task cancelled, whatever it returned."""
+def test_coroutine_that_cancels_itself_still_returns_its_value(loop: event_loop.EventLoop) -> None:
+    """`asyncio` considers such a task cancelled, regardless of its value."""
 
     async def body() -> str:
         task = asyncio.current_task()
@@ -99,8 +99,10 @@ def test_one_that_cancels_itself_still_gives_its_value(loop: event_loop.EventLoo
     assert loop.run(body) == "done"
 
 
-def test_one_that_is_cancelled_before_its_first_step_ends_too(loop: event_loop.EventLoop) -> None:
-    """By a neighbour that cancels everybody it sees."""
+def test_coroutine_cancelled_before_first_step_ends_as_cancelled(
+    loop: event_loop.EventLoop,
+) -> None:
+    """Another coroutine cancels all tasks of the loop."""
 
     async def cancels() -> None:
         mine = asyncio.current_task()
@@ -113,7 +115,7 @@ def test_one_that_is_cancelled_before_its_first_step_ends_too(loop: event_loop.E
 
     async def holds() -> None:
         holding.set()
-        held.wait()  # so that the next two begin in one step of the loop
+        held.wait()  # so that the next two calls begin in one step of the loop
 
     loop.submit(holds, (), lambda _: None)
     assert holding.wait(WAIT)
@@ -123,7 +125,7 @@ def test_one_that_is_cancelled_before_its_first_step_ends_too(loop: event_loop.E
     assert ended.get(timeout=WAIT).check(asyncio.CancelledError)
 
 
-def test_stop_waits_for_what_runs_and_refuses_more(loop: event_loop.EventLoop) -> None:
+def test_stop_waits_for_running_calls_and_refuses_new_ones(loop: event_loop.EventLoop) -> None:
     gate = Gate()
     ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
     loop.submit(gate.wait, (), ended.put)
@@ -135,10 +137,10 @@ def test_stop_waits_for_what_runs_and_refuses_more(loop: event_loop.EventLoop) -
     loop.stop()
     loop.stop()
     assert ended.get_nowait() is None
-    assert loop.run(echo, "again") == "again"  # the next call starts a new one
+    assert loop.run(echo, "again") == "again"  # the next call starts a new loop
 
 
-def test_stop_may_cancel_what_runs(loop: event_loop.EventLoop) -> None:
+def test_stop_with_cancel_cancels_running_calls(loop: event_loop.EventLoop) -> None:
     gate = Gate()
     ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
     loop.submit(gate.wait, (), ended.put)
@@ -147,10 +149,9 @@ def test_stop_may_cancel_what_runs(loop: event_loop.EventLoop) -> None:
     assert ended.get_nowait().check(asyncio.CancelledError)
 
 
-def test_stop_again_while_it_ends(
+def test_repeated_stop_lets_cleanup_finish(
     loop: event_loop.EventLoop, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What it does at its end comes to an end."""
     ends, gate, story = threading.Event(), threading.Event(), list[str]()
     kept: list[Any] = []
 
@@ -174,10 +175,10 @@ def test_stop_again_while_it_ends(
     gate.set()
     loop.stop()
     assert story == ["cancelled"]
-    assert "ran out of" not in caplog.text
+    assert "an error left" not in caplog.text
 
 
-def test_stop_by_a_receiver_does_not_wait_for_itself(loop: event_loop.EventLoop) -> None:
+def test_stop_called_from_done_callback_does_not_deadlock(loop: event_loop.EventLoop) -> None:
     stopped = threading.Event()
 
     def done(_: Any) -> None:
@@ -188,8 +189,8 @@ def test_stop_by_a_receiver_does_not_wait_for_itself(loop: event_loop.EventLoop)
     assert stopped.wait(WAIT)
 
 
-def test_leftovers_are_cancelled_with_the_loop(loop: event_loop.EventLoop) -> None:
-    """They go on until then, also behind the back of the call that made them."""
+def test_background_tasks_are_cancelled_when_loop_stops(loop: event_loop.EventLoop) -> None:
+    """They run until then, even after the call that created them has ended."""
     story: list[str] = []
     kept: list[Any] = []
     goes_on = threading.Event()
@@ -223,7 +224,7 @@ def test_leftovers_are_cancelled_with_the_loop(loop: event_loop.EventLoop) -> No
     assert story == ["cancelled", "closed"]
 
 
-def test_a_leftover_that_exits_does_not_end_the_loop(
+def test_system_exit_in_background_task_does_not_end_the_loop(
     loop: event_loop.EventLoop, caplog: pytest.LogCaptureFixture
 ) -> None:
     tasks = []
@@ -243,12 +244,12 @@ def test_a_leftover_that_exits_does_not_end_the_loop(
 
     with caplog.at_level(logging.ERROR):
         assert loop.run(body) == "never seen by exits"
-    assert "ran out of event loop 'test-loop'" in caplog.text
+    assert "an error left event loop 'test-loop'" in caplog.text
     assert loop.run(stops) == "goes on"
     assert tasks[0].exception().code == 4
 
 
-def test_a_leftover_that_fails_at_the_end_is_logged(
+def test_background_task_failing_at_stop_is_logged(
     loop: event_loop.EventLoop, caplog: pytest.LogCaptureFixture
 ) -> None:
     tasks = []
@@ -268,7 +269,7 @@ def test_a_leftover_that_fails_at_the_end_is_logged(
     assert "not like this" in caplog.text
 
 
-def test_a_receiver_that_fails_is_logged(
+def test_error_of_done_callback_is_logged(
     loop: event_loop.EventLoop, caplog: pytest.LogCaptureFixture
 ) -> None:
     def done(_: Any) -> None:
@@ -279,17 +280,17 @@ def test_a_receiver_that_fails_is_logged(
     assert "from a receiver" in caplog.text
 
 
-def test_the_loop_cannot_wait_for_itself(loop: event_loop.EventLoop) -> None:
+def test_run_inside_the_loop_fails(loop: event_loop.EventLoop) -> None:
     async def body() -> Any:
         return loop.run(echo, 1)
 
     value = loop.run(body)
     assert value.check(RuntimeError)
-    assert "await it" in value.exception_str
+    assert "must await this call" in value.exception_str
 
 
-def test_a_wait_may_be_interrupted_anywhere(loop: event_loop.EventLoop) -> None:
-    """Whether the call was handed over or not: none is left behind, and the loop goes on."""
+def test_run_may_be_interrupted_at_any_step(loop: event_loop.EventLoop) -> None:
+    """No call is left behind, whether it was submitted or not, and the loop still works."""
 
     async def body() -> None:
         begun.append(step)
@@ -308,7 +309,7 @@ def test_a_wait_may_be_interrupted_anywhere(loop: event_loop.EventLoop) -> None:
     assert step > 10 and step in ended
 
 
-def test_threads_that_bodies_use_end_with_the_loop(loop: event_loop.EventLoop) -> None:
+def test_helper_threads_end_with_the_loop(loop: event_loop.EventLoop) -> None:
     async def body() -> str:
         return await asyncio.to_thread(lambda: threading.current_thread().name)
 
@@ -318,7 +319,7 @@ def test_threads_that_bodies_use_end_with_the_loop(loop: event_loop.EventLoop) -
     assert name not in [thread.name for thread in threading.enumerate()]
 
 
-def test_the_loop_of_a_process_is_one() -> None:
+def test_each_process_has_one_event_loop() -> None:
     assert event_loop.of_process() is event_loop.of_process()
     assert event_loop.of_process().run(echo, 3) == 3
     event_loop.stop_all()
@@ -328,7 +329,7 @@ def test_the_loop_of_a_process_is_one() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_fork_has_a_loop_of_its_own() -> None:
+def test_forked_process_gets_its_own_loop() -> None:
     """Threads are not inherited."""
     before = event_loop.of_process()
     before.run(echo, 1)
@@ -344,7 +345,7 @@ def test_a_fork_has_a_loop_of_its_own() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_fork_that_a_body_makes_does_not_come_out_of_it(loop: event_loop.EventLoop) -> None:
+def test_fork_inside_coroutine_exits_in_the_child(loop: event_loop.EventLoop) -> None:
     async def body() -> int:
         return os.fork()
 
@@ -369,8 +370,8 @@ begun.wait()
 """
 
 
-def test_a_loop_that_nobody_stopped_ends_with_the_interpreter() -> None:
-    """Without a word on stderr, and without hanging."""
+def test_unstopped_loop_ends_with_the_interpreter() -> None:
+    """The process writes nothing to stderr and does not hang."""
     found = subprocess.run(
         [sys.executable, "-X", "dev", "-W", "error", "-c", SCRIPT],
         capture_output=True,
@@ -385,7 +386,7 @@ def test_a_loop_that_nobody_stopped_ends_with_the_interpreter() -> None:
 
 
 async def naps(told: list[str]) -> str:
-    """Three times, however often it is interrupted; it knows of nothing else that was cancelled."""
+    """Sleep three times despite interruptions; append the number of pending cancellations."""
     for _ in range(3):
         try:
             async with contextlib.AsyncExitStack():
@@ -398,7 +399,7 @@ async def naps(told: list[str]) -> str:
     return "rested"
 
 
-def test_an_interruption_is_not_a_cancellation(loop: event_loop.EventLoop) -> None:
+def test_soft_limit_does_not_count_as_task_cancellation(loop: event_loop.EventLoop) -> None:
     ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
     told: list[str] = []
     loop.submit(naps, (told,), ended.put, limits.TimeLimit(0.02, WAIT))
@@ -407,7 +408,7 @@ def test_an_interruption_is_not_a_cancellation(loop: event_loop.EventLoop) -> No
 
 
 async def swallows(told: list[str]) -> str:
-    """What it awaits takes the cancellation for its own, and ends as if nothing had happened."""
+    """Await a task that suppresses the cancellation and ends normally."""
 
     async def inner() -> None:
         with contextlib.suppress(asyncio.CancelledError):
@@ -421,7 +422,7 @@ async def swallows(told: list[str]) -> str:
     return "ended"
 
 
-def test_an_interruption_that_is_swallowed_comes_nevertheless(loop: event_loop.EventLoop) -> None:
+def test_soft_limit_swallowed_by_inner_task_reaches_outer_task(loop: event_loop.EventLoop) -> None:
     ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
     told: list[str] = []
     loop.submit(swallows, (told,), ended.put, limits.TimeLimit(0.02, None))
@@ -429,11 +430,11 @@ def test_an_interruption_that_is_swallowed_comes_nevertheless(loop: event_loop.E
     assert told == ["inner ended", "interrupted"]
 
 
-def test_a_loop_that_is_blocked_does_not_hold_up_who_waits(
+def test_hard_limit_ends_call_while_loop_is_blocked(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The hard limit is told all the same, and stopping gives up on it."""
-    monkeypatch.setattr(event_loop, "_GRACE", 0.1)
+    """The hard limit is reported, and `stop` does not wait for the blocked call."""
+    monkeypatch.setattr(event_loop, "_GRACE_SECONDS", 0.1)
     made, door = event_loop.EventLoop("blocked-loop"), threading.Event()
     ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
@@ -443,13 +444,15 @@ def test_a_loop_that_is_blocked_does_not_hold_up_who_waits(
     made.submit(blocks, (), ended.put, limits.TimeLimit(None, 0.02))
     assert ended.get(timeout=WAIT).check(exceptions.TimeLimitExceeded)
     made.stop()
-    assert "event loop 'blocked-loop' is blocked by what was given up" in caplog.messages
+    assert "event loop 'blocked-loop' is blocked by an abandoned call" in caplog.messages
     door.set()
     made.stop()
     assert ended.empty()
 
 
-def test_cancelling_what_has_not_begun_and_what_has(loop: event_loop.EventLoop) -> None:
+def test_cancel_ends_unstarted_call_and_leaves_blocked_call_running(
+    loop: event_loop.EventLoop,
+) -> None:
     ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
     begun, door = threading.Event(), threading.Event()
 
@@ -471,8 +474,8 @@ def test_cancelling_what_has_not_begun_and_what_has(loop: event_loop.EventLoop) 
     assert ended.empty()
 
 
-def test_what_goes_on_with_something_begins_to_hear_that_it_is_cancelled() -> None:
-    """What was begun before, elsewhere, has to be told by somebody."""
+def test_cancelled_call_with_always_begins_still_starts() -> None:
+    """A call that was started elsewhere before must receive the cancellation."""
     loop, held, ended = event_loop.EventLoop(), threading.Event(), queue.SimpleQueue[Any]()
     holding = threading.Event()
     seen: list[str] = []
@@ -489,7 +492,7 @@ def test_what_goes_on_with_something_begins_to_hear_that_it_is_cancelled() -> No
         ended.put((recovered, value))
 
     loop.submit(holds, (), lambda value: None)
-    assert holding.wait(WAIT)  # else the others could begin before they are cancelled
+    assert holding.wait(WAIT)  # otherwise the other calls could begin before they are cancelled
     for recovered in (False, True):
         call = loop.submit(waits, (), functools.partial(tell, recovered), always_begins=recovered)
         call.cancellation.cancel()
@@ -502,12 +505,12 @@ def test_what_goes_on_with_something_begins_to_hear_that_it_is_cancelled() -> No
     assert seen == ["began"]
 
 
-def test_call_that_has_ended_is_not_kept_by_its_token(loop: event_loop.EventLoop) -> None:
-    """However soon it ended: its function is gone without a collection of cycles."""
+def test_finished_call_is_not_referenced_by_its_cancellation(loop: event_loop.EventLoop) -> None:
+    """Its function is freed without garbage collection, even if the call ended early."""
     ended = threading.Event()
 
     class HeldUp(cancellation.Cancellation):
-        """Its thread is held up, for as long as the call may need to end."""
+        """Token whose registration takes as long as the call may need to end."""
 
         def on_cancel(self, callback: Callable[[], object]) -> None:
             ended.wait(0.2)

@@ -1,4 +1,4 @@
-"""Failures: what they tell, raise, compare, keep and send."""
+"""Failures: text, reraising, comparison, stored exceptions and serialization."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from wbengine import exceptions
 from wbengine.types import failure as module
 from wbengine.types.failure import Failure
 
-# Python 3.10 has none.
+# Python 3.10 has no exception groups.
 Group = getattr(builtins, "ExceptionGroup", None)
 
 
@@ -28,7 +28,7 @@ class Plain(Exception):
 
 
 class Demanding(Exception):
-    """Cannot be re-created from its arguments."""
+    """Exception that cannot be created again from its arguments."""
 
     __slots__ = ("slotted",)
 
@@ -54,7 +54,7 @@ def captured(message: str = "Woot!", kind: type[BaseException] = RuntimeError) -
 
 
 def described(failure: Failure) -> Failure:
-    """As `captured`, but only the description arrived."""
+    """Return a copy of the failure that was serialized and read again."""
     return Failure.from_dict(failure.to_dict())
 
 
@@ -81,7 +81,7 @@ BOTH = pytest.mark.parametrize("make", [captured, lambda: described(captured())]
 
 
 @BOTH
-def test_what_it_tells(make):
+def test_failure_exposes_message_types_and_traceback(make):
     failure = make()
     assert failure.exception_str == "Woot!"
     assert list(failure) == ["RuntimeError", "Exception"]
@@ -94,7 +94,7 @@ def test_what_it_tells(make):
 
 
 @BOTH
-def test_check(make):
+def test_check_accepts_classes_and_names(make):
     failure = make()
     assert failure.check(RuntimeError) is RuntimeError
     assert failure.check(ValueError, "Exception") == "Exception"
@@ -102,14 +102,14 @@ def test_check(make):
     assert failure.check() is None
 
 
-def test_names_of_own_classes_are_full():
+def test_names_of_custom_exceptions_are_qualified():
     failure = captured(kind=Plain)
     assert list(failure) == [f"{__name__}.Plain", "Exception"]
     assert failure.check(f"{__name__}.Plain", Plain) == f"{__name__}.Plain"
     assert failure.check("Plain") is None
 
 
-def test_exception_and_exc_info():
+def test_exception_and_exc_info_are_none_after_from_dict():
     failure = captured()
     assert isinstance(failure.exception, RuntimeError)
     kind, value, tb = failure.exc_info
@@ -118,7 +118,7 @@ def test_exception_and_exc_info():
     assert described(failure).exc_info is None
 
 
-def test_ways_to_make_one():
+def test_all_constructors_create_equal_failures():
     try:
         raise Plain("x")
     except Plain as error:
@@ -131,14 +131,14 @@ def test_ways_to_make_one():
     assert all(failure == made[0] for failure in made)
 
 
-def test_an_exception_that_was_never_raised_has_no_traceback():
+def test_failure_of_exception_never_raised_has_no_traceback():
     failure = Failure.from_exception(RuntimeError("Woot!"))
     assert failure.traceback_str == ""
     assert failure.pformat(traceback=True).endswith("Traceback not available.")
 
 
-def test_what_cannot_be_captured():
-    with pytest.raises(TypeError, match="needs one to capture"):
+def test_invalid_constructor_arguments_are_rejected():
+    with pytest.raises(TypeError, match="can only capture an exception"):
         Failure()
     with pytest.raises(ValueError, match="three items"):
         Failure((RuntimeError, RuntimeError("x")))
@@ -148,7 +148,7 @@ def test_what_cannot_be_captured():
         Failure(exc_type_names=["Exception"])
 
 
-def test_made_from_parts_without_types():
+def test_failure_without_type_names_shows_only_message():
     failure = Failure(exception_str="Woot!", traceback_str="", exc_type_names=[])
     assert list(failure) == []
     assert failure.pformat() == "Failure: Woot!"
@@ -163,7 +163,7 @@ def test_any_base_exception_is_captured(kind):
         failure.reraise()
 
 
-def test_an_exception_that_cannot_tell_its_message():
+def test_exception_with_broken_str_is_captured():
     failure = captured("x", Mute)
     assert "str() raised RuntimeError" in str(failure)
     assert repr(failure) and failure.pformat(traceback=True)
@@ -175,7 +175,7 @@ def test_an_exception_that_cannot_tell_its_message():
 # Raising.
 
 
-def test_reraise_raises_the_exception_with_its_lines():
+def test_reraise_keeps_traceback_lines():
     failure = captured()
     with pytest.raises(RuntimeError, match=r"^Woot!$") as caught:
         failure.reraise()
@@ -184,7 +184,7 @@ def test_reraise_raises_the_exception_with_its_lines():
     assert "in captured" in lines
 
 
-def test_a_described_failure_raises_wrapped():
+def test_failure_from_dict_reraises_wrapped_failure():
     failure = described(captured())
     with pytest.raises(exceptions.WrappedFailure) as caught:
         failure.reraise()
@@ -192,7 +192,7 @@ def test_a_described_failure_raises_wrapped():
     assert caught.value.check(RuntimeError) is RuntimeError
 
 
-def test_reraise_if_any():
+def test_reraise_if_any_raises_single_or_wrapped_failure():
     assert Failure.reraise_if_any([]) is None
     assert Failure.reraise_if_any(iter(())) is None
     with pytest.raises(RuntimeError, match="one"):
@@ -203,7 +203,7 @@ def test_reraise_if_any():
     assert list(caught.value) == several
 
 
-def test_raising_again_and_again_leaves_no_trace():
+def test_repeated_reraise_does_not_extend_traceback():
     failure = captured()
     text = failure.traceback_str
     for _ in range(3):
@@ -214,7 +214,7 @@ def test_raising_again_and_again_leaves_no_trace():
     assert failure.traceback_str == text
 
 
-# What it keeps.
+# Stored exceptions.
 
 
 class Local:
@@ -233,7 +233,7 @@ def fail_with_locals(watch: list[weakref.ref[Local]], outer: type[Exception]) ->
 
 
 @pytest.mark.parametrize("how", ["capture", "reraise", "pickle", "exc_info"])
-def test_local_variables_are_not_kept(how):
+def test_failure_releases_local_variables(how):
     watch: list[weakref.ref[Local]] = []
     try:
         fail_with_locals(watch, Plain)
@@ -251,9 +251,9 @@ def test_local_variables_are_not_kept(how):
     assert len(failure.causes) == 1
 
 
-@pytest.mark.parametrize("how_many", [1, 2])
-def test_locals_of_whoever_caught_a_reraised_failure_are_not_kept(how_many):
-    # From a place that no failure came from before, so that nothing of it is known already.
+@pytest.mark.parametrize("how_many", [1, 2], ids=["one", "several"])
+def test_reraised_failure_releases_locals_of_the_catcher(how_many):
+    # The file name is new, so that no cached information about the code exists.
     name = f"<place {how_many}>"
     try:
         exec(compile("def fail():\n    raise RuntimeError\nfail()", name, "exec"), {})
@@ -270,12 +270,12 @@ def test_locals_of_whoever_caught_a_reraised_failure_are_not_kept(how_many):
 
     gc.disable()
     try:
-        assert catcher()() is None  # at once: without the collector, which comes late or never
+        assert catcher()() is None  # without garbage collection, which may run late or never
     finally:
         gc.enable()
 
 
-def test_the_users_exception_is_left_alone():
+def test_captured_exception_is_not_modified():
     try:
         try:
             raise_many(["top", "bottom"])
@@ -323,7 +323,7 @@ FIELDS = [
 
 
 @pytest.mark.parametrize("error", EXCEPTIONS, ids=lambda error: type(error).__name__)
-def test_the_kept_exception_is_the_same_in_all_but_identity(error):
+def test_stored_exception_is_an_equal_copy(error):
     error.extra = ["extra"]
     kept = Failure.from_exception(error).exception
     assert type(kept) is type(error)
@@ -335,7 +335,7 @@ def test_the_kept_exception_is_the_same_in_all_but_identity(error):
         assert getattr(kept, field, "none") == getattr(error, field, "none"), field
 
 
-def test_an_exception_with_hidden_state_stands_for_itself():
+def test_exception_that_cannot_be_copied_is_stored_itself():
     class Singular(Exception):
         def __new__(cls, *args):
             return super().__new__(cls, *args)
@@ -350,7 +350,7 @@ def test_an_exception_with_hidden_state_stands_for_itself():
 
 
 @pytest.mark.skipif(Group is None, reason="no exception groups")
-def test_groups_do_not_keep_the_locals_of_their_members():
+def test_exception_group_releases_locals_of_members():
     watch: list[weakref.ref[Local]] = []
     try:
         fail_with_locals(watch, Plain)
@@ -363,7 +363,7 @@ def test_groups_do_not_keep_the_locals_of_their_members():
     assert str(failure.exception.exceptions[0]) == "outer"
 
 
-def test_exceptions_that_others_hold_do_not_keep_locals_either():
+def test_exceptions_in_attributes_release_locals():
     watch: list[weakref.ref[Local]] = []
     try:
         try:
@@ -382,14 +382,14 @@ def test_exceptions_that_others_hold_do_not_keep_locals_either():
     assert str(kept.detail) == "outer"
 
 
-def test_exceptions_that_hold_each_other_end():
+def test_exceptions_that_reference_each_other_are_captured():
     one, two = Plain(), Plain()
     one.args, two.args = (two, one), (one,)
     one.other = two
     assert isinstance(Failure.from_exception(one).exception.args[0], Plain)
 
 
-def test_very_deep_tracebacks_are_cut_in_the_middle():
+def test_deep_traceback_is_truncated_in_the_middle():
     def down() -> None:
         down()
 
@@ -409,7 +409,7 @@ def test_very_deep_tracebacks_are_cut_in_the_middle():
 @pytest.mark.parametrize(
     "way", [lambda f: f, described, lambda f: pickle.loads(pickle.dumps(f)), copy.copy]
 )
-def test_causes_are_told_nearest_first(chained, way):
+def test_causes_are_ordered_nearest_first(chained, way):
     failure = way(chained)
     assert [cause.exception_str for cause in failure.causes] == ["middle", "bottom"]
     middle, bottom = failure.causes
@@ -418,7 +418,7 @@ def test_causes_are_told_nearest_first(chained, way):
     assert failure.matches(chained)
 
 
-def test_the_context_counts_unless_it_is_suppressed():
+def test_context_is_a_cause_unless_suppressed():
     try:
         try:
             raise ValueError("first")
@@ -437,7 +437,7 @@ def test_the_context_counts_unless_it_is_suppressed():
     assert failure.exception.__suppress_context__
 
 
-def test_circles_of_causes_end():
+def test_circular_causes_are_listed_once():
     one, two = Plain("one"), Plain("two")
     one.__cause__, two.__cause__ = two, one
     failure = Failure.from_exception(one)
@@ -448,7 +448,7 @@ def test_circles_of_causes_end():
         failure.reraise()
 
 
-def test_very_long_chains_of_causes_are_cut():
+def test_long_chain_of_causes_is_truncated():
     error = Plain("0")
     for number in range(1, 10_000):
         following = Plain(str(number))
@@ -463,7 +463,7 @@ def test_very_long_chains_of_causes_are_cut():
     assert pickle.loads(pickle.dumps(failure)).matches(failure)
 
 
-def test_exception_whose_class_cannot_be_hashed_is_captured_like_others():
+def test_exception_of_unhashable_class_is_captured():
     class Unhashable(type):
         __hash__ = None
 
@@ -482,7 +482,7 @@ def test_exception_whose_class_cannot_be_hashed_is_captured_like_others():
 # Comparing.
 
 
-def test_equality():
+def test_failures_compare_by_content():
     assert captured() == captured()
     assert captured() != captured("w00t!")
     assert captured() != captured(kind=ValueError)
@@ -492,7 +492,7 @@ def test_equality():
         hash(captured())
 
 
-def test_a_described_failure_matches_but_is_not_equal():
+def test_failure_from_dict_matches_but_is_not_equal():
     failure = captured()
     other = described(failure)
     assert other != failure and failure != other
@@ -507,17 +507,17 @@ def test_copies_are_equal(chained):
         assert again == chained and again.matches(chained)
 
 
-def test_different_causes_make_different_failures(chained):
+def test_failures_with_different_causes_do_not_match(chained):
     other = described(chained)
     data = chained.to_dict()
     del data["causes"]
     assert not Failure.from_dict(data).matches(other)
 
 
-# Travelling.
+# Serialization.
 
 
-def test_the_form_of_version_1(chained):
+def test_to_dict_has_format_of_version_1(chained):
     data = chained.to_dict()
     assert set(data) == {
         "exception_str", "traceback_str", "exc_type_names", "version", "exc_args", "causes",
@@ -529,7 +529,7 @@ def test_the_form_of_version_1(chained):
     assert "causes" not in captured().to_dict()
 
 
-def test_arguments_travel_only_when_wanted_and_plain():
+def test_to_dict_contains_arguments_only_if_requested_and_plain():
     assert captured().to_dict()["exc_args"] == ("Woot!",)
     assert captured().to_dict(include_args=False)["exc_args"] == ()
     for odd in (object(), (1,), b"x", float("nan"), {1: 2}, "\ud800", float("inf")):
@@ -538,7 +538,7 @@ def test_arguments_travel_only_when_wanted_and_plain():
         json.dumps(data, allow_nan=False).encode("utf-8")
 
 
-def test_arguments_of_causes_follow_the_same_rule():
+def test_to_dict_omits_unencodable_arguments_of_causes():
     error = Plain("top")
     error.__cause__ = Plain(object())
     data = Failure.from_exception(error).to_dict()
@@ -546,7 +546,7 @@ def test_arguments_of_causes_follow_the_same_rule():
     assert data["exc_args"] and data["causes"][0]["exc_args"] == ()
 
 
-def test_nested_arguments_are_not_followed_for_ever():
+def test_to_dict_omits_self_referencing_arguments():
     endless: list[object] = []
     endless.append(endless)
     assert Failure.from_exception(Plain(endless)).to_dict()["exc_args"] == ()
@@ -554,7 +554,7 @@ def test_nested_arguments_are_not_followed_for_ever():
 
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
                     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))  # fmt: skip
-def test_whatever_travels_arrives_as_it_was(value):
+def test_arguments_survive_json_or_are_omitted(value):
     data = Failure.from_exception(Plain(value)).to_dict()
     arrived = json.loads(json.dumps(data, allow_nan=False).encode("utf-8", "strict"))
     Failure.validate(arrived)
@@ -563,7 +563,7 @@ def test_whatever_travels_arrives_as_it_was(value):
 
 
 @given(st.text(), st.lists(st.text(), max_size=4))
-def test_descriptions_survive_json(message, causes):
+def test_to_dict_survives_json(message, causes):
     error: BaseException = Plain(message)
     top = error
     for text in causes:
@@ -575,7 +575,7 @@ def test_descriptions_survive_json(message, causes):
     assert again.to_dict() == failure.to_dict()
 
 
-def test_lone_surrogates_do_not_stop_a_description():
+def test_lone_surrogates_are_escaped_in_to_dict():
     data = Failure.from_exception(Plain("bad \udcff name")).to_dict()
     json.dumps(data, ensure_ascii=False).encode("utf-8")
     assert data["exception_str"] == "bad \\udcff name"
@@ -589,14 +589,14 @@ SEED = {
 }
 
 
-def test_descriptions_of_taskflow_peers():
+def test_from_dict_reads_failures_of_taskflow():
     Failure.validate(SEED)
     failure = Failure.from_dict(SEED)
     assert failure.check("StandardError") == "StandardError"
     assert failure.traceback_str == SEED["traceback_str"]
     bottom = {**SEED, "exception_str": "bottom"}
     middle = {**SEED, "exception_str": "middle", "causes": [bottom]}
-    for causes in ([middle, bottom], [middle]):  # TaskFlow's way, and the plainly nested one
+    for causes in ([middle, bottom], [middle]):  # the flat form of TaskFlow, and the nested form
         data = {**SEED, "causes": causes}
         Failure.validate(data)
         failure = Failure.from_dict(data)
@@ -604,10 +604,10 @@ def test_descriptions_of_taskflow_peers():
         assert [cause.exception_str for cause in failure.causes[0].causes] == ["bottom"]
 
 
-def test_another_version_is_refused():
-    with pytest.raises(ValueError, match="version 2"):
+def test_from_dict_refuses_other_versions():
+    with pytest.raises(ValueError, match="must be 1, got 2"):
         Failure.from_dict({**SEED, "version": 2})
-    with pytest.raises(ValueError, match="version None"):
+    with pytest.raises(ValueError, match="must be 1, got None"):
         Failure.from_dict({key: value for key, value in SEED.items() if key != "version"})
 
 
@@ -623,19 +623,31 @@ def test_another_version_is_refused():
         ({"causes": {}}, "causes"),
         ({"exc_args": {}}, "exc_args"),
     ],
+    ids=[
+        "message",
+        "no-types",
+        "unknown-base",
+        "types-str",
+        "empty-cause",
+        "version-of-cause",
+        "causes-dict",
+        "args-dict",
+    ],
 )
-def test_what_validate_refuses(change, where):
+def test_validate_refuses_invalid_fields(change, where):
     with pytest.raises(exceptions.InvalidFormat, match=where):
         Failure.validate({**SEED, **change})
 
 
-@pytest.mark.parametrize("data", [None, [], "x", 7, {}])
-def test_validate_refuses_anything_else(data):
+@pytest.mark.parametrize(
+    "data", [None, [], "x", 7, {}], ids=["none", "list", "str", "int", "empty-dict"]
+)
+def test_validate_refuses_objects_other_than_failure_dicts(data):
     with pytest.raises(exceptions.InvalidFormat, match="failure"):
         Failure.validate(data)
 
 
-def test_descriptions_nested_very_deep_neither_recurse_nor_hang():
+def test_deeply_nested_causes_are_validated_without_recursion():
     data = dict(SEED)
     for _ in range(10_000):
         data = {**SEED, "causes": [data]}
@@ -646,7 +658,7 @@ def test_descriptions_nested_very_deep_neither_recurse_nor_hang():
         Failure.validate(data)
 
 
-def test_the_schema_agrees_with_validate():
+def test_json_schema_agrees_with_validate():
     import jsonschema
 
     jsonschema.Draft4Validator.check_schema(Failure.SCHEMA)
@@ -655,7 +667,7 @@ def test_the_schema_agrees_with_validate():
 
 
 @pytest.mark.parametrize("detail", [object(), lambda: None], ids=["args", "unpicklable"])
-def test_pickling_never_fails_for_the_exception(detail):
+def test_unpicklable_exception_is_dropped_from_pickle(detail):
     failure = Failure.from_exception(Demanding(3, detail))
     again = pickle.loads(pickle.dumps(failure))
     assert again.exception is None
@@ -664,7 +676,7 @@ def test_pickling_never_fails_for_the_exception(detail):
         again.reraise()
 
 
-def test_subclasses_stay_what_they_are():
+def test_copy_and_from_dict_keep_the_subclass():
     class Special(Failure):
         pass
 
@@ -673,7 +685,7 @@ def test_subclasses_stay_what_they_are():
     assert type(Special.from_dict(special.to_dict())) is Special
 
 
-def test_rendering_is_put_off_until_somebody_looks(monkeypatch):
+def test_traceback_is_rendered_on_first_access(monkeypatch):
     rendered = []
     render = module._exception_copies.format_frame_lines
     monkeypatch.setattr(

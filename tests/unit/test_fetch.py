@@ -1,4 +1,4 @@
-"""Backends are found by kind, URI or dict, with every form of options."""
+"""Selection of backends by kind, URI or dict, with all forms of options."""
 
 from __future__ import annotations
 
@@ -31,9 +31,25 @@ from wbengine.persistence.backends import memory, sql
         ({"connection": "memory://?deep_copy=false", "deep_copy": True}, {}, True),
         ({"connection": "memory", "deep_copy": True}, {"deep_copy": False}, False),
     ],
+    ids=[
+        "kind",
+        "kind-colon",
+        "uri",
+        "uri-false",
+        "uri-no",
+        "dict",
+        "dict-off",
+        "dict-uri",
+        "keyword",
+        "driver",
+        "dict-over-uri",
+        "keyword-over-dict",
+    ],
 )
-def test_all_forms_of_options(conf: Any, options: dict[str, Any], expected: bool) -> None:
-    """What is nearer wins: keyword, dict, URI; the dict that was given stays as it was."""
+def test_options_are_read_from_keyword_dict_and_uri(
+    conf: Any, options: dict[str, Any], expected: bool
+) -> None:
+    """Keywords take precedence over the dict, and the dict over the URI."""
     before = dict(conf) if isinstance(conf, dict) else conf
     backend = backends.fetch(conf, **options)
     assert isinstance(backend, memory.MemoryBackend)
@@ -53,9 +69,21 @@ def test_all_forms_of_options(conf: Any, options: dict[str, Any], expected: bool
         ({"connection": "sqlite://{path}/x.db", "max_pool_size": 7, "max_retries": "2"}, 7),
         ({"connection": "sqlite+pysqlite://{path}/x.db?timeout=3", "max_pool_size": "7"}, 7),
     ],
+    ids=[
+        "dir",
+        "file",
+        "dir-dict",
+        "dir-dict-uri",
+        "sqlite",
+        "sqlite-options",
+        "sqlite-dict",
+        "sqlite-driver",
+    ],
 )
-def test_options_of_durable_kinds(conf: Any, expected: int, tmp_path: Path) -> None:
-    """The same forms, whatever the kind; and a book is kept where they say."""
+def test_options_of_sql_backends_are_read_from_all_forms(
+    conf: Any, expected: int, tmp_path: Path
+) -> None:
+    """The logbook is stored at the configured path."""
     path = str(tmp_path / "kept")
     os.mkdir(path)
     if isinstance(conf, str):
@@ -75,31 +103,31 @@ def test_options_of_durable_kinds(conf: Any, expected: int, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("conf", "error", "words"),
     [
-        ("memory://?deepcopy=1", ValueError, "memory backend has no option 'deepcopy'"),
+        ("memory://?deepcopy=1", ValueError, "memory backend: unknown option 'deepcopy'"),
         ("memory://?deepcopy=1", ValueError, "did you mean 'deep_copy'"),
         ({"connection": "memory", "pth": 1}, ValueError, "did you mean 'path'"),
-        ("memory://?deep_copy=perhaps", ValueError, "deep_copy='perhaps' is neither true nor"),
-        ({"conection": "memory"}, ValueError, "needs a 'connection'"),
-        ({"connection": None}, ValueError, "needs a 'connection'"),
-        ("", ValueError, "needs a 'connection'"),
-        (7, TypeError, "a dict or a URI, not 7"),
+        ("memory://?deep_copy=perhaps", ValueError, "deep_copy must be true or false"),
+        ({"conection": "memory"}, ValueError, "must contain 'connection'"),
+        ({"connection": None}, ValueError, "must contain 'connection'"),
+        ("", ValueError, "must contain 'connection'"),
+        (7, TypeError, "a dict or a URI, got 7"),
         ("memry", exceptions.NotFound, "did you mean 'memory'"),
         ("postgres://h/db", exceptions.NotFound, "did you mean 'postgresql'"),
         ("mariadb+pymysql://h/db", exceptions.NotFound, "did you mean 'mysql'"),
-        ("dir", ValueError, "needs a 'path'"),
+        ("dir", ValueError, "requires 'path'"),
         ("dir:///tmp/x?pth=/y", ValueError, "did you mean 'path'"),
-        ("dir:///tmp/why?not", ValueError, "no option 'not'"),
-        ("dir:///tmp/number#1", ValueError, "written %23"),
+        ("dir:///tmp/why?not", ValueError, "unknown option 'not'"),
+        ("dir:///tmp/number#1", ValueError, "write it as %23"),
         (
             {"connection": "file", "path": "/x", "max_cache_size": "many"},
             ValueError,
-            "'many' is no",
+            "must be a whole number of 1 or more, got 'many'",
         ),
-        ({"connection": "sqlite://", "checkout_ping": "x"}, ValueError, "checkout_ping='x'"),
+        ({"connection": "sqlite://", "checkout_ping": "x"}, ValueError, "checkout_ping must be"),
         ("zookeeper://h", exceptions.NotFound, "known kinds: dir, file, memory"),
     ],
 )
-def test_what_is_wrong_is_said(conf: Any, error: Any, words: str) -> None:
+def test_invalid_configuration_is_explained(conf: Any, error: Any, words: str) -> None:
     with pytest.raises(error, match=words):
         backends.fetch(conf)
 
@@ -114,9 +142,9 @@ def test_what_is_wrong_is_said(conf: Any, error: Any, words: str) -> None:
         {"connection": "postgresql://user:hush@host/db", "max_pool_size": "x"},
         {"connection": "mysql+nothing://user:hush@host/db", "max_pool": "1"},
     ],
+    ids=["kind", "kind-dict", "misspelled", "missing-database", "pool-size", "driver"],
 )
-def test_passwords_are_not_told(conf: Any) -> None:
-    """Not by errors."""
+def test_errors_contain_no_password(conf: Any) -> None:
     with pytest.raises((ValueError, exceptions.NotFound)) as caught:
         backends.fetch(conf)
     told: BaseException | None = caught.value
@@ -142,8 +170,8 @@ class Plugged(memory.MemoryBackend):
         return Connection(self)
 
 
-def test_kinds_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From any entry point group; our own kinds are there in every group."""
+def test_plug_in_kind_is_found_in_its_entry_point_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Built-in kinds are available in each group."""
 
     def find(group: str, kind: str) -> Any:
         if (group, kind) == ("mine", "plugged"):
@@ -165,7 +193,7 @@ def test_kinds_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(made, Plugged) and made.closed == 1
 
 
-def test_a_backend_in_a_context_keeps() -> None:
+def test_backend_context_manager_stores_logbooks() -> None:
     with backends.backend("memory") as made, made.get_connection() as connection:
         book = models.LogBook("b")
         connection.save_logbook(book)
@@ -180,12 +208,14 @@ def test_a_backend_in_a_context_keeps() -> None:
         (_options.text, {"a": "a"}, ["", None, 3]),
         (_options.flag, {"Yes": True, "0": False, 1: True}, ["2", "maybe"]),
     ],
+    ids=["whole", "number", "text", "flag"],
 )
-def test_reading_options(read: Any, good: Mapping[Any, Any], bad: list[Any]) -> None:
-    """As words or as what they are; what is wrong is named."""
+def test_option_readers_convert_or_reject_values(
+    read: Any, good: Mapping[Any, Any], bad: list[Any]
+) -> None:
     for value, expected in good.items():
         found = read("size", value)
         assert found == expected and type(found) is type(expected)
     for value in bad:
-        with pytest.raises(ValueError, match="Option size="):
+        with pytest.raises(ValueError, match="Option size must be "):
             read("size", value)

@@ -1,4 +1,4 @@
-"""Who works, and who fell silent: the finder, on a clock that stands still until it is moved."""
+"""Worker finder on a manual clock."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RESIZE = f"{__name__}.Resize"
 # Counting ---------------------------------------------------------------------------------------
 
 
-def test_many_workers_on_a_topic_are_many() -> None:
+def test_workers_of_one_topic_are_counted_separately() -> None:
     world = World()
     for number in range(7):
         world.hear(f"w{number}")
@@ -35,21 +35,21 @@ def test_many_workers_on_a_topic_are_many() -> None:
     assert world.finder.messages_processed == 7
 
 
-def test_only_so_many_workers_are_known(caplog: pytest.LogCaptureFixture) -> None:
-    """Anybody who may publish can announce any number."""
+def test_number_of_known_workers_is_limited(caplog: pytest.LogCaptureFixture) -> None:
+    """Any client of the broker can announce any number of workers."""
     world = World()
     for number in range(20_002):
         world.hear(f"w{number}")
     assert world.finder.total_workers == 20_000
     (told,) = [record.getMessage() for record in caplog.records]
-    assert "no room for <TopicWorker w20000 on 't', 1 tasks> beside the 20000 workers" in told
+    assert "too many workers: <TopicWorker w20000 on 't', 1 tasks>" in told
     world.hear("w7", state=env.STOPPED)
     world.hear("w20001")
     assert world.finder.total_workers == 20_000
 
 
-def test_only_so_many_names_of_tasks_are_kept(caplog: pytest.LogCaptureFixture) -> None:
-    """A quarter of all room each, and as much again of names that another worker told before."""
+def test_total_length_of_task_names_is_limited(caplog: pytest.LogCaptureFixture) -> None:
+    """Each list takes a quarter of the limit; names that another worker announced are free."""
     world = World()
     name = "n" * 1_000_000
     many = [tuple(f"{number}{name}{n}" for n in range(16)) for number in range(5)]
@@ -59,21 +59,21 @@ def test_only_so_many_names_of_tasks_are_kept(caplog: pytest.LogCaptureFixture) 
         world.hear(f"v{number}", tasks=many[number], **queues[number])
     assert world.finder.total_workers == 8
     world.hear("w4", tasks=many[4], **queues[4])
-    assert world.finder.total_workers == 8 and "no room for <TopicWorker w4" in caplog.text
-    # Those that a worker told first stay with the other one.
+    assert world.finder.total_workers == 8 and "too many workers: <TopicWorker w4" in caplog.text
+    # The names remain in use by the other worker of the queue.
     world.hear("w0", state=env.STOPPED)
     world.hear("w4", tasks=many[4], **queues[4])
     assert world.finder.total_workers == 7
     world.hear("v0", state=env.STOPPED)
     world.hear("w4", tasks=many[4], **queues[4])
     assert world.finder.total_workers == 7
-    # What has no room keeps nobody from being known as before.
+    # If an announcement exceeds the limit, the previous one of this worker stays.
     world.hear("w1", tasks=(*many[1], *many[0]), **queues[1])
     assert world.finder.get_worker_for_task(many[1][0]) is not None
     assert world.finder.total_workers == 7
 
 
-def test_a_worker_on_two_topics_is_one() -> None:
+def test_worker_on_two_topics_counts_once() -> None:
     world = World()
     world.hear("w1", "t")
     world.hear("w1", "u")
@@ -84,7 +84,7 @@ def test_a_worker_on_two_topics_is_one() -> None:
     assert {worker.topic for worker in world.lost} == {"t", "u"}
 
 
-def test_plain_peers_of_a_topic_look_like_one() -> None:
+def test_taskflow_workers_of_a_topic_count_as_one() -> None:
     world = World()
     world.hear(None)
     world.hear(None)
@@ -95,14 +95,14 @@ def test_plain_peers_of_a_topic_look_like_one() -> None:
     assert world.finder.speaks("t.a")
 
 
-def test_the_news_is_told_once() -> None:
+def test_unchanged_announcement_is_notified_once() -> None:
     world = World()
     world.hear("w1", tasks=("a", "b"))
     world.hear("w1", tasks=("a", "b"))
     assert world.gained == [{"a", "b"}]
 
 
-def test_another_list_of_tasks_replaces_the_first() -> None:
+def test_new_task_list_replaces_the_old_one() -> None:
     world = World()
     world.hear("w1", tasks=("a", "b"))
     world.hear("w1", tasks=("b", "c", "c"))
@@ -112,25 +112,25 @@ def test_another_list_of_tasks_replaces_the_first() -> None:
     assert world.finder.tasks() == []
 
 
-def test_mixed_lists_of_tasks_go_to_queues_of_their_own() -> None:
+def test_queue_for_picks_queue_with_most_slots_per_request() -> None:
     world = World()
     world.hear("w1", tasks=("a",))
     world.hear("w2", tasks=("a", "b"))
     assert world.finder.queue_for("b", lambda _: 0) == "t.a-b"
     assert world.finder.queue_for("c", lambda _: 0) is None
-    # Most slots for each waiting request.
+    # The queue with the most slots for each waiting request is chosen.
     assert world.finder.queue_for("a", {"t.a": 10, "t.a-b": 0}.__getitem__) == "t.a-b"
     assert world.finder.queue_for("a", {"t.a": 0, "t.a-b": 10}.__getitem__) == "t.a"
 
 
-def test_among_equals_the_topic_named_first_wins() -> None:
+def test_queue_for_prefers_first_topic_among_equals() -> None:
     world = World(topics=("z", "y"))
     world.hear("w1", "y")
     world.hear("w2", "z")
     assert world.finder.queue_for("a", lambda _: 0) == "z.a"
 
 
-def test_free_slots_are_as_last_told() -> None:
+def test_free_slots_follow_the_last_report() -> None:
     world = World()
     world.hear("w1", slots=4, running=1)
     world.hear("w2", slots=2, running=9)
@@ -143,8 +143,12 @@ def test_free_slots_are_as_last_told() -> None:
     assert (world.finder.slots("t.a"), world.finder.free("t.a")) == (0, 0)
 
 
-@pytest.mark.parametrize("nonsense", [None, "4", -1, 0, True, 1.5, float("nan")])
-def test_nonsense_in_numbers_is_one_slot(nonsense: Any) -> None:
+@pytest.mark.parametrize(
+    "nonsense",
+    [None, "4", -1, 0, True, 1.5, float("nan")],
+    ids=["none", "str", "negative", "zero", "bool", "float", "nan"],
+)
+def test_invalid_number_of_slots_counts_as_one(nonsense: Any) -> None:
     world = World()
     world.hear("w1", slots=nonsense, running=nonsense, period=nonsense)
     assert world.finder.slots("t.a") == 1
@@ -161,8 +165,17 @@ def test_nonsense_in_numbers_is_one_slot(nonsense: Any) -> None:
         ("t", {env.WBE_QUEUE: "q.*"}),
         ("t", {env.WBE_QUEUE: 7}),
     ],
+    ids=[
+        "parent-path",
+        "space",
+        "too-long",
+        "wildcard",
+        "queue-path",
+        "queue-wildcard",
+        "queue-int",
+    ],
 )
-def test_names_that_are_no_names_are_ignored(topic: str, more: dict[str, Any]) -> None:
+def test_workers_with_invalid_names_are_ignored(topic: str, more: dict[str, Any]) -> None:
     world = World()
     world.hear("w1", topic, **more)
     assert world.finder.total_workers == 0
@@ -170,7 +183,7 @@ def test_names_that_are_no_names_are_ignored(topic: str, more: dict[str, Any]) -
     assert world.finder.total_workers == 0
 
 
-def test_get_worker_for_task_takes_the_least_busy() -> None:
+def test_get_worker_for_task_returns_the_least_busy() -> None:
     world = World()
     world.hear("w1", tasks=(RESIZE,), running=3)
     world.hear("w2", tasks=(RESIZE,), running=1)
@@ -189,19 +202,19 @@ def test_get_worker_for_task_takes_the_least_busy() -> None:
     ("topic", "wanted"),
     [("video.hd", True), ("video.hd.x", False), ("video", False), ("audio", True)],
 )
-def test_wildcards_are_matched_here(topic: str, wanted: bool) -> None:
+def test_wildcard_topics_are_matched(topic: str, wanted: bool) -> None:
     world = World(topics=("video.*", "audio"))
     world.hear("w1", topic)
     assert (world.finder.total_workers == 1) is wanted
 
 
-def test_without_topics_every_topic_will_do() -> None:
+def test_finder_without_topics_accepts_any_topic() -> None:
     world = World()
     world.hear("w1", "anything.at.all")
     assert world.finder.topics() == ["anything.at.all"]
 
 
-def test_topics_that_can_not_be() -> None:
+def test_invalid_topic_is_refused() -> None:
     with pytest.raises(ValueError, match="topic"):
         World(topics=("a b",))
 
@@ -209,7 +222,7 @@ def test_topics_that_can_not_be() -> None:
 # Silence ----------------------------------------------------------------------------------------
 
 
-def test_silence_of_three_periods_is_loss() -> None:
+def test_worker_silent_for_three_periods_is_lost() -> None:
     world = World()
     world.hear("w1")
     world.hear("w2")
@@ -221,7 +234,7 @@ def test_silence_of_three_periods_is_loss() -> None:
     assert world.finder.slots("t.a") == 4
 
 
-def test_no_silence_counts_while_the_engine_does_not_hear_itself() -> None:
+def test_no_worker_is_lost_while_engine_receives_no_echo() -> None:
     world = World()
     world.hear("w1")
     world.echo()
@@ -231,7 +244,7 @@ def test_no_silence_counts_while_the_engine_does_not_hear_itself() -> None:
     assert world.names == {"w1"}
 
 
-def test_after_a_gap_everybody_has_a_full_period_of_grace() -> None:
+def test_workers_get_full_grace_after_an_outage() -> None:
     world = World()
     world.hear("w1")
     world.echo()
@@ -245,7 +258,7 @@ def test_after_a_gap_everybody_has_a_full_period_of_grace() -> None:
 
 
 def test_no_worker_is_lost_before_the_first_echo() -> None:
-    """That of another engine is none."""
+    """The echo of another engine does not count."""
     world = World(holders={"w1"})
     world.hear("w1")
     world.clock.advance(100.0)
@@ -255,13 +268,13 @@ def test_no_worker_is_lost_before_the_first_echo() -> None:
     assert world.finder.clean() == 1
 
 
-def test_a_beat_alone_teaches_nothing() -> None:
+def test_heartbeat_of_unknown_worker_is_ignored() -> None:
     world = World()
     world.hear("w1", state=env.BEAT, tasks=())
     assert world.finder.total_workers == 0
 
 
-def test_plain_peers_have_the_whole_expiry() -> None:
+def test_taskflow_worker_is_lost_after_full_expiry() -> None:
     world = World()
     world.hear(None)
     world.live(60.0)
@@ -270,34 +283,34 @@ def test_plain_peers_have_the_whole_expiry() -> None:
     assert world.finder.total_workers == 0
 
 
-@pytest.mark.parametrize("expiry", [None, 0, -1])
-def test_without_expiry_nobody_is_lost(expiry: float | None) -> None:
+@pytest.mark.parametrize("expiry", [None, 0, -1], ids=["none", "zero", "negative"])
+def test_no_worker_is_lost_without_expiry(expiry: float | None) -> None:
     world = World(expiry=expiry)
     world.hear("w1")
     world.live(1000.0)
     assert world.names == {"w1"}
 
 
-def test_nobody_can_ask_to_be_waited_for_forever() -> None:
+def test_announced_period_is_limited() -> None:
     world = World()
     world.hear("w1", period=1e9)
-    world.live(3 * finders.MOST_PERIOD + 10)
+    world.live(3 * finders.MAX_PERIOD_SECONDS + 10)
     assert world.names == set()
 
 
-def test_a_short_expiry_asks_for_quicker_beats() -> None:
+def test_short_expiry_shortens_heartbeat_period() -> None:
     assert World(expiry=60).finder.period == 5.0
     assert World(expiry=8).finder.period == 2.0
-    assert World(expiry=0.1).finder.period == env.LEAST_PERIOD
+    assert World(expiry=0.1).finder.period == env.MIN_PERIOD_SECONDS
 
 
-def test_a_large_fleet_is_asked_less_often_and_not_lost_for_it() -> None:
+def test_large_fleet_is_queried_less_often_without_losing_workers() -> None:
     world = World()
     for number in range(3000):
         world.hear(f"w{number}")
     world.finder.maybe_publish()
     questions = 0
-    for _ in range(20):  # 100 s; each is asked every 30 s, and answers
+    for _ in range(20):  # 100 s; each worker is queried every 30 s, and replies
         world.clock.advance(5.0)
         world.echo()
         if world.finder.maybe_publish():
@@ -308,7 +321,7 @@ def test_a_large_fleet_is_asked_less_often_and_not_lost_for_it() -> None:
     assert questions == 3
 
 
-def test_who_was_lost_is_found_again() -> None:
+def test_lost_worker_is_found_again() -> None:
     world = World()
     world.hear("w1")
     world.live(30.0)
@@ -318,7 +331,7 @@ def test_who_was_lost_is_found_again() -> None:
     assert world.gained == [{"a"}, {"a"}]
 
 
-def test_a_goodbye_of_nobody_is_nothing() -> None:
+def test_stop_message_of_unknown_worker_is_ignored() -> None:
     world = World()
     world.hear("w1", state=env.STOPPED)
     world.hear(None)
@@ -326,10 +339,10 @@ def test_a_goodbye_of_nobody_is_nothing() -> None:
     assert world.lost == []
 
 
-# Those that hold work and were never heard of ----------------------------------------------------
+# Watched unknown workers --------------------------------------------------------------------------
 
 
-def test_a_watched_stranger_is_lost_like_anybody() -> None:
+def test_watched_unknown_worker_is_lost_after_three_periods() -> None:
     world = World()
     world.echo()
     world.finder.watch("w9")
@@ -342,7 +355,7 @@ def test_a_watched_stranger_is_lost_like_anybody() -> None:
     assert len(world.lost) == 1
 
 
-def test_beats_keep_a_stranger_and_its_announcement_makes_it_known() -> None:
+def test_heartbeats_keep_watched_unknown_worker_alive() -> None:
     world = World()
     world.finder.watch("w9")
     world.live(60.0, "w9")
@@ -352,14 +365,14 @@ def test_beats_keep_a_stranger_and_its_announcement_makes_it_known() -> None:
     assert [worker.identity for worker in world.lost] == ["w9"]
 
 
-def test_a_stranger_that_says_goodbye_is_gone() -> None:
+def test_watched_unknown_worker_that_stops_is_lost() -> None:
     world = World()
     world.finder.watch("w9")
     world.hear("w9", state=env.STOPPED)
     assert [worker.identity for worker in world.lost] == ["w9"]
 
 
-def test_outages_are_no_silence_of_strangers_either() -> None:
+def test_watched_unknown_worker_is_not_lost_in_an_outage() -> None:
     world = World()
     world.echo()
     world.finder.watch("w9")
@@ -369,10 +382,10 @@ def test_outages_are_no_silence_of_strangers_either() -> None:
     assert world.lost == []
 
 
-# Asking -----------------------------------------------------------------------------------------
+# Queries ------------------------------------------------------------------------------------------
 
 
-def test_it_asks_once_a_period() -> None:
+def test_workers_are_queried_once_per_period() -> None:
     world = World()
     assert world.finder.maybe_publish() is True
     assert world.finder.maybe_publish() is False
@@ -386,15 +399,15 @@ def test_it_asks_once_a_period() -> None:
     assert world.asked[1][1][env.WBE_ECHO] == "me"
 
 
-def test_questions_of_others_are_not_answers() -> None:
+def test_queries_of_other_engines_are_ignored() -> None:
     world = World()
     world.finder.process_response({}, Message({env.WBE_VERSION: "1"}))
     assert world.finder.messages_processed == 0
 
 
-def test_waiting_for_workers() -> None:
+def test_wait_for_workers_returns_number_of_missing_workers() -> None:
     world = World()
-    with pytest.raises(ValueError, match="one worker or more"):
+    with pytest.raises(ValueError, match="at least 1"):
         world.finder.wait_for_workers(0)
     world.hear("w1")
     assert world.finder.wait_for_workers(1, 0) == 0
@@ -407,7 +420,7 @@ def test_waiting_for_workers() -> None:
     assert missing == [0]
 
 
-def test_reset_forgets_everything() -> None:
+def test_reset_clears_all_state() -> None:
     world = World()
     world.hear("w1")
     world.finder.watch("w2")
@@ -439,7 +452,7 @@ def test_workers_are_equal_by_identity_and_topic() -> None:
 # Rounds ------------------------------------------------------------------------------------------
 
 
-def test_rounds_are_of_all_workers_of_a_queue_and_apart() -> None:
+def test_round_counts_when_all_workers_of_queue_have_reported() -> None:
     world = World()
     world.hear("w1")
     world.hear("w2")
@@ -448,7 +461,7 @@ def test_rounds_are_of_all_workers_of_a_queue_and_apart() -> None:
     world.clock.advance(5)
     world.hear("w1")
     world.clock.advance(0.1)
-    world.hear("w1")  # the second within a moment is the same
+    world.hear("w1")  # a second report at nearly the same time does not count
     assert world.finder.idle_rounds("t.a", since) == 0
     world.hear("w2")
     assert world.finder.idle_rounds("t.a", since) == world.finder.rounds("t.a", since) == 1
@@ -465,8 +478,8 @@ def test_rounds_are_of_all_workers_of_a_queue_and_apart() -> None:
     assert world.finder.idle_rounds("nobody", since) == world.finder.rounds("nobody", since) == 0
 
 
-def test_who_was_silent_for_long_has_no_free_slot() -> None:
-    """Nobody knows yet that he is gone; others of his queue may well be busy."""
+def test_silent_worker_has_no_free_slot() -> None:
+    """The worker may have stopped, and the others of its queue may be busy."""
     world = World()
     world.finder.hurry = True
     world.hear("gone")
@@ -480,7 +493,7 @@ def test_who_was_silent_for_long_has_no_free_slot() -> None:
 
 
 @pytest.mark.parametrize("state", ["suspended", "draining", "started"])
-def test_who_takes_nothing_has_no_free_slot(state: str) -> None:
+def test_worker_that_accepts_no_requests_has_no_free_slot(state: str) -> None:
     world = World()
     life: dict[str, Any] = {env.WBE_LIFE: {"state": state}}
     since = world.clock.monotonic()
@@ -493,7 +506,7 @@ def test_who_takes_nothing_has_no_free_slot(state: str) -> None:
     assert world.finder.free("t.a") == 4
 
 
-def test_plain_peers_never_count_as_idle() -> None:
+def test_taskflow_worker_never_counts_as_idle() -> None:
     world = World()
     since = world.clock.monotonic()
     for _ in range(4):
@@ -502,10 +515,10 @@ def test_plain_peers_never_count_as_idle() -> None:
     assert world.finder.idle_rounds("t", since) == 0
 
 
-# Asking rarely -----------------------------------------------------------------------------------
+# Rare queries -------------------------------------------------------------------------------------
 
 
-def test_as_long_as_nobody_needs_to_know_workers_are_asked_seldom_and_are_not_lost() -> None:
+def test_workers_are_queried_rarely_while_hurry_is_off() -> None:
     world = World(holders=set())
     world.hear("w1")
     world.finder.hurry = False
@@ -520,7 +533,7 @@ def test_as_long_as_nobody_needs_to_know_workers_are_asked_seldom_and_are_not_lo
     assert questions == 10  # in 300 s
 
 
-def test_who_was_not_asked_for_long_gets_time_to_answer() -> None:
+def test_rarely_queried_worker_gets_time_to_reply() -> None:
     world = World(holders=set())
     world.finder.hurry = False
     world.finder.maybe_publish()
@@ -533,8 +546,8 @@ def test_who_was_not_asked_for_long_gets_time_to_answer() -> None:
     assert world.names == set()
 
 
-def test_worker_that_is_asked_now_and_then_is_lost_after_three_questions() -> None:
-    """Questions count, however often it begins and ceases to matter what they answer."""
+def test_worker_is_lost_after_three_unanswered_queries() -> None:
+    """All queries count, even if `hurry` changes between them."""
     world = World(holders=set())
     world.hear("w1")
     for turn in range(6):
@@ -543,7 +556,7 @@ def test_worker_that_is_asked_now_and_then_is_lost_after_three_questions() -> No
     assert world.names == set()
 
 
-def test_who_owes_an_answer_is_lost_after_three_periods_and_asked_before() -> None:
+def test_silent_worker_with_requests_is_queried_early_and_lost() -> None:
     world = World(holders={"w1"})
     world.hear("w1")
     world.hear("w2")
@@ -553,12 +566,12 @@ def test_who_owes_an_answer_is_lost_after_three_periods_and_asked_before() -> No
     world.clock.advance(5)
     assert not world.finder.maybe_publish()
     world.clock.advance(1)
-    assert world.finder.maybe_publish()  # he should have spoken
+    assert world.finder.maybe_publish()  # the heartbeat of w1 is overdue
     world.live(15)
     assert world.names == {"w2"}
 
 
-def test_who_answers_a_request_lives() -> None:
+def test_reply_to_a_request_counts_as_heartbeat() -> None:
     world = World(holders={"w1"})
     world.hear("w1")
     world.live(14)
@@ -567,7 +580,7 @@ def test_who_answers_a_request_lives() -> None:
     assert world.names == {"w1"}
 
 
-def test_who_was_silent_in_his_ledger_is_lost_sooner() -> None:
+def test_silence_recorded_in_ledger_counts_toward_loss() -> None:
     world = World()
     world.echo()
     world.finder.watch("w9", 12.0)
@@ -577,8 +590,8 @@ def test_who_was_silent_in_his_ledger_is_lost_sooner() -> None:
     assert [worker.identity for worker in world.lost] == ["w9"]
 
 
-def test_who_came_later_is_not_waited_for() -> None:
-    """He may be gone again; what was to be had then, he cannot have had."""
+def test_rounds_ignore_workers_that_appeared_later() -> None:
+    """They may have stopped again, and cannot have received the request at that time."""
     world = World()
     world.hear("w1")
     world.clock.advance(1)
@@ -593,7 +606,7 @@ def test_who_came_later_is_not_waited_for() -> None:
     assert world.finder.rounds("t.a", world.clock.monotonic()) == 0
 
 
-def test_a_new_worker_is_told_how_often_to_speak() -> None:
+def test_new_worker_is_sent_the_heartbeat_period() -> None:
     world = World(expiry=2)
     world.hear("w1", period=5.0)
     (key, headers) = world.asked[-1]
@@ -602,7 +615,7 @@ def test_a_new_worker_is_told_how_often_to_speak() -> None:
     assert world.asked[-1][0] == "w1"
 
 
-def test_a_new_worker_that_does_not_answer_is_lost_as_soon_as_others() -> None:
+def test_new_worker_without_reply_is_lost_after_grace() -> None:
     world = World(expiry=2, holders={"w1", "w2"})
     world.echo()
     world.hear("w1", period=5.0)
@@ -616,21 +629,21 @@ def test_a_new_worker_that_does_not_answer_is_lost_as_soon_as_others() -> None:
         world.finder.clean()
         for worker in world.lost:
             lost.setdefault(worker.identity, tenths)
-    # Whoever knows has 1.5 s; who may be about to begin, one more.
+    # A worker that confirmed the period has 1.5 s; a new worker has 1 s more.
     assert lost["w1"] in (25, 26) and lost["w2"] in (30, 31)
 
 
-# Hearing -----------------------------------------------------------------------------------------
+# Outages ------------------------------------------------------------------------------------------
 
 
-def test_a_loop_that_stood_still_forgives_everybody() -> None:
+def test_workers_are_not_lost_after_loop_was_frozen() -> None:
     world = World()
     world.echo()
     world.hear("w1")
-    world.finder.turn(world.clock.monotonic())
+    world.finder.record_iteration(world.clock.monotonic())
     since = world.clock.monotonic()
     world.clock.advance(60)
-    world.finder.turn(world.clock.monotonic())
+    world.finder.record_iteration(world.clock.monotonic())
     world.echo()
     assert world.finder.clean() == 0 and world.names == {"w1"}
     assert world.finder.missed(since, world.clock.monotonic()) == 60.0
@@ -638,53 +651,53 @@ def test_a_loop_that_stood_still_forgives_everybody() -> None:
     assert world.names == set()
 
 
-def test_a_broker_that_was_away_for_a_moment_is_noticed() -> None:
+def test_short_broker_outage_is_detected_by_new_channel() -> None:
     world = World()
     world.echo()
     world.hear("w1")
     start = world.clock.monotonic()
-    world.finder.turn(start, "one channel")
+    world.finder.record_iteration(start, "one channel")
     world.clock.advance(1)
-    world.finder.turn(start + 1, "one channel")
+    world.finder.record_iteration(start + 1, "one channel")
     assert world.finder.missed(start, start + 1) == 0.0
     world.clock.advance(2)
-    world.finder.turn(start + 3, "another")
+    world.finder.record_iteration(start + 3, "another")
     assert world.finder.missed(start, start + 3) == 2.0
-    # What became of everything is of interest now.
+    # After an outage, the engine needs the state of all requests.
     world.finder.maybe_publish()
-    world.clock.advance(finders.URGENT)
+    world.clock.advance(finders.URGENT_SECONDS)
     assert world.finder.maybe_publish() and world.finder.next_due() == start + 5
 
 
-def test_while_it_is_urgent_workers_are_asked_often() -> None:
+def test_workers_are_queried_often_while_urgent() -> None:
     world = World()
     world.hear("w1")
     world.finder.maybe_publish()
-    world.clock.advance(finders.URGENT)
+    world.clock.advance(finders.URGENT_SECONDS)
     assert not world.finder.maybe_publish()
     world.finder.urgent = True
     assert world.finder.maybe_publish()
-    assert world.finder.next_due() == world.clock.monotonic() + finders.URGENT
+    assert world.finder.next_due() == world.clock.monotonic() + finders.URGENT_SECONDS
 
 
-def test_what_was_missed_is_counted_once() -> None:
+def test_missed_time_is_counted_once() -> None:
     world = World()
     world.echo()
     start = world.clock.monotonic()
     world.clock.advance(30)
-    assert world.finder.missed(start + 10, start + 30) == 20.0  # and it goes on
-    world.finder._turned = start
-    world.finder.turn(start + 30)
+    assert world.finder.missed(start + 10, start + 30) == 20.0  # the outage continues
+    world.finder._last_iteration = start
+    world.finder.record_iteration(start + 30)
     world.echo()
     assert world.finder.missed(start, start + 30) == 30.0
     assert world.finder.missed(start + 30, start + 35) == 0.0
     assert world.finder.missed(start + 25, start + 26) == 1.0
 
 
-# What workers say of themselves ------------------------------------------------------------------
+# Reports of workers -------------------------------------------------------------------------------
 
 
-def test_what_a_worker_runs_is_passed_on() -> None:
+def test_ids_of_running_requests_are_passed_on() -> None:
     world = World()
     world.hear("w1", state=env.BEAT, **{env.WBE_IDS: ["x", "y", 3]})
     assert world.named == [("w1", {"x", "y"})]
@@ -695,7 +708,7 @@ def test_what_a_worker_runs_is_passed_on() -> None:
     assert len(world.named) == 1
 
 
-def test_its_life_is_known() -> None:
+def test_life_state_of_worker_is_recorded() -> None:
     world = World()
     world.hear("w1", **{env.WBE_LIFE: {"state": "busy", "birth": 5.0}})
     world.hear("w1")
@@ -703,14 +716,14 @@ def test_its_life_is_known() -> None:
     assert worker.life is not None and worker.life.state == "busy"
 
 
-def test_a_clock_that_differs_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_clock_difference_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
     now = world.clock.time()
     world.hear("w1", **{env.WBE_TIME: now + 1000})
-    assert not caplog.records  # where there is a ledger nobody looks
+    assert not caplog.records  # with a ledger, clocks are not compared
     world.finder.clocks = finder.Clocks(world.finder.missed)
     world.echo()
-    world.hear("w1", **{env.WBE_TIME: now + finder.MOST_APART})
+    world.hear("w1", **{env.WBE_TIME: now + finder.MAX_CLOCK_DIFFERENCE_SECONDS})
     world.hear("w2", **{env.WBE_TIME: "noon"})
     assert not caplog.records
     for _ in range(2):
@@ -719,7 +732,7 @@ def test_a_clock_that_differs_is_named_once(caplog: pytest.LogCaptureFixture) ->
     assert "w1" in record.getMessage() and "100 s ahead" in record.getMessage()
 
 
-def test_what_waited_while_nothing_was_heard_says_nothing_of_a_clock(
+def test_delayed_message_is_not_taken_for_a_clock_difference(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     world = World()
@@ -732,11 +745,11 @@ def test_what_waited_while_nothing_was_heard_says_nothing_of_a_clock(
     assert not caplog.records
 
 
-# The cost of knowing -----------------------------------------------------------------------------
+# Cost of discovery --------------------------------------------------------------------------------
 
 
-def test_twenty_engines_and_64_workers_say_little() -> None:
-    """Messages that reach somebody, each second, while nothing stands still."""
+def test_idle_engines_and_workers_exchange_few_messages() -> None:
+    """The limit is 90 delivered messages per second while no request is open."""
     worlds = [World(holders=set()) for _ in range(20)]
     workers = [f"w{number}" for number in range(64)]
     for world in worlds:

@@ -1,4 +1,4 @@
-"""What all flows have in common."""
+"""Properties that all flows share."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ALL = pytest.mark.parametrize(
 
 
 @ALL
-def test_a_flow_starts_empty(make):
+def test_new_flow_is_empty(make):
     flow = make("test")
     assert flow.name == "test" and flow.retry is None
     assert len(flow) == 0 and list(flow) == [] and list(flow.iter_links()) == []
@@ -40,14 +40,14 @@ def test_a_flow_starts_empty(make):
     assert (str(flow), repr(flow)) == (f'"{told}"', f"<{told}>")
 
 
-def test_kinds():
+def test_patterns_have_their_kind():
     assert linear_flow.Flow.kind == "linear"
     assert unordered_flow.Flow.kind == "unordered"
     assert graph_flow.Flow.kind == graph_flow.TargetedFlow.kind == "graph"
 
 
 @ALL
-def test_add_returns_the_flow_and_takes_each_object_once(make):
+def test_add_returns_flow_and_ignores_repeated_objects(make):
     flow, one, two = make("test"), T("a"), T("a")
     assert flow.add() is flow
     assert flow.add(one, two, one) is flow
@@ -55,8 +55,10 @@ def test_add_returns_the_flow_and_takes_each_object_once(make):
     assert list(flow) == [one, two] and len(flow) == 2
 
 
-@pytest.mark.parametrize("make", [linear_flow.Flow, unordered_flow.Flow])
-def test_objects_that_are_equal_are_two(make):
+@pytest.mark.parametrize(
+    "make", [linear_flow.Flow, unordered_flow.Flow], ids=["linear", "unordered"]
+)
+def test_equal_but_distinct_objects_are_both_added(make):
     class Equal(T):
         def __eq__(self, other):
             return True
@@ -67,7 +69,7 @@ def test_objects_that_are_equal_are_two(make):
 
 
 @ALL
-def test_nodes_come_with_metadata_one_level_only(make):
+def test_iter_nodes_returns_one_level_with_metadata(make):
     inner = make("inner").add(T("deep"))
     flow = make("test").add(T("a"), inner)
     assert [(node.name, meta) for node, meta in flow.iter_nodes()] == [("a", {}), ("inner", {})]
@@ -75,12 +77,12 @@ def test_nodes_come_with_metadata_one_level_only(make):
 
 
 @ALL
-def test_names_are_strings(make):
+def test_flow_name_is_converted_to_str(make):
     assert make(7).name == "7"
 
 
 @ALL
-def test_a_flow_names_its_retry_unless_it_has_a_name(make):
+def test_unnamed_retry_controller_is_named_after_its_flow(make):
     unnamed, named = retry.AlwaysRevert(requires=["a"], provides=["b"]), retry.Times(name="mine")
     flow = make("test", unnamed)
     assert flow.retry is unnamed and unnamed.name == "test_retry"
@@ -90,13 +92,13 @@ def test_a_flow_names_its_retry_unless_it_has_a_name(make):
 
 
 @ALL
-def test_what_the_retry_provides_is_there_for_all(make):
+def test_values_of_retry_controller_are_available_to_all_tasks(make):
     flow = make("test", retry.AlwaysRevert(provides=["x"])).add(T("a", requires=["x", "y"]))
     assert flow.requires == {"y"} and list(flow.iter_links()) == []
 
 
 @ALL
-def test_symbols_of_nested_flows_count(make):
+def test_nested_flows_contribute_requires_and_provides(make):
     inner = make("inner").add(T("deep", requires=["x"], provides=["y"]))
     flow = make("test").add(inner)
     assert flow.requires == {"x"} and flow.provides == {"y"}
@@ -104,7 +106,7 @@ def test_symbols_of_nested_flows_count(make):
     assert flow.requires == {"x", "z"} and flow.provides == {"y", "w"}
 
 
-def test_a_flow_in_two_places_is_looked_at_in_each():
+def test_flow_used_twice_is_resolved_in_each_place():
     inner = linear_flow.Flow("inner").add(T("a", requires=["x", "y", "z"]))
     served = linear_flow.Flow("served").add(T("p", provides=["x"]), inner)
     bare = linear_flow.Flow("bare").add(inner)
@@ -112,7 +114,7 @@ def test_a_flow_in_two_places_is_looked_at_in_each():
         assert unordered_flow.Flow("outer").add(*order).requires == {"x", "y", "z"}
 
 
-def test_a_flow_in_itself_is_refused_when_it_is_asked():
+def test_requires_of_flow_containing_itself_raises():
     one, two = linear_flow.Flow("one"), linear_flow.Flow("two")
     one.add(two)
     two.add(one)
@@ -120,8 +122,10 @@ def test_a_flow_in_itself_is_refused_when_it_is_asked():
         _ = one.requires
 
 
-@pytest.mark.parametrize("make", [linear_flow.Flow, unordered_flow.Flow])
-def test_many_levels_are_asked_in_linear_time(make):
+@pytest.mark.parametrize(
+    "make", [linear_flow.Flow, unordered_flow.Flow], ids=["linear", "unordered"]
+)
+def test_requires_of_deep_flow_takes_linear_time(make):
     def nested(count):
         flow = make("0").add(T("0", requires=["s1"], provides=["s0"]))
         for level in range(1, count):
@@ -136,7 +140,7 @@ def test_many_levels_are_asked_in_linear_time(make):
     assert stepping.growth(asked) < 1.5
     flow = nested(5_000)
     assert len(flow.provides) == 5_000
-    # A task comes before the flow nested beside it, so what it provides is there.
+    # In a linear flow the task precedes the nested flow, which can use its value.
     assert len(flow.requires) == (1 if make.kind == "linear" else 5_000)
     assert [len(flow), len(list(flow)), len(list(flow.iter_nodes()))] == [2, 2, 2]
 
@@ -161,7 +165,7 @@ def test_flows_pickle_and_copy(make):
         assert len(again) == 4
 
 
-def test_only_graph_flows_load_the_graph_library():
+def test_networkx_is_imported_only_for_graph_flows():
     code = (
         "import sys\n"
         "from wbengine import task\n"
@@ -188,7 +192,7 @@ def test_linear_links_follow_the_order():
 # Unordered.
 
 
-def test_unordered_members_do_not_serve_each_other():
+def test_unordered_tasks_do_not_satisfy_each_others_requires():
     a, b = T("a", provides=["x"]), T("b", requires=["x"])
     flow = unordered_flow.Flow("test").add(b, a)
     assert list(flow) == [b, a] and list(flow.iter_links()) == []
@@ -207,17 +211,19 @@ def built_and_asked(make, count):
     assert sum(1 for _ in flow.iter_links()) == (0 if wide else count - 1)
 
 
-@pytest.mark.parametrize("make", [linear_flow.Flow, unordered_flow.Flow])
-def test_a_large_flow_is_built_and_asked_in_linear_time(make):
+@pytest.mark.parametrize(
+    "make", [linear_flow.Flow, unordered_flow.Flow], ids=["linear", "unordered"]
+)
+def test_large_flow_is_built_and_inspected_in_linear_time(make):
     assert stepping.growth(lambda count: lambda: built_and_asked(make, count)) < 1.5
     built_and_asked(make, 5_000)
 
 
-# Against the definition.
+# Comparison with the definition.
 
 
 def by_definition(node):
-    """`(requires, provides)`, looked up anew and recursively."""
+    """Return `(requires, provides)`, computed recursively."""
     if not isinstance(node, base.Flow):
         return set(node.requires), set(node.provides)
     given = set(node.retry.provides) if node.retry else set()
@@ -225,7 +231,7 @@ def by_definition(node):
     members = {member: by_definition(member) for member in node}
     before: dict = {}
     into = {member: [u for u, v, _ in node.iter_links() if v is member] for member in members}
-    for member in node:  # each after everything it depends on
+    for member in node:  # in topological order
         before[member] = set(into[member]).union(*(before[u] for u in into[member]))
     for member, (needed, _) in members.items():
         requires |= needed - given - {n for u in before[member] for n in members[u][1]}
@@ -244,7 +250,7 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_symbols_follow_the_definition_whatever_changes_when(steps):
+def test_requires_and_provides_match_definition_after_changes(steps):
     flows = [graph_flow.Flow("root")]
     for number, (what, place, first, second) in enumerate(steps):
         flow = flows[place % len(flows)]
@@ -264,9 +270,9 @@ def test_symbols_follow_the_definition_whatever_changes_when(steps):
 
 
 @ALL
-def test_nothing_is_added_if_one_of_several_is_no_member(make):
+def test_add_of_invalid_member_adds_nothing(make):
     flow = make("test")
-    with pytest.raises(TypeError, match=r"Flow 'test' takes tasks and flows, .*not None"):
+    with pytest.raises(TypeError, match=r"Members of flow 'test' must be tasks or flows, got None"):
         flow.add(T("b"), None)
     assert len(flow) == 0
     flow.add(T("a"))

@@ -1,4 +1,4 @@
-"""Folders: requests are claimed as they are taken and ended as they are answered; own queues."""
+"""Folder broker with a ledger: claims of received requests, results, and owned queues."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from tests.seams.ledgers import beaten
+from tests.seams.ledgers import make_heartbeat_older
 from tests.seams.transports import Folder
 from wbengine import exceptions
 from wbengine.engines.worker_based import ledger as ledgers
 from wbengine.engines.worker_based.ledger import base, directory
-from wbengine.transports import _envelope, filesystem, resolve
-from wbengine.transports.broker import Consumer, Taken
+from wbengine.transports import _encoding, filesystem, resolve
+from wbengine.transports.broker import Consumer, TakenMessage
 
 Opened = Callable[..., filesystem.FileBroker]
 
@@ -33,7 +33,7 @@ def ledger(root: Path) -> Iterator[directory.DirectoryLedger]:
 
 @pytest.fixture
 def opened(root: Path, ledger: directory.DirectoryLedger) -> Iterator[Opened]:
-    """A store of a worker of this name, or of an engine, with queues `q` and `answers`."""
+    """Open a broker as this worker, or as an engine, with the queues `q` and `answers`."""
     made: list[filesystem.FileBroker] = []
 
     def make(holder: str = "", **options: Any) -> filesystem.FileBroker:
@@ -52,14 +52,14 @@ def opened(root: Path, ledger: directory.DirectoryLedger) -> Iterator[Opened]:
 def put(store: filesystem.FileBroker, ledger: base.Ledger, *ids: str, digest: str = "") -> None:
     for id in ids:
         headers = {"wbe-ledger": digest or ledger.digest, "wbe-epoch": 1}
-        assert put_raw(store, _envelope.label(f"{id}?".encode(), headers, id))
+        assert put_raw(store, _encoding.label(f"{id}?".encode(), headers, id))
 
 
 def put_raw(store: filesystem.FileBroker, data: bytes, queue: str = "q") -> bool:
     return next(store.publish_many([("", queue, 0, data, b"")]))
 
 
-def take(store: filesystem.FileBroker, most: int = 10) -> list[Taken]:
+def take(store: filesystem.FileBroker, most: int = 10) -> list[TakenMessage]:
     store.watch("q")
     store.refresh()
     found = [taken for _, taken in store.take_many([(most, ["q"])])]
@@ -67,7 +67,7 @@ def take(store: filesystem.FileBroker, most: int = 10) -> list[Taken]:
     return found
 
 
-def answer(taken: Taken, id: str) -> tuple[Any, Taken, Any]:
+def answer(taken: TakenMessage, id: str) -> tuple[Any, TakenMessage, Any]:
     return (id, 1), taken, ("", "answers", 0, id.encode(), b"!")
 
 
@@ -75,11 +75,11 @@ def waiting(root: Path, queue: str = "answers") -> list[bytes]:
     return Folder(root).messages(queue)
 
 
-def verdicts(found: list[Taken]) -> list[str | None]:
+def verdicts(found: list[TakenMessage]) -> list[str | None]:
     return [taken.claim and taken.claim.verdict for taken in found]
 
 
-def test_what_is_taken_together_is_claimed_together(
+def test_messages_of_one_batch_are_claimed_together(
     opened: Opened, ledger: directory.DirectoryLedger
 ) -> None:
     worker = opened("w")
@@ -101,13 +101,13 @@ def test_what_is_taken_together_is_claimed_together(
     assert ledger.silence("w") is not None
 
 
-def test_whoever_claims_after_a_long_rest_says_that_he_lives(
+def test_claim_after_long_pause_renews_heartbeat_of_worker(
     opened: Opened, root: Path, ledger: directory.DirectoryLedger
 ) -> None:
     worker = opened("w")
     ledger.open("a", 1)
     ledger.renew("w")
-    beaten(root, "w", 100)
+    make_heartbeat_older(root, "w", 100)
     put(worker, ledger, "a")
     assert take(worker)[0].claim.granted
     silence = ledger.silence("w")
@@ -115,7 +115,7 @@ def test_whoever_claims_after_a_long_rest_says_that_he_lives(
 
 
 @pytest.mark.parametrize("label", [b"!", b"!a", b"!a 1", b"!a x %b", b"!\xff 1 %b", b"!a 1 %b 1"])
-def test_a_label_that_is_none_claims_nothing(
+def test_malformed_label_claims_nothing(
     opened: Opened, ledger: directory.DirectoryLedger, label: bytes
 ) -> None:
     worker = opened("w")
@@ -127,9 +127,7 @@ def test_a_label_that_is_none_claims_nothing(
     assert ledger.state("a") == base.Row("a", 1, "open")
 
 
-def test_without_a_ledger_the_label_is_passed_over(
-    opened: Opened, ledger: directory.DirectoryLedger
-) -> None:
+def test_label_is_ignored_without_ledger(opened: Opened, ledger: directory.DirectoryLedger) -> None:
     engine = opened()
     ledger.open("a", 1)
     put(engine, ledger, "a")
@@ -140,21 +138,21 @@ def test_without_a_ledger_the_label_is_passed_over(
     assert (single.data, single.claim) == (b"b?", None)
 
 
-def test_what_was_given_to_nobody_may_be_claimed_by_the_next(
+def test_undelivered_message_can_be_claimed_by_next_worker(
     opened: Opened, ledger: directory.DirectoryLedger
 ) -> None:
     one, two = opened("one"), opened("two")
     ledger.open_many([("a", 1), ("b", 1)])
     put(one, ledger, "a", "b")
     first, second = take(one)
-    one.give_back(first, delivered=False)
+    one.requeue(first, delivered=False)
     one.discard(second, "it is damaged")
     assert ledger.state("b") == base.Row("b", 1, "open")
     (again,) = take(two)
-    assert again.claim.granted and not again.again
+    assert again.claim.granted and not again.redelivered
 
 
-def test_a_copy_that_is_given_back_leaves_the_row_to_whoever_runs_it(
+def test_requeued_copy_leaves_row_to_its_owner(
     opened: Opened, ledger: directory.DirectoryLedger
 ) -> None:
     worker = opened("w")
@@ -162,11 +160,11 @@ def test_a_copy_that_is_given_back_leaves_the_row_to_whoever_runs_it(
     put(worker, ledger, "a", "a")
     first, copy = take(worker)
     assert verdicts([first, copy]) == ["GRANTED", "HELD"]
-    worker.give_back(copy, delivered=False)
+    worker.requeue(copy, delivered=False)
     assert ledger.state("a") == base.Row("a", 1, "claimed", "w")
 
 
-def test_an_end_is_stored_answered_and_acknowledged(
+def test_end_many_stores_results_sends_replies_and_acknowledges(
     opened: Opened, root: Path, ledger: directory.DirectoryLedger
 ) -> None:
     worker, writer = opened("w"), opened("w")
@@ -180,8 +178,8 @@ def test_an_end_is_stored_answered_and_acknowledged(
     assert waiting(root) == [b"a!", b"c!", b"d!"]
     assert ledger.state("a") == base.Row("a", 1, "done", None, b"a!")
     assert ledger.state("b") == base.Row("b", 2, "open") and ledger.state("c") is None
-    for taken in found:  # the connection is closed before it is told
-        worker.give_back(taken)
+    for taken in found:  # simulates a connection that closes before it is notified
+        worker.requeue(taken)
         assert not worker.settle_many([taken])
     assert waiting(root, "q") == []
 
@@ -189,7 +187,7 @@ def test_an_end_is_stored_answered_and_acknowledged(
 def test_a_result_is_written_once(
     opened: Opened, root: Path, ledger: directory.DirectoryLedger
 ) -> None:
-    """The answer is read from its row; if that was read and removed before, nobody wants it."""
+    """The reply is read from its ledger row. If the row was removed, no reply is delivered."""
     worker = opened("w")
     ledger.open_many([("a", 1), ("b", 1)])
     put(worker, ledger, "a", "b")
@@ -206,20 +204,21 @@ def test_a_result_is_written_once(
     assert came == waiting(root) == Folder(root).rejected == []
 
 
-def test_an_end_that_failed_is_done_whole_another_time(
+def test_failed_end_many_changes_nothing_and_can_be_repeated(
     opened: Opened,
     root: Path,
     ledger: directory.DirectoryLedger,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """All of it, or nothing: neither a result without its answer, nor the other way round."""
+    """A result is never stored without its reply, and a reply never without its result."""
     worker = opened("w")
     ledger.open_many([(id, 1) for id in "abc"])
     put(worker, ledger, *"abc")
     found = take(worker)
     ended = [answer(taken, id) for taken, id in zip(found, "abc", strict=True)]
-    ended[2] = (*ended[2][:2], ("", "answers", float("nan"), b"", b""))  # it cannot be written
-    monkeypatch.setattr(filesystem, "_portions", lambda items, laid_out: [items])
+    # this reply cannot be written
+    ended[2] = (*ended[2][:2], ("", "answers", float("nan"), b"", b""))
+    monkeypatch.setattr(filesystem, "_split", lambda items, laid_out: [items])
     with pytest.raises(exceptions.TransportFailure):
         worker.end_many(ended)
     assert waiting(root) == [] and len(waiting(root, "q")) == 3
@@ -229,7 +228,7 @@ def test_an_end_that_failed_is_done_whole_another_time(
     assert waiting(root) == [b"a!", b"b!", b"c!"] and waiting(root, "q") == []
 
 
-def test_whoever_dies_before_its_end_is_told_of_leaves_nothing_to_be_done_twice(
+def test_finished_request_of_dead_worker_is_not_granted_again(
     opened: Opened, root: Path, ledger: directory.DirectoryLedger
 ) -> None:
     dying, other = opened("dying"), opened("other")
@@ -237,18 +236,18 @@ def test_whoever_dies_before_its_end_is_told_of_leaves_nothing_to_be_done_twice(
     put(dying, ledger, "a", "b")
     first, _ = take(dying)
     dying.end_many([answer(first, "a")])
-    assert dying._holder is not None
-    dying._holder.abandon()
+    assert dying._liveness_file is not None
+    dying._liveness_file.abandon()
     other._sweep_dead()
     (again,) = take(other)
-    assert again.again and again.claim == base.Claim("HELD", 1, None, "dying")
+    assert again.redelivered and again.claim == base.Claim("HELD", 1, None, "dying")
     assert ledger.state("a") == base.Row("a", 1, "done", None, b"a!")
 
 
-def test_queue_that_is_bound_late_gets_the_answer(
+def test_queue_bound_late_receives_the_reply(
     opened: Opened, root: Path, ledger: directory.DirectoryLedger
 ) -> None:
-    """By another connection, after who answers had looked where answers go."""
+    """Another connection binds the queue after the worker has read the bindings."""
     worker, engine = opened("w"), opened()
     ledger.open_many([("a", 1), ("b", 1)])
     put(worker, ledger, "a", "b")
@@ -260,20 +259,21 @@ def test_queue_that_is_bound_late_gets_the_answer(
     assert list(counts) == [1] and waiting(root, "late") == [b"b!"]
 
 
-def test_only_folders_claim_for_a_ledger_in_a_folder(
+def test_claims_are_attached_only_to_folder_transport(
     root: Path, ledger: directory.DirectoryLedger
 ) -> None:
     target = resolve(f"filesystem://{root}", None, {})
-    assert ledgers.fuse(ledger, target, "w") and target.options["claims"].digest == ledger.digest
+    assert ledgers.attach_claims(ledger, target, "w")
+    assert target.options["claims"].digest == ledger.digest
     memory = resolve("memory://claims", None, {})
-    assert not ledgers.fuse(ledger, memory, "w") and "claims" not in memory.options
+    assert not ledgers.attach_claims(ledger, memory, "w") and "claims" not in memory.options
 
 
-# Queues of one's own. ----------------------------------------------------------------------------
+# Owned queues -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("inotify", [True, False])
-def test_what_is_held_of_an_own_queue_is_delivered_once(
+def test_unsettled_message_of_owned_queue_is_delivered_once(
     opened: Opened, root: Path, inotify: bool
 ) -> None:
     store = opened(inotify=inotify)
@@ -282,17 +282,17 @@ def test_what_is_held_of_an_own_queue_is_delivered_once(
     for data in (b"a", b"b", b"c"):
         put_raw(store, data, "mine")
 
-    def found() -> list[tuple[bytes, bool, Taken]]:
-        store._look_at = 0.0
+    def found() -> list[tuple[bytes, bool, TakenMessage]]:
+        store._next_poll_at = 0.0
         store.refresh()
-        return [(t.data, t.again, t) for _, t in store.take_many([(9, ["mine"])])]
+        return [(t.data, t.redelivered, t) for _, t in store.take_many([(9, ["mine"])])]
 
     first, second, third = found()
     assert [first[:2], second[:2], third[:2]] == [(b"a", False), (b"b", False), (b"c", False)]
     assert found() == []
     assert store.settle_many([first[2]]) and not store.settle_many([first[2]])
-    store.give_back(second[2])
-    store.give_back(third[2], delivered=False)
+    store.requeue(second[2])
+    store.requeue(third[2], delivered=False)
     again = found()
     assert [one[:2] for one in again] == [(b"b", True), (b"c", False)]
     store.discard(again[0][2], "it is damaged")
@@ -300,8 +300,8 @@ def test_what_is_held_of_an_own_queue_is_delivered_once(
     assert found() == [] and waiting(root, "mine") == [] and not store._read
 
 
-def test_what_goes_back_to_an_own_queue_is_told_of(opened: Opened) -> None:
-    """Without another look at the folder, which may be half a minute away."""
+def test_requeued_message_of_owned_queue_is_noticed_without_poll(opened: Opened) -> None:
+    """The broker delivers the message before the next poll of the folder."""
     store = opened()
     store.declare_queue("mine", owned=True)
     store.watch("mine")
@@ -309,7 +309,7 @@ def test_what_goes_back_to_an_own_queue_is_told_of(opened: Opened) -> None:
     store.refresh()
     for delivered in (False, True, True):
         ((_, taken),) = store.take_many([(1, ["mine"])])
-        store._look_at = float("inf")
-        store.give_back(taken, delivered=delivered)
+        store._next_poll_at = float("inf")
+        store.requeue(taken, delivered=delivered)
         store.refresh()
     assert store.take_many([(1, ["mine"])])

@@ -1,4 +1,4 @@
-"""What is said about a failure, and what it costs to say it."""
+"""Formatting of failures: predecessors, masking and limits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from wbengine.types import failure as ft
 
 
 class Give(task.Task):
-    """Provides what it was made with."""
+    """Task that returns a given value."""
 
     def __init__(self, name: str, value: Any = None, **options: Any) -> None:
         super().__init__(name, **options)
@@ -30,7 +30,7 @@ class Boom(task.Task):
 
 
 def failing(flow: Any, **options: Any) -> tuple[Any, ft.Failure]:
-    """An engine that kept the failure of task 'boom'."""
+    """Run the flow and return its engine and the failure of task 'boom'."""
     engine = engines.load(flow, never_resolve=True, **options)
     with pytest.raises(ValueError, match="boom"):
         engine.run()
@@ -54,7 +54,7 @@ def without_values(lines: list[str]) -> list[str]:
 DONE = "'intention': 'EXECUTE', 'state': 'SUCCESS'"
 
 
-def test_predecessors_with_what_they_got_and_gave():
+def test_failure_text_shows_inputs_and_results_of_predecessors():
     flow = linear_flow.Flow("f").add(
         Give("a", 1, provides="x"), Give("b", [2], requires=["x", "y"]), Boom("boom")
     )
@@ -66,7 +66,7 @@ def test_predecessors_with_what_they_got_and_gave():
     ]
 
 
-def test_each_predecessor_once_where_it_is_nearest():
+def test_predecessor_with_several_paths_is_shown_once():
     flow = graph_flow.Flow("f").add(
         Give("a", 1, provides="x"),
         Give("b", 1, requires=["x"], provides="y"),
@@ -83,7 +83,7 @@ def test_each_predecessor_once_where_it_is_nearest():
     ]
 
 
-def test_what_is_in_a_flow_before_it_is_shown():
+def test_tasks_of_preceding_flow_are_shown():
     flow = linear_flow.Flow("f").add(
         unordered_flow.Flow("inner").add(Give("a"), Give("b")), Boom("boom")
     )
@@ -96,7 +96,7 @@ def test_what_is_in_a_flow_before_it_is_shown():
     ]
 
 
-def test_hidden_and_masked():
+def test_hidden_and_masked_values_are_not_shown():
     secret = {"user": "me", "password": "secret", "more": [{"password": "secret"}, ("x",)]}
     flow = linear_flow.Flow("f").add(
         Give("hidden", "secret", requires=["key"]),
@@ -124,7 +124,7 @@ def test_hidden_and_masked():
     assert secret["password"] == "secret"
 
 
-def test_masking_ends_in_what_holds_itself():
+def test_masking_terminates_for_recursive_and_deep_values():
     loop: dict[str, Any] = {"password": 1}
     loop["again"] = [loop]
     assert formatters.masked(loop, ["password"]) == {"password": "***", "again": ["***"]}
@@ -135,7 +135,7 @@ def test_masking_ends_in_what_holds_itself():
     assert "***" in repr(formatters.masked(deep, ["x"]))
 
 
-def test_a_matcher_of_ones_own():
+def test_custom_matcher_selects_the_failed_atom():
     flow = linear_flow.Flow("f").add(Give("a"), Boom("boom"))
     engine, failure = failing(flow)
     formatter = formatters.FailureFormatter(engine)
@@ -145,7 +145,7 @@ def test_a_matcher_of_ones_own():
     assert formatter.format(failure, formatters.NamedAtom("other"))[1] == ""
 
 
-def test_a_failure_from_afar_brings_its_traceback_as_text():
+def test_remote_failure_is_formatted_with_its_traceback_text():
     engine, failure = failing(linear_flow.Flow("f").add(Boom("boom")))
     afar = ft.Failure.from_dict(failure.to_dict())
     exc_info, text = formatters.FailureFormatter(engine).format(afar, formatters.NamedAtom("boom"))
@@ -155,14 +155,14 @@ def test_a_failure_from_afar_brings_its_traceback_as_text():
     assert lines[-2:] == ["1 predecessors (most recent first):", "  Flow 'f'"]
 
 
-def test_before_compiling_there_is_only_the_failure():
+def test_engine_not_compiled_shows_failure_without_predecessors():
     engine = local.SerialActionEngine(linear_flow.Flow("f"), models.FlowDetail("f"), None, {})
     afar = ft.Failure.from_dict(ft.Failure.from_exception(ValueError("boom")).to_dict())
     _, text = formatters.FailureFormatter(engine).format(afar, formatters.NamedAtom("boom"))
     assert text.splitlines()[0] == "Failure: ValueError: boom" and "predecessors" not in text
 
 
-def test_a_failed_reversion_does_not_tell_of_predecessors():
+def test_failed_reversion_shows_no_predecessors():
     class Stuck(Give):
         def revert(self, **kwargs: Any) -> None:
             raise OSError("stuck")
@@ -176,7 +176,7 @@ def test_a_failed_reversion_does_not_tell_of_predecessors():
 
 
 def layers(depth: int, width: int) -> graph_flow.Flow:
-    """Each task of a layer needs all of the one before: width ** depth paths."""
+    """Return a graph whose tasks require all tasks of the previous layer: width ** depth paths."""
     flow = graph_flow.Flow("f")
     before: list[str] = []
     for level in range(depth):
@@ -186,7 +186,7 @@ def layers(depth: int, width: int) -> graph_flow.Flow:
     return flow.add(Boom("boom", requires=before))
 
 
-def test_layers_cost_what_their_tasks_cost():
+def test_layered_graph_shows_each_task_once():
     lines = told(layers(20, 5), hide_inputs_outputs_of=[])
     assert lines[0] == "101 predecessors (most recent first):"
     assert len(lines) == 102
@@ -195,12 +195,15 @@ def test_layers_cost_what_their_tasks_cost():
 @pytest.mark.parametrize(
     ("flow", "shown"),
     [
-        (linear_flow.Flow("f").add(*(Give(f"{n}") for n in range(2000))), formatters.MOST_LEVELS),
-        (unordered_flow.Flow("f").add(*(Give(f"{n}") for n in range(2000))), formatters.MOST_SHOWN),
+        (linear_flow.Flow("f").add(*(Give(f"{n}") for n in range(2000))), formatters.MAX_LEVELS),
+        (
+            unordered_flow.Flow("f").add(*(Give(f"{n}") for n in range(2000))),
+            formatters.MAX_ATOMS_SHOWN,
+        ),
     ],
     ids=["long", "wide"],
 )
-def test_of_a_large_flow_the_nearest_is_shown(flow, shown):
+def test_large_flow_shows_only_the_nearest_predecessors(flow, shown):
     lines = told(linear_flow.Flow("outer").add(flow, Boom("boom")))
     assert lines[0] == f"{shown} and more predecessors (most recent first):"
     assert lines[-1] == "  ..." and len(lines) == shown + 2

@@ -1,4 +1,4 @@
-"""Key files: who can read them, which key signs, which is trusted, and how they are rotated."""
+"""Key files: permissions, signing, trust and rotation."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("per_role", [False, True])
-def test_a_new_key_signs_and_is_trusted_by_all(per_role: bool) -> None:
+def test_new_key_signs_and_all_key_files_trust_it(per_role: bool) -> None:
     rings = {role: keys.Keyring(made) for role, made in keys.new(per_role=per_role).items()}
     for role, ring in rings.items():
         key = ring.signing_key(NOW)
@@ -39,8 +39,8 @@ def test_a_new_key_signs_and_is_trusted_by_all(per_role: bool) -> None:
             assert not known.verifies("response", b"data", signature)
 
 
-def test_the_shared_key_makes_an_hmac_of_a_derived_key() -> None:
-    """As RFC 2104 and RFC 5869 (its last step) have it: others can make it."""
+def test_shared_key_signs_with_hmac_of_derived_key() -> None:
+    """The construction is that of RFC 2104 and RFC 5869 (last step)."""
     content = keys.new()[keys.ANY]
     secret = keys._bytes(content["keys"][0]["secret"])
     derived = hmac.digest(secret, b"wbengine/1 message\x01", "sha256")
@@ -48,32 +48,36 @@ def test_the_shared_key_makes_an_hmac_of_a_derived_key() -> None:
     assert signed == hmac.digest(derived, b"data" * 100, "sha256")
 
 
-def test_a_key_of_another_role_is_not_trusted() -> None:
+def test_key_of_another_role_is_not_trusted() -> None:
     rings = {role: keys.Keyring(made) for role, made in keys.new(per_role=True).items()}
     worker = rings[keys.WORKER].signing_key(NOW)
     with pytest.raises(exc.NotTrusted, match="'worker' must not"):
         rings[keys.WORKER].trusted(worker.id, (keys.ENGINE,), NOW)
 
 
-def test_no_role_has_the_secret_of_another() -> None:
+def test_key_file_contains_only_the_secret_of_its_role() -> None:
     for role, made in keys.new(per_role=True).items():
         assert [key["role"] for key in made["keys"] if "secret" in key] == [role]
     assert "store" not in keys.new(per_role=True)[keys.WORKER]
 
 
-def test_a_key_that_is_not_known_is_not_trusted(path: Path) -> None:
-    with pytest.raises(exc.NotTrusted, match="no key of that id"):
+def test_unknown_key_is_not_trusted(path: Path) -> None:
+    with pytest.raises(exc.NotTrusted, match="unknown key id"):
         keys.Keyring.load(path).trusted("other", keys.ROLES, NOW)
 
 
-@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o602, 0o610])
-def test_a_file_that_others_can_read_or_change_is_refused(path: Path, mode: int) -> None:
+@pytest.mark.parametrize(
+    "mode",
+    [0o640, 0o604, 0o620, 0o602, 0o610],
+    ids=["group-read", "others-read", "group-write", "others-write", "group-execute"],
+)
+def test_key_file_accessible_to_other_users_is_rejected(path: Path, mode: int) -> None:
     path.chmod(mode)
     with pytest.raises(exc.InvalidFormat, match="chmod 600"):
         keys.Keyring.load(path)
 
 
-def test_a_new_file_is_of_this_user_alone_and_replaces_none(path: Path) -> None:
+def test_new_key_file_is_private_and_overwrites_no_file(path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o600
     with pytest.raises(FileExistsError):
         keys.write(path, keys.new()[keys.ANY])
@@ -91,38 +95,52 @@ def test_a_new_file_is_of_this_user_alone_and_replaces_none(path: Path) -> None:
         {"keys": [{"id": "a", "algorithm": "hmac-sha256", "role": "any"}]},
         {"keys": [{"id": "a", "algorithm": "hmac-sha256", "role": "any", "secret": "A" * 42}]},
     ],
+    ids=[
+        "unknown-version",
+        "unknown-role",
+        "no-keys",
+        "unknown-field",
+        "role-of-no-key",
+        "unknown-algorithm",
+        "no-secret",
+        "secret-of-wrong-length",
+    ],
 )
-def test_a_file_that_makes_no_sense_is_refused(path: Path, change: dict[str, Any]) -> None:
+def test_key_file_with_invalid_content_is_rejected(path: Path, change: dict[str, Any]) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
     with pytest.raises(exc.InvalidFormat, match=r"keys\.json"):
         keys.Keyring.load(path)
 
 
-def test_a_file_that_is_not_there_or_no_json_is_refused(path: Path) -> None:
-    with pytest.raises(exc.InvalidFormat, match="cannot be read"):
+def test_missing_or_non_json_key_file_is_rejected(path: Path) -> None:
+    with pytest.raises(exc.InvalidFormat, match="cannot read key file"):
         keys.Keyring.load(path.with_name("none"))
     path.write_text("{")
-    with pytest.raises(exc.InvalidFormat, match="no JSON"):
+    with pytest.raises(exc.InvalidFormat, match="must contain JSON"):
         keys.Keyring.load(path)
 
 
-@pytest.mark.parametrize("text", ["[" * 200_000, "[" * 200_000 + "]" * 200_000, "\udc80", "[]"])
-def test_damaged_file_is_refused_in_our_words(path: Path, text: str) -> None:
+@pytest.mark.parametrize(
+    "text",
+    ["[" * 200_000, "[" * 200_000 + "]" * 200_000, "\udc80", "[]"],
+    ids=["unclosed-brackets", "deep-nesting", "invalid-utf8", "list"],
+)
+def test_unparsable_key_file_raises_invalid_format(path: Path, text: str) -> None:
     path.write_text(text, "utf-8", "surrogateescape")
     with pytest.raises(exc.InvalidFormat, match=r"keys\.json"):
         keys.Keyring.load(path)
 
 
-def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+def test_pipe_or_folder_as_key_file_is_rejected_without_blocking(tmp_path: Path) -> None:
     path = tmp_path / "pipe"
     os.mkfifo(path, 0o600)
     for each in (path, tmp_path):
-        with pytest.raises(exc.InvalidFormat, match=r"no file|cannot be read"):
+        with pytest.raises(exc.InvalidFormat, match=r"must be a regular file|cannot read"):
             keys.Keyring.load(each)
 
 
 def _damaged(content: Any) -> Iterator[Any]:
-    """The content with each of its parts damaged in turn."""
+    """Yield copies of the content, each with one damaged part."""
     if isinstance(content, str):
         yield from (content + "!", content + "A" * 100, [content], {"x": content})
     elif isinstance(content, dict):
@@ -140,7 +158,7 @@ def _damaged(content: Any) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("per_role", [False, True])
-def test_damaged_file_s_secrets_are_in_no_error(path: Path, per_role: bool) -> None:
+def test_error_for_damaged_key_file_contains_no_secret(path: Path, per_role: bool) -> None:
     content = next(iter(keys.new(per_role=per_role, encrypt=True).values()))
     secrets = [
         each["secret"]
@@ -162,7 +180,7 @@ def test_damaged_file_s_secrets_are_in_no_error(path: Path, per_role: bool) -> N
     assert refusals > 70
 
 
-def test_the_option_is_a_path_a_keyring_or_in_the_environment(
+def test_keys_option_is_path_keyring_or_environment_variable(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(keys.VARIABLE, raising=False)
@@ -174,16 +192,16 @@ def test_the_option_is_a_path_a_keyring_or_in_the_environment(
     assert found is not None and found.path == path
 
 
-def test_empty_name_of_a_key_file_is_not_taken_for_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_empty_key_file_name_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(keys.VARIABLE, "")
-    with pytest.raises(exc.InvalidFormat, match=r"\$WBENGINE_KEYS is empty"):
+    with pytest.raises(exc.InvalidFormat, match=r"\$WBENGINE_KEYS must be a key file"):
         keys.keyring(None)
-    with pytest.raises(exc.InvalidFormat, match="keys is empty"):
+    with pytest.raises(exc.InvalidFormat, match="keys must be a key file"):
         keys.keyring("")
     assert keys.keyring(keys.NONE) is None
 
 
-def test_records_are_guarded_by_the_secret_of_the_store() -> None:
+def test_altered_record_fails_verification_with_store_secret() -> None:
     files = keys.new(per_role=True)
     engine, operator = keys.Keyring(files[keys.ENGINE]), keys.Keyring(files[keys.OPERATOR])
     mac = engine.mac("flow", b"record")
@@ -197,7 +215,7 @@ def test_records_are_guarded_by_the_secret_of_the_store() -> None:
     ]:
         with pytest.raises(exc.NotTrusted):
             operator.verify_mac(purpose, data, told)
-    with pytest.raises(exc.NotTrusted, match="no secret for stores"):
+    with pytest.raises(exc.NotTrusted, match="must contain a secret for stores"):
         keys.Keyring(files[keys.WORKER]).mac("flow", b"record")
 
 
@@ -205,7 +223,7 @@ def test_records_are_guarded_by_the_secret_of_the_store() -> None:
 
 
 @pytest.mark.parametrize("per_role", [False, True])
-def test_a_rotated_key_signs_from_its_time_and_the_old_one_verifies_until_its_end(
+def test_rotated_key_signs_from_start_and_old_key_is_trusted_until_expiry(
     per_role: bool,
 ) -> None:
     before = keys.new(per_role=per_role)
@@ -219,11 +237,11 @@ def test_a_rotated_key_signs_from_its_time_and_the_old_one_verifies_until_its_en
         for other in after.values():
             assert keys.Keyring(other).trusted(new.id, (role,), NOW)
             assert keys.Keyring(other).trusted(old.id, (role,), NOW + 600)
-            with pytest.raises(exc.NotTrusted, match="not valid any more"):
+            with pytest.raises(exc.NotTrusted, match="has expired"):
                 keys.Keyring(other).trusted(old.id, (role,), NOW + 601)
 
 
-def test_keys_whose_time_is_over_are_left_out_and_none_gets_a_longer_one() -> None:
+def test_rotation_drops_expired_keys_and_extends_none() -> None:
     first = keys.new()
     second = keys.rotated(first, NOW, NOW + 10, NOW)
     third = keys.rotated(second, NOW + 5, NOW + 100, NOW + 5)
@@ -234,8 +252,8 @@ def test_keys_whose_time_is_over_are_left_out_and_none_gets_a_longer_one() -> No
 
 @pytest.mark.parametrize("per_role", [False, True])
 @pytest.mark.parametrize("delay", [0, 120, 3600])
-def test_whatever_signs_after_a_second_rotation_is_trusted(per_role: bool, delay: float) -> None:
-    """Also where the key of the first was to sign only later: a fleet would stop then."""
+def test_signing_key_is_trusted_after_second_rotation(per_role: bool, delay: float) -> None:
+    """A key that signs only later must stay trusted, or a fleet would stop."""
     files = keys.rotated(keys.new(per_role=per_role), NOW + 600, NOW + 1200, NOW)
     files = keys.rotated(files, NOW + 60 + delay, NOW + 120 + delay, NOW + 60)
     for at in (60, 120, 200, 601, 661, 1300, 3659, 3661, 10_000):
@@ -246,10 +264,10 @@ def test_whatever_signs_after_a_second_rotation_is_trusted(per_role: bool, delay
 
 
 @pytest.mark.parametrize("per_role", [False, True])
-def test_secrets_of_stores_and_bodies_are_rotated_with_the_keys(
+def test_rotation_also_replaces_store_and_encryption_secrets(
     per_role: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file that was stolen hides, opens and guards nothing once its time is over."""
+    """A stolen key file is useless after its keys expired."""
     clock = _clock.ManualClock(NOW)
     monkeypatch.setattr(keys, "time", clock)
     before = keys.new(per_role=per_role, encrypt=True)
@@ -270,18 +288,18 @@ def test_secrets_of_stores_and_bodies_are_rotated_with_the_keys(
             other.verify_mac("flow", b"x", mac)
             other.verify_mac("flow", b"x", new)
     for call in (lambda: stolen.verify_mac("flow", b"x", new), lambda: stolen.open(*hidden, b"")):
-        with pytest.raises(exc.NotTrusted, match=r"not known|no key"):
+        with pytest.raises(exc.NotTrusted, match=r"is unknown or has expired|unknown .*key"):
             call()
     clock.advance(541)
-    with pytest.raises(exc.NotTrusted, match="not valid any more"):
+    with pytest.raises(exc.NotTrusted, match="has expired"):
         ring.verify_mac("flow", b"x", mac)
-    with pytest.raises(exc.NotTrusted, match="no key of that id"):
+    with pytest.raises(exc.NotTrusted, match="unknown encryption key id"):
         ring.open(*sealed, b"")
     assert "store" not in after.get(keys.WORKER, {})
 
 
-def test_rotation_mends_one_that_broke_off() -> None:
-    """Of which only the engine has the file: what it signed meanwhile is trusted by all then."""
+def test_rotation_repairs_an_interrupted_rotation() -> None:
+    """Only the engine received its new file: all roles then trust its earlier signatures."""
     before = keys.new(per_role=True, encrypt=True)
     torn = {**before, keys.ENGINE: keys.rotated(before, NOW, NOW + 600, NOW)[keys.ENGINE]}
     after = {
@@ -299,7 +317,7 @@ def test_rotation_mends_one_that_broke_off() -> None:
         assert {key.role for key in ring.keys.values() if key.secret} == {ring.role}
 
 
-def test_key_that_is_over_signs_nothing_while_there_is_another() -> None:
+def test_expired_key_does_not_sign_if_another_key_is_valid() -> None:
     content = keys.new()[keys.ANY]
     first, second = content["keys"][0], keys.new()[keys.ANY]["keys"][0]
     content["keys"] = [first, {**second, "since": NOW, "until": NOW + 10}]
@@ -308,27 +326,27 @@ def test_key_that_is_over_signs_nothing_while_there_is_another() -> None:
     assert signing == [first["id"], second["id"], first["id"]]
 
 
-def test_a_keyring_follows_its_file_and_keeps_what_it_has_if_that_is_damaged(
+def test_keyring_reloads_changed_file_and_keeps_keys_if_file_is_damaged(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     ring = keys.Keyring.load(path)
     old = ring.signing_key(NOW)
     files = keys.rotated({keys.ANY: json.loads(path.read_text())}, NOW, NOW + 600, NOW)
     keys.write(path, files[keys.ANY], replace=True)
-    assert ring.signing_key(NOW + keys.LOOK_PERIOD - 1) is old
-    new = ring.signing_key(NOW + keys.LOOK_PERIOD)
+    assert ring.signing_key(NOW + keys.CHECK_SECONDS - 1) is old
+    new = ring.signing_key(NOW + keys.CHECK_SECONDS)
     assert new.id != old.id
     path.write_text("{")
-    assert ring.signing_key(NOW + 2 * keys.LOOK_PERIOD).id == new.id
+    assert ring.signing_key(NOW + 2 * keys.CHECK_SECONDS).id == new.id
     os.remove(path)
-    assert ring.signing_key(NOW + 3 * keys.LOOK_PERIOD).id == new.id
-    assert caplog.text.count("keys are used as they were") == 2
+    assert ring.signing_key(NOW + 3 * keys.CHECK_SECONDS).id == new.id
+    assert caplog.text.count("using the previous keys") == 2
 
 
-# Bodies.
+# Message bodies.
 
 
-def test_a_sealed_body_opens_with_its_key_and_what_it_is_bound_to() -> None:
+def test_sealed_body_opens_only_with_its_key_and_associated_data() -> None:
     ring = keys.Keyring(keys.new(encrypt=True)[keys.ANY])
     key_id, sealed = ring.seal(b"secret", b"id")
     assert b"secret" not in sealed

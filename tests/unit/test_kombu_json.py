@@ -1,4 +1,4 @@
-"""What is said to peers that are TaskFlow's, and what is understood of what they say."""
+"""Interoperability with TaskFlow: values, requests and discovery of workers."""
 
 from __future__ import annotations
 
@@ -43,15 +43,14 @@ VALUES = st.recursive(
 
 
 @given(VALUES)
-def test_it_is_kombus_json(value: Any) -> None:
-    """What we write kombu reads as if it had written it, and the other way round."""
+def test_encoded_values_are_interchangeable_with_kombu(value: Any) -> None:
     written = json.dumps(plain.pack(value))
     theirs = kombu_json.dumps(value)
     assert kombu_json.loads(written) == kombu_json.loads(theirs)
     assert plain.unpack(plain.parse(theirs.encode(), 100)) == kombu_json.loads(theirs)
 
 
-def test_numbers_that_are_none_are_theirs_too() -> None:
+def test_nan_and_infinity_are_interchangeable_with_kombu() -> None:
     body = kombu_json.dumps({"x": [math.nan, math.inf]}).encode()
     found = plain.unpack(plain.parse(body, 9))["x"]
     assert math.isnan(found[0]) and found[1] == math.inf
@@ -63,18 +62,19 @@ def test_numbers_that_are_none_are_theirs_too() -> None:
     ("value", "where"),
     [
         ({"a": [1, {2}]}, "result['a'][1]: builtins.set"),
-        ({(1, 2): 3}, "result: builtins.tuple is no key"),
+        ({(1, 2): 3}, "result: builtins.tuple is a type of key"),
         ("\ud800", "lone surrogates"),
-        (object, "is nothing that TaskFlow's peers could read"),
+        (object, "is a type that TaskFlow's peers cannot read"),
     ],
+    ids=["set", "tuple-as-key", "lone-surrogate", "class"],
 )
-def test_what_does_not_travel(value: Any, where: str) -> None:
+def test_value_unknown_to_taskflow_is_rejected_with_its_path(value: Any, where: str) -> None:
     with pytest.raises(exc.NotEncodable) as caught:
         plain.pack(value)
     assert where.replace("builtins.", "") in str(caught.value).replace("builtins.", "")
 
 
-def test_what_is_too_deep() -> None:
+def test_too_deep_or_malformed_body_is_rejected() -> None:
     deep: Any = []
     for _ in range(2000):
         deep = [deep]
@@ -99,12 +99,22 @@ def test_what_is_too_deep() -> None:
         {"__type__": "base64", "__value__": "?"},
         {"__type__": "date", "__value__": "2026-01-02", "more": 1},
     ],
+    ids=[
+        "unknown-type",
+        "invalid-datetime",
+        "invalid-uuid",
+        "invalid-decimal",
+        "type-is-list",
+        "invalid-bytes",
+        "invalid-base64",
+        "additional-field",
+    ],
 )
-def test_a_mark_that_is_none_is_a_dict(tree: Any) -> None:
+def test_invalid_type_marker_is_unpacked_as_dict(tree: Any) -> None:
     assert plain.unpack([tree]) == [tree]
 
 
-def test_some_values() -> None:
+def test_bytes_decimal_and_date_values_are_packed() -> None:
     assert plain.pack((b"\xff", decimal.Decimal("1.10"))) == [
         {"__type__": "base64", "__value__": "/w=="},
         {"__type__": "decimal", "__value__": "1.10"},
@@ -113,7 +123,7 @@ def test_some_values() -> None:
     assert plain.unpack(plain.pack(mine)) == mine
 
 
-# Books -------------------------------------------------------------------------------------------
+# Requests -----------------------------------------------------------------------------------------
 
 
 def plain_bench(**options: Any) -> Bench:
@@ -123,8 +133,8 @@ def plain_bench(**options: Any) -> Bench:
     return bench
 
 
-def test_what_runs_for_a_topic_that_fell_silent_is_lost() -> None:
-    """Whatever may be run twice is not: nothing tells the answers of two runs apart."""
+def test_running_request_fails_if_its_topic_has_no_worker() -> None:
+    """The option is ignored: the replies of two executions could not be distinguished."""
     bench = plain_bench(on_worker_lost="resend")
     entry, waiting = bench.pending(), bench.pending()
     bench.answer(entry, pr.RUNNING, {}, worker=None)
@@ -136,7 +146,7 @@ def test_what_runs_for_a_topic_that_fell_silent_is_lost() -> None:
     assert entry.worker is None
 
 
-def test_what_waits_for_a_topic_is_not_sent_to_another_one() -> None:
+def test_pending_request_of_lost_topic_is_not_sent_to_another_topic() -> None:
     bench = plain_bench()
     entry = bench.pending()
     bench.fleet.end("q")
@@ -149,8 +159,8 @@ def test_what_waits_for_a_topic_is_not_sent_to_another_one() -> None:
 
 
 @pytest.mark.parametrize("option", ["fail", "resend"])
-def test_what_an_engine_had_under_way_as_it_died_is_lost_or_run_again(option: str) -> None:
-    """Nobody can be asked, and the answers went to a queue that is gone."""
+def test_request_recovered_without_ledger_fails_or_is_resent(option: str) -> None:
+    """Workers cannot be queried, and the queue of their replies was deleted."""
     bench = plain_bench(on_worker_lost=option)
     effects = bench.recovery.recover(bench.call(recovered=True), lambda *_: None, T0)
     if option == "fail":
@@ -159,11 +169,11 @@ def test_what_an_engine_had_under_way_as_it_died_is_lost_or_run_again(option: st
         assert [type(effect) for effect in effects] == [fx.Dispatch]
 
 
-# Finders -----------------------------------------------------------------------------------------
+# Discovery ----------------------------------------------------------------------------------------
 
 
 class Plainly(World):
-    """A finder of TaskFlow's workers, and what the broker says of their topics."""
+    """A finder of TaskFlow's workers, with the consumers of their topics."""
 
     def __init__(self, **options: Any) -> None:
         self.served: dict[str, bool] = {}
@@ -179,7 +189,7 @@ class Plainly(World):
         return self.served[topic]
 
 
-def test_the_silent_are_lost_unless_somebody_takes_what_is_sent_to_them() -> None:
+def test_silent_topic_is_lost_only_if_its_queue_has_no_consumer() -> None:
     world = Plainly()
     world.hear(None, "t")
     world.live(30)
@@ -190,21 +200,21 @@ def test_the_silent_are_lost_unless_somebody_takes_what_is_sent_to_them() -> Non
     assert world.looked and set(world.looked) == {"t"}
     before = len(world.looked)
     world.live(10)
-    assert len(world.looked) <= before + 3  # the broker is not asked with each turn
+    assert len(world.looked) <= before + 3  # the broker is not queried in each iteration
     world.served["t"] = False
     world.live(10)
     assert [worker.topic for worker in world.lost] == ["t"]
 
 
-def test_identities_are_nothing_among_plain_peers() -> None:
-    """Of several on a topic one hears each question: that another one is silent means nothing."""
+def test_worker_identities_are_ignored_in_interop_mode() -> None:
+    """Each question reaches one worker of a topic: the silence of others proves nothing."""
     world = Plainly()
     world.hear("w1")
     assert world.names == {types.NO_IDENTITY}
     assert not world.finder.speaks("t")
 
 
-def test_topics_are_asked_each_period() -> None:
+def test_finder_queries_all_topics_each_period() -> None:
     world = Plainly()
     world.finder.hurry = False
     world.hear(None)
@@ -214,19 +224,19 @@ def test_topics_are_asked_each_period() -> None:
     assert [key for key, _ in world.asked if key != "me"] == ["t", "u"] * 2
 
 
-# Brokers -----------------------------------------------------------------------------------------
+# Brokers ------------------------------------------------------------------------------------------
 
 
-def test_a_broker_that_can_not_be_asked_says_nothing() -> None:
+def test_consumer_check_passes_if_broker_is_unreachable() -> None:
     class Away:
         def connect(self, **options: Any) -> Any:
             raise OSError("away")
 
-    assert queue_counts.inquiry(Away(), "default")("t")  # type: ignore[arg-type]
+    assert queue_counts.consumer_check(Away(), "default")("t")  # type: ignore[arg-type]
 
 
-def test_interop_is_checked() -> None:
-    assert topology.check_plainly(None, (), "memory://x") is None
-    assert topology.check_plainly("taskflow", ("t",), "none") == "taskflow"
-    with pytest.raises(ValueError, match="needs topics"):
-        topology.check_plainly("taskflow", (), None)
+def test_interop_taskflow_without_topics_is_refused() -> None:
+    assert topology.check_interop_options(None, (), "memory://x") is None
+    assert topology.check_interop_options("taskflow", ("t",), "none") == "taskflow"
+    with pytest.raises(ValueError, match="requires topics"):
+        topology.check_interop_options("taskflow", (), None)

@@ -1,4 +1,4 @@
-"""Leases are kept as long as they are wanted, and no store holds up the others."""
+"""Renewal of leases, and commands for their owners."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from wbengine.persistence.backends import memory
 
 
 class Store(memory.MemoryBackend):
-    """Keeps one flow; notes renewals, and can be made to fail or to hang."""
+    """Store of one flow that counts renewals, and can fail or block."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,18 +45,18 @@ class Store(memory.MemoryBackend):
 
     def held(self, seconds: float = 0.06, **options: Any) -> lease_renewer.HeldLease:
         with self.get_connection() as connection:
-            lease = connection.take_lease(self.flow.uuid, "me", seconds)
+            lease = connection.acquire_lease(self.flow.uuid, "me", seconds)
         clock: Callable[[], float] = options.get("clock", lease_renewer.now)
         return lease_renewer.HeldLease(self, lease, seconds, clock(), **options)
 
 
 def renewing() -> list[threading.Thread]:
-    """The threads that renew leases in this process."""
+    """Return the threads of this process that renew leases."""
     return [thread for thread in threading.enumerate() if thread.name == "wbengine-leases"]
 
 
-def test_the_thread_ends_and_starts_again() -> None:
-    """Nothing is left of it when no flow is run; there is one for each store."""
+def test_renewal_thread_ends_when_idle_and_starts_again() -> None:
+    """Each store has one thread."""
     kept = lease_renewer.LeaseRenewer()
     stores = Store(), Store()
     for _ in range(2):
@@ -70,11 +70,11 @@ def test_the_thread_ends_and_starts_again() -> None:
         for held in held_leases:
             held.check()
             kept.remove(held)
-        until(lambda: not renewing(), within=lease_renewer.LINGER)
+        until(lambda: not renewing(), within=lease_renewer.IDLE_SECONDS)
 
 
-def test_a_store_that_hangs_holds_up_nobody_else() -> None:
-    """Also when the others came later."""
+def test_blocked_store_does_not_delay_leases_of_other_stores() -> None:
+    """Leases that are added after the store blocked are renewed."""
     kept, hanging, first, second = lease_renewer.LeaseRenewer(), Store(), Store(), Store()
     hanging.gate.clear()
     stuck = hanging.held()
@@ -93,8 +93,7 @@ def test_a_store_that_hangs_holds_up_nobody_else() -> None:
         kept.remove(held)
 
 
-def test_whoever_lost_it_is_told_once() -> None:
-    """By the thread that finds out; from then on nothing passes."""
+def test_lost_lease_is_reported_once() -> None:
     kept, store = lease_renewer.LeaseRenewer(), Store()
     told: list[str] = []
     heard = threading.Event()
@@ -106,7 +105,7 @@ def test_whoever_lost_it_is_told_once() -> None:
 
     held.on_lost = hear
     with store.get_connection() as connection:
-        connection.take_lease(store.flow.uuid, "other", 100, dead=held.lease.epoch)
+        connection.acquire_lease(store.flow.uuid, "other", 100, dead=held.lease.epoch)
     kept.add(held)
     assert heard.wait(60)
     held.lose(exceptions.LeaseLost("again"))
@@ -115,8 +114,8 @@ def test_whoever_lost_it_is_told_once() -> None:
         held.check()
 
 
-def test_time_that_is_over_is_asked_for_again() -> None:
-    """The store knows whether somebody took it; if it does not say, it counts as lost."""
+def test_expired_lease_is_renewed_by_check_or_lost() -> None:
+    """If the store cannot be reached, an expired lease counts as lost."""
     now = [0.0]
     store = Store()
     held = store.held(15.0, clock=lambda: now[0])
@@ -129,15 +128,14 @@ def test_time_that_is_over_is_asked_for_again() -> None:
     now[0] = 30.0
     held.check()
     now[0] = 31.0
-    with pytest.raises(exceptions.LeaseLost, match="could not be renewed"):
+    with pytest.raises(exceptions.LeaseLost, match="was not renewed in time"):
         held.check()
     store.problem = None
     with pytest.raises(exceptions.LeaseLost):
         held.check()
 
 
-def test_a_store_that_fails_is_asked_again_soon() -> None:
-    """Not at once, and not as late as usual."""
+def test_failed_renewal_is_repeated_after_short_delay() -> None:
     now = [0.0]
     store = Store()
     held = store.held(15.0, clock=lambda: now[0])
@@ -153,16 +151,16 @@ def test_a_store_that_fails_is_asked_again_soon() -> None:
 
 
 def hear(held: lease_renewer.HeldLease, *commands: base.FlowCommand) -> None:
-    """Tell a held of commands, and wait until they are done."""
+    """Pass commands to a lease, and wait until they are executed."""
     for command in commands:
-        held.obey(command)
+        held.execute(command)
         for thread in threading.enumerate():
             if thread.name == "wbengine-command":
                 thread.join(60)
 
 
-def test_a_command_is_done_once_and_cleared() -> None:
-    """One that is of another run is left alone, and so is each while nobody could do it."""
+def test_command_runs_once_and_stays_stored() -> None:
+    """A command is ignored if it belongs to another run, or while the lease has no handler."""
     store = Store()
     held = store.held(60)
     done: list[base.FlowCommand] = []
@@ -176,6 +174,6 @@ def test_a_command_is_done_once_and_cleared() -> None:
         hear(held, command._replace(epoch=command.epoch + 1))
         assert done == [] and connection.commands([uuid])
         hear(held, command, command)
-        assert done == [command] and not connection.commands([uuid])
+        assert done == [command] and connection.commands([uuid]) == {uuid: command}
         hear(held, command._replace(at=2.0))
         assert len(done) == 2

@@ -1,4 +1,4 @@
-"""What the rows of a ledger say, and let be done, to an engine."""
+"""Ledger rows as an engine reads and changes them."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ def made() -> tuple[memory.MemoryLedger, ledger_writer.Rows, Any]:
     return ledger, ledger_writer.Rows(ledger, 60.0), Bench().pending()
 
 
-def test_what_has_no_row_is_held_by_nobody() -> None:
-    """There is nobody whom it could be taken from: that is no failure to take it."""
+def test_reopen_succeeds_for_request_without_row() -> None:
+    """A request without a row has no owner."""
     _, found, entry = made()
     assert found.reopen([(entry, 2)]) == [(True, None)]
 
 
-def test_a_request_is_ended_for_a_holder_who_is_lost() -> None:
+def test_request_of_lost_owner_is_concluded() -> None:
     ledger, found, entry = made()
     ledger.open(entry.id, 1)
     ledger.claim(entry.id, 1, "w1")
     assert found.conclude([(entry, "w1", entry.loss())]) == [True]
     assert not ledger.finish(entry.id, 1, "w1", b"{}")
-    [seen] = found.look([entry])
+    [seen] = found.read([entry])
     assert seen.state == ledgers.ROW_DONE and seen.result is not None
     assert env.value_of(seen.result).check(exc.WorkerLost)
     assert seen.result.number(env.WBE_EPOCH) == 1
 
 
-def test_a_request_that_he_ended_is_not_ended_for_him() -> None:
+def test_request_is_not_concluded_unless_claimed_by_lost_owner() -> None:
     ledger, found, entry = made()
     ledger.open(entry.id, 1)
     assert found.conclude([(entry, "w1", entry.loss())]) == [False]
@@ -49,7 +49,7 @@ def test_a_request_that_he_ended_is_not_ended_for_him() -> None:
 
 
 class Away(memory.MemoryLedger):
-    """One that can be away."""
+    """Ledger that can be unreachable."""
 
     why: str | None = None
 
@@ -59,20 +59,20 @@ class Away(memory.MemoryLedger):
         return super()._states(ids)
 
 
-def test_a_ledger_that_is_away_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    """Not for each request, and again and again."""
+def test_unreachable_ledger_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Another error, or the same error after a success, is logged again."""
     ledger, bench = Away(), Bench()
     found, entries = ledger_writer.Rows(ledger, 60.0), [bench.pending() for _ in range(3)]
 
     def said() -> list[str]:
         caplog.clear()
         for entry in 2 * entries:
-            found.look([entry])
+            found.read([entry])
         return [record.getMessage() for record in caplog.records]
 
     ledger.why = "away"
     (text,) = said()
-    assert text.startswith("failed to look at the row of") and "away" in text
+    assert text.startswith("failed to read the ledger row of") and "away" in text
     assert not said()
     ledger.why = "elsewhere"
     assert len(said()) == 1

@@ -1,4 +1,4 @@
-"""The thread in which an executor asks its ledger."""
+"""The thread in which an executor writes to its ledger."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from wbengine.engines.worker_based.requests import tracker
 
 
 class Failing(MemoryLedger):
-    """Fails once, in a way that no ledger should."""
+    """Ledger that raises an unexpected exception once."""
 
     failed = False
 
@@ -33,7 +33,7 @@ def dropped(ledger: MemoryLedger, id: str) -> bool:
 
 
 class Away(MemoryLedger):
-    """Cannot be reached for a while."""
+    """Ledger that is unreachable at first."""
 
     away = True
 
@@ -56,7 +56,7 @@ def writer() -> Iterator[LedgerWriter]:
     writer.close()
 
 
-def test_error_of_a_ledger_does_not_end_the_thread(writer: LedgerWriter) -> None:
+def test_ledger_error_does_not_end_writer_thread(writer: LedgerWriter) -> None:
     ledger = Failing()
     ledger.open_many([("a", 1), ("b", 1)])
     writer.use(ledger)
@@ -65,11 +65,11 @@ def test_error_of_a_ledger_does_not_end_the_thread(writer: LedgerWriter) -> None
     writer.drop("b")
     until(lambda: dropped(ledger, "b"))
     assert not dropped(ledger, "a")
-    writer.drop_again()
+    writer.retry_drops()
     until(lambda: dropped(ledger, "a"))
 
 
-def test_thread_that_cannot_be_started_is_started_the_next_time(
+def test_writer_thread_that_failed_to_start_starts_with_next_drop(
     writer: LedgerWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ledger = MemoryLedger()
@@ -87,7 +87,7 @@ def test_thread_that_cannot_be_started_is_started_the_next_time(
     until(lambda: dropped(ledger, "b"))
 
 
-def test_rows_that_cannot_be_removed_at_the_end_are_removed_by_the_next_one(
+def test_rows_not_dropped_at_close_are_dropped_by_next_writer(
     writer: LedgerWriter,
 ) -> None:
     first, ledger = made(), Away()
@@ -98,6 +98,6 @@ def test_rows_that_cannot_be_removed_at_the_end_are_removed_by_the_next_one(
     assert not dropped(ledger, "a")
     ledger.away = False
     writer.use(ledger)
-    writer.drop_again()
+    writer.retry_drops()
     until(lambda: dropped(ledger, "a"))
     assert not dropped(ledger, "b")

@@ -1,4 +1,4 @@
-"""What a worker tells of its life, and what is read of it, whatever comes."""
+"""States of workers in heartbeats: encoding, decoding and statistics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from wbengine.engines.worker_based.messages.life import STATES, Life, WorkerStat
 FULL = Life(
     "draining", 1.5, 20.0, 30.25, 7, 2, 12.5, (("id-1", "resize"), ("id-2", "a task \u00e9"))
 )
-#: Everything that JSON, or a hostile peer's idea of it, may hold.
+#: All values that JSON text, or a message of a hostile peer, can contain.
 JUNK = st.recursive(
     st.none()
     | st.booleans()
@@ -30,25 +30,31 @@ JUNK = st.recursive(
 FIELDS = ("birth", "shutdown_requested", "death", "successes", "failures", "working", "current")
 
 
-@pytest.mark.parametrize("life", [FULL, Life(), Life("idle", 1.0), Life("dead", successes=1)])
-def test_what_is_written_is_read(life: Life) -> None:
+@pytest.mark.parametrize(
+    "life",
+    [FULL, Life(), Life("idle", 1.0), Life("dead", successes=1)],
+    ids=["all-fields", "no-fields", "idle", "dead"],
+)
+def test_life_survives_round_trip_through_header(life: Life) -> None:
     header = life.to_header()
     assert Life.from_header(json.loads(json.dumps(header))) == life
     assert Life.from_header(header) == life
 
 
-def test_what_is_as_by_default_does_not_travel() -> None:
+def test_header_omits_default_values() -> None:
     assert Life("idle").to_header() == {"state": "idle"}
 
 
 @given(JUNK)
-def test_whatever_comes_is_a_life_or_none(junk: Any) -> None:
+def test_invalid_header_is_read_as_none(junk: Any) -> None:
     assert Life.from_header(junk) is None
     assert Life.from_header({"state": junk}) is None
 
 
 @given(st.sampled_from(sorted(STATES)), st.sampled_from(FIELDS), JUNK)
-def test_one_bad_field_hurts_no_other(state: str, field: str, junk: Any) -> None:
+def test_invalid_header_field_does_not_affect_other_fields(
+    state: str, field: str, junk: Any
+) -> None:
     header = {**FULL.to_header(), "state": state}
     found = Life.from_header({**header, field: junk, "more": junk})
     assert found is not None and found.state == state
@@ -62,41 +68,41 @@ def test_one_bad_field_hurts_no_other(state: str, field: str, junk: Any) -> None
             assert all(len(pair) == 2 and all(type(p) is str for p in pair) for pair in value)
         else:
             assert value is None or (type(value) is float and 0 <= value < math.inf)
-    assert found.to_header()  # it can be told on
+    assert found.to_header()  # it can be encoded again
 
 
-def test_too_much_is_not_read() -> None:
+def test_excess_current_tasks_in_header_are_ignored() -> None:
     pairs = [["id", "x" * 600], ["a", "b"], *[["c", "d"]] * 2000]
     found = Life.from_header({"state": "busy", "current": pairs})
     assert found is not None and len(found.current) == 999
     assert found.current[0] == ("a", "b")
 
 
-def test_stats_of_a_worker() -> None:
+def test_worker_stats_report_each_state() -> None:
     stats = WorkerStats(5.0)
     states = [stats.life(()).state]
     stats.serving = True
     states += [stats.life(()).state, stats.life([("id", "t")]).state]
     stats.suspend()
     states.append(stats.life([("id", "t")]).state)
-    assert not stats.takes
+    assert not stats.accepts
     stats.resume()
-    assert stats.takes
+    assert stats.accepts
     stats.end(7.0)
     states.append(stats.life([("id", "t")]).state)
     stats.resume()
-    assert not stats.takes
+    assert not stats.accepts
     stats.end(9.0, dead=True)
     states.append(stats.life(()).state)
     assert states == ["started", "idle", "busy", "suspended", "draining", "dead"]
     assert (stats.shutdown_requested, stats.death) == (7.0, 9.0)
 
 
-def test_a_death_without_warning() -> None:
+def test_death_without_shutdown_request_sets_both_times() -> None:
     stats = WorkerStats(5.0)
     stats.end(9.0, dead=True)
     assert (stats.shutdown_requested, stats.death) == (9.0, 9.0)
 
 
-def test_truth_is_no_number() -> None:
+def test_boolean_is_not_read_as_number() -> None:
     assert Life.from_header({"state": "idle", "birth": True, "successes": True}) == Life("idle")

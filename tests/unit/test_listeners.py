@@ -1,4 +1,4 @@
-"""Listeners, told by hand: what they register, write, keep and survive."""
+"""Listeners: registration, output, stored data and errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from wbengine.types import notifier as nt
 
 
 class Stage:
-    """An engine whose notifiers are told by hand what happened."""
+    """An engine whose notifications are sent by the test."""
 
     def __init__(self, engine: Any = None) -> None:
         self.engine = engine if engine is not None else made()
@@ -59,7 +59,7 @@ def made() -> local.SerialActionEngine:
 
 
 class FullDisk(storage.Storage):
-    """Whatever is added to records cannot be written."""
+    """Storage that cannot write metadata."""
 
     def update_atom_metadata(self, atom_name: str, update_with: Any) -> None:
         raise exceptions.StorageFailure("disk full")
@@ -105,10 +105,10 @@ class Heard(base.Listener):
         self.heard.append(("retry", state))
 
 
-# Registering ------------------------------------------------------------------------------------
+# Registration -------------------------------------------------------------------------------------
 
 
-def test_a_listener_hears_all_while_it_is_registered(stage):
+def test_listener_receives_all_events_while_registered(stage):
     listener = Heard(stage.engine)
     stage.all()
     with listener as entered:
@@ -119,7 +119,7 @@ def test_a_listener_hears_all_while_it_is_registered(stage):
     assert not stage.notifier.topics and not stage.atom_notifier.topics
 
 
-def test_registering_twice_is_registering_once(stage):
+def test_second_registration_has_no_effect(stage):
     listener = Heard(stage.engine)
     listener.register()
     listener.register()
@@ -133,7 +133,7 @@ def test_registering_twice_is_registering_once(stage):
     assert listener.heard == [("task", "RUNNING"), ("task", "SUCCESS")]
 
 
-def test_two_listeners_of_one_class_do_not_disturb_each_other(stage):
+def test_two_listeners_of_one_class_are_independent(stage):
     one, two = Heard(stage.engine), Heard(stage.engine)
     with one:
         with two:
@@ -153,15 +153,15 @@ def test_two_listeners_of_one_class_do_not_disturb_each_other(stage):
             {"task_listen_for": ["RUNNING", "RUNNING"], "flow_listen_for": ()},
             [("task", "RUNNING"), ("retry", "SUCCESS")],
         ),
-    ],
+    ], ids=['other-task-state', 'no-flows', 'no-retries', 'duplicate-state-no-flows'],
 )  # fmt: skip
-def test_a_listener_hears_what_it_asked_for(stage, options, heard):
+def test_listener_receives_only_requested_states(stage, options, heard):
     with Heard(stage.engine, **options) as listener:
         stage.all()
     assert listener.heard == heard
 
 
-def test_receivers_that_are_not_written_cost_nothing(stage):
+def test_receivers_not_overridden_are_not_registered(stage):
     class Flows(base.Listener):
         def _flow_receiver(self, state, details):
             pass
@@ -171,14 +171,14 @@ def test_receivers_that_are_not_written_cost_nothing(stage):
         assert not stage.atom_notifier.topics
 
 
-def test_a_registration_that_fails_leaves_nothing(stage):
+def test_failed_registration_leaves_no_callback(stage):
     stage.engine._notifier = nt.RestrictedNotifier(["RUNNING"], allow_any=False)
-    with pytest.raises(ValueError, match="cannot have a callback"):
+    with pytest.raises(ValueError, match="cannot be registered for event type"):
         Heard(stage.engine).register()
     assert not stage.atom_notifier.topics
 
 
-def test_what_a_listener_raises_is_logged(stage, caplog):
+def test_exception_of_listener_is_logged(stage, caplog):
     class Bad(base.Listener):
         def _task_receiver(self, state, details):
             raise RuntimeError("bad listener")
@@ -189,7 +189,7 @@ def test_what_a_listener_raises_is_logged(stage, caplog):
     assert "bad listener" in caplog.text
 
 
-def test_leaving_hides_no_error_of_the_flow(stage, caplog):
+def test_error_in_deregister_does_not_hide_error_of_flow(stage, caplog):
     class Stuck(base.Listener):
         def deregister(self):
             raise RuntimeError("stuck")
@@ -211,7 +211,7 @@ class Dump(base.DumpingListener):
         self.lines.append((message % args, kwargs.get("exc_info")))
 
 
-def test_dumps_say_who_went_from_where_to_where(stage):
+def test_dump_lines_contain_name_and_both_states(stage):
     fail, afar = failed(), from_afar()
     with Dump(stage.engine) as dump:
         stage.flow("RUNNING")
@@ -238,7 +238,7 @@ def test_dumps_say_who_went_from_where_to_where(stage):
 
 
 @pytest.mark.parametrize("stderr", [False, True])
-def test_prints_with_tracebacks(stage, capsys, stderr):
+def test_printing_listener_prints_failure_with_traceback(stage, capsys, stderr):
     with printing.PrintingListener(stage.engine, stderr=stderr):
         stage.task("FAILURE", result=failed())
     said, silent = capsys.readouterr()
@@ -255,7 +255,7 @@ def records(caplog: Any) -> list[tuple[int, str]]:
     return [(record.levelno, record.getMessage()) for record in caplog.records]
 
 
-def test_logs_at_the_level_asked_for(stage, caplog):
+def test_logging_listener_uses_requested_level(stage, caplog):
     caplog.set_level(logging.DEBUG)
     with logging_listeners.LoggingListener(stage.engine, level=logging.INFO):
         stage.flow("RUNNING")
@@ -263,7 +263,7 @@ def test_logs_at_the_level_asked_for(stage, caplog):
     assert caplog.records[0].name == "wbengine.listeners.logging"
 
 
-def test_the_logger_is_that_of_the_call_then_of_the_class(stage, caplog):
+def test_logger_argument_overrides_logger_of_class(stage, caplog):
     class Own(logging_listeners.LoggingListener):
         _LOGGER = logging.getLogger("of.the.class")
 
@@ -284,7 +284,7 @@ def test_the_logger_is_that_of_the_call_then_of_the_class(stage, caplog):
         ("FAILURE", logging.WARNING),
     ],
 )
-def test_what_went_wrong_is_logged_louder(stage, caplog, state, level):
+def test_failure_and_revert_states_are_logged_as_warnings(stage, caplog, state, level):
     caplog.set_level(logging.DEBUG)
     with logging_listeners.DynamicLoggingListener(stage.engine):
         stage.task(state)
@@ -293,7 +293,7 @@ def test_what_went_wrong_is_logged_louder(stage, caplog, state, level):
     assert records(caplog) == [(level, f"Task 't' {who}"), (level, f"Retry 'r' {who}")]
 
 
-def test_flows_that_end_badly_are_logged_louder(stage, caplog):
+def test_failed_and_reverted_flows_are_logged_at_failure_level(stage, caplog):
     caplog.set_level(logging.DEBUG)
     with logging_listeners.DynamicLoggingListener(stage.engine, failure_level=35, level=15):
         for state in ("RUNNING", "REVERTED", "FAILURE", "SUSPENDED"):
@@ -301,7 +301,7 @@ def test_flows_that_end_badly_are_logged_louder(stage, caplog):
     assert [level for level, _ in records(caplog)] == [15, 35, 35, 15]
 
 
-def test_results_are_shown_hidden_and_masked(stage, caplog):
+def test_logged_results_are_masked_and_hidden_as_requested(stage, caplog):
     caplog.set_level(logging.DEBUG)
     result = {"password": "secret", "deep": [{"password": "secret"}], "user": "me"}
     options = {"hide_inputs_outputs_of": ["hidden"], "mask_outputs_keys": ["password"]}
@@ -320,7 +320,7 @@ def test_results_are_shown_hidden_and_masked(stage, caplog):
     assert result["password"] == "secret"
 
 
-def test_results_that_nobody_would_see_are_not_rendered(stage, caplog):
+def test_result_is_not_formatted_if_level_is_disabled(stage, caplog):
     class Loud:
         def __str__(self):
             raise AssertionError("rendered")
@@ -334,7 +334,7 @@ def test_results_that_nobody_would_see_are_not_rendered(stage, caplog):
 
 
 @pytest.mark.parametrize("text", ["", "and so on"])
-def test_a_formatter_of_ones_own(stage, caplog, text):
+def test_custom_failure_formatter_is_used(stage, caplog, text):
     class Formatter:
         def format(self, fail, matcher):
             assert matcher(SimpleNamespace(item=SimpleNamespace(name="t")))
@@ -349,7 +349,7 @@ def test_a_formatter_of_ones_own(stage, caplog, text):
     assert record.getMessage().endswith("from state 'OLD'" + (f"\n{text}" if text else ""))
 
 
-def test_failures_come_with_their_traceback_or_its_text(stage, caplog):
+def test_failure_is_logged_with_traceback_or_its_text(stage, caplog):
     caplog.set_level(logging.DEBUG)
     with logging_listeners.DynamicLoggingListener(stage.engine):
         stage.task("FAILURE", result=failed("here"))
@@ -363,7 +363,7 @@ def test_failures_come_with_their_traceback_or_its_text(stage, caplog):
 # Timing -----------------------------------------------------------------------------------------
 
 
-def test_durations_are_those_of_the_worker_or_else_measured(stage):
+def test_duration_is_taken_from_worker_times_or_measured(stage):
     with timing.DurationListener(stage.engine):
         stage.flow("RUNNING")
         stage.task("RUNNING")
@@ -376,7 +376,7 @@ def test_durations_are_those_of_the_worker_or_else_measured(stage):
     assert 0 <= stage.engine.storage.flow_meta["duration"] < 5
 
 
-def test_a_clock_that_went_back_gives_no_negative_duration(stage):
+def test_clock_set_back_gives_no_negative_duration(stage):
     with timing.DurationListener(stage.engine):
         stage.task("RUNNING")
         stage.task("SUCCESS", result=1, started=100.0, ended=99.0)
@@ -384,7 +384,7 @@ def test_a_clock_that_went_back_gives_no_negative_duration(stage):
 
 
 @pytest.mark.parametrize(("begin", "back"), [("RUNNING", "PENDING"), ("REVERTING", "SUCCESS")])
-def test_what_did_not_run_after_all_took_no_time(stage, caplog, begin, back):
+def test_task_that_returns_to_previous_state_has_no_duration(stage, caplog, begin, back):
     with timing.DurationListener(stage.engine):
         stage.task(begin)
         stage.task(back)
@@ -392,7 +392,7 @@ def test_what_did_not_run_after_all_took_no_time(stage, caplog, begin, back):
     assert not stage.meta("t") and not stage.meta("token") and caplog.text == ""
 
 
-def test_what_never_ended_is_warned_about(stage, caplog):
+def test_task_without_end_is_logged_as_warning(stage, caplog):
     with timing.DurationListener(stage.engine) as listener:
         stage.task("RUNNING")
     assert "1 task(s) did not enter" in caplog.text
@@ -402,7 +402,7 @@ def test_what_never_ended_is_warned_about(stage, caplog):
     assert caplog.text == ""
 
 
-def test_durations_are_printed(stage, capsys):
+def test_printing_duration_listener_prints_start_and_duration(stage, capsys):
     said: list[str] = []
     for listener in (
         timing.PrintingDurationListener(stage.engine),
@@ -417,7 +417,7 @@ def test_durations_are_printed(stage, capsys):
     assert stage.meta("t") == {"duration": 0.5}
 
 
-def test_events_are_stamped(stage):
+def test_event_time_listener_stores_timestamps(stage):
     with timing.EventTimeListener(stage.engine):
         stage.all()
         stage.task("SUCCESS", result=1)
@@ -429,14 +429,14 @@ def test_events_are_stamped(stage):
 
 
 @pytest.mark.parametrize("listener", [timing.EventTimeListener, timing.DurationListener])
-def test_what_cannot_be_stored_is_logged(caplog, listener):
+def test_storage_failure_of_timing_listener_is_logged(caplog, listener):
     stage = Stage(OnFullDisk(linear_flow.Flow("f"), models.FlowDetail("f"), None, {}))
     with listener(stage.engine):
         for tell in (stage.flow, stage.task):
             tell("RUNNING")
             tell("SUCCESS", **({"result": 1} if tell == stage.task else {}))
-    assert "was not stored" in caplog.text and "disk full" in caplog.text
-    assert "failed when told" not in caplog.text
+    assert "cannot store" in caplog.text and "disk full" in caplog.text
+    assert "failed for event" not in caplog.text
 
 
 # Capturing --------------------------------------------------------------------------------------
@@ -446,7 +446,7 @@ def kinds(values: list[Any]) -> list[str]:
     return [kind for kind, _, _ in values]
 
 
-def test_captures(stage):
+def test_capture_listener_records_events(stage):
     with capturing.CaptureListener(stage.engine) as listener:
         stage.all()
     assert kinds(listener.values) == ["flow", "task", "retry"]
@@ -457,7 +457,7 @@ def test_captures(stage):
 
 
 @pytest.mark.parametrize("kind", ["flow", "task", "retry"])
-def test_captures_what_is_wanted(stage, kind):
+def test_capture_listener_skips_excluded_kinds_and_names(stage, kind):
     mine: list[Any] = ["before"]
     skips = {"flow": "skip_flows", "task": "skip_tasks", "retry": "skip_retries"}
     name = {"flow": "f", "task": "t", "retry": "r"}[kind]
@@ -471,7 +471,7 @@ def test_captures_what_is_wanted(stage, kind):
     assert kinds(mine) == left and kinds(two.values) == left
 
 
-def test_captures_in_a_form_of_ones_own(stage):
+def test_capture_listener_uses_custom_format(stage):
     class Short(capturing.CaptureListener):
         @staticmethod
         def _format_capture(kind, state, details):
@@ -506,8 +506,17 @@ class Board:
         (exceptions.NotFound("gone"), states.CLAIMED, True),
         (exceptions.JobFailure("no board"), states.CLAIMED, True),
     ],
+    ids=[
+        "owner-claimed",
+        "owner-complete",
+        "other-owner",
+        "no-owner",
+        "unclaimed",
+        "job-deleted",
+        "board-failed",
+    ],
 )
-def test_a_lost_job_suspends(owner, state, lost):
+def test_engine_suspends_if_claim_of_job_is_lost(owner, state, lost):
     engine = made()
     job = SimpleNamespace(state=state)
     with claims.CheckingClaimListener(engine, job, Board(owner), "me"):
@@ -516,7 +525,7 @@ def test_a_lost_job_suspends(owner, state, lost):
     assert engine.storage.get_atom_state("hidden") == ("PENDING" if lost else "SUCCESS")
 
 
-def test_what_to_do_about_a_lost_job_can_be_said(stage):
+def test_custom_callback_is_called_if_claim_of_job_is_lost(stage):
     told: list[Any] = []
     job = SimpleNamespace(state=states.UNCLAIMED)
     with claims.CheckingClaimListener(
@@ -529,9 +538,9 @@ def test_what_to_do_about_a_lost_job_can_be_said(stage):
         claims.CheckingClaimListener(stage.engine, job, Board("me"), "me", on_job_loss="stop")
 
 
-def test_an_engine_that_cannot_be_suspended_is_logged(caplog):
+def test_failure_to_suspend_engine_is_logged(caplog):
     stage = Stage(local.SerialActionEngine(linear_flow.Flow("f"), models.FlowDetail("f"), None, {}))
     job = SimpleNamespace(state=states.UNCLAIMED)
     with claims.CheckingClaimListener(stage.engine, job, Board("me"), "me"):
         stage.flow("RUNNING")
-    assert "must be compiled" in caplog.text and "could not be suspended" in caplog.text
+    assert "must be compiled" in caplog.text and "cannot suspend" in caplog.text

@@ -1,20 +1,25 @@
-"""What the progress listener shows, and what it costs."""
+"""Output and cost of the progress listener."""
 
 from __future__ import annotations
 
+import contextlib
 import io
 import re
 import threading
 import time
-from types import SimpleNamespace
+from concurrent import futures
+from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
+from tests.support.engine_threads import Running
+from tests.support.waiting import until
 from wbengine import engines, retry, states, task
 from wbengine.listeners import _tally, progress
 from wbengine.patterns import linear_flow, unordered_flow
+from wbengine.persistence import models
 from wbengine.runtime import compiler
 from wbengine.types import failure as ft
 
@@ -39,8 +44,18 @@ def many(name: str, count: int) -> unordered_flow.Flow:
     return unordered_flow.Flow(name).add(*(nothing(f"{name}{n}") for n in range(count)))
 
 
+class Held(task.Task):
+    """Task that runs until a file exists."""
+
+    def execute(self, begun: str, end: str) -> None:
+        Path(begun).touch()
+        deadline = time.monotonic() + 60
+        while not Path(end).exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+
 class Shown:
-    """A tally that is told by hand, and its picture."""
+    """A tally whose events are sent by the test, and its output."""
 
     def __init__(self, root: Any, encoding: str = "utf-8") -> None:
         self.clock = Clock()
@@ -56,7 +71,7 @@ class Shown:
             self.tally.atom(name, state, result)
 
     def rows(self, rows: int = 20) -> list[str]:
-        """The tree, without its headline."""
+        """Return the lines of the tree without its headline."""
         before = len(self.bytes.getvalue())
         self.console.print(self.picture.tree(rows))
         text = self.bytes.getvalue()[before:].decode(self.encoding)
@@ -67,10 +82,10 @@ def failure(text: str = "boom") -> ft.Failure:
     return ft.Failure.from_exception(ValueError(text))
 
 
-# The tree ---------------------------------------------------------------------------------------
+# Tree ---------------------------------------------------------------------------------------------
 
 
-def test_a_small_flow_is_shown_whole_and_finished_flows_are_folded():
+def test_small_flow_is_shown_in_full_with_finished_flows_collapsed():
     shown = Shown(flow("f", flow("first", "a", "b"), flow("second", "c", "d"), "e"))
     assert shown.rows() == ["├── ○ first  0/2", "├── ○ second  0/2", "└── ○ e"]
     shown.tell(states.SUCCESS, "a", "b")
@@ -85,7 +100,7 @@ def test_a_small_flow_is_shown_whole_and_finished_flows_are_folded():
     ]
 
 
-def test_every_state_can_be_told_from_the_others():
+def test_each_task_state_has_its_own_symbol():
     names = ["w", "r", "d", "i", "f", "ing", "ed", "stuck"]
     shown = Shown(flow("f", *names))
     told = [states.PENDING, states.RUNNING, states.SUCCESS, states.IGNORE, states.FAILURE,
@@ -96,7 +111,7 @@ def test_every_state_can_be_told_from_the_others():
         "├── ○ w",
         "├── ▶ r  0 s",
         "├── ✔ d",
-        "├── ⊘ i  left out",
+        "├── ⊘ i  ignored",
         "├── ✘ f  failure  ValueError: no",
         "├── ↩ ing  reverting  0 s",
         "├── ↶ ed  reverted",
@@ -105,7 +120,7 @@ def test_every_state_can_be_told_from_the_others():
     assert shown.tally.counts(0) == dict.fromkeys(told, 1)
 
 
-def test_what_failed_is_remembered_while_it_is_reverted_and_forgotten_when_it_runs_again():
+def test_error_is_shown_until_the_task_runs_again():
     shown = Shown(flow("f", "a"))
     for state in (states.FAILURE, states.REVERTING, states.REVERTED):
         shown.tell(state, "a", result=failure())
@@ -114,13 +129,15 @@ def test_what_failed_is_remembered_while_it_is_reverted_and_forgotten_when_it_ru
     assert shown.rows() == ["└── ▶ a  0 s"]
 
 
-def test_progress_is_a_bar():
+def test_task_progress_is_shown_as_bar():
     shown = Shown(flow("f", "a", "b"))
     shown.tell(states.RUNNING, "a", "b")
-    records: list[Any] = [None] * len(shown.tally.plan)
+    records: list[models.AtomDetail | None] = [None] * len(shown.tally.plan)
     for node in shown.tally.plan.atoms():
-        records[node] = SimpleNamespace(progress=None)
-    records[shown.tally.plan.by_name["b"]].progress = 0.25
+        records[node] = models.TaskDetail(shown.tally.names[node])
+    told = records[shown.tally.plan.by_name["b"]]
+    assert told is not None
+    told.progress = 0.25
     shown.tally.records = records
     rows = shown.rows()
     assert rows[0] == "├── ▶ a  0 s"
@@ -130,12 +147,71 @@ def test_progress_is_a_bar():
     assert shown.rows()[1] == "└── ✔ b"
 
 
-def test_retries_say_which_attempt_it_is_and_when_it_begins():
+@pytest.mark.parametrize("pool", ["threads", "processes", "futures"])
+@pytest.mark.parametrize("stored", [False, True])
+def test_tasks_that_wait_for_a_slot_are_shown_as_queued(
+    pool: str, stored: bool, tmp_path: Path
+) -> None:
+    begun, end = tmp_path / "begun", tmp_path / "end"
+    named = [Held(f"t{n}", inject={"begun": str(begun), "end": str(end)}) for n in range(3)]
+    options: dict[str, Any] = {"executor": pool, "max_workers": 1}
+    with contextlib.ExitStack() as until_end:
+        if pool == "futures":
+            executor = until_end.enter_context(futures.ThreadPoolExecutor(1))
+            options = {"executor": executor}
+        if stored:
+            options["backend"] = f"dir://{tmp_path}/flows"
+        root = unordered_flow.Flow("f").add(linear_flow.Flow("inner").add(named[0]), *named[1:])
+        engine = engines.load(root, engine="parallel", **options)
+        file = io.StringIO()
+        listener = progress.ProgressListener(engine, Console(file=file, width=200), interval=None)
+        until_end.enter_context(listener)
+        with Running(engine):
+            until(begun.exists)
+            picture = listener._picture
+            assert picture is not None
+            line = re.compile(r"f: 0 of 3 tasks done, 1 running, 2 queued \(t\d\)")
+            until(lambda: line.fullmatch(picture.line()))
+            console = Console(file=io.StringIO(), width=200)
+            with console.capture() as capture:
+                console.print(picture.tree(20))
+            end.touch()
+    _, *rows = capture.get().splitlines()
+    tasks = [row.split("─ ")[1].rstrip() for row in rows if " t" in row]
+    queued = [row for row in tasks if re.fullmatch(r"◷ t\d  queued", row)]
+    running = [row for row in tasks if re.fullmatch(r"▶ t\d  .* m?s", row)]
+    assert (len(queued), len(running)) == (2, 1), rows
+    assert "f: SUCCESS, 3 of 3 tasks done" in file.getvalue()
+
+
+def test_task_that_waits_for_a_signal_is_shown_as_waiting_for_it() -> None:
+    file = io.StringIO()
+    engine = engines.load(flow("f", task.WaitFor("approved", timeout=600)))
+    listener = progress.ProgressListener(engine, Console(file=file, width=200), interval=0.01)
+    with listener, Running(engine):
+        line = "f: WAITING, 0 of 1 task done, 1 waiting (wait-for-approved)"
+        until(lambda: line in file.getvalue())
+        picture = listener._picture
+        assert picture is not None
+        console = Console(file=io.StringIO(), width=200)
+        with console.capture() as capture:
+            console.print(picture.tree(20))
+        engine.signal("approved")
+    headline, row = capture.get().splitlines()
+    assert headline.startswith("f  WAITING  0 of 1 task done, 1 waiting")
+    assert row.startswith("└── ⚐ wait-for-approved  waiting  for signal 'approved' since ")
+    assert "f: SUCCESS, 1 of 1 task done" in file.getvalue()
+
+
+def test_retry_row_shows_attempt_and_start_of_next_attempt():
     shown = Shown(flow("f", "a", retry=retry.Times(3, name="again")))
     node = shown.tally.plan.by_name["again"]
-    record = SimpleNamespace(results=[(1, {}), (2, {})], has_meta=True, progress=None,
-                             meta={"retry_at": time.time() + 1000})  # fmt: skip
-    shown.tally.records = [record] * len(shown.tally.plan)
+    record = models.RetryDetail("again")
+    record.results = [(1, {}), (2, {})]
+    record.meta = {"retry_at": time.time() + 1000}
+    shown.tally.records = [
+        record if each == node else None for each in range(len(shown.tally.plan))
+    ]
     assert shown.tally.is_retry(node)
     shown.tell(states.RETRYING, "again")
     row = shown.rows()[0]
@@ -145,7 +221,54 @@ def test_retries_say_which_attempt_it_is_and_when_it_begins():
     assert shown.picture.line() == "f: 0 of 1 task done, 1 retry"
 
 
-def test_of_a_large_flow_what_runs_and_what_failed_is_shown():
+def test_task_with_retries_is_one_row_with_attempt_number():
+    ship = nothing("ship")
+    ship.retries = 3
+    shown = Shown(flow("f", "a", flow("inner", ship)))
+    plan = shown.tally.plan
+    node, made = plan.by_name["ship"], plan.by_name["ship_retry"]
+    record = models.RetryDetail("ship_retry")
+    record.results = [(1, {})]
+    records: list[models.AtomDetail | None] = [None] * len(plan)
+    records[made], records[node] = record, models.TaskDetail("ship")
+    shown.tally.records = records
+    shown.tell(states.SUCCESS, "a", "ship_retry")
+    shown.tell(states.RUNNING, "ship")
+    inner = ["├── ✔ a", "└── ▶ inner  0/1"]
+    assert shown.rows() == [*inner, "    └── ▶ ship  0 s"]
+    assert shown.picture.line() == "f: 1 of 2 tasks done, 1 running (ship)"
+    shown.tell(states.FAILURE, "ship", result=failure())
+    shown.tell(states.RETRYING, "ship_retry")
+    shown.tell(states.REVERTING, "ship")
+    shown.tell(states.REVERTED, "ship")
+    record.results.append((2, {}))
+    record.meta = {"retry_at": time.time() + 1000}
+    assert shown.tally.counts(0) == {"SUCCESS": 1, "RETRYING": 1}
+    row = shown.rows()[-1]
+    assert re.fullmatch("    └── ↻ ship  retrying  attempt 2  ValueError: boom  again in .* s", row)
+    assert shown.picture.line() == "f: 1 of 2 tasks done, 1 retrying, 1 retry"
+    assert list(shown.picture.events()) == [
+        "f: task 'ship' failed: ValueError: boom", "f: task 'ship' runs again",
+    ]  # fmt: skip
+    shown.tell(states.RUNNING, "ship_retry")
+    shown.tell(states.SUCCESS, "ship_retry")
+    shown.tell(states.RUNNING, "ship")
+    assert shown.rows()[-1] == "    └── ▶ ship  attempt 2  0 s"
+    shown.tell(states.SUCCESS, "ship")
+    assert shown.rows() == ["├── ✔ a", "└── ✔ inner  1/1"]
+    assert shown.picture.summary().startswith("f: PENDING, 2 of 2 tasks done, 1 retry")
+
+
+def test_single_task_with_retries_is_shown_under_its_own_name():
+    alone = nothing("alone")
+    alone.retries = 1
+    shown = Shown(alone)
+    shown.tell(states.RUNNING, "alone_retry", "alone")
+    assert shown.rows() == ["└── ▶ alone  0 s"]
+    assert shown.picture.line() == "alone: 0 of 1 task done, 1 running (alone)"
+
+
+def test_large_flow_shows_running_and_failed_tasks():
     shown = Shown(flow("f", many("m", 5000), many("n", 5000), "last"))
     shown.tell(states.SUCCESS, *(f"m{n}" for n in range(4000)))
     shown.tell(states.RUNNING, "m4100", "m4200")
@@ -163,7 +286,7 @@ def test_of_a_large_flow_what_runs_and_what_failed_is_shown():
 
 
 @pytest.mark.parametrize("rows", [1, 5, 20, 40])
-def test_a_picture_is_never_much_longer_than_asked_for(rows):
+def test_progress_tree_respects_maximum_number_of_rows(rows):
     flows = [flow(f"f{n}", many(f"{n}.", 30)) for n in range(50)]
     shown = Shown(flow("f", *flows))
     for number in range(50):
@@ -173,7 +296,7 @@ def test_a_picture_is_never_much_longer_than_asked_for(rows):
     assert any("40.7" in row for row in shown.rows(rows))
 
 
-def test_deep_flows_are_shortened():
+def test_deep_flow_omits_middle_levels():
     innermost = flow("innermost", "a", "b")
     root: Any = innermost
     for number in range(10_000):
@@ -183,7 +306,7 @@ def test_deep_flows_are_shortened():
     rows = [
         "└── ▶ level9998  0/2",
         "    └── ▶ level9997  0/2",
-        "        └── ... 9,995 flows around",
+        "        └── ... 9,995 enclosing flows",
         "            └── ▶ level1  0/2",
         "                └── ▶ level0  0/2",
         "                    └── ▶ innermost  0/2",
@@ -195,14 +318,14 @@ def test_deep_flows_are_shortened():
     assert shown.rows() == [*rows[:-1], "                        └── ▶ b  0 s"]
 
 
-def test_a_task_may_be_all_there_is():
+def test_single_task_is_shown():
     shown = Shown(nothing("alone"))
     shown.tell(states.RUNNING, "alone")
     assert shown.rows() == ["└── ▶ alone  0 s"]
     assert shown.picture.line() == "alone: 0 of 1 task done, 1 running (alone)"
 
 
-def test_consoles_that_know_ascii_only():
+def test_ascii_console_uses_ascii_symbols():
     shown = Shown(flow("fü", "ä\x1b[31m", "[b]"), encoding="ascii")
     shown.tell(states.SUCCESS, "[b]")
     assert shown.rows() == ["+-- . ?\\x1b[31m", "`-- + [b]"]
@@ -212,24 +335,24 @@ def test_consoles_that_know_ascii_only():
 # Lines ------------------------------------------------------------------------------------------
 
 
-def test_news_are_said_once_and_not_without_end():
+def test_event_lines_are_written_once_and_limited_in_number():
     shown = Shown(flow("f", *map(str, range(100)), retry=retry.Times(2, name="again")))
     shown.tell(states.FAILURE, *map(str, range(50)), result=failure())
     shown.tell(states.RETRYING, "again")
-    lines = list(shown.picture.news())
+    lines = list(shown.picture.events())
     assert lines[0] == "f: task '0' failed: ValueError: boom"
     assert lines[-1] == "f: 31 more failures and retries" and len(lines) == 21
-    assert list(shown.picture.news()) == []
+    assert list(shown.picture.events()) == []
     shown.tell(states.RETRYING, "again")
     shown.tell(states.REVERT_FAILURE, "1", result=failure())
-    assert list(shown.picture.news()) == [
+    assert list(shown.picture.events()) == [
         "f: retry 'again': its flow runs again",
         "f: task '1' could not be reverted: ValueError: boom",
     ]
 
 
-def test_an_event_costs_the_same_in_any_flow():
-    """Nothing is walked, copied or drawn when something happens."""
+def test_event_changes_one_mark_regardless_of_flow_size():
+    """An event does not walk, copy or draw the flow."""
     shown = Shown(flow("f", *(flow(f"g{n}", f"a{n}") for n in range(2000))))
     before = bytes(shown.tally.marks)
     shown.tell(states.RUNNING, "a1000")
@@ -238,11 +361,11 @@ def test_an_event_costs_the_same_in_any_flow():
     assert len(shown.tally.since) == 1
 
 
-# The listener -----------------------------------------------------------------------------------
+# Listener -----------------------------------------------------------------------------------------
 
 
 class Tells(task.Task):
-    """Tells how far it is, and waits until somebody looked."""
+    """Task that reports progress, and waits until the output shows it."""
 
     def __init__(self, name: str, looked: threading.Event | None = None) -> None:
         super().__init__(name)
@@ -260,7 +383,7 @@ class Fails(task.Task):
 
 
 class Watched(io.StringIO):
-    """A file that lets somebody know when a text was written."""
+    """File that sets an event when it contains a text."""
 
     def __init__(self, text: str, found: threading.Event) -> None:
         super().__init__()
@@ -274,7 +397,7 @@ class Watched(io.StringIO):
 
 
 @pytest.mark.parametrize("engine", ["serial", "parallel"])
-def test_lines_where_there_is_no_terminal(engine):
+def test_without_terminal_progress_is_written_as_lines(engine):
     looked = threading.Event()
     file = Watched("(slow 50%)", looked)
     loaded = engines.load(flow("order", "a", Tells("slow", looked), "b"), engine=engine)
@@ -287,7 +410,7 @@ def test_lines_where_there_is_no_terminal(engine):
     assert not [one for one in threading.enumerate() if one.name == "wbengine-progress"]
 
 
-def test_the_same_line_is_not_said_twice():
+def test_unchanged_progress_line_is_not_repeated():
     file = io.StringIO()
     loaded = engines.load(flow("order", "a"))
     with progress.ProgressListener(loaded, Console(file=file), interval=None) as listener:
@@ -301,7 +424,7 @@ def test_the_same_line_is_not_said_twice():
     ]  # fmt: skip
 
 
-def test_a_live_tree_and_what_became_of_it():
+def test_terminal_shows_live_tree_and_final_state():
     looked = threading.Event()
     file = Watched("50%", looked)
     console = Console(file=file, force_terminal=True, width=80, color_system="truecolor")
@@ -320,8 +443,27 @@ def test_a_live_tree_and_what_became_of_it():
     assert final[4].startswith("order: REVERTED, 0 of 3 tasks done, 3 reverted")
 
 
+@pytest.mark.parametrize(
+    "retry_of_inner_flow", [None, retry.Times(2)], ids=["task-with-retries", "flow-with-retry"]
+)
+def test_live_tree_of_running_nested_flow_is_drawn(retry_of_inner_flow, caplog):
+    """A task with retries runs as a flow with a retry controller."""
+    drawn = threading.Event()
+    file = Watched("50%", drawn)
+    console = Console(file=file, force_terminal=True, width=80)
+    slow = Tells("slow", drawn)
+    if retry_of_inner_flow is None:
+        slow.retries = 2
+    inner = flow("packing", slow, retry=retry_of_inner_flow)
+    loaded = engines.load(flow("order", inner, "b"))
+    with progress.ProgressListener(loaded, console, refresh_per_second=50):
+        loaded.run()
+    assert not caplog.records
+    assert file.getvalue().splitlines()[-1].startswith("order: SUCCESS, 2 of 2 tasks done")
+
+
 @pytest.mark.parametrize("name", ["NO_COLOR", "TERM"])
-def test_terminals_that_should_not_be_painted(monkeypatch, name):
+def test_dumb_or_colorless_terminal_gets_plain_lines(monkeypatch, name):
     for each in ("NO_COLOR", "FORCE_COLOR", "TERM"):
         monkeypatch.delenv(each, raising=False)
     monkeypatch.setenv("TERM", "xterm")
@@ -339,7 +481,7 @@ def test_terminals_that_should_not_be_painted(monkeypatch, name):
     assert "\x1b" not in file.getvalue()
 
 
-def test_a_second_run_goes_on_where_the_first_one_stopped():
+def test_resumed_run_shows_progress_of_first_run():
     file = io.StringIO()
     loaded = engines.load(flow("order", "a", "b"))
     loaded.atom_notifier.register(
@@ -354,9 +496,8 @@ def test_a_second_run_goes_on_where_the_first_one_stopped():
     assert lines[-1].startswith("order: SUCCESS, 2 of 2 tasks done, ")
 
 
-def test_an_engine_may_be_compiled_while_it_listens():
+def test_engine_can_be_compiled_after_listener_is_registered():
     from wbengine.engines import local
-    from wbengine.persistence import models
 
     file = io.StringIO()
     engine = local.SerialActionEngine(flow("order", "a"), models.FlowDetail("order"), None, {})
@@ -371,18 +512,18 @@ class Broken(io.StringIO):
         raise OSError("no space left")
 
 
-def test_what_cannot_be_shown_hurts_nobody(caplog):
+def test_output_error_is_logged_once_and_does_not_affect_run(caplog):
     loaded = engines.load(flow("order", "a", "b"))
     with progress.ProgressListener(loaded, Console(file=Broken()), interval=None) as listener:
         listener.refresh()
         listener.refresh()
         loaded.run()
     assert loaded.storage.get_flow_state() == "SUCCESS"
-    assert caplog.text.count("cannot be shown") == 1
+    assert caplog.text.count("cannot show the progress") == 1
 
 
 @pytest.mark.parametrize("option", ["refresh_per_second", "interval", "max_rows"])
 @pytest.mark.parametrize("value", [0, -1, float("nan")])
-def test_numbers_must_make_sense(option, value):
+def test_options_reject_zero_negative_and_nan(option, value):
     with pytest.raises(ValueError, match=option):
         progress.ProgressListener(engines.load(flow("f", "a")), **{option: value})

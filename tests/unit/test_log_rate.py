@@ -1,4 +1,4 @@
-"""Warnings that anybody can cause are told once a minute."""
+"""Rate limit of log messages: one warning per reason and minute."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from wbengine.transports import resolve
 LOG = logging.getLogger("wbengine.test")
 
 
-def test_each_reason_is_told_once_a_minute(
+def test_each_reason_is_logged_once_per_minute(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
     monkeypatch.setattr(_log_rate.time, "monotonic", lambda: now[0])
     rare = _log_rate.RareWarnings(LOG)
     for number in range(3):
-        rare.tell("one", "message %s", number)
-        rare.tell("other", "message %s", "x")
-    now[0] += _log_rate.PERIOD
-    rare.tell("one", "message %s", 3)
+        rare.warn("one", "message %s", number)
+        rare.warn("other", "message %s", "x")
+    now[0] += _log_rate.PERIOD_SECONDS
+    rare.warn("one", "message %s", 3)
     assert caplog.messages == [
         "message 0 (1 of those so far)", "message x (1 of those so far)",
         "message 3 (4 of those so far)",
@@ -32,7 +32,7 @@ def test_each_reason_is_told_once_a_minute(
 
 
 @pytest.mark.parametrize("kind", ["memory", "filesystem"])
-def test_messages_that_are_none_fill_no_log(
+def test_discarded_invalid_messages_are_logged_once(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     url = f"memory://{tmp_path.name}" if kind == "memory" else f"filesystem://{tmp_path}/broker"

@@ -1,4 +1,4 @@
-"""Which items of a Map go next, what came back, and what it amounts to."""
+"""Order, limits and results of the items of a Map."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def end(fanout: maps.Fanout, index: int, value: Any = None) -> models.ItemDetail
     return fanout.put(index, invocation.Outcome(value, "w", 1.0, 2.0))
 
 
-def test_failed_item_stops_the_others_before_its_outcome_is_there() -> None:
-    """Whoever sees the failure first may say so; where failures are collected it means nothing."""
+def test_item_failed_stops_other_items_before_its_result_arrives() -> None:
+    """If failures are collected, a failed item does not stop the others."""
     fanout, collecting = made(3, 1), made(3, 1, collect=True)
     for each in (fanout, collecting):
         take(each)
@@ -45,7 +45,7 @@ def test_failed_item_stops_the_others_before_its_outcome_is_there() -> None:
 
 
 def finished(*orders: int, bad: int = -1) -> models.Items:
-    """Items that finished in this order (0: not at all)."""
+    """Return items that finished in this order (0: not finished)."""
     items = models.Items(1, range(len(orders)))
     for item, order in zip(items, orders, strict=True):
         if order:
@@ -57,16 +57,15 @@ def finished(*orders: int, bad: int = -1) -> models.Items:
     return items
 
 
-def test_a_recorded_failure_still_ends_it() -> None:
-    """Unless failures are collected."""
+def test_recorded_item_failure_ends_map_unless_collected() -> None:
     fanout = maps.Fanout(finished(2, 0, 1, bad=2), invocation.EXECUTE)
     assert fanout.over and isinstance(fanout.value, ft.Failure)
     fanout = maps.Fanout(finished(2, 0, 1, bad=2), invocation.EXECUTE, collect=True)
     assert take(fanout) == [1]
 
 
-def test_a_failed_reversion_ends_the_reverting() -> None:
-    """Also when the failures of executing are collected."""
+def test_failed_item_reversion_ends_map_reversion() -> None:
+    """The option `collect` does not affect reversions."""
     fanout = maps.Fanout(finished(1, 2, 3), invocation.REVERT, 1, collect=True)
     take(fanout)
     end(fanout, 2, failure("stuck"))
@@ -76,8 +75,9 @@ def test_a_failed_reversion_ends_the_reverting() -> None:
 
 
 @given(st.integers(0, 30), st.none() | st.integers(1, 7), st.booleans(), st.data())
-def test_whatever_happens(count: int, limit: int | None, collect: bool, data: Any) -> None:
-    """Each item is handed out once, never more than the limit, and it always comes to an end."""
+def test_map_hands_out_each_item_once_within_limit_and_ends(
+    count: int, limit: int | None, collect: bool, data: Any
+) -> None:
     items = models.Items(1, range(count))
     fanout = maps.Fanout(items, invocation.EXECUTE, limit, collect=collect)
     out: list[int] = []
@@ -94,9 +94,9 @@ def test_whatever_happens(count: int, limit: int | None, collect: bool, data: An
             end(fanout, index, failure(str(index)))
         else:
             end(fanout, index, index)
-        if data.draw(st.integers(0, 5)) == 0:  # somebody reads it back and goes on
+        if data.draw(st.integers(0, 5)) == 0:  # another engine resumes from the records
             for other in out:
-                fanout.give_back(other)
+                fanout.return_item(other)
                 handed.remove(other)
             out.clear()
             fanout = maps.Fanout(items.copy(), invocation.EXECUTE, limit, collect=collect)
@@ -110,8 +110,8 @@ def test_whatever_happens(count: int, limit: int | None, collect: bool, data: An
 
 
 @pytest.mark.parametrize("size", [100, 10_000])
-def test_the_cost_of_an_item_does_not_grow(size: int) -> None:
-    """Taking touches what it returns; ending touches one."""
+def test_cost_per_item_does_not_grow_with_map_size(size: int) -> None:
+    """Each item is read once when it is taken, and once when it ends."""
 
     class Counting(models.Items):
         __slots__ = ("touched",)
@@ -130,17 +130,17 @@ def test_the_cost_of_an_item_does_not_grow(size: int) -> None:
     assert items.touched == 2 * size
 
 
-def test_what_may_be_under_way_is_handed_out_although_another_failed() -> None:
-    """As many as an earlier run may have handed out, and no more."""
+def test_items_maybe_sent_earlier_are_handed_out_after_a_failure() -> None:
+    """The number is limited to the items that an earlier run may have sent."""
     items = models.Items(1, range(6))
     items[1].put(states.FAILURE, failure())
     fanout = maps.Fanout(items, invocation.EXECUTE, 3, maybe_sent=True)
     assert fanout.can_take and fanout.may_be_under_way and not fanout.over
     assert take(fanout) == [0, 2, 3]
     assert not fanout.can_take and not fanout.may_be_under_way
-    fanout.give_back(2, maybe_sent=True)  # not in this run
+    fanout.return_item(2, maybe_sent=True)  # an earlier run may have sent it
     assert fanout.may_be_under_way and take(fanout) == [2]
-    fanout.give_back(2)  # it was found out that it did not start
+    fanout.return_item(2)  # it did certainly not start
     assert not fanout.can_take and not fanout.may_be_under_way
     end(fanout, 0)
     assert not fanout.over
@@ -148,7 +148,7 @@ def test_what_may_be_under_way_is_handed_out_although_another_failed() -> None:
     assert fanout.over and fanout.decided
 
 
-def test_what_may_be_under_way_is_handed_out_although_one_of_it_failed() -> None:
+def test_items_maybe_sent_earlier_are_handed_out_if_one_of_them_fails() -> None:
     fanout = made(4, 2, maybe_sent=True)
     assert take(fanout, 1) == [0]
     end(fanout, 0, failure())

@@ -1,4 +1,4 @@
-"""What somebody removed from a broker is declared again soon by whoever has reason to think so."""
+"""Declaration of queues that an operator removed from the broker."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from wbengine.engines.worker_based.proxy import Proxy
 
 
 class Side(Proxy):
-    """A proxy on a broker in memory, and how often it declared its queue."""
+    """Proxy on a memory broker that records received messages."""
 
     def __init__(self) -> None:
         self.got: list[Any] = []
         handler = dispatcher.Handler(lambda data, message: self.got.append(data["n"]))
         url = f"memory://{uuid.uuid4().hex}"
         super().__init__("me", "x", {"TEST": handler}, url=url)
-        self.consumer.take_from(["q"], 2)
+        self.consumer.consume_shared(["q"], 2)
 
     def say(self, number: int, to: str = "me") -> None:
         self.send(OutgoingMessage(env.Envelope("TEST", {"n": number}, routing_key=to), ECHO))
@@ -45,7 +45,7 @@ def side() -> Iterator[Side]:
     thread.join(60)
 
 
-def test_a_message_without_a_place_lets_all_be_declared_again(side: Side) -> None:
+def test_unroutable_message_causes_queues_to_be_declared_again(side: Side) -> None:
     with side.target.open() as operator:
         for name in ("me", "q"):
             operator.unbind("x", name, name)
@@ -56,7 +56,9 @@ def test_a_message_without_a_place_lets_all_be_declared_again(side: Side) -> Non
     until(lambda: sorted(side.got) == [2, 3])
 
 
-def test_but_not_for_each_of_many(side: Side, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_queues_are_not_declared_for_each_unroutable_message(
+    side: Side, monkeypatch: pytest.MonkeyPatch
+) -> None:
     declared: list[int] = []
     receiver = side.consumer._receiver
     assert receiver is not None
@@ -67,24 +69,24 @@ def test_but_not_for_each_of_many(side: Side, monkeypatch: pytest.MonkeyPatch) -
         before()
 
     receiver._declare = declare  # type: ignore[method-assign]
-    monkeypatch.setattr(receivers, "DECLARE_PAUSE", 3600.0)
+    monkeypatch.setattr(receivers, "DECLARE_PAUSE_SECONDS", 3600.0)
     for number in range(1, 100):
         side.say(number, "nobody")
         assert side.flush(30)
     side.say(100)
-    until(lambda: side.got == [100])  # it has had its turn since
+    until(lambda: side.got == [100])  # a complete iteration has passed
     assert declared == []
-    monkeypatch.setattr(receivers, "DECLARE_PAUSE", 0.0)
+    monkeypatch.setattr(receivers, "DECLARE_PAUSE_SECONDS", 0.0)
     number = 101
     side.say(number, "nobody")
-    until(lambda: declared == [101] and not receiver._mistrusts)
+    until(lambda: declared == [101] and not receiver._must_declare)
 
 
-def test_what_ails_is_said_once_until_it_works_again(
+def test_receive_error_is_logged_once_until_receiving_works_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(consumer_loop, "AILING_PAUSE", 0.01)
-    monkeypatch.setattr(consumer_loop, "DRAIN_PERIOD", 1000.0)
+    monkeypatch.setattr(consumer_loop, "RECONNECT_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(consumer_loop, "DRAIN_SECONDS", 1000.0)
     clock = types.SimpleNamespace(monotonic=lambda: time.monotonic() + turned)
     monkeypatch.setattr(consumer_loop, "time", clock)
     ails = ["full", "full", "full", "slow", "", "slow"]
@@ -98,7 +100,7 @@ def test_what_ails_is_said_once_until_it_works_again(
         turns.append(ails.pop(0))
         if turns[-1]:
             raise OSError(turns[-1])
-        turned += 2000.0  # that is how long it works
+        turned += 2000.0  # the duration of successful operation
 
     url = f"memory://{uuid.uuid4().hex}"
     made = Proxy("me", "x", None, on_wait, url=url, until=time.monotonic)
@@ -109,7 +111,7 @@ def test_what_ails_is_said_once_until_it_works_again(
     thread.join(60)
     said = [each.getMessage() for each in caplog.records if each.name == consumer_loop.__name__]
     assert [text.partition(",")[0] for text in said] == [
-        "cannot receive (full)",
-        "cannot receive (slow)",
-        "cannot receive (slow)",
+        "cannot receive messages (full)",
+        "cannot receive messages (slow)",
+        "cannot receive messages (slow)",
     ]

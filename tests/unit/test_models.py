@@ -1,7 +1,9 @@
-"""Records keep what they are told, copy deeply, and survive being described as data."""
+"""Records: copies, conversion to data, attempts, items and merging."""
 
 from __future__ import annotations
 
+import copy
+import fractions
 import json
 import pickle
 import uuid
@@ -20,11 +22,11 @@ FAILURE = ft.Failure.from_exception(ValueError("no"))
 
 
 @given(records.atoms())
-def test_a_record_survives_as_data_and_as_copies(record: models.AtomDetail) -> None:
-    """What is made of it tells the same, and is independent."""
+def test_record_survives_dict_copy_and_pickle_round_trips(record: models.AtomDetail) -> None:
+    """Each copy is equal to the record and independent of it."""
     expected = records.of_atom(record)
     described = type(record).from_dict(record.to_dict())
-    if record.items is not None and described.items is not None:  # these describe themselves
+    if record.items is not None and described.items is not None:  # items are stored separately
         for item in record.items:
             described.items.put(models.ItemDetail.from_dict(item.to_dict()))
     for again in (described, record.copy(), pickle.loads(pickle.dumps(record))):
@@ -35,7 +37,7 @@ def test_a_record_survives_as_data_and_as_copies(record: models.AtomDetail) -> N
 
 
 class Growing(dict[str, int]):
-    """Another thread adds to it whenever its values are looked at."""
+    """Dict that grows during iteration, as if another thread added to it."""
 
     def items(self) -> Any:
         found = super().items()
@@ -45,15 +47,13 @@ class Growing(dict[str, int]):
 
 
 def test_record_is_copied_while_its_meta_grows() -> None:
-    """What a copy walks over is its own."""
     flow = models.FlowDetail("f")
     flow.meta = Growing(a=1)
     other = flow.copy()
     assert type(other.meta) is dict and other.meta["a"] == 1
 
 
-def test_copies_share_no_values() -> None:
-    """Changing a value in a copy changes nothing else."""
+def test_record_copy_shares_no_mutable_values() -> None:
     record = models.TaskDetail("t")
     record.put(states.SUCCESS, {"list": [1]})
     copy = record.copy()
@@ -62,7 +62,7 @@ def test_copies_share_no_values() -> None:
 
 
 def test_uuids_are_random_version_4() -> None:
-    """Made many at a time, they are what `uuid.uuid4` makes."""
+    """They are generated in batches, in the form of `uuid.uuid4`."""
     found = models.new_uuids(500)
     assert len(set(found)) == 500
     for text in found:
@@ -70,11 +70,89 @@ def test_uuids_are_random_version_4() -> None:
         assert (str(parsed), parsed.version, parsed.variant) == (text, 4, uuid.RFC_4122)
 
 
-def test_meta_exists_when_asked_for() -> None:
-    """An empty one costs nothing."""
+def test_meta_is_created_on_first_access() -> None:
     record = models.TaskDetail("t")
     assert not record.has_meta
     assert record.meta is record.meta
+
+
+PROGRESS = {"progress": 0.5, "progress_details": {"at_progress": 0.5, "details": {"step": 1}}}
+
+
+def set_items(record: models.TaskDetail) -> None:
+    for key, value in PROGRESS.items():
+        record.meta[key] = value
+
+
+def set_defaults(record: models.TaskDetail) -> None:
+    meta = record.meta
+    for key, value in PROGRESS.items():
+        assert meta.setdefault(key, value) == value
+
+
+def merge(record: models.TaskDetail) -> None:
+    meta = record.meta
+    meta |= PROGRESS
+    assert meta is record.meta
+
+
+def assign(record: models.TaskDetail) -> None:
+    record.meta = {"mine": 1, **PROGRESS}
+
+
+@pytest.mark.parametrize(
+    "write",
+    [set_items, set_defaults, merge, assign, lambda record: record.meta.update(**PROGRESS)],
+    ids=["set-items", "set-defaults", "merge", "assign", "update"],
+)
+def test_progress_written_to_the_meta_of_a_task_is_kept(write: Any) -> None:
+    record = models.TaskDetail("t")
+    record.meta["mine"] = 1
+    write(record)
+    dumped = json.loads(json.dumps(record.dump(typed=True)))
+    for each in (record, record.copy(), models.TaskDetail.load(dumped, typed=True)):
+        assert (each.progress, each.progress_details) == tuple(PROGRESS.values())
+        assert each.meta == {"mine": 1, **PROGRESS}
+    record.state, record.progress = states.SUCCESS, None  # as the engine does
+    assert record.meta["progress"] == 1.0
+
+
+def test_progress_accepts_any_real_number() -> None:
+    record = models.TaskDetail("t")
+    record.meta["progress"] = fractions.Fraction(1, 4)
+    assert record.meta == {"progress": 0.25, "progress_details": None}
+    assert type(record.progress) is float
+
+
+def test_progress_in_dict_of_record_is_loaded() -> None:
+    record = models.TaskDetail.from_dict({"name": "t", "uuid": "u", "meta": dict(PROGRESS)})
+    assert record.progress == 0.5 and record.meta == PROGRESS
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    ["half", float("nan"), float("inf"), 10**400, [1]],
+    ids=["str", "nan", "infinity", "huge-int", "list"],
+)
+def test_progress_that_is_not_a_finite_number_is_rejected(wrong: Any) -> None:
+    record = models.TaskDetail("t")
+    record.meta.update(PROGRESS)
+    with pytest.raises((TypeError, ValueError), match="progress of 't' must be"):
+        record.meta.update(more=1, progress=wrong)
+    with pytest.raises((TypeError, ValueError), match="progress of 't' must be"):
+        record.meta = {"progress": wrong}
+    assert record.meta == PROGRESS and record.progress == 0.5
+
+
+def test_meta_assigned_from_another_task_is_independent() -> None:
+    one, other = models.TaskDetail("one"), models.TaskDetail("other")
+    one.meta.update(PROGRESS)
+    other.meta = one.meta
+    other.meta["progress"] = 0.7
+    assert (one.progress, other.progress) == (0.5, 0.7)
+    assert other.meta == {**PROGRESS, "progress": 0.7}
+    for copied in (copy.copy(one.meta), copy.deepcopy(one.meta)):
+        assert type(copied) is dict and copied == PROGRESS
 
 
 @pytest.mark.parametrize(
@@ -90,9 +168,19 @@ def test_meta_exists_when_asked_for() -> None:
         ([("SUCCESS", 1), ("REVERTED", 2)], {"revert_results": 2}),
         ([("SUCCESS", 1), ("REVERT_FAILURE", FAILURE)], {"results": 1, "revert_failure": FAILURE}),
     ],
+    ids=[
+        "success",
+        "success-failure",
+        "failure-success",
+        "failure-reverted",
+        "success-reverted",
+        "success-revert-failure",
+    ],
 )
-def test_what_a_task_keeps(steps: list[tuple[str, Any]], left: dict[str, Any]) -> None:
-    """FAILURE clears results; REVERTED keeps the failure and what revert returned."""
+def test_task_record_keeps_results_and_failures_of_each_state(
+    steps: list[tuple[str, Any]], left: dict[str, Any]
+) -> None:
+    """FAILURE clears the results; REVERTED keeps the failure and the result of the reversion."""
     record = models.TaskDetail("t")
     for state, result in steps:
         record.put(state, result)
@@ -104,8 +192,8 @@ def test_what_a_task_keeps(steps: list[tuple[str, Any]], left: dict[str, Any]) -
     assert (record.state, record.intention, record.attempt) == ("PENDING", "EXECUTE", 4)
 
 
-def test_a_retry_keeps_its_history() -> None:
-    """Each success adds an entry, failures go into the last one, reverting forgets all."""
+def test_retry_record_keeps_history_until_reverted() -> None:
+    """Each success adds an entry, failures are added to the last entry, a reversion clears all."""
     record = models.RetryDetail("r")
     assert (record.last_results, record.last_failures) == (None, {})
     record.put(states.SUCCESS, 1)
@@ -119,7 +207,6 @@ def test_a_retry_keeps_its_history() -> None:
 
 @pytest.mark.parametrize("kind", [models.TaskDetail, models.RetryDetail])
 def test_copies_have_every_field(kind: type[models.AtomDetail]) -> None:
-    """Each of them is copied by its name."""
     record = kind("a")
     for number, slot in enumerate(models.AtomDetail.__slots__):
         setattr(record, slot, number)
@@ -129,13 +216,12 @@ def test_copies_have_every_field(kind: type[models.AtomDetail]) -> None:
         told = {slot: getattr(copied, slot) for slot in models.AtomDetail.__slots__}
         items, _ = told.pop("items"), told.pop("results")
         assert told == {slot: getattr(record, slot) for slot in told}
-        assert (items.attempt, items.resumed, copied.noted("k")) == (3, 2, 1)
+        assert (items.attempt, items.resumed, copied.meta_value("k")) == (3, 2, 1)
         copied.meta["k"] = 2
-    assert record.noted("k") == 1
+    assert record.meta_value("k") == 1
 
 
-def test_the_latest_attempt() -> None:
-    """None before the first."""
+def test_last_attempt_describes_the_current_attempt() -> None:
     record = models.TaskDetail("t")
     assert record.last_attempt is None
     record.attempt, record.worker = 2, "w"
@@ -143,8 +229,8 @@ def test_the_latest_attempt() -> None:
 
 
 def begin(record: models.AtomDetail, action: str = "execute") -> None:
-    """What an engine does when the next attempt begins."""
-    record.keep_attempt()
+    """Start the next attempt in the way of an engine."""
+    record.archive_attempt()
     record.attempt += 1
     record.action, record.worker, record.started, record.ended = action, "w", None, None
 
@@ -153,8 +239,8 @@ def told(record: models.AtomDetail) -> list[tuple[int, str, str | None, str | No
     return [(each.attempt, each.action, each.state, each.error) for each in record.all_attempts]
 
 
-def test_attempts_are_kept() -> None:
-    """With how each of them ended, also when that is forgotten by the record itself."""
+def test_record_keeps_past_attempts_with_result() -> None:
+    """The results of attempts are kept after the record was reset."""
     record = models.TaskDetail("t")
     begin(record)
     assert told(record) == [(1, "execute", None, None)]
@@ -177,8 +263,8 @@ def test_attempts_are_kept() -> None:
     assert told(record)[-1] == (3, "execute", "SUCCESS", None)
 
 
-def test_an_attempt_that_was_taken_back_did_not_end() -> None:
-    """Whatever state the record is in then."""
+def test_new_attempt_has_no_state_before_its_result_is_stored() -> None:
+    """The record still has the state of the previous attempt."""
     record = models.TaskDetail("t")
     begin(record)
     record.put(states.SUCCESS, 1)
@@ -188,8 +274,7 @@ def test_an_attempt_that_was_taken_back_did_not_end() -> None:
     assert told(record)[-1] == (2, "revert", "REVERT_FAILURE", "ValueError: no")
 
 
-def test_only_the_last_attempts_are_kept() -> None:
-    """And it is known how many there were."""
+def test_record_keeps_last_attempts_and_counts_dropped_ones() -> None:
     record = models.TaskDetail("t")
     for _ in range(31):
         begin(record)
@@ -198,7 +283,7 @@ def test_only_the_last_attempts_are_kept() -> None:
     assert models.TaskDetail("other").past is models.TaskDetail("t").past
 
 
-def test_a_retry_that_tries_again_had_succeeded() -> None:
+def test_retrying_controller_attempt_counts_as_success() -> None:
     record = models.RetryDetail("r")
     begin(record)
     record.ended = 1.0
@@ -207,8 +292,8 @@ def test_a_retry_that_tries_again_had_succeeded() -> None:
     assert told(record) == [(1, "execute", "SUCCESS", None)]
 
 
-def test_a_flow_keeps_the_changes_of_its_state() -> None:
-    """The last ones; the reason in one line; the error is that of the present state."""
+def test_flow_record_keeps_latest_state_changes() -> None:
+    """The reason is shortened to one line, and the error belongs to the current state."""
     flow = models.FlowDetail("f")
     assert (flow.history, flow.error) == ((), None)
     for number in range(60):
@@ -222,8 +307,7 @@ def test_a_flow_keeps_the_changes_of_its_state() -> None:
     assert flow.error is None
 
 
-def test_books_and_flows_merge() -> None:
-    """What is new is added, what is known is updated, what only we have stays."""
+def test_merge_adds_updates_and_keeps_own_records() -> None:
     book = models.LogBook("b")
     flow = models.FlowDetail("f")
     book.add(flow)
@@ -249,8 +333,7 @@ def test_books_and_flows_merge() -> None:
     assert [atom.name for atom in flow] == ["mine", "shared", "fresh"]
 
 
-def test_descriptions_name_what_they_describe() -> None:
-    """`pformat` and `repr`."""
+def test_pformat_and_repr_contain_names_and_states() -> None:
     book, flow, atom = models.LogBook("b"), models.FlowDetail("f"), models.TaskDetail("t")
     book.add(flow)
     flow.add(atom)
@@ -261,8 +344,8 @@ def test_descriptions_name_what_they_describe() -> None:
     assert models.FlowDetail.from_dict(flow.to_dict()).to_dict() == flow.to_dict()
 
 
-def test_items_survive_as_data_and_as_copies() -> None:
-    """The row of the atom says which attempt; each item describes itself."""
+def test_map_items_survive_dict_copy_and_pickle_round_trips() -> None:
+    """The row of the atom contains the attempt; each item is converted separately."""
     record = models.TaskDetail("m")
     record.items = models.Items(3, [[1], "b"], resumed=2)
     record.items[0].order = 1
@@ -285,19 +368,19 @@ def test_items_survive_as_data_and_as_copies() -> None:
     assert models.RetryDetail("r").to_dict()["items"] is None
 
 
-def test_items_come_in_order() -> None:
-    """The next one, or one that is there already; those of other attempts are left out."""
+def test_items_accept_only_next_or_existing_index_of_the_attempt() -> None:
+    """Items of other attempts are ignored."""
     items = models.Items(2)
     items.put(models.ItemDetail(0, "a", 2))
     items.put(models.ItemDetail(0, "b", 2))
     items.put(models.ItemDetail(1, "old", 1))
     assert [item.value for item in items] == ["b"]
-    with pytest.raises(ValueError, match="Item 4 came before item 1"):
+    with pytest.raises(ValueError, match="must be at most 1, got 4"):
         items.put(models.ItemDetail(4, "c", 2))
 
 
-def test_a_flow_takes_over_the_items_of_another() -> None:
-    """With its atoms; nothing is shared."""
+def test_merge_copies_map_items_of_other_flow() -> None:
+    """The flows share no values."""
     mine = models.FlowDetail("f")
     record = models.TaskDetail("m")
     record.items = models.Items(1, ["a"])
@@ -313,8 +396,8 @@ def test_a_flow_takes_over_the_items_of_another() -> None:
     assert record.items[0].state == states.SUCCESS
 
 
-def test_a_book_takes_over_its_own_fields() -> None:
-    """Not its flows; times as texts where they are asked for."""
+def test_logbook_update_copies_fields_but_not_flows() -> None:
+    """Times are converted to text on request."""
     theirs = models.LogBook("b")
     theirs.meta["k"] = [1]
     theirs.updated_at = theirs.created_at
@@ -365,8 +448,8 @@ class Broken:
         raise RuntimeError
 
 
-def test_pictures() -> None:
-    """One line for each thing that is known; long values are cut, odd ones do no harm."""
+def test_pformat_shows_all_fields_and_shortens_long_values() -> None:
+    """A value whose `repr` raises is shown with the exception."""
     book, flow = models.LogBook("b", "1"), models.FlowDetail("f", "2")
     book.created_at = datetime(2020, 1, 2, tzinfo=timezone.utc)
     book.meta["who"] = "Ada"
@@ -391,7 +474,7 @@ def test_pictures() -> None:
 
 
 @pytest.mark.parametrize("kind", [models.TaskDetail, models.RetryDetail])
-def test_what_an_earlier_version_wrote_does_not_say_when_it_was_submitted(
+def test_record_without_submitted_field_is_loaded(
     kind: type[models.AtomDetail],
 ) -> None:
     told = kind("a").to_dict()
@@ -402,8 +485,8 @@ def test_what_an_earlier_version_wrote_does_not_say_when_it_was_submitted(
     assert attempt.runtime == 3.0
 
 
-def test_a_runtime_is_never_negative() -> None:
-    """Clocks are set back."""
+def test_runtime_is_never_negative() -> None:
+    """The clock may be set back between start and end."""
     assert models.Attempt(1, "execute", "w", 5.0, 2.0).runtime == 0.0
     assert models.Attempt(1, "execute", "w", 5.0, None).runtime is None
     item = models.ItemDetail(0, None, 1)
@@ -412,7 +495,7 @@ def test_a_runtime_is_never_negative() -> None:
     assert item.runtime == 0.5
 
 
-def test_reversions_that_were_kept_before_they_were_counted_are_counted() -> None:
+def test_executions_and_reversions_are_counted_from_stored_attempts() -> None:
     kept = {
         "name": "a", "uuid": "u", "attempt": 5, "action": "revert", "past": [
             [1, "execute", "w", None, None], [2, "revert", "w", None, None],

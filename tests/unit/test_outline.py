@@ -1,4 +1,4 @@
-"""An outline says what a flow looks like, and survives as bytes."""
+"""Outlines of flows: content and serialization."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def named(outline: Outline) -> set[tuple[str, str]]:
     return {(outline.nodes[a].name, outline.nodes[b].name) for a, b in outline.edges}
 
 
-def test_what_is_inside_what_and_what_comes_after_what() -> None:
-    """Links to and from flows are to and from the flows themselves."""
+def test_outline_contains_nesting_and_links() -> None:
+    """A link to or from a nested flow refers to the flow, not to its tasks."""
     inner = linear_flow.Flow("inner", retry.Times(3, "again")).add(Step("x"), Step("y"))
     graph = graph_flow.Flow("graph")
     a, b = Step("a"), Step("b")
@@ -81,7 +81,7 @@ def test_what_is_inside_what_and_what_comes_after_what() -> None:
     }  # fmt: skip
 
 
-def test_a_map_and_a_rule_of_joining() -> None:
+def test_outline_contains_maps_and_join_rules() -> None:
     graph = graph_flow.Flow("g")
     a, b = Step("a"), Step("b")
     each = task.Map(Each("each"))
@@ -116,14 +116,15 @@ def outlines(draw: Any) -> Outline:
 
 
 @given(outlines(), outlines())
-def test_it_survives_as_bytes(one: Outline, other: Outline) -> None:
-    """And is told from another by its digest."""
+def test_outline_survives_byte_round_trip_and_has_unique_digest(
+    one: Outline, other: Outline
+) -> None:
     again = Outline.from_bytes(one.to_bytes())
     assert again == one and again.digest == one.digest
     assert (one.digest == other.digest) == (one == other)
 
 
-def test_its_bytes_are_few() -> None:
+def test_serialized_outline_is_small() -> None:
     flow = linear_flow.Flow("f").add(*[Step(f"task number {n}") for n in range(2000)])
     found = outline_of(flow)
     assert len(found.nodes) == 2001 and len(found.edges) == 1999
@@ -140,16 +141,44 @@ def packed(**changes: Any) -> bytes:
     return zlib.compress(json.dumps({**GOOD, **changes}).encode())
 
 
-def test_what_is_no_outline() -> None:
-    """Is refused, in one line."""
+def test_invalid_outline_bytes_are_rejected() -> None:
+    """The error message has one line."""
     assert len(Outline.from_bytes(packed()).nodes) == 2
     for data in (
         b"", b"x", packed()[:-9], zlib.compress(b"[]"), packed(kinds="f"), packed(kinds="fz"),
         packed(names=["f", 7]), packed(parents=[0, 0]), packed(parents=[-1, 0]), packed(names=[]),
         packed(parents=[-1, 2]), packed(length=[5]), packed(task=[0, 3]), packed(version="x"),
     ):  # fmt: skip
-        with pytest.raises(exceptions.InvalidFormat, match="no outline of a flow") as caught:
+        with pytest.raises(exceptions.InvalidFormat, match="invalid outline of a flow") as caught:
             Outline.from_bytes(data)
         assert "\n" not in str(caught.value)
-    with pytest.raises(exceptions.InvalidFormat, match="version 2: a newer wbengine wrote it"):
+    with pytest.raises(
+        exceptions.InvalidFormat, match="version 2: it was written by a newer version"
+    ):
         Outline.from_bytes(packed(version=2))
+
+
+def test_task_with_retries_is_one_node_with_its_links() -> None:
+    a, b, c = Step("a"), Step("b"), Step("c")
+    b.retries, c.retries = 3, 1
+    graph = graph_flow.Flow("graph").add(a, b, c)
+    graph.link(a, b)
+    graph.link(b, c, decider=yes)
+    found = outline_of(graph)
+    assert [(node.name, node.kind, node.parent, node.notes) for node in found.nodes] == [
+        ("graph", "flow", None, None),
+        ("a", "task", 0, None),
+        ("b", "task", 0, "3 retries"),
+        ("c", "task", 0, "after 'b' if yes; 1 retry"),
+    ]
+    assert named(found) == {("a", "b"), ("b", "c")}
+    assert found.nodes[2].task is not None and found.nodes[2].task.endswith("Step")
+
+
+def test_outline_of_single_task_with_retries_is_one_node() -> None:
+    alone = Step("alone")
+    alone.retries = 2
+    found = outline_of(alone)
+    assert found == Outline(
+        (OutlineNode("alone", "task", None, found.nodes[0].task, "2 retries"),), ()
+    )

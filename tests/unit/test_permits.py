@@ -1,4 +1,4 @@
-"""Accounts of limits: never more than they allow, the same share for each flow, nothing lost."""
+"""Accounts of limits: maxima, equal shares, expiry and renewal of permits."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import pytest
 
 from tests.support.waiting import until
 from wbengine import task
-from wbengine.permits import limits, stores
+from wbengine.permits import account_stores, limit_attributes
 from wbengine.permits import renewer as renewers
 from wbengine.permits.accounts import HORIZON, Account, PermitRequest
-from wbengine.permits.limits import Quota
+from wbengine.permits.limit_attributes import Quota
 
 TWO = Quota(None, None, 2)
 TEN = Quota("10/s", 0.1, None)
@@ -28,29 +28,29 @@ def ask(flow: str, held: int, wanted: int, epoch: int = 1, seconds: float = 15.0
     return PermitRequest(flow, epoch, held, wanted, seconds)
 
 
-def test_no_more_are_held_at_once_than_allowed() -> None:
+def test_concurrency_limit_is_never_exceeded() -> None:
     account = Account()
     assert given(account, TWO, 1, ask("a", 0, 5)) == {"a": 2}
     assert given(account, TWO, 2, ask("a", 2, 3)) == {"a": 0}
     assert given(account, TWO, 3, ask("a", 1, 3)) == {"a": 1}
 
 
-def test_who_says_the_same_twice_changes_nothing() -> None:
-    """An answer that was lost is given again: what a flow says it holds is what it holds."""
+def test_repeated_permit_request_grants_no_extra_permits() -> None:
+    """The reply may have been lost: only the number of held permits in the request counts."""
     account = Account()
     assert given(account, TWO, 1, ask("a", 0, 2)) == {"a": 2}
     assert given(account, TWO, 2, ask("a", 0, 2)) == {"a": 2}
     assert given(account, TWO, 2, ask("b", 0, 1)) == {"b": 0}
 
 
-def test_each_flow_has_the_same_share() -> None:
+def test_permits_are_shared_equally_among_flows() -> None:
     quota = Quota(None, None, 9)
     account = Account()
     assert given(account, quota, 1, ask("a", 0, 100)) == {"a": 9}
     assert given(account, quota, 1, ask("b", 0, 100)) == {"b": 0}
     assert given(account, quota, 1, ask("c", 0, 2)) == {"c": 0}
     held = {"a": 9, "b": 0, "c": 0}
-    for _ in range(9):  # each of the first gives back one after the other
+    for _ in range(9):  # flow 'a' releases its permits one by one
         held["a"] -= 1
         account.settle(quota, [ask("a", held["a"], 100)], 2)
         held = {flow: row.held for flow, row in account.flows.items()}
@@ -60,32 +60,32 @@ def test_each_flow_has_the_same_share() -> None:
     assert held["c"] == 2 and abs(held["a"] - held["b"]) <= 1 and sum(held.values()) == 9
 
 
-def test_who_waits_for_the_only_permit_has_it_in_turn() -> None:
+def test_flows_take_turns_with_a_single_permit() -> None:
     one = Quota(None, None, 1)
     account = Account()
     turns: list[str] = []
-    holder = None
+    membership = None
     for now in range(40):
         for flow in ("a", "b", "c"):
-            if holder == flow:
-                holder = None
+            if membership == flow:
+                membership = None
             got = given(account, one, now, ask(flow, 0, 50))[flow]
             if got:
-                assert holder is None
-                holder = flow
+                assert membership is None
+                membership = flow
                 turns.append(flow)
     counts = [turns.count(flow) for flow in ("a", "b", "c")]
     assert max(counts) - min(counts) <= 2 and sum(counts) >= 30
 
 
-def test_permits_of_a_dead_flow_are_free_when_its_time_is_over() -> None:
+def test_permits_of_dead_flow_are_freed_when_they_expire() -> None:
     account = Account()
     assert given(account, TWO, 1, ask("dead", 0, 5, seconds=15)) == {"dead": 2}
     assert given(account, TWO, 15.9, ask("b", 0, 5)) == {"b": 0}
     assert given(account, TWO, 16.1, ask("b", 0, 5)) == {"b": 2}
 
 
-def test_an_engine_that_lost_its_flow_has_nothing_to_say() -> None:
+def test_permit_request_with_old_epoch_is_ignored() -> None:
     account = Account()
     assert given(account, TWO, 1, ask("a", 1, 0, epoch=2)) == {"a": 0}
     assert given(account, TWO, 2, ask("a", 0, 0, epoch=1)) == {}
@@ -94,33 +94,33 @@ def test_an_engine_that_lost_its_flow_has_nothing_to_say() -> None:
     assert given(account, TWO, 3, ask("a", 0, 2, epoch=3)) == {"a": 2}
 
 
-def test_permits_of_a_rate_are_spaced() -> None:
+def test_rate_limit_spaces_permits_evenly() -> None:
     account = Account()
     (permits,) = account.settle(TEN, [ask("a", 0, 100)], 50.0).permits.values()
     assert permits == pytest.approx([number / 10 for number in range(11)])
     answer = account.settle(TEN, [ask("a", 11, 89)], 50.5)
     assert answer.permits["a"] == pytest.approx([0.6, 0.7, 0.8, 0.9, 1.0])
-    assert answer.again == pytest.approx(HORIZON / 2 + 0.1)
+    assert answer.retry_seconds == pytest.approx(HORIZON / 2 + 0.1)
 
 
-def test_what_was_not_used_of_a_rate_is_lost() -> None:
+def test_unused_rate_is_not_accumulated() -> None:
     account = Account()
     assert given(account, TEN, 1, ask("a", 0, 2)) == {"a": 2}
     (permits,) = account.settle(TEN, [ask("a", 0, 30)], 1000.0).permits.values()
     assert len(permits) == 11 and min(permits) == 0
 
 
-def test_a_slow_rate_is_asked_for_when_the_next_is_near() -> None:
+def test_slow_rate_is_queried_shortly_before_next_permit() -> None:
     quota = Quota("10/h", 360.0, None)
     account = Account()
     answer = account.settle(quota, [ask("a", 0, 5)], 0.0)
     assert answer.permits["a"] == [0.0]
-    assert answer.again == 360 - HORIZON / 2
+    assert answer.retry_seconds == 360 - HORIZON / 2
     assert given(account, quota, 358, ask("a", 0, 4)) == {"a": 0}
     assert account.settle(quota, [ask("a", 0, 4)], 359.5).permits["a"] == [0.5]
 
 
-def test_a_clock_that_is_set_back_holds_up_nobody() -> None:
+def test_clock_set_back_does_not_block_permits() -> None:
     account = Account()
     account.settle(TEN, [ask("a", 0, 5)], 1e9)
     (permits,) = account.settle(TEN, [ask("b", 0, 1)], 1e9 - 3600).permits.values()
@@ -129,10 +129,10 @@ def test_a_clock_that_is_set_back_holds_up_nobody() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_rates_and_shares_of_random_flows(seed: int) -> None:
-    """As many as allowed begin in any window, and flows that wait get the same, whoever asks when.
+def test_random_flows_share_a_rate_equally_and_within_limit(seed: int) -> None:
+    """The starts in any window are within the rate, and waiting flows have equal shares.
 
-    Each asks when it was told to, with up to 0.1 s of delay.
+    Each flow sends its next request at the proposed time, with a delay of up to 0.1 s.
     """
     rng = random.Random(seed)
     many, rate = rng.randint(1, 5), rng.choice([5, 50, 400])
@@ -144,8 +144,8 @@ def test_rates_and_shares_of_random_flows(seed: int) -> None:
         now += rng.uniform(0, 0.1)
         answer = account.settle(quota, [ask(flow, 0, 100_000)], now)
         starts += [(now + seconds, flow) for seconds in answer.permits[flow]]
-        assert answer.again is not None
-        due[flow] = now + answer.again
+        assert answer.retry_seconds is not None
+        due[flow] = now + answer.retry_seconds
         account = Account.from_dict(account.to_dict())
     starts.sort()
     for begin in (0.0, 7.3, 20.0):
@@ -156,8 +156,8 @@ def test_rates_and_shares_of_random_flows(seed: int) -> None:
             assert max(counts) - min(counts) <= rate * HORIZON + 1
 
 
-def test_a_flow_that_died_does_not_stop_a_rate() -> None:
-    """Its share is lost at most, and only until its time is over."""
+def test_dead_flow_does_not_stop_a_rate() -> None:
+    """Only its share is unused, until its request expires."""
     quota = Quota("50/s", 0.02, None)
     account = Account()
     now, begun = 0.0, 0
@@ -165,12 +165,12 @@ def test_a_flow_that_died_does_not_stop_a_rate() -> None:
     while now < 10:
         answer = account.settle(quota, [ask("b", 0, 1000)], now)
         begun += len(answer.permits["b"])
-        assert answer.again is not None
-        now += answer.again
+        assert answer.retry_seconds is not None
+        now += answer.retry_seconds
     assert begun >= 10 * 50 * 0.5
 
 
-def test_who_asks_often_gets_no_more() -> None:
+def test_frequent_requests_get_no_larger_share() -> None:
     quota = Quota("50/s", 0.02, None)
     account = Account()
     got = {"often": 0, "seldom": 0}
@@ -182,23 +182,22 @@ def test_who_asks_often_gets_no_more() -> None:
     assert got["seldom"] >= 0.9 * got["often"]
 
 
-def test_what_is_spare_is_given_back() -> None:
-    """What nobody here waits for any more is somebody else's at once."""
-    renewer, woken = renewers.PermitRenewer(stores.MemoryStore()), threading.Event()
+def test_surplus_permits_are_released_to_waiting_flows() -> None:
+    renewer, woken = renewers.PermitRenewer(account_stores.MemoryStore()), threading.Event()
     first = renewer.join("l", TWO, renewers.Member("a"), woken.set)
-    first.want(2)
+    first.set_wanted(2)
     until(lambda: first.ready == 2)
     second = renewer.join("l", TWO, renewers.Member("b"), woken.set)
-    second.want(1)
-    first.want(1)
+    second.set_wanted(1)
+    first.set_wanted(1)
     until(lambda: second.ready == 1)
     assert (first.held, first.ready) == (1, 1)
     renewer.leave([first, second])
-    until(lambda: renewer.idle)
+    until(lambda: renewer.is_idle)
 
 
-def test_a_store_that_fails_is_asked_again(caplog: pytest.LogCaptureFixture) -> None:
-    class Failing(stores.MemoryStore):
+def test_permit_request_is_repeated_after_store_failure(caplog: pytest.LogCaptureFixture) -> None:
+    class Failing(account_stores.MemoryStore):
         failures = 2
 
         def settle(self, wants):  # type: ignore[no-untyped-def]
@@ -208,44 +207,44 @@ def test_a_store_that_fails_is_asked_again(caplog: pytest.LogCaptureFixture) -> 
             return super().settle(wants)
 
     renewer = renewers.PermitRenewer(Failing())
-    holder = renewer.join("l", TWO, renewers.Member("a"), lambda: None)
-    holder.want(1)
-    until(lambda: holder.ready == 1, within=3)
+    membership = renewer.join("l", TWO, renewers.Member("a"), lambda: None)
+    membership.set_wanted(1)
+    until(lambda: membership.ready == 1, within=3)
     assert "it is away" in caplog.text
-    renewer.leave([holder])
+    renewer.leave([membership])
 
 
-def test_what_is_not_taken_of_a_rate_is_lost() -> None:
-    """A run loop that is busy for long begins no more than a moment's worth after it."""
+def test_permits_of_a_rate_that_are_not_used_in_time_are_lost() -> None:
+    """A run loop that was blocked does not start a burst of tasks afterwards."""
     now = 0.0
-    renewer = renewers.PermitRenewer(stores.MemoryStore(), lambda: now)
-    holder = renewers.Holder(renewer, "l", TEN, renewers.Member("a"), lambda: None)
-    holder.want(200)
+    renewer = renewers.PermitRenewer(account_stores.MemoryStore(), lambda: now)
+    membership = renewers.Membership(renewer, "l", TEN, renewers.Member("a"), lambda: None)
+    membership.set_wanted(200)
     for now in range(5):
-        holder.add([number / 10 for number in range(10)], now)
-        assert holder.collect_due(now + 1)
-    assert (holder.ready, holder.held) == (5, 5)
-    assert holder.request().wanted == 195
+        membership.add([number / 10 for number in range(10)], now)
+        assert membership.collect_due(now + 1)
+    assert (membership.ready, membership.held) == (5, 5)
+    assert membership.request().wanted == 195
 
 
-def test_permits_are_renewed() -> None:
-    store = stores.MemoryStore()
+def test_permits_are_renewed_while_held() -> None:
+    store = account_stores.MemoryStore()
     renewer = renewers.PermitRenewer(store)
-    holder = renewer.join("l", TWO, renewers.Member("a", seconds=0.3), lambda: None)
-    holder.want(2)
-    until(lambda: holder.ready == 2)
+    membership = renewer.join("l", TWO, renewers.Member("a", seconds=0.3), lambda: None)
+    membership.set_wanted(2)
+    until(lambda: membership.ready == 2)
     end = time.monotonic() + 1.0
     while time.monotonic() < end:
         account, now = store.all()["l"]
         assert account.live(now)["a"].held == 2
         time.sleep(0.02)
-    renewer.leave([holder])
+    renewer.leave([membership])
     assert store.all() == {}
 
 
-def limit(**options: object) -> limits.Limit:
+def limit(**options: object) -> limit_attributes.Limit:
     made = task.task(**options)(_call)()  # type: ignore[call-overload]
-    return limits.limit_of(made, "task 'c'", "c", {"customer", "n"})
+    return limit_attributes.limit_of(made, "task 'c'", "c", {"customer", "n"})
 
 
 def _call(customer: str, n: int) -> None: ...
@@ -254,27 +253,42 @@ def _call(customer: str, n: int) -> None: ...
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"rate_limit": "100/x"}, "a number from 1 per s, m, h or d, such as '100/m', not '100/x'"),
-        ({"rate_limit": "0/s"}, "not '0/s'"),
-        ({"rate_limit": "1.5/s"}, "not '1.5/s'"),
-        ({"rate_limit": 100}, "not 100"),
+        ({"rate_limit": "100/x"}, "a number from 1 per s, m, h or d, such as '100/m', got '100/x'"),
+        ({"rate_limit": "0/s"}, "got '0/s'"),
+        ({"rate_limit": "1.5/s"}, "got '1.5/s'"),
+        ({"rate_limit": 100}, "got 100"),
         ({"rate_limit": "100/m\n"}, "rate_limit"),
-        ({"concurrency": 0}, "a whole number from 1, not 0"),
-        ({"concurrency": True}, "not True"),
-        ({"concurrency": 1.0}, r"not 1\.0"),
+        ({"concurrency": 0}, "a whole number from 1, got 0"),
+        ({"concurrency": True}, "got True"),
+        ({"concurrency": 1.0}, r"got 1\.0"),
         ({"concurrency": 1, "concurrency_key": "customer"}, "function of its arguments"),
         ({"concurrency": 1, "concurrency_key": lambda custom: 1}, "did you mean 'customer'"),
-        ({"concurrency_key": lambda customer: 1}, "neither rate_limit nor concurrency"),
-        ({"concurrency": 1, "limit": ""}, "named by a text"),
-        ({"limit": "shop"}, "The limit of a task limits nothing"),
+        ({"concurrency_key": lambda customer: 1}, "requires rate_limit or concurrency"),
+        ({"concurrency": 1, "limit": ""}, "must be a printable str"),
+        ({"limit": "shop"}, "limit of a task requires"),
+    ],
+    ids=[
+        "unknown-period",
+        "rate-zero",
+        "rate-fraction",
+        "rate-number",
+        "rate-newline",
+        "concurrency-zero",
+        "concurrency-bool",
+        "concurrency-float",
+        "key-not-callable",
+        "key-with-unknown-argument",
+        "key-without-limit",
+        "empty-name",
+        "name-without-limit",
     ],
 )
-def test_wrong_limits_are_refused(options: dict[str, object], words: str) -> None:
+def test_invalid_limits_are_rejected(options: dict[str, object], words: str) -> None:
     with pytest.raises((TypeError, ValueError), match=words):
         limit(**options)
 
 
-def test_limits_are_counted_by_their_key() -> None:
+def test_limit_key_is_part_of_limit_id() -> None:
     made = limit(rate_limit="100/m", concurrency=10, concurrency_key=lambda customer: customer)
     assert (made.quota.interval, made.quota.label) == (0.6, "100/m, 10 at once")
     assert made.id_of({"customer": "x", "n": 1}) == "c[x]"
@@ -282,42 +296,52 @@ def test_limits_are_counted_by_their_key() -> None:
     assert made.id_of({"customer": "x" * 999}) != made.id_of({"customer": "x" * 998})
 
 
-def test_no_secret_is_in_the_name_of_a_limit() -> None:
-    """It is kept in stores, and shown."""
-    made = limits.Limit("c", key=lambda api_token: api_token, takes=("api_token",))
+def test_limit_id_contains_no_secret_key() -> None:
+    """The id is stored and displayed."""
+    made = limit_attributes.Limit("c", key=lambda api_token: api_token, takes=("api_token",))
     found = made.id_of({"api_token": "sk_live"})
     assert "sk_live" not in found and found.startswith("c[#")
     assert found == made.id_of({"api_token": "sk_live"}) != made.id_of({"api_token": "sk_test"})
 
 
-@pytest.mark.parametrize("key", [object(), ["a"], 1.5, ("a", b"b"), {"a": 1}])
-def test_keys_are_plain(key: object) -> None:
-    """What is the same has the same key: no address is counted by, and no coroutine."""
+@pytest.mark.parametrize(
+    "key",
+    [object(), ["a"], 1.5, ("a", b"b"), {"a": 1}],
+    ids=["object", "list", "float", "tuple-with-bytes", "dict"],
+)
+def test_limit_key_that_is_not_a_plain_value_is_rejected(key: object) -> None:
+    """Equal arguments must have equal keys, but the text of an object can contain its address."""
     made = limit(concurrency=1, concurrency_key=lambda customer: key)
-    with pytest.raises(TypeError, match=f"'c' returned a {type(key).__name__}: it is a text"):
+    with pytest.raises(TypeError, match=f"'c' must return .*, got {type(key).__name__}"):
         made.id_of({"customer": "x"})
 
 
-@pytest.mark.parametrize("key", ["a", 7, True, None, ("a", (7, None))])
-def test_plain_keys_are_counted_by(key: object) -> None:
+@pytest.mark.parametrize(
+    "key", ["a", 7, True, None, ("a", (7, None))], ids=["str", "int", "bool", "none", "tuple"]
+)
+def test_plain_limit_keys_are_accepted(key: object) -> None:
     made = limit(concurrency=1, concurrency_key=lambda customer: key)
     assert made.id_of({"customer": "x"}) == f"c[{key}]"
 
 
-@pytest.mark.parametrize("text", ["\ud800", "a\0b", "a\nb", "\x1b[2J"])
-def test_keys_are_texts_that_every_store_can_keep(text: str) -> None:
+@pytest.mark.parametrize(
+    "text",
+    ["\ud800", "a\0b", "a\nb", "\x1b[2J"],
+    ids=["lone-surrogate", "null", "newline", "escape-sequence"],
+)
+def test_limit_id_is_printable_for_any_key_text(text: str) -> None:
     made = limit(concurrency=1, concurrency_key=lambda customer: customer)
     found = made.id_of({"customer": text})
     assert found.isprintable() and found.encode()
     assert found != made.id_of({"customer": text * 2})
 
 
-def test_a_key_of_a_class_is_no_method() -> None:
+def test_concurrency_key_of_task_class_is_not_bound_as_method() -> None:
     class Call(task.Task):
         concurrency = 3
         concurrency_key = lambda customer: customer  # noqa: E731
 
         def execute(self, customer: str) -> None: ...
 
-    made = limits.limit_of(Call(), "task", "Call", {"customer"})
+    made = limit_attributes.limit_of(Call(), "task", "Call", {"customer"})
     assert made.id_of({"customer": 5}) == "Call[5]"

@@ -1,4 +1,4 @@
-"""Plug-ins come from entry points of installed packages."""
+"""Plug-ins from entry points of installed packages."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ def installed(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
 
 
-def test_find_loads_what_is_on_offer(installed):
+def test_find_loads_installed_plugin(installed):
     import json
 
     assert _plugins.names("wb.group") == ["alpha", "broken", "serial"]
     assert _plugins.find("wb.group", "serial") is json.dumps
 
 
-def test_not_found_names_what_is_on_offer_and_what_is_near(installed):
+def test_not_found_error_lists_installed_and_similar_plugins(installed):
     with pytest.raises(NotFound) as caught:
         _plugins.find("wb.group", "serail")
     assert "'serail' (did you mean 'serial'?)" in str(caught.value)
     assert "alpha, broken, serial" in str(caught.value)
 
 
-def test_a_plug_in_that_does_not_import_says_so_itself(installed):
+def test_plugin_import_error_is_raised_unchanged(installed):
     with pytest.raises(ModuleNotFoundError, match="no_such_module"):
         _plugins.find("wb.group", "broken")
 
 
-def test_an_unknown_group_is_empty():
+def test_unknown_plugin_group_is_empty():
     assert _plugins.names("wb.no.such.group") == []
     with pytest.raises(NotFound, match="nothing is installed"):
         _plugins.find("wb.no.such.group", "x")
@@ -57,9 +57,10 @@ def test_an_unknown_group_is_empty():
         (board_kinds.BACKEND_NAMESPACE, board_kinds.KINDS),
         (store_kinds.BACKEND_NAMESPACE, store_kinds.KINDS),
     ],
+    ids=["conductors", "job-boards", "stores"],
 )
-def test_every_kind_of_ours_is_an_entry_point_too(group, kinds):
-    """As setup.cfg offers them, so that plug-in lists show them."""
+def test_each_builtin_kind_is_an_entry_point(group, kinds):
+    """Lists of plug-ins show the entry points of setup.cfg."""
     setup = configparser.ConfigParser()
     setup.read(servers.REPOSITORY / "setup.cfg")
     offered = setup["options.entry_points"][group].strip().splitlines()

@@ -1,4 +1,4 @@
-"""Limits and cancelling in pools: one call ends, its slot goes on, nobody else notices."""
+"""Limits and cancellation in pools: one call ends, other calls are unaffected."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from tests.unit.pool_calls import (
 )
 from wbengine import exceptions, limits, pools
 from wbengine.concurrency import event_loop, interrupts, process_pool, timers
-from wbengine.concurrency import pools as thread_pools
+from wbengine.concurrency import thread_pools as thread_pools
 from wbengine.types import failure as ft
 
 SOFT = exceptions.SoftTimeLimitExceeded
@@ -49,7 +49,7 @@ MIB = 2**20
 
 
 def serving(pool: Any) -> set[int]:
-    """The children of a pool of two that make calls."""
+    """Return the pids of the children of a pool of two."""
     box = Box()
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(2):
@@ -74,7 +74,7 @@ def pool(request: pytest.FixtureRequest) -> Any:
             yield made
     elif request.param == "processes":
         with pools.ProcessPool(1) as made:
-            submit(made, whoami)  # a child's first call takes longer
+            submit(made, whoami)  # the first call of a child is slower
             yield made
     elif request.param == "solo":
         solo = pools.SoloPool()
@@ -93,7 +93,7 @@ def pool(request: pytest.FixtureRequest) -> Any:
 def processes() -> Any:
     made = pools.ProcessPool(2)
     try:
-        serving(made)  # a child's first call takes longer
+        serving(made)  # the first call of a child is slower
         yield made
     finally:
         made.stop(kill=True)
@@ -102,10 +102,8 @@ def processes() -> Any:
 # All pools --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("odd", [("5", "7"), (None, "7")])
-def test_call_with_limits_that_are_no_numbers_fails_and_leaves_its_slot(
-    pool: Any, odd: Any
-) -> None:
+@pytest.mark.parametrize("odd", [("5", "7"), (None, "7")], ids=["both", "hard"])
+def test_call_with_non_numeric_limits_fails_and_frees_its_slot(pool: Any, odd: Any) -> None:
     box, after = Box(), Box()
     pool.submit(whoami, (), box, box.event, limits.TimeLimit(*odd))
     pool.submit(whoami, (), after, after.event, limit(WAIT))
@@ -113,7 +111,7 @@ def test_call_with_limits_that_are_no_numbers_fails_and_leaves_its_slot(
     assert not isinstance(after.done.get(timeout=WAIT), ft.Failure)
 
 
-def test_the_soft_limit_is_raised_in_the_call(pool: Any) -> None:
+def test_soft_limit_is_raised_in_the_call(pool: Any) -> None:
     box = Box()
     pool.submit(clean_up, (), box, box.event, limit(0.05, WAIT))
     pool.submit(spin, (), box, None, limit(0.01))
@@ -124,7 +122,7 @@ def test_the_soft_limit_is_raised_in_the_call(pool: Any) -> None:
     assert isinstance(box.get(), int)
 
 
-def test_the_hard_limit_ends_the_call_and_gives_the_slot_back(pool: Any) -> None:
+def test_hard_limit_ends_the_call_and_frees_its_slot(pool: Any) -> None:
     box = Box()
     pool.submit(stubborn, (), box, None, limit(0.3, 0.4), name="t")
     pool.submit(whoami, (), box)
@@ -133,10 +131,11 @@ def test_the_hard_limit_ends_the_call_and_gives_the_slot_back(pool: Any) -> None
     assert isinstance(box.get(), int)
 
 
-def test_a_coroutine_is_interrupted_where_it_waits(
+def test_limit_interrupts_coroutine_at_its_await(
     pool: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(thread_pools, "_GRACE", WAIT)  # its thread comes back, sooner or later
+    # With a long grace period, the thread does not count as lost.
+    monkeypatch.setattr(thread_pools, "_GRACE_SECONDS", WAIT)
     box = Box()
     before = getattr(pool, "lost", 0)
     pool.submit(sleeps_in_loop, (True,), box, None, limit(0.5))
@@ -151,7 +150,7 @@ def test_a_coroutine_is_interrupted_where_it_waits(
     event_loop.stop_all()
 
 
-def test_the_deadline_is_told(pool: Any) -> None:
+def test_call_can_read_its_deadline(pool: Any) -> None:
     box = Box()
     pool.submit(deadline, (), box, None, limit(None, 100))
     assert abs(box.get() - time.time() - 100) < 30
@@ -160,7 +159,7 @@ def test_the_deadline_is_told(pool: Any) -> None:
         assert box.get() is None
 
 
-def test_cancelling_what_runs_and_what_waits(pool: Any) -> None:
+def test_cancel_ends_running_call_and_fails_waiting_call(pool: Any) -> None:
     box, waiting = Box(), Box()
     first = pool.submit(obedient, (), box, box.event)
     second = pool.submit(whoami, (), waiting, name="w")
@@ -173,7 +172,7 @@ def test_cancelling_what_runs_and_what_waits(pool: Any) -> None:
     assert box.get() == "obeyed"
     pool.submit(is_cancelled, (), box)
     assert box.get() is False
-    first.cancel(0.0)  # it is over
+    first.cancel(0.0)  # the call has ended
     assert isinstance(submit(pool, whoami), int)
     assert waiting.done.empty() and box.done.empty()
 
@@ -184,7 +183,7 @@ def submit(pool: Any, fn: Any, *args: Any) -> Any:
     return box.get()
 
 
-def test_what_was_withdrawn_cannot_be_cancelled_nor_the_other_way_round(pool: Any) -> None:
+def test_withdrawn_call_is_not_cancelled_and_vice_versa(pool: Any) -> None:
     box, other = Box(), Box()
     first = pool.submit(obedient, (), box, box.event)
     box.begun()
@@ -199,7 +198,7 @@ def test_what_was_withdrawn_cannot_be_cancelled_nor_the_other_way_round(pool: An
     assert submit(pool, is_cancelled) is False
 
 
-def test_a_limit_of_nothing_is_none(pool: Any) -> None:
+def test_time_limit_without_values_is_unlimited(pool: Any) -> None:
     box = Box()
     assert pool.submit(whoami, (), box, None, limit(None)).limit is limits.UNLIMITED
     box.get()
@@ -209,10 +208,10 @@ def test_a_limit_of_nothing_is_none(pool: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["threads", "solo"])
-def test_a_lost_thread_is_named_and_counted_and_replaced(
+def test_lost_thread_is_logged_counted_and_replaced(
     kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What it returns in the end is dropped; stopping does not wait for it."""
+    """Its late result is dropped, and `stop` does not wait for it."""
     door, box = closed_door(), Box()
     pool: Any = pools.ThreadPool(1, name="p") if kind == "threads" else pools.SoloPool(name="p")
     serving = threading.Thread(target=getattr(pool, "serve", int), daemon=True)
@@ -223,7 +222,7 @@ def test_a_lost_thread_is_named_and_counted_and_replaced(
     box.failure(HARD)
     assert box.get() == os.getpid()
     assert (pool.lost, pool.idle) == (1, 1)
-    assert sum("is lost: it still ran blocked" in line for line in caplog.messages) == 1
+    assert sum("is lost: it still runs blocked" in line for line in caplog.messages) == 1
     pool.stop()
     lost = [thread for thread in threading.enumerate() if thread.name.startswith("p-")]
     door.release()
@@ -233,7 +232,7 @@ def test_a_lost_thread_is_named_and_counted_and_replaced(
     assert box.done.empty()
 
 
-def test_stopping_waits_for_the_thread_that_took_the_place_of_a_lost_one() -> None:
+def test_stop_waits_for_the_replacement_of_a_lost_thread() -> None:
     door, box = closed_door(), Box()
     pool = pools.ThreadPool(1)
     pool.submit(blocked, (door,), box, None, limit(None, 0.1))
@@ -244,7 +243,7 @@ def test_stopping_waits_for_the_thread_that_took_the_place_of_a_lost_one() -> No
     door.release()
 
 
-def test_the_interpreter_ends_in_spite_of_a_lost_thread() -> None:
+def test_interpreter_exits_despite_a_lost_thread() -> None:
     import subprocess
 
     program = (
@@ -260,15 +259,15 @@ def test_the_interpreter_ends_in_spite_of_a_lost_thread() -> None:
     subprocess.run([sys.executable, "-W", "error", "-c", program], check=True, timeout=100)
 
 
-def test_a_solo_pool_is_served_once() -> None:
+def test_solo_pool_cannot_be_served_twice() -> None:
     pool = pools.SoloPool()
     pool.stop(wait=False)
     pool.serve()
-    with pytest.raises(RuntimeError, match="is served"):
+    with pytest.raises(RuntimeError, match="is already served"):
         pool.serve()
 
 
-def test_a_solo_pool_in_the_main_thread_is_interrupted_in_c() -> None:
+def test_solo_pool_in_main_thread_interrupts_calls_blocked_in_c() -> None:
     before = signal.getsignal(interrupts.SIGNAL)
     pool, box, ran = pools.SoloPool(), Box(), list[Any]()
     pool.submit(asleep, (), box, None, limit(0.02))
@@ -285,8 +284,8 @@ def test_a_solo_pool_in_the_main_thread_is_interrupted_in_c() -> None:
 # Processes --------------------------------------------------------------------------------------
 
 
-def test_only_the_child_that_is_stuck_is_killed(processes: Any) -> None:
-    """Stopped, asleep, or deaf: the other child and its call do not notice."""
+def test_hard_limit_kills_only_the_stuck_child(processes: Any) -> None:
+    """The child is stopped, ignores exceptions or is busy."""
     other = Box()
     ticket = processes.submit(obedient, (), other, other.event)
     pid = other.begun()
@@ -302,16 +301,14 @@ def test_only_the_child_that_is_stuck_is_killed(processes: Any) -> None:
     assert pid in serving(processes)
 
 
-def test_the_soft_limit_interrupts_a_child_that_sleeps(processes: Any) -> None:
-    """And it goes on to serve."""
+def test_soft_limit_interrupts_sleeping_child_without_ending_it(processes: Any) -> None:
     box, before = Box(), serving(processes)
     processes.submit(asleep, (), box, None, limit(0.1))
     box.failure(SOFT)
     assert serving(processes) == before
 
 
-def test_calls_that_end_about_when_their_limit_does() -> None:
-    """In a child: the exception is raised in that call, or nowhere, and the child lives on."""
+def test_soft_limit_near_end_of_call_in_child_is_raised_only_there() -> None:
     count, told = int(os.environ.get("WBENGINE_TEST_ALARMS", "600")), Box()
     with pools.ProcessPool(1) as pool:
         pid = submit(pool, whoami)
@@ -328,7 +325,7 @@ def test_calls_that_end_about_when_their_limit_does() -> None:
     assert 0 < ended < count
 
 
-def test_a_cancelled_child_is_killed_after_the_grace(processes: Any) -> None:
+def test_child_that_ignores_cancel_is_killed_after_grace_period(processes: Any) -> None:
     box, other = Box(), Box()
     innocent = processes.submit(obedient, (), other, other.event)
     pid = other.begun()
@@ -336,15 +333,15 @@ def test_a_cancelled_child_is_killed_after_the_grace(processes: Any) -> None:
     victim = box.begun()
     ticket.cancel(0.05)
     text = box.failure(exceptions.Cancelled).exception_str
-    assert "task 'deaf' was cancelled, and did not end" in text and str(victim) in text
+    assert "task 'deaf' was cancelled but did not end" in text and str(victim) in text
     assert submit(processes, whoami) not in (pid, victim)
     innocent.cancel(WAIT)
     assert other.get() == "obeyed"
     assert pid in serving(processes)
 
 
-def test_one_that_obeys_in_time_is_not_killed(processes: Any) -> None:
-    """Nor later, when it makes another call."""
+def test_child_that_obeys_cancel_in_time_is_not_killed(processes: Any) -> None:
+    """The timer of the kill is removed, so that the next call of the child is safe."""
     for _ in range(5):
         box, before = Box(), len(timers.of_process())
         ticket = processes.submit(obedient, (), box, box.event)
@@ -355,8 +352,8 @@ def test_one_that_obeys_in_time_is_not_killed(processes: Any) -> None:
         assert len(timers.of_process()) <= before, "it is still to be killed when the grace is over"
 
 
-def test_a_child_that_reads_nothing_holds_up_nobody_who_cancels() -> None:
-    """It is stopped while a large call is on its way to it; the hard limit ends it all the same."""
+def test_cancel_does_not_block_on_child_that_does_not_read() -> None:
+    """The child is stopped during the transfer of a large call, and the hard limit kills it."""
     box, hard = Box(), limits.TimeLimit(hard=1.0)
     with pools.ProcessPool(1) as pool:
         pid, before = submit(pool, whoami), len(timers.of_process())
@@ -374,14 +371,14 @@ def test_a_child_that_reads_nothing_holds_up_nobody_who_cancels() -> None:
                 os.kill(pid, signal.SIGKILL)
 
 
-def test_a_child_makes_no_more_calls_than_it_may() -> None:
+def test_child_is_replaced_after_max_calls() -> None:
     with pools.ProcessPool(1, max_calls=3) as pool:
         pids = [submit(pool, whoami) for _ in range(9)]
     assert [len(set(pids[at : at + 3])) for at in (0, 3, 6)] == [1, 1, 1]
     assert len(set(pids)) == 3
 
 
-def test_a_child_that_takes_too_much_memory_is_killed_alone() -> None:
+def test_only_the_child_above_max_memory_is_killed() -> None:
     most = 150 * MIB
     with pools.ProcessPool(2, max_memory=most) as pool:
         box, other = Box(), Box()
@@ -391,14 +388,14 @@ def test_a_child_that_takes_too_much_memory_is_killed_alone() -> None:
         victim = box.begun()
         text = box.failure(MemoryError).exception_str
         innocent.cancel()
-        assert re.match(rf"process {victim} had [1-9]\d\d,\d+,\d+ bytes", text), text
-        assert f"when it ran task 'greedy', of {most:,} allowed" in text
+        assert re.match(rf"process {victim} used [1-9]\d\d,\d+,\d+ bytes", text), text
+        assert f"while it ran task 'greedy', more than {most:,};" in text
         assert submit(pool, whoami) != victim
         assert other.get() == "obeyed" and pid in serving(pool)
 
 
-def test_call_keeps_no_timer_of_looks_at_its_memory_that_were_taken() -> None:
-    """Or else a call of an hour keeps 36,000."""
+def test_memory_checks_of_a_call_leave_no_timers() -> None:
+    """Otherwise a call of one hour would keep 36,000 timers."""
 
     def kept() -> int:
         return sum(isinstance(each, timers.Timer) for each in gc.get_objects())
@@ -413,10 +410,10 @@ def test_call_keeps_no_timer_of_looks_at_its_memory_that_were_taken() -> None:
     assert most <= 3
 
 
-def test_a_child_that_keeps_too_much_memory_is_replaced_after_its_call(
+def test_child_above_max_memory_after_its_call_is_replaced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(process_pool, "_MEMORY_PERIOD", 60.0)  # not while it runs
+    monkeypatch.setattr(process_pool, "_MEMORY_CHECK_SECONDS", 60.0)  # no check during the call
     with pools.ProcessPool(1, max_memory=150 * MIB) as pool:
         first = submit(pool, whoami)
         assert submit(pool, keep, 1 * MIB) == first
@@ -424,14 +421,18 @@ def test_a_child_that_keeps_too_much_memory_is_replaced_after_its_call(
         assert submit(pool, whoami) != first
 
 
-@pytest.mark.parametrize("options", [{"max_calls": 0}, {"max_memory": -1}, {"max_calls": True}])
-def test_maxima_that_are_none_are_refused(options: Any) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [{"max_calls": 0}, {"max_memory": -1}, {"max_calls": True}],
+    ids=["zero-calls", "negative-memory", "bool-calls"],
+)
+def test_invalid_max_calls_and_max_memory_are_rejected(options: Any) -> None:
     with pytest.raises(ValueError, match="must be a whole number of at least 1"):
         pools.ProcessPool(1, **options)
 
 
-def test_a_kill_reaches_the_child_of_its_call_and_no_later_one() -> None:
-    """Limits that end about when their calls do: the next call has the child, or a new one."""
+def test_hard_limit_never_kills_the_next_call() -> None:
+    """The limits are near the ends of the calls. The next call runs in the same or a new child."""
     told = Box()
     with pools.ProcessPool(1) as pool:
         submit(pool, whoami)
@@ -444,7 +445,7 @@ def test_a_kill_reaches_the_child_of_its_call_and_no_later_one() -> None:
         assert value == "ended" or value.check(HARD), value
 
 
-def test_the_descriptors_of_dead_children_are_given_back() -> None:
+def test_descriptors_of_dead_children_are_closed() -> None:
     def count() -> int:
         return len(os.listdir("/proc/self/fd"))
 

@@ -1,4 +1,4 @@
-"""Pools of threads and processes: one contract, and what only processes can suffer."""
+"""Pools of threads and processes: the common contract, and child processes."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ from tests.unit.pool_calls import (
     whoami,
 )
 from wbengine import exceptions, pools
-from wbengine.concurrency import limits, process_pool
+from wbengine.concurrency import process_pool, time_limits
 from wbengine.concurrency.cancellation import Cancellation
 from wbengine.types import failure as ft
 
 
 class Door:
-    """Where calls knock: tells who is there, and lets them go."""
+    """Server at which calls report their pid and wait for their release."""
 
     def __init__(self, folder: pathlib.Path) -> None:
         self.path = str(folder / "door")
@@ -107,10 +107,10 @@ def processes() -> Any:
         yield pool
 
 
-# The contract of both ---------------------------------------------------------------------------
+# Both kinds of pools ------------------------------------------------------------------------------
 
 
-def test_returns_the_value_in_the_thread_of_the_slot(pool: Any) -> None:
+def test_result_callback_runs_in_thread_of_the_slot(pool: Any) -> None:
     seen: queue.SimpleQueue[tuple[Any, str]] = queue.SimpleQueue()
     pool.submit(double, (21,), lambda value: seen.put((value, threading.current_thread().name)))
     value, thread = seen.get(timeout=WAIT)
@@ -125,8 +125,11 @@ def test_returns_the_value_in_the_thread_of_the_slot(pool: Any) -> None:
         (bad_exit, "SystemExit", "enough"),
         (interrupt, "KeyboardInterrupt", ""),
     ],
+    ids=["exception", "system-exit", "keyboard-interrupt"],
 )
-def test_whatever_is_raised_is_a_failure(pool: Any, fn: Any, kind: str, text: str) -> None:
+def test_any_exception_of_a_call_becomes_a_failure(
+    pool: Any, fn: Any, kind: str, text: str
+) -> None:
     box = Box()
     pool.submit(fn, (), box)
     failure = box.failure()
@@ -146,7 +149,7 @@ def ended(pid: int) -> bool:
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="looks at processes in /proc")
-def test_a_fork_that_comes_out_of_a_call_ends(pool: Any) -> None:
+def test_forked_child_that_returns_from_a_call_exits(pool: Any) -> None:
     box = Box()
     for _ in range(3):
         pool.submit(fork, (), box)
@@ -160,14 +163,14 @@ def test_a_fork_that_comes_out_of_a_call_ends(pool: Any) -> None:
             time.sleep(0.01)
 
 
-def test_events_come_in_order_and_before_the_result(pool: Any) -> None:
+def test_events_arrive_in_order_and_before_the_result(pool: Any) -> None:
     box = Box()
     pool.submit(tell, (100,), box, box.event)
     box.get()
     assert box.log == [("step", {"index": index}) for index in range(100)] + [("done", "told")]
 
 
-def test_events_that_nobody_wants_are_dropped(pool: Any) -> None:
+def test_events_without_callback_are_dropped(pool: Any) -> None:
     box = Box()
     pool.submit(tell, (3,), box)
     assert box.get() == "told"
@@ -187,7 +190,7 @@ def test_events_after_the_result_are_dropped(process: Any) -> None:
     assert box.log[-1] == ("done", "told")
 
 
-def test_receivers_that_raise_do_no_harm(pool: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_exceptions_of_callbacks_are_logged(pool: Any, caplog: pytest.LogCaptureFixture) -> None:
     def refuse(*_: Any) -> None:
         raise OSError("full")
 
@@ -198,11 +201,11 @@ def test_receivers_that_raise_do_no_harm(pool: Any, caplog: pytest.LogCaptureFix
     for _ in range(4):
         assert box.get() == "told"
     pool.stop()
-    assert sum("receiver of the result" in line for line in caplog.messages) == 4
-    assert sum("receiver of event 'step'" in line for line in caplog.messages) == 8
+    assert sum("callback for the result" in line for line in caplog.messages) == 4
+    assert sum("callback for event 'step'" in line for line in caplog.messages) == 8
 
 
-def test_withdraw_returns_what_has_not_started(pool: Any, door: Door) -> None:
+def test_withdraw_returns_calls_not_started(pool: Any, door: Door) -> None:
     box = Box()
     running = [pool.submit(knock, (door.path,), box) for _ in range(2)]
     guests = [door.guest()[1] for _ in range(2)]
@@ -216,7 +219,7 @@ def test_withdraw_returns_what_has_not_started(pool: Any, door: Door) -> None:
     assert len(box.log) == len(running)
 
 
-def test_counts_idle_slots(pool: Any, door: Door) -> None:
+def test_pool_counts_idle_slots(pool: Any, door: Door) -> None:
     box = Box()
     assert (pool.size, pool.idle) == (2, 2)
     pool.submit(knock, (door.path,), box)
@@ -227,7 +230,7 @@ def test_counts_idle_slots(pool: Any, door: Door) -> None:
     assert pool.idle == 2
 
 
-def test_stop_finishes_what_was_submitted(pool: Any) -> None:
+def test_stop_finishes_submitted_calls_and_rejects_new_ones(pool: Any) -> None:
     box = Box()
     for value in range(20):
         pool.submit(double, (value,), box)
@@ -240,7 +243,7 @@ def test_stop_finishes_what_was_submitted(pool: Any) -> None:
     pool.stop()
 
 
-def test_stop_with_kill_fails_what_has_not_started(pool: Any, door: Door) -> None:
+def test_stop_with_kill_fails_calls_not_started(pool: Any, door: Door) -> None:
     box = Box()
     for _ in range(2):
         pool.submit(knock, (door.path,), box)
@@ -258,7 +261,7 @@ def test_stop_with_kill_fails_what_has_not_started(pool: Any, door: Door) -> Non
     assert sum("was stopped before" in failure.exception_str for failure in lost) == 3
 
 
-def test_stop_inside_done_does_not_wait_for_itself(pool: Any) -> None:
+def test_stop_inside_result_callback_does_not_deadlock(pool: Any) -> None:
     stopped = threading.Event()
 
     def done(_: Any) -> None:
@@ -269,22 +272,24 @@ def test_stop_inside_done_does_not_wait_for_itself(pool: Any) -> None:
     assert stopped.wait(WAIT)
 
 
-def test_submit_inside_done(pool: Any) -> None:
+def test_call_can_be_submitted_inside_result_callback(pool: Any) -> None:
     box = Box()
     pool.submit(double, (1,), lambda value: pool.submit(double, (value,), box))
     assert box.get() == 4
 
 
 @pytest.mark.parametrize("size", [0, -1, 1.5, True, "2"])
-def test_refuses_sizes_that_are_none(size: Any) -> None:
+def test_invalid_pool_size_is_rejected(size: Any) -> None:
     with pytest.raises(ValueError, match="size of a pool"):
         pools.ThreadPool(size)
 
 
 @pytest.mark.parametrize("eager", [False, True])
-def test_idle_pool_stops_by_itself(pool: Any, eager: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody is killed after a while: children leave as soon as their pipe is closed."""
-    monkeypatch.setattr(process_pool, "_GRACE", WAIT)
+def test_idle_pool_stops_without_killing_children(
+    pool: Any, eager: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Children exit when their pipe is closed."""
+    monkeypatch.setattr(process_pool, "_GRACE_SECONDS", WAIT)
     box = Box()
     if eager:
         pool.start()
@@ -302,7 +307,7 @@ def test_idle_pool_stops_by_itself(pool: Any, eager: bool, monkeypatch: pytest.M
 # Processes only ---------------------------------------------------------------------------------
 
 
-def test_children_are_other_processes_and_not_forks_of_this_one(processes: Any) -> None:
+def test_children_are_separate_processes_without_state_of_parent(processes: Any) -> None:
     box = Box()
     set_mark("parent")
     try:
@@ -314,7 +319,7 @@ def test_children_are_other_processes_and_not_forks_of_this_one(processes: Any) 
         set_mark("")
 
 
-def test_slots_start_when_needed(processes: Any) -> None:
+def test_slots_start_on_demand(processes: Any) -> None:
     box = Box()
     assert processes.pids == []
     processes.submit(whoami, (), box)
@@ -338,8 +343,17 @@ def test_slots_start_when_needed(processes: Any) -> None:
         (answer_and_die, (), "exit code 7"),
         (leave_heir, (), "exit code 5"),
     ],
+    ids=[
+        "exit-3",
+        "exit-0",
+        "sigkill",
+        "sigsegv",
+        "sigabrt",
+        "exit-after-event",
+        "exit-with-forked-child",
+    ],
 )
-def test_a_child_that_dies_is_replaced_alone(
+def test_only_the_child_that_died_is_replaced(
     processes: Any, door: Door, fn: Any, args: tuple[Any, ...], text: str
 ) -> None:
     other, box = Box(), Box()
@@ -361,7 +375,7 @@ def test_a_child_that_dies_is_replaced_alone(
     assert other.get() == pid
 
 
-def test_a_child_that_dies_idle_costs_no_call(process: Any) -> None:
+def test_child_that_dies_while_idle_loses_no_call(process: Any) -> None:
     box = Box()
     process.submit(whoami, (), box)
     first = box.get()
@@ -373,8 +387,8 @@ def test_a_child_that_dies_idle_costs_no_call(process: Any) -> None:
     assert box.get() not in (first, os.getpid())
 
 
-def test_child_that_lacks_memory_for_a_call_holds_up_nobody(process: Any) -> None:
-    """It ends; the call is lost, or another child makes it."""
+def test_child_without_memory_for_a_call_does_not_block_pool(process: Any) -> None:
+    """The child exits. The call fails, or another child runs it."""
     box = Box()
     process.submit(limit_memory, (100_000_000,), box)
     assert box.get() is None
@@ -384,17 +398,17 @@ def test_child_that_lacks_memory_for_a_call_holds_up_nobody(process: Any) -> Non
     assert box.get() != os.getpid()
 
 
-def test_child_that_is_killed_while_it_is_given_a_call_ends_it(process: Any) -> None:
-    """The call took longer than it may; it is not begun anew."""
+def test_hard_limit_ends_call_during_transfer_to_child(process: Any) -> None:
+    """The call exceeded its limit, so it is not started again."""
     box = Box()
     process.submit(whoami, (), box)
     os.kill(box.get(), signal.SIGSTOP)
-    limit = limits.TimeLimit(None, 0.5)
+    limit = time_limits.TimeLimit(None, 0.5)
     process.submit(accept, (b"x" * 1_000_000,), box, limit=limit)
     assert box.failure().check(exceptions.TimeLimitExceeded)
 
 
-def test_kill_ends_running_calls(door: Door) -> None:
+def test_stop_with_kill_ends_running_call(door: Door) -> None:
     box = Box()
     pool = pools.ProcessPool(1)
     pool.submit(knock, (door.path,), box)
@@ -412,8 +426,9 @@ def test_kill_ends_running_calls(door: Door) -> None:
         (lambda emit: None, (), "call", "lambda"),
         (holds_lock, (), "result", "lock"),
     ],
+    ids=["argument", "function", "result"],
 )
-def test_what_cannot_be_pickled_is_named(
+def test_error_names_call_or_result_that_cannot_be_pickled(
     process: Any, fn: Any, args: tuple[Any, ...], path: str, kind: str
 ) -> None:
     box = Box()
@@ -428,7 +443,7 @@ def test_what_cannot_be_pickled_is_named(
     assert box.get() == pid
 
 
-def test_an_event_that_cannot_be_pickled_raises_where_it_is_told(process: Any) -> None:
+def test_event_that_cannot_be_pickled_raises_in_the_call(process: Any) -> None:
     box = Box()
     process.submit(tell_lock, (), box, box.event)
     failure = box.failure()
@@ -437,16 +452,16 @@ def test_an_event_that_cannot_be_pickled_raises_where_it_is_told(process: Any) -
     assert "lock" in failure.exception_str
 
 
-def test_what_cannot_be_rebuilt_is_a_failure(process: Any) -> None:
+def test_value_that_cannot_be_unpickled_becomes_a_failure(process: Any) -> None:
     box = Box()
     for fn, args in ((fragile, ()), (accept, (Fragile(),))):
         process.submit(fn, args, box)
         failure = box.failure()
         assert failure.check(exceptions.NotEncodable)
-        assert "cannot be rebuilt" in failure.exception_str
+        assert "cannot be unpickled" in failure.exception_str
 
 
-def test_exceptions_with_strange_arguments_come_back(process: Any) -> None:
+def test_exception_with_custom_constructor_is_returned(process: Any) -> None:
     box = Box()
     process.submit(strange, (), box)
     failure = box.failure()
@@ -454,27 +469,27 @@ def test_exceptions_with_strange_arguments_come_back(process: Any) -> None:
     assert failure.exception_str == "1 and 2"
 
 
-def test_big_arguments_and_results(process: Any) -> None:
+def test_large_arguments_and_results_are_passed(process: Any) -> None:
     box = Box()
     big = b"x" * 3_000_000
     process.submit(double, (big,), box)
     assert box.get() == big + big
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_children_do_not_react_to_what_goes_to_the_group(process: Any, number: int) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["sigint", "sigterm"])
+def test_children_ignore_signals_of_the_process_group(process: Any, number: int) -> None:
     box = Box()
     process.submit(interrupt_self, (number,), box)
     assert box.get() == "unimpressed"
 
 
-def test_what_goes_to_the_group_ends_no_child_before_its_time(process: Any) -> None:
+def test_fork_server_ignores_sigterm(process: Any) -> None:
     box = Box()
     process.submit(terminate_parent, (), box)
     assert box.get() is False
 
 
-def test_children_get_the_environment_of_now(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_children_inherit_the_current_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     box = Box()
     for value in ("one", "two"):
         monkeypatch.setenv("WBENGINE_TEST", value)
@@ -484,7 +499,7 @@ def test_children_get_the_environment_of_now(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="needs /proc")
-def test_children_hold_no_sockets_of_the_parent(processes: Any, door: Door) -> None:
+def test_children_inherit_no_sockets_of_the_parent(processes: Any, door: Door) -> None:
     box = Box()
     processes.submit(whoami, (), box)
     box.get()
@@ -495,12 +510,12 @@ def test_children_hold_no_sockets_of_the_parent(processes: Any, door: Door) -> N
     guest.close()
 
 
-def test_a_thread_left_behind_does_not_hold_the_stop() -> None:
+def test_thread_left_by_a_call_does_not_delay_stop() -> None:
     box = Box()
     pool = pools.ProcessPool(1)
     pool.submit(leaked_thread, (), box)
     assert box.get() == "leaked"
-    pool.stop()  # or the test would take too long
+    pool.stop()  # must not wait for the thread of the call
 
 
 PARENT = """
@@ -552,8 +567,8 @@ if __name__ == "__main__":
 """
 
 
-def test_what_coroutines_left_behind_is_cancelled_with_the_child(tmp_path: pathlib.Path) -> None:
-    """Their loop is one for all calls of a child, and ends with it."""
+def test_pending_coroutines_of_child_are_cancelled_when_it_ends(tmp_path: pathlib.Path) -> None:
+    """All calls of a child share one event loop, which ends with the child."""
     box = Box()
     with pools.ProcessPool(1) as pool:
         pool.submit(leave_behind, (str(tmp_path / "a"),), box)
@@ -563,8 +578,8 @@ def test_what_coroutines_left_behind_is_cancelled_with_the_child(tmp_path: pathl
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
 
 
-def test_a_long_path_of_the_temporary_folder_is_no_obstacle(tmp_path: pathlib.Path) -> None:
-    """Paths of sockets must be short; the server that children are forked from has one there."""
+def test_process_pool_works_with_long_temporary_folder_path(tmp_path: pathlib.Path) -> None:
+    """The fork server has a socket in this folder, and paths of sockets must be short."""
     folder = tmp_path / ("long" * 30)
     folder.mkdir()
     script = tmp_path / "script.py"
@@ -580,10 +595,10 @@ def test_a_long_path_of_the_temporary_folder_is_no_obstacle(tmp_path: pathlib.Pa
     assert not list(folder.iterdir())
 
 
-def test_an_interruption_of_submit_leaves_a_pool_that_works() -> None:
-    """Wherever Ctrl-C strikes: nothing stays locked, and slots serve."""
+def test_pool_works_after_interrupted_submit() -> None:
+    """After Ctrl-C at any step, no lock is held and the slots work."""
     from tests.support.workers import (
-        interrupted,  # children of this module's programs have no `tests`
+        interrupted,  # `tests` cannot be imported in children
     )
 
     for step in range(1, 200):
@@ -591,7 +606,7 @@ def test_an_interruption_of_submit_leaves_a_pool_that_works() -> None:
         if not interrupted(step, lambda pool=pool: pool.submit(double, (1,), Box())):
             break
         answered = Box()
-        # In a thread, as what is locked would not hold up the one that locked it for ever.
+        # This runs in another thread, because a lock does not block the thread that holds it.
         other = threading.Thread(
             target=lambda pool=pool, box=answered: pool.submit(double, (2,), box), daemon=True
         )
@@ -603,7 +618,7 @@ def test_an_interruption_of_submit_leaves_a_pool_that_works() -> None:
 
 
 def interrupted_while_waking(step: int, call: Any) -> bool:
-    """Call, with a `KeyboardInterrupt` before the `step`th opcode of what wakes a slot."""
+    """Run the call with a `KeyboardInterrupt` before opcode `step` of `_wake_last`."""
     from tests.support.workers import is_interrupted
 
     left = step
@@ -623,7 +638,7 @@ def interrupted_while_waking(step: int, call: Any) -> bool:
 
 
 @pytest.mark.parametrize("finely", [False, True])
-def test_an_interruption_while_idle_slots_are_woken_forgets_none(finely: bool) -> None:
+def test_interrupted_wake_up_loses_no_idle_slot(finely: bool) -> None:
     from tests.support.workers import interrupted
 
     interrupt = interrupted_while_waking if finely else interrupted
@@ -636,7 +651,7 @@ def test_an_interruption_while_idle_slots_are_woken_forgets_none(finely: bool) -
             time.sleep(0)
         box, first = Box(), Box()
         struck = interrupt(step, lambda pool=pool, box=first: pool.submit(double, (1,), box))
-        # In a thread, as what is locked would not hold up the one that locked it for ever.
+        # This runs in another thread, because a lock does not block the thread that holds it.
         last = threading.Thread(target=_both_meet, args=(pool, box), daemon=True)
         last.start()
         assert sorted((box.get(), box.get())) == [0, 1], step
@@ -648,7 +663,7 @@ def test_an_interruption_while_idle_slots_are_woken_forgets_none(finely: bool) -
 
 
 def _both_meet(pool: Any, box: Box) -> None:
-    """One after the other begins."""
+    """Submit two calls that wait for each other, the second after the start of the first."""
     meeting, begun = threading.Barrier(2), threading.Event()
 
     def meet(emit: Any) -> int:
@@ -661,7 +676,7 @@ def _both_meet(pool: Any, box: Box) -> None:
 
 
 def test_no_call_waits_while_a_slot_is_idle() -> None:
-    """One wakes the next: whoever is not woken would be missed at the meeting."""
+    """Each slot wakes the next one. If one were not woken, the calls would wait for each other."""
     with pools.ThreadPool(4) as pool:
         for _ in range(150):
             met, box = threading.Barrier(4), Box()
@@ -670,7 +685,7 @@ def test_no_call_waits_while_a_slot_is_idle() -> None:
             assert sorted(box.get() for _ in range(4)) == [0, 1, 2, 3]
 
 
-def test_no_call_is_left_behind_by_many_who_submit_and_cancel() -> None:
+def test_concurrent_submits_and_cancels_lose_no_call() -> None:
     box, count = Box(), 300
     with pools.ThreadPool(3) as pool:
 
@@ -692,11 +707,11 @@ def test_no_call_is_left_behind_by_many_who_submit_and_cancel() -> None:
         assert pool.unfinished == 0
 
 
-# What is submitted by who has just made a call ----------------------------------------------------
+# Calls submitted by result callbacks --------------------------------------------------------------
 
 
 class Chain:
-    """Submits calls from `done`, so many each time, while there are any."""
+    """Result callback that submits given numbers of further calls."""
 
     def __init__(self, pool: Any, fn: Any, *counts: int) -> None:
         self.pool, self.fn = pool, fn
@@ -713,10 +728,10 @@ class Chain:
         self.ended.put(value)
 
 
-def test_one_after_the_other_is_made_by_one_thread() -> None:
+def test_lazily_submitted_call_runs_in_the_submitting_thread() -> None:
     with pools.ThreadPool(4) as pool:
         pool.start()
-        while len(pool._idle) < 4:  # those that come late look for something to do
+        while len(pool._idle) < 4:  # a slot that becomes idle later takes a call
             time.sleep(0.001)
         chain = Chain(pool, whoami, *[1] * 50)
         assert not pool.has_more
@@ -727,8 +742,8 @@ def test_one_after_the_other_is_made_by_one_thread() -> None:
     assert chain.asked == [True] * 50 + [False]
 
 
-def test_whoever_takes_his_time_leaves_what_he_submitted_to_others() -> None:
-    """Lazily, and he calls them; or not lazily."""
+def test_slow_callback_leaves_submitted_calls_to_other_threads() -> None:
+    """The callback submits lazily and then calls `call_others`, or does not submit lazily."""
     with pools.ThreadPool(2) as pool:
         pool.start()
         for lazily in (True, False):
@@ -752,8 +767,10 @@ def test_whoever_takes_his_time_leaves_what_he_submitted_to_others() -> None:
 
 
 @pytest.mark.parametrize("kind", ["threads", "processes"])
-def test_several_at_a_time_are_made_together(kind: str, tmp_path: pathlib.Path) -> None:
-    """Each waits for all the others."""
+def test_several_calls_submitted_by_a_callback_run_concurrently(
+    kind: str, tmp_path: pathlib.Path
+) -> None:
+    """Each call waits for all others."""
     made = pools.ThreadPool(3) if kind == "threads" else pools.ProcessPool(3)
     with made as pool:
         pool.start()
@@ -763,18 +780,30 @@ def test_several_at_a_time_are_made_together(kind: str, tmp_path: pathlib.Path) 
             assert not isinstance(chain.ended.get(timeout=WAIT), ft.Failure)
 
 
-def test_who_has_to_rest_leaves_what_he_submitted_to_others() -> None:
-    """Its process is replaced after each call, which takes a while."""
+def test_process_slot_that_recycles_leaves_its_submitted_calls_to_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first slot recycles until the second slot has run the submitted call."""
+    recycle = process_pool._Process.recycle
+    second_call_ended = threading.Event()
+    waits: list[bool] = []
+
+    def recycle_slowly(slot: process_pool._Process) -> None:
+        waits.append(second_call_ended.wait(WAIT))
+        recycle(slot)
+
+    monkeypatch.setattr(process_pool._Process, "recycle", recycle_slowly)
     with pools.ProcessPool(2, max_calls=1) as pool:
         pool.start()
-        chain = Chain(pool, whoami, *[1] * 4)
+        chain = Chain(pool, whoami, 1)
         pool.submit(whoami, (), chain)
-        found = {chain.ended.get(timeout=WAIT) for _ in range(5)}
-    assert len(found) == 5
-    assert len(set(chain.threads)) == 2
+        pids = {chain.ended.get(timeout=2 * WAIT) for _ in range(2)}
+        second_call_ended.set()
+    assert all(waits)
+    assert len(pids) == len(set(chain.threads)) == 2
 
 
-def test_call_that_was_cancelled_before_a_stopped_pool_was_asked_is_told_once() -> None:
+def test_cancelled_call_submitted_to_stopped_pool_fails_once() -> None:
     pool, box, cancellation = pools.ThreadPool(1), Box(), Cancellation()
     pool.stop()
     cancellation.cancel()

@@ -19,7 +19,7 @@ from wbengine import task
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.messages import schemas
 from wbengine.types.failure import Failure
-from wbengine.types.schemas import Schema
+from wbengine.types.schema_validation import Schema
 
 STATES = (pr.WAITING, pr.PENDING, pr.RUNNING, pr.SUCCESS, pr.FAILURE)
 MOVES = {
@@ -38,7 +38,7 @@ class Add(task.Task):
 
 
 class Odd(Exception):
-    """With arguments that no JSON has a word for."""
+    """Exception with arguments that JSON cannot represent."""
 
 
 def request(**options: Any) -> pr.Request:
@@ -62,7 +62,7 @@ def in_state(state: str) -> pr.Request:
 
 
 @pytest.mark.parametrize(("start", "end"), list(itertools.product(STATES, STATES)))
-def test_every_move_is_in_the_table_or_refused(start: str, end: str) -> None:
+def test_only_listed_state_transitions_are_accepted(start: str, end: str) -> None:
     made = in_state(start)
     if start == end:
         assert made.transition(end) is False
@@ -76,7 +76,7 @@ def test_every_move_is_in_the_table_or_refused(start: str, end: str) -> None:
         assert made.current_state == start
 
 
-def test_the_machine_has_the_same_moves_and_ends() -> None:
+def test_state_machine_has_the_listed_transitions() -> None:
     machine = pr.build_a_machine()
     assert {(start, end) for start, _, end in machine} == MOVES
     assert {event for _, event, _ in machine} == {pr.make_an_event(end) for _, end in MOVES}
@@ -85,11 +85,11 @@ def test_the_machine_has_the_same_moves_and_ends() -> None:
 
 
 @pytest.mark.parametrize("freeze", [True, False])
-def test_a_machine_can_be_left_open(freeze: bool) -> None:
+def test_state_machine_is_frozen_on_request(freeze: bool) -> None:
     assert pr.build_a_machine(freeze).frozen is freeze
 
 
-def test_a_refused_move_is_logged_when_asked(caplog: pytest.LogCaptureFixture) -> None:
+def test_rejected_transition_is_logged_on_request(caplog: pytest.LogCaptureFixture) -> None:
     made = in_state(pr.SUCCESS)
     with caplog.at_level(logging.WARNING):
         assert made.transition_and_log_error(pr.RUNNING) is False
@@ -98,30 +98,30 @@ def test_a_refused_move_is_logged_when_asked(caplog: pytest.LogCaptureFixture) -
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_only_waiting_requests_expire(state: str) -> None:
+def test_only_waiting_or_pending_requests_expire(state: str) -> None:
     made = in_state(state)
     made.since, made.timeout = 100.0, 60.0
     assert made.expired_at(159.9) is False
     assert made.expired_at(160.0) is (state in (pr.WAITING, pr.PENDING))
-    made.since = 1006.1  # what was added, taken away again, leaves less than 60.0
+    made.since = 1006.1  # `since + 60.0 - since` is less than 60.0 here
     assert made.expired_at(made.since + 60.0) is (state in (pr.WAITING, pr.PENDING))
     made.timeout = None
     assert made.expired_at(1e9) is False
 
 
-def test_a_timeout_of_zero_expires_at_once() -> None:
+def test_request_with_timeout_of_zero_expires_at_once() -> None:
     assert request(timeout=0).expired is True
     assert request().expired is False
 
 
-def test_the_first_result_stays() -> None:
+def test_first_result_of_request_is_kept() -> None:
     made = request()
     made.set_result(3)
     made.set_result(4)
     assert made.future.result(0) == ("executed", 3)
 
 
-def test_nothing_secret_in_its_text() -> None:
+def test_request_text_contains_no_argument_values() -> None:
     made = pr.Request(Add("add"), "uuid-1", "execute", {"x": "secret", "y": 2})
     assert "secret" not in repr(made)
     with pytest.raises(exc.InvalidState) as caught:
@@ -132,7 +132,7 @@ def test_nothing_secret_in_its_text() -> None:
 # Bodies -----------------------------------------------------------------------------------------
 
 
-def test_a_request_to_execute_as_peers_read_it() -> None:
+def test_execute_request_has_documented_body() -> None:
     assert request().to_dict() == {
         "action": "execute",
         "arguments": {"x": 1, "y": 2},
@@ -142,7 +142,7 @@ def test_a_request_to_execute_as_peers_read_it() -> None:
     }
 
 
-def test_a_request_to_revert_carries_results_and_failures() -> None:
+def test_revert_request_contains_result_and_failures() -> None:
     broken = failure()
     made = pr.Request(
         Add("add"), "u", "revert", {}, result=broken, failures={"add": broken, "b": broken}
@@ -157,19 +157,21 @@ def test_a_request_to_revert_carries_results_and_failures() -> None:
     assert unit.failures["b"].matches(broken)
 
 
-@pytest.mark.parametrize("result", [None, 0, [], "text", {"a": 1}])
-def test_none_is_a_result_like_any_other(result: Any) -> None:
+@pytest.mark.parametrize(
+    "result", [None, 0, [], "text", {"a": 1}], ids=["none", "zero", "empty-list", "str", "dict"]
+)
+def test_none_and_empty_values_are_valid_results(result: Any) -> None:
     body = pr.Request(Add("add"), "u", "revert", {}, result=result).to_dict()
     assert body["result"] == ["success", result]
     assert pr.Request.from_dict(body).result == result
 
 
-def test_no_result_is_no_result() -> None:
+def test_request_without_result_has_no_result_field() -> None:
     assert "result" not in request().to_dict()
     assert "failures" not in request().to_dict()
 
 
-def test_an_argument_that_can_not_be_sent_is_named() -> None:
+def test_error_names_path_of_argument_that_cannot_be_encoded() -> None:
     made = pr.Request(Add("add"), "u", "execute", {"x": [1, object()], "y": 2})
     with pytest.raises(exc.NotEncodable) as caught:
         made.to_dict()
@@ -179,20 +181,21 @@ def test_an_argument_that_can_not_be_sent_is_named() -> None:
 @pytest.mark.parametrize(
     "args",
     [(object(),), ({1: 2},), ("\ud800",), (10**5000,), (float("nan"),), ([[[[[[[[[[[]]]]]]]]]]],)],
+    ids=["object", "int-as-key", "lone-surrogate", "huge-int", "nan", "deep-nesting"],
 )
-def test_failures_travel_without_arguments_that_can_not(args: tuple[Any, ...]) -> None:
+def test_failure_is_sent_without_arguments_that_cannot_be_encoded(args: tuple[Any, ...]) -> None:
     data = pr.failure_to_dict(failure(Odd(*args)))
     encoded = json.dumps(data).encode("utf-8")
     pr.Response.validate({"state": pr.FAILURE, "data": {"result": json.loads(encoded)}})
     assert Failure.from_dict(data).check(f"{__name__}.Odd")
 
 
-def test_failures_keep_arguments_that_can_travel() -> None:
+def test_failure_is_sent_with_encodable_arguments() -> None:
     assert pr.failure_to_dict(failure(Odd("a", 1)))["exc_args"] == ["a", 1]
 
 
-def test_of_a_huge_failure_the_beginning_travels() -> None:
-    """Or the reversions that hold it would be too large; its causes are no exception."""
+def test_text_of_huge_failure_is_shortened() -> None:
+    """Otherwise requests to revert would be too large. Causes are shortened as well."""
     long = "x" * (pr.LONGEST_TEXT + 1)
     try:
         raise RuntimeError("short") from ValueError(long)
@@ -205,7 +208,7 @@ def test_of_a_huge_failure_the_beginning_travels() -> None:
     assert Failure.from_dict(data).causes[0].check(ValueError)
 
 
-def test_exits_travel_too() -> None:
+def test_system_exit_failure_is_valid_reply() -> None:
     data = pr.failure_to_dict(failure(SystemExit(3)))
     pr.Response.validate({"state": pr.FAILURE, "data": {"result": data}})
 
@@ -237,8 +240,16 @@ GOOD_FAILURE: dict[str, Any] = {
         {"failures": {"a": GOOD_FAILURE}},
         {"unheard": "of"},
     ],
+    ids=[
+        "execute",
+        "version-as-str",
+        "revert-success",
+        "revert-failure",
+        "failures",
+        "unknown-field",
+    ],
 )
-def test_good_requests(change: dict[str, Any]) -> None:
+def test_valid_requests_are_accepted(change: dict[str, Any]) -> None:
     pr.Request.validate({**GOOD_REQUEST, **change})
 
 
@@ -265,20 +276,41 @@ def test_good_requests(change: dict[str, Any]) -> None:
         {"result": ["failure", None]},
         {"result": ["failure", {**GOOD_FAILURE, "exc_type_names": []}]},
     ],
+    ids=[
+        "unknown-action",
+        "no-action",
+        "action-list",
+        "arguments-list",
+        "no-arguments",
+        "failures-list",
+        "empty-failure",
+        "unknown-failure-version",
+        "class-int",
+        "no-name",
+        "version-int",
+        "no-result",
+        "empty-result",
+        "result-without-value",
+        "result-with-third-value",
+        "result-kind-list",
+        "result-str",
+        "failed-without-failure",
+        "failure-without-types",
+    ],
 )
-def test_malformed_requests(change: dict[str, Any]) -> None:
+def test_malformed_requests_are_rejected(change: dict[str, Any]) -> None:
     with pytest.raises(exc.InvalidFormat):
         pr.Request.validate({**GOOD_REQUEST, **change})
 
 
 @pytest.mark.parametrize("key", ["action", "task_cls", "task_name", "task_version"])
-def test_requests_that_lack_something(key: str) -> None:
+def test_request_without_required_field_is_rejected(key: str) -> None:
     body = {name: value for name, value in GOOD_REQUEST.items() if name != key}
     with pytest.raises(exc.InvalidFormat, match=key):
         pr.Request.validate(body)
 
 
-def test_a_refusal_says_where() -> None:
+def test_validation_error_names_the_invalid_path() -> None:
     with pytest.raises(exc.InvalidFormat, match=r"request\['arguments'\] is invalid"):
         pr.Request.validate({**GOOD_REQUEST, "arguments": 7})
 
@@ -291,8 +323,9 @@ def test_a_refusal_says_where() -> None:
         (pr.FAILURE, {"result": GOOD_FAILURE}),
         (pr.EVENT, {"event_type": "update_progress", "details": {"progress": 0.5}}),
     ],
+    ids=["running", "success", "failure", "event"],
 )
-def test_good_responses(state: str, data: dict[str, Any]) -> None:
+def test_valid_replies_are_accepted(state: str, data: dict[str, Any]) -> None:
     pr.Response.validate(pr.Response(state, **data).to_dict())
 
 
@@ -318,20 +351,44 @@ def test_good_responses(state: str, data: dict[str, Any]) -> None:
         (pr.RUNNING, None),
         (pr.RUNNING, []),
     ],
+    ids=[
+        "success-without-result",
+        "success-with-event",
+        "success-with-more",
+        "failure-without-result",
+        "failure-none",
+        "failure-str",
+        "failure-unknown-version",
+        "failure-without-version",
+        "failure-with-invalid-cause",
+        "empty-event",
+        "event-with-result",
+        "event-type-int",
+        "event-details-list",
+        "unknown-state",
+        "no-state",
+        "state-list",
+        "no-data",
+        "data-list",
+    ],
 )
-def test_malformed_responses(state: Any, data: Any) -> None:
+def test_malformed_replies_are_rejected(state: Any, data: Any) -> None:
     with pytest.raises(exc.InvalidFormat):
         pr.Response.validate({"state": state, "data": data})
 
 
-@pytest.mark.parametrize("data", [None, [], "x", 1, {"state": "RUNNING"}, {"data": {}}])
-def test_bodies_that_are_none(data: Any) -> None:
+@pytest.mark.parametrize(
+    "data",
+    [None, [], "x", 1, {"state": "RUNNING"}, {"data": {}}],
+    ids=["none", "list", "str", "int", "no-data", "no-state"],
+)
+def test_non_message_bodies_are_rejected(data: Any) -> None:
     for check in (pr.Request.validate, pr.Response.validate):
         with pytest.raises(exc.InvalidFormat):
             check(data)
 
 
-def test_notify() -> None:
+def test_notify_messages_are_validated() -> None:
     pr.Notify.validate({})
     pr.Notify.validate({"topic": "t", "tasks": ["a"]}, response=True)
     for bad in ({"topic": "t"}, [], None):
@@ -382,7 +439,7 @@ def deep(levels: int) -> Any:
 
 @st.composite
 def mutations(draw: st.DrawFn) -> Any:
-    """A good body with one thing, somewhere, replaced by another, left out, or put in."""
+    """A valid body with one value replaced, removed or added."""
     body = json.loads(json.dumps(draw(st.sampled_from(BODIES))))
     node: Any = body
     while True:
@@ -405,8 +462,8 @@ def mutations(draw: st.DrawFn) -> Any:
 
 @given(TREES | mutations())
 @example({"state": "FAILURE", "data": {"result": {**GOOD_FAILURE, "causes": [GOOD_FAILURE] * 3}}})
-def test_any_tree_is_valid_or_of_an_invalid_format(data: Any) -> None:
-    """And what is valid can be read: no other error, ever."""
+def test_any_body_is_readable_or_raises_invalid_format(data: Any) -> None:
+    """Each valid body can be read."""
     for check, read in (
         (pr.Request.validate, pr.Request.from_dict),
         (pr.Response.validate, lambda body: _read_response(body)),
@@ -431,8 +488,9 @@ def test_any_tree_is_valid_or_of_an_invalid_format(data: Any) -> None:
         lambda: {**GOOD_REQUEST, "result": ["failure", deep(5000)]},
         lambda: {"state": "FAILURE", "data": {"result": {**GOOD_FAILURE, "version": 10**5000}}},
     ],
+    ids=["deep-body", "deep-state", "huge-action", "deep-result", "huge-version"],
 )
-def test_what_can_not_even_be_shown_is_refused(make: Any) -> None:
+def test_body_too_deep_or_large_to_print_is_rejected(make: Any) -> None:
     for check in (pr.Request.validate, pr.Response.validate):
         with pytest.raises(exc.InvalidFormat):
             check(make())
@@ -444,7 +502,7 @@ def _read_response(body: Any) -> None:
 
 
 def _changes(body: Any) -> Iterator[Any]:
-    """All that differs from `body` in one place: what is there is another, is gone, or more is."""
+    """Yield each variant of `body` with one value changed, removed or added."""
     whole = json.dumps(body)
     for path in _paths(body):
         for value in (None, True, 0, -1, 1.5, "", "x", [], {}, [1], ["x"], {"x": 1}):
@@ -471,7 +529,7 @@ def _changed(whole: str, path: tuple[str, ...], change: Callable[[Any, str], obj
     return body
 
 
-#: Of a failure's description one level is looked at, whatever its causes are.
+#: Schema of one level of a failure, with any causes.
 ONE_LEVEL = {**Failure.SCHEMA["definitions"]["cause"], "definitions": {"cause": {}}}
 SCHEMAS = [
     (Schema(schema, "message"), jsonschema.Draft4Validator(schema))
@@ -497,18 +555,35 @@ def fits(schema: Schema, data: Any) -> bool:
 
 
 @given(TREES | mutations())
-def test_compiled_and_plain_schema_agree(data: Any) -> None:
+def test_compiled_schema_agrees_with_jsonschema(data: Any) -> None:
     for compiled, plain in SCHEMAS:
         assert fits(compiled, data) is plain.is_valid(data)
 
 
-@pytest.mark.parametrize("number", range(len(BODIES)))
-def test_compiled_and_plain_schema_agree_on_every_small_change(number: int) -> None:
+@pytest.mark.parametrize(
+    "number",
+    range(len(BODIES)),
+    ids=[
+        "execute",
+        "revert-after-success",
+        "revert-after-failure",
+        "running",
+        "success",
+        "failure",
+        "event",
+        "notify",
+        "query",
+        "cancel",
+        "control",
+        "failure-record",
+    ],
+)
+def test_compiled_schema_agrees_with_jsonschema_on_each_small_change(number: int) -> None:
     for data in _changes(BODIES[number]):
         for compiled, plain in SCHEMAS:
             assert fits(compiled, data) is plain.is_valid(data), data
 
 
-def test_the_schemas_name_the_states() -> None:
+def test_schemas_list_all_states_and_actions() -> None:
     assert set(pr.Response.SCHEMA["properties"]["state"]["enum"]) == {*STATES, pr.EVENT}
     assert pr.Request.SCHEMA["properties"]["action"]["enum"] == [pr.EXECUTE, pr.REVERT]

@@ -1,4 +1,4 @@
-"""The book's dealings with what earlier runs left, told one thing at a time."""
+"""Recovery of requests that earlier runs left."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FENCE = 2048
 
 
 class Heirs(Bench):
-    """A book whose engine goes on with what another one began."""
+    """Tracker of an engine that resumes the flow of another engine."""
 
     def left(self, now: float = T0, **options: Any) -> tuple[TrackedRequest, list[fx.Effect]]:
         call = self.call(epoch=FENCE, recovered=True, flow_uuid="flow", **options)
@@ -27,7 +27,7 @@ class Heirs(Bench):
         return call.ticket, effects
 
     def row(self, *found: Any, epoch: int = 1, **seen: Any) -> list[fx.Effect]:
-        """An earlier run made it."""
+        """Read a row, by default with the epoch of an earlier run."""
         return super().row(*found, epoch=epoch, **seen)
 
     def held(self, worker: str = "w1", **options: Any) -> TrackedRequest:
@@ -49,7 +49,7 @@ def asks(effects: list[fx.Effect]) -> list[fx.Ask]:
 # With a ledger -----------------------------------------------------------------------------------
 
 
-def test_nothing_is_published_before_the_row_was_seen() -> None:
+def test_recovered_request_is_not_published_before_its_row_is_read() -> None:
     bench = Heirs()
     entry, effects = bench.left()
     assert effects == [fx.Inspect(entry)]
@@ -57,8 +57,8 @@ def test_nothing_is_published_before_the_row_was_seen() -> None:
     assert bench.tracker.is_inherited(entry)
 
 
-def test_a_row_of_who_owns_the_flow_since_is_left_alone() -> None:
-    """This engine was frozen: the row cannot be revoked, however often that is tried."""
+def test_row_of_a_later_owner_is_not_revoked() -> None:
+    """This engine was frozen meanwhile, and the ledger rejects its revocation."""
     bench = Heirs()
     entry, _ = bench.left()
     assert bench.row(entry, ledgers.ROW_OPEN, epoch=FENCE + 1024) == []
@@ -67,14 +67,14 @@ def test_a_row_of_who_owns_the_flow_since_is_left_alone() -> None:
     assert bench.row(entry, ledgers.ROW_OPEN, epoch=1) == [fx.Revoke(entry)]
 
 
-def test_open_row_with_this_runs_own_number_is_revoked() -> None:
-    """It is nobody else's: left alone, the request would wait for ever."""
+def test_open_row_with_epoch_of_this_run_is_revoked() -> None:
+    """No other run owns the row: without revocation the request would wait forever."""
     bench = Heirs()
     entry, _ = bench.left()
     assert bench.row(entry, ledgers.ROW_OPEN, epoch=FENCE) == [fx.Revoke(entry)]
 
 
-def test_what_is_done_is_settled_from_the_row_and_dropped_once_saved() -> None:
+def test_done_request_is_settled_from_its_row_and_dropped_when_saved() -> None:
     bench = Heirs()
     entry, _ = bench.left()
     answer = bench.answer_in_row(epoch=1)
@@ -84,14 +84,14 @@ def test_what_is_done_is_settled_from_the_row_and_dropped_once_saved() -> None:
     assert bench.tracker.retired([entry.invocation]) == [fx.Drop(entry.id)]
 
 
-def test_what_is_done_and_cannot_be_read_is_lost() -> None:
+def test_done_request_with_unreadable_result_fails_with_worker_lost() -> None:
     bench = Heirs()
     entry, _ = bench.left()
     assert failures(bench.row(entry, ledgers.ROW_DONE), exc.WorkerLost)
 
 
-def test_what_is_open_is_revoked_before_it_is_published_anew() -> None:
-    """Or a message that is out, and ours, could be granted both."""
+def test_open_request_is_revoked_before_resend() -> None:
+    """Otherwise workers could claim the request from both messages."""
     bench = Heirs()
     entry, _ = bench.left()
     assert bench.row(entry, ledgers.ROW_OPEN) == [fx.Revoke(entry)]
@@ -104,36 +104,40 @@ def test_what_is_open_is_revoked_before_it_is_published_anew() -> None:
     assert settled(bench.succeed(entry, epoch=FENCE))
 
 
-def test_what_was_taken_while_it_was_to_be_revoked_is_looked_at_again() -> None:
+def test_row_is_read_again_if_revoke_fails() -> None:
     bench = Heirs()
     entry, _ = bench.left()
     bench.row(entry, ledgers.ROW_OPEN)
     assert bench.recovery.on_revoked(entry, False, T0) == [fx.Inspect(entry)]
 
 
-def test_without_a_row_it_was_never_published() -> None:
+def test_request_without_row_is_published() -> None:
     bench = Heirs()
     entry, _ = bench.left()
     (dispatch,) = bench.row(entry, None)
     assert isinstance(dispatch, fx.Dispatch) and dispatch.epoch == FENCE
 
 
-@pytest.mark.parametrize("used", [("another",), (None,), ("ledger-1", "another")])
-def test_without_a_row_where_the_ledger_is_another_nobody_can_tell(used: Any) -> None:
+@pytest.mark.parametrize(
+    "used",
+    [("another",), (None,), ("ledger-1", "another")],
+    ids=["other-ledger", "no-ledger", "both-ledgers"],
+)
+def test_request_without_row_is_lost_if_flow_used_another_ledger(used: Any) -> None:
     bench = Heirs()
     bench.recovery.expect("flow", used)
     entry, _ = bench.left()
     assert failures(bench.row(entry, None), exc.WorkerLost)
 
 
-def test_of_a_flow_that_never_ran_on_workers_nothing_is_under_way() -> None:
+def test_request_is_published_if_flow_never_used_workers() -> None:
     bench = Heirs()
     bench.recovery.expect("flow", ())
     _, (dispatch,) = bench.left()
     assert isinstance(dispatch, fx.Dispatch)
 
 
-def test_whoever_holds_it_is_asked_and_answers_here() -> None:
+def test_owner_of_claimed_request_is_queried_and_replies() -> None:
     bench = Heirs()
     entry = bench.held()
     assert (entry.state, entry.worker, entry.epoch) == (pr.RUNNING, "w1", 1)
@@ -142,13 +146,13 @@ def test_whoever_holds_it_is_asked_and_answers_here() -> None:
     assert settled(bench.succeed(entry, epoch=1))
 
 
-def test_as_long_as_he_does_not_promise_he_is_asked_again_and_the_row_is_looked_at() -> None:
-    """Seldomer and seldomer: the question, or the answer, may be lost."""
+def test_owner_without_promise_is_queried_again_with_growing_pauses() -> None:
+    """The question or its reply may be lost."""
     bench = Heirs()
     entry = bench.held()
     bench.told(
         entry, pr.RUNNING, **{env.WBE_ASK: 1024}
-    )  # what he promised to somebody else is nothing to us
+    )  # a promise to another engine does not count
     bench.answer(entry, pr.RUNNING, {}, epoch=1)
     times = []
     for _ in range(7):
@@ -162,24 +166,24 @@ def test_as_long_as_he_does_not_promise_he_is_asked_again_and_the_row_is_looked_
     assert bench.tracker.tick(T0 + 10_000) == []
 
 
-def test_what_he_told_before_he_was_asked_is_no_promise() -> None:
-    """It may have waited where an engine of the same name left it, and another one came between."""
+def test_event_sent_before_the_query_is_not_a_promise() -> None:
+    """The event may be a message to an earlier engine of the same name."""
     bench = Heirs()
     entry = bench.held()
     bench.answer(entry, pr.EVENT, {"event_type": "told", "details": {}}, epoch=1)
     assert entry.state == pr.RUNNING and entry.lookups
-    assert bench.tracker.tick(T0 + recovery.LOOKUP_PAUSE) == [fx.Inspect(entry)]
+    assert bench.tracker.tick(T0 + recovery.LOOKUP_PAUSE_SECONDS) == [fx.Inspect(entry)]
 
 
-def test_he_may_have_ended_just_before_he_was_asked() -> None:
-    """Then the row says how; where it says nothing, although he does not hold it, nobody can."""
+def test_row_is_read_again_if_queried_owner_does_not_run_request() -> None:
+    """The row contains the result. If it still names the worker as owner, the result is unknown."""
     bench = Heirs()
     entry = bench.held()
     assert bench.told(entry, pr.PENDING)[0] == fx.Inspect(entry)
     assert failures(bench.row(entry, ledgers.ROW_CLAIMED, holder="w1"), exc.WorkerLost)
 
 
-def test_that_he_does_not_hold_it_says_nothing_of_who_holds_it_since() -> None:
+def test_new_owner_is_queried_if_previous_owner_denies_the_request() -> None:
     bench = Heirs()
     entry = bench.held()
     assert bench.told(entry, pr.PENDING) == [fx.Inspect(entry), fx.Acknowledge("receipt")]
@@ -188,22 +192,22 @@ def test_that_he_does_not_hold_it_says_nothing_of_who_holds_it_since() -> None:
     assert failures(bench.row(entry, ledgers.ROW_CLAIMED, holder="w2", silent=True), exc.WorkerLost)
 
 
-def test_what_others_say_they_do_not_hold_means_nothing() -> None:
+def test_denial_from_other_worker_is_ignored() -> None:
     bench = Heirs()
     entry = bench.held("w2")
     assert bench.told(entry, pr.PENDING) == [fx.Acknowledge("receipt")]
     assert entry.state == pr.RUNNING
 
 
-@pytest.mark.parametrize("how", [{"silent": True}, {"lost": "w1"}])
-def test_what_a_dead_worker_holds_is_lost(how: dict[str, Any]) -> None:
+@pytest.mark.parametrize("how", [{"silent": True}, {"lost": "w1"}], ids=["silent", "lost"])
+def test_request_claimed_by_dead_worker_is_lost(how: dict[str, Any]) -> None:
     bench = Heirs()
     entry, _ = bench.left()
     (text,) = failures(bench.row(entry, ledgers.ROW_CLAIMED, holder="w1", **how), exc.WorkerLost)
     assert "w1" in text
 
 
-def test_what_a_dead_worker_holds_and_may_be_run_twice_is_run_again() -> None:
+def test_idempotent_request_of_dead_worker_is_reopened_and_resent() -> None:
     bench = Heirs()
     bench.fleet.set("q", 1, 1, AGAIN)
     entry, _ = bench.left(kind=Again)
@@ -218,15 +222,15 @@ def test_what_a_dead_worker_holds_and_may_be_run_twice_is_run_again() -> None:
     assert settled(bench.recovery.on_reopened(other, answer, T0))
 
 
-def test_a_ledger_that_is_away_is_asked_later() -> None:
+def test_unreachable_ledger_is_read_again_later() -> None:
     bench = Heirs()
     entry, _ = bench.left()
     assert bench.row(entry, recovery.UNKNOWN) == []
-    assert bench.tracker.tick(T0 + recovery.LOOKUP_PAUSE) == [fx.Inspect(entry)]
+    assert bench.tracker.tick(T0 + recovery.LOOKUP_PAUSE_SECONDS) == [fx.Inspect(entry)]
 
 
-def test_the_store_may_be_behind_the_ledger() -> None:
-    """What is published as new is held by somebody: he is asked, as if we had known."""
+def test_new_request_with_claimed_row_queries_its_owner() -> None:
+    """The store can be older than the ledger: the request was already sent and claimed."""
     bench = Heirs()
     entry = bench.pending()
     assert bench.told(entry, pr.PENDING, **{env.WBE_ASK: 0})[0] == fx.Inspect(entry)
@@ -236,10 +240,10 @@ def test_the_store_may_be_behind_the_ledger() -> None:
     assert bench.told(entry, pr.PENDING, **{env.WBE_ASK: 0}) == [fx.Acknowledge("receipt")]
 
 
-# Without one -------------------------------------------------------------------------------------
+# Without a ledger ---------------------------------------------------------------------------------
 
 
-def test_all_workers_are_asked_in_one_message() -> None:
+def test_without_ledger_all_workers_are_queried_in_one_message() -> None:
     bench = Heirs(ledger=None)
     left = [bench.left()[0] for _ in range(3)]
     assert bench.recovery.unasked
@@ -249,7 +253,7 @@ def test_all_workers_are_asked_in_one_message() -> None:
 
 
 @pytest.mark.parametrize("epoch", [1, 2, FENCE])
-def test_whichever_run_of_it_ends_is_its_end(epoch: int) -> None:
+def test_without_ledger_result_of_any_epoch_settles_request(epoch: int) -> None:
     bench = Heirs(ledger=None)
     entry, _ = bench.left()
     bench.answer(entry, pr.RUNNING, {}, epoch=epoch)
@@ -257,8 +261,8 @@ def test_whichever_run_of_it_ends_is_its_end(epoch: int) -> None:
     assert settled(bench.succeed(entry, epoch=epoch))
 
 
-def test_answers_that_waited_for_an_heir_are_found() -> None:
-    """They may be read before their requests are taken up; they are kept, and not acknowledged."""
+def test_reply_read_before_recovery_settles_recovered_request() -> None:
+    """Replies that arrive before their requests are recovered are kept and not acknowledged."""
     bench = Heirs(ledger=None)
     twin = Heirs(ledger=None)
     bench.recovery.inherit("engine")
@@ -271,8 +275,8 @@ def test_answers_that_waited_for_an_heir_are_found() -> None:
 
 
 @pytest.mark.parametrize("epoch", [1, 2])
-def test_an_answer_may_wait_for_who_does_not_know_that_it_was_sent(epoch: int) -> None:
-    """Its engine died before it wrote that; and it had been sent a second time, perhaps."""
+def test_early_reply_settles_request_that_is_submitted_as_new(epoch: int) -> None:
+    """The earlier engine died before it stored that it had sent the request, perhaps twice."""
     bench = Heirs(ledger=None)
     bench.recovery.inherit("engine")
     call = bench.call()
@@ -283,8 +287,8 @@ def test_an_answer_may_wait_for_who_does_not_know_that_it_was_sent(epoch: int) -
     assert outcome.value == 3
 
 
-def test_an_answer_that_does_not_fit_keeps_nothing_from_being_sent() -> None:
-    """With a ledger the row tells which answer counts."""
+def test_early_reply_with_other_epoch_does_not_stop_publication() -> None:
+    """With a ledger, the row determines which reply counts."""
     bench = Heirs()
     bench.recovery.inherit("engine")
     entry = Heirs().pending()
@@ -293,7 +297,7 @@ def test_an_answer_that_does_not_fit_keeps_nothing_from_being_sent() -> None:
     assert kinds(effects) == [fx.Acknowledge, fx.Dispatch]
 
 
-def test_what_nobody_knows_of_waits_as_long_as_any_other_and_is_lost() -> None:
+def test_request_unknown_to_workers_is_lost_after_its_timeout() -> None:
     bench = Heirs(ledger=None, timeout=60.0)
     entry, _ = bench.left()
     assert asked_of(bench.tracker.tick(T0 + 3))[0] == env.ALL_WORKERS
@@ -302,12 +306,12 @@ def test_what_nobody_knows_of_waits_as_long_as_any_other_and_is_lost() -> None:
     assert failures(bench.tracker.tick(T0 + 63), exc.WorkerLost)
 
 
-def test_what_its_queue_has_passed_and_no_worker_has_is_lost() -> None:
-    """But not before a worker would be lost that was never heard of; and no copy begins later."""
+def test_recovered_request_found_nowhere_fails_as_worker_lost() -> None:
+    """The engine first waits as long as for a lost worker, and cancels late copies."""
     bench = Heirs(ledger=None, timeout=60.0)
     entry, _ = bench.left()
     bench.recovery.ask()
-    assert bench.recovery.review(T0) == []  # no worker has answered yet
+    assert bench.recovery.review(T0) == []  # no worker has replied yet
     bench.fleet.spoke["q"] = 1
     lines = [ask.question for ask in asks(bench.recovery.review(T0 + 1))]
     assert [line.routing_key for line in lines] == [env.ALL_WORKERS, "q"]
@@ -324,19 +328,19 @@ def test_what_its_queue_has_passed_and_no_worker_has_is_lost() -> None:
     assert refused.body["cancel"] == [[entry.id, FENCE - 1]]
 
 
-def test_outage_does_not_count_as_silence_of_workers_that_were_never_heard_of() -> None:
+def test_broker_outage_extends_wait_for_unknown_workers() -> None:
     bench = Heirs(ledger=None, timeout=60.0)
     entry, _ = bench.left()
     bench.fleet.spoke["q"] = bench.fleet.idle["q"] = 2
     bench.recovery.review(T0 + 1)
     bench.fleet.gone = T0 + 2, T0 + 12
-    bench.recovery.review(T0 + 12)  # asked again
+    bench.recovery.review(T0 + 12)  # the question is repeated
     assert bench.recovery.review(T0 + bench.fleet.patience + 9) == [] and entry.live
     assert failures(bench.recovery.review(T0 + bench.fleet.patience + 11), exc.WorkerLost)
 
 
-@pytest.mark.parametrize("queues", [0, 2])
-def test_it_is_not_asked_for_in_line_where_nobody_knows_in_which(queues: int) -> None:
+@pytest.mark.parametrize("queues", [0, 2], ids=["no-queue", "two-queues"])
+def test_queue_is_not_queried_unless_exactly_one_is_possible(queues: int) -> None:
     bench = Heirs(ledger=None, timeout=60.0, workers=False)
     for number in range(queues):
         bench.fleet.set(f"q{number}", 1, 1, JOB)
@@ -347,8 +351,8 @@ def test_it_is_not_asked_for_in_line_where_nobody_knows_in_which(queues: int) ->
     assert entry.live
 
 
-def test_what_was_given_twice_is_lost_however_long_the_broker_was_away() -> None:
-    """Its worker may have been lost before this engine came: it is not sent again."""
+def test_redelivered_request_is_lost_despite_broker_outage() -> None:
+    """Its worker may have been lost before this engine started, so the request is not resent."""
     bench = Heirs(ledger=None, timeout=60.0)
     entry, _ = bench.left()
     bench.fleet.gone = T0 - 5, T0 + 2
@@ -362,7 +366,7 @@ def test_what_was_given_twice_is_lost_however_long_the_broker_was_away() -> None
     assert failures(bench.recovery.review(T0 + bench.fleet.patience + 3), exc.WorkerLost)
 
 
-def test_it_may_wait_behind_others_for_longer() -> None:
+def test_request_timeout_restarts_while_all_workers_are_busy() -> None:
     bench = Heirs(ledger=None, timeout=60.0)
     entry, _ = bench.left()
     bench.fleet.set("q", 1, 0)
@@ -373,26 +377,26 @@ def test_it_may_wait_behind_others_for_longer() -> None:
     assert failures(bench.tracker.tick(T0 + 123), exc.WorkerLost)
 
 
-def test_it_does_not_wait_for_ever_even_where_others_do() -> None:
+def test_recovered_request_without_timeout_expires_after_default() -> None:
     bench = Heirs(ledger=None, timeout=None)
     bench.left()
     bench.tracker.tick(T0 + 3)
     assert failures(bench.tracker.tick(T0 + 3 + pr.REQUEST_TIMEOUT), exc.WorkerLost)
 
 
-def test_what_may_be_run_twice_is_published_again_soon() -> None:
+def test_idempotent_recovered_request_is_resent_after_pause() -> None:
     bench = Heirs(ledger=None)
     bench.fleet.set("q", 1, 1, AGAIN)
     entry, _ = bench.left(kind=Again)
-    (dispatch,) = bench.tracker.tick(T0 + recovery.LOOKUP_PAUSE)
+    (dispatch,) = bench.tracker.tick(T0 + recovery.LOOKUP_PAUSE_SECONDS)
     assert isinstance(dispatch, fx.Dispatch) and dispatch.epoch == FENCE
-    assert settled(bench.succeed(entry, epoch=1))  # the first run came to its end after all
+    assert settled(bench.succeed(entry, epoch=1))  # the reply of the first execution
 
 
-# The end -----------------------------------------------------------------------------------------
+# Shutdown and cancellation ------------------------------------------------------------------------
 
 
-def test_what_is_disowned_is_forgotten_as_it_is() -> None:
+def test_disown_forgets_all_requests_of_the_flow() -> None:
     bench = Heirs()
     bench.left()
     running = bench.running(flow_uuid="flow")
@@ -405,14 +409,14 @@ def test_what_is_disowned_is_forgotten_as_it_is() -> None:
     assert bench.tracker.close("over") and not bench.tracker.unfinished()
 
 
-def test_a_closed_book_takes_nothing_over() -> None:
+def test_closed_tracker_rejects_recovered_requests() -> None:
     bench = Heirs()
     bench.tracker.close("over")
     _, effects = bench.left()
     assert failures(effects, exc.ExecutionFailure)
 
 
-def test_what_is_left_and_cancelled_is_found_out_about_first() -> None:
+def test_cancel_of_recovered_request_waits_for_its_row() -> None:
     bench = Heirs()
     entry, _ = bench.left()
     assert bench.tracker.cancel([entry.invocation], T0) == []
@@ -425,11 +429,11 @@ def test_what_is_left_and_cancelled_is_found_out_about_first() -> None:
     assert cancel.message.routing_key == "w1" and other.live
 
 
-def test_what_is_left_and_cancelled_without_a_ledger_is_not_sent() -> None:
+def test_cancelled_recovered_request_without_ledger_is_not_resent() -> None:
     bench = Heirs(ledger=None)
     bench.fleet.set("q", 1, 1, AGAIN)
     entry, _ = bench.left(kind=Again)
     bench.recovery.ask()
     (cancel,) = bench.tracker.cancel([entry.invocation], T0)
     assert isinstance(cancel, fx.Cancel) and cancel.message.routing_key == env.ALL_WORKERS
-    assert failures(bench.tracker.tick(T0 + recovery.LOOKUP_PAUSE), exc.Cancelled)
+    assert failures(bench.tracker.tick(T0 + recovery.LOOKUP_PAUSE_SECONDS), exc.Cancelled)

@@ -1,4 +1,4 @@
-"""Failures that lost their exception raise one that is `WrappedFailure` and the original's type."""
+"""Exceptions of remote failures, which are `WrappedFailure` and have the original type."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Slotted(ValueError):
 
 
 class Tricky(Exception):
-    """Everything about it runs code of its own, and needs what did not travel."""
+    """Exception with methods that raise, and a constructor with required arguments."""
 
     def __new__(cls, *args: Any) -> Tricky:
         if len(args) != 3:
@@ -159,7 +159,7 @@ class Last(LookupError):
 
 
 def described(error: BaseException, home: str | None = None) -> Failure:
-    """What is left of it after a journey."""
+    """Return the failure as another process receives it."""
     arrived = Failure.from_dict(json.loads(json.dumps(Failure.from_exception(error).to_dict())))
     if home is not None:
         arrived.belongs_to(home)
@@ -175,7 +175,7 @@ def raised(one: Failure) -> Any:
 
 @pytest.fixture
 def allowed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What a test allows is forgotten afterwards."""
+    """Restore the allowed types after the test."""
     before, classes = set(_remote_errors._allowed), dict(_remote_errors._classes)
     yield
     _remote_errors._allowed.clear()
@@ -229,7 +229,7 @@ MINE = [
 
 
 def is_fine(error: Any, original: BaseException) -> None:
-    """It is both, and nothing that people do with exceptions goes wrong."""
+    """Check that the error has both types and supports all usual operations of exceptions."""
     assert isinstance(error, type(original)) and isinstance(error, exceptions.WrappedFailure)
     assert str(error) == str(exceptions.WrappedFailure(list(error)))
     assert type(original).__name__ in str(error)
@@ -255,12 +255,12 @@ def is_fine(error: Any, original: BaseException) -> None:
 
 
 @pytest.mark.parametrize("original", [*BUILTINS, *OURS], ids=lambda one: type(one).__name__)
-def test_builtins_and_our_own_errors(original: BaseException) -> None:
+def test_remote_builtin_and_wbengine_errors_keep_their_type(original: BaseException) -> None:
     is_fine(raised(described(original)), original)
 
 
 @pytest.mark.parametrize("original", MINE, ids=lambda one: type(one).__name__)
-def test_what_the_tasks_own_module_defines(original: BaseException) -> None:
+def test_remote_error_of_task_module_keeps_its_type(original: BaseException) -> None:
     one = Failure(
         exception_str=exceptions.exception_message(original),
         exc_type_names=list(Failure.from_exception(original)),
@@ -273,7 +273,7 @@ def test_what_the_tasks_own_module_defines(original: BaseException) -> None:
     is_fine(raised(one.copy()), original)
 
 
-def test_arguments_are_those_of_the_original_where_they_travelled() -> None:
+def test_remote_error_keeps_arguments_that_were_sent() -> None:
     error = raised(described(OSError(2, "no such", "name")))
     assert error.args == (2, "no such")
     assert (error.errno, error.strerror, error.filename) == (2, "no such", None)
@@ -284,11 +284,11 @@ def test_arguments_are_those_of_the_original_where_they_travelled() -> None:
     assert raised(described(SyntaxError("bad", ("f", 1, 2, "text")))).msg == "bad (f, line 1)"
 
 
-def test_attributes_that_did_not_travel_are_told_by_name() -> None:
+def test_reading_attribute_that_was_not_sent_raises_named_error() -> None:
     one = described(Demanding(3, detail=None), __name__)
     error = raised(one)
     for name in ("code", "reason", "nothing"):
-        with pytest.raises(AttributeError, match=r"Demanding is not here: of an exception only"):
+        with pytest.raises(AttributeError, match=r"Demanding is not available: only the type"):
             getattr(error, name)
     ours = raised(described(exceptions.NotEncodable(path="a", type_name="b")))
     assert (ours.path, ours.type_name, ours.cause) == ("", "", None)
@@ -310,12 +310,12 @@ def test_attributes_that_did_not_travel_are_told_by_name() -> None:
     ],
     ids=lambda one: type(one).__name__,
 )
-def test_what_stays_plain(original: BaseException) -> None:
-    """It would end this process, nothing would be won, or nobody allowed it."""
+def test_exits_and_types_not_allowed_are_plain_wrapped_failures(original: BaseException) -> None:
+    """Such a type would end the process, adds no information, or is not allowed."""
     assert type(raised(described(original))) is exceptions.WrappedFailure
 
 
-def test_what_no_module_holds_stays_plain() -> None:
+def test_type_not_found_in_its_module_is_plain_wrapped_failure() -> None:
     class Local(Exception):
         pass
 
@@ -328,7 +328,7 @@ def test_what_no_module_holds_stays_plain() -> None:
         assert type(raised(forged)) is exceptions.WrappedFailure
 
 
-def test_enumerations_and_closed_classes_do_no_harm() -> None:
+def test_enum_and_non_subclassable_errors_are_wrapped_failures() -> None:
     for original in (Coded.LOW, Shut("x")):
         one = Failure(exception_str="x", exc_type_names=list(Failure.from_exception(original)))
         one.belongs_to(__name__)
@@ -337,13 +337,13 @@ def test_enumerations_and_closed_classes_do_no_harm() -> None:
         assert str(error) and traceback.format_exception(error)
 
 
-def test_nothing_of_the_originals_runs_when_types_are_made() -> None:
+def test_creating_remote_type_runs_no_code_of_the_original() -> None:
     before = list(Registered.made)
     assert isinstance(raised(described(Listed("x"), __name__)), Listed)
     assert Registered.made == before
 
 
-def test_one_type_for_each_original() -> None:
+def test_one_wrapper_type_exists_per_original_type() -> None:
     first, second = raised(described(KeyError(1))), raised(described(KeyError("2")))
     assert type(first) is type(second)
     assert type(first).__mro__.index(exceptions.WrappedFailure) < type(first).__mro__.index(
@@ -354,7 +354,7 @@ def test_one_type_for_each_original() -> None:
     )
 
 
-def test_nothing_is_imported_because_a_description_says_so() -> None:
+def test_failure_description_does_not_cause_imports() -> None:
     name = "wave"
     sys.modules.pop(name, None)
     failure.allow(f"{name}.Error")
@@ -379,15 +379,24 @@ def test_nothing_is_imported_because_a_description_says_so() -> None:
         ("js", False),
         (json.encoder, False),
     ],
-    ids=str,
+    ids=[
+        "class",
+        "module",
+        "submodule",
+        "module-name",
+        "class-name",
+        "prefix-of-class-name",
+        "prefix-of-module-name",
+        "other-submodule",
+    ],
 )
-def test_allowing(allowed: None, what: Any, works: bool) -> None:
+def test_allow_enables_type_or_types_of_module(allowed: None, what: Any, works: bool) -> None:
     original = json.JSONDecodeError("m", "doc", 1)
     assert failure.allow(what) is what
     assert isinstance(raised(described(original)), json.JSONDecodeError) is works
 
 
-def test_allow_is_a_decorator_for_classes_that_no_name_leads_to(allowed: None) -> None:
+def test_allow_as_decorator_enables_local_class(allowed: None) -> None:
     @failure.allow
     class Local(Exception):
         pass
@@ -397,8 +406,12 @@ def test_allow_is_a_decorator_for_classes_that_no_name_leads_to(allowed: None) -
     assert isinstance(pickle.loads(pickle.dumps(is_fine_here)), Local)
 
 
-@pytest.mark.parametrize("what", [None, 3, int, ValueError("x"), ["json"], Failure])
-def test_only_exceptions_and_modules_can_be_allowed(what: Any) -> None:
+@pytest.mark.parametrize(
+    "what",
+    [None, 3, int, ValueError("x"), ["json"], Failure],
+    ids=["none", "int", "int-type", "instance", "list", "class"],
+)
+def test_allow_rejects_anything_but_exceptions_and_modules(what: Any) -> None:
     with pytest.raises(TypeError, match="only exception classes and modules"):
         failure.allow(what)
 
@@ -406,12 +419,12 @@ def test_only_exceptions_and_modules_can_be_allowed(what: Any) -> None:
 @pytest.mark.parametrize(
     "what", ["", ".", "a..b", "a b", "1x", "json.", "pkg:Name", "f.<locals>.X"]
 )
-def test_names_that_are_none_cannot_be_allowed(what: str) -> None:
-    with pytest.raises(ValueError, match="is not of the form"):
+def test_allow_rejects_malformed_names(what: str) -> None:
+    with pytest.raises(ValueError, match="An allowed name must be"):
         failure.allow(what)
 
 
-def test_another_module_of_the_same_package_is_another_home(allowed: None) -> None:
+def test_error_of_another_module_of_the_package_must_be_allowed(allowed: None) -> None:
     module = types.ModuleType("pkg_of_tests.tasks")
     module.Bad = type("Bad", (Exception,), {"__module__": module.__name__})  # type: ignore[attr-defined]
     sys.modules[module.__name__] = module
@@ -427,7 +440,7 @@ def test_another_module_of_the_same_package_is_another_home(allowed: None) -> No
         del sys.modules[module.__name__]
 
 
-def test_causes_are_behind_it() -> None:
+def test_remote_error_has_causes_of_the_original() -> None:
     try:
         try:
             try:
@@ -448,8 +461,8 @@ def test_causes_are_behind_it() -> None:
     ]  # fmt: skip
 
 
-def test_captured_again_it_is_told_as_the_original() -> None:
-    """As when a task runs a flow of its own, remotely, on a worker."""
+def test_captured_remote_error_is_described_like_the_original() -> None:
+    """This happens if a task on a worker runs a flow on remote workers."""
     again = Failure.from_exception(raised(described(FileNotFoundError(2, "no"))))
     assert list(again) == [
         "FileNotFoundError", "OSError", "wbengine.exceptions.WrappedFailure", "Exception",
@@ -461,7 +474,7 @@ def test_captured_again_it_is_told_as_the_original() -> None:
     assert exceptions.WrappedFailure([again]).check(OSError) is OSError
 
 
-def test_histories_and_checks_are_as_ever() -> None:
+def test_failure_checks_and_retry_history_accept_remote_failure() -> None:
     one = described(FileNotFoundError(2, "no"))
     assert one.check(ValueError, OSError) is OSError
     history = retry.History([(1, {"a": one})])
@@ -469,7 +482,7 @@ def test_histories_and_checks_are_as_ever() -> None:
     assert one.exception is None and one.exc_info is None
 
 
-def test_several_are_plain_and_one_is_itself() -> None:
+def test_several_failures_raise_plain_wrapped_failure() -> None:
     one, two = described(ValueError("1")), described(ValueError("2"))
     with pytest.raises(exceptions.WrappedFailure) as caught:
         Failure.reraise_if_any([one, two])
@@ -477,12 +490,12 @@ def test_several_are_plain_and_one_is_itself() -> None:
     assert list(caught.value) == [one, two]
     with pytest.raises(ValueError):
         Failure.reraise_if_any([one])
-    # Flattened, as ever, when they are wrapped once more.
+    # Nested wrapped failures are flattened.
     inner = Failure.from_exception(raised(one))
     assert list(exceptions.WrappedFailure([inner, two])) == [one, two]
 
 
-def test_elsewhere_another_type_may_be_allowed(allowed: None) -> None:
+def test_pickled_error_is_plain_where_its_type_is_not_allowed(allowed: None) -> None:
     failure.allow(json)
     error = raised(described(json.JSONDecodeError("m", "doc", 1)))
     data = pickle.dumps(error)
@@ -492,7 +505,7 @@ def test_elsewhere_another_type_may_be_allowed(allowed: None) -> None:
     assert next(iter(again)).matches(next(iter(error)))
 
 
-def test_no_frames_are_kept() -> None:
+def test_reraised_remote_failure_keeps_no_frames() -> None:
     class Local:
         pass
 
@@ -514,6 +527,6 @@ def test_no_frames_are_kept() -> None:
     assert ref() is None
 
 
-def test_the_module_of_a_socket_error_is_a_builtin() -> None:
-    """`socket.timeout` is an alias; a failure has the one true name."""
+def test_timeout_error_keeps_its_builtin_type() -> None:
+    """`socket.timeout` is an alias of `TimeoutError`; a failure contains the original name."""
     assert isinstance(raised(described(TimeoutError("late"))), TimeoutError)

@@ -1,4 +1,4 @@
-"""The options of requests, and how their arguments are shown."""
+"""Options of requests, and arguments in their headers."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from tests.unit.requesting import Bench, Job
 from wbengine import engines, limits
 from wbengine.engines.worker_based import executor as executors
+from wbengine.engines.worker_based.messages import display_headers
 from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.messages import traces
 from wbengine.engines.worker_based.requests.options import RequestOptions
 from wbengine.patterns import linear_flow
 
@@ -35,7 +35,7 @@ WRONG: list[tuple[str, Any, type[Exception]]] = [
 
 
 @pytest.mark.parametrize(("name", "value", "error"), WRONG)
-def test_what_makes_no_sense_is_refused_by_name(
+def test_invalid_option_value_is_rejected_by_name(
     name: str, value: Any, error: type[Exception]
 ) -> None:
     with pytest.raises(error, match=name):
@@ -46,12 +46,12 @@ def test_what_makes_no_sense_is_refused_by_name(
         )
 
 
-def test_what_is_no_option_is_refused_with_a_hint() -> None:
+def test_unknown_option_is_rejected_with_similar_name() -> None:
     with pytest.raises(TypeError, match=r"max_resend'.*max_resends"):
         executors.WorkerTaskExecutor("e", "x", url="memory://terms", max_resend=1)
 
 
-def test_options_reach_the_executor_also_by_uri() -> None:
+def test_options_in_engine_uri_reach_the_executor() -> None:
     uri = (
         "worker-based://?on_worker_lost=resend&max_resends=5&timelimit=none,30"
         "&max_message_size=1000&broker_persistent=true&result_ttl=none&trace_arguments=true"
@@ -62,7 +62,7 @@ def test_options_reach_the_executor_also_by_uri() -> None:
     assert made.timelimit == limits.TimeLimit(None, 30.0)
 
 
-def test_whether_a_task_may_run_twice() -> None:
+def test_idempotent_attribute_overrides_on_worker_lost() -> None:
     job = Job("j")
     assert not RequestOptions().repeats(job) and RequestOptions("resend").repeats(job)
     job.idempotent = True
@@ -83,13 +83,13 @@ def headers(*, limit: Any = None, call: Any = None, **terms: Any) -> dict[str, A
     return found
 
 
-def test_limits_travel_as_others_write_them() -> None:
+def test_timelimit_header_has_hard_limit_first_as_in_celery() -> None:
     assert env.TIMELIMIT not in headers()
     assert headers(timelimit=(3, 5))[env.TIMELIMIT] == [5.0, 3.0]
     assert headers(timelimit=(3, 5), limit=(None, 9))[env.TIMELIMIT] == [9.0, None]
 
 
-def test_how_often_it_was_tried_before() -> None:
+def test_retries_header_is_number_of_previous_attempts() -> None:
     assert headers(call={"attempt": 1})[env.RETRIES] == 0
     assert headers(call={"attempt": 4})[env.RETRIES] == 3
 
@@ -97,14 +97,17 @@ def test_how_often_it_was_tried_before() -> None:
 @pytest.mark.parametrize(
     ("ledger", "option", "persistent"),
     [("l", None, False), (None, None, True), ("l", True, True), (None, False, False)],
+    ids=["ledger", "no-ledger", "ledger-persistent", "no-ledger-transient"],
 )
-def test_what_survives_the_broker(ledger: Any, option: Any, persistent: bool) -> None:
+def test_request_is_persistent_without_ledger_or_on_request(
+    ledger: Any, option: Any, persistent: bool
+) -> None:
     bench = Bench(ledger=ledger, broker_persistent=option)
     (dispatch,) = bench.tracker.submit(bench.call(), lambda *_: None, 0.0)
     assert dispatch.envelope.persistent is persistent  # type: ignore[union-attr]
 
 
-def test_arguments_are_shown_only_when_asked_for() -> None:
+def test_arguments_are_shown_in_headers_only_on_request() -> None:
     call = {"arguments": {"x": 1, "password": "hunter2"}}
     assert env.KWARGSREPR not in headers(call=call)
     shown = headers(call=call, trace_arguments=True)
@@ -128,19 +131,22 @@ class Teller:
         {"x": b"hunter2"},
         {"x": {"secret": {"y": "hunter2"}}},
     ],
+    ids=["password", "api-key", "nested-token", "nested-secret", "repr", "bytes", "dict-in-secret"],
 )
-def test_what_is_called_a_secret_is_not_shown(arguments: Any) -> None:
-    assert "hunter2" not in traces.headers(arguments)[env.KWARGSREPR]
+def test_secret_arguments_are_masked_in_headers(arguments: Any) -> None:
+    assert "hunter2" not in display_headers.headers(arguments)[env.KWARGSREPR]
 
 
-def test_what_is_shown_is_short_whatever_it_is() -> None:
+def test_shown_arguments_have_limited_length() -> None:
     looped: list[Any] = []
     looped.append(looped)
     for value in ("x" * 10**6, list(range(10**6)), looped, {n: n for n in range(10**5)}, 10**5000):
-        assert len(traces.headers({"x": value})[env.KWARGSREPR]) <= traces.LONGEST
+        assert (
+            len(display_headers.headers({"x": value})[env.KWARGSREPR]) <= display_headers.MAX_LENGTH
+        )
 
 
-def test_options_that_are_the_executors_own_are_named(caplog: pytest.LogCaptureFixture) -> None:
+def test_options_ignored_by_given_executor_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     desk = executors.WorkerTaskExecutor("desk", "default", url="memory://terms")
     flow = linear_flow.Flow("f")
 
@@ -157,15 +163,18 @@ def test_options_that_are_the_executors_own_are_named(caplog: pytest.LogCaptureF
 @pytest.mark.parametrize(
     ("wait", "kind", "words"),
     [
-        (("x",), TypeError, "workers must be a whole number, not 'x'"),
+        (("x",), TypeError, "workers must be a whole number, got 'x'"),
         ((True, 0.1), TypeError, "workers must be"),
         ((1.5, 0.1), TypeError, "workers must be"),
-        ((1, "soon"), TypeError, "timeout must be seconds or None, not 'soon'"),
-        ((0,), ValueError, "can only wait for one worker or more"),
+        ((1, "soon"), TypeError, "timeout must be seconds or None, got 'soon'"),
+        ((0,), ValueError, "workers must be at least 1"),
     ],
+    ids=["workers-str", "workers-bool", "workers-float", "timeout-str", "workers-zero"],
 )
-def test_nobody_waits_for_nonsense(wait: tuple[Any, ...], kind: Any, words: str) -> None:
+def test_invalid_wait_for_workers_arguments_are_rejected(
+    wait: tuple[Any, ...], kind: Any, words: str
+) -> None:
     desk = executors.WorkerTaskExecutor("desk", "default", url="memory://terms")
     with pytest.raises(kind, match=words):
         desk.wait_for_workers(*wait)
-    assert not desk._kept, "it was not started for that"
+    assert not desk._is_kept, "it was not started for that"

@@ -1,4 +1,4 @@
-"""The book of requests, told one thing at a time."""
+"""Requests of an executor: states, timeouts, routing and lost workers, without I/O."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wbengine.engines.worker_based.ledger import base as ledgers
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.requests import effects as fx
 from wbengine.engines.worker_based.requests import tracker
-from wbengine.engines.worker_based.requests.recovery import LOOKUP_PAUSE, Seen
+from wbengine.engines.worker_based.requests.recovery import LOOKUP_PAUSE_SECONDS, Seen
 from wbengine.engines.worker_based.requests.tracked import (
     LOOKUP,
     TIMEOUT,
@@ -34,10 +34,10 @@ class Rest(task.Task):
 REST = f"{__name__}.Rest"
 
 
-# The way of a request ----------------------------------------------------------------------------
+# States and replies.
 
 
-def test_the_usual_way() -> None:
+def test_request_is_dispatched_acknowledged_settled_and_retired() -> None:
     bench = Bench()
     call = bench.call(arguments={"x": (1, 2)}, attempt=4, flow_uuid="flow-1", priority=5)
     (dispatch,) = bench.tracker.submit(call, lambda *_: None, T0)
@@ -55,14 +55,14 @@ def test_the_usual_way() -> None:
     (end,) = bench.succeed(entry, receipt="r2")
     assert isinstance(end, fx.Settle)
     assert (end.outcome.value, end.outcome.worker) == (3, "w1")
-    # The answer is acknowledged, and the row removed, only when the outcome was saved.
+    # The reply is acknowledged, and the row dropped, only after the outcome was saved.
     assert bench.tracker.retired([call]) == [fx.Drop(entry.id), fx.Acknowledge("r2")]
     assert bench.tracker.retired([call]) == []
     assert len(bench.tracker) == 0
     assert call.ticket is None
 
 
-def test_ids_depend_on_atom_action_and_attempt_only() -> None:
+def test_request_ids_depend_only_on_atom_action_and_attempt() -> None:
     def identify(**options: Any) -> str:
         call = Bench().call(**options)
         return TrackedRequest(call, lambda *_: None, None, T0).id
@@ -71,7 +71,7 @@ def test_ids_depend_on_atom_action_and_attempt_only() -> None:
     assert len({identify(), identify(attempt=2), identify(action="revert")}) == 3
 
 
-def test_the_same_attempt_twice_is_refused_and_the_first_lives() -> None:
+def test_duplicate_attempt_is_rejected_and_first_request_continues() -> None:
     bench = Bench()
     entry = bench.pending()
     with pytest.raises(exc.Duplicate):
@@ -80,7 +80,7 @@ def test_the_same_attempt_twice_is_refused_and_the_first_lives() -> None:
     assert len(settled(bench.succeed(entry))) == 1
 
 
-def test_success_before_running_is_success() -> None:
+def test_success_reply_before_running_reply_settles_the_request() -> None:
     bench = Bench()
     entry = bench.pending()
     assert [outcome.value for outcome in settled(bench.succeed(entry, 7))] == [7]
@@ -90,7 +90,7 @@ def test_success_before_running_is_success() -> None:
     assert bench.tracker.ignored == {"late": 1}
 
 
-def test_the_first_end_wins() -> None:
+def test_second_terminal_reply_is_acknowledged_and_ignored() -> None:
     bench = Bench()
     entry = bench.running()
     bench.succeed(entry, 1)
@@ -99,7 +99,7 @@ def test_the_first_end_wins() -> None:
     assert entry.state == pr.SUCCESS
 
 
-def test_answers_of_plain_peers() -> None:
+def test_reply_of_taskflow_worker_is_read_as_plain_json() -> None:
     bench = Bench()
     bench.fleet.plain.add("q")
     entry = bench.pending(arguments={"x": [1]})
@@ -109,7 +109,7 @@ def test_answers_of_plain_peers() -> None:
     assert outcome.worker == "q"
 
 
-def test_plain_peers_are_sent_plain_values_only() -> None:
+def test_arguments_without_json_form_fail_for_taskflow_workers() -> None:
     bench = Bench()
     bench.fleet.plain.add("q")
     _, effects = bench.submit(arguments={"x": {1}})
@@ -117,18 +117,18 @@ def test_plain_peers_are_sent_plain_values_only() -> None:
     assert "arguments['x']" in text
 
 
-def test_plain_peers_are_told_nothing_of_ours() -> None:
+def test_request_to_taskflow_worker_has_no_headers_types_or_priority() -> None:
     bench = Bench()
     bench.fleet.plain.add("q")
     _, effects = bench.submit(arguments={"x": (1, 2)}, priority=9)
     (sent,) = [effect.envelope for effect in effects if isinstance(effect, fx.Dispatch)]
     assert sent.body["arguments"] == {"x": [1, 2]}
     assert not [name for name in sent.headers if name.startswith("wbe-") and "ledger" not in name]
-    assert sent.priority == 0  # kombu's Redis would serve it last
+    assert sent.priority == 0  # Kombu's Redis transport delivers high priorities last.
 
 
 @pytest.mark.parametrize("state", [pr.WAITING, pr.PENDING])
-def test_states_that_no_worker_tells(state: str) -> None:
+def test_reply_with_waiting_or_pending_state_is_ignored(state: str) -> None:
     bench = Bench()
     entry = bench.pending()
     assert bench.answer(entry, state, {}) == [fx.Acknowledge("receipt")]
@@ -136,7 +136,7 @@ def test_states_that_no_worker_tells(state: str) -> None:
     assert bench.tracker.ignored == {"unexpected": 1}
 
 
-def test_answers_to_nobody() -> None:
+def test_reply_to_unknown_request_is_acknowledged_and_counted() -> None:
     bench = Bench()
     entry = bench.running()
     bench.succeed(entry)
@@ -145,7 +145,7 @@ def test_answers_to_nobody() -> None:
     assert bench.tracker.ignored == {"unknown": 1}
 
 
-def test_dropped_answer_is_logged_with_its_request_epoch_and_reason(
+def test_ignored_reply_is_logged_with_request_epoch_worker_and_reason(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     bench = Bench()
@@ -154,10 +154,10 @@ def test_dropped_answer_is_logged_with_its_request_epoch_and_reason(
     with caplog.at_level(logging.DEBUG):
         bench.succeed(entry, worker="w2", epoch=1)
     (told,) = [record.getMessage() for record in caplog.records]
-    assert told == f"SUCCESS to request {entry.id} (epoch 1, of worker w2) is dropped: late"
+    assert told == f"ignored SUCCESS for request {entry.id} (epoch 1, worker w2): late"
 
 
-def test_an_unreadable_result_is_an_end_too() -> None:
+def test_unreadable_result_settles_the_request_as_failed() -> None:
     bench = Bench()
     first, second = bench.running(), bench.running()
     assert failures(bench.succeed(first, {"$wbe": "no such"}), exc.InvalidFormat)
@@ -166,7 +166,7 @@ def test_an_unreadable_result_is_an_end_too() -> None:
     assert isinstance(outcome.value, Failure)
 
 
-def test_times_of_the_worker_are_kept() -> None:
+def test_outcome_has_start_and_end_times_of_the_worker() -> None:
     bench = Bench()
     entry = bench.running()
     answer = env.Envelope(
@@ -179,10 +179,10 @@ def test_times_of_the_worker_are_kept() -> None:
     assert (outcome.started, outcome.ended) == (5.0, 6.5)
 
 
-# Events ------------------------------------------------------------------------------------------
+# Events.
 
 
-def test_events_are_told_once_and_in_any_order() -> None:
+def test_events_are_delivered_once_and_in_order_of_arrival() -> None:
     bench = Bench()
     entry = bench.pending(events=lambda *_: None)
 
@@ -191,7 +191,7 @@ def test_events_are_told_once_and_in_any_order() -> None:
         return bench.answer(entry, pr.EVENT, data, **options)
 
     assert tell(1, seq=3)[0] == fx.Tell(entry, "e", {"n": 1})
-    assert entry.state == pr.RUNNING  # whoever tells, runs
+    assert entry.state == pr.RUNNING  # An event implies RUNNING.
     assert tell(1, seq=3) == [fx.Acknowledge("receipt")]
     assert tell(0, seq=2)[0] == fx.Tell(entry, "e", {"n": 0})
     assert tell(5, seq=3, worker="w2")[0] == fx.Tell(entry, "e", {"n": 5})
@@ -200,8 +200,12 @@ def test_events_are_told_once_and_in_any_order() -> None:
     assert bench.tracker.ignored == {"duplicate": 1, "late": 1}
 
 
-@pytest.mark.parametrize("details", [{"$wbe": "no such"}, {"$wbe": "tuple", "v": [1]}])
-def test_an_unreadable_event_changes_nothing_else(details: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "details",
+    [{"$wbe": "no such"}, {"$wbe": "tuple", "v": [1]}],
+    ids=["unknown_type", "invalid_tuple"],
+)
+def test_unreadable_event_is_ignored_but_marks_request_as_running(details: dict[str, Any]) -> None:
     bench = Bench()
     bench.tracker._capacity = lambda queue: 1  # type: ignore[method-assign]
     entry = bench.pending(events=lambda *_: None)
@@ -213,17 +217,17 @@ def test_an_unreadable_event_changes_nothing_else(details: dict[str, Any]) -> No
     assert bench.tracker.ignored == {"unreadable": 1}
 
 
-def test_events_that_nobody_wants_are_only_acknowledged() -> None:
+def test_events_of_request_without_listener_are_only_acknowledged() -> None:
     bench = Bench()
     entry = bench.running()
     data = {"event_type": "e", "details": {}}
     assert bench.answer(entry, pr.EVENT, data) == [fx.Acknowledge("receipt")]
 
 
-# Routing -----------------------------------------------------------------------------------------
+# Routing.
 
 
-def test_it_waits_for_a_worker() -> None:
+def test_request_waits_until_a_worker_offers_its_task() -> None:
     bench = Bench(workers=False)
     entry, effects = bench.submit()
     assert (effects, entry.state) == ([], pr.WAITING)
@@ -234,7 +238,7 @@ def test_it_waits_for_a_worker() -> None:
     assert entry.state == pr.PENDING
 
 
-def test_gained_and_gone_again_goes_on_waiting() -> None:
+def test_request_keeps_waiting_if_the_new_worker_left_already() -> None:
     bench = Bench(workers=False)
     entry, _ = bench.submit()
     assert bench.tracker.on_gained([JOB], T0) == []
@@ -242,7 +246,7 @@ def test_gained_and_gone_again_goes_on_waiting() -> None:
     assert bench.tracker.unstarted() == [entry]
 
 
-def test_the_rest_waits_here_by_priority() -> None:
+def test_requests_over_capacity_are_dispatched_by_priority() -> None:
     bench = Bench()
     bench.tracker._capacity = lambda queue: 2  # type: ignore[method-assign]
     first, second = bench.pending(), bench.pending()
@@ -255,7 +259,7 @@ def test_the_rest_waits_here_by_priority() -> None:
     assert order == [high, low, other]
 
 
-def test_what_can_not_be_encoded_fails_alone() -> None:
+def test_arguments_that_cannot_be_encoded_fail_only_their_request() -> None:
     bench = Bench()
     entry, effects = bench.submit(arguments={"x": [object()]})
     (text,) = failures(effects, exc.NotEncodable)
@@ -265,7 +269,7 @@ def test_what_can_not_be_encoded_fails_alone() -> None:
     assert len(bench.tracker) == 0
 
 
-def test_what_is_too_large_fails_alone() -> None:
+def test_too_large_request_fails_with_the_task_name() -> None:
     _, effects = Bench().submit(arguments={"x": "y" * 20_000})
     (text,) = failures(effects, exc.TooLarge)
     assert "task-1" in text
@@ -275,7 +279,7 @@ class Vicious(Job):
     version = property(lambda self: 1 / 0, lambda self, value: None)  # type: ignore[assignment]
 
 
-def test_whatever_a_task_does_it_is_an_outcome() -> None:
+def test_error_in_a_task_property_fails_only_its_request() -> None:
     _, effects = Bench(workers=True).submit()
     bench = Bench()
     bench.fleet.set("q2", 1, 1, f"{__name__}.Vicious")
@@ -283,10 +287,10 @@ def test_whatever_a_task_does_it_is_an_outcome() -> None:
     assert failures(effects, ZeroDivisionError)
 
 
-# Time --------------------------------------------------------------------------------------------
+# Timeouts.
 
 
-def test_waiting_too_long_is_an_error_that_says_what_is_there() -> None:
+def test_timeout_error_lists_known_workers_and_similar_tasks() -> None:
     bench = Bench(workers=False)
     bench.fleet.set("other", 1, 1, JOB.replace("Job", "Jobs"))
     bench.submit()
@@ -299,21 +303,23 @@ def test_waiting_too_long_is_an_error_that_says_what_is_there() -> None:
     assert "other" in text
 
 
-def test_nobody_at_all_is_said_plainly() -> None:
+def test_timeout_error_without_workers_names_the_topics() -> None:
     bench = Bench(workers=False)
     bench.submit()
     (text,) = failures(bench.tracker.tick(T0 + 60), exc.RequestTimeout)
-    assert "no worker is known, on any topic" in text
+    assert "no worker is known on any topic" in text
     bench.fleet.wanted = ("video", "audio.*")
     bench.submit()
     (text,) = failures(bench.tracker.tick(T0 + 120), exc.RequestTimeout)
-    assert "no worker is known, on 'video', 'audio.*' (others do not count)" in text
+    assert "no worker is known on 'video', 'audio.*' (other topics are ignored)" in text
 
 
-def test_after_five_seconds_one_line_says_what_waits(caplog: pytest.LogCaptureFixture) -> None:
+def test_waiting_request_is_logged_once_after_five_seconds(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     bench = Bench(workers=False, timeout=None)
     bench.submit()
-    assert bench.tracker.next_timer() == T0 + tracker.WARN_AFTER
+    assert bench.tracker.next_timer() == T0 + tracker.WARN_AFTER_SECONDS
     with caplog.at_level(logging.WARNING):
         assert bench.tracker.tick(T0 + 5) == []
         assert bench.tracker.tick(T0 + 500) == []
@@ -321,7 +327,7 @@ def test_after_five_seconds_one_line_says_what_waits(caplog: pytest.LogCaptureFi
     assert "task-1" in caplog.text
 
 
-def test_pending_too_long_is_revoked_first() -> None:
+def test_pending_request_is_revoked_before_it_times_out() -> None:
     bench = Bench()
     entry = bench.pending()
     assert bench.tracker.tick(T0 + 60) == [fx.Revoke(entry)]
@@ -329,7 +335,7 @@ def test_pending_too_long_is_revoked_first() -> None:
     assert "'q'" in text
 
 
-def test_what_was_routed_anew_and_waits_has_a_row_to_revoke() -> None:
+def test_waiting_request_with_open_row_is_revoked_at_timeout() -> None:
     bench = Bench()
     entry = bench.pending()
     bench.fleet.end("q")
@@ -341,7 +347,7 @@ def test_what_was_routed_anew_and_waits_has_a_row_to_revoke() -> None:
     assert fx.Revoke(entry) in bench.tracker.tick(T0 + 61)
 
 
-def test_not_revoked_because_somebody_has_it() -> None:
+def test_timed_out_request_claimed_meanwhile_continues_as_running() -> None:
     bench = Bench()
     entry = bench.pending()
     bench.tracker.tick(T0 + 60)
@@ -350,7 +356,7 @@ def test_not_revoked_because_somebody_has_it() -> None:
     assert (entry.state, entry.worker, bench.fleet.watched) == (pr.RUNNING, "w7", [("w7", 0.0)])
 
 
-def test_not_revoked_because_it_is_done() -> None:
+def test_done_row_settles_the_request_with_its_result() -> None:
     bench = Bench()
     entry = bench.pending()
     answer = env.Envelope(
@@ -360,10 +366,10 @@ def test_not_revoked_because_it_is_done() -> None:
     assert [outcome.value for outcome in settled(effects)] == [8]
 
 
-def test_not_revoked_because_the_broker_is_away() -> None:
+def test_unpublished_request_restarts_its_timeout() -> None:
     bench = Bench()
     entry = bench.pending()
-    entry.opened = False  # the publisher has not come so far
+    entry.opened = False  # The message is not published yet.
     bench.tracker.tick(T0 + 60)
     assert bench.recovery.on_row(entry, Seen(None), T0 + 60) == []
     assert entry.state == pr.PENDING
@@ -371,13 +377,13 @@ def test_not_revoked_because_the_broker_is_away() -> None:
     assert bench.tracker.tick(T0 + 120) == [fx.Revoke(entry)]
 
 
-def test_a_row_that_vanished_is_an_unknown_outcome() -> None:
+def test_missing_row_of_pending_request_fails_with_worker_lost() -> None:
     bench = Bench()
     entry = bench.pending()
     assert failures(bench.recovery.on_row(entry, Seen(None), T0), exc.WorkerLost)
 
 
-def test_a_busy_fleet_stops_the_clock() -> None:
+def test_timeout_restarts_while_all_slots_are_busy() -> None:
     bench = Bench()
     bench.fleet.set("q", 4, 0)
     entry = bench.pending()
@@ -387,8 +393,8 @@ def test_a_busy_fleet_stops_the_clock() -> None:
     assert bench.tracker.tick(T0 + 120) == [fx.Revoke(entry)]
 
 
-def test_slots_that_were_free_before_it_was_sent_do_not_end_a_request() -> None:
-    """A short time-out waits for the next beat, and for two periods at most."""
+def test_free_slot_reported_before_sending_does_not_time_out_a_request() -> None:
+    """A short timeout waits for the next heartbeat, for at most two periods."""
     bench = Bench(timeout=1)
     entry = bench.pending()
     assert bench.tracker.tick(T0 + 1) == []
@@ -401,26 +407,26 @@ def test_slots_that_were_free_before_it_was_sent_do_not_end_a_request() -> None:
     assert ends == 2 * bench.fleet.period
 
 
-def test_no_fleet_does_not() -> None:
+def test_timeout_applies_if_the_queue_has_no_workers() -> None:
     bench = Bench()
     entry = bench.pending()
     bench.fleet.end("q")
     assert bench.tracker.tick(T0 + 60) == [fx.Revoke(entry)]
 
 
-def test_a_line_that_moves_stops_the_clock_of_those_behind() -> None:
-    """Between two tasks a slot looks free: that alone must not end what waits its turn."""
+def test_progress_of_a_queue_restarts_timeouts_of_requests_behind() -> None:
+    """A slot is free for a moment between two tasks, which must not time out queued requests."""
     bench = Bench()
     line = [bench.pending() for _ in range(4)]
     bench.answer(line[0], pr.RUNNING, {}, now=T0 + 50)
     assert bench.tracker.tick(T0 + 60) == []
-    # The third is started, the second was left out: it is looked at, the fourth still waits.
+    # The third request starts before the second: the second is revoked, the fourth still waits.
     bench.answer(line[2], pr.RUNNING, {}, now=T0 + 100)
     assert bench.tracker.tick(T0 + 120) == [fx.Revoke(line[1])]
     assert bench.tracker.tick(T0 + 180) == [fx.Revoke(line[3])]
 
 
-def test_what_waits_here_has_no_clock() -> None:
+def test_request_in_the_backlog_does_not_time_out() -> None:
     bench = Bench(workers=False)
     bench.tracker._capacity = lambda queue: 0  # type: ignore[method-assign]
     entry, _ = bench.submit()
@@ -431,20 +437,20 @@ def test_what_waits_here_has_no_clock() -> None:
     assert entry.state == pr.PENDING
 
 
-def test_no_limit() -> None:
+def test_request_without_timeout_has_no_timer() -> None:
     bench = Bench(timeout=None)
     bench.pending()
     assert bench.tracker.tick(T0 + 1e9) == []
     assert bench.tracker.next_timer() is None
 
 
-def test_running_has_no_clock() -> None:
+def test_running_request_does_not_time_out() -> None:
     bench = Bench()
     bench.running()
     assert bench.tracker.tick(T0 + 1e9) == []
 
 
-def test_timers_of_what_ended_keep_nothing_alive() -> None:
+def test_timers_of_ended_requests_are_removed() -> None:
     bench = Bench()
     entry, _ = bench.submit()
     for _ in range(3000):
@@ -457,7 +463,7 @@ def test_timers_of_what_ended_keep_nothing_alive() -> None:
     assert bench.tracker.next_timer() is None
 
 
-def test_who_fails_with_one_alarm_hears_of_the_others() -> None:
+def test_interrupted_iteration_over_due_timers_keeps_the_others() -> None:
     bench, timers = Bench(), TimerHeap()
     waiting = [bench.submit()[0] for _ in range(4)]
     for entry in waiting:
@@ -480,7 +486,7 @@ def test_who_fails_with_one_alarm_hears_of_the_others() -> None:
     assert (len(timers), timers.next()) == (0, None)
 
 
-def test_timers_of_one_time_are_tidied_one_by_one() -> None:
+def test_tidy_removes_only_ended_requests_of_the_same_time() -> None:
     bench, timers = Bench(), TimerHeap()
     for _ in range(600):
         ended = bench.pending()
@@ -494,7 +500,7 @@ def test_timers_of_one_time_are_tidied_one_by_one() -> None:
     assert list(timers.due(T0)) == [(TIMEOUT, kept)]
 
 
-def test_who_is_heard_of_first_at_the_end_holds_nothing() -> None:
+def test_worker_with_a_terminal_first_reply_holds_no_request() -> None:
     bench = Bench()
     entry = bench.pending()
     assert len(settled(bench.succeed(entry))) == 1
@@ -504,7 +510,7 @@ def test_who_is_heard_of_first_at_the_end_holds_nothing() -> None:
     assert bench.lose("w1") == []
 
 
-def test_what_is_cancelled_and_has_ended_is_not_cancelled_again() -> None:
+def test_terminal_reply_after_cancel_sends_no_second_cancel() -> None:
     bench = Bench()
     entry = bench.pending()
     bench.tracker.cancel([entry.invocation], T0)
@@ -512,10 +518,10 @@ def test_what_is_cancelled_and_has_ended_is_not_cancelled_again() -> None:
     assert [type(effect) for effect in effects] == [fx.Settle]
 
 
-# Losing workers ----------------------------------------------------------------------------------
+# Lost workers.
 
 
-def test_without_a_ledger_what_it_ran_is_lost_at_once() -> None:
+def test_without_ledger_requests_of_lost_worker_fail_at_once() -> None:
     bench = Bench(ledger=None)
     entry, other = bench.running("w1"), bench.running("w2")
     (text,) = failures(bench.lose("w1"), exc.WorkerLost)
@@ -523,8 +529,8 @@ def test_without_a_ledger_what_it_ran_is_lost_at_once() -> None:
     assert (entry.state, other.state) == (pr.FAILURE, pr.RUNNING)
 
 
-def test_what_was_routed_anew_and_not_sent_there_is_sent_when_workers_come() -> None:
-    """Without a ledger: it waited for its turn in a line whose workers went away, too."""
+def test_rerouted_unsent_request_is_sent_when_workers_return() -> None:
+    """Without a ledger: the request was in the backlog of a queue that lost its workers."""
     bench = Bench(ledger=None)
     bench.tracker._capacity = lambda queue: 1  # type: ignore[method-assign]
     entry = bench.pending()
@@ -532,7 +538,7 @@ def test_what_was_routed_anew_and_not_sent_there_is_sent_when_workers_come() -> 
     first = bench.pending()
     assert (entry.queue, first.queue) == ("q", "other")
     bench.fleet.end("q")
-    assert bench.lose("w1") == []  # its turn has not come
+    assert bench.lose("w1") == []  # The other queue is at its capacity.
     assert (entry.queue, entry.epoch) == ("other", 2)
     bench.fleet.end("other")
     bench.lose("w2", "other", T0 + 5)
@@ -545,7 +551,7 @@ def test_what_was_routed_anew_and_not_sent_there_is_sent_when_workers_come() -> 
     assert entry.resends == 1
 
 
-def test_what_changes_lines_before_its_turn_keeps_its_number() -> None:
+def test_request_rerouted_from_a_backlog_keeps_its_epoch() -> None:
     bench = Bench(ledger=None)
     bench.tracker._capacity = lambda queue: 1  # type: ignore[method-assign]
     entry = bench.pending()
@@ -560,7 +566,7 @@ def test_what_changes_lines_before_its_turn_keeps_its_number() -> None:
     assert (entry.queue, entry.epoch, entry.resends) == ("third", 2, 1)
 
 
-def test_with_a_ledger_the_row_says_what_became_of_it() -> None:
+def test_request_claimed_by_lost_worker_is_concluded_in_the_ledger() -> None:
     bench = Bench()
     entry = bench.running("w1")
     assert bench.lose("w1") == [fx.Inspect(entry, "w1")]
@@ -569,14 +575,14 @@ def test_with_a_ledger_the_row_says_what_became_of_it() -> None:
     assert failures(bench.concluded(effects), exc.WorkerLost)
 
 
-def test_what_could_not_be_ended_for_who_is_lost_is_looked_at_again() -> None:
-    """He ended it himself meanwhile, or the ledger was away."""
+def test_failed_conclusion_of_a_lost_request_is_repeated() -> None:
+    """The worker stored its result first, or the ledger was unavailable."""
     bench = Bench()
     entry = bench.running("w1")
     bench.lose("w1")
     seen = Seen(ledgers.ROW_CLAIMED, "w1", epoch=1)
     bench.recovery.on_row(entry, seen, T0, "w1")
-    assert entry.live and bench.tracker.tick(T0 + LOOKUP_PAUSE + 1) == [fx.Inspect(entry)]
+    assert entry.live and bench.tracker.tick(T0 + LOOKUP_PAUSE_SECONDS + 1) == [fx.Inspect(entry)]
     assert [type(e) for e in bench.recovery.on_row(entry, seen, T0)] == [fx.Conclude]
     assert settled(bench.succeed(entry, 7))[0].value == 7
     failure = entry.loss()
@@ -584,14 +590,14 @@ def test_what_could_not_be_ended_for_who_is_lost_is_looked_at_again() -> None:
 
 
 @pytest.mark.parametrize("state", [ledgers.ROW_OPEN, None])
-def test_a_row_that_says_nothing_leaves_it_lost(state: str | None) -> None:
+def test_open_or_missing_row_of_running_request_fails_worker_lost(state: str | None) -> None:
     bench = Bench()
     entry = bench.running("w1")
     effects = bench.recovery.on_row(entry, Seen(state), T0, "w1")
     assert failures(effects, exc.WorkerLost)
 
 
-def test_what_it_claimed_and_never_said_is_found_although_others_live() -> None:
+def test_unreported_claim_of_lost_worker_is_found_in_the_ledger() -> None:
     bench = Bench()
     claimed, other = bench.pending(), bench.pending()
     assert bench.lose("w1") == [fx.Inspect(claimed, "w1"), fx.Inspect(other, "w1")]
@@ -602,7 +608,7 @@ def test_what_it_claimed_and_never_said_is_found_although_others_live() -> None:
     assert other.state == pr.PENDING
 
 
-def test_claimed_by_another_is_running_there() -> None:
+def test_request_claimed_by_other_worker_runs_on_that_worker() -> None:
     bench = Bench()
     entry = bench.pending()
     assert bench.recovery.on_row(entry, Seen(ledgers.ROW_CLAIMED, "w2"), T0, "w1") == []
@@ -610,7 +616,7 @@ def test_claimed_by_another_is_running_there() -> None:
     assert bench.lose("w2") == [fx.Inspect(entry, "w2")]
 
 
-def test_open_without_workers_is_routed_anew_in_the_same_epoch() -> None:
+def test_open_request_is_rerouted_with_the_same_epoch() -> None:
     bench = Bench()
     entry = bench.pending()
     bench.fleet.end("q")
@@ -619,11 +625,11 @@ def test_open_without_workers_is_routed_anew_in_the_same_epoch() -> None:
     (dispatch,) = bench.recovery.on_row(entry, Seen(ledgers.ROW_OPEN), T0, "w1")
     assert isinstance(dispatch, fx.Dispatch)
     assert (dispatch.epoch, dispatch.envelope.routing_key) == (1, "q2")
-    # Answered late, twice inspected: nothing happens twice.
+    # A second inspection of the row publishes nothing.
     assert bench.recovery.on_row(entry, Seen(ledgers.ROW_OPEN), T0, "w1") == []
 
 
-def test_without_a_ledger_a_new_route_is_a_new_epoch() -> None:
+def test_without_ledger_rerouted_request_has_a_new_epoch() -> None:
     bench = Bench(ledger=None)
     entry = bench.pending()
     bench.fleet.end("q")
@@ -636,7 +642,7 @@ def test_without_a_ledger_a_new_route_is_a_new_epoch() -> None:
     assert settled(bench.succeed(entry, epoch=2))
 
 
-def test_what_waited_here_changes_queues() -> None:
+def test_backlog_moves_to_another_queue_with_the_same_epoch() -> None:
     bench = Bench()
     bench.tracker._capacity = lambda queue: 1 if queue == "q" else 9  # type: ignore[method-assign]
     bench.pending()
@@ -648,7 +654,7 @@ def test_what_waited_here_changes_queues() -> None:
     assert waiting.epoch == 1
 
 
-def test_plain_peers_lost_without_a_ledger_route_their_requests_anew() -> None:
+def test_requests_of_lost_taskflow_worker_wait_for_another() -> None:
     bench = Bench(ledger=None)
     bench.fleet.plain.add("q")
     entry = bench.pending()
@@ -659,10 +665,10 @@ def test_plain_peers_lost_without_a_ledger_route_their_requests_anew() -> None:
     assert entry.state == pr.WAITING
 
 
-# Ending ------------------------------------------------------------------------------------------
+# Forgetting and closing.
 
 
-def test_what_was_forgotten_is_not_published_and_not_answered() -> None:
+def test_forgotten_request_ignores_replies_rows_and_timers() -> None:
     bench = Bench()
     entry = bench.pending()
     assert bench.tracker.unstarted() == [entry]
@@ -677,7 +683,7 @@ def test_what_was_forgotten_is_not_published_and_not_answered() -> None:
     bench.tracker.submit(entry.invocation, lambda *_: None, T0)
 
 
-def test_what_can_never_be_published_fails() -> None:
+def test_request_that_cannot_be_published_fails_once() -> None:
     bench = Bench()
     entry = bench.pending()
     assert failures(
@@ -686,7 +692,7 @@ def test_what_can_never_be_published_fails() -> None:
     assert bench.tracker.on_unsent(entry, exc.LedgerFailure("full"), T0) == []
 
 
-def test_closing_settles_everything_and_what_comes_later() -> None:
+def test_close_fails_all_requests_until_reopen() -> None:
     bench = Bench()
     bench.tracker._capacity = lambda queue: 1  # type: ignore[method-assign]
     bench.running()
@@ -704,19 +710,19 @@ def test_closing_settles_everything_and_what_comes_later() -> None:
     bench.pending()
 
 
-def test_one_flow_can_leave_a_book() -> None:
+def test_abandon_fails_only_requests_of_one_flow() -> None:
     bench = Bench()
     ours, theirs = bench.pending(flow_uuid="ours"), bench.pending(flow_uuid="theirs")
     running = bench.running(flow_uuid="ours")
     assert bench.tracker.unstarted("ours") == [ours]
-    texts = failures(bench.tracker.leave("bye", "ours"), exc.ExecutionFailure)
+    texts = failures(bench.tracker.abandon("bye", "ours"), exc.ExecutionFailure)
     assert len(texts) == 2
     assert theirs.live and not ours.live and not running.live
     assert len(bench.tracker) == 1
     bench.pending()
 
 
-def test_what_has_no_outcome_is_not_retired() -> None:
+def test_request_without_outcome_is_not_retired() -> None:
     bench = Bench()
     entry = bench.pending()
     assert bench.tracker.retired([entry.invocation]) == []
@@ -727,9 +733,8 @@ def _failure_body() -> dict[str, Any]:
     return Failure.from_exception(RuntimeError("no")).to_dict()
 
 
-def test_the_id_of_a_request_tells_what_it_is() -> None:
-    """The same action of the same attempt is the same request; so is an item's, until it is
-    resumed: its first message may still be under way."""
+def test_request_id_of_an_item_changes_on_resume() -> None:
+    """A resumed item is a new request, because its first message may still be queued."""
 
     def id_of(**options: Any) -> str:
         call = invocation.Invocation(Job("j"), invocation.EXECUTE, "u", 1, **options)

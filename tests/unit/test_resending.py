@@ -1,4 +1,4 @@
-"""The book's dealings with what it sent and does not hear of, told one thing at a time."""
+"""Requests without recent reports: lost workers, resends and questions, without I/O."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from wbengine.engines.worker_based import executor, types
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.discovery import snapshots
 from wbengine.engines.worker_based.ledger import base as ledgers
-from wbengine.engines.worker_based.messages import commands
 from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages import worker_commands
 from wbengine.engines.worker_based.requests import effects as fx
 from wbengine.engines.worker_based.requests import recovery
 from wbengine.engines.worker_based.requests.recovery import UNKNOWN
 from wbengine.engines.worker_based.requests.tracked import TrackedRequest
 from wbengine.types.failure import Failure
 
-LATER = T0 + 2 * recovery.LOOKUP_PAUSE
+LATER = T0 + 2 * recovery.LOOKUP_PAUSE_SECONDS
 
 
 class Never(Job):
@@ -44,7 +44,7 @@ NEVER = f"{__name__}.Never"
 
 
 class Fleeting(Bench):
-    """A book whose workers offer tasks of every kind."""
+    """Bench whose workers offer tasks of every kind."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -54,7 +54,7 @@ class Fleeting(Bench):
         return self.running("w1", kind=Again, **options)
 
     def lose_with_row(self, entry: TrackedRequest, name: str, now: float = T0) -> list[fx.Effect]:
-        """Its holder is lost, as the row tells, and it may be taken from him."""
+        """Lose the owner of a claimed row, and reopen the row."""
         assert fx.Inspect(entry, name) in self.lose(name, now=now)
         effects = self.row(entry, ledgers.ROW_CLAIMED, now, name, holder=name)
         if kinds(effects) == [fx.Reopen]:
@@ -62,7 +62,7 @@ class Fleeting(Bench):
         return effects
 
     def given_twice(self, entry: TrackedRequest, worker: str = "w2") -> list[fx.Effect]:
-        """Without a ledger: a worker was given what had been given to another."""
+        """Report that a second worker received the request, without a ledger."""
         failure = Failure.from_exception(exc.WorkerLost("given twice"))
         data = {"result": failure.to_dict()}
         headers = {
@@ -81,10 +81,10 @@ def sent(effects: list[fx.Effect]) -> fx.Dispatch:
     return dispatch
 
 
-# The holder is lost ------------------------------------------------------------------------------
+# Lost owner.
 
 
-def test_what_may_be_run_twice_is_taken_from_who_is_lost_and_sent_again() -> None:
+def test_idempotent_request_of_lost_worker_is_reopened_and_resent() -> None:
     bench = Fleeting()
     entry = bench.again()
     assert bench.lose("w1") == [fx.Inspect(entry, "w1")]
@@ -92,13 +92,13 @@ def test_what_may_be_run_twice_is_taken_from_who_is_lost_and_sent_again() -> Non
     dispatch = sent(bench.recovery.on_reopened(entry, None, T0))
     assert (dispatch.epoch, dispatch.envelope.headers[env.WBE_EPOCH]) == (2, 2)
     assert (entry.state, entry.worker) == (pr.PENDING, None)
-    bench.succeed(entry, epoch=1)  # he was only frozen
+    bench.succeed(entry, epoch=1)  # The first worker was only frozen.
     assert bench.tracker.ignored["old_epoch"] == 1 and entry.live
     assert settled(bench.succeed(entry, epoch=2))
 
 
 class Keeper:
-    """Keeps the incidents of a request."""
+    """Receives the incidents of a request."""
 
     def incident(self, event: str, worker: str | None) -> None: ...
 
@@ -108,7 +108,7 @@ def incidents(effects: list[fx.Effect]) -> list[tuple[str, str | None]]:
 
 
 @pytest.mark.parametrize("ledger", [None, "ledger-1"])
-def test_who_keeps_the_flow_is_told_of_the_lost_worker_before_it_is_sent_again(
+def test_store_receives_worker_lost_and_resent_before_the_resend(
     ledger: str | None,
 ) -> None:
     bench = Fleeting(ledger=ledger)
@@ -119,7 +119,7 @@ def test_who_keeps_the_flow_is_told_of_the_lost_worker_before_it_is_sent_again(
 
 
 @pytest.mark.parametrize("ledger", [None, "ledger-1"])
-def test_who_keeps_the_flow_is_told_of_a_loss_that_ends_the_task(ledger: str | None) -> None:
+def test_store_receives_worker_lost_before_the_task_fails(ledger: str | None) -> None:
     bench = Fleeting(ledger=ledger)
     entry = bench.running("w1", kind=Never, events=Keeper())
     effects = bench.lose_with_row(entry, "w1") if ledger else bench.lose("w1")
@@ -128,7 +128,7 @@ def test_who_keeps_the_flow_is_told_of_a_loss_that_ends_the_task(ledger: str | N
 
 
 class Store(Keeper):
-    """What is told to who keeps the flow, while a task is under way."""
+    """Receives the incidents and the start of a request."""
 
     def began(self, worker: str) -> None: ...
 
@@ -136,12 +136,12 @@ class Store(Keeper):
 
 
 def shown(bench: Fleeting, entry: TrackedRequest) -> tuple[str, str | None]:
-    """As what an executor lists a request, and on which worker."""
+    """Return the displayed state of a request, and its worker."""
     told = snapshots.RequestSnapshot(*entry.described())
     return told.state, told.worker
 
 
-def test_what_waits_for_a_slot_of_who_claimed_it_is_queued() -> None:
+def test_claimed_request_without_slot_is_queued_until_running() -> None:
     bench = Fleeting()
     entry = bench.pending(events=Store())
     assert shown(bench, entry) == (snapshots.QUEUED, None)
@@ -155,7 +155,7 @@ def test_what_waits_for_a_slot_of_who_claimed_it_is_queued() -> None:
     assert bench.tracker.ignored["duplicate"] == 1
 
 
-def test_who_is_asked_says_whether_it_has_begun_what_it_has() -> None:
+def test_reply_to_a_question_has_a_start_time_if_the_task_runs() -> None:
     bench = Fleeting()
     entry = bench.pending(events=Store())
     bench.row(entry, ledgers.ROW_CLAIMED, holder="w1")
@@ -166,7 +166,7 @@ def test_who_is_asked_says_whether_it_has_begun_what_it_has() -> None:
     assert shown(bench, entry) == (snapshots.STARTED, "w1")
 
 
-def test_what_ends_without_a_word_was_not_queued_to_the_end() -> None:
+def test_claimed_request_that_ends_is_shown_as_finished() -> None:
     bench = Fleeting()
     entry = bench.pending(events=Store())
     bench.row(entry, ledgers.ROW_CLAIMED, holder="w1")
@@ -174,13 +174,13 @@ def test_what_ends_without_a_word_was_not_queued_to_the_end() -> None:
     assert shown(bench, entry) == (snapshots.FINISHED, "w1")
 
 
-def test_what_is_sent_first_is_no_incident() -> None:
+def test_first_dispatch_reports_no_incident() -> None:
     bench = Fleeting()
     effects = bench.submit(events=Keeper())[1]
     assert kinds(effects) == [fx.Dispatch]
 
 
-def test_it_had_ended_before_it_could_be_taken() -> None:
+def test_reopen_that_finds_a_result_settles_the_request() -> None:
     bench = Fleeting()
     entry = bench.again()
     bench.lose("w1")
@@ -203,7 +203,7 @@ def test_it_had_ended_before_it_could_be_taken() -> None:
         (Again, "fail", True),
     ],
 )
-def test_what_a_task_says_of_itself_wins(
+def test_idempotent_attribute_overrides_on_worker_lost_option(
     action: str, ledger: str | None, kind: Any, rule: Any, again: bool
 ) -> None:
     bench = Fleeting(ledger=ledger, on_worker_lost=rule)
@@ -216,7 +216,7 @@ def test_what_a_task_says_of_itself_wins(
 
 
 @pytest.mark.parametrize("ledger", ["ledger-1", None])
-def test_a_task_that_kills_its_workers_comes_to_an_end(ledger: str | None) -> None:
+def test_task_that_kills_workers_fails_after_max_resends(ledger: str | None) -> None:
     bench = Fleeting(ledger=ledger, max_resends=2)
     entry = bench.again()
     for number in (1, 2, 3):
@@ -226,26 +226,26 @@ def test_a_task_that_kills_its_workers_comes_to_an_end(ledger: str | None) -> No
         if number < 3:
             assert sent(effects).epoch == epoch + 1
     (text,) = failures(effects, exc.WorkerLost)
-    assert "it was lost with 3 workers" in text
+    assert "3 workers were lost with this task" in text
 
 
-def test_none_at_all() -> None:
+def test_max_resends_of_zero_fails_at_the_first_loss() -> None:
     bench = Fleeting(max_resends=0)
     (text,) = failures(bench.lose_with_row(bench.again(), "w1"), exc.WorkerLost)
-    assert "lost with" not in text
+    assert "workers were lost" not in text
 
 
-def test_a_ledger_that_is_away_when_the_holder_is_lost_is_asked_later() -> None:
+def test_row_of_lost_worker_is_read_again_after_a_ledger_outage() -> None:
     bench = Fleeting()
     entry = bench.again()
     bench.lose("w1")
     assert bench.row(entry, UNKNOWN, lost="w1") == []
-    assert bench.tracker.tick(T0 + recovery.LOOKUP_PAUSE) == [fx.Inspect(entry)]
-    # Nobody says any more who was lost; it is known.
+    assert bench.tracker.tick(T0 + recovery.LOOKUP_PAUSE_SECONDS) == [fx.Inspect(entry)]
+    # The lost worker is remembered from the first inspection.
     assert bench.row(entry, ledgers.ROW_CLAIMED, holder="w1") == [fx.Reopen(entry, 2)]
 
 
-def test_a_row_that_cannot_be_reopened_is_looked_at_again() -> None:
+def test_row_is_inspected_again_after_a_failed_reopen() -> None:
     bench = Fleeting()
     entry = bench.again()
     bench.lose("w1")
@@ -255,23 +255,23 @@ def test_a_row_that_cannot_be_reopened_is_looked_at_again() -> None:
     assert fx.Reopen(entry, 2) in effects and entry.resends == 0
 
 
-def test_who_was_only_frozen_keeps_what_he_took_since() -> None:
-    """He was taken for lost, and the ledger knows better; unless he said himself that he ends."""
+def test_worker_with_recent_ledger_heartbeat_keeps_its_request() -> None:
+    """A recent heartbeat in the ledger overrides the loss, unless the worker announced its end."""
     bench = Fleeting()
     entry = bench.again()
     bench.lose("w1")
     effects = bench.row(entry, ledgers.ROW_CLAIMED, lost="w1", holder="w1", silence=0.4)
     assert effects == [] and (entry.state, entry.worker) == (pr.RUNNING, "w1")
     worker = types.TopicWorker("t", (), "w1")
-    worker.queue, worker.goodbye = "q", True
+    worker.queue, worker.announced_end = "q", True
     assert bench.recovery.on_lost([worker], T0) == [fx.Inspect(entry, "w1")]
     effects = bench.row(entry, ledgers.ROW_CLAIMED, lost="w1", holder="w1", silence=0.4)
     assert effects == [fx.Reopen(entry, 2)]
 
 
 @pytest.mark.parametrize("kind", [Never, Again])
-def test_what_its_holder_gave_back_before_it_began_is_published_as_it_was(kind: Any) -> None:
-    """Such as who was given a forged copy, and claimed the row with it."""
+def test_released_request_is_republished_with_the_same_epoch(kind: Any) -> None:
+    """An example is a worker that claimed the row because of a forged copy."""
     bench = Fleeting()
     entry = bench.pending(kind=kind)
     bench.told(entry, pr.PENDING, "w2", **{env.WBE_ASK: 0})
@@ -282,8 +282,8 @@ def test_what_its_holder_gave_back_before_it_began_is_published_as_it_was(kind: 
     assert settled(bench.succeed(entry, epoch=1))
 
 
-def test_what_was_begun_and_is_open_again_is_lost() -> None:
-    """Its server was set back, perhaps."""
+def test_open_row_of_a_started_request_fails_with_worker_lost() -> None:
+    """An example is a ledger whose server was restored from a backup."""
     bench = Fleeting()
     entry = bench.running("w1", kind=Never)
     bench.lose("w1")
@@ -291,7 +291,7 @@ def test_what_was_begun_and_is_open_again_is_lost() -> None:
 
 
 @pytest.mark.parametrize("running", [True, False])
-def test_a_row_that_vanished_cannot_be_reopened(running: bool) -> None:
+def test_missing_row_resends_only_idempotent_requests(running: bool) -> None:
     bench = Fleeting()
     entry = bench.again() if running else bench.pending(kind=Again)
     if running:
@@ -303,23 +303,23 @@ def test_a_row_that_vanished_cannot_be_reopened(running: bool) -> None:
     assert failures(bench.row(other, None, lost="w2"), exc.WorkerLost)
 
 
-def test_however_often_it_is_looked_at_one_alarm_is_set() -> None:
+def test_repeated_lookups_leave_one_timer() -> None:
     bench = Fleeting(timeout=None)
     entry = bench.again()
     bench.lose("w1")
     now, effects = T0, bench.row(entry, ledgers.ROW_CLAIMED, lost="w1", holder="w1")
     for _ in range(20):
         assert fx.Reopen(entry, 2) in effects
-        now += recovery.LONGEST_LOOKUP_PAUSE
+        now += recovery.MAX_LOOKUP_PAUSE_SECONDS
         assert bench.tracker.tick(now) == [fx.Inspect(entry)]
         effects = bench.row(entry, ledgers.ROW_CLAIMED, now, holder="w1")
     assert len(bench.tracker.timers) == 1
 
 
-# Nobody started it -------------------------------------------------------------------------------
+# Requests that no worker started.
 
 
-def test_idle_workers_twice_and_it_is_open_so_it_is_published_as_it_was() -> None:
+def test_open_row_is_republished_after_two_idle_reports() -> None:
     bench = Fleeting()
     entry = bench.pending()
     bench.fleet.idle["q"] = 1
@@ -328,15 +328,15 @@ def test_idle_workers_twice_and_it_is_open_so_it_is_published_as_it_was() -> Non
     assert bench.recovery.review(T0 + 10) == [fx.Inspect(entry)]
     dispatch = sent(bench.row(entry, ledgers.ROW_OPEN, T0 + 10))
     assert (dispatch.epoch, entry.request.since) == (1, T0)
-    # Until that is out, nothing more is known.
+    # No further copy is published before this one is out.
     assert entry.sent_at is None and bench.recovery.review(T0 + 15) == []
-    # It is the same wait, and ends when it would have.
+    # The timeout of the request does not restart.
     entry.sent_at = T0 + 16
     assert bench.tracker.tick(T0 + 60) == [fx.Revoke(entry)]
 
 
-def test_copies_of_a_request_come_ever_more_rarely() -> None:
-    """They stand in the line, too: where all is slow, they would come faster than it moves."""
+def test_pauses_between_copies_of_a_request_grow() -> None:
+    """Copies are queued, too: at a constant pace, a slow queue would grow."""
     bench = Fleeting(timeout=None)
     entry = bench.pending()
     entry.sendings, entry.sent_at = 1, T0
@@ -351,8 +351,8 @@ def test_copies_of_a_request_come_ever_more_rarely() -> None:
     assert copies == [10, 30, 60, 110, 170, 230, 290]
 
 
-def test_a_request_whose_row_was_made_first_was_sent_once() -> None:
-    """It is looked at again whether it is wanted; its first copy needs no pause for that."""
+def test_first_publication_after_opening_the_row_counts_as_one() -> None:
+    """The count determines the pause before the next copy."""
     entry = Fleeting().pending()
     effect = fx.Dispatch(entry, 1, env.Envelope("", {}))
     message: Any = SimpleNamespace(correlation=effect, envelope=effect.envelope, withdrawn=False)
@@ -363,7 +363,7 @@ def test_a_request_whose_row_was_made_first_was_sent_once() -> None:
     assert entry.sendings == 1 and not message.withdrawn
 
 
-def test_idle_workers_twice_and_somebody_unknown_has_it() -> None:
+def test_unknown_owner_of_a_row_is_watched_after_two_idle_reports() -> None:
     bench = Fleeting()
     entry = bench.pending()
     bench.fleet.idle["q"] = 2
@@ -372,7 +372,7 @@ def test_idle_workers_twice_and_somebody_unknown_has_it() -> None:
     assert (entry.worker, bench.fleet.watched[-1]) == ("w9", ("w9", 9.5))
 
 
-def test_idle_workers_without_a_ledger_are_asked_first() -> None:
+def test_without_ledger_idle_workers_are_queried_before_a_resend() -> None:
     bench = Fleeting(ledger=None)
     first, second = bench.pending(kind=Never), bench.pending(kind=Never)
     bench.fleet.idle["q"] = 2
@@ -383,12 +383,15 @@ def test_idle_workers_without_a_ledger_are_asked_first() -> None:
     effects = bench.recovery.review(T0 + 20)
     dispatch = sent(effects)
     assert (dispatch.tracked, dispatch.epoch) == (second, 2)
-    # Should the first copy turn up after all, nobody is to begin it.
+    # No worker may start the first copy if it arrives later.
     (order,) = [effect.message for effect in effects if isinstance(effect, fx.Cancel)]
-    assert (order.routing_key, commands.named(order.body)) == (env.ALL_WORKERS, [(second.id, 1)])
+    assert (order.routing_key, worker_commands.named(order.body)) == (
+        env.ALL_WORKERS,
+        [(second.id, 1)],
+    )
 
 
-def test_what_may_run_twice_is_sent_again_without_further_words() -> None:
+def test_resend_of_an_idempotent_request_cancels_no_copy() -> None:
     bench = Fleeting(ledger=None)
     bench.pending(kind=Again)
     bench.fleet.idle["q"] = 2
@@ -398,36 +401,37 @@ def test_what_may_run_twice_is_sent_again_without_further_words() -> None:
     assert not [effect for effect in effects if isinstance(effect, fx.Cancel)]
 
 
-def test_what_others_overtook_is_looked_at() -> None:
+def test_request_overtaken_by_another_is_inspected() -> None:
     bench = Fleeting()
     left, taken = bench.pending(), bench.pending()
     bench.answer(taken, pr.RUNNING, {}, now=T0 + 5)
-    assert bench.recovery.review(T0 + recovery.PASSED) == []
-    assert bench.recovery.review(T0 + recovery.PASSED + 1) == [fx.Inspect(left)]
-    effects = bench.row(left, ledgers.ROW_OPEN, T0 + recovery.PASSED + 1)
+    assert bench.recovery.review(T0 + recovery.PASSED_SECONDS) == []
+    assert bench.recovery.review(T0 + recovery.PASSED_SECONDS + 1) == [fx.Inspect(left)]
+    effects = bench.row(left, ledgers.ROW_OPEN, T0 + recovery.PASSED_SECONDS + 1)
     assert sent(effects).epoch == 1
 
 
-def test_of_a_long_line_the_front_is_looked_at_and_what_was_passed() -> None:
-    """Else each worker that is lost costs as much as all that waits for thousands of others."""
+def test_only_front_and_overtaken_requests_of_a_queue_are_inspected() -> None:
+    """Otherwise each lost worker would cost a lookup of every queued request."""
     bench = Fleeting()
     bench.fleet.set("q", 1000, 0, AGAIN)
-    line = [bench.pending() for _ in range(recovery.FRONT + 50)]
-    assert bench.lose("w1") == [fx.Inspect(entry, "w1") for entry in line[: recovery.FRONT]]
+    line = [bench.pending() for _ in range(recovery.MAX_FRONT_ROWS + 50)]
+    front = line[: recovery.MAX_FRONT_ROWS]
+    assert bench.lose("w1") == [fx.Inspect(entry, "w1") for entry in front]
     bench.answer(line[-1], pr.RUNNING, {}, now=T0 + 5)
     passed = [fx.Inspect(entry) for entry in line[:-1]]
-    assert bench.recovery.review(T0 + recovery.PASSED + 1) == passed
-    bench.fleet.end("q")  # nobody is left: all of it is looked at
+    assert bench.recovery.review(T0 + recovery.PASSED_SECONDS + 1) == passed
+    bench.fleet.end("q")  # Without workers, all requests of the queue are inspected.
     assert bench.lose("w2") == [fx.Inspect(entry, "w2") for entry in line[:-1]]
 
 
-def test_row_in_front_of_a_line_that_stands_still_is_looked_at() -> None:
-    """A slot seems free: its worker may have died as soon as it had claimed the request."""
+def test_front_of_a_stalled_queue_with_free_slots_is_inspected() -> None:
+    """The worker of the free slot may have died right after its claim."""
     bench = Fleeting()
     bench.fleet.set("q", 4, 2)
     front, second, _ = bench.pending(), bench.pending(), bench.pending()
-    assert bench.recovery.review(T0 + recovery.STANDSTILL) == []
-    now = T0 + recovery.STANDSTILL + 1
+    assert bench.recovery.review(T0 + recovery.STANDSTILL_SECONDS) == []
+    now = T0 + recovery.STANDSTILL_SECONDS + 1
     assert bench.recovery.review(now) == [fx.Inspect(front), fx.Inspect(second)]
     assert bench.row(front, ledgers.ROW_OPEN, now) == []
     bench.row(second, ledgers.ROW_CLAIMED, now, holder="w9", silence=6.0)
@@ -436,20 +440,20 @@ def test_row_in_front_of_a_line_that_stands_still_is_looked_at() -> None:
     assert bench.recovery.review(now + 60) == []
 
 
-def test_what_stands_behind_and_was_taken_long_ago_says_nothing() -> None:
+def test_request_taken_before_a_resend_does_not_count_as_overtaking() -> None:
     bench = Fleeting()
     bench.fleet.set("q", 1, 0)
     left, before, behind = bench.pending(), bench.pending(), bench.pending()
     bench.answer(behind, pr.RUNNING, {}, now=T0 + 5)
-    left.sent_at = before.sent_at = T0 + 6  # they were sent again
+    left.sent_at = before.sent_at = T0 + 6  # Both were resent.
     assert bench.recovery.review(T0 + 17) == []
     bench.answer(before, pr.RUNNING, {}, now=T0 + 18)
     assert bench.recovery.review(T0 + 19) == [fx.Inspect(left)]
 
 
 @pytest.mark.parametrize("kind", [Again, Never])
-def test_whoever_was_lost_may_have_had_what_nobody_has(kind: Any) -> None:
-    """Without a ledger: it was sent, a worker of its queue is lost, and nobody else has it."""
+def test_without_ledger_unowned_request_of_lost_worker_is_lost(kind: Any) -> None:
+    """Without a ledger, the lost worker may have received the request without a report."""
     bench = Fleeting(ledger=None)
     entry = bench.pending(kind=kind)
     bench.lose("w1", now=T0 + 5)
@@ -464,8 +468,8 @@ def test_whoever_was_lost_may_have_had_what_nobody_has(kind: Any) -> None:
         assert failures(effects, exc.WorkerLost)
 
 
-def test_what_was_taken_from_a_lost_one_twice_is_sent_once() -> None:
-    """It was looked at by two threads."""
+def test_request_reopened_twice_is_resent_once() -> None:
+    """Two threads may inspect the row at the same time."""
     bench = Fleeting()
     entry = bench.again()
     bench.lose("w1")
@@ -475,7 +479,7 @@ def test_what_was_taken_from_a_lost_one_twice_is_sent_once() -> None:
     assert (entry.epoch, entry.resends) == (2, 1)
 
 
-def test_where_workers_are_heard_of_often_it_is_looked_at_sooner() -> None:
+def test_short_heartbeat_period_shortens_the_overtaken_check() -> None:
     bench = Fleeting()
     bench.fleet.period = 0.5
     left, taken = bench.pending(), bench.pending()
@@ -484,44 +488,44 @@ def test_where_workers_are_heard_of_often_it_is_looked_at_sooner() -> None:
     assert bench.recovery.review(T0 + 1.1) == [fx.Inspect(left)]
 
 
-# What publishing came to -------------------------------------------------------------------------
+# Results of publishing.
 
 
-def test_what_had_no_queue_is_published_again_while_there_are_workers() -> None:
+def test_unrouted_request_is_republished_while_workers_exist() -> None:
     bench = Fleeting(ledger=None)
     entry = bench.pending()
     assert bench.recovery.on_unrouted(entry, 1, T0) == []
-    assert sent(bench.tracker.tick(T0 + recovery.PAUSE)).epoch == 1
+    assert sent(bench.tracker.tick(T0 + recovery.REPUBLISH_PAUSE_SECONDS)).epoch == 1
     bench.recovery.on_unrouted(entry, 1, T0 + 2)
     bench.fleet.end("q")
     assert bench.tracker.tick(T0 + 10) == []
     bench.fleet.set("q", 1, 1, JOB)
     assert sent(bench.tracker.tick(T0 + 11)).tracked is entry
-    assert bench.recovery.on_unrouted(entry, 0, T0 + 12) == []  # of another time
+    assert bench.recovery.on_unrouted(entry, 0, T0 + 12) == []  # An earlier epoch.
     assert bench.tracker.tick(T0 + 20) == []
 
 
-def test_what_was_not_confirmed_is_published_as_it_was_where_a_ledger_tells() -> None:
+def test_unconfirmed_request_is_republished_at_once_with_a_ledger() -> None:
     bench = Fleeting()
     entry = bench.pending()
     assert sent(bench.recovery.on_unconfirmed(entry, 1, T0)).epoch == 1
 
 
-def test_what_was_not_confirmed_without_a_ledger_is_searched_for_first() -> None:
+def test_without_ledger_workers_are_queried_for_unconfirmed_request() -> None:
     bench = Fleeting(ledger=None)
     entry = bench.pending(kind=Never)
     effects = bench.recovery.on_unconfirmed(entry, 1, T0)
     assert asked_of(effects[:1]) == (env.ALL_WORKERS, [(entry.id, 1)])
-    bench.fleet.spoke["q"] = 2  # all of them, but they are busy: it may wait in their queue
+    bench.fleet.spoke["q"] = 2  # All workers are busy: the request may still be queued.
     assert bench.recovery.review(T0 + 10) == []
-    assert asked_of(bench.tracker.tick(T0 + 10))  # the question may be lost
+    assert asked_of(bench.tracker.tick(T0 + 10))  # The question may be lost.
     bench.fleet.idle["q"] = 2
     assert sent(bench.recovery.review(T0 + 20)).epoch == 2
     assert bench.recovery.review(T0 + 30) == []
 
 
-def test_a_question_stands_in_line_for_what_was_not_confirmed() -> None:
-    """Workers that are never idle take it some time; what stood before it was taken by then."""
+def test_question_is_queued_behind_an_unconfirmed_request() -> None:
+    """Its reply shows that all earlier messages of the queue were consumed."""
     bench = Fleeting(ledger=None)
     urgent = bench.pending(kind=Never, priority=7)
     _, line = bench.recovery.on_unconfirmed(urgent, 1, T0)
@@ -531,7 +535,7 @@ def test_a_question_stands_in_line_for_what_was_not_confirmed() -> None:
         assert asked_of([line]) == ("q", [(urgent.id, 1)])
         assert (line.question.priority, line.question.persistent) == (7, True)
         assert bench.recovery.review(T0 + moment) == []
-        # It may have come behind that question, or have been given back: once more.
+        # The request may be behind that question, or was requeued: ask once more.
         (line,) = bench.told(urgent, pr.PENDING, "w5")[:1]
     assert asked_of([line]) == (env.ALL_WORKERS, [(urgent.id, 1)])
     bench.told(urgent, pr.PENDING, "w6")
@@ -543,18 +547,18 @@ def test_a_question_stands_in_line_for_what_was_not_confirmed() -> None:
     assert not bench.recovery.suspects
 
 
-def test_who_takes_a_question_that_stood_in_line_may_run_what_it_asks_for() -> None:
+def test_running_reply_to_a_queued_question_ends_the_search() -> None:
     bench = Fleeting(ledger=None)
     entry = bench.pending(kind=Never)
     bench.recovery.on_unconfirmed(entry, 1, T0)
     bench.told(entry, pr.RUNNING, "w5", **{env.WBE_EPOCH: 1})
-    bench.told(entry, pr.PENDING, "w6")  # to the one that was sent again
+    bench.told(entry, pr.PENDING, "w6")  # The reply to the second question.
     assert (entry.state, entry.lookups, entry.worker) == (pr.RUNNING, 0, "w5")
     bench.fleet.spoke["q"] = 2
     assert bench.recovery.review(T0 + 20) == []
 
 
-def test_a_question_that_stood_in_line_is_asked_again_when_it_seems_to_be_lost() -> None:
+def test_queued_question_without_reply_is_published_again() -> None:
     bench = Fleeting(ledger=None)
     entry = bench.pending(kind=Never)
     bench.recovery.on_unconfirmed(entry, 1, T0)
@@ -567,14 +571,14 @@ def test_a_question_that_stood_in_line_is_asked_again_when_it_seems_to_be_lost()
     assert lines == [env.ALL_WORKERS] * 3 + ["q", env.ALL_WORKERS, "q"]
 
 
-def test_workers_who_do_not_speak_our_language_are_not_asked_in_line() -> None:
+def test_taskflow_workers_receive_no_queued_question() -> None:
     bench = Fleeting(ledger=None)
     entry = bench.pending(kind=Never)
     bench.fleet.plain.add("q")
     assert len(bench.recovery.on_unconfirmed(entry, 1, T0)) == 1
 
 
-def test_what_was_searched_for_and_answers_is_left_alone() -> None:
+def test_search_ends_when_the_request_reports_running() -> None:
     bench = Fleeting(ledger=None)
     entry = bench.pending()
     bench.recovery.on_unconfirmed(entry, 1, T0)
@@ -584,7 +588,7 @@ def test_what_was_searched_for_and_answers_is_left_alone() -> None:
     assert not bench.recovery.suspects
 
 
-def test_while_nothing_is_heard_the_search_says_nothing() -> None:
+def test_search_during_a_broker_outage_is_repeated() -> None:
     bench = Fleeting(ledger=None)
     entry = bench.pending()
     bench.recovery.on_unconfirmed(entry, 1, T0)
@@ -594,11 +598,11 @@ def test_while_nothing_is_heard_the_search_says_nothing() -> None:
     assert (entry.epoch, entry.asked_at) == (1, T0 + 20)
 
 
-# Given to a second worker, without a ledger ------------------------------------------------------
+# Redelivery to a second worker, without a ledger.
 
 
-def test_who_was_given_it_a_second_time_is_not_believed_at_once() -> None:
-    """A connection was cut, and whoever was given it first still runs it."""
+def test_redelivered_request_is_confirmed_with_its_first_worker() -> None:
+    """After a cut connection, the first worker may still run the request."""
     bench = Fleeting(ledger=None)
     entry = bench.running("w1")
     assert asked_of(bench.given_twice(entry))[0] == "w1"
@@ -609,7 +613,7 @@ def test_who_was_given_it_a_second_time_is_not_believed_at_once() -> None:
 
 
 @pytest.mark.parametrize("kind", [Never, Again])
-def test_who_had_it_has_it_no_more(kind: Any) -> None:
+def test_redelivered_request_its_first_worker_lacks_is_lost(kind: Any) -> None:
     bench = Fleeting(ledger=None)
     entry = bench.running("w1", kind=kind)
     bench.given_twice(entry)
@@ -621,7 +625,7 @@ def test_who_had_it_has_it_no_more(kind: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", [Never, Again])
-def test_nobody_says_that_he_has_it(kind: Any) -> None:
+def test_redelivered_request_no_worker_reports_is_lost(kind: Any) -> None:
     bench = Fleeting(ledger=None)
     entry = bench.pending(kind=kind)
     assert asked_of(bench.given_twice(entry))[0] == env.ALL_WORKERS
@@ -636,31 +640,31 @@ def test_nobody_says_that_he_has_it(kind: Any) -> None:
         assert failures(effects, exc.WorkerLost)
 
 
-def test_a_broker_that_was_away_and_a_worker_that_went() -> None:
+def test_redelivered_request_is_lost_after_outage_and_worker_loss() -> None:
     bench = Fleeting(ledger=None)
     entry = bench.pending(kind=Never)
     bench.given_twice(entry)
     bench.fleet.set("q", 1, 1)
-    bench.lose("w1", now=T0 + 2)  # who may have had it
+    bench.lose("w1", now=T0 + 2)  # This worker may have had the request.
     bench.fleet.spoke["q"] = 2
     bench.fleet.gone = (T0 - 2, T0 + 1)
     bench.recovery.review(T0 + 5)
     assert failures(bench.recovery.review(T0 + 10), exc.WorkerLost)
 
 
-def test_nobody_is_there_to_say_it() -> None:
+def test_redelivered_request_without_workers_is_lost() -> None:
     bench = Fleeting(ledger=None)
     entry = bench.pending()
     bench.given_twice(entry)
     bench.fleet.end("q")
     bench.lose("w2")
     assert bench.recovery.review(T0 + 1) == [] and entry.state == pr.WAITING
-    bench.tracker.tick(T0 + recovery.LOOKUP_PAUSE)
+    bench.tracker.tick(T0 + recovery.LOOKUP_PAUSE_SECONDS)
     assert failures(bench.recovery.review(LATER), exc.WorkerLost)
 
 
-def test_an_answer_of_an_old_number_promises_nothing() -> None:
-    """Whoever was taken for lost runs it still; what he tells is of the past."""
+def test_running_reply_of_an_old_epoch_does_not_end_the_search() -> None:
+    """A worker that was wrongly considered lost still runs an earlier epoch."""
     bench = Fleeting(ledger=None)
     entry = bench.again()
     bench.lose("w1")
@@ -673,11 +677,11 @@ def test_an_answer_of_an_old_number_promises_nothing() -> None:
     assert not entry.lookups
 
 
-# The last worker of a queue, without a ledger ----------------------------------------------------
+# Last worker of a queue, without a ledger.
 
 
-def test_who_comes_back_finds_what_waits_in_his_queue() -> None:
-    """It is not sent a second time, or he would run it twice."""
+def test_returning_worker_finds_its_queued_request_without_a_resend() -> None:
+    """A second copy would run the task twice."""
     bench = Fleeting(ledger=None)
     entry = bench.pending(kind=Never)
     bench.fleet.end("q")
@@ -688,22 +692,23 @@ def test_who_comes_back_finds_what_waits_in_his_queue() -> None:
     assert settled(bench.succeed(entry, epoch=1))
 
 
-# Answers that are lost ---------------------------------------------------------------------------
+# Lost replies.
 
 
-def test_what_its_holder_does_not_name_twice_is_asked_for() -> None:
+def test_request_missing_in_two_heartbeats_is_inspected() -> None:
     bench = Fleeting()
     entry, other = bench.running("w1"), bench.running("w1")
     assert bench.recovery.on_ids("w1", {other.id}, T0) == []
-    assert bench.recovery.on_ids("w1", {other.id}, T0 + 0.01) == []  # of its other topic
+    # The heartbeat of another topic.
+    assert bench.recovery.on_ids("w1", {other.id}, T0 + 0.01) == []
     assert bench.recovery.on_ids("w2", set(), T0 + 5) == []
     assert bench.recovery.on_ids("w1", {other.id}, T0 + 5) == [fx.Inspect(entry)]
-    assert bench.recovery.on_ids("w1", {other.id}, T0 + 10) == []  # it is being looked for
+    assert bench.recovery.on_ids("w1", {other.id}, T0 + 10) == []  # A lookup is already scheduled.
     to, _ = asked_of(bench.row(entry, ledgers.ROW_CLAIMED, holder="w1"))
     assert to == "w1"
 
 
-def test_what_is_named_again_was_never_missing() -> None:
+def test_request_missing_in_alternate_heartbeats_is_not_inspected() -> None:
     bench = Fleeting()
     entry = bench.running("w1")
     for second in range(0, 40, 10):
@@ -711,7 +716,7 @@ def test_what_is_named_again_was_never_missing() -> None:
         assert bench.recovery.on_ids("w1", {entry.id}, T0 + second + 5) == []
 
 
-def test_a_lost_answer_is_told_again_without_a_ledger() -> None:
+def test_without_ledger_owner_is_queried_for_a_lost_reply() -> None:
     bench = Fleeting(ledger=None)
     entry = bench.running("w1")
     bench.recovery.on_ids("w1", set(), T0)
@@ -719,25 +724,25 @@ def test_a_lost_answer_is_told_again_without_a_ledger() -> None:
     assert settled(bench.succeed(entry, seq=3))
 
 
-# How often workers are asked ---------------------------------------------------------------------
+# Frequency of reports.
 
 
-def test_it_matters_what_workers_say_only_while_something_stands_still() -> None:
+def test_worker_reports_are_needed_only_while_a_queue_is_stalled() -> None:
     bench = Fleeting()
-    assert not bench.recovery.stalled(T0)
+    assert not bench.recovery.needs_reports(T0)
     first, second = bench.pending(), bench.pending()
-    assert not bench.recovery.stalled(T0 + 1)
-    assert bench.recovery.stalled(T0 + recovery.STANDSTILL + 1)
+    assert not bench.recovery.needs_reports(T0 + 1)
+    assert bench.recovery.needs_reports(T0 + recovery.STANDSTILL_SECONDS + 1)
     bench.answer(first, pr.RUNNING, {}, now=T0 + 6)
-    assert not bench.recovery.stalled(T0 + 7)
+    assert not bench.recovery.needs_reports(T0 + 7)
     bench.succeed(second)
-    assert not bench.recovery.stalled(T0 + 100)
+    assert not bench.recovery.needs_reports(T0 + 100)
 
 
-# Counting ----------------------------------------------------------------------------------------
+# Counts.
 
 
-def test_everything_that_is_dropped_is_counted_as_what_it_is() -> None:
+def test_ignored_replies_are_counted_by_reason() -> None:
     bench = Fleeting()
     entry = bench.pending(events=lambda *_: None)
     data = {"event_type": "e", "details": {}}

@@ -1,4 +1,4 @@
-"""Retries: what they provide and decide, and the history they decide by."""
+"""Retry controllers: parameters, decisions and history."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def history(*provided, failure=None) -> retry.History:
     return retry.History([(value, {"atom": failed()}) for value in provided], failure)
 
 
-def test_history():
+def test_history_lists_values_and_failures_of_each_attempt():
     first, second = {"a": failed(KeyError), "b": failed()}, {}
     past = retry.History([(1, first), (2, second)])
     assert list(past) == [(1, first), (2, second)]
@@ -36,7 +36,7 @@ def test_history():
         list(past.outcomes_iter(2))
 
 
-def test_history_caused_by():
+def test_history_caused_by_matches_classes_names_and_indexes():
     past = retry.History([(1, {"a": failed(KeyError)}), (2, {"b": failed()})], failed(OSError))
     assert past.caused_by(KeyError) and past.caused_by(ValueError) and past.caused_by("ValueError")
     assert past.caused_by(LookupError)
@@ -46,7 +46,7 @@ def test_history_caused_by():
     assert not retry.History([]).caused_by(Exception, include_retry=True)
 
 
-def test_history_pickles():
+def test_history_can_be_pickled():
     past = history(1, 2, failure=failed(OSError))
     again = pickle.loads(pickle.dumps(past))
     assert list(again) == list(past) and again.failure == past.failure
@@ -66,24 +66,24 @@ def drive(made, **arguments):
 
 
 @pytest.mark.parametrize(("revert_all", "end"), [(False, "REVERT"), (True, "REVERT_ALL")])
-def test_for_each_takes_one_after_the_other(revert_all, end):
+def test_for_each_tries_values_in_order_and_then_reverts(revert_all, end):
     assert drive(retry.ForEach([3, 1, 2], revert_all=revert_all)) == ([3, 1, 2], end)
     made = retry.ParameterizedForEach(revert_all=revert_all)
     assert drive(made, values=[3, 1, 2]) == ([3, 1, 2], end)
 
 
-def test_for_each_goes_by_equality_also_for_what_cannot_be_hashed():
+def test_for_each_accepts_unhashable_values():
     made = retry.ForEach([[1], {"a": 1}])
     assert made.execute(history=history([1])) == {"a": 1}
     assert drive(made)[0] == [[1], {"a": 1}]
 
 
-def test_for_each_keeps_what_an_iterator_gave():
+def test_for_each_can_reuse_the_values_of_an_iterator():
     made = retry.ForEach(iter("abc"))
     assert drive(made)[0] == drive(made)[0] == ["a", "b", "c"]
 
 
-def test_for_each_with_nothing_left():
+def test_for_each_without_remaining_values_raises_not_found():
     made = retry.ForEach([1], name="colours")
     with pytest.raises(exceptions.NotFound, match="colours"):
         made.execute(history=history(1))
@@ -91,13 +91,13 @@ def test_for_each_with_nothing_left():
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=6))
-def test_for_each_tries_every_value_as_often_as_it_is_given(values):
+def test_for_each_tries_repeated_values_repeatedly(values):
     tried, answer = drive(retry.ForEach(values))
     assert sorted(tried) == sorted(values) and answer == "REVERT"
     assert tried[0] == values[0]
 
 
-def test_parameters_of_a_retry():
+def test_retry_parameters_set_name_provides_and_requires():
     made = retry.ParameterizedForEach("r", "colour", rebind={"values": "colours"})
     assert (made.name, made.provides, made.requires) == ("r", {"colour"}, {"colours"})
     assert made.rebind == {"values": "colours"}
@@ -107,7 +107,7 @@ def test_parameters_of_a_retry():
     assert each.requires == set() and each.save_as == {"value": None}
 
 
-def test_the_engines_own_arguments_are_not_required():
+def test_history_and_failures_are_not_required_inputs_of_a_retry():
     class Own(retry.Retry):
         def execute(self, history, a): ...
 
@@ -123,14 +123,14 @@ def test_the_engines_own_arguments_are_not_required():
     assert retry.Times().revert(history=history(), flow_failures={}) is None
 
 
-def test_values_that_are_none():
-    with pytest.raises(TypeError, match="The values of a ForEach retry must be an iterable, not 3"):
+def test_retries_reject_values_and_attempts_of_wrong_type():
+    with pytest.raises(TypeError, match="values of a ForEach retry must be an iterable, got 3"):
         retry.ForEach(3)
     each = retry.ParameterizedForEach("each")
     for method in (each.execute, each.on_failure):
-        with pytest.raises(TypeError, match=r"The values of retry 'each' must be .*, not None"):
+        with pytest.raises(TypeError, match=r"values of retry 'each' must be .*, got None"):
             method(None, history=history())
-    with pytest.raises(TypeError, match="attempts of a Times retry must be an int, not '3'"):
+    with pytest.raises(TypeError, match="attempts of a Times retry must be an int, got '3'"):
         retry.Times("3")
 
 
@@ -141,7 +141,7 @@ class Worse(Transient): ...
 
 
 def attempts(*kinds):
-    """A history whose latest attempt failed with these."""
+    """Return a history whose latest attempt failed with these exceptions."""
     latest = {f"t{n}": failed(kind) for n, kind in enumerate(kinds)}
     return retry.History([(1, {"t": failed(OSError)}), (2, latest)])
 
@@ -153,20 +153,22 @@ def made_with(**options):
 @pytest.mark.parametrize(
     ("wanted", "kinds", "answer"),
     [
-        (ValueError, [ValueError], "RETRY"),
-        (ValueError, [KeyError], "REVERT"),
-        (ValueError, [ValueError, KeyError], "REVERT"),
-        ((ValueError, KeyError), [ValueError, KeyError], "RETRY"),
-        ([ValueError, "KeyError"], [ValueError, KeyError], "RETRY"),
-        (LookupError, [KeyError], "RETRY"),
-        ("LookupError", [KeyError], "RETRY"),
-        (Transient, [Worse], "RETRY"),
-        (f"{__name__}.Transient", [Worse], "RETRY"),
-        ((), [ValueError], "REVERT"),
-        (None, [ValueError], "RETRY"),
+        pytest.param(ValueError, [ValueError], "RETRY", id="equal"),
+        pytest.param(ValueError, [KeyError], "REVERT", id="other"),
+        pytest.param(ValueError, [ValueError, KeyError], "REVERT", id="one_of_two"),
+        pytest.param((ValueError, KeyError), [ValueError, KeyError], "RETRY", id="tuple"),
+        pytest.param(
+            [ValueError, "KeyError"], [ValueError, KeyError], "RETRY", id="list_with_name"
+        ),
+        pytest.param(LookupError, [KeyError], "RETRY", id="base_class"),
+        pytest.param("LookupError", [KeyError], "RETRY", id="base_class_name"),
+        pytest.param(Transient, [Worse], "RETRY", id="own_base"),
+        pytest.param(f"{__name__}.Transient", [Worse], "RETRY", id="own_base_by_path"),
+        pytest.param((), [ValueError], "REVERT", id="empty"),
+        pytest.param(None, [ValueError], "RETRY", id="none"),
     ],
 )
-def test_retry_on_wants_every_failure_to_be_one_of_them(wanted, kinds, answer):
+def test_retry_on_requires_all_failures_to_match(wanted, kinds, answer):
     for made in made_with(retry_on=wanted):
         assert made.on_failure(history=attempts(*kinds)) == answer
     each = retry.ParameterizedForEach(retry_on=wanted)
@@ -184,25 +186,36 @@ def test_retry_on_wants_every_failure_to_be_one_of_them(wanted, kinds, answer):
         (OSError, [KeyError], "RETRY"),
         ((), [KeyError], "RETRY"),
     ],
+    ids=["equal", "other", "one_of_two", "name_or_base", "earlier_attempt", "empty"],
 )
-def test_give_up_on_wants_one_of_them(wanted, kinds, answer):
+def test_give_up_on_requires_one_failure_to_match(wanted, kinds, answer):
     for made in made_with(give_up_on=wanted, revert_all=True):
         assert made.on_failure(history=attempts(*kinds)) == answer
 
 
-def test_giving_up_wins():
+def test_give_up_on_overrides_retry_on():
     for made in made_with(retry_on=Exception, give_up_on=KeyError):
         assert made.on_failure(history=attempts(ValueError)) == "RETRY"
         assert made.on_failure(history=attempts(ValueError, KeyError)) == "REVERT"
 
 
-def test_filters_do_not_add_attempts():
+def test_retry_on_does_not_add_attempts():
     assert retry.Times(2, retry_on=OSError).on_failure(history=attempts(OSError)) == "REVERT"
     assert retry.ForEach([1, 2], retry_on=OSError).on_failure(history=attempts(OSError)) == "REVERT"
 
 
 @pytest.mark.parametrize("option", ["retry_on", "give_up_on"])
-@pytest.mark.parametrize("odd", [3, [3], int, (ValueError, int), "", ValueError("x")])
-def test_filters_take_exception_classes_and_names(option, odd):
-    with pytest.raises(TypeError, match=f"{option} takes exception classes and their full names"):
+@pytest.mark.parametrize(
+    "odd",
+    [
+        pytest.param(3, id="number"),
+        pytest.param([3], id="list_of_number"),
+        pytest.param(int, id="other_class"),
+        pytest.param((ValueError, int), id="tuple_with_other_class"),
+        pytest.param("", id="empty_name"),
+        pytest.param(ValueError("x"), id="instance"),
+    ],
+)
+def test_failure_filters_accept_only_exception_classes_and_names(option, odd):
+    with pytest.raises(TypeError, match=f"{option} must contain exception classes"):
         retry.Times(2, **{option: odd})

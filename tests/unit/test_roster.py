@@ -1,4 +1,4 @@
-"""What the workers of a queue add up to is the same as if one looked at each of them."""
+"""Totals of the workers of a queue."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def join(roster: Roster, name: str, now: float, tasks: tuple[str, ...] = ("a",))
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_as_if_one_looked_at_all(seed: int) -> None:
+def test_queue_totals_match_a_scan_of_all_workers(seed: int) -> None:
     luck = random.Random(seed)
     roster, now = Roster(), 100.0
     join(roster, "w0", now)
@@ -42,12 +42,12 @@ def test_as_if_one_looked_at_all(seed: int) -> None:
         queue, since = roster.queues["q"], now - luck.choice((0.0, 1.0, 5.0, 12.0, 60.0))
         members = queue.members.values()
         assert queue.free_of(since) == sum(w.free for w in members if w.last_seen >= since)
-        there = [after(w.spoke, since) for w in members if w.joined <= since]
+        there = [after(w.last_reports, since) for w in members if w.joined <= since]
         assert queue.rounds(since) == min(there, default=2)
-        assert queue.idle_rounds(since) == min(after(w.was_free, since) for w in members)
+        assert queue.idle_rounds(since) == min(after(w.last_free_reports, since) for w in members)
 
 
-def test_names_of_tasks_are_kept_once_for_a_queue() -> None:
+def test_workers_of_a_queue_share_one_tuple_of_task_names() -> None:
     roster = Roster()
     one, two = (join(roster, name, 1.0, ("".join(["a", "b"]),)) for name in ("one", "two"))
     other = join(roster, "three", 1.0, ("c",))
@@ -55,7 +55,7 @@ def test_names_of_tasks_are_kept_once_for_a_queue() -> None:
     assert other.tasks == ("c",)
 
 
-def test_a_process_is_found_by_its_name() -> None:
+def test_roster_finds_workers_by_process_name() -> None:
     roster = Roster()
     workers = [join(roster, name, 1.0) for name in ("one", "two")]
     assert roster.topics_of("two") == workers[1:]

@@ -1,4 +1,4 @@
-"""What a task knows of its own run, and limits and cancelling, on every executor of this host."""
+"""Requests, time limits and cancelling of tasks on all local executors."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def make(kind: str, given_processes: Any) -> Iterator[Any]:
         found.start()
         made.append(found)
         warm = Tells("warm")
-        warm.timelimit = (None, None)  # a process takes a while to come
+        warm.timelimit = (None, None)  # Starting a process takes time.
         outcome(found, call(warm))
         return found
 
@@ -81,11 +81,11 @@ def outcome(executor: Any, wanted: invocation.Invocation) -> Any:
     return ends.get(timeout=WAIT)
 
 
-# What it is --------------------------------------------------------------------------------------
+# Requests.
 
 
 @pytest.mark.parametrize("action", ["execute", "revert"])
-def test_a_run_is_known_by_the_id_of_its_request(make: Any, action: Any) -> None:
+def test_task_request_has_id_attempt_epoch_and_flow(make: Any, action: Any) -> None:
     wanted = call(Tells("t"), action, attempt=3, epoch=4, flow_uuid="f", index=2, resumed=1)
     request, cancelled = outcome(make(), wanted)
     name = invocation.request_id("uuid", action, 3, 2, 1)
@@ -103,35 +103,36 @@ def test_a_run_is_known_by_the_id_of_its_request(make: Any, action: Any) -> None
         (("atom", "execute", 1, 0), "atom|execute|1|0"),
         (("\u00e4tom", "execute", 3, 2, 1), "\u00e4tom|execute|3|2|1"),
     ],
+    ids=["execute", "revert", "no_item", "item", "resumed_item"],
 )
-def test_ids_of_requests_are_named_uuids(what: Any, name: str) -> None:
+def test_request_ids_are_uuid5_of_atom_action_attempt_and_item(what: Any, name: str) -> None:
     space = uuid.UUID("8f3e6c52-5d0b-4d6b-9c55-0b8ee3a4a7c1")
     assert invocation.request_id(*what) == str(uuid.uuid5(space, name))
 
 
-def test_all_variants_of_ids_are_those_of_uuids() -> None:
+def test_request_ids_have_uuid_version_5_and_rfc_4122_variant() -> None:
     found = {uuid.UUID(invocation.request_id("atom", "execute", n)) for n in range(100)}
     assert {(each.version, each.variant) for each in found} == {(5, uuid.RFC_4122)}
     assert {str(each)[19] for each in found} == set("89ab")
 
 
-def test_coroutines_know_it_too(make: Any) -> None:
+def test_coroutine_task_has_its_request(make: Any) -> None:
     request, cancelled = outcome(make(), call(TellsLater("t"), attempt=2))
     assert (request.id, cancelled) == (invocation.request_id("uuid", "execute", 2), False)
 
 
-def test_the_deadline_is_that_of_the_hard_limit(make: Any, kind: str) -> None:
+def test_request_deadline_is_the_hard_time_limit(make: Any, kind: str) -> None:
     executor = make(limits.TimeLimit(50, 100))
     for made in (Tells("t"), TellsLater("t")):
         request, _ = outcome(executor, call(made))
         if kind == "given processes":
-            assert request.deadline is None  # nobody can end it
+            assert request.deadline is None  # A given process pool cannot stop tasks.
         else:
             assert abs(request.deadline - time.time() - 100) < 30
 
 
-def test_one_task_in_two_runs_at_once() -> None:
-    """Each knows its own, where one flow is run by several engines."""
+def test_concurrent_executions_of_a_task_have_separate_requests() -> None:
+    """Several engines may run the same flow object."""
     found = queue.SimpleQueue[Any]()
     meeting = threading.Barrier(2)
 
@@ -156,7 +157,7 @@ def test_one_task_in_two_runs_at_once() -> None:
     assert not made.cancelled
 
 
-def test_a_run_within_a_run() -> None:
+def test_nested_execution_restores_the_outer_request() -> None:
     inner = Tells("inner")
 
     class Outer(task.Task):
@@ -168,17 +169,17 @@ def test_a_run_within_a_run() -> None:
     assert invocation.invoke(call(Outer("o"), attempt=5)).value == (7, 5)
 
 
-def test_a_worker_tells_what_it_was_told() -> None:
+def test_endpoint_passes_the_request_to_the_task() -> None:
     request = running.Request("id", 3, 4, "flow", "worker-1", None)
     unit = pr.WorkUnit("", "t", "execute", {}, None, {}, request)
     found = endpoint.Endpoint(Tells).run(unit, None, lambda *_: None)
     assert found.value == (request, False)
 
 
-# Cancelling --------------------------------------------------------------------------------------
+# Cancelling.
 
 
-def test_what_waits_is_cancelled_at_once(make: Any, kind: str) -> None:
+def test_cancel_ends_a_task_waiting_for_a_thread_at_once(make: Any, kind: str) -> None:
     if kind in ("serial", "given processes"):
         pytest.skip("nothing waits there, or nobody knows what does")
     executor, begun = make(), threading.Semaphore(0)
@@ -198,17 +199,17 @@ def test_what_waits_is_cancelled_at_once(make: Any, kind: str) -> None:
     assert ends.empty()
 
 
-# Limits ------------------------------------------------------------------------------------------
+# Time limits.
 
 
 @pytest.mark.parametrize("made", [Spins, Waits])
-def test_the_soft_limit_of_a_task(make: Any, made: Any) -> None:
+def test_soft_time_limit_raises_in_the_task(make: Any, made: Any) -> None:
     executor = make()
     assert outcome(executor, call(made("s"))).check(exceptions.SoftTimeLimitExceeded)
     assert outcome(executor, call(Tells("t")))[1] is False
 
 
-def test_a_limit_that_is_none_fails_its_task_alone(make: Any) -> None:
+def test_invalid_time_limit_fails_only_its_task(make: Any) -> None:
     executor = make()
     failure = outcome(executor, call(Odd("o")))
     assert failure.check(TypeError) and "the timelimit of task 'o'" in failure.exception_str

@@ -1,4 +1,4 @@
-"""What the oracle of `tests/property` does not see: refused calls, changed flows, and costs."""
+"""Rejected calls, changed flows and costs of the scheduler, in addition to `tests/property`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def nested(made: Any) -> Any:
 
 
 def finish(run: Run, *, yes: bool = True) -> None:
-    """Everything succeeds; deciders all say yes, or all say no."""
+    """Complete the flow: all atoms succeed, and all deciders return `yes`."""
     while not run.scheduler.done:
         turn = run.scheduler.take()
         for node in turn.execute:
@@ -47,7 +47,7 @@ def finish(run: Run, *, yes: bool = True) -> None:
 
 
 def revert_all(run: Run) -> None:
-    """The only task, a, fails."""
+    """Fail the only task, a, and revert the flow."""
     assert run.take() == "execute: a"
     run.failed("a")
     run.apply(states.REVERT)
@@ -56,7 +56,7 @@ def revert_all(run: Run) -> None:
     assert run.end() == states.REVERTED
 
 
-def test_bigger_priorities_first_and_then_in_order() -> None:
+def test_ready_atoms_are_ordered_by_priority_then_position() -> None:
     atoms = steps("a", "b", "c", "d")
     atoms[2].priority = 5
     atoms[3].priority = -1
@@ -68,10 +68,10 @@ def test_bigger_priorities_first_and_then_in_order() -> None:
     assert run.take() == "revert: c a b d"
 
 
-def test_halted_nothing_is_handed_out() -> None:
+def test_halted_scheduler_starts_no_atoms() -> None:
     run = Run(UNORDERED("f").add(*steps("a", "b")))
     run.take()
-    run.scheduler.give_back(run.id["a"])
+    run.scheduler.undo_begin(run.id["a"])
     run.scheduler.halt()
     assert run.take() == ""
     assert not run.scheduler.done
@@ -79,13 +79,12 @@ def test_halted_nothing_is_handed_out() -> None:
     assert run.end() == states.SUSPENDED
 
 
-def test_what_was_begun_and_given_back_comes_to_its_end() -> None:
-    """A scope waits for it, and then it is reverted like the others."""
+def test_begun_atom_taken_back_runs_again_before_its_scope_reverts() -> None:
     run = Run(UNORDERED("f").add(*steps("a", "b")))
     run.take()
     assert run.failed("b")
     run.apply(states.REVERT)
-    run.scheduler.give_back(run.id["a"], begun=True)
+    run.scheduler.undo_begin(run.id["a"], has_begun=True)
     assert run.scheduler.in_flight == 0 and not run.scheduler.done
     assert run.take() == "execute: a; revert: b"
     run.reverted("b")
@@ -95,7 +94,7 @@ def test_what_was_begun_and_given_back_comes_to_its_end() -> None:
     assert run.end() == states.REVERTED
 
 
-def test_outcomes_of_what_is_not_in_flight_are_refused() -> None:
+def test_outcome_of_an_atom_not_in_flight_raises_value_error() -> None:
     run = Run(LINEAR("f").add(*steps("a", "b")))
     with pytest.raises(ValueError, match="'b'"):
         run.ok("b")
@@ -107,7 +106,7 @@ def test_outcomes_of_what_is_not_in_flight_are_refused() -> None:
         run.reverted("b")
 
 
-def test_a_failure_nobody_resolved() -> None:
+def test_halted_scheduler_with_unresolved_failure_ends_in_failure() -> None:
     run = Run(UNORDERED("f").add(*steps("a", "b")))
     run.take()
     assert run.failed("a")
@@ -117,8 +116,7 @@ def test_a_failure_nobody_resolved() -> None:
     assert run.end() == states.FAILURE
 
 
-def test_only_a_retry_that_was_handed_out_is_postponed() -> None:
-    """Neither one that waits already, nor a task."""
+def test_postpone_accepts_only_a_started_retry() -> None:
     run = Run(LINEAR("f", control("r")).add(*steps("a", "b")))
     for name in ("r", "a"):
         assert run.take() == f"execute: {name}"
@@ -132,14 +130,14 @@ def test_only_a_retry_that_was_handed_out_is_postponed() -> None:
     assert run.take() == "retry: r"
     run.scheduler.postpone(run.id["r"])
     for name in "rab":
-        with pytest.raises(ValueError, match=f"'{name}' was not handed out to be tried again"):
+        with pytest.raises(ValueError, match=f"'{name}' was not started as a retry"):
             run.scheduler.postpone(run.id[name])
         if name != "r":
             run.scheduler.wake(run.id[name])
     assert run.take() == ""
 
 
-def test_a_retry_that_was_overridden_in_its_turn_is_undone_rather_than_postponed() -> None:
+def test_postponed_retry_overridden_by_a_revert_is_reverted() -> None:
     run = Run(UNORDERED("f").add(LINEAR("in", control("r")).add(Step("a")), Step("x")))
     assert run.take() == "execute: r x"
     run.ok("r")
@@ -156,7 +154,7 @@ def test_a_retry_that_was_overridden_in_its_turn_is_undone_rather_than_postponed
     assert run.take() == "revert: r x"
 
 
-def test_a_vote_that_was_called_off() -> None:
+def test_vote_on_an_atom_of_a_reverting_flow_is_ignored() -> None:
     a, b, x = steps("a", "b", "x")
     run = Run(GRAPH("f").add(a, b, x).link(a, b, decider=decider))
     run.take()
@@ -169,15 +167,19 @@ def test_a_vote_that_was_called_off() -> None:
     assert run.take() == "revert: a x"
 
 
-@pytest.mark.parametrize("retrying", [("RETRYING", "EXECUTE"), (RUNNING, "RETRY")])
-def test_a_retry_that_was_about_to_run_again(retrying: tuple[str, str]) -> None:
+@pytest.mark.parametrize(
+    "retrying", [("RETRYING", "EXECUTE"), (RUNNING, "RETRY")], ids=["retrying", "running"]
+)
+def test_resumed_retrying_controller_retries_and_resets_its_scope(
+    retrying: tuple[str, str],
+) -> None:
     saved = {"a": (SUCCESS, "EXECUTE"), "r1": retrying, "b": ("REVERTED", "REVERT")}
     run = Run(subflows(), saved)
     assert run.take() == "execute: x; retry: r1"
     assert run.reset("r1") == "b"
 
 
-def test_a_new_atom_before_those_that_ran() -> None:
+def test_atom_added_before_completed_atoms_runs_on_resume() -> None:
     saved = {"b": (RUNNING, "EXECUTE"), "c": (SUCCESS, "EXECUTE")}
     run = Run(LINEAR("f").add(*steps("new", "b", "c", "d")), saved)
     assert run.take() == "execute: new b"
@@ -187,7 +189,7 @@ def test_a_new_atom_before_those_that_ran() -> None:
     assert run.take() == "execute: d"
 
 
-def test_failures_nobody_resolved_are_reported() -> None:
+def test_resume_reports_unresolved_failures() -> None:
     saved = {"a": (SUCCESS, "EXECUTE"), "x": (FAILURE, "EXECUTE"), "r1": (FAILURE, "EXECUTE")}
     run = Run(subflows(), saved)
     assert run.scheduler.unresolved() == [run.id["r1"], run.id["x"]]
@@ -198,8 +200,8 @@ def test_failures_nobody_resolved_are_reported() -> None:
     assert run.take() == "revert: r1 x"
 
 
-def test_what_nobody_can_have_refused_stays_ignored() -> None:
-    """The flow was another one when its states were saved."""
+def test_ignored_atoms_that_no_decider_rejected_stay_ignored() -> None:
+    """The flow was changed after its states were saved."""
     done = {"a": IGNORE, "b": IGNORE}
     run = Run(branches(), done)
     assert run.take() == "execute: c"
@@ -208,15 +210,17 @@ def test_what_nobody_can_have_refused_stays_ignored() -> None:
 
 
 def two_refusers() -> Any:
-    """In r's flow a decides upon b; p decides upon q; last comes after both, and c beside a."""
+    """Return a flow in which a decides about b (under r) and p about q; last follows both."""
     a, b, c, p, q, last = steps("a", "b", "c", "p", "q", "last")
     inner = GRAPH("inner", control("r")).add(a, b, c).link(a, b, decider=decider)
     flow = GRAPH("f").add(inner, p, q, last).link(p, q, decider=decider)
     return flow.link(inner, last).link(q, last)
 
 
-@pytest.mark.parametrize(("q", "taken_back"), [(IGNORE, ""), ((SUCCESS, "EXECUTE"), " last")])
-def test_what_two_refused_earlier_is_not_taken_back_from_one(q: Any, taken_back: str) -> None:
+@pytest.mark.parametrize(
+    ("q", "taken_back"), [(IGNORE, ""), ((SUCCESS, "EXECUTE"), " last")], ids=["ignored", "done"]
+)
+def test_retry_keeps_atoms_ignored_that_another_decider_rejected(q: Any, taken_back: str) -> None:
     done = dict.fromkeys(("r", "a", "p"), (SUCCESS, "EXECUTE"))
     saved = {**done, "b": IGNORE, "q": q, "last": IGNORE, "c": (FAILURE, "EXECUTE")}
     run = Run(two_refusers(), saved)
@@ -227,8 +231,8 @@ def test_what_two_refused_earlier_is_not_taken_back_from_one(q: Any, taken_back:
     assert run.reset("r") == "a b c" + taken_back
 
 
-def test_who_said_no_earlier_is_told_by_how_much_is_ignored() -> None:
-    """b has two deciders of different depth; it was that of only b, or c2 were not done."""
+def test_resume_infers_the_rejecting_decider_from_ignored_atoms() -> None:
+    """The decider of b with depth `atom` rejected it, because c2 completed."""
     a, q, y = steps("a", "q", "y")
     inner = GRAPH("inner", control("r")).add(a, q, y).link(a, q, decider=decider)
     p1, p2, b, c, c2 = steps("p1", "p2", "b", "c", "c2")
@@ -244,7 +248,7 @@ def test_who_said_no_earlier_is_told_by_how_much_is_ignored() -> None:
     assert run.reset("r") == "a c q y"
 
 
-# -- cost: counted, not timed
+# Costs, counted in steps.
 
 
 def many(kind: Any, count: int) -> Any:
@@ -252,7 +256,7 @@ def many(kind: Any, count: int) -> Any:
 
 
 def failing(count: int) -> Callable[[], None]:
-    """All of them fail, and are reverted: the first failure decides for all."""
+    """Return work in which all tasks fail and are reverted because of the first failure."""
     run = Run(LINEAR("f").add(many(UNORDERED, count)))
 
     def work() -> None:
@@ -268,7 +272,7 @@ def failing(count: int) -> Callable[[], None]:
 
 
 def joined(count: int, yes: bool) -> Callable[[], None]:
-    """A line of joins."""
+    """Return work with a chain of joins."""
     line = steps(*(f"s{i}" for i in range(count)))
     flow = GRAPH("f").add(*line).link(line[0], line[1], decider=decider)
     for u, v in itertools.pairwise(line[1:]):
@@ -277,7 +281,7 @@ def joined(count: int, yes: bool) -> Callable[[], None]:
 
 
 def branches_joined(count: int, rule: str) -> Callable[[], None]:
-    """Many branches, all refused, come to many joins through the end of a flow."""
+    """Return work in which many rejected branches lead to many joins after their flow."""
     first, *branches = steps("first", *(f"b{i}" for i in range(count)))
     inner = GRAPH("inner").add(first, *branches)
     for branch in branches:
@@ -290,7 +294,7 @@ def branches_joined(count: int, rule: str) -> Callable[[], None]:
 
 
 def refused(count: int) -> Callable[[], None]:
-    """Refusals with the same consequences, which are made, and taken back."""
+    """Return work with many rejections that have the same consequences, and their reset."""
     first, *branches = steps("first", *(f"b{i}" for i in range(count)))
     inner = GRAPH("inner", control("r")).add(first, Step("x"), *branches)
     for branch in branches:
@@ -327,7 +331,7 @@ WORK: dict[str, Callable[[int], Callable[[], None]]] = {
 
 
 @pytest.mark.parametrize("case", WORK)
-def test_work_grows_with_the_flow(case: str) -> None:
+def test_scheduler_work_is_linear_in_the_flow_size(case: str) -> None:
     assert growth(WORK[case]) < 1.1
 
 
@@ -335,8 +339,8 @@ def test_very_deep_flows_settle_and_revert_without_recursion() -> None:
     revert_all(Run(nested(Step("a"))))
 
 
-def test_a_join_at_the_bottom_of_ten_thousand_flows() -> None:
-    """a decides upon b and c; after both: the flow d, of d1 and d2."""
+def test_join_inside_ten_thousand_nested_flows_needs_no_recursion() -> None:
+    """Task a decides about b and c; the flow d (d1, d2) follows both."""
     a, b, c = steps("a", "b", "c")
     d = LINEAR("d").add(*steps("d1", "d2"))
     flow = GRAPH("f").add(a, b, c, d).link(a, b, decider=decider).link(a, c, decider=decider)
@@ -345,8 +349,7 @@ def test_a_join_at_the_bottom_of_ten_thousand_flows() -> None:
     revert_all(Run(top))
 
 
-def test_a_join_behind_ten_thousand_flows() -> None:
-    """Whether the innermost last member was ignored is found out without recursion."""
+def test_join_after_ten_thousand_nested_flows_needs_no_recursion() -> None:
     a, b, j = steps("a", "b", "j")
     top: Any = GRAPH("bottom").add(a, b).link(a, b, decider=decider, decider_depth="atom")
     top = nested(top)
@@ -360,8 +363,8 @@ def test_a_join_behind_ten_thousand_flows() -> None:
     assert run.end() == states.SUCCESS
 
 
-def test_what_has_no_room_is_not_sorted_again_in_each_turn() -> None:
-    """Chains whose second tasks become ready while most of the first ones still wait."""
+def test_atoms_over_the_limit_are_not_sorted_again_for_each_batch() -> None:
+    """The second task of each chain becomes ready while most first tasks still wait."""
     compared = 0
 
     class Counted(int):
@@ -389,4 +392,5 @@ def test_what_has_no_room_is_not_sorted_again_in_each_turn() -> None:
         for node in turn.execute:
             run.scheduler.succeeded(node)
     assert taken == 2000
-    assert compared < 2000 * 2 * 11  # of a heap of 2,000, where 250 sorted lists take 500,000
+    # Bound for a heap of 2,000 atoms; sorting in each of 250 batches takes 500,000.
+    assert compared < 2000 * 2 * 11

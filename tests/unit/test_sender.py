@@ -1,4 +1,4 @@
-"""What a sender publishes, and when: order, urgency, deferral, and what cannot be sent."""
+"""Order, urgency, deferral and errors of messages that a sender publishes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def place() -> Iterator[Place]:
     made.reader.broker.release()
 
 
-def test_in_order_except_for_the_urgent(place: Place) -> None:
+def test_urgent_messages_are_published_before_queued_ones(place: Place) -> None:
     for number in range(5):
         place.put(number)
     place.put("beat", first=True)
@@ -36,7 +36,7 @@ def test_in_order_except_for_the_urgent(place: Place) -> None:
     assert place.arrived() == ["beat", "beat 2", 0, 1, 2, 3, 4]
 
 
-def test_before_and_after(place: Place) -> None:
+def test_hooks_run_before_and_after_publishing(place: Place) -> None:
     done: list[Any] = []
 
     def before(word: str) -> Any:
@@ -54,7 +54,7 @@ def test_before_and_after(place: Place) -> None:
     assert skipped.sent
 
 
-def test_one_that_can_not_be_sent_does_not_stop_the_others(place: Place) -> None:
+def test_unsendable_message_does_not_stop_the_others(place: Place) -> None:
     errors: list[BaseException] = []
     body: Any = {"n": object()}
     envelope = env.Envelope("TEST", body, routing_key="me")
@@ -72,7 +72,7 @@ def test_one_that_can_not_be_sent_does_not_stop_the_others(place: Place) -> None
 
 
 @pytest.mark.parametrize("ailment", [None, exc.TransportFailure, exc.LedgerFailure])
-def test_what_ails_connection_broker_or_ledger_delays_but_loses_nothing(
+def test_connection_broker_and_ledger_errors_are_retried_in_order(
     place: Place, caplog: pytest.LogCaptureFixture, ailment: type[Exception] | None
 ) -> None:
     tries: list[int] = []
@@ -96,7 +96,7 @@ def test_what_ails_connection_broker_or_ledger_delays_but_loses_nothing(
     assert caplog.text.count("No space left") == 1
 
 
-def test_what_reaches_no_queue_is_told(place: Place) -> None:
+def test_unrouted_hook_is_called_if_no_queue_is_bound(place: Place) -> None:
     told: list[str] = []
     envelope = env.Envelope("TEST", {"n": 1}, routing_key="nobody")
     callbacks = {"after": lambda: told.append("after"), "unrouted": lambda: told.append("unrouted")}
@@ -107,10 +107,10 @@ def test_what_reaches_no_queue_is_told(place: Place) -> None:
     assert told == ["unrouted", "nobody minds"]
 
 
-def test_a_connection_that_is_lost_in_the_midst_of_publishing(
+def test_connection_lost_while_publishing_calls_the_uncertain_hook(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is published again, unless it wants to be told that nobody knows."""
+    """Messages without that hook are published again."""
     fails = [False, True]
     put = memory.MemoryBroker.put
 
@@ -130,7 +130,7 @@ def test_a_connection_that_is_lost_in_the_midst_of_publishing(
     assert place.arrived() == [1, 3]
 
 
-def test_hooks_are_called_for_all_that_goes_out_together(place: Place) -> None:
+def test_hooks_are_called_once_for_each_batch(place: Place) -> None:
     told: list[tuple[str, list[int]]] = []
 
     class Together(DeliveryHooks):
@@ -154,7 +154,7 @@ def test_hooks_are_called_for_all_that_goes_out_together(place: Place) -> None:
     ]  # fmt: skip
 
 
-def test_large_ones_go_out_one_after_the_other(place: Place) -> None:
+def test_large_messages_are_published_in_separate_batches(place: Place) -> None:
     together: list[int] = []
 
     class Counting(DeliveryHooks):
@@ -171,7 +171,7 @@ def test_large_ones_go_out_one_after_the_other(place: Place) -> None:
     assert together == [1, 3]
 
 
-def test_calls_are_made_together_and_after_what_is_published(place: Place) -> None:
+def test_deferred_calls_run_together_after_publishing(place: Place) -> None:
     done: list[Any] = []
     for number in range(3):
         place.sender.call_later(done.append, number)
@@ -181,19 +181,23 @@ def test_calls_are_made_together_and_after_what_is_published(place: Place) -> No
     assert done == ["published", [0, 1, 2]]
 
 
-def test_many_calls_are_not_deferred(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(senders, "_CALLS_DEFERRED", 3600.0)
+def test_full_batch_of_deferred_calls_runs_at_once(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(senders, "_CALLS_DEFERRED_SECONDS", 3600.0)
     done: list[Any] = []
     place.sender.start()
-    place.sender.call_later(done.append, *range(senders.BATCH - 1))
+    place.sender.call_later(done.append, *range(senders.MAX_BATCH_MESSAGES - 1))
     place.put(1)
     until(lambda: place.arrived() == [1])
     assert not done
-    place.sender.call_later(done.append, senders.BATCH - 1)
-    until(lambda: done == [[*range(senders.BATCH)]])
+    place.sender.call_later(done.append, senders.MAX_BATCH_MESSAGES - 1)
+    until(lambda: done == [[*range(senders.MAX_BATCH_MESSAGES)]])
 
 
-def test_calls_are_made_in_any_case(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+def test_stop_runs_deferred_calls_although_one_fails(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
     done: list[Any] = []
 
     def fail(things: list[Any]) -> None:
@@ -208,10 +212,10 @@ def test_calls_are_made_in_any_case(place: Place, caplog: pytest.LogCaptureFixtu
     assert "ValueError: [1]" in caplog.text
 
 
-def test_deferred_message_goes_with_the_next_one(
+def test_deferred_message_is_published_with_the_next_message(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(senders, "DEFERRED", 3600.0)
+    monkeypatch.setattr(senders, "DEFERRED_SECONDS", 3600.0)
     place.sender.start()
     place.put(0)
     until(lambda: place.arrived() == [0])
@@ -222,29 +226,31 @@ def test_deferred_message_goes_with_the_next_one(
     assert place.arrived() == [1, 2, 3]
 
 
-def test_deferred_message_goes_by_itself(place: Place) -> None:
+def test_deferred_message_is_published_after_its_delay(place: Place) -> None:
     by: list[str] = []
     place.sender.start()
-    for number in range(3):  # the sender's thread sleeps again in between
+    for number in range(3):  # The thread of the sender sleeps before each message.
         place.put(number, defer=True, after=lambda: by.append(threading.current_thread().name))
         until(lambda n=number: place.arrived() == [n])  # type: ignore[misc]
     assert by == ["wbengine-sender-test"] * 3
 
 
-def test_many_deferred_messages_go_at_once(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(senders, "DEFERRED", 3600.0)
+def test_full_batch_of_deferred_messages_is_published_at_once(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(senders, "DEFERRED_SECONDS", 3600.0)
     place.sender.start()
     place.put("first")
     until(lambda: place.arrived() == ["first"])
-    deferred = [place.put(number, defer=True) for number in range(senders.BATCH - 1)]
+    deferred = [place.put(number, defer=True) for number in range(senders.MAX_BATCH_MESSAGES - 1)]
     assert not any(message.sent for message in deferred)
     place.put("last", defer=True)
     until(lambda: all(message.sent for message in deferred))
-    until(lambda: place.sender.behind == 0)
-    assert place.arrived() == [*range(senders.BATCH - 1), "last"]
+    until(lambda: place.sender.queue_length == 0)
+    assert place.arrived() == [*range(senders.MAX_BATCH_MESSAGES - 1), "last"]
 
 
-def test_many_threads(place: Place) -> None:
+def test_messages_of_many_threads_keep_the_order_of_each_thread(place: Place) -> None:
     place.sender.start()
 
     def put(start: int) -> None:
@@ -264,7 +270,7 @@ def test_many_threads(place: Place) -> None:
         assert own == sorted(own)
 
 
-def test_closed_it_publishes_nothing_more(place: Place) -> None:
+def test_stopped_sender_publishes_nothing(place: Place) -> None:
     place.sender.start()
     place.put(1)
     assert place.sender.flush(WAIT)
@@ -275,7 +281,7 @@ def test_closed_it_publishes_nothing_more(place: Place) -> None:
 
 
 @pytest.mark.parametrize("first", [False, True])
-def test_flushing_what_was_never_published_is_honest(place: Place, first: bool) -> None:
+def test_flush_returns_false_while_a_message_is_unpublished(place: Place, first: bool) -> None:
     place.put(1, first=first)
     assert place.sender.flush(0) is False
     place.sender.start()
@@ -286,7 +292,7 @@ def test_flushing_what_was_never_published_is_honest(place: Place, first: bool) 
 
 
 class Together(DeliveryHooks):
-    """Refuses to prepare any of those among which there is a 2."""
+    """Hooks that cannot prepare a batch with message 2."""
 
     def __init__(self) -> None:
         self.told: list[Any] = []
@@ -302,7 +308,7 @@ class Together(DeliveryHooks):
         self.told.append(f"not {message.envelope.body['n']}")
 
 
-def test_what_cannot_be_prepared_does_not_fail_what_goes_out_with_it(place: Place) -> None:
+def test_message_that_cannot_be_prepared_fails_alone_in_its_batch(place: Place) -> None:
     hooks = Together()
     for number in range(5):
         envelope = env.Envelope("TEST", {"n": number}, routing_key="me")
@@ -313,7 +319,7 @@ def test_what_cannot_be_prepared_does_not_fail_what_goes_out_with_it(place: Plac
     assert hooks.told == ["not 2", 0, 1, 3, 4]
 
 
-def test_calls_are_made_once_whenever_it_ends(place: Place) -> None:
+def test_deferred_calls_run_once_while_the_sender_stops(place: Place) -> None:
     done: list[tuple[int, int]] = []
     begun, over = threading.Event(), threading.Event()
 

@@ -1,4 +1,4 @@
-"""What the calling thread publishes itself, while the sender's own has nothing to do."""
+"""Messages that the calling thread publishes while the sender is idle."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ def now(place: Place, number: Any, **options: Any) -> OutgoingMessage:
 
 
 def asleep(place: Place) -> None:
-    """Until messages are published at once, in the thread that sends them."""
+    """Wait until the calling thread publishes messages."""
     until(lambda: place.put("probe").sent, WAIT)
 
 
-def test_a_chore_of_what_was_published_so_is_done_soon(place: Place) -> None:
+def test_call_deferred_by_an_after_hook_runs_soon(place: Place) -> None:
     done: list[Any] = []
     now(place, 1, after=lambda: place.sender.call_later(done.append, 1))
     until(lambda: done == [[1]])
 
 
-def test_a_chore_that_came_from_another_thread_meanwhile_is_done_soon(place: Place) -> None:
+def test_call_deferred_by_another_thread_while_publishing_runs_soon(place: Place) -> None:
     done: list[Any] = []
 
     def meanwhile() -> bool:
@@ -60,7 +60,7 @@ def test_a_chore_that_came_from_another_thread_meanwhile_is_done_soon(place: Pla
 
 
 @pytest.mark.parametrize("first", [False, True])
-def test_what_is_put_meanwhile_follows(place: Place, first: bool) -> None:
+def test_messages_added_while_publishing_follow_in_order(place: Place, first: bool) -> None:
     place.arrived()
 
     def meanwhile() -> bool:
@@ -76,7 +76,7 @@ def test_what_is_put_meanwhile_follows(place: Place, first: bool) -> None:
     assert found == [1, 2, 3]
 
 
-def test_who_is_interrupted_leaves_it_to_the_sender(place: Place) -> None:
+def test_message_of_an_interrupted_caller_is_published_by_the_sender(place: Place) -> None:
     place.arrived()
     interrupted: list[int] = []
 
@@ -94,7 +94,7 @@ def test_who_is_interrupted_leaves_it_to_the_sender(place: Place) -> None:
     asleep(place)
 
 
-def test_a_loss_is_repaired_by_the_sender(place: Place) -> None:
+def test_message_lost_in_callers_thread_is_published_by_sender_thread(place: Place) -> None:
     place.arrived()
     lost: type[Exception] = place.reader.broker.recoverable_connection_errors[0]
     tries: list[str] = []
@@ -114,7 +114,7 @@ def test_a_loss_is_repaired_by_the_sender(place: Place) -> None:
     asleep(place)
 
 
-def test_one_that_can_not_be_sent_is_told(place: Place) -> None:
+def test_failed_hook_receives_the_error_of_an_unsendable_message(place: Place) -> None:
     place.arrived()
     errors: list[BaseException] = []
 
@@ -128,7 +128,7 @@ def test_one_that_can_not_be_sent_is_told(place: Place) -> None:
     assert [str(error) for error in errors] == ["no row"]
 
 
-def test_ending_waits_for_nobody_who_waits_for_it(place: Place) -> None:
+def test_stop_does_not_wait_for_a_blocked_caller(place: Place) -> None:
     begun, over = threading.Event(), threading.Event()
     errors: list[BaseException] = []
 
@@ -149,10 +149,10 @@ def test_ending_waits_for_nobody_who_waits_for_it(place: Place) -> None:
     over.set()
     lender.join(WAIT)
     assert not lender.is_alive()
-    assert not errors  # it was not published, and whoever takes over may do so
+    assert not errors  # The message is unpublished: a later owner may publish it.
 
 
-def test_interruption_at_the_end_of_a_turn_leaves_the_sender_to_others(
+def test_interrupt_after_a_batch_leaves_the_sender_usable(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted() -> None:
@@ -168,7 +168,7 @@ def test_interruption_at_the_end_of_a_turn_leaves_the_sender_to_others(
 
 
 class Interrupting(OutgoingMessage):
-    """Ctrl-C comes just when it is known to be sent."""
+    """Message that raises KeyboardInterrupt when it is marked as sent."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
@@ -176,7 +176,7 @@ class Interrupting(OutgoingMessage):
             raise KeyboardInterrupt
 
 
-def test_interruption_behind_a_message_leaves_nothing_to_be_sent(place: Place) -> None:
+def test_interrupt_after_publishing_does_not_publish_twice(place: Place) -> None:
     with pytest.raises(KeyboardInterrupt):
         place.sender.send(Interrupting(env.Envelope("TEST", {"n": 1}, routing_key="me")))
     assert place.sender.flush(5)
@@ -184,9 +184,10 @@ def test_interruption_behind_a_message_leaves_nothing_to_be_sent(place: Place) -
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_whatever_is_asked_for_is_done_without_more_to_do(place: Place, seed: int) -> None:
-    """Several threads put, publish themselves, and leave chores; after the last of these nobody
-    asks for anything any more, and all is done all the same."""
+def test_calls_and_messages_complete_without_further_activity(place: Place, seed: int) -> None:
+    """Several threads publish messages and defer calls; no thread wakes the sender after their last
+    call.
+    """
     place.arrived()
     done: list[Any] = []
 
@@ -217,7 +218,7 @@ def test_whatever_is_asked_for_is_done_without_more_to_do(place: Place, seed: in
     for thread in threads:
         thread.join()
     arrived: list[Any] = []
-    until(lambda: bool(arrived.extend(place.arrived())) or not place.sender.behind)
+    until(lambda: bool(arrived.extend(place.arrived())) or not place.sender.queue_length)
     until(lambda: len(done) == sum(expected))
     arrived += place.arrived()
     for who in range(3):
@@ -225,8 +226,8 @@ def test_whatever_is_asked_for_is_done_without_more_to_do(place: Place, seed: in
         assert list(own) == sorted(set(own))
 
 
-def test_interruption_before_it_is_published_leaves_no_message_behind(place: Place) -> None:
-    """Whatever the line at which Ctrl-C ends a call, what it took goes out without another one."""
+def test_message_of_a_call_interrupted_at_any_line_is_published(place: Place) -> None:
+    """Wherever Ctrl-C interrupts the call, its message is published without another call."""
     send = type(place.sender).send
     lines, first = inspect.getsourcelines(send)
     last = first + next(n for n, line in enumerate(lines) if "_publish_some" in line)
@@ -234,7 +235,7 @@ def test_interruption_before_it_is_published_leaves_no_message_behind(place: Pla
 
     def trace(frame: Any, event: str, argument: Any) -> Any:
         nonlocal wanted, seen
-        # A second time at a line is the end of a `with`, which no signal comes before.
+        # The second event at a line is the end of a `with`, before which no signal is handled.
         if event == "line" and frame.f_code is send.__code__ and seen < frame.f_lineno <= last:
             wanted, seen = wanted - 1, frame.f_lineno
             if wanted == 0:
@@ -254,5 +255,5 @@ def test_interruption_before_it_is_published_leaves_no_message_behind(place: Pla
             break
         finally:
             sys.settrace(None)
-        until(lambda: not place.sender.behind, WAIT)
+        until(lambda: not place.sender.queue_length, WAIT)
     assert interrupted > 5

@@ -1,4 +1,4 @@
-"""A worker's side, told one thing at a time."""
+"""Requests, questions and commands on a worker, without I/O."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from wbengine import exceptions as exc
 from wbengine.engines.worker_based import endpoint, server
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.ledger import base as ledgers
-from wbengine.engines.worker_based.messages import commands
 from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages import worker_commands
 from wbengine.types import codec
 from wbengine.types.failure import Failure
 
@@ -62,7 +62,7 @@ class Bench:
         headers: dict[str, Any] = dict(more or {})
         without = (ledger is None or not ours) and env.WBE_LEDGER not in headers
         if self.server.ledger != (wanted := None if without else self._ledger):
-            self.server.ledger = wanted  # as of an engine without
+            self.server.ledger = wanted  # For requests without a ledger.
         if ours:
             headers |= {env.WBE_VERSION: env.VERSION, env.WBE_EPOCH: epoch}
             if ledger is not None:
@@ -103,7 +103,7 @@ class Bench:
         )
 
     def stored(self, effects: list[server.Effect], job: server.Job) -> list[server.Effect]:
-        """What follows once the ledger was told, if it is."""
+        """Return the effects, including those after the ledger stored the result."""
         if any(isinstance(effect, server.Finish) for effect in effects):
             assert not any(isinstance(e, server.Reply) and e.terminal for e in effects)
             return effects + self.server.on_stored(job)
@@ -118,7 +118,7 @@ class Bench:
 
 
 def ending(effects: list[server.Effect]) -> dict[str, Any]:
-    """The body of the only, and last, terminal answer among `effects`; it is a valid RESPONSE."""
+    """Return the body of the only terminal reply, which must be last and a valid RESPONSE."""
     terminal = [e for e in effects if isinstance(e, server.Reply) and e.terminal]
     assert len(terminal) == 1
     assert effects[-1] is terminal[0]
@@ -135,10 +135,10 @@ def refusal(effects: list[server.Effect], kind: type[Exception]) -> str:
     return failure.exception_str
 
 
-# The usual way -----------------------------------------------------------------------------------
+# Usual course.
 
 
-def test_claim_run_answer() -> None:
+def test_request_is_claimed_run_and_answered() -> None:
     bench = Bench()
     (claim,) = bench.request()
     assert isinstance(claim, server.Claim)
@@ -165,7 +165,7 @@ def test_claim_run_answer() -> None:
     assert (bench.server.running, bench.server.counts) == (0, {pr.SUCCESS: 1})
 
 
-def test_answers_are_numbered() -> None:
+def test_replies_of_a_request_are_numbered() -> None:
     bench = Bench()
     job = bench.granted()
     effects = bench.server.on_event(job, "e", {}) + bench.finish(job)
@@ -173,7 +173,7 @@ def test_answers_are_numbered() -> None:
     assert numbers == [2, 3]
 
 
-def test_a_second_end_is_nothing() -> None:
+def test_second_outcome_and_late_events_are_ignored() -> None:
     bench = Bench()
     job = bench.granted()
     bench.finish(job)
@@ -181,7 +181,7 @@ def test_a_second_end_is_nothing() -> None:
     assert bench.server.on_event(job, "e", {}) == []
 
 
-def test_an_end_before_its_start_is_nothing() -> None:
+def test_outcome_of_a_job_of_another_server_is_ignored() -> None:
     bench = Bench()
     job = bench.granted()
     other = Bench().granted(id="id-9")
@@ -190,7 +190,7 @@ def test_an_end_before_its_start_is_nothing() -> None:
     assert ending(bench.finish(job))
 
 
-def test_typed_values_to_our_own_plain_ones_to_others() -> None:
+def test_replies_to_taskflow_engines_have_plain_values() -> None:
     bench = Bench()
     assert ending(bench.finish(bench.granted(), (1, 2)))["state"] == pr.SUCCESS
     plain = bench.started(id="id-2", ours=False)
@@ -199,36 +199,36 @@ def test_typed_values_to_our_own_plain_ones_to_others() -> None:
     assert "TaskFlow's peers" in refusal(bench.finish(plain, {1}), exc.NotEncodable)
 
 
-# Whatever a task does ----------------------------------------------------------------------------
+# Results of tasks.
 
 
-def test_a_failure_is_an_answer() -> None:
+def test_failed_task_is_answered_with_its_failure() -> None:
     failure = Failure.from_exception(RuntimeError("Woot!"))
     bench = Bench()
     assert refusal(bench.finish(bench.granted(), failure), RuntimeError) == "Woot!"
     assert bench.server.counts == {pr.FAILURE: 1}
 
 
-def test_an_exit_is_an_answer() -> None:
+def test_system_exit_of_a_task_is_answered_as_failure() -> None:
     bench = Bench()
     body = ending(bench.finish(bench.granted(), Failure.from_exception(SystemExit(3))))
     assert body["state"] == pr.FAILURE
 
 
-def test_a_result_that_can_not_be_sent_is_a_failure_with_its_path() -> None:
+def test_result_that_cannot_be_encoded_fails_with_its_path() -> None:
     bench = Bench()
     text = refusal(bench.finish(bench.granted(), {"a": [1, {2, object()}]}), exc.NotEncodable)
     assert text.startswith("result['a'][1]")
 
 
-def test_a_result_that_is_too_large_is_a_failure_with_figures() -> None:
+def test_too_large_result_fails_with_the_size_limit() -> None:
     bench = Bench(limit=2000)
     text = refusal(bench.finish(bench.granted(), "x" * 3000), exc.TooLarge)
     assert "job" in text
     assert "2,000" in text
 
 
-def test_a_failure_that_is_too_large_is_a_smaller_one() -> None:
+def test_too_large_failure_is_shortened() -> None:
     bench = Bench(limit=4000)
     failure = Failure.from_exception(RuntimeError("y" * 100_000))
     effects = bench.finish(bench.granted(), failure)
@@ -238,15 +238,17 @@ def test_a_failure_that_is_too_large_is_a_smaller_one() -> None:
 
 
 @pytest.mark.parametrize(
-    "args", [(object(),), (10**5000,), ("\ud800",), (float("inf"),), ([1, (2,)],)]
+    "args",
+    [(object(),), (10**5000,), ("\ud800",), (float("inf"),), ([1, (2,)],)],
+    ids=["object", "huge_int", "surrogate", "infinity", "nested_tuple"],
 )
-def test_strange_arguments_of_exceptions_stay_behind(args: tuple[Any, ...]) -> None:
+def test_exception_arguments_that_cannot_be_encoded_are_omitted(args: tuple[Any, ...]) -> None:
     bench = Bench()
     failure = Failure.from_exception(ValueError(*args))
     refusal(bench.finish(bench.granted(), failure), ValueError)
 
 
-def test_the_value_of_a_hostile_object_is_a_failure() -> None:
+def test_result_that_raises_while_encoded_is_a_failure() -> None:
     class Hostile(dict):  # type: ignore[type-arg]
         def items(self) -> Any:
             raise RuntimeError("never")
@@ -255,7 +257,7 @@ def test_the_value_of_a_hostile_object_is_a_failure() -> None:
     assert ending(bench.finish(bench.granted(), Hostile(a=1)))["state"] == pr.FAILURE
 
 
-# Events ------------------------------------------------------------------------------------------
+# Events.
 
 
 def test_events_are_sent_with_typed_details() -> None:
@@ -277,19 +279,20 @@ def test_events_are_sent_with_typed_details() -> None:
         (None, {}),
         ("e", {"a": "x" * 20_000}),
     ],
+    ids=["object", "no_details", "number", "no_type", "too_large"],
 )
-def test_events_that_can_not_be_sent_are_left_out(kind: Any, details: Any) -> None:
+def test_events_that_cannot_be_encoded_are_dropped(kind: Any, details: Any) -> None:
     bench = Bench()
     job = bench.granted()
     assert bench.server.on_event(job, kind, details) == []
     assert ending(bench.finish(job))["state"] == pr.SUCCESS
 
 
-# Refusing ----------------------------------------------------------------------------------------
+# Rejected requests.
 
 
 def refused(bench: Bench, **options: Any) -> list[server.Effect]:
-    """What is refused is claimed first, so that it is refused once, and for good."""
+    """Submit a request that is rejected after its claim, so that the rejection is final."""
     (claim,) = bench.request(**options)
     assert isinstance(claim, server.Claim)
     effects = bench.server.on_claim(claim.job, ledgers.Claim(ledgers.GRANTED, 1))
@@ -300,20 +303,20 @@ def refused(bench: Bench, **options: Any) -> list[server.Effect]:
     return effects
 
 
-def test_an_unknown_task_class_is_named_with_a_near_one() -> None:
+def test_unknown_task_class_is_rejected_with_a_suggestion() -> None:
     bench = Bench()
     text = refusal(refused(bench, task_cls=JOB + "s"), exc.NotFound)
     assert JOB + "s" in text
     assert f"did you mean '{JOB}'" in text
 
 
-def test_arguments_that_can_not_be_read() -> None:
+def test_unreadable_arguments_are_rejected() -> None:
     refusal(refused(Bench(), arguments={"x": {"$wbe": "nonsense"}}), exc.InvalidFormat)
 
 
 @codec.allow
 class Noted(enum.Enum):
-    """Notes each value that is read and is none of its own."""
+    """Enum that records each unknown value that is decoded."""
 
     ONE = 1
 
@@ -326,8 +329,8 @@ class Noted(enum.Enum):
 READ: list[object] = []
 
 
-def test_arguments_are_read_only_by_who_is_granted_the_request() -> None:
-    """Reading them may kill: it counts as the end of a worker that had the request."""
+def test_arguments_are_decoded_only_after_the_claim_is_granted() -> None:
+    """Decoding may kill the worker, which then counts as a lost worker of the request."""
     READ.clear()
     argument = {"x": {"$wbe": "enum", "c": f"{__name__}.Noted", "n": "poison"}}
     bench = Bench()
@@ -340,16 +343,18 @@ def test_arguments_are_read_only_by_who_is_granted_the_request() -> None:
     assert READ == ["poison"]
 
 
-def test_a_version_of_the_future() -> None:
+def test_later_protocol_version_is_rejected() -> None:
     bench = Bench()
     assert bench.granted(more={env.WBE_VERSION: "1"})
     bench = Bench()
     later = {env.WBE_VERSION: "999", env.WBE_LEDGER: LEDGER}
-    assert "version 999" in refusal(refused(bench, ours=False, more=later), exc.IncompatibleVersion)
+    assert "must be 1, got 999" in refusal(
+        refused(bench, ours=False, more=later), exc.IncompatibleVersion
+    )
 
 
 @pytest.mark.parametrize(("named", "held"), [("other", LEDGER), ("other", None), (7, LEDGER)])
-def test_a_ledger_that_it_does_not_hold(named: Any, held: str | None) -> None:
+def test_request_of_another_ledger_is_rejected(named: Any, held: str | None) -> None:
     bench = Bench(ledger=held)
     effects = bench.request(ledger=named)
     text = refusal(effects, exc.NotFound)
@@ -358,44 +363,48 @@ def test_a_ledger_that_it_does_not_hold(named: Any, held: str | None) -> None:
     assert bench.server.running == 0
 
 
-@pytest.mark.parametrize("headers", [{}, {env.WBE_VERSION: env.VERSION, env.WBE_EPOCH: 1}])
-def test_worker_with_a_ledger_refuses_request_without_a_row(headers: dict[str, Any]) -> None:
-    """Nothing would know whether it was run before."""
+@pytest.mark.parametrize(
+    "headers",
+    [{}, {env.WBE_VERSION: env.VERSION, env.WBE_EPOCH: 1}],
+    ids=["without_headers", "with_epoch"],
+)
+def test_worker_with_a_ledger_rejects_request_that_uses_no_ledger(headers: dict[str, Any]) -> None:
+    """Without a row, a repeated execution cannot be detected."""
     bench = Bench()
     body = {"action": "execute", "arguments": {"x": 1}, "task_cls": JOB, "task_name": "job"}
     request = env.Envelope(
         pr.REQUEST, body, correlation_id="id-1", reply_to="engine", headers=headers
     )
     text = refusal(bench.server.on_request(request, "receipt"), exc.NotFound)
-    assert "the request has no row in a ledger" in text and "its ledger ledger-1 grants" in text
+    assert "the request uses no ledger" in text and "its ledger ledger-1:" in text
     assert bench.server.running == 0
 
 
-def test_no_ledger_is_not_the_ledger_of_nobody() -> None:
+def test_null_ledger_header_is_rejected() -> None:
     bench = Bench(ledger=None)
     refusal(bench.request(ledger=None, more={env.WBE_LEDGER: None}), exc.NotFound)
     assert bench.server.running == 0
 
 
 @pytest.mark.parametrize("reply_to", [None, "", "../up", "a b", "x" * 200, "a.*", "a\nb"])
-def test_nobody_to_answer_to(reply_to: str | None) -> None:
+def test_request_with_invalid_address_is_only_acknowledged(reply_to: str | None) -> None:
     bench = Bench()
     assert bench.request(reply_to=reply_to) == [server.Acknowledge("receipt")]
     assert bench.request(id="../up") == [server.Acknowledge("receipt")]
     assert bench.server.counts == {"unanswerable": 2}
 
 
-# Repeats -----------------------------------------------------------------------------------------
+# Duplicates.
 
 
-def test_a_repeat_of_what_runs_is_acknowledged() -> None:
+def test_duplicate_of_a_running_request_is_acknowledged() -> None:
     bench = Bench()
     job = bench.granted()
     assert bench.request("again") == [server.Acknowledge("again")]
     assert ending(bench.finish(job))
 
 
-def test_a_repeat_of_what_is_done_is_answered_from_the_ledger() -> None:
+def test_duplicate_of_a_done_request_is_answered_from_the_ledger() -> None:
     bench = Bench()
     stored = bench.finish(bench.granted())[0]
     assert isinstance(stored, server.Finish)
@@ -412,7 +421,7 @@ def test_a_repeat_of_what_is_done_is_answered_from_the_ledger() -> None:
 
 
 @pytest.mark.parametrize("verdict", [ledgers.HELD, ledgers.MISSING, ledgers.STALE])
-def test_what_is_not_granted_is_not_run(verdict: Any) -> None:
+def test_request_with_a_refused_claim_does_not_run(verdict: Any) -> None:
     bench = Bench()
     (claim,) = bench.request()
     assert isinstance(claim, server.Claim)
@@ -420,11 +429,11 @@ def test_what_is_not_granted_is_not_run(verdict: Any) -> None:
     assert (bench.server.running, bench.server.counts) == (0, {verdict: 1})
     if verdict == ledgers.MISSING:
         assert effects == [server.Acknowledge("receipt")]
-    else:  # whoever sent it should look who has it
+    else:  # The sender must find the owner in the ledger.
         assert told_elsewhere(effects) == "engine"
 
 
-def test_an_end_whose_result_the_ledger_lost_is_left_to_its_engine() -> None:
+def test_done_row_without_result_is_only_acknowledged() -> None:
     bench = Bench()
     (claim,) = bench.request()
     assert isinstance(claim, server.Claim)
@@ -433,7 +442,7 @@ def test_an_end_whose_result_the_ledger_lost_is_left_to_its_engine() -> None:
 
 
 def told_elsewhere(effects: list[server.Effect]) -> str:
-    """Who is told that somebody else has it, or that it is answered to another address."""
+    """Return the address of the reply that reports the request as claimed elsewhere."""
     (reply,) = effects
     assert isinstance(reply, server.Reply) and reply.terminal
     assert reply.envelope.body == {"state": pr.PENDING, "data": {}}
@@ -442,14 +451,14 @@ def told_elsewhere(effects: list[server.Effect]) -> str:
     return reply.envelope.routing_key
 
 
-def test_a_repeat_of_what_runs_for_somebody_else_is_told_so() -> None:
+def test_duplicate_with_another_address_is_reported_as_claimed() -> None:
     bench = Bench()
     job = bench.granted()
     assert told_elsewhere(bench.request("again", reply_to="heir")) == "heir"
     assert job.reply_to == "engine"
 
 
-def test_a_repeat_while_the_ledger_is_told_of_the_end_is_no_loss() -> None:
+def test_duplicate_while_the_result_is_stored_is_not_lost() -> None:
     bench = Bench()
     job = bench.granted()
     bench.server.on_finished(job, invocation.Outcome(3))
@@ -457,7 +466,7 @@ def test_a_repeat_while_the_ledger_is_told_of_the_end_is_no_loss() -> None:
     assert ending(bench.server.on_stored(job))["data"] == {"result": 3}
 
 
-def test_what_ended_is_held_until_the_ledger_was_told() -> None:
+def test_ended_job_is_held_until_its_result_is_stored() -> None:
     bench = Bench()
     job = bench.granted()
     assert (bench.server.running, bench.server.holding) == (1, 1)
@@ -467,7 +476,7 @@ def test_what_ended_is_held_until_the_ledger_was_told() -> None:
     assert bench.server.holding == 0
 
 
-def test_a_peer_that_is_not_ours_is_told_nothing_of_that_kind() -> None:
+def test_replies_to_taskflow_engine_have_no_headers() -> None:
     bench = Bench(ledger=None)
     job = bench.started(ours=False)
     again = bench.request("r", ours=False, reply_to="x", redelivered=True)
@@ -475,11 +484,11 @@ def test_a_peer_that_is_not_ours_is_told_nothing_of_that_kind() -> None:
     told, ended = bench.finish(job)
     assert isinstance(told, server.Reply) and isinstance(ended, server.Reply)
     assert told.envelope.headers == ended.envelope.headers == {}
-    # Of a success without RUNNING, which may be lost, TaskFlow's engine does not recover.
+    # TaskFlow's engine cannot process SUCCESS without RUNNING, so RUNNING is sent again.
     assert (told.envelope.body["state"], told.terminal) == (pr.RUNNING, False)
 
 
-def test_what_a_broker_delivers_again_is_not_run_again_for_plain_peers() -> None:
+def test_redelivered_request_of_taskflow_engine_does_not_run_again() -> None:
     bench = Bench(ledger=None)
     bench.finish(bench.started(ours=False))
     assert bench.request("r", ours=False, redelivered=True) == [server.Acknowledge("r")]
@@ -488,10 +497,10 @@ def test_what_a_broker_delivers_again_is_not_run_again_for_plain_peers() -> None
     assert "WorkerLost" in str(lost.envelope.body)
 
 
-# Questions of engines that go on with what others began -----------------------------------------
+# Questions of engines that resume a flow.
 
 
-def test_who_asks_is_answered_from_now_on() -> None:
+def test_engine_that_asks_receives_later_replies() -> None:
     bench = Bench()
     job = bench.granted()
     (told,) = bench.ask(("id-1", 2048))
@@ -504,7 +513,7 @@ def test_who_asks_is_answered_from_now_on() -> None:
     assert reply.envelope.headers[env.WBE_EPOCH] == 1
 
 
-def test_of_two_that_ask_the_later_owner_is_answered() -> None:
+def test_question_of_an_earlier_owner_is_ignored() -> None:
     bench = Bench()
     job = bench.granted()
     bench.ask(("id-1", 3072), reply_to="second")
@@ -512,15 +521,15 @@ def test_of_two_that_ask_the_later_owner_is_answered() -> None:
     assert job.reply_to == "second"
 
 
-def test_an_engine_from_before_the_request_was_sent_asks_in_vain() -> None:
-    """Its question was under way while another one took the flow over and sent it anew."""
+def test_question_with_a_lower_epoch_than_the_request_is_ignored() -> None:
+    """The question was sent before another engine acquired the flow and resent the request."""
     bench = Bench()
     job = bench.granted(epoch=3072)
     assert bench.ask(("id-1", 2048), reply_to="first") == []
     assert job.reply_to == "engine"
 
 
-def test_who_asks_while_the_ledger_is_told_of_the_end_is_answered_after_that() -> None:
+def test_question_while_the_result_is_stored_is_answered_afterwards() -> None:
     bench = Bench()
     job = bench.granted()
     bench.server.on_finished(job, invocation.Outcome(3))
@@ -533,25 +542,25 @@ def test_who_asks_while_the_ledger_is_told_of_the_end_is_answered_after_that() -
 
 
 @pytest.mark.parametrize("fenced", [False, True])
-def test_what_is_stored_and_answered_in_one_step_is_done_with(fenced: bool) -> None:
+def test_result_stored_and_sent_in_one_step_releases_the_job(fenced: bool) -> None:
     bench = Bench()
     asked, job = bench.granted(), bench.granted(id="id-2")
     for ended in (asked, job):
         bench.server.on_finished(ended, invocation.Outcome(3))
     assert bench.ask(("id-1", 2048)) == []
-    assert bench.server.on_told(job, fenced) == []
-    effects = bench.server.on_told(asked, fenced)
+    assert bench.server.on_stored_and_sent(job, fenced) == []
+    effects = bench.server.on_stored_and_sent(asked, fenced)
     assert bench.server.holding == 0 and ids(bench) == []
     if fenced:
         assert effects == [] and bench.server.counts["fenced"] == 2
-    else:  # it was told to whom it was asked by first
+    else:  # The engine that asked also receives the result.
         (reply,) = effects
         assert isinstance(reply, server.Reply) and not reply.terminal and reply.job is None
         assert reply.envelope.routing_key == "heir"
         assert reply.envelope.body == {"state": pr.SUCCESS, "data": {"result": 3}}
 
 
-def test_with_a_ledger_what_is_not_here_is_said_to_be_elsewhere() -> None:
+def test_with_ledger_question_about_unknown_request_is_denied() -> None:
     bench = Bench()
     job = bench.granted()
     bench.finish(job)
@@ -561,7 +570,7 @@ def test_with_a_ledger_what_is_not_here_is_said_to_be_elsewhere() -> None:
     assert answer.headers[env.WBE_ASK] == 2048 and answer.headers[env.WBE_WORKER] == "w1"
 
 
-def test_without_a_ledger_what_is_remembered_is_told_again() -> None:
+def test_without_ledger_questions_are_answered_from_memory() -> None:
     bench = Bench(ledger=None)
     bench.finish(bench.started(), 7)
     bench.started(id="id-2")
@@ -572,33 +581,35 @@ def test_without_a_ledger_what_is_remembered_is_told_again() -> None:
 
 
 @pytest.mark.parametrize("reply_to", [None, "", "../up", "a b"])
-def test_nobody_to_answer_a_question_to(reply_to: str | None) -> None:
+def test_question_with_invalid_address_is_not_answered(reply_to: str | None) -> None:
     bench = Bench()
     bench.granted()
     assert bench.ask(("id-1", 2), reply_to=reply_to) == []
     assert bench.server.counts == {"unanswerable": 1}
 
 
-@pytest.mark.parametrize(("kind", "name"), [(commands.ASK, "asked"), (commands.CANCEL, "cancel")])
-def test_what_names_no_requests_is_refused(kind: str, name: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "name"), [(worker_commands.ASK, "asked"), (worker_commands.CANCEL, "cancel")]
+)
+def test_commands_with_malformed_request_lists_are_rejected(kind: str, name: str) -> None:
     found = [
         None, 1, [1], [["a"]], [["a", "1"]], [[1, 1]], [["a", True]], [["../a", 1]],
         [["a" * 300, 1]], [["a", 1]] * 501, [["a", -1]], [["a", 2**53 + 1]],
     ]  # fmt: skip
     for body in ({}, [], None, *({name: pairs} for pairs in found)):
         with pytest.raises(exc.InvalidFormat):
-            commands.SCHEMAS[kind].check(body)
+            worker_commands.SCHEMAS[kind].check(body)
 
 
-def test_questions_are_asked_in_pieces() -> None:
-    made = list(commands.questions([(f"id-{n}", n) for n in range(1001)], "all", "me"))
+def test_questions_are_split_into_messages_of_500_requests() -> None:
+    made = list(worker_commands.questions([(f"id-{n}", n) for n in range(1001)], "all", "me"))
     assert [len(question.body["asked"]) for question in made] == [500, 500, 1]
     for question in made:
-        commands.SCHEMAS[commands.ASK].check(json.loads(question.encoded))
-    assert commands.named(made[2].body) == [("id-1000", 1000)]
+        worker_commands.SCHEMAS[worker_commands.ASK].check(json.loads(question.encoded))
+    assert worker_commands.named(made[2].body) == [("id-1000", 1000)]
 
 
-def test_without_a_ledger_a_repeat_gets_the_same_answer() -> None:
+def test_without_ledger_duplicate_receives_the_same_reply() -> None:
     bench = Bench()
     job = bench.started()
     assert bench.request("again", ledger=None) == [server.Acknowledge("again")]
@@ -607,7 +618,7 @@ def test_without_a_ledger_a_repeat_gets_the_same_answer() -> None:
     assert bench.server.counts == {pr.SUCCESS: 1, "repeated": 2}
 
 
-def test_without_a_ledger_a_new_epoch_is_run_and_an_old_one_is_not() -> None:
+def test_without_ledger_only_a_higher_epoch_runs_again() -> None:
     bench = Bench()
     first = bench.started()
     second = bench.started(epoch=2)
@@ -621,25 +632,25 @@ def test_without_a_ledger_a_new_epoch_is_run_and_an_old_one_is_not() -> None:
     assert ending(bench.request("again", ledger=None, epoch=2))["data"] == {"result": 2}
 
 
-def test_without_a_ledger_what_is_delivered_again_is_not_run() -> None:
+def test_without_ledger_redelivered_request_is_reported_lost() -> None:
     bench = Bench()
     effects = bench.request(ledger=None, redelivered=True)
-    assert "no ledger knows" in refusal(effects, exc.WorkerLost)
+    assert "without a ledger" in refusal(effects, exc.WorkerLost)
     assert bench.server.running == 0
-    # The one that runs it is not disturbed by that.
+    # A running copy of the request is not affected.
     job = bench.started(id="id-2")
     again = bench.request("again", id="id-2", ledger=None, redelivered=True)
     assert again == [server.Acknowledge("again")]
     assert ending(bench.finish(job))["state"] == pr.SUCCESS
 
 
-def test_with_a_ledger_what_is_delivered_again_is_the_ledgers_matter() -> None:
+def test_with_ledger_redelivered_request_is_claimed() -> None:
     (claim,) = Bench().request(redelivered=True)
     assert isinstance(claim, server.Claim)
 
 
-def test_it_remembers_so_many_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "REMEMBERED", 3)
+def test_number_of_remembered_replies_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "MAX_REMEMBERED", 3)
     bench = Bench()
     for number in range(5):
         bench.finish(bench.started(id=f"id-{number}"))
@@ -649,16 +660,16 @@ def test_it_remembers_so_many_and_no_more(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("epoch", [-1, 1.5, "2", True, None, 10**400])
-def test_an_epoch_that_is_none_is_the_first(epoch: Any) -> None:
+def test_invalid_epoch_is_read_as_one(epoch: Any) -> None:
     (claim,) = Bench().request(epoch=epoch)
     assert isinstance(claim, server.Claim)
     assert claim.job.epoch == 1
 
 
-# What others should know -------------------------------------------------------------------------
+# Notices and heartbeats.
 
 
-def test_a_question_is_answered_for_each_topic() -> None:
+def test_notify_question_is_answered_for_each_topic() -> None:
     bench = Bench()
     bench.granted()
     question = env.Envelope(pr.NOTIFY, {}, reply_to="engine")
@@ -694,12 +705,12 @@ def test_a_question_is_answered_for_each_topic() -> None:
 
 
 @pytest.mark.parametrize("reply_to", [None, "", "../up", "a b"])
-def test_questions_of_nobody(reply_to: str | None) -> None:
+def test_notify_question_with_invalid_address_is_ignored(reply_to: str | None) -> None:
     question = env.Envelope(pr.NOTIFY, {}, reply_to=reply_to)
     assert Bench().server.on_notify(question, 5.0) == []
 
 
-def test_beats_go_to_those_whose_requests_run_here() -> None:
+def test_heartbeats_are_sent_to_engines_of_running_requests() -> None:
     bench = Bench(slots=4)
     assert bench.server.heartbeat.beat(5.0) == []
     job = bench.granted(reply_to="engine-1")
@@ -716,7 +727,7 @@ def test_beats_go_to_those_whose_requests_run_here() -> None:
     assert len(bench.server.heartbeat.beat(5.0)) == 4
 
 
-# Lost, cancelled, too late ------------------------------------------------------------------------
+# Lost, cancelled and expired requests.
 
 
 def kinds(effects: list[server.Effect]) -> list[type]:
@@ -728,20 +739,20 @@ def terminal(effects: list[server.Effect]) -> env.Envelope:
     return found
 
 
-def test_what_is_lost_is_said_to_be_and_not_remembered() -> None:
+def test_lost_request_is_reported_but_not_remembered() -> None:
     bench = Bench(ledger=None)
     for _ in range(2):
         answer = terminal(bench.request(ledger=None, redelivered=True))
         assert answer.headers[env.WBE_LOST] == 1
     (denied,) = bench.ask(("id-1", 1))
     assert denied.body["state"] == pr.PENDING
-    # A copy that was given to nobody before may still come, and is run.
+    # A copy that was not delivered before may still arrive, and runs.
     answer = terminal(bench.finish(bench.started(), 7))
     assert env.WBE_LOST not in answer.headers and answer.body["data"] == {"result": 7}
     assert bench.server.counts == {"lost": 2, pr.SUCCESS: 1}
 
 
-def test_what_was_claimed_here_and_is_not_known_is_lost() -> None:
+def test_row_claimed_by_this_worker_without_a_job_is_lost() -> None:
     bench = Bench()
     (claim,) = bench.request()
     assert isinstance(claim, server.Claim)
@@ -749,13 +760,13 @@ def test_what_was_claimed_here_and_is_not_known_is_lost() -> None:
     assert answer.headers[env.WBE_LOST] == 1
 
 
-def test_questions_to_everybody_are_not_denied() -> None:
+def test_broadcast_question_about_unknown_request_is_ignored() -> None:
     bench = Bench(ledger=None)
     assert bench.server.on_ask([("id-1", 1)], "engine", in_person=False) == []
 
 
 @pytest.mark.parametrize(("expires", "runs"), [(100.0, True), (99.9, False)])
-def test_what_comes_too_late_is_refused(expires: float, runs: bool) -> None:
+def test_expired_request_is_rejected(expires: float, runs: bool) -> None:
     bench = Bench(ledger=None)
     effects = bench.request(ledger=None, more={env.EXPIRES: expires}, now=100.0)
     assert (server.Run in kinds(effects)) == runs
@@ -764,13 +775,17 @@ def test_what_comes_too_late_is_refused(expires: float, runs: bool) -> None:
         assert ending(bench.request("again", ledger=None)) == ending(effects)
 
 
-def test_with_a_ledger_clocks_of_two_hosts_are_not_compared() -> None:
+def test_with_ledger_expires_header_is_ignored() -> None:
     job = Bench().granted(more={env.EXPIRES: 5.0}, now=100.0)
     assert job.expires is None
 
 
-@pytest.mark.parametrize("value", [float("nan"), "soon", -1, None, True, [1]])
-def test_what_is_no_time_never_comes(value: Any) -> None:
+@pytest.mark.parametrize(
+    "value",
+    [float("nan"), "soon", -1, None, True, [1]],
+    ids=["nan", "text", "negative", "none", "bool", "list"],
+)
+def test_invalid_expires_header_is_ignored(value: Any) -> None:
     bench = Bench(ledger=None)
     assert bench.started(more={env.EXPIRES: value}, now=100.0).expires is None
 
@@ -778,25 +793,25 @@ def test_what_is_no_time_never_comes(value: Any) -> None:
 @pytest.mark.parametrize(
     ("value", "limit"),
     [
-        ([10, 5], (5.0, 10.0)),
-        ([10.5, None], (None, 10.5)),
-        ([None, 2], (2.0, None)),
-        ((None, None), (None, None)),
-        (None, (None, None)),
-        ([5, 10], (None, None)),  # soft above hard
-        ([0, 0], (None, None)),
-        ([1], (None, None)),
-        ("ab", (None, None)),
-        (7, (None, None)),
-        ([10**400, 1], (None, None)),
-        ({"hard": 1, "soft": 2}, (None, None)),
+        pytest.param([10, 5], (5.0, 10.0), id="both"),
+        pytest.param([10.5, None], (None, 10.5), id="hard"),
+        pytest.param([None, 2], (2.0, None), id="soft"),
+        pytest.param((None, None), (None, None), id="two_none"),
+        pytest.param(None, (None, None), id="none"),
+        pytest.param([5, 10], (None, None), id="soft_above_hard"),
+        pytest.param([0, 0], (None, None), id="zero"),
+        pytest.param([1], (None, None), id="one_value"),
+        pytest.param("ab", (None, None), id="text"),
+        pytest.param(7, (None, None), id="number"),
+        pytest.param([10**400, 1], (None, None), id="huge"),
+        pytest.param({"hard": 1, "soft": 2}, (None, None), id="dict"),
     ],
 )
-def test_limits_are_read_hard_one_first(value: Any, limit: tuple[Any, Any]) -> None:
+def test_time_limit_header_has_hard_limit_first(value: Any, limit: tuple[Any, Any]) -> None:
     assert Bench().granted(more={env.TIMELIMIT: value}).limit == limit
 
 
-def test_what_runs_is_cancelled_once_and_ends_as_it_ends() -> None:
+def test_running_request_is_cancelled_once_and_keeps_its_result() -> None:
     bench = Bench()
     job = bench.granted()
     assert bench.server.on_cancel([("id-1", 1), ("id-2", 1)]) == [server.Cancel(job)]
@@ -804,14 +819,14 @@ def test_what_runs_is_cancelled_once_and_ends_as_it_ends() -> None:
     assert ending(bench.finish(job, 7))["data"] == {"result": 7}
 
 
-def test_a_later_epoch_is_not_cancelled_with_an_older_one() -> None:
+def test_cancel_of_a_lower_epoch_is_ignored() -> None:
     bench = Bench()
     job = bench.granted(epoch=3)
     assert bench.server.on_cancel([("id-1", 2)]) == []
     assert bench.server.on_cancel([("id-1", 4)]) == [server.Cancel(job)]
 
 
-def test_what_is_being_claimed_is_not_run_when_it_was_cancelled_meanwhile() -> None:
+def test_request_cancelled_while_claimed_does_not_run() -> None:
     bench = Bench()
     (claim,) = bench.request()
     assert isinstance(claim, server.Claim)
@@ -821,24 +836,24 @@ def test_what_is_being_claimed_is_not_run_when_it_was_cancelled_meanwhile() -> N
     assert bench.server.counts == {"cancelled": 1}
 
 
-def test_without_a_ledger_what_was_cancelled_before_it_came_is_refused() -> None:
+def test_without_ledger_request_cancelled_before_arrival_is_rejected() -> None:
     bench = Bench(ledger=None)
     assert bench.server.on_cancel([("id-1", 2)]) == []
     refusal(bench.request(ledger=None), exc.Cancelled)
     refusal(bench.request(ledger=None, epoch=2), exc.Cancelled)
-    assert bench.started(epoch=3)  # it was sent again since
+    assert bench.started(epoch=3)  # It was resent after the cancellation.
     assert bench.server.counts == {"cancelled": 2}
 
 
-def test_what_ended_is_not_refused_when_it_is_cancelled_later() -> None:
+def test_cancel_of_an_ended_request_keeps_its_reply() -> None:
     bench = Bench(ledger=None)
     done = bench.finish(bench.started(), 5)
     bench.server.on_cancel([("id-1", 1)])
     assert ending(bench.request(ledger=None)) == ending(done)
 
 
-def test_only_so_many_cancelled_requests_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "REMEMBERED", 3)
+def test_number_of_remembered_cancellations_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "MAX_REMEMBERED", 3)
     bench = Bench(ledger=None)
     for number in range(5):
         bench.server.on_cancel([(f"id-{number}", 1)])
@@ -846,10 +861,10 @@ def test_only_so_many_cancelled_requests_are_remembered(monkeypatch: pytest.Monk
     assert bench.started(id="id-1")
 
 
-# Slots --------------------------------------------------------------------------------------------
+# Slots.
 
 
-def test_more_than_there_are_slots_wait_and_are_not_said_to_run() -> None:
+def test_requests_over_the_slots_wait_without_a_running_reply() -> None:
     bench = Bench(ledger=None, slots=1)
     first = bench.started()
     assert bench.request(id="id-2", ledger=None) == []
@@ -861,7 +876,7 @@ def test_more_than_there_are_slots_wait_and_are_not_said_to_run() -> None:
     assert bench.server.life.current == (("id-2", "job"),)
 
 
-def test_what_waits_for_a_slot_is_cancelled_without_one() -> None:
+def test_request_waiting_for_a_slot_can_be_cancelled() -> None:
     bench = Bench(slots=1)
     first = bench.granted()
     (claim,) = bench.request(id="id-2")
@@ -886,8 +901,9 @@ def row(**other: Any) -> ledgers.Row:
         (row(state="open", epoch=2, holder=None), False),
         (row(state="done"), False),
     ],
+    ids=["own_claim", "missing_row", "other_epoch", "other_worker", "open_row", "done_row"],
 )
-def test_what_waited_for_long_runs_only_if_its_row_is_still_its_own(found: Any, runs: bool) -> None:
+def test_delayed_job_runs_only_if_its_claim_is_still_valid(found: Any, runs: bool) -> None:
     bench = Bench()
     job = bench.granted()
     assert bench.server.on_unstarted(job) == [server.Check(job)]
@@ -895,11 +911,11 @@ def test_what_waited_for_long_runs_only_if_its_row_is_still_its_own(found: Any, 
     assert effects == ([server.Run(job)] if runs else [server.Acknowledge("receipt")])
     assert bench.server.running == int(runs)
     assert bench.server.counts["thawed"] == int(not runs)
-    if not runs:  # nothing is told of it: it is somebody else's
+    if not runs:  # No reply: another worker owns the request.
         assert bench.finish(job) == [] == bench.server.on_unstarted(job)
 
 
-def test_what_the_ledger_does_not_take_is_not_told() -> None:
+def test_fenced_result_is_acknowledged_without_a_reply() -> None:
     bench = Bench()
     job = bench.granted()
     (finish,) = bench.server.on_finished(job, invocation.Outcome(1))
@@ -917,7 +933,7 @@ def ids(bench: Bench) -> list[str]:
     return found
 
 
-def test_requests_are_named_until_their_answers_are_published() -> None:
+def test_request_is_listed_until_its_reply_is_published() -> None:
     bench = Bench()
     job = bench.granted()
     bench.granted(id="id-2", reply_to="another")
@@ -925,18 +941,18 @@ def test_requests_are_named_until_their_answers_are_published() -> None:
     bench.server.on_finished(job, invocation.Outcome(1))
     assert ids(bench) == ["id-1"]
     assert terminal(bench.server.on_stored(job))
-    assert ids(bench) == ["id-1"]  # a beat may overtake it
+    assert ids(bench) == ["id-1"]  # A heartbeat may arrive before the reply.
     bench.server.on_answered(job)
     assert ids(bench) == []
-    for notice in bench.server.heartbeat.introduce(env.ALL_ENGINES, None):
+    for notice in bench.server.heartbeat.announce_tasks(env.ALL_ENGINES, None):
         assert isinstance(notice, server.Reply) and env.WBE_IDS not in notice.envelope.headers
 
 
-# Its life -----------------------------------------------------------------------------------------
+# State of the worker.
 
 
 def notices(effects: list[server.Effect]) -> list[tuple[str, Any, str, int]]:
-    """Listener, what it is about, state of life, and busy slots of each announcement."""
+    """Return receiver, kind, worker state and busy slots of each notice."""
     made = [e.envelope for e in effects if isinstance(e, server.Reply) and e.job is None]
     return [
         (
@@ -950,10 +966,10 @@ def notices(effects: list[server.Effect]) -> list[tuple[str, Any, str, int]]:
     ]
 
 
-def test_a_life() -> None:
+def test_server_announces_ready_draining_and_stopped_once() -> None:
     bench = Bench(birth=10.0)
     assert bench.server.life.state == "started"
-    ready = bench.server.heartbeat.introduce(env.ALL_ENGINES, None)
+    ready = bench.server.heartbeat.announce_tasks(env.ALL_ENGINES, None)
     assert notices(ready) == [(env.ALL_ENGINES, env.READY, "idle", 0)]
     job = bench.granted()
     assert bench.server.life.state == "busy"
@@ -964,34 +980,34 @@ def test_a_life() -> None:
     assert (life.successes, life.failures, life.working) == (1, 1, 3.0)
     assert notices(bench.server.drain(20.0)) == [(env.ALL_ENGINES, env.BEAT, "draining", 2)]
     assert bench.server.drain(30.0) == []
-    assert notices(bench.server.die(40.0)) == [(env.ALL_ENGINES, env.STOPPED, "dead", 2)]
-    assert bench.server.die(50.0) == []
+    assert notices(bench.server.shut_down(40.0)) == [(env.ALL_ENGINES, env.STOPPED, "dead", 2)]
+    assert bench.server.shut_down(50.0) == []
     life = bench.server.life
     assert (life.birth, life.shutdown_requested, life.death) == (10.0, 20.0, 40.0)
 
 
-def test_suspended_nothing_is_taken_and_all_is_told() -> None:
+def test_suspended_server_returns_requests_and_finishes_running_ones() -> None:
     bench = Bench(ledger=None)
-    bench.server.heartbeat.introduce(env.ALL_ENGINES, None)
+    bench.server.heartbeat.announce_tasks(env.ALL_ENGINES, None)
     job = bench.started()
     assert notices(bench.server.suspend()) == [(env.ALL_ENGINES, env.BEAT, "suspended", 2)]
     assert bench.server.suspend() == []
     (back,) = bench.request("r2", id="id-2", ledger=None)
     assert isinstance(back, server.Return) and back.fresh and back.job.receipt == "r2"
-    assert ending(bench.finish(job))  # what runs is finished
+    assert ending(bench.finish(job))
     assert notices(bench.server.resume()) == [(env.ALL_ENGINES, env.BEAT, "idle", 0)]
     assert bench.server.resume() == []
-    assert bench.started(id="id-2")  # the copy of what went back
+    assert bench.started(id="id-2")  # The requeued copy.
 
 
-def test_what_was_delivered_before_never_goes_back_as_new() -> None:
+def test_suspended_server_reports_redelivered_request_lost() -> None:
     bench = Bench(ledger=None)
     bench.server.suspend()
     answer = terminal(bench.request(ledger=None, redelivered=True))
     assert answer.headers[env.WBE_LOST] == 1
 
 
-def test_nothing_ends_a_drain() -> None:
+def test_drain_cannot_be_ended_by_resume_or_suspend() -> None:
     bench = Bench(ledger=None)
     bench.server.suspend()
     bench.server.drain(1.0)
@@ -1002,12 +1018,12 @@ def test_nothing_ends_a_drain() -> None:
     assert notices(bench.server.on_notify(question, 5.0)) == [("engine", env.BEAT, "draining", 2)]
 
 
-def test_with_a_ledger_a_request_that_is_not_taken_is_not_claimed() -> None:
+def test_draining_server_returns_requests_without_a_claim() -> None:
     bench = Bench()
     bench.server.drain(1.0)
     (back,) = bench.request()
     assert isinstance(back, server.Return) and not back.fresh
-    # One that was claimed as it was taken is released first.
+    # A request that was claimed on receipt is released first.
     (claim,) = bench.request("r", claimed=True)
     assert isinstance(claim, server.Claim)
     effects = bench.server.on_claim(claim.job, ledgers.Claim(ledgers.GRANTED, 1))
@@ -1016,7 +1032,7 @@ def test_with_a_ledger_a_request_that_is_not_taken_is_not_claimed() -> None:
     assert bench.server.running == 0
 
 
-def test_what_can_not_be_released_is_run_after_all() -> None:
+def test_request_with_a_failed_release_runs_while_draining() -> None:
     bench = Bench(slots=1)
     job = bench.granted()
     (claim,) = bench.request(id="id-2")
@@ -1030,8 +1046,8 @@ def test_what_can_not_be_released_is_run_after_all() -> None:
     assert ending(bench.finish(claim.job))
 
 
-def test_what_was_released_although_nobody_was_told_goes_back() -> None:
-    """Nor is it lost: whatever its slot finds, its message is not acknowledged."""
+def test_request_released_without_confirmation_is_returned() -> None:
+    """The request is not lost either, because its message is not acknowledged."""
     bench = Bench()
     job = bench.granted()
     assert bench.server.on_unstarted(job) == [server.Check(job)]
@@ -1040,7 +1056,7 @@ def test_what_was_released_although_nobody_was_told_goes_back() -> None:
     assert bench.server.running == 0 and bench.finish(job) == []
 
 
-def test_what_waits_for_a_slot_goes_back_when_it_drains() -> None:
+def test_drain_returns_requests_waiting_for_a_slot() -> None:
     bench = Bench(ledger=None, slots=1)
     job = bench.started()
     bench.request("r2", id="id-2", ledger=None)
@@ -1050,7 +1066,7 @@ def test_what_waits_for_a_slot_goes_back_when_it_drains() -> None:
     assert bench.server.running == 0
 
 
-def test_it_begins_so_many_tasks_and_no_more() -> None:
+def test_server_drains_after_max_tasks() -> None:
     bench = Bench(ledger=None, max_tasks=2)
     first = bench.started()
     *_, drain = bench.request(id="id-2", ledger=None)
@@ -1061,29 +1077,29 @@ def test_it_begins_so_many_tasks_and_no_more() -> None:
     assert kinds(bench.finish(first)) == [server.Reply]
 
 
-def test_the_dead_answer_nothing() -> None:
+def test_server_ignores_results_and_events_after_shutdown() -> None:
     bench = Bench()
     job = bench.granted()
-    bench.server.die(1.0)
+    bench.server.shut_down(1.0)
     assert bench.finish(job) == []
     assert bench.server.on_event(job, "e", {}) == []
     assert bench.server.on_released(job, False) == []
     assert bench.server.on_checked(job, row()) == []
 
 
-def test_who_asks_for_what_is_not_answered_yet_is_told_how_it_ended() -> None:
-    """The ledger could not be told, and the broker was away: a denial would overtake the answer."""
+def test_question_about_an_unpublished_result_receives_the_result() -> None:
+    """Result and reply could not be sent yet, so a denial would arrive before the reply."""
     bench = Bench()
     bench.finish(bench.granted(), 7)
     (told,) = bench.ask(("id-1", 2048))
     assert told.body == {"state": pr.SUCCESS, "data": {"result": 7}}
 
 
-# Plainly -----------------------------------------------------------------------------------------
+# Plain protocol of TaskFlow.
 
 
-def test_whom_taskflow_asks_tells_what_taskflow_reads_and_no_more() -> None:
-    """Whoever told a period would be missed: the next question may reach another one."""
+def test_plain_server_answers_taskflow_notify_without_headers() -> None:
+    """With a period, the worker would count as lost: the next question may reach another worker."""
     bench = Bench(ledger=None, plain=True)
     question = env.Envelope(pr.NOTIFY, {}, reply_to="engine")
     told = [reply.envelope for reply in bench.server.on_notify(question, 5.0)]  # type: ignore[union-attr]
@@ -1092,8 +1108,8 @@ def test_whom_taskflow_asks_tells_what_taskflow_reads_and_no_more() -> None:
 
 
 @pytest.mark.parametrize("ending", [True, False])
-def test_who_takes_nothing_is_silent_to_taskflow(ending: bool) -> None:
-    """Of no tasks it would conclude that nobody of the topic offers any."""
+def test_draining_or_suspended_plain_server_ignores_notify(ending: bool) -> None:
+    """TaskFlow would conclude from an empty list that no worker of the topic offers any task."""
     bench = Bench(ledger=None, plain=True)
     bench.server.drain(0.0) if ending else bench.server.suspend()
     question = env.Envelope(pr.NOTIFY, {}, reply_to="engine")

@@ -1,4 +1,4 @@
-"""A proxy's dealings with what it took, when the connection is lost in the midst of them."""
+"""Acknowledging and requeueing messages on a lost connection."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wbengine.engines.worker_based.connections import prefetcher
 
 
 class Broken:
-    """An AMQP channel whose connection is gone."""
+    """AMQP channel whose connection is lost."""
 
     def __getattr__(self, name: str) -> Any:
         def fail(*args: Any, **kwargs: Any) -> Any:
@@ -22,18 +22,18 @@ class Broken:
 
 
 class Delivered:
-    """A message, of a connection before that."""
+    """Message of an earlier connection."""
 
     channel, delivery_tag, delivery_info, headers = object(), 1, None, None
     acknowledged = False
 
 
 class Side(proxy.Proxy):
-    """One whose consumer's thread is the caller's."""
+    """Proxy whose consumer runs in the calling thread."""
 
     def __init__(self) -> None:
         super().__init__("me", "x", url="amqp://localhost")
-        self.consumer.take_from(["q"], 2)
+        self.consumer.consume_shared(["q"], 2)
         assert isinstance(self.consumer.work, prefetcher.AmqpPrefetcher)
         self.work = self.consumer.work
         self.work.channel = Broken()
@@ -41,10 +41,10 @@ class Side(proxy.Proxy):
         self.work.held.update(dict.fromkeys(self.messages, 0.0))
 
     def turn(self) -> None:
-        """What a consumer's thread does, on one connection after the other."""
-        while self.consumer._soon:
+        """Run the pending calls as the consumer thread does, on one connection after another."""
+        while self.consumer._pending_calls:
             with contextlib.suppress(ConnectionResetError):
-                self.consumer._soon.popleft()()
+                self.consumer._pending_calls.popleft()()
 
 
 @pytest.fixture
@@ -52,13 +52,13 @@ def side() -> Side:
     return Side()
 
 
-def test_all_that_was_answered_together_leaves_its_slots(side: Side) -> None:
+def test_acknowledging_on_a_lost_connection_frees_all_slots(side: Side) -> None:
     side.consumer.ack_many(side.messages)
     side.turn()
     assert side.work.held == {}
 
 
-def test_whoever_waits_for_what_goes_back_is_told(side: Side) -> None:
+def test_requeue_on_a_lost_connection_calls_all_callbacks(side: Side) -> None:
     told: list[int] = []
     for number, message in enumerate(side.messages):
         side.consumer.requeue(message, lambda n=number: told.append(n))

@@ -1,4 +1,4 @@
-"""What is believed of messages that are signed: what their signer said, and nothing else."""
+"""Signatures and encryption of messages."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from wbengine import _clock, _json_text, keys
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.messages import signing
-from wbengine.transports import _envelope
+from wbengine.transports import _encoding
 
 NOW = 1_000_000.0
-#: Mutations; `tools/fuzz --signed` makes more.
+#: Number of mutations; `tools/fuzz --signed` runs more.
 EXAMPLES = 2_000
 
 
@@ -40,85 +40,87 @@ def parties(request: pytest.FixtureRequest, clock: _clock.ManualClock) -> dict[s
 
 @pytest.fixture
 def apart(clock: _clock.ManualClock) -> dict[str, Party]:
-    """Each role has a key of its own."""
+    """Return a party with a separate key for each role."""
     return {role: Party(made, clock) for role, made in keys.new(per_role=True).items()}
 
 
 @pytest.mark.parametrize("layout", ["json", "amqp"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_signed_is_believed_by_all(
+def test_signed_message_is_accepted_by_all_roles(
     parties: dict[str, Party], kind: str, layout: str
 ) -> None:
     for hearer in parties.values():
-        hearer.hear(signed.came(parties[KINDS[kind][0]].say(kind), layout))
+        hearer.verify(signed.received(parties[KINDS[kind][0]].sign(kind), layout))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_not_signed_is_not_believed(parties: dict[str, Party], kind: str) -> None:
-    message = signed.came(signed.envelope(kind))
-    with pytest.raises(exc.NotTrusted, match="it is not signed"):
-        parties[keys.ENGINE].hear(message)
+def test_unsigned_message_is_rejected(parties: dict[str, Party], kind: str) -> None:
+    message = signed.received(signed.envelope(kind))
+    with pytest.raises(exc.NotTrusted, match="the message is not signed"):
+        parties[keys.ENGINE].verify(message)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_nobody_says_what_is_not_of_his_role(apart: dict[str, Party], kind: str) -> None:
+def test_message_signed_by_a_role_without_permission_is_rejected(
+    apart: dict[str, Party], kind: str
+) -> None:
     may = {
         "request": {"engine", "operator"}, "question": {"engine", "operator"}, "ask": {"engine"},
         "cancel": {"engine"}, "control": {"engine", "operator"}, "response": {"engine", "worker"},
         "beat": {"worker"},
     }[kind]  # fmt: skip
     for role, speaker in apart.items():
-        message = signed.came(speaker.say(kind))
+        message = signed.received(speaker.sign(kind))
         if role in may:
-            apart[keys.ENGINE].hear(message)
+            apart[keys.ENGINE].verify(message)
         else:
-            with pytest.raises(exc.NotTrusted, match=f"role '{role}' must not say this"):
-                apart[keys.ENGINE].hear(message)
+            with pytest.raises(exc.NotTrusted, match=f"role '{role}' must not sign this message"):
+                apart[keys.ENGINE].verify(message)
 
 
-def test_who_names_a_worker_asks_no_question(apart: dict[str, Party]) -> None:
-    """However its body is written: an engine says no goodbye of a worker, a worker asks nobody."""
+def test_notify_with_the_wrong_role_is_rejected_despite_its_body(apart: dict[str, Party]) -> None:
+    """Only workers announce the end of a worker, and only engines and operators ask workers."""
     goodbye, question = signed.envelope("beat"), signed.envelope("question")
     goodbye.body = {}
     goodbye.signer = apart[keys.OPERATOR].signer
     question._encoded = b"{ }"
     question.signer = apart[keys.WORKER].signer
     for said in (goodbye, question):
-        with pytest.raises(exc.NotTrusted, match="must not say this"):
-            apart[keys.ENGINE].hear(signed.came(said))
+        with pytest.raises(exc.NotTrusted, match="must not sign this message"):
+            apart[keys.ENGINE].verify(signed.received(said))
 
 
-def test_the_key_of_another_fleet_is_not_believed(clock: _clock.ManualClock) -> None:
+def test_message_with_an_unknown_key_is_rejected(clock: _clock.ManualClock) -> None:
     stranger, hearer = (Party(keys.new()[keys.ANY], clock) for _ in range(2))
-    with pytest.raises(exc.NotTrusted, match="no key of that id"):
-        hearer.hear(signed.came(stranger.say("request")))
+    with pytest.raises(exc.NotTrusted, match="unknown key id"):
+        hearer.verify(signed.received(stranger.sign("request")))
 
 
-def test_a_key_whose_time_is_over_is_not_believed(clock: _clock.ManualClock) -> None:
+def test_message_with_an_expired_key_is_rejected(clock: _clock.ManualClock) -> None:
     content = keys.new()
     old = Party(content[keys.ANY], clock)
-    message = signed.came(old.say("request"))
+    message = signed.received(old.sign("request"))
     new = Party(keys.rotated(content, NOW, NOW + 100, NOW)[keys.ANY], clock)
     clock.advance(100)
-    new.hear(message)
+    new.verify(message)
     clock.advance(1)
-    with pytest.raises(exc.NotTrusted, match="not valid any more"):
-        new.hear(message)
+    with pytest.raises(exc.NotTrusted, match="has expired"):
+        new.verify(message)
 
 
-def test_whoever_signs_with_a_key_that_is_over_says_so(
+def test_signing_with_an_expired_key_is_logged_once(
     clock: _clock.ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     content = keys.new()[keys.ANY]
     content["keys"][0]["until"] = NOW
     party = Party(content, clock)
-    signed.came(party.say("beat"))
+    signed.received(party.sign("beat"))
     assert not caplog.messages
     clock.advance(1)
     for _ in range(3):
-        signed.came(party.say("beat"))
+        signed.received(party.sign("beat"))
     (told,) = caplog.messages
-    assert content["keys"][0]["id"] in told and "is over" in told
+    assert content["keys"][0]["id"] in told and "has expired" in told
 
 
 def _header(name: str, value: Any) -> Callable[[Any], None]:
@@ -160,144 +162,146 @@ TAMPERED: dict[str, Callable[[Any], None]] = {
 }  # fmt: skip
 
 
-class _Loose(_envelope.Message):
-    """It has room for what messages of other brokers have."""
+class _Loose(_encoding.Message):
+    """Message with attributes for properties of other brokers."""
 
 
 @pytest.mark.parametrize("how", TAMPERED)
-def test_what_was_changed_is_not_believed(parties: dict[str, Party], how: str) -> None:
-    data = _envelope.seal(parties[keys.ENGINE].say("request"), "x")
+def test_modified_message_is_rejected(parties: dict[str, Party], how: str) -> None:
+    data = _encoding.seal(parties[keys.ENGINE].sign("request"), "x")
     message = _Loose(data, None, 1, False)
-    parties[keys.WORKER].hear(message)
+    parties[keys.WORKER].verify(message)
     TAMPERED[how](message)
     with pytest.raises(exc.NotTrusted):
-        parties[keys.WORKER].hear(message)
+        parties[keys.WORKER].verify(message)
 
 
 @pytest.mark.parametrize("number", [b"NaN", b"1e999", b"-Infinity"])
-def test_what_is_no_number_is_not_read(parties: dict[str, Party], number: bytes) -> None:
-    data = signed.sealed(parties[keys.ENGINE].say("request"))
+def test_non_finite_number_in_a_header_is_rejected(
+    parties: dict[str, Party], number: bytes
+) -> None:
+    data = signed.sealed(parties[keys.ENGINE].sign("request"))
     signed.read(data)
-    with pytest.raises(signed.BadMessage):
+    with pytest.raises(signed.InvalidMessageError):
         signed.read(data.replace(b"[1.5,null]", b"[1.5,%b]" % number))
 
 
 @pytest.mark.parametrize("number", [1e-05, 1e16, 0.1, 1e-300, 5e-324, 0.0, 1.5e300])
-def test_whoever_has_no_orjson_signs_the_same(
+def test_signature_is_the_same_without_orjson(
     parties: dict[str, Party], number: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = signed.envelope("request")
     said.headers["timelimit"] = [number, None]
     said.signer = parties[keys.ENGINE].signer
-    message = signed.came(said)
-    parties[keys.WORKER].hear(message)
+    message = signed.received(said)
+    parties[keys.WORKER].verify(message)
     monkeypatch.setattr(_json_text, "orjson", None)
-    parties[keys.WORKER].hear(message)
+    parties[keys.WORKER].verify(message)
 
 
-def test_headers_that_brokers_add_change_nothing(parties: dict[str, Party]) -> None:
-    message = signed.came(parties[keys.ENGINE].say("request"))
+def test_headers_added_by_brokers_do_not_affect_the_signature(parties: dict[str, Party]) -> None:
+    message = signed.received(parties[keys.ENGINE].sign("request"))
     message.headers["x-death"] = [{"count": 1}]
-    parties[keys.WORKER].hear(message)
+    parties[keys.WORKER].verify(message)
 
 
-def test_what_was_said_to_others_is_not_believed(parties: dict[str, Party]) -> None:
+def test_message_addressed_to_another_process_is_rejected(parties: dict[str, Party]) -> None:
     for kind in KINDS:
-        message = signed.came(parties[KINDS[kind][0]].say(kind))
-        if kind == "response":  # who inherits a flow reads them
-            parties[keys.ENGINE].hear(message, ("another",))
+        message = signed.received(parties[KINDS[kind][0]].sign(kind))
+        if kind == "response":  # An engine that takes over a flow reads replies to others.
+            parties[keys.ENGINE].verify(message, ("another",))
         else:
-            with pytest.raises(exc.NotTrusted, match="said to others"):
-                parties[keys.ENGINE].hear(message, ("another",))
+            with pytest.raises(exc.NotTrusted, match="addressed to another process"):
+                parties[keys.ENGINE].verify(message, ("another",))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_was_said_in_another_exchange_is_not_believed(
+def test_message_of_another_exchange_is_rejected_except_replies(
     clock: _clock.ManualClock, kind: str
 ) -> None:
-    """All workers of any exchange are called by one name.  Answers are kept by their ledger."""
+    """The address of all workers is the same in every exchange. Replies are stored in ledgers."""
     content = keys.new()[keys.ANY]
-    message = signed.came(Party(content, clock, "other").say(kind))
-    Party(content, clock, "other").hear(message)
+    message = signed.received(Party(content, clock, "other").sign(kind))
+    Party(content, clock, "other").verify(message)
     hearer = Party(content, clock)
     if kind == "response":
-        hearer.hear(message)
+        hearer.verify(message)
     else:
         with pytest.raises(exc.NotTrusted, match="signature"):
-            hearer.hear(message)
+            hearer.verify(message)
 
 
-def test_an_order_is_for_those_who_had_begun(clock: _clock.ManualClock) -> None:
-    """Who keeps it cannot stop those that begin later; a beat of before tells them what is so."""
+def test_control_command_older_than_the_process_is_rejected(clock: _clock.ManualClock) -> None:
+    """A recorded command must not affect later processes; an old heartbeat only reports a state."""
     content = keys.new()[keys.ANY]
     early = Party(content, clock)
-    order, beat = (signed.came(early.say(kind)) for kind in ("control", "beat"))
-    early.hear(order)
+    order, beat = (signed.received(early.sign(kind)) for kind in ("control", "beat"))
+    early.verify(order)
     clock.advance(1)
     late = Party(content, clock)
-    late.hear(beat)
-    with pytest.raises(exc.NotTrusted, match="before this process began"):
-        late.hear(order)
-    late.hear(signed.came(early.say("control")))
+    late.verify(beat)
+    with pytest.raises(exc.NotTrusted, match="before this process started"):
+        late.verify(order)
+    late.verify(signed.received(early.sign("control")))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_only_what_is_about_now_must_be_new(
+def test_only_notify_and_control_messages_must_be_recent_and_unique(
     parties: dict[str, Party], clock: _clock.ManualClock, kind: str
 ) -> None:
-    """A backlog may be old, and is delivered again."""
-    message = signed.came(parties[KINDS[kind][0]].say(kind))
+    """Queued requests may be old, and are redelivered."""
+    message = signed.received(parties[KINDS[kind][0]].sign(kind))
     hearer = parties[keys.ENGINE]
     is_now = kind in ("question", "beat", "control")
-    hearer.hear(message)
+    hearer.verify(message)
     if is_now:
-        with pytest.raises(exc.NotTrusted, match="said before"):
-            hearer.hear(message)
+        with pytest.raises(exc.NotTrusted, match="received before"):
+            hearer.verify(message)
     else:
-        hearer.hear(message)
-    clock.advance(signing.WINDOW + 1)
+        hearer.verify(message)
+    clock.advance(signing.MAX_AGE_SECONDS + 1)
     if is_now:
         with pytest.raises(exc.NotTrusted, match="too old"):
-            parties[keys.WORKER].hear(message)
+            parties[keys.WORKER].verify(message)
     else:
-        parties[keys.WORKER].hear(message)
+        parties[keys.WORKER].verify(message)
 
 
-def test_what_comes_from_a_clock_that_is_ahead_is_not_believed() -> None:
+def test_message_from_a_clock_that_is_ahead_is_rejected() -> None:
     content = keys.new()[keys.ANY]
-    ahead = Party(content, _clock.ManualClock(NOW + signing.WINDOW + 1))
+    ahead = Party(content, _clock.ManualClock(NOW + signing.MAX_AGE_SECONDS + 1))
     with pytest.raises(exc.NotTrusted, match="clocks differ"):
-        Party(content, _clock.ManualClock(NOW)).hear(signed.came(ahead.say("control")))
+        Party(content, _clock.ManualClock(NOW)).verify(signed.received(ahead.sign("control")))
 
 
-def test_so_many_nonces_are_remembered_as_long_as_they_matter() -> None:
-    nonces = signing.Nonces(most=2)
-    assert nonces.is_new("a", NOW) and not nonces.is_new("a", NOW + 2 * signing.WINDOW)
-    assert nonces.is_new("a", NOW + 2 * signing.WINDOW + 1)
+def test_nonces_are_kept_for_their_maximum_age_and_limited() -> None:
+    nonces = signing.Nonces(limit=2)
+    assert nonces.is_new("a", NOW) and not nonces.is_new("a", NOW + 2 * signing.MAX_AGE_SECONDS)
+    assert nonces.is_new("a", NOW + 2 * signing.MAX_AGE_SECONDS + 1)
     assert nonces.is_new("b", NOW + 200) and nonces.is_new("c", NOW + 200)
     assert len(nonces._seen) == 2
 
 
-def test_what_is_not_signed_is_believed_as_long_as_the_file_says_so(
+def test_unsigned_message_is_accepted_until_the_configured_time(
     clock: _clock.ManualClock,
 ) -> None:
-    """But not what is signed wrongly."""
+    """A message with a wrong signature is rejected in any case."""
     content = {**keys.new()[keys.ANY], "accept_unsigned_until": NOW + 10}
     hearer = Party(content, clock)
-    plain = signed.came(signed.envelope("request"))
-    hearer.hear(plain)
+    plain = signed.received(signed.envelope("request"))
+    hearer.verify(plain)
     with pytest.raises(exc.NotTrusted):
-        hearer.hear(signed.came(Party(keys.new()[keys.ANY], clock).say("request")))
+        hearer.verify(signed.received(Party(keys.new()[keys.ANY], clock).sign("request")))
     clock.advance(10)
     with pytest.raises(exc.NotTrusted, match="not signed"):
-        hearer.hear(plain)
+        hearer.verify(plain)
 
 
-# Outcomes in a ledger.
+# Results in a ledger.
 
 
-def test_an_outcome_is_believed_for_its_request_only(parties: dict[str, Party]) -> None:
-    frozen = env.freeze(parties[keys.WORKER].say("response"))
+def test_stored_result_is_accepted_only_for_its_request(parties: dict[str, Party]) -> None:
+    frozen = env.freeze(parties[keys.WORKER].sign("response"))
     hearer = parties[keys.ENGINE].signer
     thawed = env.thaw(frozen, "r1", signer=hearer)
     assert thawed.body == {"state": "SUCCESS", "data": {"result": "böse"}}
@@ -311,18 +315,18 @@ def test_an_outcome_is_believed_for_its_request_only(parties: dict[str, Party]) 
             env.thaw(forged, id, signer=hearer)
 
 
-def test_an_outcome_is_passed_on_as_it_was_signed(parties: dict[str, Party]) -> None:
-    """By a worker that gave it no signature."""
-    frozen = env.freeze(parties[keys.WORKER].say("response"))
+def test_stored_result_is_forwarded_with_its_signature(parties: dict[str, Party]) -> None:
+    """The worker that forwards it does not sign it again."""
+    frozen = env.freeze(parties[keys.WORKER].sign("response"))
     known = env.thaw(frozen, "r1", "heir")
     known.signer = parties[keys.WORKER].signer
-    parties[keys.ENGINE].hear(signed.came(known), ("heir",))
+    parties[keys.ENGINE].verify(signed.received(known), ("heir",))
     again = env.thaw(env.freeze(known), "r1")
     assert (again.headers, again.encoded) == (known.headers, known.encoded)
 
 
-def test_a_message_is_signed_once_as_it_is_encoded(apart: dict[str, Party]) -> None:
-    made = apart[keys.ENGINE].say("request")
+def test_message_is_signed_once_on_encoding(apart: dict[str, Party]) -> None:
+    made = apart[keys.ENGINE].sign("request")
     assert env.WBE_SIGNATURE not in made.headers
     first = made.encoded_headers
     assert made.encoded_headers == first and made.signed_headers is made.headers
@@ -339,33 +343,37 @@ def hidden(clock: _clock.ManualClock) -> Party:
 
 @pytest.mark.parametrize("layout", ["json", "amqp"])
 @pytest.mark.parametrize("kind", ["request", "response"])
-def test_values_are_hidden_from_who_has_no_key(hidden: Party, kind: str, layout: str) -> None:
+def test_encrypted_message_shows_no_values_without_the_key(
+    hidden: Party, kind: str, layout: str
+) -> None:
     plain = signed.envelope(kind).encoded
-    made = hidden.say(kind)
-    assert made.encoded == plain  # as its size is checked
-    message = signed.came(made, layout)
+    made = hidden.sign(kind)
+    assert made.encoded == plain  # The size check uses the plain text.
+    message = signed.received(made, layout)
     assert b"SUCCESS" not in message.body and b"sample_tasks" not in message.body
-    assert json.loads(message.body)  # as ledgers keep it
+    assert json.loads(message.body)  # Ledgers store JSON.
     assert hidden.signer.verify(message, signed.AUDIENCE) == plain
-    # What is given back, or put aside, is sent as it came.
-    assert hidden.signer.verify(signed.came(env.copy_of(message)), signed.AUDIENCE) == plain
+    # Requeued messages and dead letters are published unchanged.
+    assert hidden.signer.verify(signed.received(env.copy_of(message)), signed.AUDIENCE) == plain
 
 
-def test_hidden_values_are_those_of_their_request(hidden: Party, clock: _clock.ManualClock) -> None:
-    message = signed.came(hidden.say("request"))
+def test_encrypted_body_cannot_be_moved_to_another_request(
+    hidden: Party, clock: _clock.ManualClock
+) -> None:
+    message = signed.received(hidden.sign("request"))
     other = Party({**keys.new(encrypt=True)[keys.ANY]}, clock)
     other.ring.keys = hidden.ring.keys
-    with pytest.raises(exc.NotTrusted, match="no key of that id opens"):
-        other.hear(message)
+    with pytest.raises(exc.NotTrusted, match="unknown encryption key id"):
+        other.verify(message)
     moved = env.copy_of(message)
     moved.headers = {k: v for k, v in moved.headers.items() if k != env.WBE_SIGNATURE}
     moved.correlation_id, moved.signer = "r2", hidden.signer
-    with pytest.raises(exc.NotTrusted, match="cannot be decrypted"):
-        hidden.hear(signed.came(moved))
+    with pytest.raises(exc.NotTrusted, match="cannot decrypt"):
+        hidden.verify(signed.received(moved))
 
 
-def test_an_outcome_in_a_ledger_is_hidden(hidden: Party) -> None:
-    frozen = env.freeze(hidden.say("response"))
+def test_stored_result_is_encrypted(hidden: Party) -> None:
+    frozen = env.freeze(hidden.sign("response"))
     assert b"SUCCESS" not in frozen
     thawed = env.thaw(frozen, "r1", signer=hidden.signer)
     assert thawed.body["data"] == {"result": "böse"}
@@ -376,23 +384,23 @@ def test_an_outcome_in_a_ledger_is_hidden(hidden: Party) -> None:
 # Mutations.
 
 
-def test_no_mutated_message_is_believed() -> None:
+def test_no_mutated_message_is_accepted() -> None:
     told = forging.try_mutations(EXAMPLES, seed=1)
     assert (told.believed, told.deaths) == (0, 0)
-    assert told.refused > EXAMPLES / 3  # else nothing was tried
+    assert told.refused > EXAMPLES / 3  # Otherwise the mutations test nothing.
 
 
-def test_a_verifier_that_believes_all_is_found_by_mutations(
+def test_mutations_detect_a_verifier_that_accepts_everything(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(keys.Key, "verifies", lambda *told: True)
     assert forging.try_mutations(200, seed=1).believed > 0
 
 
-def test_envelopes_that_are_copied_keep_their_signature(apart: dict[str, Party]) -> None:
-    """What a worker gives back is as its engine sent it."""
-    message = signed.came(apart[keys.ENGINE].say("request"))
+def test_copied_envelope_keeps_its_signature(apart: dict[str, Party]) -> None:
+    """A worker requeues a message exactly as its engine published it."""
+    message = signed.received(apart[keys.ENGINE].sign("request"))
     message.delivery_info["redelivered"] = True
     made = env.copy_of(copy.copy(message))
     made.signer = apart[keys.WORKER].signer
-    apart[keys.WORKER].hear(signed.came(made))
+    apart[keys.WORKER].verify(signed.received(made))

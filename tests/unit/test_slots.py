@@ -1,4 +1,4 @@
-"""Where the tasks of a worker run, by what it was told."""
+"""Pools of a worker for combinations of options."""
 
 from __future__ import annotations
 
@@ -27,33 +27,36 @@ from wbengine.engines.worker_based.worker_side import slots
         ({"kind": "solo", "concurrency": 1}, pools.SoloPool, 1, "solo (the main thread)"),
     ],
 )
-def test_the_pool_that_was_asked_for(options: Any, kind: Any, size: int, words: str) -> None:
+def test_pool_has_the_requested_kind_and_size(
+    options: Any, kind: Any, size: int, words: str
+) -> None:
     made: Any
     made, count, told = slots.make_pool(**options)
     assert (type(made), made.size, count, told) == (kind, size, size, words)
     made.stop()
 
 
-def test_a_given_executor() -> None:
+def test_pool_wraps_a_given_executor() -> None:
     with futures.ThreadPoolExecutor(3) as executor:
         made, count, told = slots.make_pool(executor)
-        assert (type(made), count, told) == (pools.ExternalPool, 3, "of a given executor")
+        assert (type(made), count, told) == (pools.ExternalPool, 3, "of the given executor")
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"threads": 1, "processes": 1}, "not threads and processes"),
-        ({"threads": 1, "kind": "threads"}, "not threads and pool"),
-        ({"threads": 1, "concurrency": 1}, "give threads or a concurrency"),
-        ({"kind": "fibres"}, "pool must be one of threads, processes, solo, not 'fibres'"),
-        ({"kind": "solo", "concurrency": 2}, "'solo' has one slot, not 2"),
-        ({"kind": "solo", "max_calls": 2}, "needs processes, not solo"),
-        ({"max_memory": 2}, "needs processes, not threads"),
+        ({"threads": 1, "processes": 1}, "got threads and processes"),
+        ({"threads": 1, "kind": "threads"}, "got threads and pool"),
+        ({"threads": 1, "concurrency": 1}, "only one of threads and concurrency"),
+        ({"kind": "fibres"}, "pool must be one of threads, processes, solo, got 'fibres'"),
+        ({"kind": "thread"}, r"got 'thread' \(did you mean 'threads'\?\)"),
+        ({"kind": "solo", "concurrency": 2}, "'solo' has one slot, got concurrency=2"),
+        ({"kind": "solo", "max_calls": 2}, "require child processes, got solo"),
+        ({"max_memory": 2}, "require child processes, got threads"),
         ({"kind": "processes", "max_calls": 0}, "max_calls must be a whole number"),
         ({"kind": "threads", "concurrency": 0}, "size of a pool"),
     ],
 )
-def test_what_makes_no_sense_is_refused(options: Any, words: str) -> None:
+def test_contradictory_pool_options_are_rejected(options: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         slots.make_pool(**options)

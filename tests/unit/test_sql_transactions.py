@@ -1,4 +1,4 @@
-"""Transactions on an sqlite database: all or nothing, and what is said when it cannot be."""
+"""Transactions and errors of SQL databases."""
 
 from __future__ import annotations
 
@@ -44,15 +44,14 @@ def count(engine: sa.Engine) -> int:
     return found
 
 
-def test_sqlite_is_set_up(engine: sa.Engine) -> None:
-    """For two processes, foreign keys, and the end of the power."""
+def test_sqlite_uses_foreign_keys_wal_and_full_sync(engine: sa.Engine) -> None:
     for pragma, value in [("foreign_keys", 1), ("journal_mode", "wal"), ("synchronous", 2)]:
         found = _sql.transact(engine, "Asking", execute(f"PRAGMA {pragma}"), write=False)
         assert found == [(value,)], pragma
 
 
-def test_interrupted_lease_leaves_later_turns_durable(engine: sa.Engine) -> None:
-    """What need not survive by itself is written without a sync, and only that."""
+def test_interrupted_non_durable_write_leaves_later_writes_durable(engine: sa.Engine) -> None:
+    """Only writes that need not survive a power loss are not synced."""
 
     def interrupted(connection: sa.Connection) -> None:
         assert execute("PRAGMA synchronous")(connection) == [(1,)]
@@ -61,12 +60,14 @@ def test_interrupted_lease_leaves_later_turns_durable(engine: sa.Engine) -> None
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
             _sql.transact(engine, "Taking", interrupted, durable=False)
-        found = _sql.turn(engine, "Saving", lambda it: it.execute("PRAGMA synchronous").fetchall())
+        found = _sql.transact_batched(
+            engine, "Saving", lambda it: it.execute("PRAGMA synchronous").fetchall()
+        )
         assert found == [(2,)]
 
 
-def test_postgresql_does_not_wait_for_the_disk_where_it_need_not(postgresql_url: str) -> None:
-    """For a lease, say; and what is written next is durable again."""
+def test_postgresql_commits_asynchronously_if_not_durable(postgresql_url: str) -> None:
+    """An example is a lease. The next write is durable again."""
     made = _sql.make_engine(postgresql_url)
     try:
         for durable, level in [(True, "on"), (False, "off"), (True, "on")]:
@@ -78,8 +79,8 @@ def test_postgresql_does_not_wait_for_the_disk_where_it_need_not(postgresql_url:
         made.dispose()
 
 
-def test_interrupted_turn_is_not_written_later(engine: sa.Engine) -> None:
-    """Others may have written since, and nobody waits for it any more."""
+def test_interrupted_batch_is_not_written_later(engine: sa.Engine) -> None:
+    """The caller has ended, and other processes may have written since."""
 
     def interrupted(driver: Any) -> None:
         seen.append(driver)
@@ -88,25 +89,23 @@ def test_interrupted_turn_is_not_written_later(engine: sa.Engine) -> None:
 
     seen: list[Any] = []
     with pytest.raises(KeyboardInterrupt):
-        _sql.turn(engine, "Saving", interrupted)
-    _sql.turn(engine, "Saving", lambda it: it.execute("SELECT 1"))
+        _sql.transact_batched(engine, "Saving", interrupted)
+    _sql.transact_batched(engine, "Saving", lambda it: it.execute("SELECT 1"))
     assert len(seen) == 1
 
 
-def test_file_to_wait_at_that_cannot_be_opened_is_named(engine: sa.Engine) -> None:
+def test_unusable_queue_file_is_named_in_the_error(engine: sa.Engine) -> None:
     path = f"{engine.url.database}-queue"
     os.mkdir(path)
     with contextlib.closing(sqlite3.connect(str(engine.url.database))) as other:
         other.execute("BEGIN IMMEDIATE")
-        told = f"Saving failed: other processes write, and {path} cannot be used to wait"
-        for save in (_sql.transact, _sql.turn):
+        told = f"Saving failed: other processes are writing, and the file {path}, which orders"
+        for save in (_sql.transact, _sql.transact_batched):
             with pytest.raises(exceptions.StorageFailure, match=re.escape(told)):
                 save(engine, "Saving", lambda it: it.execute("SELECT 1"))  # type: ignore[operator]
 
 
-def test_what_is_raised_undoes_it(engine: sa.Engine) -> None:
-    """It goes through as it is."""
-
+def test_exception_rolls_the_transaction_back(engine: sa.Engine) -> None:
     def work(connection: sa.Connection) -> None:
         connection.execute(INSERT, {"k": "a", "v": "b"})
         raise KeyError("mine")
@@ -116,8 +115,8 @@ def test_what_is_raised_undoes_it(engine: sa.Engine) -> None:
     assert count(engine) == 0
 
 
-def test_who_reads_sees_one_moment(engine: sa.Engine) -> None:
-    """Whatever is written meanwhile; and who writes waits for nobody who reads."""
+def test_read_transaction_has_a_consistent_snapshot(engine: sa.Engine) -> None:
+    """A writer does not wait for readers."""
 
     def work(connection: sa.Connection) -> list[int]:
         before = connection.scalar(COUNT)
@@ -134,8 +133,8 @@ def test_who_reads_sees_one_moment(engine: sa.Engine) -> None:
     assert count(engine) == 1
 
 
-def test_who_writes_is_alone_from_the_start(engine: sa.Engine) -> None:
-    """So nobody is refused who reads first and writes then."""
+def test_write_transaction_locks_from_its_start(engine: sa.Engine) -> None:
+    """A transaction that reads first and writes later is therefore never rejected."""
     threads = []
 
     def add(connection: sa.Connection) -> None:
@@ -150,10 +149,10 @@ def test_who_writes_is_alone_from_the_start(engine: sa.Engine) -> None:
     assert count(engine) == 8
 
 
-def test_upsert(engine: sa.Engine) -> None:
-    """Of rows with the same key the last counts; columns to keep are those of the first.
+def test_upsert_replaces_keeps_and_computes_columns(engine: sa.Engine) -> None:
+    """The last of several rows with one key is stored; `keep` columns have the value of the first.
 
-    What is given by an expression is no part of a row.
+    The columns in `given` are expressions and not part of a row.
     """
     put = dialects.upsert("sqlite", "t", ["k", "v"], ["k"])
     keep = dialects.upsert("sqlite", "t", ["k", "v"], ["k"], keep=["v"])
@@ -167,8 +166,8 @@ def test_upsert(engine: sa.Engine) -> None:
     assert _sql.transact(engine, "Reading", execute("SELECT v FROM t WHERE k = 'b'")) == [("B",)]
 
 
-def test_an_error_is_one_line_without_values(engine: sa.Engine) -> None:
-    """Neither the text nor the causes have what was to be written."""
+def test_database_error_is_one_line_without_values(engine: sa.Engine) -> None:
+    """Neither the message nor its causes contain the values."""
     row = {"k": "a", "v": "confidential"}
     _sql.transact(engine, "Writing", lambda it: it.execute(INSERT, row))
     with pytest.raises(exceptions.StorageFailure) as caught:
@@ -178,13 +177,12 @@ def test_an_error_is_one_line_without_values(engine: sa.Engine) -> None:
     assert "confidential" not in told
 
 
-def test_a_ledger_has_errors_of_its_own(engine: sa.Engine) -> None:
+def test_ledger_errors_are_ledger_failures(engine: sa.Engine) -> None:
     with pytest.raises(exceptions.LedgerFailure, match="Claiming failed: no such table"):
         _sql.transact(engine, "Claiming", execute("SELECT * FROM u"), kind=exceptions.LedgerFailure)
 
 
-def test_a_file_that_is_no_database(tmp_path: Path) -> None:
-    """It is damaged, and named."""
+def test_file_that_is_not_a_database_raises_corrupt_record(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
     path.write_bytes(b"all but a database" * 100)
     engine = _sql.make_engine(f"sqlite:///{path}")
@@ -196,21 +194,20 @@ def test_a_file_that_is_no_database(tmp_path: Path) -> None:
     assert path.read_bytes() == b"all but a database" * 100
 
 
-def test_a_folder_that_is_not_there() -> None:
+def test_missing_folder_is_named_in_the_error() -> None:
     engine = _sql.make_engine("sqlite:////no/such/folder/x.db")
-    expected = "Reading failed: unable to open.*: /no/such/folder/x.db .*no folder /no/such/folder"
+    expected = "Reading failed: unable to open.*/x.db .*folder /no/such/folder does not exist"
     with pytest.raises(exceptions.StorageFailure, match=expected):
         _sql.transact(engine, "Reading", execute("SELECT 1"), write=False)
 
 
-def test_a_file_that_is_a_folder(tmp_path: Path) -> None:
+def test_folder_in_place_of_the_file_is_named_in_the_error(tmp_path: Path) -> None:
     engine = _sql.make_engine(f"sqlite:///{tmp_path}")
     with pytest.raises(exceptions.StorageFailure, match=r"unable to open.*this is a folder"):
         _sql.transact(engine, "Reading", execute("SELECT 1"), write=False)
 
 
-def test_no_room(engine: sa.Engine) -> None:
-    """What was there stays, and once there is room it goes on."""
+def test_full_disk_rolls_back_and_writing_succeeds_later(engine: sa.Engine) -> None:
     limit = execute("PRAGMA max_page_count = 10")
     text = "x" * 100_000
 
@@ -226,14 +223,14 @@ def test_no_room(engine: sa.Engine) -> None:
     assert count(engine) == 1
 
 
-def test_all_connections_in_use(tmp_path: Path) -> None:
-    """The error names the options; a database in memory has one."""
+def test_exhausted_pool_error_names_the_option(tmp_path: Path) -> None:
+    """An in-memory database has one connection."""
     engine = _sql.make_engine("sqlite://", {"pool_timeout": 0})
     with engine.connect(), pytest.raises(exceptions.StorageFailure, match="max_pool_size"):
         _sql.transact(engine, "Reading", execute("SELECT 1"))
 
 
-def test_a_database_in_memory_is_one_for_all_threads() -> None:
+def test_in_memory_database_is_shared_by_all_threads() -> None:
     engine = _sql.make_engine("sqlite://")
     _sql.transact(engine, "Making", lambda it: it.execute(sa.text("CREATE TABLE t (k, v)")))
     row = {"k": "a", "v": "b"}
@@ -259,8 +256,7 @@ def test_statements_are_logged_without_values(
     assert "SELECT ?" in caplog.text and "confidential" not in caplog.text
 
 
-def test_the_clock(engine: sa.Engine) -> None:
-    """It goes on, and is in seconds."""
+def test_database_clock_increases_and_counts_seconds(engine: sa.Engine) -> None:
     clock = execute(f"SELECT {dialects.now('sqlite')}")
     ((first,),) = _sql.transact(engine, "Asking", clock, write=False)
     ((second,),) = _sql.transact(engine, "Asking", clock, write=False)

@@ -1,4 +1,4 @@
-"""Which state may follow which."""
+"""Allowed state transitions of flows, jobs and atoms."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ CASES = [
 
 
 def expected(old, new, allowed, ignored):
-    """True: made, False: ignored, None: refused."""
+    """Return True for an allowed change, False for an ignored one, None for a rejected one."""
     if old == new or new in ignored.get(old, ()):
         return False
     return True if new in allowed.get(old, ()) else None
 
 
-@pytest.mark.parametrize(("check", "known", "allowed", "ignored"), CASES)
-def test_transitions(check, known, allowed, ignored):
+@pytest.mark.parametrize(("check", "known", "allowed", "ignored"), CASES, ids=["flow", "job"])
+def test_flow_and_job_transitions_match_the_tables(check, known, allowed, ignored):
     for old, new in itertools.product(known, repeat=2):
         answer = expected(old, new, allowed, ignored)
         if answer is None:
@@ -69,9 +69,11 @@ def test_transitions(check, known, allowed, ignored):
 
 
 @pytest.mark.parametrize(
-    ("check", "allowed"), [(s.check_task_transition, TASK), (s.check_retry_transition, RETRY)]
+    ("check", "allowed"),
+    [(s.check_task_transition, TASK), (s.check_retry_transition, RETRY)],
+    ids=["task", "retry"],
 )
-def test_what_atoms_may_do_is_answered_with_yes_or_no(check, allowed):
+def test_atom_transitions_match_the_tables(check, allowed):
     found = {
         old: {new for new in ATOM_STATES if check(old, new)}
         for old in ATOM_STATES
@@ -81,5 +83,5 @@ def test_what_atoms_may_do_is_answered_with_yes_or_no(check, allowed):
     assert check(s.PENDING, s.RUNNING) is True and check(s.PENDING, "SUCESS") is False
 
 
-def test_intentions():
+def test_intentions_are_execute_ignore_revert_and_retry():
     assert s.INTENTIONS == ("EXECUTE", "IGNORE", "REVERT", "RETRY")

@@ -1,4 +1,4 @@
-"""Storage on its own: a plan is made of a flow, states and results are put in by hand."""
+"""Storage of a flow: states, results, arguments and metadata."""
 
 from __future__ import annotations
 
@@ -41,11 +41,10 @@ def made(*atoms: Any, backend: base.Backend | None = None, **options: Any) -> st
     return found
 
 
-# -- atoms and states --------------------------------------------------------------------------
+# Atoms and states.
 
 
-def test_atoms_get_records_once() -> None:
-    """Ensuring again changes nothing, and gives the same uuids."""
+def test_ensure_atoms_creates_each_record_once() -> None:
     store = made()
     first = store.ensure_atoms([One("a"), Pair("b")])
     assert store.ensure_atoms([Pair("b"), One("a")]) == first[::-1]
@@ -54,21 +53,19 @@ def test_atoms_get_records_once() -> None:
     assert len(store.flow_detail) == 2
 
 
-def test_states_and_intentions_are_kept() -> None:
-    """As they are set."""
+def test_atom_state_and_intention_are_stored() -> None:
     store = made(One("a"))
     store.set_atom_state("a", states.RUNNING)
     store.set_atom_intention("a", states.REVERT)
     assert (store.get_atom_state("a"), store.get_atom_intention("a")) == ("RUNNING", "REVERT")
 
 
-# -- results -----------------------------------------------------------------------------------
+# Results.
 
 
-def test_results_and_failures() -> None:
-    """`get` gives the one or the other; without either it is NotFound."""
+def test_get_returns_the_result_or_failure_of_an_atom() -> None:
     store = made(One("a"))
-    with pytest.raises(exceptions.NotFound, match="'a' is not known"):
+    with pytest.raises(exceptions.NotFound, match="'a' has no result"):
         store.get("a")
     store.save("a", None)
     assert store.get("a") is None
@@ -86,8 +83,7 @@ def test_results_and_failures() -> None:
         store.get_revert_result("a")
 
 
-def test_revert_failures() -> None:
-    """They are kept apart from those of execute."""
+def test_revert_failures_are_separate_from_execute_failures() -> None:
     store = made(One("a"))
     store.save("a", FAILURE, states.REVERT_FAILURE)
     assert store.get_revert_failures() == {"a": FAILURE}
@@ -96,8 +92,7 @@ def test_revert_failures() -> None:
     assert store.get_execute_failures() == {}
 
 
-def test_reset_forgets_but_counts_on() -> None:
-    """The attempt number only rises."""
+def test_reset_deletes_the_failure_but_keeps_the_attempt() -> None:
     store = made(One("a"))
     store.record("a").attempt = 3
     store.save("a", FAILURE, states.FAILURE)
@@ -108,8 +103,7 @@ def test_reset_forgets_but_counts_on() -> None:
     assert attempt is not None and attempt.attempt == 3
 
 
-def test_failure_snapshots_do_not_change() -> None:
-    """Whoever was given the failures may go on reading them."""
+def test_returned_failures_do_not_change_later() -> None:
     store = made(One("a"), Pair("b"))
     store.save("a", FAILURE, states.FAILURE)
     before = store.get_execute_failures()
@@ -119,11 +113,10 @@ def test_failure_snapshots_do_not_change() -> None:
     assert list(store.get_execute_failures()) == ["a", "b"]
 
 
-def test_retry_histories() -> None:
-    """Failures belong to what was provided last."""
+def test_retry_failures_belong_to_the_last_provided_value() -> None:
     store = made(One("a"))
     store.ensure_atom(retry.Times(2, "r"))
-    store.save_retry_failure("r", "a", FAILURE)  # before anything was provided: nothing to add to
+    store.save_retry_failure("r", "a", FAILURE)  # Ignored: no value was provided yet.
     store.save("r", 1)
     store.save_retry_failure("r", "a", FAILURE)
     store.save("r", 2)
@@ -134,13 +127,13 @@ def test_retry_histories() -> None:
     assert len(store.get_retry_history("r")) == 0
 
 
-# -- values and arguments ----------------------------------------------------------------------
+# Values and arguments.
 
 
-def test_fetch_finds_injected_and_provided() -> None:
-    """The first value, or what the handler makes of all."""
+def test_fetch_returns_injected_or_provided_values() -> None:
+    """`fetch` returns the first value, or the result of `many_handler` for all values."""
     store = made(One("a"), Pair("b"), One("c"))
-    with pytest.raises(exceptions.NotFound, match="Nothing has provided 'one'"):
+    with pytest.raises(exceptions.NotFound, match="No atom has provided 'one'"):
         store.fetch("one")
     store.save("a", 1)
     store.save("c", 3)
@@ -157,7 +150,7 @@ def test_fetch_finds_injected_and_provided() -> None:
         store.fetch("lft")
 
 
-def test_before_bind_only_what_is_injected_is_visible() -> None:
+def test_only_injected_values_are_visible_before_bind() -> None:
     store = storage.Storage(models.FlowDetail("f"))
     store.ensure_atom(One("a"))
     asked = {"x": "x", "y": "z"}
@@ -169,11 +162,11 @@ def test_before_bind_only_what_is_injected_is_visible() -> None:
     assert store.fetch_mapped_args(asked, "a") == {"x": 2, "y": 3}
 
 
-# -- progress and metadata ---------------------------------------------------------------------
+# Progress and metadata.
 
 
-def test_the_metadata_of_a_task_shows_its_progress() -> None:
-    """Where services look for it; it is kept beside the metadata, and only once."""
+def test_task_metadata_contains_its_progress() -> None:
+    """Services read the progress there; it is stored only once, in separate fields."""
     backend = memory.MemoryBackend()
     store = made(One("a"), One("b"), backend=backend)
     kept = store.record("a")
@@ -199,14 +192,27 @@ def test_the_metadata_of_a_task_shows_its_progress() -> None:
     assert kept.meta == {"mine": 1}
 
 
-def test_the_version_is_kept_as_a_word() -> None:
+def test_progress_in_updated_metadata_sets_the_task_progress() -> None:
+    backend = memory.MemoryBackend()
+    store = made(One("a"), backend=backend)
+    told = {"at_progress": 0.5, "details": {"step": "copying"}}
+    store.update_atom_metadata("a", {"mine": 1, "progress": 0.5, "progress_details": told})
+    assert (store.get_task_progress("a"), store.get_task_progress_details("a")) == (0.5, told)
+    with backend.get_connection() as connection:
+        [found] = connection.get_atoms_for_flow(store.flow_uuid)
+    assert found.meta == {"mine": 1, "progress": 0.5, "progress_details": told}
+    with pytest.raises(TypeError, match="progress of 'a' must be a number, got 'half'"):
+        store.update_atom_metadata("a", {"mine": 2, "progress": "half"})
+    assert store.record("a").meta == found.meta
+
+
+def test_atom_version_is_stored_as_text() -> None:
     atom = One("a")
     atom.version = (3, 11)
     assert made(atom).record("a").version == "3.11"
 
 
-def test_progress_follows_the_state_until_told() -> None:
-    """What the task tells wins."""
+def test_progress_follows_the_state_unless_reported() -> None:
     store = made(One("a"))
     assert store.get_task_progress("a") == 0.0
     store.save("a", 1)
@@ -216,8 +222,7 @@ def test_progress_follows_the_state_until_told() -> None:
     assert store.get_task_progress_details("a") == {"at_progress": 0.3, "details": {"bytes": 7}}
 
 
-def test_flow_states_are_checked() -> None:
-    """Changes that are none are told as such."""
+def test_invalid_flow_state_change_raises_invalid_state() -> None:
     store = made()
     assert store.get_flow_state() == states.PENDING
     assert store.change_flow_state(states.RUNNING) == (True, states.PENDING)
@@ -227,15 +232,14 @@ def test_flow_states_are_checked() -> None:
     assert store.get_flow_state() == states.RUNNING
 
 
-# -- writing -----------------------------------------------------------------------------------
+# Writing.
 
 
-def test_a_batch_is_written_once_and_only_what_changed() -> None:
-    """`flush` writes each marked record once; without changes it writes nothing."""
+def test_batch_writes_changed_records_once() -> None:
     backend = FaultyBackend()
     store = made(*[One(f"t{n}") for n in range(10)], backend=backend)
     before = backend.writes.count("save_changes")
-    with store.batch():
+    with store.writer.mutex, store.batch():
         for _ in range(3):
             store.set_atom_state("t1", states.RUNNING)
             store.save("t2", 1)
@@ -247,7 +251,7 @@ def test_a_batch_is_written_once_and_only_what_changed() -> None:
 
 
 class Flaky(memory.MemoryBackend):
-    """Fails as often as told."""
+    """Backend whose next `failing` connections fail."""
 
     failing = 0
     write_pause = 0.0
@@ -259,13 +263,13 @@ class Flaky(memory.MemoryBackend):
         return super().get_connection()
 
 
-def test_a_failed_write_is_tried_again_and_nothing_is_lost() -> None:
-    """Three times; then it raises, and what was to be written is written with the next change."""
+def test_failed_write_is_retried_and_included_in_the_next() -> None:
+    """The third failure is raised, and the next change includes the failed write."""
     backend = Flaky()
     store = made(One("a"), backend=backend)
     backend.failing = 2
     store.set_atom_state("a", states.RUNNING)
-    with pytest.raises(exceptions.StorageFailure), store.batch():
+    with pytest.raises(exceptions.StorageFailure), store.writer.mutex, store.batch():
         store.set_atom_state("a", states.SUCCESS)
         backend.failing = 3
     with backend.get_connection() as connection:

@@ -1,4 +1,4 @@
-"""The lines at the end of a run of the tests."""
+"""Summary lines at the end of a test run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from tests.support import tally
 
 
-def test_what_several_processes_tell_is_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tally_combines_reports_of_several_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     kinds: dict[str, dict[str, str]] = {
         "backends": {},
         "ledgers": {"sqlite": "3.40"},
@@ -34,7 +34,7 @@ def test_what_several_processes_tell_is_put_together(monkeypatch: pytest.MonkeyP
         "slow, and left out: 2 tests",
     ]
     assert tally.waiting_by_folder() == {"unit": 1, "cli": 1}
-    assert json.loads(json.dumps(tally.told()))["flows"] == [
+    assert json.loads(json.dumps(tally.export()))["flows"] == [
         ["a", "kept"],
         ["a", "serial"],
         ["b", "serial"],

@@ -41,13 +41,13 @@ def attach(made: task.Task, sink) -> None:
     made.attach(Invocation(made, EXECUTE, "uuid", events=sink))
 
 
-def test_the_default_name_is_the_class():
+def test_default_task_name_is_the_class_path():
     assert Nothing().name == f"{__name__}.Nothing"
     assert Nothing("x").name == Nothing(name="x").name == "x"
     assert Nothing.idempotent is None and Nothing.local is False
 
 
-def test_the_constructor_passes_everything_on():
+def test_constructor_passes_all_arguments():
     class Full(task.Task):
         def execute(self, a, b, ignored=1): ...
 
@@ -58,7 +58,7 @@ def test_the_constructor_passes_everything_on():
     assert made.revert_rebind == {"a": "t", "b": "b"} and made.requires == {"s", "t"}
 
 
-def test_no_notifier_unless_somebody_listens():
+def test_notifier_is_created_on_first_use():
     made = Telling()
     assert made._listeners is None
     made.update_progress(0.3)
@@ -67,7 +67,7 @@ def test_no_notifier_unless_somebody_listens():
     assert made._listeners is made.notifier is made._notifier
 
 
-def test_two_threads_get_the_same_notifier():
+def test_concurrent_threads_receive_the_same_notifier():
     for _ in range(50):
         made, barrier = Nothing(), threading.Barrier(2)
         found = []
@@ -84,7 +84,7 @@ def test_two_threads_get_the_same_notifier():
         assert found[0] is found[1]
 
 
-def test_listeners_hear_progress_and_own_events():
+def test_listeners_receive_progress_and_custom_events():
     made, heard = Telling(), []
     made.notifier.register("*", lambda event, details: heard.append((event, details)))
     made.execute()
@@ -106,7 +106,7 @@ def test_progress_is_clamped_with_a_warning(told, kept, caplog):
 
 
 @pytest.mark.parametrize("listening", [False, True])
-def test_an_attached_sink_gets_every_event_after_the_listeners(listening):
+def test_attached_sink_receives_every_event_after_listeners(listening):
     made, order = Telling(), []
     if listening:
         made.notifier.register("*", lambda event, details: order.append(("listener", event)))
@@ -117,7 +117,7 @@ def test_an_attached_sink_gets_every_event_after_the_listeners(listening):
     made.detach()
     made.detach()
     made.update_progress(0.6)
-    # One that the class does not list, too: listeners for "*" hear it, wherever the task runs.
+    # Listeners for "*" also receive events that the class does not list, wherever the task runs.
     expected = [("sink", "update_progress"), ("sink", "halfway"), ("sink", "unknown")]
     if listening:
         both = [(who, event) for _, event in expected for who in ("listener", "sink")]
@@ -137,7 +137,7 @@ def test_a_sink_that_fails_does_not_fail_the_task(caplog):
     assert len(caplog.records) == 2 and "sink broke" in caplog.text
 
 
-def test_copies_with_and_without_listeners():
+def test_copy_retains_listeners_unless_disabled():
     made, heard = Nothing("n", inject={"a": 1}), []
 
     def listen(event, details):
@@ -154,7 +154,7 @@ def test_copies_with_and_without_listeners():
     assert heard == [0.1] and len(made.notifier) == 1
 
 
-def test_tasks_pickle_without_listeners():
+def test_pickled_task_has_no_listeners():
     made = Nothing("n")
     made.notifier.register("*", lambda event, details: None)
     attach(made, lambda event, details: None)
@@ -163,10 +163,10 @@ def test_tasks_pickle_without_listeners():
     assert len(made.notifier) == 1
 
 
-# How tasks are called.
+# Invocation.
 
 
-def test_events_reach_the_invocations_sink():
+def test_events_are_passed_to_the_sink_of_the_invocation():
     heard = []
     invoke(Invocation(Telling(), EXECUTE, "uuid", events=lambda *event: heard.append(event)))
     assert heard == [("update_progress", {"progress": 0.5}), ("halfway", {"at": 1})]
@@ -182,16 +182,17 @@ def add(a, b=2):
 def undo_add(a, result, flow_failures): ...
 
 
-def test_a_functor_task_is_named_and_bound_after_its_function():
+def test_functor_task_uses_name_and_arguments_of_its_function():
     made = task.FunctorTask(add, provides="sum")
     assert made.name == f"{__name__}.add"
     assert made.requires == {"a"} and made.optional == {"b"} and made.provides == {"sum"}
     assert values(made, a=1, b=5) == 6
     assert made.revert(result=1, flow_failures={}) is None
-    assert made.revert_accepts == set()  # it does nothing: nothing need be gathered for it
+    # It does nothing, so the engine need not collect arguments.
+    assert made.revert_accepts == set()
 
 
-def test_a_functor_tasks_revert_does_not_require_what_the_engine_gives():
+def test_functor_revert_does_not_require_result_or_failures():
     made = task.FunctorTask(add, revert=undo_add)
     assert made.requires == {"a"} and made.revert_requires == {"a"}
     assert made.revert_accepts == {"result", "flow_failures"}
@@ -207,12 +208,13 @@ def test_a_functor_tasks_revert_does_not_require_what_the_engine_gives():
         (functools.partial(add, b=1), f"{__name__}.add"),
         (Nothing().execute, f"{__name__}.Nothing.execute"),
     ],
+    ids=["lambda", "partial", "method"],
 )
-def test_any_callable_may_be_wrapped(body, name):
+def test_functor_task_wraps_any_callable(body, name):
     assert name in task.FunctorTask(body).name
 
 
-def test_functor_task_arguments():
+def test_functor_task_accepts_task_arguments():
     made = task.FunctorTask(add, "n", ["x"], None, True, {"a": "s"}, None, (2, 1), {"b": 3})
     assert (made.name, made.version, made.save_as) == ("n", (2, 1), {"x": 0})
     assert made.requires == {"s"} and values(made, s=1) == 4
@@ -224,8 +226,8 @@ def test_functor_task_arguments():
         task.FunctorTask(add, requires=["nope"])
 
 
-@pytest.mark.parametrize("rebind", [{"b": "s"}, ["a", "s"]])
-def test_map_and_reduce_with_rebind(rebind):
+@pytest.mark.parametrize("rebind", [{"b": "s"}, ["a", "s"]], ids=["dict", "list"])
+def test_map_and_reduce_functor_tasks_support_rebind(rebind):
     mapped = task.MapFunctorTask(abs, requires=["a", "b"], rebind=rebind)
     folded = task.ReduceFunctorTask(operator.sub, requires=["a", "b"], rebind=rebind)
     assert mapped.requires == folded.requires == {"a", "s"}
@@ -233,7 +235,7 @@ def test_map_and_reduce_with_rebind(rebind):
     assert values(folded, a=5, s=2) == 3
 
 
-def test_map_and_reduce_with_inject():
+def test_map_and_reduce_functor_tasks_support_inject():
     mapped = task.MapFunctorTask(abs, requires=["a", "b"], inject={"b": -9})
     folded = task.ReduceFunctorTask(operator.add, requires=["a", "b"], inject={"b": 9})
     assert mapped.requires == folded.requires == {"a"}
@@ -256,12 +258,12 @@ def test_map_and_reduce_with_inject():
         (task.ReduceFunctorTask, operator.add, 3, TypeError),
     ],
 )
-def test_map_and_reduce_refuse_what_cannot_work(make, functor, requires, error):
+def test_map_and_reduce_functor_tasks_reject_wrong_arguments(make, functor, requires, error):
     with pytest.raises(error):
         make(functor, requires=requires)
 
 
-def test_map_and_reduce_arguments():
+def test_map_and_reduce_functor_tasks_accept_name_and_provides():
     made = task.MapFunctorTask(lambda a, b=1, *c: a, ["a"], name="m", provides="out")
     assert (made.name, made.provides) == ("m", {"out"})
     assert task.ReduceFunctorTask(max, ["a", "b"]).name == "max"
@@ -315,7 +317,7 @@ def same(a, **_):
     return "undone"
 
 
-def test_a_bare_function_task():
+def test_function_task_without_options_uses_its_function():
     assert issubclass(bare, task.Task) and bare.__doc__ == "Adds."
     made = bare()
     assert made.name == f"{__name__}.bare"
@@ -325,14 +327,14 @@ def test_a_bare_function_task():
     assert bare("other").name == bare(name="other").name == "other"
 
 
-def test_function_tasks_are_found_by_name():
+def test_function_tasks_can_be_loaded_by_name_and_pickled():
     for made in (bare, full, with_self, same):
         assert _names.load(_names.dotted(made)) is made
         again = pickle.loads(pickle.dumps(made("x")))
         assert type(again) is made and again.name == "x"
 
 
-def test_a_function_tasks_options():
+def test_function_task_options_set_attributes_of_instances():
     made = full()
     assert (made.name, made.version, made.provides) == ("adder", (1, 3), {"total"})
     assert (made.priority, made.idempotent, made.local) == (5, True, True)
@@ -340,7 +342,7 @@ def test_a_function_tasks_options():
     assert values(made, first=2) == 42 and full.fn(1, 2) == 3
 
 
-def test_arguments_of_an_instance_win():
+def test_instance_arguments_override_decorator_options():
     made = full("mine", provides=["x"], rebind={"a": "z"}, inject={"c": 1})
     assert (made.name, made.provides, made.rebind["a"]) == ("mine", {"x"}, "z")
     assert made.inject == {"b": 40, "c": 1} and full().inject == {"b": 40}
@@ -348,7 +350,7 @@ def test_arguments_of_an_instance_win():
         full(nonsense=1)
 
 
-def test_a_function_tasks_revert():
+def test_function_task_revert_is_called_with_its_arguments():
     made = full()
     assert made.revert(a=1, result=2) == (1, 2)
     assert made.revert_accepts == {"result"}
@@ -359,14 +361,14 @@ def test_a_function_tasks_revert():
     assert local().revert(result=5) == 5
 
 
-def test_a_revert_may_be_attached_after_instances_were_made():
+def test_revert_attached_later_applies_to_new_instances():
     late = task.task(lambda a: a)
     assert late("x").requires == {"a"}
     late.revert(lambda b, **_: b)
     assert late("x").requires == {"a", "b"}
 
 
-def test_a_subclass_does_not_change_its_base():
+def test_revert_of_a_subclass_does_not_change_its_base():
     class Derived(full):
         pass
 
@@ -375,14 +377,14 @@ def test_a_subclass_does_not_change_its_base():
     assert full().revert(a=1, result=2) == (1, 2)
 
 
-def test_a_function_that_asks_for_self_gets_the_task():
+def test_function_with_self_parameter_receives_the_task():
     made, heard = with_self(), []
     attach(made, lambda event, details: heard.append(details))
     assert made.requires == {"n"} and values(made, n=3) == 3
     assert heard == [{"progress": 1.0}]
 
 
-def test_function_tasks_work_locally_and_take_reserved_names():
+def test_local_function_task_accepts_reserved_parameter_names():
     @task.task(provides="out")
     def inner(name, provides):
         return name, provides
@@ -391,14 +393,14 @@ def test_function_tasks_work_locally_and_take_reserved_names():
     assert values(inner("x"), name=1, provides=2) == (1, 2)
 
 
-def test_a_wrong_option_is_refused_with_the_first_instance():
+def test_invalid_decorator_option_is_rejected_on_instantiation():
     made = task.task(requires=["c"])(lambda a: a)
     with pytest.raises(ValueError, match=r"Extra arguments.*'c'"):
         made()
 
 
-def test_only_a_revert_that_takes_them_gets_the_failures():
-    """Copying all failures of a flow for each of its tasks is not free."""
+def test_failures_are_copied_only_for_reverts_that_accept_them():
+    """Copying all failures of a flow for each of its tasks is expensive."""
 
     class Counted(dict):
         copies = 0
@@ -438,7 +440,7 @@ def test_only_a_revert_that_takes_them_gets_the_failures():
     assert Counted.copies == 1 and failures == {"a": 1}
 
 
-# -- Map --------------------------------------------------------------------------------------
+# Map.
 
 
 class Inner(task.Task):
@@ -455,8 +457,8 @@ class Controller(retry.AlwaysRevert):
     pass
 
 
-def test_a_map_asks_for_what_its_inner_task_asks_for():
-    """The list in the place of the item; `revert` counts too."""
+def test_map_requires_the_list_and_other_inputs_of_its_task():
+    """The list replaces the item, and the inputs of `revert` are included."""
     made = task.Map(Inner("i", rebind={"factor": "scale"}), over="numbers", provides="all")
     assert made.name == "i"
     assert made.requires == {"numbers", "scale", "note"}
@@ -473,8 +475,8 @@ def test_a_map_asks_for_what_its_inner_task_asks_for():
     assert task.Map(Inner()).requires == {"items", "factor", "note"}
 
 
-def test_items_get_a_copy_of_the_inner_task_each():
-    """Under its own name, with its listeners."""
+def test_map_item_is_a_named_copy_of_the_inner_task():
+    """The copy has the listeners of the inner task."""
     inner = Inner("i")
     heard = []
     inner.notifier.register("update_progress", lambda event, details: heard.append(details))
@@ -485,8 +487,7 @@ def test_items_get_a_copy_of_the_inner_task_each():
     assert heard == [{"progress": 0.5}]
 
 
-def test_a_map_is_one_of_our_own_tasks():
-    """Workers do not offer it, and it pickles."""
+def test_map_is_not_offered_by_workers_and_can_be_pickled():
     assert endpoint.find_tasks([Inner]) == [Inner]
     module = types.ModuleType("m")
     module.Map, module.Inner = task.Map, Inner
@@ -497,28 +498,27 @@ def test_a_map_is_one_of_our_own_tasks():
         2,
         {"items", "factor", "note"},
     )
-    with pytest.raises(NotImplementedError, match="run by an engine"):
+    with pytest.raises(NotImplementedError, match="the engine runs the inner task"):
         again.execute()
 
 
 @pytest.mark.parametrize(
     ("arguments", "error", "words"),
     [
-        ({"inner": Controller("r")}, TypeError, ["needs a task", "'r'"]),
-        ({"inner": len}, TypeError, ["needs a task", "task.task"]),
-        ({"inner": None}, TypeError, ["needs a task, not None"]),
+        ({"inner": Controller("r")}, TypeError, ["requires a task", "'r'"]),
+        ({"inner": len}, TypeError, ["requires a task", "task.task"]),
+        ({"inner": None}, TypeError, ["requires a task, got None"]),
         ({"item": "itme"}, ValueError, ["'itme'", "did you mean 'item'?"]),
-        ({"item": None}, TypeError, ["item of a Map must be a str, not None"]),
-        ({"over": "item"}, ValueError, ["'item'", "another name than the item"]),
-        ({"over": "factor"}, ValueError, ["'factor'", "whole list with every item"]),
-        ({"over": "note"}, ValueError, ["'note'", "whole list with every item"]),
-        ({"on_item_failure": True}, ValueError, ["'fail' or 'collect', not True"]),
-        ({"max_in_flight": "3"}, ValueError, ["max_in_flight", "not '3'"]),
-        ({"max_in_flight": True}, ValueError, ["max_in_flight", "not True"]),
+        ({"item": None}, TypeError, ["item must be a str, got None"]),
+        ({"over": "item"}, ValueError, ["'item'", "use different names"]),
+        ({"over": "factor"}, ValueError, ["'factor'", "whole list for each item"]),
+        ({"over": "note"}, ValueError, ["'note'", "whole list for each item"]),
+        ({"on_item_failure": True}, ValueError, ["'fail' or 'collect', got True"]),
+        ({"max_in_flight": "3"}, ValueError, ["max_in_flight", "got '3'"]),
+        ({"max_in_flight": True}, ValueError, ["max_in_flight", "got True"]),
     ],
 )
-def test_wrong_maps(arguments, error, words):
-    """One error, at once, that says what is meant."""
+def test_invalid_map_arguments_raise_one_clear_error(arguments, error, words):
     given = {"inner": Inner("i"), "over": "items", "item": "item", **arguments}
     with pytest.raises(error) as caught:
         task.Map(**given)
@@ -526,8 +526,8 @@ def test_wrong_maps(arguments, error, words):
         assert word in str(caught.value)
 
 
-def test_copies_keep_what_classes_say_of_copying():
-    """All others are copied attribute by attribute."""
+def test_copy_uses_copy_and_setstate_of_the_class():
+    """Tasks without these methods are copied attribute by attribute."""
 
     class Own(Inner):
         def __copy__(self):
@@ -546,7 +546,7 @@ def test_copies_keep_what_classes_say_of_copying():
     assert plain.copy().mark is plain.mark and vars(plain.copy()) is not vars(plain)
 
 
-def test_limits_of_a_function() -> None:
+def test_function_task_accepts_timelimit_expires_and_eta() -> None:
     made = task.task(timelimit=(1, 2), expires=3.0, eta=4.0)(_count)()
     assert (made.timelimit, made.expires, made.eta) == ((1, 2), 3.0, 4.0)
     assert task.task(_count)().timelimit is None

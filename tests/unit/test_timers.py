@@ -1,4 +1,4 @@
-"""What is due when, and how long until then."""
+"""Due times and waits of a run."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import random
 
 import pytest
 
-from wbengine.runtime.timers import Timers
+from wbengine.runtime.deadlines import Timers
 
 
-def test_nothing_is_ever_due() -> None:
+def test_no_timers_are_never_due() -> None:
     timers = Timers()
     assert timers.wait(0) is None
     assert timers.wait(0, 5) == 5
@@ -18,7 +18,7 @@ def test_nothing_is_ever_due() -> None:
     assert not timers.passed(1e9)
 
 
-def test_the_deadline_of_the_run() -> None:
+def test_run_deadline_limits_the_wait() -> None:
     timers = Timers(deadline=10)
     timers.set(1, 20)
     assert timers.wait(4) == 6
@@ -29,7 +29,7 @@ def test_the_deadline_of_the_run() -> None:
     assert timers.wait(10) == 10
 
 
-def test_a_wait_is_never_negative_and_never_too_long_for_a_lock() -> None:
+def test_wait_is_not_negative_and_within_the_lock_limit() -> None:
     timers = Timers()
     timers.set(1, 5)
     assert timers.wait(9) == 0
@@ -40,7 +40,7 @@ def test_a_wait_is_never_negative_and_never_too_long_for_a_lock() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_like_a_list_that_is_sorted_each_time(seed: int) -> None:
+def test_timers_match_a_model_that_sorts_each_time(seed: int) -> None:
     chance = random.Random(seed)
     timers, model, now = Timers(), {}, 0
     for number in range(300):

@@ -1,4 +1,4 @@
-"""Heads of messages: written and read, with and without orjson."""
+"""Encoding of messages with their headers, with and without orjson."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.values import same
 from wbengine import _json_text
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.transports import _envelope
+from wbengine.transports import _encoding
 
 TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=8)
 HEADERS = st.dictionaries(
@@ -33,13 +33,13 @@ SENT = st.builds(
 )
 
 
-def read(data: bytes) -> _envelope.Message:
-    return _envelope.Message(data, None, 7, again=True)
+def read(data: bytes) -> _encoding.Message:
+    return _encoding.Message(data, None, 7, redelivered=True)
 
 
 @given(SENT, TEXT)
-def test_message_is_read_as_it_was_laid_out(sent: env.Envelope, exchange: str) -> None:
-    found = read(_envelope.seal(sent, exchange))
+def test_sealed_message_is_read_with_the_same_content(sent: env.Envelope, exchange: str) -> None:
+    found = read(_encoding.seal(sent, exchange))
     assert same(found.headers, sent.headers) and found.body == sent.encoded
     for name in ("type", "correlation_id", "reply_to"):
         assert found.properties[name] == getattr(sent, name)
@@ -49,18 +49,22 @@ def test_message_is_read_as_it_was_laid_out(sent: env.Envelope, exchange: str) -
     assert found.properties["priority"] == sent.priority
 
 
-@pytest.mark.parametrize("headers", [{"x": float("nan")}, {"x": float("inf")}, {"x": "\ud800"}])
-def test_headers_that_are_no_json_are_refused(headers: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "headers",
+    [{"x": float("nan")}, {"x": float("inf")}, {"x": "\ud800"}],
+    ids=["nan", "infinity", "surrogate"],
+)
+def test_headers_without_json_form_are_rejected(headers: dict[str, Any]) -> None:
     sent = env.Envelope("RESPONSE", {}, headers=headers)
     with pytest.raises(ValueError):
-        _envelope.seal(sent, "x")
+        _encoding.seal(sent, "x")
 
 
-def test_too_large_a_message_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_large_message_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     sent = env.Envelope("RESPONSE", {"a": "x" * 100})
-    monkeypatch.setattr(_envelope, "LIMIT", len(_envelope.seal(sent, "x")) - 1)
+    monkeypatch.setattr(_encoding, "LIMIT", len(_encoding.seal(sent, "x")) - 1)
     with pytest.raises(exc.TooLarge):
-        _envelope.seal(sent, "x")
+        _encoding.seal(sent, "x")
 
 
 HEADS = [
@@ -91,13 +95,13 @@ def heads(draw: st.DrawFn) -> bytes:
 def verdict(data: bytes) -> tuple[Any, ...]:
     try:
         found = read(data)
-    except _envelope.BadMessage as error:
+    except _encoding.InvalidMessageError as error:
         return ("bad", str(error))
     return (repr(found.headers), repr(found.properties), repr(found.delivery_info), found.body)
 
 
 @given(heads())
-def test_who_reads_it_makes_no_difference(data: bytes) -> None:
+def test_message_is_read_the_same_with_and_without_orjson(data: bytes) -> None:
     found = verdict(data)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_json_text, "orjson", None)

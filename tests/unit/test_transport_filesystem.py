@@ -1,4 +1,4 @@
-"""What only the filesystem transport does: who died, what is stale, bells, its one file."""
+"""Filesystem transport: dead processes, expired queues, wake-ups and its database file."""
 
 from __future__ import annotations
 
@@ -59,7 +59,9 @@ def declare(connection: Any, queue: str = "q") -> Any:
     return channel
 
 
-def test_closing_leaves_no_trace(connect: Any, root: Path, folder: Folder) -> None:
+def test_released_connection_leaves_no_owner_or_claim(
+    connect: Any, root: Path, folder: Folder
+) -> None:
     connection = connect()
     channel = declare(connection)
     channel.publish(1)
@@ -70,7 +72,7 @@ def test_closing_leaves_no_trace(connect: Any, root: Path, folder: Folder) -> No
     assert sorted(os.listdir(root)) == ["bells", "holders", "wbengine.db"]
 
 
-def test_only_the_user_may_read_the_folder(connect: Any, root: Path) -> None:
+def test_folder_is_readable_only_by_its_owner(connect: Any, root: Path) -> None:
     channel = declare(connect())
     channel.publish(1)
     channel.basic_get("q")
@@ -83,7 +85,7 @@ def test_unused_queues_expire(connect: Any, folder: Folder) -> None:
     channel = declare(first)
     channel.queue_declare(queue="used")
     first.release()
-    folder.leave_unused(filesystem.STALE_AFTER - 60)
+    folder.leave_unused(filesystem.STALE_AFTER_SECONDS - 60)
     connect().release()
     assert folder.queues == ["q", "used"]
     folder.leave_unused(120)
@@ -91,12 +93,12 @@ def test_unused_queues_expire(connect: Any, folder: Folder) -> None:
     assert folder.queues == [] and list(later.broker.bindings()) == []
 
 
-def test_queue_is_used_by_its_consumer_and_by_what_comes(connect: Any, folder: Folder) -> None:
+def test_queue_with_consumer_or_new_messages_does_not_expire(connect: Any, folder: Folder) -> None:
     connection = connect()
     channel = declare(connection)
     for queue in ("filled", "empty"):
         declare(connection, queue)
-    folder.leave_unused(filesystem.STALE_AFTER + 60)
+    folder.leave_unused(filesystem.STALE_AFTER_SECONDS + 60)
     channel.broker.publish_many([("", "filled", 0, b"x", b"")])
     next(channel.broker.publish_many([("", "filled", 0, b"x", b"")]))
     channel.basic_consume(queue="q", no_ack=False, callback=print, consumer_tag="x")
@@ -117,13 +119,13 @@ signal.pause()
 """
 
 
-def test_the_own_queue_of_a_process_goes_when_it_dies(
+def test_exclusive_queue_is_deleted_when_its_process_dies(
     root: Path, connect: Any, folder: Folder
 ) -> None:
     watching = declare(connect())
     with fresh.process("-c", OWNER, f"filesystem://{root}", stdout=subprocess.PIPE) as owner:
         assert owner.stdout.readline() == b"declared\n"
-        owner.send_signal(signal.SIGSTOP)  # frozen is not dead
+        owner.send_signal(signal.SIGSTOP)  # A stopped process is alive.
         connect()
         assert folder.queues == ["own", "q"]
         owner.kill()
@@ -133,7 +135,7 @@ def test_the_own_queue_of_a_process_goes_when_it_dies(
     assert folder.claims == folder.holders == []
 
 
-def test_the_own_queue_of_a_process_outlives_its_connection(connect: Any, folder: Folder) -> None:
+def test_exclusive_queue_outlives_its_connection(connect: Any, folder: Folder) -> None:
     connection = connect()
     connection.channel().queue_declare(queue="own", exclusive=True)
     connection.release()
@@ -142,9 +144,7 @@ def test_the_own_queue_of_a_process_outlives_its_connection(connect: Any, folder
     assert folder.queues == ["own"]
 
 
-def test_a_forked_child_that_closes_takes_nothing_from_its_parent(
-    connect: Any, folder: Folder
-) -> None:
+def test_release_in_a_forked_child_does_not_affect_the_parent(connect: Any, folder: Folder) -> None:
     connection = connect()
     channel = declare(connection)
     channel.queue_declare(queue="own", exclusive=True)
@@ -158,7 +158,7 @@ def test_a_forked_child_that_closes_takes_nothing_from_its_parent(
     assert len(folder.claims) == len(folder.holders) == 1
 
 
-def test_a_forked_child_has_a_file_of_its_own(connect: Any, folder: Folder) -> None:
+def test_forked_child_publishes_over_its_own_connection(connect: Any, folder: Folder) -> None:
     channel = declare(connect())
     child = os.fork()
     if not child:
@@ -181,8 +181,8 @@ signal.pause()
 """
 
 
-def test_a_forked_child_does_not_keep_its_parent_alive(root: Path, connect: Any) -> None:
-    """The child closes its copy of the lock; when the parent is gone, its claims come back."""
+def test_claims_of_a_dead_parent_return_while_its_child_lives(root: Path, connect: Any) -> None:
+    """The child closes its copy of the lock, so the claims return when the parent dies."""
     channel = declare(connect())
     channel.publish("held")
     with fresh.process("-c", FORKER, f"filesystem://{root}", stdout=subprocess.PIPE) as parent:
@@ -191,7 +191,7 @@ def test_a_forked_child_does_not_keep_its_parent_alive(root: Path, connect: Any)
             assert channel.basic_get("q") is None
             parent.kill()
             parent.wait()
-            connect()  # sweeps
+            connect()  # Connecting returns the claims of dead processes.
             assert body(channel.basic_get("q")) == "held"
         finally:
             os.kill(child, signal.SIGKILL)
@@ -206,25 +206,27 @@ def test_connections_do_not_leak_descriptors(connect: Any) -> None:
         channel.publish(1)
         assert descriptors.opened() - before
         connection.release()
-        # What was closed meanwhile may be somebody else's.
+        # Descriptors that other code closed do not count.
         assert descriptors.opened() - before == set()
 
 
-def test_removed_folder_is_told_and_made_again(root: Path, connect: Any, folder: Folder) -> None:
+def test_deleted_folder_is_reported_and_created_again(
+    root: Path, connect: Any, folder: Folder
+) -> None:
     channel = declare(connect())
     root.rename(root.parent / "away")
-    with pytest.raises(exceptions.TransportFailure, match="was removed"):
+    with pytest.raises(exceptions.TransportFailure, match="was deleted"):
         channel.publish(1)
     channel = declare(connect())
     channel.publish(2)
     assert body(channel.basic_get("q")) == 2
 
 
-# -- bells
+# Wake-ups.
 
 
 @pytest.mark.parametrize("what", ["removed", "full", "a file", "a link"])
-def test_message_comes_whatever_became_of_the_bell(
+def test_message_arrives_although_the_wakeup_pipe_is_damaged(
     root: Path, connect: Any, what: str, tmp_path: Path
 ) -> None:
     connection = connect(polling_interval=0.2)
@@ -257,8 +259,8 @@ def test_message_comes_whatever_became_of_the_bell(
         assert stat.S_ISFIFO(bell.stat().st_mode)
 
 
-def test_bell_wakes_who_waits(connect: Any) -> None:
-    """Long before it would look by itself."""
+def test_published_message_wakes_a_waiting_consumer(connect: Any) -> None:
+    """The polling interval is much longer than the test."""
     connection = connect(polling_interval=1000)
     channel = declare(connection)
     got: list[Any] = []
@@ -272,7 +274,7 @@ def test_bell_wakes_who_waits(connect: Any) -> None:
             connection.drain_events(timeout=30)
 
 
-# -- the file
+# Database file.
 
 
 HOLDER = """
@@ -286,7 +288,7 @@ sys.stdin.readline()
 
 @contextlib.contextmanager
 def writing(root: Path) -> Iterator[Any]:
-    """A process that is stopped while it writes."""
+    """Run a process that is stopped in a write transaction."""
     command = [sys.executable, "-c", HOLDER, str(root / "wbengine.db")]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe) as process:
@@ -299,45 +301,46 @@ def writing(root: Path) -> Iterator[Any]:
             process.kill()
 
 
-def test_stopped_writer_is_named_within_two_seconds(
+def test_stopped_writer_is_logged_within_two_seconds(
     root: Path, connect: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Others wait for it, and go on as soon as it does."""
+    """Other writers wait until the write lock is free."""
     channel = declare(connect())
     with writing(root) as process:
         thread = threading.Thread(target=channel.publish, args=(1,))
         began = time.monotonic()
         thread.start()
-        named = f"process {process.pid} writes it, and is stopped (kill -CONT {process.pid}"
+        pid = process.pid
+        named = f"stopped process {pid} is writing it (to continue: kill -CONT {pid})"
         until(lambda: named in caplog.text)
-        assert time.monotonic() - began < 4  # 1.5, and what this host may take
+        assert time.monotonic() - began < 4  # 1.5 s, and time for a slow host.
         assert thread.is_alive()
     thread.join(30)
     assert body(channel.basic_get("q")) == 1
 
 
-def test_writer_that_is_stopped_for_long_is_no_reason_to_wait_for_ever(
+def test_write_times_out_while_another_process_is_stopped(
     root: Path, connect: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     channel = declare(connect())
     channel.publish(1)
-    monkeypatch.setattr(_folder, "_PATIENCE", 0.0)
+    monkeypatch.setattr(_folder, "_LOCK_TIMEOUT_SECONDS", 0.0)
     with writing(root) as process:
-        with pytest.raises(exceptions.TransportFailure, match=f"process {process.pid} writes"):
+        with pytest.raises(exceptions.TransportFailure, match=f"process {process.pid} is writing"):
             channel.publish(2)
-        assert channel.broker.size("q") == 1  # it can be read
+        assert channel.broker.size("q") == 1  # Reading still works.
 
 
-def test_nobody_is_silent_while_nobody_can_write(root: Path, connect: Any) -> None:
+def test_blocked_writes_do_not_count_as_silence(root: Path, connect: Any) -> None:
     channel = declare(connect())
     with contextlib.closing(ledgers.open_ledger(f"dir://{root}")) as ledger:
         ledger.renew("w")
-        ledgers.grow_older(f"dir://{root}", 100)
+        ledgers.make_content_older(f"dir://{root}", 100)
         assert ledger.silence("w") >= 100
         with writing(root):
             thread = threading.Thread(target=channel.publish, args=(1,))
             thread.start()
-            until(lambda: channel.broker._in.hindered > 0)
+            until(lambda: channel.broker._in.last_blocked_at > 0)
         thread.join(30)
         assert ledger.silence("w") < 60
 
@@ -345,7 +348,7 @@ def test_nobody_is_silent_while_nobody_can_write(root: Path, connect: Any) -> No
 def test_each_write_is_one_statement(
     root: Path, connect: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So nobody waits for who has to wait for its interpreter in the midst of several."""
+    """A thread that waits for its interpreter between two statements would block other writers."""
     said: list[str] = []
     real = sqlite3.connect
 
@@ -370,14 +373,14 @@ def test_each_write_is_one_statement(
     assert not [words for words in said if words.split()[0] in ("BEGIN", "COMMIT", "SAVEPOINT")]
 
 
-def test_requests_leave_room_for_what_ends(
+def test_disk_reserve_is_kept_for_replies_and_results(
     root: Path, connect: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     channel = declare(connect())
     with contextlib.closing(ledgers.open_ledger(f"dir://{root}")) as ledger:
         ledger.open("a", 1)
         assert ledger.claim("a", 1, "w").granted
-        monkeypatch.setattr(_folder, "_RESERVE", 1 << 62)
+        monkeypatch.setattr(_folder, "_RESERVE_BYTES", 1 << 62)
         with pytest.raises(exceptions.LedgerFailure, match="No space left"):
             ledger.open("b", 1)
         headers = {"wbe-ledger": ledger.digest, "wbe-epoch": 1}
@@ -388,11 +391,11 @@ def test_requests_leave_room_for_what_ends(
         assert ledger.state("a") == ledgers.Row("a", 1, "done", None, b"r")
 
 
-def test_on_a_disk_full_of_requests_all_of_them_end(
+def test_requests_on_a_full_disk_can_be_completed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_folder, "_RESERVE", 8 << 20)  # of 16 MB
-    monkeypatch.setattr(_folder, "_CHECKPOINT", 500)
+    monkeypatch.setattr(_folder, "_RESERVE_BYTES", 8 << 20)  # of 16 MB
+    monkeypatch.setattr(_folder, "_CHECKPOINT_PAGES", 500)
     with small_disk(tmp_path / "disk") as (what, _, _):
         if "tmpfs" not in what:
             pytest.skip("nothing may be mounted here")
@@ -418,21 +421,21 @@ def test_on_a_disk_full_of_requests_all_of_them_end(
                 ledger.open("again", 1)
 
 
-# -- a loss of power
+# Power loss.
 
 
 def left(root: Path, to: Path) -> Path:
-    """The folder as it is, as after a loss of power."""
+    """Copy the folder in its state after a power loss."""
     to.mkdir()
     for name in ("wbengine.db", "wbengine.db-wal"):
         (to / name).write_bytes((root / name).read_bytes())
     return to
 
 
-def test_after_a_loss_of_power_nothing_that_may_have_run_is_claimed(
+def test_after_a_power_loss_open_requests_count_as_lost(
     root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A claim may be lost that was not on the disk: what is open counts as lost with a worker."""
+    """A claim may not be on the disk yet, so open requests count as claimed by a lost worker."""
     with contextlib.closing(ledgers.open_ledger(f"dir://{root}")) as ledger:
         ledger.open_many([("open", 1), ("claimed", 1), ("done", 1)])
         for id in ("claimed", "done"):
@@ -441,21 +444,19 @@ def test_after_a_loss_of_power_nothing_that_may_have_run_is_claimed(
         after = left(root, tmp_path / "after")
     with contextlib.closing(sqlite3.connect(after / "wbengine.db")) as opened:
         opened.execute("UPDATE about SET boot = 'another'")
-        opened.commit()  # and it stays open: its log is there
+        opened.commit()  # The open connection preserves the write-ahead log.
         with contextlib.closing(ledgers.open_ledger(f"dir://{after}")) as ledger:
             told = ledger.claim("open", 1, "w2")
-            assert (told.verdict, told.holder) == (ledgers.HELD, _folder.LOST)
-            assert ledger.silence(_folder.LOST) is not None
+            assert (told.verdict, told.holder) == (ledgers.HELD, _folder.LOST_OWNER)
+            assert ledger.silence(_folder.LOST_OWNER) is not None
             assert ledger.claim("claimed", 1, "w2").holder == "w"
             assert ledger.claim("done", 1, "w2").result == b"r"
             assert ledger.reopen("open", 2) is None
             assert ledger.claim("open", 2, "w2").granted
-    assert "requests that waited count as lost" in caplog.text
+    assert "open requests are treated as lost" in caplog.text
 
 
-def test_after_a_host_was_shut_down_in_order_requests_wait_as_before(
-    root: Path, folder: Folder
-) -> None:
+def test_after_a_clean_shutdown_open_requests_can_be_claimed(root: Path, folder: Folder) -> None:
     with contextlib.closing(ledgers.open_ledger(f"dir://{root}")) as ledger:
         ledger.open("open", 1)
     folder.boot()
@@ -463,47 +464,53 @@ def test_after_a_host_was_shut_down_in_order_requests_wait_as_before(
         assert ledger.claim("open", 1, "w").granted
 
 
-# -- what is refused
+# Rejected folders.
 
 
 @pytest.mark.parametrize("name", ["queues", "journal"])
-def test_folder_of_the_version_before_is_refused(root: Path, name: str) -> None:
+def test_folder_with_files_of_an_earlier_layout_is_rejected(root: Path, name: str) -> None:
     (root / name).mkdir(parents=True)
-    with pytest.raises(exceptions.TransportFailure, match="of an earlier version of wbengine: end"):
+    with pytest.raises(
+        exceptions.TransportFailure, match="by an earlier version of wbengine: finish"
+    ):
         connection(f"filesystem://{root}").connect()
-    with pytest.raises(exceptions.LedgerFailure, match="of an earlier version of wbengine: end"):
+    with pytest.raises(exceptions.LedgerFailure, match="by an earlier version of wbengine: finish"):
         ledgers.open_ledger(f"dir://{root}")
 
 
-def test_folder_of_an_earlier_format_is_refused(root: Path, connect: Any, folder: Folder) -> None:
+def test_folder_of_an_earlier_format_is_rejected(root: Path, connect: Any, folder: Folder) -> None:
     connect().release()
     folder._ask("UPDATE about SET format = 1")
-    with pytest.raises(exceptions.TransportFailure, match="of an earlier version of wbengine: end"):
+    with pytest.raises(
+        exceptions.TransportFailure, match="by an earlier version of wbengine: finish"
+    ):
         connect()
 
 
-def test_what_is_deleted_is_not_written_again(root: Path) -> None:
-    """Some systems build SQLite so: each large message was written once more as it went."""
+def test_sqlite_secure_delete_is_disabled(root: Path) -> None:
+    """Some builds of SQLite enable it, and would overwrite each deleted message."""
     opened = _folder.open_folder(str(root))
     assert opened.read("PRAGMA secure_delete") == [(0,)]
     opened.release()
 
 
-def test_folder_of_a_later_version_is_refused(root: Path, connect: Any, folder: Folder) -> None:
+def test_folder_of_a_later_format_is_rejected(root: Path, connect: Any, folder: Folder) -> None:
     connect().release()
     folder._ask("UPDATE about SET format = 3")
-    with pytest.raises(exceptions.TransportFailure, match=r"format 3, this version .* knows 2"):
+    with pytest.raises(exceptions.TransportFailure, match=r"must be 2, got 3"):
         connect()
 
 
-def test_folder_of_other_hosts_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_on_a_network_file_system_is_rejected(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kind = _sqlite_files.kind_of(str(root.parent), Path("/proc/self/mounts").read_text())
     monkeypatch.setattr(_sqlite_files, "NETWORK", frozenset({kind}))
-    with pytest.raises(exceptions.TransportFailure, match="other hosts"):
+    with pytest.raises(exceptions.TransportFailure, match="network file system"):
         connection(f"filesystem://{root}").connect()
 
 
-def test_damaged_file_is_told(root: Path) -> None:
+def test_damaged_file_is_reported(root: Path) -> None:
     root.mkdir()
     (root / "wbengine.db").write_bytes(b"no database" * 1000)
     with pytest.raises(exceptions.TransportFailure, match="not a database"):

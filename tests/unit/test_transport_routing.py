@@ -1,3 +1,5 @@
+"""Topic patterns of routing keys."""
+
 from __future__ import annotations
 
 import pytest
@@ -35,12 +37,12 @@ from wbengine.transports import _routing
         ("(a+)+$", "aaaaaaaaaa", False),
     ],
 )
-def test_matches(pattern, key, expected):
+def test_topic_pattern_matches_routing_key(pattern, key, expected):
     assert _routing.matches(pattern.split("."), key.split(".")) is expected
 
 
 def slow_match(pattern, words):
-    """The definition itself, with all its branches."""
+    """Match recursively, as patterns are defined."""
     if not pattern:
         return not words
     if pattern[0] == "#":
@@ -56,20 +58,20 @@ def slow_match(pattern, words):
     st.lists(st.sampled_from(["a", "b", "*", "#"]), max_size=6),
     st.lists(st.sampled_from(["a", "b"]), max_size=7),
 )
-def test_matches_as_the_definition_says(pattern, words):
+def test_matching_equals_a_recursive_reference(pattern, words):
     assert _routing.matches(pattern, words) is slow_match(pattern, words)
 
 
-def test_no_pattern_is_slow():
-    """One that is tried in all ways would never end."""
+def test_matching_takes_polynomial_steps():
+    """A match that tries all alternatives would not end."""
     pattern, words = ["#", "a"] * 40 + ["b"], ["a"] * 500
     steps = stepping.steps(lambda: _routing.matches(pattern, words))
     assert steps < 20 * len(pattern) * len(words)
     assert not _routing.matches(pattern, words)
 
 
-def test_table_memory_is_bounded():
+def test_routing_table_cache_is_bounded():
     table = _routing.Table([("#", "q")])
-    for number in range(3 * _routing._MEMO_LIMIT):
+    for number in range(3 * _routing._MAX_CACHED_KEYS):
         assert table.route(str(number)) == ("q",)
-    assert len(table._memo) <= _routing._MEMO_LIMIT
+    assert len(table._memo) <= _routing._MAX_CACHED_KEYS

@@ -1,7 +1,4 @@
-"""Records as JSON trees: what has no word in JSON, and what cannot be kept, which is named.
-
-That every field comes back is in `tests/contract/test_backends.py`.
-"""
+"""Records as JSON: special values, unstorable values and invalid records."""
 
 from __future__ import annotations
 
@@ -33,8 +30,7 @@ def failed(error: BaseException) -> ft.Failure:
     return failure
 
 
-def test_everything_json_has_no_word_for() -> None:
-    """In a result, one of each."""
+def test_values_without_json_form_round_trip() -> None:
     record = models.TaskDetail("t")
     value = {
         1: (2, {3}),
@@ -58,25 +54,27 @@ def test_everything_json_has_no_word_for() -> None:
         (lambda t: setattr(t, "revert_results", [iter(())]), "revert_results[0]", "tuple_iterator"),
         (lambda t: setattr(t, "progress_details", {1: {2: open}}), "progress_details[1][2]", ""),
     ],
+    ids=["results", "meta", "revert_results", "progress_details"],
 )
-def test_what_cannot_be_kept_is_named(change: Any, path: str, words: str) -> None:
-    """The record, the path in it, and the type."""
+def test_unstorable_value_error_names_record_path_and_type(
+    change: Any, path: str, words: str
+) -> None:
     record = models.TaskDetail("x")
     change(record)
     with pytest.raises(exceptions.NotEncodable) as caught:
         trees.tree_of(record)
     assert caught.value.path == path and caught.value.type_name
-    assert words in str(caught.value) and str(caught.value).startswith("task 'x' cannot be kept: ")
+    assert words in str(caught.value) and str(caught.value).startswith("task 'x' cannot be saved: ")
 
 
-def test_other_records_are_named_too() -> None:
+def test_unstorable_value_error_names_retries_items_and_books() -> None:
     retry = models.RetryDetail("r")
     retry.results = [(1, {}), (object(), {})]
     for record, words in (
-        (retry, "retry 'r' cannot be kept: results: object"),
-        (models.ItemDetail(7, object(), 1), "item 7 cannot be kept: value: object"),
-        (models.TaskDetail("\ud800"), "cannot be kept: name: str with lone surrogates"),
-        (models.LogBook("\udfff"), "cannot be kept: name: str with lone surrogates"),
+        (retry, "retry 'r' cannot be saved: results: object"),
+        (models.ItemDetail(7, object(), 1), "item 7 cannot be saved: value: object"),
+        (models.TaskDetail("\ud800"), "cannot be saved: name: str with lone surrogates"),
+        (models.LogBook("\udfff"), "cannot be saved: name: str with lone surrogates"),
     ):
         with pytest.raises(exceptions.NotEncodable) as caught:
             trees.tree_of(record)
@@ -84,7 +82,7 @@ def test_other_records_are_named_too() -> None:
 
 
 class Odd(Exception):
-    """Its message cannot be told, its arguments cannot be kept."""
+    """Exception without a readable message or storable arguments."""
 
     def __str__(self) -> str:
         raise RuntimeError("no message")
@@ -102,8 +100,7 @@ class Odd(Exception):
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_failures_can_always_be_kept(error: BaseException) -> None:
-    """Whatever their exceptions hold."""
+def test_failures_with_any_exception_can_be_stored(error: BaseException) -> None:
     record = models.TaskDetail("t")
     record.put(states.FAILURE, failed(error))
     text = json.dumps(trees.tree_of(record), allow_nan=False).encode()
@@ -111,8 +108,8 @@ def test_failures_can_always_be_kept(error: BaseException) -> None:
     assert again.failure.check(type(error)) is type(error)
 
 
-def test_of_huge_failures_the_beginning_is_kept() -> None:
-    """Or a record would grow beyond what a store can hold; in memory nothing is cut."""
+def test_huge_failures_are_shortened_when_stored() -> None:
+    """A record could otherwise exceed the limits of a store; in memory nothing is shortened."""
     try:
         raise RuntimeError("short") from ValueError("x" * 10_000_000)
     except RuntimeError as error:
@@ -137,37 +134,35 @@ TASK = trees.tree_of(models.TaskDetail("t"))
 @pytest.mark.parametrize(
     ("kind", "tree"),
     [
-        ("task", {}),
-        ("task", None),
-        ("task", []),
-        ("task", {**TASK, "name": 3}),
-        ("task", {**TASK, "state": "HAPPY"}),
-        ("task", {**TASK, "state": []}),
-        ("task", {**TASK, "intention": "MAYBE"}),
-        ("task", {**TASK, "attempt": "1"}),
-        ("task", {**TASK, "meta": 3}),
-        ("task", {**TASK, "meta": [1, 2]}),
-        ("task", {**TASK, "results": {"$wbe": "nonsense"}}),
-        ("task", {**TASK, "failure": 3}),
-        ("task", {**TASK, "failure": {"version": 1}}),
-        ("task", {**TASK, "items": 3}),
-        ("task", {**TASK, "items": {"resumed": 1}}),
-        ("retry", {**TASK, "results": [1]}),
-        ("retry", {**TASK, "results": [[1, 2]]}),
-        ("flow", {"name": "f", "uuid": "u", "state": "PENDING!"}),
-        ("book", {"name": "b", "uuid": "u", "created_at": "yesterday"}),
-        ("item", {"value": 1}),
-        ("item", {"index": "0", "attempt": 1, "state": "SUCCESS"}),
-        ("shelf", {}),
+        pytest.param("task", {}, id="empty"),
+        pytest.param("task", None, id="none"),
+        pytest.param("task", [], id="list"),
+        pytest.param("task", {**TASK, "name": 3}, id="name"),
+        pytest.param("task", {**TASK, "state": "HAPPY"}, id="state"),
+        pytest.param("task", {**TASK, "state": []}, id="state_list"),
+        pytest.param("task", {**TASK, "intention": "MAYBE"}, id="intention"),
+        pytest.param("task", {**TASK, "attempt": "1"}, id="attempt"),
+        pytest.param("task", {**TASK, "meta": 3}, id="meta_number"),
+        pytest.param("task", {**TASK, "meta": [1, 2]}, id="meta_list"),
+        pytest.param("task", {**TASK, "results": {"$wbe": "nonsense"}}, id="results"),
+        pytest.param("task", {**TASK, "failure": 3}, id="failure_number"),
+        pytest.param("task", {**TASK, "failure": {"version": 1}}, id="failure_dict"),
+        pytest.param("task", {**TASK, "items": 3}, id="items_number"),
+        pytest.param("task", {**TASK, "items": {"resumed": 1}}, id="items_dict"),
+        pytest.param("retry", {**TASK, "results": [1]}, id="retry_results"),
+        pytest.param("retry", {**TASK, "results": [[1, 2]]}, id="retry_result_items"),
+        pytest.param("flow", {"name": "f", "uuid": "u", "state": "PENDING!"}, id="flow_state"),
+        pytest.param("book", {"name": "b", "uuid": "u", "created_at": "yesterday"}, id="book_time"),
+        pytest.param("item", {"value": 1}, id="item_without_index"),
+        pytest.param("item", {"index": "0", "attempt": 1, "state": "SUCCESS"}, id="item_index"),
+        pytest.param("shelf", {}, id="unknown_kind"),
     ],
 )
-def test_what_is_no_record_is_refused(kind: str, tree: Any) -> None:
-    """With one typed error, whatever is wrong."""
+def test_invalid_record_raises_invalid_format(kind: str, tree: Any) -> None:
     with pytest.raises(exceptions.InvalidFormat):
         trees.record_of(kind, tree)
 
 
-def test_keys_of_later_versions_are_left_alone() -> None:
-    """And missing ones keep their defaults."""
+def test_unknown_keys_are_ignored_and_missing_ones_have_defaults() -> None:
     again = trees.record_of("task", {"name": "t", "uuid": "u", "mood": "fine"})
     assert (again.name, again.state, again.attempt) == ("t", None, 0)

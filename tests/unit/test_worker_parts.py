@@ -1,4 +1,4 @@
-"""The smaller parts of a worker: its idle shutdown, reports, orders, and its command's log."""
+"""Idle shutdown, failure handlers, control commands and log of a worker."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from wbengine import _log_lines, invocation
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based import endpoint, worker
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based.messages import commands
 from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages import worker_commands
 from wbengine.engines.worker_based.worker_side import describing, jobs, reporting
 from wbengine.types.failure import Failure
 
@@ -61,7 +61,7 @@ def failed(error: BaseException) -> invocation.Outcome:
         return invocation.Outcome(Failure(), "w1", 10.0, 12.5)
 
 
-# Exception handlers -------------------------------------------------------------------------------
+# Failure handlers.
 
 
 def test_handlers_are_called_in_order_until_one_returns_false(
@@ -76,10 +76,10 @@ def test_handlers_are_called_in_order_until_one_returns_false(
     assert (request.worker, request.started, request.ended) == ("w1", 10.0, 12.5)
     assert kind is ValueError and value.args == ("secret\nof two lines",)
     assert request.failure.check(ValueError)
-    assert caplog.records == []  # the last word was somebody else's
+    assert caplog.records == []  # The handler replaces the default log line.
 
 
-def test_what_a_handler_raises_is_logged_and_the_next_is_called(
+def test_exception_of_a_handler_is_logged_and_the_next_is_called(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     reporting.Reports("w1", (broken, falsy)).ended(a_job(), failed(ValueError("two\nlines")))
@@ -91,7 +91,9 @@ def test_what_a_handler_raises_is_logged_and_the_next_is_called(
     assert "failed after 2.500 s: ValueError: two lines" in last.getMessage()
 
 
-def test_a_failure_without_its_exception(caplog: pytest.LogCaptureFixture) -> None:
+def test_handlers_receive_none_for_a_failure_without_exception(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     data = failed(KeyError("k")).value.to_dict()
     outcome = invocation.Outcome(Failure.from_dict(data))
     reporting.Reports("w1", (remember,)).ended(a_job(), outcome)
@@ -100,7 +102,7 @@ def test_a_failure_without_its_exception(caplog: pytest.LogCaptureFixture) -> No
     assert len(caplog.records) == 1
 
 
-def test_a_line_for_each_task(caplog: pytest.LogCaptureFixture) -> None:
+def test_start_and_end_of_each_task_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "wbengine")
     reports = reporting.Reports("w1")
     reports.started(a_job())
@@ -111,7 +113,7 @@ def test_a_line_for_each_task(caplog: pytest.LogCaptureFixture) -> None:
     ]
 
 
-def test_handlers_by_name_and_by_themselves() -> None:
+def test_handlers_are_found_by_name_or_passed_as_callables() -> None:
     name = f"{__name__}:stop"
     assert reporting.find_handlers([name, remember]) == (
         getattr(sys.modules[__name__], "stop"),  # noqa: B009
@@ -119,14 +121,14 @@ def test_handlers_by_name_and_by_themselves() -> None:
     )
     with pytest.raises(ImportError, match="did you mean 'stop'"):
         reporting.find_handlers([f"{__name__}:stp"])
-    with pytest.raises(ValueError, match="cannot be called"):
+    with pytest.raises(ValueError, match="must be callable"):
         reporting.find_handlers([f"{__name__}:CALLED"])
 
 
-# Idle shutdown ------------------------------------------------------------------------------------
+# Idle shutdown.
 
 
-def test_idle_shutdown_after_nothing_was_to_be_done() -> None:
+def test_idle_shutdown_happens_after_the_idle_time() -> None:
     mine = worker.IdleShutdown(5.0, 0.0)
     assert not any(mine.is_over(float(now), busy=False) for now in range(5))
     mine.since = 4.0
@@ -135,52 +137,56 @@ def test_idle_shutdown_after_nothing_was_to_be_done() -> None:
     assert mine.idle(9.0) == 5.0
 
 
-def test_work_and_gaps_are_no_idle_time() -> None:
+def test_work_and_outages_do_not_count_as_idle_time() -> None:
     mine = worker.IdleShutdown(5.0, 0.0)
     for now in range(20):
         assert not mine.is_over(float(now), busy=True)
-    # The broker was away: what could have come did not.
+    # During the outage, no request could arrive.
     assert not mine.is_over(100.0, busy=False)
     for now in range(101, 105):
         assert not mine.is_over(float(now), busy=False)
     assert mine.is_over(105.0, busy=False)
 
 
-def test_idle_shutdown_may_never_come() -> None:
+def test_idle_shutdown_of_none_never_happens() -> None:
     mine = worker.IdleShutdown(None, 0.0)
     assert not any(mine.is_over(float(now), busy=False) for now in range(0, 1000, 2))
 
 
-# Orders -------------------------------------------------------------------------------------------
+# Control commands.
 
 
-@pytest.mark.parametrize("what", commands.ORDERS)
+@pytest.mark.parametrize("what", worker_commands.ORDERS)
 @pytest.mark.parametrize("worker", [None, "host-1-abc"])
-def test_orders(what: Any, worker: str | None) -> None:
-    made = commands.order(what, worker)
-    commands.SCHEMAS[commands.CONTROL].check(made.body)
+def test_control_command_is_valid_and_addressed(what: Any, worker: str | None) -> None:
+    made = worker_commands.order(what, worker)
+    worker_commands.SCHEMAS[worker_commands.CONTROL].check(made.body)
     assert made.body["do"] == what
     assert made.routing_key == (worker or env.ALL_WORKERS)
-    assert made.type == commands.CONTROL
+    assert made.type == worker_commands.CONTROL
 
 
-@pytest.mark.parametrize("body", [None, [], {}, {"do": "die"}, {"do": ["drain"]}, {"do": None}, 7])
-def test_what_is_no_order(body: Any) -> None:
+@pytest.mark.parametrize(
+    "body",
+    [None, [], {}, {"do": "die"}, {"do": ["drain"]}, {"do": None}, 7],
+    ids=["none", "list", "empty", "unknown", "list_command", "null", "number"],
+)
+def test_malformed_control_command_is_rejected(body: Any) -> None:
     with pytest.raises(exc.InvalidFormat):
-        commands.SCHEMAS[commands.CONTROL].check(body)
+        worker_commands.SCHEMAS[worker_commands.CONTROL].check(body)
 
 
-def test_wrong_orders() -> None:
+def test_control_command_with_invalid_arguments_is_rejected() -> None:
     with pytest.raises(ValueError, match="did you mean 'suspend'"):
-        commands.order("suspnd")  # type: ignore[arg-type]
+        worker_commands.order("suspnd")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="worker"):
-        commands.order("drain", "../w")
+        worker_commands.order("drain", "../w")
 
 
-# Words --------------------------------------------------------------------------------------------
+# Names, banner and log lines.
 
 
-def test_names_of_queues_depend_on_all_that_matters() -> None:
+def test_queue_name_depends_on_exchange_topic_and_tasks() -> None:
     one = env.queue_name("x", "t", ["a", "b"])
     assert one == env.queue_name("x", "t", ["b", "a"])
     assert one.startswith("t.")
@@ -189,7 +195,7 @@ def test_names_of_queues_depend_on_all_that_matters() -> None:
     assert len(env.queue_name("x", "t" * 120, ["a"])) <= 120
 
 
-def test_a_banner_names_a_few_tasks() -> None:
+def test_banner_lists_five_tasks_and_the_number_of_others() -> None:
     text = describing.banner("w1", "memory://", "x", ["t", "u"], [f"m.T{n}" for n in range(7)], "4")
     assert "topics    t, u" in text
     assert "m.T4 and 2 more" in text
@@ -203,23 +209,25 @@ class Terminal(io.StringIO):
 @pytest.mark.parametrize(
     ("choice", "stream", "environment", "coloured"),
     [
-        ("auto", Terminal(), {}, True),
-        ("auto", io.StringIO(), {}, False),
-        ("auto", None, {}, False),
-        ("auto", Terminal(), {"NO_COLOR": "1"}, False),
-        ("auto", Terminal(), {"NO_COLOR": ""}, True),
-        ("auto", io.StringIO(), {"FORCE_COLOR": "1"}, True),
-        ("auto", Terminal(), {"NO_COLOR": "1", "FORCE_COLOR": "1"}, False),
-        ("auto", Terminal(), {"TERM": "dumb"}, False),
-        ("always", io.StringIO(), {"NO_COLOR": "1"}, True),
-        ("never", Terminal(), {"FORCE_COLOR": "1"}, False),
+        pytest.param("auto", Terminal(), {}, True, id="terminal"),
+        pytest.param("auto", io.StringIO(), {}, False, id="pipe"),
+        pytest.param("auto", None, {}, False, id="no_stream"),
+        pytest.param("auto", Terminal(), {"NO_COLOR": "1"}, False, id="no_color"),
+        pytest.param("auto", Terminal(), {"NO_COLOR": ""}, True, id="empty_no_color"),
+        pytest.param("auto", io.StringIO(), {"FORCE_COLOR": "1"}, True, id="force_color"),
+        pytest.param("auto", Terminal(), {"NO_COLOR": "1", "FORCE_COLOR": "1"}, False, id="both"),
+        pytest.param("auto", Terminal(), {"TERM": "dumb"}, False, id="dumb_terminal"),
+        pytest.param("always", io.StringIO(), {"NO_COLOR": "1"}, True, id="always"),
+        pytest.param("never", Terminal(), {"FORCE_COLOR": "1"}, False, id="never"),
     ],
 )
-def test_colours(choice: str, stream: Any, environment: dict[str, str], coloured: bool) -> None:
+def test_colour_choice_respects_stream_and_environment(
+    choice: str, stream: Any, environment: dict[str, str], coloured: bool
+) -> None:
     assert _log_lines.wants_colour(choice, stream, environment) == coloured
 
 
-def test_lines_have_the_colour_of_their_level() -> None:
+def test_log_lines_are_coloured_by_level() -> None:
     def line(level: int, colour: bool) -> str:
         record = logging.LogRecord("wbengine.x", level, "f", 1, "it %s", ("is",), None)
         return _log_lines.Lines(colour).format(record)
@@ -233,7 +241,7 @@ def test_lines_have_the_colour_of_their_level() -> None:
 
 @contextlib.contextmanager
 def command_log() -> Iterator[io.StringIO]:
-    """What is written to the log of a command, as if this were its process."""
+    """Capture the log of a command, as in its own process."""
     root, stream = logging.getLogger(), io.StringIO()
     level = root.level
     with pytest.MonkeyPatch.context() as patch:
@@ -248,16 +256,16 @@ def command_log() -> Iterator[io.StringIO]:
             root.setLevel(level)
 
 
-def test_successes_are_told_together_as_each_would_be_by_itself() -> None:
+def test_batched_success_lines_equal_single_lines() -> None:
     reports = reporting.Reports("w1")
     outcome = invocation.Outcome("a result", "w1", 1.0, 1.25)
     with command_log() as log:
         reports.ended(a_job(), outcome)
         reports.ended(a_job(), outcome)
         assert log.getvalue() == ""
-        moment = reports.untold[0][0]
-        reports.tell()
-        reports.tell()
+        moment = reports.unlogged[0][0]
+        reports.flush()
+        reports.flush()
     first, second = log.getvalue().splitlines(keepends=True)
     assert first[23:] == second[23:]
     record = logging.makeLogRecord(
@@ -273,7 +281,7 @@ def test_successes_are_told_together_as_each_would_be_by_itself() -> None:
     assert first == _log_lines.Lines().format(record) + "\n"
 
 
-def test_a_failure_comes_after_what_ended_before() -> None:
+def test_failure_is_logged_after_earlier_successes() -> None:
     reports = reporting.Reports("w1")
     with command_log() as log:
         reports.ended(a_job(), invocation.Outcome("a result"))
@@ -284,7 +292,7 @@ def test_a_failure_comes_after_what_ended_before() -> None:
 
 
 @pytest.mark.parametrize("where", ["", "wbengine", reporting.LOG.name])
-def test_who_else_listens_hears_of_each(where: str) -> None:
+def test_other_log_handlers_receive_each_record(where: str) -> None:
     reports = reporting.Reports("w1")
     heard: list[logging.LogRecord] = []
 
@@ -297,8 +305,8 @@ def test_who_else_listens_hears_of_each(where: str) -> None:
         logging.getLogger(where).addHandler(other)
         try:
             reports.ended(a_job(), invocation.Outcome(1))
-            ((moment, _),) = reports.untold
-            reports.tell()
+            ((moment, _),) = reports.unlogged
+            reports.flush()
         finally:
             logging.getLogger(where).removeHandler(other)
     (record,) = heard
@@ -307,24 +315,24 @@ def test_who_else_listens_hears_of_each(where: str) -> None:
     assert log.getvalue().endswith("task 'id-1' of request id-1 ended\n")
 
 
-def test_a_log_that_cannot_be_written_ends_nothing() -> None:
+def test_unwritable_log_does_not_raise() -> None:
     reports = reporting.Reports("w1")
     with command_log() as log:
         log.close()
         reports.ended(a_job(), invocation.Outcome(1))
-        reports.tell()
-    assert not reports.untold
+        reports.flush()
+    assert not reports.unlogged
 
 
-def test_where_nobody_configured_logging_warnings_are_seen() -> None:
-    """As of any other part of a program: Python writes them to stderr."""
+def test_warnings_are_printed_if_logging_is_not_configured() -> None:
+    """As for other libraries, Python writes them to stderr."""
     program = "from wbengine import logging; logging.getLogger('wbengine.x').warning('look')"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (ended.stdout, ended.stderr) == ("", "look\n")
 
 
 def test_secrets_of_a_request_are_masked_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    """Of its arguments, by their names, wherever they are said; and what looks like one."""
+    """Arguments with secret names are masked wherever they occur, and so are secret patterns."""
     caplog.set_level(logging.DEBUG, "wbengine")
     job = a_job()
     given = {"login": {"password": "nightingale"}, "count": 3}

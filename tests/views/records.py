@@ -1,4 +1,4 @@
-"""Flows for the tests of views and pictures: records as engines leave them, made by hand."""
+"""Flows for tests of views and drawings: handmade records in the form that engines store."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from wbengine.persistence import models
 from wbengine.types.failure import Failure
 from wbengine.types.outline import FLOW, MAP, RETRY, TASK, Outline, OutlineNode
 
-#: Unix seconds at which everything begins.
+#: Unix time at which all records begin.
 T = 1_790_000_000.0
 
 
 def failure(message: str = "card refused", cause: str | None = None) -> Failure:
-    """A failure with a traceback, and perhaps something behind it."""
+    """Return a failure with a traceback and, if `cause` is given, with a cause."""
     try:
         try:
             if cause is not None:
@@ -27,7 +27,7 @@ def failure(message: str = "card refused", cause: str | None = None) -> Failure:
 
 
 def atom(flow: models.FlowDetail, name: str, state: str | None, **fields: Any) -> models.AtomDetail:
-    """Add the record of an atom; `retry=True` makes it that of a retry."""
+    """Add the record of an atom; `retry=True` adds a retry controller."""
     made: models.AtomDetail
     made = models.RetryDetail(name) if fields.pop("retry", False) else models.TaskDetail(name)
     made.state = state
@@ -38,7 +38,7 @@ def atom(flow: models.FlowDetail, name: str, state: str | None, **fields: Any) -
 
 
 def change(flow: models.FlowDetail, *names: str, **fields: Any) -> models.AtomDetail:
-    """Set fields of the atoms of these names; returns the last of them."""
+    """Set fields of the named atoms; return the last of them."""
     named = {each.name: each for each in flow}
     for name in names:
         for field, value in fields.items():
@@ -47,7 +47,7 @@ def change(flow: models.FlowDetail, *names: str, **fields: Any) -> models.AtomDe
 
 
 def ran(start: float, seconds: float, worker: str = "host-a:1", attempt: int = 1) -> dict[str, Any]:
-    """Fields of an attempt that ended."""
+    """Return the fields of a completed attempt."""
     return {
         "attempt": attempt,
         "submitted": T + start - 0.1,
@@ -58,7 +58,7 @@ def ran(start: float, seconds: float, worker: str = "host-a:1", attempt: int = 1
 
 
 def order(state: str = states.RUNNING) -> tuple[models.FlowDetail, Outline]:
-    """A flow of three parts with a bit of everything; `pay` has a retry."""
+    """Return a flow of three parts with atoms in many states; `pay` has a retry controller."""
     outline = Outline(
         (
             OutlineNode("order", FLOW, None),
@@ -92,7 +92,7 @@ def order(state: str = states.RUNNING) -> tuple[models.FlowDetail, Outline]:
 
 
 def failed() -> tuple[models.FlowDetail, Outline]:
-    """The same, after `capture` failed and `pay` was undone."""
+    """Return the same flow after `capture` failed and `pay` was reverted."""
     flow, outline = order(states.REVERTED)
     refused = (states.FAILURE, failure("card refused", "limit"))
     for name, begun, came, undone in (
@@ -100,14 +100,14 @@ def failed() -> tuple[models.FlowDetail, Outline]:
         ("capture", 4.0, refused, 5.0),
     ):
         change(flow, name, **ran(begun, 0.4, "host-b:7")).put(*came)
-        change(flow, name).keep_attempt()
+        change(flow, name).archive_attempt()
         again = ran(undone, 0.3, attempt=4)
         change(flow, name, action="revert", reversions=2, **again).put(states.REVERTED, None)
     return flow, outline
 
 
 def wide(count: int, width: int = 100, done: float = 0.6) -> tuple[models.FlowDetail, Outline]:
-    """A linear flow of unordered flows of `width` tasks each, partly done."""
+    """Return a linear flow of unordered flows of `width` tasks each, partly done."""
     nodes, edges, last = [OutlineNode("wide", FLOW, None)], [], 0
     flow = models.FlowDetail("wide")
     flow.enter(states.RUNNING, T)
@@ -128,7 +128,7 @@ def wide(count: int, width: int = 100, done: float = 0.6) -> tuple[models.FlowDe
 
 
 def flat(count: int) -> tuple[models.FlowDetail, Outline]:
-    """One unordered flow of so many tasks."""
+    """Return one unordered flow of `count` tasks."""
     flow = models.FlowDetail("flat")
     nodes = [OutlineNode("flat", FLOW, None)]
     for number in range(count):

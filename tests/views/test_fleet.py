@@ -1,4 +1,4 @@
-"""Who works, how fast they answer, and whether they do what they are told; by real workers."""
+"""Fleets with real workers: list, ping and control."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def near(tmp_path: Path) -> str:
 
 
 class Busy:
-    """A flow whose one task runs on a worker until it may end; run in a thread."""
+    """A flow, run in a thread, whose only task runs on a worker until a file exists."""
 
     def __init__(self, place: dict[str, Any], folder: Path) -> None:
         self._begun, self._go = folder / "begun", folder / "go"
@@ -53,12 +53,14 @@ class Busy:
         self.join()
 
     def join(self) -> None:
-        """Until the flow has ended."""
+        """Wait until the flow has ended."""
         self._thread.join(60)
         assert not self._thread.is_alive()
 
 
-def test_who_is_there(place: dict[str, Any], looking: fleets.Fleet) -> None:
+def test_workers_are_listed_with_their_properties(
+    place: dict[str, Any], looking: fleets.Fleet
+) -> None:
     assert looking.workers(wait=0.1) == []
     with (
         worker_in_thread(
@@ -84,14 +86,16 @@ def test_who_is_there(place: dict[str, Any], looking: fleets.Fleet) -> None:
     until(lambda: not looking.workers())
 
 
-def test_what_a_worker_does(place: dict[str, Any], looking: fleets.Fleet, tmp_path: Path) -> None:
+def test_worker_view_shows_running_and_completed_tasks(
+    place: dict[str, Any], looking: fleets.Fleet, tmp_path: Path
+) -> None:
     ledger = place.get("ledger")
     with worker_in_thread(place["url"], held, ledger=ledger):
         began, first = time.time(), time.monotonic()
         with Busy(place, tmp_path):
             runs = time.monotonic()
             looking.workers(least=1, wait=30)
-            looking.ping(timeout=30)  # whoever is asked tells what he does now
+            looking.ping(timeout=30)  # ping replies contain the current task
             (seen,) = looking.workers()
             (work,) = seen.current
             assert (seen.state, seen.running) == ("busy", 1)
@@ -103,13 +107,15 @@ def test_what_a_worker_does(place: dict[str, Any], looking: fleets.Fleet, tmp_pa
             looking.ping(timeout=30)
             return looking.workers()[0]
 
-        until(lambda: after().succeeded)  # what was asked for before may be answered now
+        until(lambda: after().succeeded)  # an earlier ping may be answered now
         seen = after()
         assert (seen.succeeded, seen.current, seen.running) == (1, (), 0)
         assert ran <= seen.working < time.monotonic() - first
 
 
-def test_round_trips(place: dict[str, Any], looking: fleets.Fleet) -> None:
+def test_ping_measures_round_trip_and_clock_difference(
+    place: dict[str, Any], looking: fleets.Fleet
+) -> None:
     ledger = place.get("ledger")
     with worker_in_thread(place["url"], tasks, ledger=ledger) as one:
         began = time.monotonic()
@@ -121,16 +127,16 @@ def test_round_trips(place: dict[str, Any], looking: fleets.Fleet) -> None:
         assert [ping.name for ping in one_again] == [one.identity]
 
 
-def test_who_has_answered_is_known_by_what_he_told(near: str) -> None:
+def test_worker_is_known_before_its_ping_reply_is_recorded(near: str) -> None:
     looking = fleets.Fleet(url=near)
     known: list[bool] = []
 
     class Pings(pinging.Pings):
-        def hear(self, headers: Any) -> None:
+        def record_reply(self, headers: Any) -> None:
             told = headers.get(envelope.WBE_WORKER)
             if told is not None:
                 known.append(told in {each.identity for each in looking._executor.workers()})
-            super().hear(headers)
+            super().record_reply(headers)
 
     looking._executor._pings = Pings()
     with worker_in_thread(near, tasks), looking:
@@ -139,20 +145,22 @@ def test_who_has_answered_is_known_by_what_he_told(near: str) -> None:
         assert len(known) > 1 and all(known)
 
 
-def test_who_is_gone_does_not_answer(near: str) -> None:
+def test_ping_of_unresponsive_worker_has_no_result(near: str) -> None:
     with fleets.Fleet(url=near) as looking, worker_in_thread(near, tasks) as one:
         looking.workers(least=1, wait=30)
         one.suspend()
-        # Nobody takes its messages any more, and it could not say so.
+        # The consumer stops without a notice, so the worker stays listed but receives nothing.
         one._proxy.consumer._stopping.set()
-        one._proxy.consumer._ring()
-        until(lambda: one._proxy.consumer.ended)
+        one._proxy.consumer._wake_consumer()
+        until(lambda: one._proxy.consumer.has_ended)
         (told,) = looking.ping(timeout=0.2)
         assert told == fleets.PingView(one.identity, None, None)
 
 
-@pytest.mark.parametrize("orders", [("suspend", "resume", "drain"), ("suspend", "stop")])
-def test_workers_obey(
+@pytest.mark.parametrize(
+    "orders", [("suspend", "resume", "drain"), ("suspend", "stop")], ids=" ".join
+)
+def test_workers_obey_control_commands(
     place: dict[str, Any], looking: fleets.Fleet, orders: tuple[str, ...]
 ) -> None:
     ledger = place.get("ledger")
@@ -165,14 +173,14 @@ def test_workers_obey(
         for what in orders:
             told = looking.control(what, [one.identity])
             assert [worker.name for worker in told] == [one.identity]
-            assert looking.obeyed(what, told, 30, to_the_end=what == "drain") == []
+            assert looking.wait_until_obeyed(what, told, 30, until_stopped=what == "drain") == []
             until(lambda what=what: one.life.state == states[what])  # type: ignore[misc]
             assert other.life.state == "idle"
         looking.control("suspend")
         until(lambda: other.life.state == "suspended")
 
 
-def test_stop_gives_up_what_runs(
+def test_stop_after_drain_abandons_running_tasks(
     place: dict[str, Any], looking: fleets.Fleet, tmp_path: Path
 ) -> None:
     ledger = place.get("ledger")
@@ -181,11 +189,11 @@ def test_stop_gives_up_what_runs(
         Busy(place, tmp_path) as busy,
     ):
         told = looking.control("drain", [one.identity])
-        assert looking.obeyed("drain", told, 30) == []
-        assert looking.obeyed("drain", told, 0.3, to_the_end=True) == [one.identity]
-        # It is not too late to be in a hurry.
+        assert looking.wait_until_obeyed("drain", told, 30) == []
+        assert looking.wait_until_obeyed("drain", told, 0.3, until_stopped=True) == [one.identity]
+        # A stop after the drain is accepted.
         told = looking.control("stop", [one.identity])
-        assert looking.obeyed("stop", told, 30) == []
+        assert looking.wait_until_obeyed("stop", told, 30) == []
         busy.join()
         assert busy.lost
         assert one.gave_up.wait(30)
@@ -193,15 +201,15 @@ def test_stop_gives_up_what_runs(
 
 
 @pytest.mark.parametrize("what", ["die", "drian", ""])
-def test_no_such_order(near: str, what: str) -> None:
+def test_unknown_control_command_is_refused(near: str, what: str) -> None:
     with (
         fleets.Fleet(url=near) as looking,
-        pytest.raises(ValueError, match=r"nothing a worker can be told"),
+        pytest.raises(ValueError, match=r"must be one of"),
     ):
         looking.control(what)
 
 
-def test_names(near: str) -> None:
+def test_workers_are_found_by_name_prefix_or_host(near: str) -> None:
     with (
         fleets.Fleet(url=near) as looking,
         worker_in_thread(near, tasks) as one,
@@ -215,17 +223,17 @@ def test_names(near: str) -> None:
             looking.find([one.identity + "x"])
         with worker_in_thread(near, tasks) as other:
             until(lambda: len(looking.workers()) == 2)
-            with pytest.raises(exceptions.NotFound, match=r"several workers: .*, "):
+            with pytest.raises(exceptions.NotFound, match=r"is ambiguous: .*, "):
                 looking.find([socket.gethostname()])
-            with pytest.raises(exceptions.NotFound, match=r"no worker 'nobody'.*2 others"):
+            with pytest.raises(exceptions.NotFound, match=r"worker .nobody.; 2 workers answered"):
                 looking.control("stop", [other.identity, "nobody"])
             assert other.life.state == "idle"
-        with pytest.raises(exceptions.NotFound, match="no worker ''"):
+        with pytest.raises(exceptions.NotFound, match="unknown worker ''"):
             looking.find([""])
 
 
-def test_a_broker_that_is_away() -> None:
-    """It is not tried again, when another try would have no time."""
+def test_open_does_not_retry_when_timeout_allows_no_second_attempt() -> None:
+    """A second attempt would exceed the timeout."""
     tries = 0
     with socket.create_server(("127.0.0.1", 0)) as away:
 
@@ -249,7 +257,9 @@ def test_a_broker_that_is_away() -> None:
 
 
 @pytest.mark.parametrize("kind", ["redis", "rabbitmq"])
-def test_nothing_is_left(kind: str, request: pytest.FixtureRequest) -> None:
+def test_closed_fleet_leaves_nothing_on_the_broker(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
     url = request.getfixturevalue(f"{kind}_url")
     with (
         worker_in_thread(str(url), tasks, ledger="memory://fleet"),

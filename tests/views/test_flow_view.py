@@ -1,4 +1,4 @@
-"""A view says where a flow stands, why it waits, what failed and what was undone."""
+"""Views of flows: states, reasons for waiting, failures, reversions and values."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 
 from tests.views import records
 from wbengine import drawing, states
-from wbengine.drawing import tree
+from wbengine.drawing import terminal_tree
 from wbengine.persistence import leases, models, owners
 from wbengine.persistence.commands import FlowCommand
 from wbengine.types.outline import FLOW, TASK, Outline, OutlineNode
-from wbengine.views import flow as flows
+from wbengine.views import flow_status as flows
 from wbengine.views import timeline as timelines
 from wbengine.views.redaction import Redactor
 
@@ -25,7 +25,7 @@ NOW = T + 10
 def lease(flow, died=False):
     owner = owners.new()
     if died:
-        owner.let_go()
+        owner.end_run()
     return leases.Lease(flow.uuid, str(owner), 1)
 
 
@@ -33,7 +33,7 @@ def look(flow, outline=None, held=None, **options):
     return flows.view(flow, outline, held, now=options.pop("now", NOW), **options)
 
 
-def test_a_view_tells_what_is_known():
+def test_view_shows_state_counts_and_atoms():
     flow, outline = records.order()
     view = look(flow, outline, lease(flow), book=("b-uuid", "my book"), cursor="17")
 
@@ -61,7 +61,7 @@ def test_a_view_tells_what_is_known():
     assert view.atom("nobody") is None
 
 
-def test_its_tree_has_the_states_of_inner_flows():
+def test_tree_has_the_states_of_nested_flows():
     view = look(*records.order())
     inner = {child.name: child for child in view.tree.children}
     assert inner["check"].state == "SUCCESS"
@@ -72,7 +72,7 @@ def test_its_tree_has_the_states_of_inner_flows():
     assert view.tree.counts.total() == view.total
 
 
-def test_it_can_be_told_as_json():
+def test_view_is_json_serializable():
     flow, outline = records.failed()
     told = json.loads(json.dumps(look(flow, outline).to_dict()))
     assert told["schema"] == "wbengine/flow/1"
@@ -83,32 +83,32 @@ def test_it_can_be_told_as_json():
     assert "atoms" not in look(flow, outline).to_dict(atoms=False)
 
 
-# -- why it waits ---------------------------------------------------------------------------------
+# -- reasons for waiting ---------------------------------------------------------------------------
 
 
 def waiting(flow, outline, name, held=None, **options):
     return look(flow, outline, held, **options).atom(name).waiting
 
 
-def test_an_atom_says_what_it_waits_for():
+def test_pending_atom_shows_its_reason_for_waiting():
     flow, outline = records.order()
     held = lease(flow)
-    assert waiting(flow, outline, "capture", held) == "It waits for reserve."
-    assert waiting(flow, outline, "notify", held) == "It waits for flow pay."
-    assert waiting(flow, outline, "archive", held) == "It waits for notify and 1 more."
-    assert waiting(flow, outline, "check address", held) == "A decider said no: it is left out."
+    assert waiting(flow, outline, "capture", held) == "Waits for reserve."
+    assert waiting(flow, outline, "notify", held) == "Waits for flow pay."
+    assert waiting(flow, outline, "archive", held) == "Waits for notify and 1 more."
+    assert waiting(flow, outline, "check address", held) == "Ignored by its decider."
     assert waiting(flow, outline, "read cart", held) is None
 
 
-def test_everything_in_a_flow_waits_for_its_retry():
+def test_atoms_in_a_flow_wait_for_its_retry_controller():
     flow, outline = records.order()
     records.change(flow, "pay again", "reserve", state=states.PENDING)
     held = lease(flow)
-    assert waiting(flow, outline, "reserve", held) == "It waits for pay again."
-    assert waiting(flow, outline, "pay again", held) == "It is ready, and is handed out next."
+    assert waiting(flow, outline, "reserve", held) == "Waits for pay again."
+    assert waiting(flow, outline, "pay again", held) == "Ready to start."
 
 
-def test_what_is_inside_waits_for_what_is_before_the_flow_around_it():
+def test_atom_in_nested_flow_waits_for_predecessor_of_outer_flow():
     outline = Outline(
         (
             OutlineNode("root", FLOW, None),
@@ -123,23 +123,23 @@ def test_what_is_inside_waits_for_what_is_before_the_flow_around_it():
     flow.enter(states.RUNNING, T)
     records.atom(flow, "a", states.PENDING)
     records.atom(flow, "b", states.PENDING)
-    assert waiting(flow, outline, "b", lease(flow)) == "It waits for a."
+    assert waiting(flow, outline, "b", lease(flow)) == "Waits for a."
 
 
-def test_what_was_handed_out_says_since_when():
+def test_unstarted_request_shows_time_since_it_was_sent():
     flow, outline = records.order()
     held = lease(flow)
     said = waiting(flow, outline, "reserve", held)
-    assert said == "It was handed out 6.0 s ago; no worker has begun it yet."
+    assert said == "Sent 6.0 s ago; no worker has started it yet."
     said = waiting(flow, outline, "reserve", held, offered=["shop.Capture"])
-    assert said == "No worker is known that offers shop.Reserve."
+    assert said == "No known worker offers shop.Reserve."
     assert waiting(flow, outline, "reserve", held, now=T + 4.1) is None
     view = look(flow, outline, held)
     assert view.waiting == "reserve: " + str(view.atom("reserve").waiting)
 
 
-@pytest.mark.parametrize("known", [{"started": T + 5}, {"progress": 0.25}])
-def test_what_is_known_to_run_does_not_wait(known):
+@pytest.mark.parametrize("known", [{"started": T + 5}, {"progress": 0.25}], ids=str)
+def test_running_task_does_not_wait(known):
     flow, outline = records.order()
     records.change(flow, "reserve", **known)
     view = look(flow, outline, lease(flow))
@@ -147,49 +147,49 @@ def test_what_is_known_to_run_does_not_wait(known):
     assert view.waiting is None
 
 
-def test_a_flow_that_nobody_runs_says_so():
+def test_running_flow_without_engine_shows_that_no_engine_runs_it():
     flow, outline = records.order()
     view = look(flow, outline)
-    assert view.waiting == "Nobody runs it: its owner is gone."
+    assert view.waiting == "No engine runs the flow: its lease has ended."
     assert "engine stopped" in view.atom("reserve").waiting
     died = look(flow, outline, lease(flow, died=True))
     assert died.owner_died
-    assert died.waiting.startswith("Nobody runs it: its owner, process ")
+    assert died.waiting.startswith("No engine runs the flow: its owner, process ")
     assert died.waiting.endswith(" died.")
 
 
-def test_a_flow_that_was_never_run_says_so():
+def test_flow_that_never_ran_shows_that_no_engine_has_run_it():
     flow = models.FlowDetail("new")
     records.atom(flow, "a", None)
     view = look(flow)
     assert view.state == "PENDING"
-    assert view.waiting == "Nobody has run it yet."
-    assert view.atom("a").waiting == "Nobody has run the flow yet."
+    assert view.waiting == "No engine has run the flow yet."
+    assert view.atom("a").waiting == "No engine has run the flow yet."
     assert view.duration is None
 
 
-def test_a_suspended_flow_says_who_did_it():
+def test_suspended_flow_shows_user_and_reason():
     flow, outline = records.order()
     records.change(flow, "reserve", state=states.SUCCESS)
     flow.enter(states.SUSPENDING, T + 5, "suspended by ann: lunch")
     assert "being suspended" in look(flow, outline, lease(flow)).waiting
     flow.enter(states.SUSPENDED, T + 6)
     view = look(flow, outline)
-    assert view.waiting == "It is suspended (suspended by ann: lunch)."
+    assert view.waiting == "The flow is suspended (suspended by ann: lunch)."
     assert view.atom("capture").waiting == "The flow is suspended (suspended by ann: lunch)."
     assert view.ended == T + 6
 
 
-def test_the_words_of_who_suspended_a_flow_stay_as_they_are():
+def test_reason_of_suspension_is_shown_unchanged():
     flow, outline = records.order()
     flow.enter(states.SUSPENDED, T + 6, "suspended by ann: the flow of goods. The flow is slow")
     view = look(flow, outline)
     why = "(suspended by ann: the flow of goods. The flow is slow)"
-    assert view.waiting == f"It is suspended {why}."
+    assert view.waiting == f"The flow is suspended {why}."
 
 
 @pytest.mark.parametrize("died", [True, False])
-def test_flow_whose_engine_is_gone_is_shown_as_interrupted(died):
+def test_running_flow_without_live_engine_is_shown_as_interrupted(died):
     flow, outline = records.order()
     held = lease(flow, died=True) if died else None
     view = look(flow, outline, held)
@@ -200,7 +200,7 @@ def test_flow_whose_engine_is_gone_is_shown_as_interrupted(died):
     assert look(flow, outline, held).shown_state == "SUSPENDED"
 
 
-def test_duration_leaves_out_the_time_in_which_a_flow_was_suspended():
+def test_duration_excludes_time_in_suspension():
     flow, outline = records.order()
     flow.enter(states.SUSPENDING, T + 4)
     flow.enter(states.SUSPENDED, T + 5)
@@ -213,20 +213,20 @@ def test_duration_leaves_out_the_time_in_which_a_flow_was_suspended():
     assert look(flow, outline, lease(flow), now=T + 2003).duration == 14
 
 
-def test_duration_leaves_out_the_time_after_an_engine_died():
-    flow, outline = records.order()  # the latest that is known is of T + 4
+def test_duration_excludes_time_after_the_engine_died():
+    flow, outline = records.order()  # the last known time is T + 4
     assert look(flow, outline, lease(flow, died=True), now=T + 5000).duration == 5
     flow.enter(states.RUNNING, T + 1000)
     assert look(flow, outline, lease(flow), now=T + 1002).duration == 7
 
 
-def test_queued_tasks_are_told_apart_from_running_ones():
+def test_queued_tasks_are_distinguished_from_running_tasks():
     flow, outline = records.order()
     held = lease(flow)
     view = look(flow, outline, held)
     assert (view.queued, view.atom("reserve").queued) == (1, True)
     assert (view.counts["RUNNING"], view.shown_counts.get("RUNNING")) == (1, None)
-    line = tree.figures(tree.FlowTree(outline, view))
+    line = terminal_tree.figures(terminal_tree.FlowTree(outline, view))
     assert ", 1 queued" in line and "running" not in line
     assert not [lane for lane in timelines.timeline(view).lanes if lane.worker is None]
     assert "queued" in drawing.draw(outline, view, format="mermaid")
@@ -236,55 +236,67 @@ def test_queued_tasks_are_told_apart_from_running_ones():
     assert view.atom("reserve").attempts[-1].queued == 2
 
 
-def test_queued_task_tells_which_worker_has_taken_it():
+def test_queued_task_names_the_worker_that_received_it():
     flow, outline = records.order()
     records.change(flow, "reserve", worker="host-a:1")
     atom = look(flow, outline, lease(flow)).atom("reserve")
     assert (atom.queued, atom.worker) == (True, "host-a:1")
-    assert atom.waiting.endswith("the worker that took it has no slot free for it yet.")
+    assert atom.waiting.endswith("its worker has no free slot yet.")
 
 
-def test_tasks_of_a_local_engine_are_not_called_queued():
+def test_task_of_serial_engine_is_never_queued():
     flow, outline = records.order()
-    flow.meta[models.ENGINE] = "parallel"
+    flow.meta[models.ENGINE] = "serial"
     view = look(flow, outline, lease(flow), now=T + 100)
     assert view.queued == 0
     assert view.atom("reserve").waiting is None
 
 
-def test_a_retry_says_when_it_tries_again():
+def test_task_that_waits_for_a_pool_slot_is_queued():
+    flow, outline = records.order()
+    flow.meta[models.ENGINE] = "parallel"
+    view = look(flow, outline, lease(flow), now=T + 100)
+    reserve = view.atom("reserve")
+    assert (view.queued, reserve.shown_state) == (1, "QUEUED")
+    assert reserve.waiting == (
+        "Sent 1 min 36 s ago; the pool has no free slot yet."
+    )
+    records.change(flow, "reserve", started=T + 6, worker="local")
+    view = look(flow, outline, lease(flow), now=T + 100)
+    assert (view.queued, view.atom("reserve").shown_state) == (0, "RUNNING")
+
+
+def test_retry_controller_shows_the_time_of_next_attempt():
     flow, outline = records.order()
     records.change(flow, "pay again", state=states.RETRYING).meta["retry_at"] = NOW + 5
     records.change(flow, "reserve", state=states.PENDING)
     view = look(flow, outline, lease(flow))
     at = time.strftime("%H:%M:%S", time.gmtime(NOW + 5))
-    assert view.atom("pay again").waiting == f"Next try at {at}, in 5.0 s."
-    assert view.waiting == f"Retry pay again: Next try at {at}, in 5.0 s."
+    assert view.atom("pay again").waiting == f"Next attempt at {at}, in 5.0 s."
+    assert view.waiting == f"Retry pay again: Next attempt at {at}, in 5.0 s."
     late = look(flow, outline, lease(flow), now=NOW + 6)
-    assert late.atom("pay again").waiting == f"Next try at {at}: it is due."
-    assert (
-        look(flow, outline).atom("pay again").waiting.endswith("as soon as somebody runs the flow.")
-    )
+    assert late.atom("pay again").waiting == f"Next attempt at {at} (due)."
+    assert look(flow, outline).atom("pay again").waiting.endswith("when an engine runs the flow.")
 
 
-def test_what_is_to_be_reverted_says_what_comes_first():
+def test_atom_to_revert_names_the_atom_that_is_reverted_first():
     flow, outline = records.order()
     records.change(flow, "reserve", "capture", state=states.SUCCESS, intention=states.REVERT)
-    assert waiting(flow, outline, "reserve", lease(flow)) == "It is to be reverted, after capture."
-    assert waiting(flow, outline, "capture", lease(flow)) == "It is to be reverted next."
+    assert waiting(flow, outline, "reserve", lease(flow)) == "Will be reverted after capture."
+    assert waiting(flow, outline, "capture", lease(flow)) == "Will be reverted next."
 
 
 @pytest.mark.parametrize("state", [states.FAILURE, states.REVERTED])
-def test_what_never_began_in_a_flow_that_ended_says_so(state):
+def test_unstarted_atom_of_finished_flow_shows_that_it_did_not_start(state):
     flow, outline = records.order(state)
     view = look(flow, outline)
     assert view.waiting is None
     assert view.finished
-    assert view.atom("archive").waiting == "It never began: the flow ended before it."
+    assert view.atom("archive").waiting == "Did not start: the flow ended first."
     assert view.ended == T + 20
 
 
-def test_a_wish_is_told_in_words():
+def test_pending_cancel_command_is_shown_with_user_and_reason():
     flow, outline = records.order()
     view = look(flow, outline, lease(flow), wish=FlowCommand("cancel", "too late", "ann", NOW))
     assert view.wish == "cancelled by ann: too late"
@@ -293,7 +305,7 @@ def test_a_wish_is_told_in_words():
 # -- failures, reversions, attempts ---------------------------------------------------------------
 
 
-def test_a_failure_is_told_with_its_traceback_and_what_was_behind_it():
+def test_failure_shows_traceback_and_cause():
     view = look(*records.failed())
     (failure,) = view.failures
     assert failure.atom == "capture"
@@ -303,7 +315,7 @@ def test_a_failure_is_told_with_its_traceback_and_what_was_behind_it():
     text = failure.text
     assert (
         text.index("KeyError: 'limit'")
-        < text.index("It was behind")
+        < text.index("was the cause of")
         < text.index("ValueError: card refused")
     )
     assert "Traceback (most recent call last):" in text
@@ -311,7 +323,7 @@ def test_a_failure_is_told_with_its_traceback_and_what_was_behind_it():
     assert view.error == "ValueError: card refused"
 
 
-def test_the_revert_path_is_in_the_order_in_which_it_happened():
+def test_revert_path_is_in_chronological_order():
     view = look(*records.failed())
     assert [undone.atom for undone in view.revert_path] == ["capture", "reserve"]
     assert {undone.state for undone in view.revert_path} == {"REVERTED"}
@@ -319,7 +331,7 @@ def test_the_revert_path_is_in_the_order_in_which_it_happened():
     assert view.revert_path[0].attempt.runtime == pytest.approx(0.3)
 
 
-def test_attempts_are_told_with_how_they_ended():
+def test_attempts_show_their_results():
     view = look(*records.failed())
     first, second = view.atom("capture").attempts
     assert (first.action, first.state, first.worker) == ("execute", "FAILURE", "host-b:7")
@@ -327,7 +339,7 @@ def test_attempts_are_told_with_how_they_ended():
     assert (second.action, second.state, second.attempt) == ("revert", "REVERTED", 4)
 
 
-def test_a_failed_item_of_a_map_is_told():
+def test_failed_item_of_a_map_is_shown():
     flow, outline = records.order()
     items = models.Items(1, ["a", "b", "c"])
     items[0].put(states.SUCCESS, 1)
@@ -346,7 +358,7 @@ def test_a_failed_item_of_a_map_is_told():
     ]
 
 
-def test_items_of_a_map_are_told_as_far_as_there_is_room():
+def test_item_rows_of_a_map_are_limited_with_failures_first():
     flow, outline = records.order()
     items = models.Items(1, [f"m{n}" for n in range(1000)])
     items[990].put(states.FAILURE, records.failure("lost"))
@@ -358,13 +370,13 @@ def test_items_of_a_map_are_told_as_far_as_there_is_room():
     assert [row.state for row in rows[1:4]] == ["RUNNING", "PENDING", "PENDING"]
 
 
-# -- what is not known ----------------------------------------------------------------------------
+# -- incomplete records ----------------------------------------------------------------------------
 
 
-def test_without_an_outline_the_atoms_are_told_all_the_same():
+def test_view_without_outline_lists_atoms_by_start_and_name():
     flow, _ = records.order()
     view = look(flow, None, lease(flow))
-    # What began first comes first, and what did not begin comes by name.
+    # Started atoms are ordered by start, the others by name.
     names = ["check stock", "read cart", "pay again", "reserve"]
     names += ["archive", "capture", "check address", "notify"]
     assert [atom.name for atom in view.atoms] == names
@@ -372,15 +384,15 @@ def test_without_an_outline_the_atoms_are_told_all_the_same():
     assert len(view.outline.nodes) == 9
 
 
-def test_records_that_are_not_in_the_outline_are_told_at_the_end():
+def test_atoms_missing_from_the_outline_are_listed_last():
     flow, outline = records.order()
     records.atom(flow, "of an older version", states.SUCCESS)
     view = look(flow, outline)
     assert view.atoms[-1].name == "of an older version"
-    assert view.outline.nodes[-1].notes == "not part of the flow any more"
+    assert view.outline.nodes[-1].notes == "removed from the flow"
 
 
-def test_atoms_without_a_record_are_pending():
+def test_atoms_without_record_are_pending():
     _, outline = records.order()
     flow = models.FlowDetail("order")
     view = look(flow, outline)
@@ -388,7 +400,7 @@ def test_atoms_without_a_record_are_pending():
     assert view.atoms[0].uuid is None
 
 
-def test_values_are_told_by_name_and_shown_only_when_asked_for():
+def test_values_are_shown_only_with_show_values():
     flow, outline = records.order()
     store = records.atom(flow, models.INJECTOR, states.SUCCESS)
     store.results = {"cart": [1, 2], "db_password": "hidden!"}
@@ -401,7 +413,7 @@ def test_values_are_told_by_name_and_shown_only_when_asked_for():
     assert shown.atom("read cart").result == "{'items': 3}"
 
 
-# -- what it costs --------------------------------------------------------------------------------
+# -- cost ------------------------------------------------------------------------------------------
 
 
 def best_of(times, call):
@@ -414,16 +426,15 @@ def _took(call):
     return time.process_time() - began
 
 
-def test_a_view_of_many_atoms_costs_what_they_are_many():
-    """10 ms for a thousand, more or less; a loop in a loop would take twenty times as long for each
-    of twenty thousand."""
+def test_view_cost_grows_linearly_with_atoms():
+    """Linear cost takes 20 times as long, quadratic cost 400 times; the limit is 100 times."""
     few, many = records.wide(1000), records.wide(20_000)
     one = best_of(5, lambda: look(*few))
     assert one < 0.2
     assert best_of(3, lambda: look(*many)) < 20 * 5 * one
 
 
-def test_a_deep_flow_is_looked_at_without_recursion():
+def test_view_of_deep_flow_does_not_recurse():
     nodes = [OutlineNode("f0", FLOW, None)]
     nodes += [OutlineNode(f"f{depth}", FLOW, depth - 1) for depth in range(1, 3000)]
     nodes.append(OutlineNode("last", TASK, 2999))
@@ -431,11 +442,11 @@ def test_a_deep_flow_is_looked_at_without_recursion():
     flow.enter(states.RUNNING, T)
     records.atom(flow, "last", states.PENDING)
     view = look(flow, Outline(tuple(nodes), ()), lease(flow))
-    assert view.atom("last").waiting == "It is ready, and is handed out next."
+    assert view.atom("last").waiting == "Ready to start."
     assert len(view.atom("last").path) == 3000
 
 
-def test_a_view_cannot_be_changed():
+def test_view_is_immutable():
     view = look(*records.order())
     with pytest.raises(dataclasses.FrozenInstanceError):
         view.name = "other"

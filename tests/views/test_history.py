@@ -1,4 +1,4 @@
-"""What happened to a flow, page by page, and what can be said of a huge one at once."""
+"""Pages of events and summaries of flows."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from tests.views import canaries, records
 from wbengine import exceptions
 from wbengine.persistence import models
 from wbengine.persistence.backends import memory
-from wbengine.views import history, listing, watcher
+from wbengine.views import event_history, flow_list, watcher
 from wbengine.views.redaction import Redactor
 
 
 @pytest.mark.parametrize("latest_first", [False, True])
 @pytest.mark.parametrize("make", [records.order, records.failed])
-def test_pages_are_all_that_happened_each_thing_once(make, latest_first):
+def test_pages_contain_every_event_once_in_order(make, latest_first):
     detail, _ = make()
     found, after = [], None
     while True:
-        page = history.page(detail, Redactor(), limit=2, after=after, latest_first=latest_first)
+        page = event_history.page(
+            detail, Redactor(), limit=2, after=after, latest_first=latest_first
+        )
         found += page.events
         after = page.after
         if after is None:
@@ -34,25 +36,25 @@ def test_pages_are_all_that_happened_each_thing_once(make, latest_first):
 
 
 @pytest.mark.parametrize("after", ["x", "1_2", "1_2_3_4", "nan_x_1", "9" * 10_000])
-def test_a_place_that_no_page_told_is_refused(after):
+def test_invalid_cursor_is_refused(after):
     detail, _ = records.order()
-    with pytest.raises(ValueError, match="is not what a page of events told"):
-        history.page(detail, Redactor(), after=after)
+    with pytest.raises(ValueError, match="must be the cursor of a page of events"):
+        event_history.page(detail, Redactor(), after=after)
 
 
-@pytest.mark.parametrize("limit", [0, history.MOST + 1])
-def test_a_page_has_a_size(limit):
+@pytest.mark.parametrize("limit", [0, event_history.MAX_LIMIT + 1])
+def test_page_size_out_of_range_is_refused(limit):
     detail, _ = records.order()
-    with pytest.raises(ValueError, match=f"limit={limit} is no number from 1 to 5000"):
-        history.page(detail, Redactor(), limit=limit)
+    with pytest.raises(ValueError, match=f"limit must be a number from 1 to 5000, got {limit}"):
+        event_history.page(detail, Redactor(), limit=limit)
 
 
-def test_what_ended_without_a_time_ended_after_it_began():
+def test_event_without_end_time_is_placed_after_its_start():
     flow = models.FlowDetail("f")
     undone = records.atom(flow, "a", "REVERTED", attempt=1, action="revert", submitted=records.T)
     records.atom(flow, "b", "SUCCESS", **records.ran(5, 1))
     assert undone.ended is None
-    told = history.page(flow, Redactor()).events
+    told = event_history.page(flow, Redactor()).events
     assert [(event.name, event.state) for event in told] == [
         ("a", "REVERTING"),
         ("a", "REVERTED"),
@@ -71,10 +73,10 @@ def lost(**fields):
     return flow, records.atom(flow, "a", "RUNNING", **{**begun, **fields})
 
 
-def test_lost_workers_stand_where_they_were_lost():
+def test_worker_lost_and_resent_events_are_listed_in_order():
     flow, atom = lost()
     atom.add_incident(models.Incident("WORKER_LOST", records.T + 9, 1, "w2", item=3))
-    told = history.page(flow, Redactor()).events
+    told = event_history.page(flow, Redactor()).events
     assert [(e.kind, e.state, e.worker, e.lost_worker, e.item) for e in told] == [
         ("atom", "RUNNING", None, None, None),
         ("incident", "WORKER_LOST", "w1", None, None),
@@ -86,25 +88,25 @@ def test_lost_workers_stand_where_they_were_lost():
 
 
 @pytest.mark.parametrize("ends", [False, True])
-def test_who_looks_on_hears_of_what_was_sent_again_once_both_workers_are_known(ends):
+def test_resent_event_appears_once_the_new_worker_or_the_end_is_known(ends):
     flow, atom = lost()
-    teller = history.Teller()
-    assert [e.state for e in teller.tell(flow, flow, Redactor(), records.T + 6)] == [
+    collector = event_history.EventCollector()
+    assert [e.state for e in collector.collect(flow, flow, Redactor(), records.T + 6)] == [
         "RUNNING",
         "WORKER_LOST",
     ]
-    assert teller.tell(flow, flow, Redactor(), records.T + 7) == []
+    assert collector.collect(flow, flow, Redactor(), records.T + 7) == []
     if ends:
         atom.put("FAILURE", records.failure())
     else:
         atom.set_incident_worker("w2")
-    found = teller.tell(flow, flow, Redactor(), records.T + 8)
+    found = collector.collect(flow, flow, Redactor(), records.T + 8)
     (resent,) = [each for each in found if each.state == "RESENT"]
     assert (resent.lost_worker, resent.worker) == ("w1", None if ends else "w2")
-    assert teller.tell(flow, flow, Redactor(), records.T + 9) == []
+    assert collector.collect(flow, flow, Redactor(), records.T + 9) == []
 
 
-def test_a_summary_tells_of_parts_and_counts():
+def test_summary_contains_parts_and_counts():
     detail, outline = records.order()
     backend = memory.MemoryBackend()
     book = models.LogBook("books")
@@ -112,10 +114,10 @@ def test_a_summary_tells_of_parts_and_counts():
     with contextlib.closing(backend.get_connection()) as connection:
         connection.save_logbook(book)
         connection.save_outline(detail.uuid, outline)
-        found = listing.summary(connection, detail.uuid)
-        assert listing.size(connection, detail.uuid) == 7
+        found = flow_list.summary(connection, detail.uuid)
+        assert flow_list.size(connection, detail.uuid) == 7
         with pytest.raises(exceptions.NotFound):
-            listing.summary(connection, "4711")
+            flow_list.summary(connection, "4711")
     told = [(part.node, part.name, part.kind, part.tasks) for part in found.parts]
     assert told == [
         (1, "check", "flow", 3),
@@ -123,13 +125,13 @@ def test_a_summary_tells_of_parts_and_counts():
         (9, "notify", "map", 1),
         (10, "archive", "task", 1),
     ]
-    assert (found.among, found.row.counts["PENDING"]) == (4, 3)
+    assert (found.part_count, found.row.counts["PENDING"]) == (4, 3)
 
 
-def test_a_summary_tells_no_secret():
+def test_summary_contains_no_secret():
     backend = memory.MemoryBackend()
     engine = canaries.load(backend=backend)
     with pytest.raises((exceptions.WrappedFailure, RuntimeError)):
         engine.run()
     with contextlib.closing(backend.get_connection()) as connection:
-        assert "c4n4ry" not in repr(listing.summary(connection, engine.storage.flow_uuid))
+        assert "c4n4ry" not in repr(flow_list.summary(connection, engine.storage.flow_uuid))

@@ -1,4 +1,4 @@
-"""What waits in queues and ledgers, and what becomes of flows when queues are emptied."""
+"""Queues, ledger rows and purged requests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from wbengine.views import ledgers, queues
 
 
 def begun(place: dict[str, Any], count: int) -> tuple[Any, threading.Thread]:
-    """An engine with tasks that nobody runs yet, and the thread that waits for them."""
+    """Run an engine whose tasks no worker executes yet; return it and its thread."""
     flow = unordered_flow.Flow("f")
     flow.add(*(tasks.Where(name=f"t{n}", provides=f"w{n}") for n in range(count)))
     made = engines.load(
@@ -25,7 +25,7 @@ def begun(place: dict[str, Any], count: int) -> tuple[Any, threading.Thread]:
         store={"rest": 0.0},
         engine="worker-based",
         transition_timeout=None,
-        worker_expiry=2,  # who is asked often is missed soon
+        worker_expiry=2,  # short, so that purged requests are noticed soon
         **place,
     )
     thread = threading.Thread(target=made.run)
@@ -33,7 +33,7 @@ def begun(place: dict[str, Any], count: int) -> tuple[Any, threading.Thread]:
     return made, thread
 
 
-def test_purged_requests_are_sent_again(place: dict[str, Any], looking: fleets.Fleet) -> None:
+def test_purged_requests_are_resent(place: dict[str, Any], looking: fleets.Fleet) -> None:
     ledger = place.get("ledger")
     with worker_in_thread(place["url"], tasks, ledger=ledger, threads_count=2) as one:
         (queue,) = one.queues.values()
@@ -41,23 +41,25 @@ def test_purged_requests_are_sent_again(place: dict[str, Any], looking: fleets.F
         made, thread = begun(place, 5)
 
         def waiting() -> int:
-            (found,) = queues.look(looking, [queue])
+            (found,) = queues.list_queues(looking, [queue])
             assert (found.kind, found.topic, found.workers) == ("requests", "t", (one.identity,))
             return found.messages
 
         until(lambda: waiting() == 5)
-        with ledgers.opened(ledger, transports.resolve(place["url"], exchange="default")) as rows:
+        with ledgers.open_ledger(
+            ledger, transports.resolve(place["url"], exchange="default")
+        ) as rows:
             assert rows is not None
             found = ledgers.rows(rows)
             assert [row.state for row in found.rows] == ["open"] * 5
             some = ledgers.rows(rows, 3)
             assert len(some.rows) == 3 and some.after is not None
             assert ledgers.rows(rows, state="claimed").rows == ()
-        kinds = {each.name: each.kind for each in queues.look(looking)}
+        kinds = {each.name: each.kind for each in queues.list_queues(looking)}
         assert kinds[one.identity] == "worker"
-        if queues.tells_all(looking):
+        if queues.can_list(looking):
             assert sorted(kinds.values()) == ["engine", "requests", "worker"]
-        assert queues.purge(looking, queues.look(looking, [queue])) == {queue: 5}
+        assert queues.purge(looking, queues.list_queues(looking, [queue])) == {queue: 5}
         assert waiting() == 0
         one.resume()
         thread.join(60)
@@ -66,29 +68,31 @@ def test_purged_requests_are_sent_again(place: dict[str, Any], looking: fleets.F
         assert one.life.successes == 5
 
 
-def test_names(place: dict[str, Any], looking: fleets.Fleet) -> None:
+def test_queue_is_found_by_prefix_and_unknown_name_gets_a_suggestion(
+    place: dict[str, Any], looking: fleets.Fleet
+) -> None:
     with worker_in_thread(place["url"], tasks, ledger=place.get("ledger")) as one:
         (queue,) = one.queues.values()
-        if queues.tells_all(looking):  # others are asked for what is named
-            assert [each.name for each in queues.look(looking, ["t."], wait=30)] == [queue]
-        with pytest.raises(exceptions.NotFound, match=f"no queue 'x{queue}' .did you mean"):
-            queues.look(looking, [f"x{queue}"], wait=30)
+        if queues.can_list(looking):  # other brokers need exact names
+            assert [each.name for each in queues.list_queues(looking, ["t."], wait=30)] == [queue]
+        with pytest.raises(exceptions.NotFound, match=f"unknown queue 'x{queue}' .did you mean"):
+            queues.list_queues(looking, [f"x{queue}"], wait=30)
 
 
-def test_nothing_is_there(place: dict[str, Any], looking: fleets.Fleet) -> None:
-    assert queues.look(looking, wait=0.1) == []
-    with pytest.raises(exceptions.NotFound, match="there is no queue 'q'"):
-        queues.look(looking, ["q"], wait=0.1)
+def test_empty_broker_has_no_queues(place: dict[str, Any], looking: fleets.Fleet) -> None:
+    assert queues.list_queues(looking, wait=0.1) == []
+    with pytest.raises(exceptions.NotFound, match="unknown queue 'q'"):
+        queues.list_queues(looking, ["q"], wait=0.1)
 
 
-def test_no_such_rows(tmp_path: Path) -> None:
+def test_ledger_rows_are_listed_by_state_in_pages(tmp_path: Path) -> None:
     target = transports.resolve("amqp://localhost")
-    with ledgers.opened(None, target) as none:
+    with ledgers.open_ledger(None, target) as none:
         assert none is None
-    with ledgers.opened(f"dir://{tmp_path}/ledger", target) as found:
+    with ledgers.open_ledger(f"dir://{tmp_path}/ledger", target) as found:
         assert found is not None
         assert ledgers.rows(found) == ledgers.RowPage((), None)
-        with pytest.raises(ValueError, match=r"'opened' is no state of a row .did you mean 'open'"):
+        with pytest.raises(ValueError, match=r"got 'opened' .did you mean 'open'"):
             ledgers.rows(found, state="opened")
         with pytest.raises(ValueError, match="1 to 1000"):
             ledgers.rows(found, 0)

@@ -1,4 +1,4 @@
-"""A watch tells what happens to a flow, each thing once, in its order, and no secret."""
+"""Watchers return each event of a flow once, in order and without secrets."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tests.views import canaries, records
 from wbengine import engines, exceptions, states, task
 from wbengine.patterns import linear_flow
 from wbengine.persistence import backends, models
-from wbengine.views import flow as flows
-from wbengine.views import listing, watcher
+from wbengine.views import flow_list, watcher
+from wbengine.views import flow_status as flows
 from wbengine.views.redaction import Redactor
 from wbengine.views.watcher import FlowWatcher
 
-#: What is told of the flow 'shop', of a step after the other.
+#: Events of flow 'shop' with two steps.
 SHOPPING = [
     ("flow", "shop", "RUNNING"),
     ("atom", "a", "RUNNING"),
@@ -54,118 +54,118 @@ def told(events):
     return [(event.kind, event.name, event.state) for event in events]
 
 
-def test_a_run_is_watched_turn_by_turn(backend):
+def test_watcher_returns_each_event_once_during_a_run(backend):
     flow = linear_flow.Flow("shop").add(Step("a"), Step("b"))
     engine = engines.load(flow, backend=backend)
     seen = []
     with FlowWatcher(backend, engine.storage.flow_uuid) as watch:
-        assert watch.turn() == [] and not watch.finished
+        assert watch.poll() == [] and not watch.finished
         for _ in engine.run_iter():
-            seen += watch.turn()
+            seen += watch.poll()
             assert watch.view().state in states.FLOW_STATES
-        seen += watch.turn()
-        assert watch.finished and watch.turn() == []
+        seen += watch.poll()
+        assert watch.finished and watch.poll() == []
     assert told(seen) == SHOPPING
 
 
 @pytest.mark.parametrize("goes_on", [False, True])
-def test_who_looks_on_knows_when_a_lost_worker_was_given_up(backend, goes_on):
-    """Nobody told when the attempt ended."""
+def test_failure_without_end_time_gets_time_of_poll_or_next_attempt(backend, goes_on):
+    """The record of the failed attempt has no end time."""
     book, flow = models.LogBook("b"), models.FlowDetail("f")
     book.add(flow)
     lost = records.atom(flow, "a", "RUNNING", attempt=1, submitted=records.T)
     with backend.get_connection() as connection, FlowWatcher(backend, flow.uuid) as watch:
         connection.save_logbook(book)
-        assert [event.at for event in watch.turn(records.T + 1)] == [records.T]
+        assert [event.at for event in watch.poll(records.T + 1)] == [records.T]
         lost.put(states.FAILURE, records.failure())
         moment = records.T + 60
         if goes_on:
-            lost.keep_attempt()
+            lost.archive_attempt()
             lost.attempt, lost.action, lost.submitted = 2, "revert", records.T + 50
             lost.state = states.REVERTING
             moment = lost.submitted
         connection.save_changes(flow, [lost])
-        found = watch.turn(records.T + 60)
+        found = watch.poll(records.T + 60)
         assert (found[0].at, found[0].state) == (moment, states.FAILURE)
         assert len(found) == 1 + goes_on
-        assert watch.turn(records.T + 61) == []
+        assert watch.poll(records.T + 61) == []
 
 
-def test_a_watch_goes_on_where_another_one_was(backend):
+def test_watcher_continues_from_the_cursor_of_another(backend):
     engine = engines.load(linear_flow.Flow("shop").add(Step("a"), Bad("b")), backend=backend)
     uuid = engine.storage.flow_uuid
     with FlowWatcher(backend, uuid) as first:
-        first.turn()
+        first.poll()
         cursor = first.cursor
     with pytest.raises(ValueError, match="paper"):
         engine.run()
     with FlowWatcher(backend, uuid, cursor=cursor) as second:
-        events = second.turn()
+        events = second.poll()
         assert ("atom", "b", "REVERTED") in told(events)
         failed = next(event for event in events if event.state == "FAILURE")
         assert failed.error == "ValueError: out of paper"
         assert failed.to_dict()["schema"] == "wbengine/event/1"
         json.dumps([event.to_dict() for event in events])
-        assert second.turn() == []
+        assert second.poll() == []
 
 
-def test_a_look_at_the_whole_takes_nothing_from_the_events(backend):
+def test_view_does_not_consume_events(backend):
     engine = engines.load(linear_flow.Flow("shop").add(Step("a"), Step("b")), backend=backend)
     with FlowWatcher(backend, engine.storage.flow_uuid) as first:
-        first.turn()
+        first.poll()
         cursor = first.cursor
     with FlowWatcher(backend, first.uuid, cursor=cursor) as watch:
         run = engine.run_iter()
         for state in run:
             if state == "WAITING":
                 break
-        # It saw only a part, and reads the rest.
+        # The watcher has read only a part; the view reads the rest.
         assert {atom.name for atom in watch.view().atoms} == {"a", "b"}
-        seen = watch.turn()
+        seen = watch.poll()
         for _ in run:
             pass
-        seen += watch.turn()
+        seen += watch.poll()
         assert len(seen) == len(set(seen)) == 6
         assert watch.view().state == "SUCCESS"
 
 
-def test_a_watch_goes_on_from_a_view(backend):
+def test_watcher_continues_from_the_cursor_of_a_view(backend):
     engine = engines.load(linear_flow.Flow("shop").add(Step("a")), backend=backend)
     with backend.get_connection() as connection:
         view = flows.read(connection, engine.storage.flow_uuid)
     engine.run()
     with FlowWatcher(backend, view.uuid, cursor=view.cursor) as watch:
-        assert told(watch.turn())[-1] == ("flow", "shop", "SUCCESS")
+        assert told(watch.poll())[-1] == ("flow", "shop", "SUCCESS")
 
 
-def test_the_view_of_a_watch_is_that_of_the_store(backend):
+def test_view_of_watcher_equals_view_of_store(backend):
     engine = engines.load(linear_flow.Flow("shop").add(Step("a"), Bad("b")), backend=backend)
     with FlowWatcher(backend, engine.storage.flow_uuid) as watch:
-        watch.turn()
+        watch.poll()
         with pytest.raises(ValueError, match="paper"):
             engine.run()
-        watch.turn()
+        watch.poll()
         with backend.get_connection() as connection:
             found = flows.read(connection, watch.uuid, now=5.0).to_dict()
         assert watch.view(now=5.0).to_dict() == found
-        assert found["book"]["name"] == "shop book"
+        assert found["book"]["name"] == "shop"
 
 
-def test_a_flow_that_is_not_kept_is_not_found(backend):
+def test_unknown_flow_raises_not_found(backend):
     with FlowWatcher(backend, "4711") as watch, pytest.raises(exceptions.NotFound):
-        watch.turn()
+        watch.poll()
     with backend.get_connection() as connection, pytest.raises(exceptions.NotFound):
         flows.read(connection, "4711")
 
 
-def test_flows_are_listed_page_by_page(backend):
+def test_flows_are_listed_in_pages(backend):
     for number in range(3):
         engines.load(linear_flow.Flow(f"shop {number}").add(Step("a")), backend=backend).run()
     engines.load(linear_flow.Flow("other").add(Step("a")), backend=backend)
     with backend.get_connection() as connection:
-        first = listing.page(connection, name="shop", limit=2)
-        rest = listing.page(connection, name="shop", limit=2, after=first.after)
-        new = listing.page(connection, states=["PENDING"])
+        first = flow_list.page(connection, name="shop", limit=2)
+        rest = flow_list.page(connection, name="shop", limit=2, after=first.after)
+        new = flow_list.page(connection, states=["PENDING"])
     assert [row.name for row in (*first.flows, *rest.flows)] == ["shop 2", "shop 1", "shop 0"]
     assert rest.after is None
     row = first.flows[0]
@@ -179,8 +179,8 @@ class Quote(task.Task):
         raise ValueError(f"nobody is called {password}")
 
 
-def test_who_goes_on_at_a_cursor_is_told_no_secret_from_before_it(backend):
-    """What the flow was given is in a record that does not change any more."""
+def test_secrets_stored_before_the_cursor_are_masked(backend):
+    """The inputs are in a record that has not changed since the cursor."""
     engine = engines.load(
         linear_flow.Flow("shop").add(Step("a"), Quote("b")),
         store={"password": canaries.STORED},
@@ -188,13 +188,13 @@ def test_who_goes_on_at_a_cursor_is_told_no_secret_from_before_it(backend):
     )
     with FlowWatcher(backend, engine.storage.flow_uuid) as first:
         run = engine.run_iter()
-        while ("atom", "a", "SUCCESS") not in told(first.turn()):
+        while ("atom", "a", "SUCCESS") not in told(first.poll()):
             next(run)
         cursor = first.cursor
     with FlowWatcher(backend, first.uuid, cursor=cursor) as watch:
         with pytest.raises(ValueError, match="nobody"):
             list(run)
-        events = watch.turn()
+        events = watch.poll()
     assert any(event.error == "ValueError: nobody is called ***" for event in events)
     assert canaries.STORED not in repr(events)
 
@@ -206,8 +206,11 @@ class Sign(task.Task):
         return {"auth_token": canaries.RETURNED}
 
 
-def test_what_an_item_returned_is_known_to_be_secret(backend):
-    """Also to who saw the flow before: items change without the row of their atom."""
+def test_secret_results_of_items_are_masked(backend):
+    """Items change without the row of their atom: a watcher that has read the flow earlier must
+    mask
+    them too.
+    """
     sign = task.Map(Sign("sign"), over="them", item="item", max_in_flight=1)
     flow = linear_flow.Flow("shop").add(sign)
     engine = engines.load(flow, store={"them": [1, 2]}, backend=backend)
@@ -215,23 +218,22 @@ def test_what_an_item_returned_is_known_to_be_secret(backend):
     with FlowWatcher(backend, engine.storage.flow_uuid) as watch:
         with pytest.raises(ValueError, match="nobody"):
             for _ in engine.run_iter():
-                events += watch.turn()
-        events += watch.turn()
+                events += watch.poll()
+        events += watch.poll()
         assert any(event.error == "ValueError: nobody knows ***" for event in events)
         assert canaries.RETURNED not in repr((events, watch.view()))
 
 
 @pytest.mark.parametrize("show", [False, True])
-def test_no_secret_is_ever_told(backend, show):
-    """Neither by events, nor by views, nor by lists."""
+def test_events_views_and_lists_contain_no_secret(backend, show):
     engine = canaries.load(backend=backend)
     redactor = Redactor(show_values=show)
     said = []
     with FlowWatcher(backend, engine.storage.flow_uuid, redactor=redactor) as watch:
-        said += [json.dumps(event.to_dict()) for event in watch.turn()]
+        said += [json.dumps(event.to_dict()) for event in watch.poll()]
         with pytest.raises((exceptions.WrappedFailure, RuntimeError)):
             engine.run()
-        said += [json.dumps(event.to_dict()) for event in watch.turn()]
+        said += [json.dumps(event.to_dict()) for event in watch.poll()]
         said += [
             json.dumps(watch.view().to_dict()),
             repr(watch.view()),
@@ -239,7 +241,7 @@ def test_no_secret_is_ever_told(backend, show):
         ]
     with backend.get_connection() as connection:
         said.append(json.dumps(flows.read(connection, watch.uuid, redactor=redactor).to_dict()))
-        said.append(json.dumps(listing.page(connection, redactor=redactor).to_dict()))
+        said.append(json.dumps(flow_list.page(connection, redactor=redactor).to_dict()))
         detail = connection.get_flow_details(watch.uuid)
     said += [repr(event) for event in watcher.events_of(detail, redactor)]
     assert len(said) > 20

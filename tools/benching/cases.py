@@ -1,4 +1,4 @@
-"""The cases: what is run, and how large it is."""
+"""The cases of the benchmark and their sizes."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from tools.benching.systems import LOCALS, WIRES
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """What a driver's method of this name does, with these sizes."""
+    """A method of a driver and its arguments."""
 
     name: str
     text: str
     sizes: Mapping[str, int]
     media: tuple[str, ...] = WIRES
-    #: Of which drivers; nothing: of all.
+    #: Drivers that have this case; empty: all drivers.
     drivers: tuple[str, ...] = ()
 
     @property
     def tasks(self) -> int:
-        """How many tasks one run has."""
-        found = self.sizes
-        return found["layers"] * found["width"] if "layers" in found else found["tasks"]
+        """Number of tasks of one run."""
+        sizes = self.sizes
+        return sizes["layers"] * sizes["width"] if "layers" in sizes else sizes["tasks"]
 
     def smaller(self, times: int) -> Case:
-        """The same with fewer tasks, as a warm-up or to try it out."""
+        """Return the case with fewer tasks, as a warm-up or for a trial."""
         sizes = {
             name: value if name in ("size", "width") else max(value // times, 2)
             for name, value in self.sizes.items()
@@ -34,28 +34,29 @@ class Case:
         return replace(self, sizes=sizes)
 
     def suits(self, driver: str) -> bool:
-        """Whether a driver knows how to do it."""
+        """Return whether a driver has this case."""
         return not self.drivers or driver in self.drivers
 
 
-#: On each medium.
+#: Group -> cases, which run on each medium.
 RUN = {
     "wide": (
         Case("wide", "tasks that do nothing, all at once", {"tasks": 2000}),
     ),
     "chain": (
-        Case("chain", "tasks each fed by the last, whose result the caller has got",
+        Case("chain", "a chain of tasks, where the caller receives each result before it starts"
+                      " the next task",
              {"tasks": 200}),
-        # What a caller does who needs the last result only; the way there is nobody's to see.
-        Case("pipeline", "tasks each fed by the last, sent on by the worker", {"tasks": 200},
+        # For callers that need only the last result. Intermediate results are not visible.
+        Case("pipeline", "a chain of tasks, where the worker starts the next task", {"tasks": 200},
              drivers=("celery", "dramatiq", "huey")),
     ),
     "diamond": (
-        Case("diamond", "layers of 40 tasks, each begins when the last has ended",
+        Case("diamond", "layers of 40 tasks; each layer starts when the last has ended",
              {"layers": 50, "width": 40}),
     ),
     "payload": (
-        Case("payload", "tasks that are given 100 KB and give them back",
+        Case("payload", "tasks that receive 100 KB and return them",
              {"tasks": 200, "size": 100_000}),
     ),
     "local": (
@@ -63,12 +64,12 @@ RUN = {
         Case("linear", "tasks that do nothing, one after the other", {"tasks": 1000}, LOCALS),
     ),
 }  # fmt: skip
-#: What is measured in another manner.
+#: Groups that are measured in other ways.
 OTHERS = ("scale", "start", "idle", "profile")
 NAMES = (*RUN, *OTHERS)
 
 
-def of(names: list[str], medium: str, divide: int = 1) -> list[Case]:
-    """Those of some groups that are run on a medium."""
-    found = [one for name in names if name in RUN for one in RUN[name] if medium in one.media]
-    return [one.smaller(divide) for one in found] if divide > 1 else found
+def matching_cases(names: list[str], medium: str, divide: int = 1) -> list[Case]:
+    """Return the cases of some groups that run on a medium."""
+    matching = [case for name in names if name in RUN for case in RUN[name] if medium in case.media]
+    return [case.smaller(divide) for case in matching] if divide > 1 else matching

@@ -1,4 +1,4 @@
-"""Charts as SVG that takes its colours from the page: bars with whiskers, and curves."""
+"""SVG charts that use the colours of the page: bars with whiskers, and curves."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ WIDTH, ROW, LEFT, RIGHT = 400, 24, 168, 62
 
 @dataclass(frozen=True)
 class Bar:
-    """One row; without a value it is a dash, and `note` says why."""
+    """One row of a chart. Without a value it is a dash, and `note` contains the reason."""
 
     label: str
     value: float | None
-    #: 'ours', 'kept', 'floor', or nothing.
+    #: 'ours', 'kept', 'floor' or empty.
     kind: str = ""
     low: float = 0.0
     high: float = 0.0
@@ -24,17 +24,19 @@ class Bar:
 
 
 def bars(rows: Sequence[Bar], title: str, digits: int = 0) -> str:
-    """Rows of one scale that begins at nothing; whiskers from the least to the most."""
-    most = max((max(row.value, row.high) for row in rows if row.value is not None), default=0) or 1
+    """Draw rows on a common scale that starts at 0; whiskers show minimum and maximum."""
+    maximum = (
+        max((max(row.value, row.high) for row in rows if row.value is not None), default=0) or 1
+    )
     height = ROW * len(rows) + 4
-    drawn = "\n".join(_row(row, number, most, digits) for number, row in enumerate(rows))
+    drawn = "\n".join(_row(row, number, maximum, digits) for number, row in enumerate(rows))
     return (
         f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(title, True)}">\n'
         f"{drawn}\n</svg>"
     )
 
 
-def _row(row: Bar, number: int, most: float, digits: int) -> str:
+def _row(row: Bar, number: int, maximum: float, digits: int) -> str:
     y = ROW * number + 2
     middle, room = y + ROW / 2 + 4, WIDTH - LEFT - RIGHT
     ours = " ours" if row.kind == "ours" else ""
@@ -42,24 +44,24 @@ def _row(row: Bar, number: int, most: float, digits: int) -> str:
     if row.value is None:
         dash = f'<text class="dim" x="{LEFT + 2}" y="{middle:.1f}">\N{EN DASH}</text>'
         return f"<g>{label}{dash}<title>{escape(row.note)}</title></g>"
-    width = max(room * row.value / most, 1)
+    width = max(room * row.value / maximum, 1)
     place = f'x="{LEFT}" y="{y + 3}" width="{width:.1f}" height="{ROW - 6}"'
     parts = [label, f'<rect class="bar {row.kind}" {place} rx="2"/>']
     end = LEFT + width
     if row.high > row.low:
-        low, high = (LEFT + room * one / most for one in (row.low, row.high))
+        low, high = (LEFT + room * bound / maximum for bound in (row.low, row.high))
         centre = y + ROW / 2
         parts.append(
             f'<path class="whisker" d="M{low:.1f} {centre}H{high:.1f}'
             f'M{low:.1f} {centre - 4}v8M{high:.1f} {centre - 4}v8"/>'
         )
         end = max(end, high)
-    told = f"{row.value:,.{digits}f}"
-    parts.append(f'<text class="{ours}" x="{end + 6:.1f}" y="{middle:.1f}">{told}</text>')
+    number_text = f"{row.value:,.{digits}f}"
+    parts.append(f'<text class="{ours}" x="{end + 6:.1f}" y="{middle:.1f}">{number_text}</text>')
     between = f", {row.low:,.{digits}f} to {row.high:,.{digits}f}" if row.high > row.low else ""
     note = f"; {row.note}" if row.note else ""
-    said = escape(f"{row.label}: {told}{between}{note}")
-    return f"<g>{''.join(parts)}<title>{said}</title></g>"
+    tooltip = escape(f"{row.label}: {number_text}{between}{note}")
+    return f"<g>{''.join(parts)}<title>{tooltip}</title></g>"
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ class Curve:
 
 
 def curves(lines: Sequence[Curve], title: str, x: str, y: str) -> str:
-    """Both axes in powers of ten: a straight line is growth by a power, its slope the exponent."""
+    """Draw curves on logarithmic axes: a line is a power function, its slope the exponent."""
     width, height, left, right, top, bottom = 520, 300, 56, 92, 22, 36
     shown = [point for line in lines for point in line.points]
     across = _decades([point[0] for point in shown])

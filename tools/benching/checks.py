@@ -1,4 +1,4 @@
-"""What is promised, and whether what was measured keeps it."""
+"""Targets of the benchmark, and their comparison with measurements."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tools.benching.profiling import Profile
 from tools.benching.systems import LOCALS, SYSTEMS
 
 OURS, KEPT = "wbengine", "wbengine-shared"
-#: Which of our ways is judged where tasks travel: `engines.run` as it is, or with a kept executor.
-WIRED = OURS
+#: The variant that is judged if tasks use a broker: `engines.run` with an executor per flow.
+JUDGED_VARIANT = OURS
 TIMES = "\N{MULTIPLICATION SIGN}"
 PEERS = tuple(system.name for system in SYSTEMS if system.peer and system.judged)
-#: What ours is compared with, too, and what is not promised: (case, medium) -> (case, systems).
-BESIDE = {
+#: Further comparisons without a target: (case, medium) -> (case, systems).
+COMPARED_WITHOUT_TARGET = {
     ("wide", "redis"): [("wide", ("huey-notify",))],
     ("chain", "redis"): [
         ("chain", ("huey-notify",)),
@@ -29,19 +29,19 @@ BESIDE = {
 TITLES = {system.name: system.title for system in SYSTEMS}
 CELERY = tuple(system.name for system in SYSTEMS if system.driver == "celery")
 
-#: (case, medium) -> how many times the fastest peer.
+#: (case, medium) -> target as a multiple of the fastest other system.
 FASTEST = {("wide", "redis"): 1.5, ("chain", "redis"): 1.2}
-#: (case, medium) -> how many times Celery's better pool, and kombu alone.
+#: (case, medium) -> targets as multiples of Celery's faster pool and of kombu alone.
 RABBITMQ = {("wide", "amqp"): (3.0, 0.5), ("chain", "amqp"): (2.0, 0.3)}
-#: (case, medium) -> tasks per second.
-LEAST = {("wide", "filesystem"): 3000.0, ("chain", "filesystem"): 700.0}
-#: (case, medium) -> how many times TaskFlow.
+#: (case, medium) -> target in tasks per second.
+MIN_RATES = {("wide", "filesystem"): 3000.0, ("chain", "filesystem"): 700.0}
+#: (case, medium) -> target as a multiple of TaskFlow.
 TASKFLOW = {
     **{(case, medium): 20.0 for medium in ("redis", "amqp", "filesystem")
        for case in ("wide", "chain")},
     ("wide", "serial"): 25.0, ("linear", "serial"): 600.0, ("wide", "parallel"): 25.0,
 }  # fmt: skip
-#: Of a flow of so many tasks: seconds from construction to end, megabytes, exponent.
+#: Targets of a flow with `LARGE` tasks: seconds from construction to end, megabytes, exponent.
 LARGE, LARGE_SECONDS, LARGE_MEMORY, EXPONENT = 100_000, 4.0, 300.0, 1.1
 LARGE_SHAPES = ("unordered", "linear")
 IMPORT, READY = 0.25, 1.0
@@ -50,57 +50,60 @@ IDLE_PROCESSOR, IDLE_MEMORY = 1.0, 50.0
 
 @dataclass(frozen=True)
 class Check:
-    """One promise; `kept` is None when it could not be judged, or (`promised` is '') is none."""
+    """A target and its result.
+
+    `kept` is None if the target could not be judged. If `promised` is empty, there is no target.
+    """
 
     text: str
     promised: str
     found: str
     kept: bool | None
 
-    def told(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
 @dataclass
 class Measured:
-    """All that was measured; what was not asked for is empty, and nothing is said of it."""
+    """All measurements. Those that were not requested are empty and yield no checks."""
 
     table: Table = field(default_factory=Table)
     grown: Sequence[Grown] = ()
     #: Seconds of imports and first engines, by name.
     started: dict[str, float] = field(default_factory=dict)
-    #: Median seconds until a new worker had done something, by medium and system.
+    #: (medium, system) -> median seconds until a new worker has completed a task.
     ready: dict[tuple[str, str], float] = field(default_factory=dict)
     idle: Sequence[Idle] = ()
     profiles: Sequence[Profile] = ()
 
 
-def judge(found: Measured) -> list[Check]:
-    """The promises of which anything was measured, in the order of the table."""
+def judge(measured: Measured) -> list[Check]:
+    """Return the targets for which there are measurements, in the order of the table."""
     return [
-        *_against_peers(found.table),
-        *_against_taskflow(found.table),
-        *_large(found.grown),
-        *_start(found),
-        *_idle(found.idle),
+        *_against_peers(measured.table),
+        *_against_taskflow(measured.table),
+        *_large(measured.grown),
+        *_start(measured),
+        *_idle(measured.idle),
     ]
 
 
 def _against_peers(table: Table) -> Iterator[Check]:
     for (case, medium), times in FASTEST.items():
         yield from _times(table, case, medium, PEERS, times, "the fastest peer")
-    for (case, medium), others in BESIDE.items():
+    for (case, medium), others in COMPARED_WITHOUT_TARGET.items():
         yield from _beside(table, case, medium, others)
     for (case, medium), (celery, echo) in RABBITMQ.items():
-        yield from _times(table, case, medium, CELERY, celery, "Celery's better pool")
+        yield from _times(table, case, medium, CELERY, celery, "Celery's faster pool")
         yield from _times(table, case, medium, ("kombu",), echo, "kombu alone")
-    for (case, medium), least in LEAST.items():
-        if table.get(case, medium, WIRED) is None:
+    for (case, medium), least in MIN_RATES.items():
+        if table.get(case, medium, JUDGED_VARIANT) is None:
             continue
-        rate = table.rate(case, medium, WIRED)
-        said = "no runs" if rate is None else f"{rate:,.0f}/s"
-        kept = rate is not None and rate >= least
-        yield Check(f"{case} over {medium}", f"{least:,.0f}/s", said, kept)
+        rate = table.rate(case, medium, JUDGED_VARIANT)
+        measured = "no runs" if rate is None else f"{rate:,.0f}/s"
+        is_met = rate is not None and rate >= least
+        yield Check(f"{case} over {medium}", f"{least:,.0f}/s", measured, is_met)
 
 
 def _against_taskflow(table: Table) -> Iterator[Check]:
@@ -111,8 +114,8 @@ def _against_taskflow(table: Table) -> Iterator[Check]:
 def _times(
     table: Table, case: str, medium: str, systems: Sequence[str], times: float, whom: str
 ) -> Iterator[Check]:
-    """How many times the best of some systems ours is."""
-    name = OURS if medium in LOCALS else WIRED
+    """Compare wbengine with the fastest of some systems."""
+    name = OURS if medium in LOCALS else JUDGED_VARIANT
     if table.get(case, medium, name) is None:
         return
     where = f"over {medium}" if medium not in LOCALS else f"on {medium}"
@@ -121,29 +124,29 @@ def _times(
     if ours is None:
         yield Check(text, promised, "no runs", False)
     elif best is None:
-        yield Check(text, promised, f"{ours:,.0f}/s, and nothing to compare with", None)
+        yield Check(text, promised, f"{ours:,.0f}/s, nothing to compare with", None)
     else:
-        kept = ours >= times * best.rate
-        # Who did not come to an end is slower than its limit, nobody knows by how much.
-        judged = kept if best.known else kept or None
+        is_met = ours >= times * best.rate
+        # For a run that was not completed, only a maximum of its rate is known.
+        judged = is_met if best.known else is_met or None
         yield Check(text, promised, _ratio(table, case, medium, ours, best), judged)
 
 
 def _ratio(table: Table, case: str, medium: str, ours: float, best: Best) -> str:
-    """How many times another one ours is, with an executor of its own and with one that is kept."""
-    more, most = ("", "") if best.known else ("more than ", "at most ")
-    rates, times = f"{ours:,.0f}/s", f"{more}{ours / best.rate:.2f} {TIMES}"
-    if kept := table.rate(case, medium, KEPT):
-        rates = f"{rates}, executor kept {kept:,.0f}/s"
-        times = f"{times}, executor kept {more}{kept / best.rate:.2f} {TIMES}"
-    return f"{times} ({rates}, {best.system} {most}{best.rate:,.0f}/s)"
+    """Return the ratio of wbengine to a system, with an executor per flow and with a shared one."""
+    more_than, at_most = ("", "") if best.known else ("more than ", "at most ")
+    rates, times = f"{ours:,.0f}/s", f"{more_than}{ours / best.rate:.2f} {TIMES}"
+    if shared_rate := table.rate(case, medium, KEPT):
+        rates = f"{rates}, shared executor {shared_rate:,.0f}/s"
+        times = f"{times}, shared executor {more_than}{shared_rate / best.rate:.2f} {TIMES}"
+    return f"{times} ({rates}, {best.system} {at_most}{best.rate:,.0f}/s)"
 
 
 def _beside(
     table: Table, case: str, medium: str, others: Sequence[tuple[str, Sequence[str]]]
 ) -> Iterator[Check]:
-    """What is told and not judged."""
-    ours = table.rate(case, medium, WIRED)
+    """Yield comparisons that have no target."""
+    ours = table.rate(case, medium, JUDGED_VARIANT)
     for other, systems in others:
         best = table.best(other, medium, systems)
         if ours is not None and best is not None:
@@ -153,41 +156,41 @@ def _beside(
 
 
 def _large(grown: Sequence[Grown]) -> Iterator[Check]:
-    for one in grown:
-        if one.tasks != LARGE or one.shape not in LARGE_SHAPES:
+    for flow in grown:
+        if flow.tasks != LARGE or flow.shape not in LARGE_SHAPES:
             continue
-        text = f"{LARGE:,} tasks, {one.shape}"
-        yield Check(f"{text}: seconds", f"under {LARGE_SECONDS:g} s", f"{one.all:.2f} s",
-                    one.all < LARGE_SECONDS)  # fmt: skip
-        yield Check(f"{text}: memory", f"under {LARGE_MEMORY:g} MB", f"{one.peak_mb:.0f} MB",
-                    one.peak_mb < LARGE_MEMORY)  # fmt: skip
-        if one.growth is not None:
-            yield Check(f"{text}: growth exponent", f"at most {EXPONENT:g}", f"{one.growth:.2f}",
-                        one.growth <= EXPONENT)  # fmt: skip
+        text = f"{LARGE:,} tasks, {flow.shape}"
+        yield Check(f"{text}: seconds", f"under {LARGE_SECONDS:g} s", f"{flow.all:.2f} s",
+                    flow.all < LARGE_SECONDS)  # fmt: skip
+        yield Check(f"{text}: memory", f"under {LARGE_MEMORY:g} MB", f"{flow.peak_mb:.0f} MB",
+                    flow.peak_mb < LARGE_MEMORY)  # fmt: skip
+        if flow.growth is not None:
+            yield Check(f"{text}: growth exponent", f"at most {EXPONENT:g}", f"{flow.growth:.2f}",
+                        flow.growth <= EXPONENT)  # fmt: skip
 
 
-def _start(found: Measured) -> Iterator[Check]:
-    if "import" in found.started:
-        took = found.started["import"]
-        text = "import wbengine.engines, with its names"
+def _start(measured: Measured) -> Iterator[Check]:
+    if "import" in measured.started:
+        took = measured.started["import"]
+        text = "import wbengine.engines and all its names"
         yield Check(text, f"under {IMPORT:g} s", f"{took:.3f} s", took < IMPORT)
-    if not found.started:
+    if not measured.started:
         return
-    for (medium, system), took in found.ready.items():
+    for (medium, system), took in measured.ready.items():
         if system == OURS:
-            yield Check(f"a new worker has done something over {medium}", f"under {READY:g} s",
+            yield Check(f"first task of a new worker over {medium}", f"under {READY:g} s",
                         f"{took:.2f} s", took < READY)  # fmt: skip
 
 
-def _idle(found: Sequence[Idle]) -> Iterator[Check]:
-    for one in found:
-        if one.system == OURS:
-            text = f"idle worker over {one.medium}"
+def _idle(workers: Sequence[Idle]) -> Iterator[Check]:
+    for worker in workers:
+        if worker.system == OURS:
+            text = f"idle worker over {worker.medium}"
             yield Check(f"{text}: processor", f"under {IDLE_PROCESSOR:g} %",
-                        f"{one.processor:.2f} %", one.processor < IDLE_PROCESSOR)  # fmt: skip
-            yield Check(f"{text}: memory", f"under {IDLE_MEMORY:g} MB", f"{one.memory:.1f} MB",
-                        one.memory < IDLE_MEMORY)  # fmt: skip
+                        f"{worker.processor:.2f} %", worker.processor < IDLE_PROCESSOR)  # fmt: skip
+            yield Check(f"{text}: memory", f"under {IDLE_MEMORY:g} MB", f"{worker.memory:.1f} MB",
+                        worker.memory < IDLE_MEMORY)  # fmt: skip
 
 
 def missed(checks: Sequence[Check]) -> list[Check]:
-    return [one for one in checks if one.kept is False]
+    return [check for check in checks if check.kept is False]

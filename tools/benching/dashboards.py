@@ -1,8 +1,8 @@
-"""How the dashboard does over a large store: first paint, updates, and many live pages.
+"""Benchmark of the dashboard with a large store: first paint, updates, and many live pages.
 
-The store is made by hand: records as engines leave them.  The server is a process of its own, pages
-are opened by a real browser, and many at a time are imitated by what they ask for: their stream,
-and the parts of a page that are read again, as `dashboard.js` does.
+The store contains records like those of engines. The server is a separate process. A real browser
+opens single pages. For many pages, only their requests are simulated, as `dashboard.js` sends them:
+the event stream and the parts of a page that are fetched again.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ from tools import _servers
 from wbengine.persistence import backends, base, models
 from wbengine.types.outline import FLOW, TASK, Outline, OutlineNode
 
-#: Where it is measured, and how many flows there are, and tasks in one of them.
+#: Stores to measure; number of flows, and number of tasks in the large flow.
 STORES: Final = ("sqlite", "postgresql")
 SIZES: Final = (100_000, 10_000)
-#: Promised: seconds to the first paint, seconds from a change to a page that shows it, and how much
-#: of a core so many live pages take.
-PAINT: Final = 1.0
-UPDATE: Final = 0.5
+#: Targets: seconds to the first paint, seconds from a change to its display, and the fraction of a
+#: core that `PAGES` live pages use.
+PAINT_SECONDS: Final = 1.0
+UPDATE_SECONDS: Final = 0.5
 PAGES: Final = 200
-CORE: Final = 0.6
+CORE_FRACTION: Final = 0.6
 
-#: A book of so many flows is written at a time.
-_BOOK: Final = 1000
+#: Number of flows in a logbook, which is written at once.
+_FLOWS_PER_BOOK: Final = 1000
 _RUNS: Final = 5
 _UPDATES: Final = 20
-#: Seconds between two times that a page of a large flow reads its body.
-BODY: Final = 15.0
-#: Seconds that live pages are looked at, and changes a second meanwhile.
-_LIVE: Final = 15.0
-_RATE: Final = 4.0
+#: Minimum interval in seconds between two reads of the body of a large page.
+BODY_INTERVAL_SECONDS: Final = 15.0
+#: Duration of the measurement of live pages in seconds, and changes per second meanwhile.
+_LIVE_SECONDS: Final = 15.0
+_CHANGES_PER_SECOND: Final = 4.0
 
 
 class Filled:
-    """A store of many flows of one task, and one flow of many, in parts of a hundred."""
+    """A store with many flows of one task, and one flow of many tasks in parts of 100."""
 
     def __init__(self, backend: base.Backend, flows: int, tasks: int) -> None:
         self._backend = backend
@@ -56,9 +56,9 @@ class Filled:
         with contextlib.closing(backend.get_connection()) as connection:
             connection.upgrade()
             self.small: list[str] = []
-            for start in range(0, flows, _BOOK):
+            for start in range(0, flows, _FLOWS_PER_BOOK):
                 book = models.LogBook(f"nightly {start}")
-                for number in range(start, min(flows, start + _BOOK)):
+                for number in range(start, min(flows, start + _FLOWS_PER_BOOK)):
                     book.add(self._small(number))
                 connection.save_logbook(book)
                 self.small += [each.uuid for each in book]
@@ -98,7 +98,7 @@ class Filled:
         return flow, Outline(tuple(nodes), ())
 
     def change(self, number: int) -> tuple[str, str]:
-        """Turn one of the first hundred tasks of the large flow; its uuid and its state."""
+        """Change a state among the first 100 tasks of the large flow. Return uuid and state."""
         task = list(self.big)[number % 100]
         task.state = "RUNNING" if task.state != "RUNNING" else "SUCCESS"
         task.worker, task.attempt = "host:1", task.attempt + 1
@@ -107,7 +107,7 @@ class Filled:
         return task.uuid, str(task.state)
 
     def change_flow(self, number: int) -> tuple[str, str]:
-        """Turn one of the latest flows of the list; its uuid and its state."""
+        """Change the state of one of the latest flows of the list. Return its uuid and state."""
         with contextlib.closing(self._backend.get_connection()) as connection:
             flow = connection.get_flow_details(self.small[-1 - number % 20])
             flow.enter("FAILURE" if flow.state == "SUCCESS" else "SUCCESS", time.time())
@@ -116,7 +116,7 @@ class Filled:
 
 
 class Server:
-    """`wbengine dashboard`, in a process of its own."""
+    """`wbengine dashboard` in a separate process."""
 
     def __init__(self, url: str) -> None:
         self.token = secrets.token_urlsafe(24)
@@ -126,17 +126,17 @@ class Server:
             stderr=subprocess.PIPE, text=True, env=environment,
         )  # fmt: skip
         assert self._process.stderr is not None
-        said = ""
-        while "Dashboard: " not in said:
-            said = self._process.stderr.readline()
-            if not said:
+        line = ""
+        while "Dashboard: " not in line:
+            line = self._process.stderr.readline()
+            if not line:
                 raise RuntimeError("the dashboard did not start")
-        self.login_url = said.split()[-1]
+        self.login_url = line.split()[-1]
         self.address = self.login_url.partition("?")[0]
         self._measured = psutil.Process(self._process.pid)
 
     def seconds(self) -> float:
-        """Of the processor, so far."""
+        """Return the processor time of the server in seconds."""
         times = self._measured.cpu_times()
         return float(times.user + times.system)
 
@@ -145,10 +145,10 @@ class Server:
         return float(self._measured.memory_info().rss) / 2**20
 
     def get(self, path: str) -> bytes:
-        asked = urllib.request.Request(
+        request = urllib.request.Request(
             self.address + path, headers={"authorization": f"Bearer {self.token}"}
         )
-        with urllib.request.urlopen(asked, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return bytes(answer.read())
 
     def end(self) -> None:
@@ -159,20 +159,20 @@ class Server:
 
 
 class Table:
-    """What was measured, printed as it is; and whether all of it is as promised."""
+    """Measurements, printed as they arrive, and whether all targets are met."""
 
     good = True
 
-    def row(self, what: str, found: float, unit: str, most: float | None = None) -> None:
+    def row(self, name: str, value: float, unit: str, limit: float | None = None) -> None:
         verdict = ""
-        if most is not None:
-            self.good &= found < most
-            verdict = "passed" if found < most else f"FAILED: at most {most:g}"
-        print(f"  {what:<58}{found:>9.2f} {unit:<8}{verdict}", flush=True)
+        if limit is not None:
+            self.good &= value < limit
+            verdict = "passed" if value < limit else f"FAILED: at most {limit:g}"
+        print(f"  {name:<58}{value:>9.2f} {unit:<8}{verdict}", flush=True)
 
 
 def measure(url: str, flows: int, tasks: int) -> bool:
-    """Print the figures of one store, and whether all promises are kept."""
+    """Measure one store, print the figures, and return whether all targets are met."""
     table = Table()
     with contextlib.closing(backends.fetch(url)) as backend:
         began = time.monotonic()
@@ -180,14 +180,14 @@ def measure(url: str, flows: int, tasks: int) -> bool:
         table.row("filled in", time.monotonic() - began, "s")
         server = Server(url)
         try:
-            _paint(server, filled, table)
-            _live(server, filled, table)
+            _measure_paint(server, filled, table)
+            _measure_live_pages(server, filled, table)
         finally:
             server.end()
     return table.good
 
 
-# One browser --------------------------------------------------------------------------------------
+# -- One browser -------------------------------------------------------------------------------
 
 _PAINTED: Final = """() => new Promise(done => {
   const found = performance.getEntriesByName("first-contentful-paint")[0];
@@ -199,7 +199,7 @@ _PAINTED: Final = """() => new Promise(done => {
 })"""
 
 
-def _paint(server: Server, filled: Filled, table: Table) -> None:
+def _measure_paint(server: Server, filled: Filled, table: Table) -> None:
     from playwright.sync_api import sync_playwright
 
     big = f"flows/{filled.big.uuid}"
@@ -224,10 +224,16 @@ def _paint(server: Server, filled: Filled, table: Table) -> None:
             for run in range(_RUNS + 1):
                 with opened(path) as page:
                     took.append(page.evaluate(_PAINTED) / 1000)
-                    if run == 0 and path == big:  # the page of a flow that was not read yet
+                    # wait for the rows of a flow that is read for the first time
+                    if run == 0 and path == big:
                         page.wait_for_selector("tr[data-uuid]", timeout=60_000)
-            table.row(f"first paint of {name}, the first time", took[0], "s", PAINT)
-            table.row(f"first paint of {name}, later", statistics.median(took[1:]), "s", PAINT)
+            table.row(f"first paint of {name}, first visit", took[0], "s", PAINT_SECONDS)
+            table.row(
+                f"first paint of {name}, later visits",
+                statistics.median(took[1:]),
+                "s",
+                PAINT_SECONDS,
+            )
         rows: dict[str, tuple[str, Callable[[int], tuple[str, str]], str]] = {
             "tasks": (f"{big}?under=1", filled.change, "tr[data-uuid='{}'] .badge.state-{}"),
             "the list": ("", filled.change_flow, "#r-{} .badge.state-{}"),
@@ -242,28 +248,28 @@ def _paint(server: Server, filled: Filled, table: Table) -> None:
                     began = time.perf_counter()
                     page.wait_for_selector(sign.format(uuid, state), state="attached")
                     took.append(time.perf_counter() - began)
-            table.row(f"update of {name}, median", statistics.median(took), "s", UPDATE)
-            table.row(f"update of {name}, the slowest", max(took), "s", UPDATE)
+            table.row(f"update of {name}, median", statistics.median(took), "s", UPDATE_SECONDS)
+            table.row(f"update of {name}, slowest", max(took), "s", UPDATE_SECONDS)
         browser.close()
 
 
-# Many pages ---------------------------------------------------------------------------------------
+# -- Many pages --------------------------------------------------------------------------------
 
 
 class Page:
-    """What a page asks for: news, and its parts when there are some."""
+    """The requests of a live page: its event stream, and its parts after an event."""
 
     def __init__(self, server: Server, stream: str, parts: dict[str, float]) -> None:
         self._server = server
         self._stream = stream
-        #: Paths of parts, and the seconds between two times that they are read.
+        #: Path of a part -> minimum interval in seconds between two reads.
         self._parts = parts
         self.turns = self.bytes = self.part_bytes = self.reads = 0
 
     async def run(self, ready: asyncio.Event) -> None:
-        reader, writer = await self._ask(self._stream)
-        told = asyncio.Event()
-        readers = [asyncio.create_task(self._read(p, s, told)) for p, s in self._parts.items()]
+        reader, writer = await self._request(self._stream)
+        changed = asyncio.Event()
+        readers = [asyncio.create_task(self._read(p, s, changed)) for p, s in self._parts.items()]
         try:
             await reader.readuntil(b"\r\n\r\n")
             ready.set()
@@ -271,24 +277,24 @@ class Page:
                 self.bytes += len(line)
                 if line.startswith(b"data:"):
                     self.turns += 1
-                    told.set()
+                    changed.set()
         finally:
             for each in readers:
                 each.cancel()
             writer.close()
 
-    async def _read(self, path: str, seconds: float, told: asyncio.Event) -> None:
+    async def _read(self, path: str, seconds: float, changed: asyncio.Event) -> None:
         while True:
-            await told.wait()
-            told.clear()
+            await changed.wait()
+            changed.clear()
             began = time.monotonic()
-            reader, writer = await self._ask(path)
+            reader, writer = await self._request(path)
             self.part_bytes += len(await reader.read())
             self.reads += 1
             writer.close()
             await asyncio.sleep(max(0, seconds - (time.monotonic() - began)))
 
-    async def _ask(self, path: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def _request(self, path: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         host, _, port = self._server.address.split("/")[2].partition(":")
         reader, writer = await asyncio.open_connection(host, int(port), limit=2**22)
         writer.write(
@@ -298,10 +304,10 @@ class Page:
         return reader, writer
 
 
-def _live(server: Server, filled: Filled, table: Table) -> None:
+def _measure_live_pages(server: Server, filled: Filled, table: Table) -> None:
     big = f"flows/{filled.big.uuid}"
     streams = [f"flows/{uuid}/stream" for uuid in filled.small[-PAGES:]]
-    body = {f"{big}?under=1&part=body": BODY}
+    body = {f"{big}?under=1&part=body": BODY_INTERVAL_SECONDS}
     cursor = server.get(big).decode().partition('data-cursor="')[2].partition('"')[0]
     shapes: dict[str, tuple[list[tuple[str, dict[str, float]]], Any]] = {
         "pages of the large flow": (
@@ -311,28 +317,32 @@ def _live(server: Server, filled: Filled, table: Table) -> None:
         "pages of the list": ([("stream/flows", {})] * PAGES, filled.change_flow),
     }  # fmt: skip
     for name, (pages, change) in shapes.items():
-        load, found = asyncio.run(_watched(server, pages, change))
-        changes = f", {_RATE:g} changes/s" if change else ""
-        table.row(f"{PAGES} {name}{changes}: of a core", 100 * load, "%", 100 * CORE)
-        turns, reads = sum(p.turns for p in found), sum(p.reads for p in found)
-        table.row("    turns told to a page", turns / PAGES / _LIVE, "/s")
-        table.row("    bytes of a turn", _mean(found, "bytes", turns), "")
+        load, measured_pages = asyncio.run(_run_pages(server, pages, change))
+        changes = f", {_CHANGES_PER_SECOND:g} changes/s" if change else ""
+        table.row(f"{PAGES} {name}{changes}: of a core", 100 * load, "%", 100 * CORE_FRACTION)
+        events, reads = sum(p.turns for p in measured_pages), sum(p.reads for p in measured_pages)
+        table.row("    events sent to a page", events / PAGES / _LIVE_SECONDS, "/s")
+        table.row("    bytes of an event", _mean(measured_pages, "bytes", events), "")
         if reads:
-            table.row("    bytes of a part read again", _mean(found, "part_bytes", reads), "")
+            table.row(
+                "    bytes of a part that is read again",
+                _mean(measured_pages, "part_bytes", reads),
+                "",
+            )
     table.row("memory of the server", server.megabytes, "MB")
 
 
-def _mean(pages: list[Page], what: str, among: int) -> float:
-    return sum(getattr(page, what) for page in pages) / max(1, among)
+def _mean(pages: list[Page], attribute: str, among: int) -> float:
+    return sum(getattr(page, attribute) for page in pages) / max(1, among)
 
 
-async def _watched(
+async def _run_pages(
     server: Server,
-    asked: list[tuple[str, dict[str, float]]],
+    requests: list[tuple[str, dict[str, float]]],
     change: Callable[[int], tuple[str, str]] | None,
 ) -> tuple[float, list[Page]]:
-    """How much of a core the server took, and the pages that looked on."""
-    pages = [Page(server, stream, parts) for stream, parts in asked]
+    """Return the fraction of a core that the server used, and the simulated pages."""
+    pages = [Page(server, stream, parts) for stream, parts in requests]
     ready = [asyncio.Event() for _ in pages]
     running = [asyncio.create_task(p.run(r)) for p, r in zip(pages, ready, strict=True)]
     await asyncio.gather(*(each.wait() for each in ready))
@@ -341,8 +351,8 @@ async def _watched(
         page.turns = page.bytes = page.part_bytes = page.reads = 0
     began, used = time.monotonic(), server.seconds()
     number = 0
-    while (passed := time.monotonic() - began) < _LIVE:
-        if change is not None and passed * _RATE >= number:
+    while (passed := time.monotonic() - began) < _LIVE_SECONDS:
+        if change is not None and passed * _CHANGES_PER_SECOND >= number:
             number += 1
             await asyncio.to_thread(change, number)
         await asyncio.sleep(0.02)

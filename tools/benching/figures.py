@@ -1,4 +1,4 @@
-"""What is made of measurements: medians, spreads, ratios, growth.  Pure functions and data."""
+"""Statistics of measurements: medians, spreads, ratios, growth. Pure functions and data."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from typing import Any, NamedTuple
 class Best(NamedTuple):
     system: str
     rate: float
-    #: Else the rate is below that.
+    #: If False, the rate is only an upper limit.
     known: bool = True
 
 
 @dataclass
 class Cell:
-    """The runs of one case, on one medium, by one system."""
+    """The runs of one case on one medium with one system."""
 
     case: str
     medium: str
     system: str
     tasks: int
     seconds: list[float] = field(default_factory=list)
-    #: Processor seconds of the caller, of the workers, and of the broker.
+    #: Processor time in seconds of the caller, the workers and the broker.
     caller: list[float] = field(default_factory=list)
     workers: list[float] = field(default_factory=list)
     broker: list[float] = field(default_factory=list)
-    #: Without runs that ended well: seconds after which not all had been done.
+    #: Time in seconds after which a run was given up.
     undone: float | None = None
-    #: What became of runs that did not end well.
+    #: Errors of failed runs.
     problems: list[str] = field(default_factory=list)
 
     @property
     def good(self) -> bool:
-        """Whether there is something to tell of it: runs that ended well."""
+        """Whether any run succeeded."""
         return bool(self.seconds)
 
     @property
     def hopeless(self) -> bool:
-        """Whether it is not worth while to try again."""
+        """Whether further attempts are useless."""
         return len(self.problems) > 1 or bool(self.problems and not self.seconds)
 
     @property
@@ -51,17 +51,17 @@ class Cell:
 
     @property
     def rate(self) -> float:
-        """The median of them."""
+        """Median of the tasks per second."""
         return statistics.median(self.rates)
 
     @property
     def spread(self) -> float:
-        """From the slowest to the fastest, as a part of the median."""
+        """Difference of the fastest and the slowest run, relative to the median."""
         return (max(self.rates) - min(self.rates)) / self.rate
 
     @property
     def costs(self) -> dict[str, float]:
-        """Processor microseconds of one task, medians: of the caller, the workers, the broker."""
+        """Median processor time of one task in microseconds: caller, workers, broker."""
         return {
             "caller_us": self._each(self.caller),
             "workers_us": self._each(self.workers),
@@ -70,30 +70,30 @@ class Cell:
 
     @property
     def limit(self) -> float | None:
-        """What its rate is below, if that is all that is known of it."""
+        """Upper limit of the rate, if no run succeeded."""
         return self.tasks / self.undone if self.undone and not self.seconds else None
 
     def _each(self, seconds: list[float]) -> float:
         return 1e6 * statistics.median(seconds) / self.tasks if seconds else 0.0
 
-    def told(self) -> dict[str, Any]:
-        """For a file."""
-        found: dict[str, Any] = {
+    def to_dict(self) -> dict[str, Any]:
+        """Return the cell as a JSON object."""
+        content: dict[str, Any] = {
             "case": self.case, "medium": self.medium, "system": self.system, "tasks": self.tasks,
-            "seconds": [round(one, 4) for one in self.seconds],
+            "seconds": [round(value, 4) for value in self.seconds],
         }  # fmt: skip
         if self.seconds:
-            costs = {name: round(one, 1) for name, one in self.costs.items()}
-            found |= {"rate": round(self.rate, 1), "spread": round(self.spread, 3), **costs}
+            costs = {name: round(value, 1) for name, value in self.costs.items()}
+            content |= {"rate": round(self.rate, 1), "spread": round(self.spread, 3), **costs}
         if self.limit is not None:
-            found["limit"] = round(self.limit, 1)
+            content["limit"] = round(self.limit, 1)
         if self.problems:
-            found["problems"] = self.problems
-        return found
+            content["problems"] = self.problems
+        return content
 
 
 class Table:
-    """All cells, in the order in which they were first measured."""
+    """All cells, in the order of their first measurement."""
 
     def __init__(self) -> None:
         self._cells: dict[tuple[str, str, str], Cell] = {}
@@ -102,39 +102,39 @@ class Table:
         return iter(self._cells.values())
 
     def cell(self, case: str, medium: str, system: str, tasks: int) -> Cell:
-        """The cell, made when it is not there."""
-        made = Cell(case, medium, system, tasks)
-        return self._cells.setdefault((case, medium, system), made)
+        """Return the cell. Create it if it does not exist."""
+        new_cell = Cell(case, medium, system, tasks)
+        return self._cells.setdefault((case, medium, system), new_cell)
 
     def get(self, case: str, medium: str, system: str) -> Cell | None:
         return self._cells.get((case, medium, system))
 
     def rate(self, case: str, medium: str, system: str) -> float | None:
-        """Tasks per second; None when there are no good runs."""
-        found = self.get(case, medium, system)
-        return found.rate if found is not None and found.good else None
+        """Return tasks per second; None without a successful run."""
+        cell = self.get(case, medium, system)
+        return cell.rate if cell is not None and cell.good else None
 
     def best(self, case: str, medium: str, systems: Sequence[str]) -> Best | None:
-        """The fastest of some systems, and how fast it is.
+        """Return the fastest of some systems and its rate.
 
-        Only if none of them has a good run it is one of which nothing but a limit is known.
+        A system for which only a limit is known is returned only if no system has a successful run.
         """
         cells = [cell for name in systems if (cell := self.get(case, medium, name)) is not None]
-        known = [Best(cell.system, cell.rate) for cell in cells if cell.good]
+        measured = [Best(cell.system, cell.rate) for cell in cells if cell.good]
         limits = [Best(cell.system, cell.limit, False) for cell in cells if cell.limit is not None]
-        return max(known or limits, key=lambda one: one.rate, default=None)
+        return max(measured or limits, key=lambda best: best.rate, default=None)
 
     @property
     def pairs(self) -> list[tuple[str, str]]:
-        """The media and cases there are, in their order."""
-        return list(dict.fromkeys((one.medium, one.case) for one in self))
+        """The measured media and cases in order."""
+        return list(dict.fromkeys((cell.medium, cell.case) for cell in self))
 
 
 def growth(first: tuple[int, float], last: tuple[int, float]) -> float:
-    """The exponent by which time grows with size, between two measurements (size, seconds)."""
+    """Return the exponent of growth between two measurements (size, seconds)."""
     return math.log(last[1] / first[1]) / math.log(last[0] / first[0])
 
 
-def middle(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The median of each figure."""
+def medians(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the median of each figure."""
     return {name: statistics.median(run[name] for run in runs) for name in runs[0]}

@@ -1,4 +1,4 @@
-"""How the cost of a flow grows with its size: seconds, peak memory, growth exponent."""
+"""Growth of the cost of a flow with its size: seconds, peak memory, growth exponent."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ SIZES = (1000, 10_000, 100_000)
 
 @dataclass(frozen=True)
 class Grown:
-    """One flow of tasks that do nothing, from the construction of its tasks to its end."""
+    """One flow of empty tasks, measured from the construction of its tasks to its end."""
 
     shape: str
     tasks: int
     build: float
     run: float
     peak_mb: float
-    #: The exponent of `all` since the next smaller one; None for the smallest.
+    #: Exponent of the growth of `all` from the next smaller size; None for the smallest.
     growth: float | None = None
 
     @property
     def all(self) -> float:
         return self.build + self.run
 
-    def told(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         return {key: _short(value) for key, value in asdict(self).items()} | {
             "all": round(self.all, 4)
         }
@@ -47,7 +47,7 @@ def _short(value: Any) -> Any:
 
 
 def measure(shape: str, tasks: int, engine: str) -> dict[str, float]:
-    """Load and run one flow of tasks that do nothing, in this process."""
+    """Load and run one flow of empty tasks in this process."""
     from wbengine import engines, task
     from wbengine.patterns import linear_flow, unordered_flow
 
@@ -56,15 +56,15 @@ def measure(shape: str, tasks: int, engine: str) -> dict[str, float]:
             return None
 
     started = time.perf_counter()
-    made = [Nothing(name=f"task-{number}") for number in range(tasks)]
+    tasks_made = [Nothing(name=f"task-{number}") for number in range(tasks)]
     if shape == "unordered":
-        flow = unordered_flow.Flow("wide").add(*made)
+        flow = unordered_flow.Flow("wide").add(*tasks_made)
     elif shape == "linear":
-        flow = linear_flow.Flow("line").add(*made)
+        flow = linear_flow.Flow("line").add(*tasks_made)
     else:
-        flow = linear_flow.Flow("inner").add(made[0])
-        for number, nothing in enumerate(made[1:]):
-            flow = linear_flow.Flow(f"level-{number}").add(nothing, flow)
+        flow = linear_flow.Flow("inner").add(tasks_made[0])
+        for number, empty_task in enumerate(tasks_made[1:]):
+            flow = linear_flow.Flow(f"level-{number}").add(empty_task, flow)
     built = time.perf_counter()
     loaded = engines.load(flow, engine=engine)
     loaded.run()
@@ -82,15 +82,15 @@ def _runs(shape: str, tasks: int, engine: str, repeat: int) -> list[dict[str, fl
 def grow(
     sizes: Sequence[int], engine: str, repeat: int, shapes: Sequence[str] = SHAPES
 ) -> Iterator[Grown]:
-    """Each shape in all sizes, as they are measured: medians."""
+    """Yield the medians of each shape in all sizes, as they are measured."""
     for shape in shapes:
         before: tuple[int, float] | None = None
         for size in sizes:
-            one = figures.middle(_runs(shape, size, engine, repeat))
-            took = one["build"] + one["run"]
+            medians = figures.medians(_runs(shape, size, engine, repeat))
+            took = medians["build"] + medians["run"]
             exponent = figures.growth(before, (size, took)) if before else None
             before = (size, took)
-            yield Grown(shape, size, one["build"], one["run"], one["peak_mb"], exponent)
+            yield Grown(shape, size, medians["build"], medians["run"], medians["peak_mb"], exponent)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What workers cost that have nothing to do."""
+"""Resource usage of idle workers."""
 
 from __future__ import annotations
 
@@ -11,43 +11,43 @@ from tools.benching import places, processes
 from tools.benching.driving import Driver, Failed
 from tools.benching.systems import LOCALS, System
 
-#: Seconds at most between the last task and the measurement.
-SETTLING = 2.0
+#: Maximum time in seconds between the last task and the measurement.
+SETTLING_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
 class Idle:
-    """The processes of a worker, or of a pool of them, that wait."""
+    """The processes of an idle worker or pool of workers."""
 
     medium: str
     system: str
     #: Percent of a core.
     processor: float
-    #: Megabytes: all added up, and with shared ones divided.
+    #: Megabytes: the sum of all processes, and the sum with shared pages divided.
     memory: float
     share: float
     processes: int
 
-    def told(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         return {key: round(v, 2) if isinstance(v, float) else v for key, v in asdict(self).items()}
 
 
 def measure(system: System, python: str, medium: str, where: places.Places, seconds: float) -> Idle:
-    """Start a worker, have it do something, and look at it for so long when it does nothing.
+    """Start a worker, let it execute a task, and measure it while it is idle.
 
-    :raises Failed: when it does not start, or does not stay.
+    :raises Failed: if it does not start, or ends during the measurement.
     """
     with where.fresh(medium) as place:
         driver = Driver(system, python, place)
         try:
-            time.sleep(min(SETTLING, seconds))
+            time.sleep(min(SETTLING_SECONDS, seconds))
             pids = driver.workers
-            before, began = processes.fine(pids), time.monotonic()
+            before, began = processes.own_processor(pids), time.monotonic()
             time.sleep(seconds)
-            used, took = processes.fine(pids) - before, time.monotonic() - began
+            used, took = processes.own_processor(pids) - before, time.monotonic() - began
             memory, share = processes.memory(pids)
             if not set(pids) <= set(driver.workers):
-                raise Failed("a process of it ended while it was looked at")
+                raise Failed("a process of the worker ended during the measurement")
         finally:
             driver.close()
     return Idle(medium, system.name, 100 * used / took, memory, share, len(pids))
@@ -60,7 +60,7 @@ def measure_all(
     where: places.Places,
     seconds: float,
 ) -> Iterator[Idle | str]:
-    """All that have workers, one after the other; a line for each that does not start."""
+    """Measure all systems that have workers. Yield a text for each that does not start."""
     for medium in media:
         for system in systems:
             if medium in LOCALS or medium not in system.media or system.name not in pythons:

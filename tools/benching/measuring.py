@@ -1,4 +1,4 @@
-"""The runs: each system in turn, on each medium, again and again."""
+"""Runs of the cases: repeatedly for each system on each medium."""
 
 from __future__ import annotations
 
@@ -14,43 +14,43 @@ from tools.benching.driving import Driver, Failed
 from tools.benching.figures import Cell, Table
 from tools.benching.systems import System
 
-#: Seconds after which a run is given up.
-PATIENCE = 120.0
-#: How much smaller a warm-up is.
-WARM = 10
-#: So many lines in the log of workers are said to be many.
-CHATTY = 50
+#: Time limit of a run in seconds.
+RUN_SECONDS = 120.0
+#: Divisor of the size of a warm-up.
+WARM_UP_DIVISOR = 10
+#: Number of log lines of workers that is reported as high.
+MANY_LOG_LINES = 50
 
 
 @dataclass
-class Found:
-    """What was measured by running cases."""
+class Measurements:
+    """Measurements of the cases."""
 
     table: Table = field(default_factory=Table)
-    #: Of packages, by system.
+    #: System -> versions of its packages.
     versions: dict[str, dict[str, str]] = field(default_factory=dict)
-    #: Seconds until a new worker had done something, by medium and system.
+    #: (medium, system) -> seconds until a new worker has completed a task.
     ready: dict[tuple[str, str], list[float]] = field(default_factory=dict)
-    #: Systems that could not be started, by medium and system.
+    #: (medium, system) -> reason why the system could not be started.
     refused: dict[tuple[str, str], str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Plan:
     systems: Sequence[System]
-    #: Their interpreters.
+    #: System -> its interpreter.
     pythons: Mapping[str, str]
     media: Sequence[str]
     #: Names of groups of cases.
     groups: Sequence[str]
     repeat: int = 3
-    #: How much smaller the cases are made.
+    #: Divisor of the sizes of all cases.
     divide: int = 1
-    patience: float = PATIENCE
+    patience: float = RUN_SECONDS
 
 
 class Measuring:
-    """One measurement of a plan; what is found can be looked at any time."""
+    """Execution of a plan. `found` can be read at any time."""
 
     def __init__(
         self, plan: Plan, where: places.Places, say: Callable[[str], None] = _bootstrap.say
@@ -58,32 +58,35 @@ class Measuring:
         self._plan = plan
         self._out = say
         self._places = where
-        self.found = Found()
+        self.found = Measurements()
         self._began = time.monotonic()
 
-    def all(self) -> Found:
-        """Media in turn; on each, the systems in turn, again and again: drift hits all alike.
+    def all(self) -> Measurements:
+        """Run all systems in turn, repeatedly, for each medium.
 
-        Each time another one begins: nobody always comes after the same.
+        Drift of the host thus affects all systems alike. Each repetition starts with another
+        system, so that no system always follows the same one.
         """
         plan = self._plan
         for medium in plan.media:
-            wanted = cases.of(list(plan.groups), medium, plan.divide)
-            if not wanted and "start" not in plan.groups:
+            medium_cases = cases.matching_cases(list(plan.groups), medium, plan.divide)
+            if not medium_cases and "start" not in plan.groups:
                 continue
-            for turn in range(plan.repeat):
-                first = turn % max(len(plan.systems), 1)
+            for repetition in range(plan.repeat):
+                first = repetition % max(len(plan.systems), 1)
                 for system in [*plan.systems[first:], *plan.systems[:first]]:
                     if medium in system.media and system.name in plan.pythons:
-                        self._turn(medium, system, wanted, turn)
+                        self._run_system(medium, system, medium_cases, repetition)
         return self.found
 
-    def _turn(self, medium: str, system: System, wanted: Sequence[cases.Case], turn: int) -> None:
-        """All cases once, by one system, in a fresh place; a new one after each that failed."""
-        wanted = [one for one in wanted if one.suits(system.driver)]
-        cells = {one: self._cell(one, medium, system) for one in wanted}
-        left = [one for one in wanted if not cells[one].hopeless]
-        where = f"{medium}, {system.name}, {turn + 1} of {self._plan.repeat}"
+    def _run_system(
+        self, medium: str, system: System, medium_cases: Sequence[cases.Case], repetition: int
+    ) -> None:
+        """Run all cases once with one system in a new place, and in another after each failure."""
+        medium_cases = [each_case for each_case in medium_cases if each_case.suits(system.driver)]
+        cells = {each_case: self._cell(each_case, medium, system) for each_case in medium_cases}
+        remaining = [each_case for each_case in medium_cases if not cells[each_case].hopeless]
+        where = f"{medium}, {system.name}, {repetition + 1} of {self._plan.repeat}"
         for attempt in itertools.count(1):
             if (medium, system.name) in self.found.refused:
                 return
@@ -92,48 +95,48 @@ class Measuring:
                     driver = Driver(system, self._plan.pythons[system.name], place)
                 except Failed as error:
                     self._say(f"{where}: {error}\n{places.logs(place['folder'])}")
-                    if attempt > 1 or "Error" in str(error):  # else it may have been chance
+                    if attempt > 1 or "Error" in str(error):  # other errors may be accidental
                         self._refuse(medium, system, str(error))
                     continue
                 with contextlib.closing(driver):
                     quiet = places.lines(place["folder"])
-                    self._opened(medium, system, driver)
-                    if not wanted and driver.ready is not None:
+                    self._note_driver(medium, system, driver)
+                    if not medium_cases and driver.ready is not None:
                         self._say(f"{where}: ready after {driver.ready:.2f} s")
-                    while left:
-                        case = left.pop(0)
+                    while remaining:
+                        case = remaining.pop(0)
                         if not self._run(driver, case, cells[case], where):
                             self._out(places.logs(place["folder"]))
                             break
                     else:
-                        if (lines := places.lines(place["folder"]) - quiet) > CHATTY:
-                            self._say(f"{where}: it logged {lines:,} lines, which takes time, too")
-            if not left:
+                        if (lines := places.lines(place["folder"]) - quiet) > MANY_LOG_LINES:
+                            self._say(f"{where}: wrote {lines} log lines, which takes time as well")
+            if not remaining:
                 return
 
     def _cell(self, case: cases.Case, medium: str, system: System) -> Cell:
         return self.found.table.cell(case.name, medium, system.name, case.tasks)
 
     def _run(self, driver: Driver, case: cases.Case, cell: Cell, where: str) -> bool:
-        """Whether it did what it was to do; else the driver is of no more use."""
+        """Run a case and return whether it succeeded. After a failure, the driver is unusable."""
         began = time.monotonic()
         try:
-            driver.run(case.name, case.smaller(WARM).sizes, self._plan.patience)
+            driver.run(case.name, case.smaller(WARM_UP_DIVISOR).sizes, self._plan.patience)
             before, began = self._places.processor, time.monotonic()
-            one = driver.run(case.name, case.sizes, self._plan.patience)
+            run = driver.run(case.name, case.sizes, self._plan.patience)
         except Failed as error:
             cell.undone = time.monotonic() - began
             cell.problems.append(str(error))
             self._say(f"{where}, {case.name}: {error}")
             return False
-        cell.seconds.append(one["seconds"])
-        cell.caller.append(one["caller"])
-        cell.workers.append(one["workers"])
+        cell.seconds.append(run["seconds"])
+        cell.caller.append(run["caller"])
+        cell.workers.append(run["workers"])
         cell.broker.append(self._places.processor - before)
         self._say(f"{where}, {case.name}: {cell.rates[-1]:,.0f} tasks/s")
         return True
 
-    def _opened(self, medium: str, system: System, driver: Driver) -> None:
+    def _note_driver(self, medium: str, system: System, driver: Driver) -> None:
         self.found.versions[system.driver] = driver.versions
         if driver.ready is not None:
             self.found.ready.setdefault((medium, system.name), []).append(driver.ready)

@@ -1,4 +1,4 @@
-"""bench.html: the figures as a page that needs nothing else, made of what is in bench.json."""
+"""bench.html: a self-contained page with the figures of bench.json."""
 
 from __future__ import annotations
 
@@ -21,29 +21,31 @@ KINDS = {
 }
 CASES = {
     "wide": "tasks that do nothing, all at once, results gathered",
-    "chain": "each task is fed by the last, whose result the caller has got",
-    "pipeline": "each task is fed by the last, sent on by the worker; to be compared with chain",
-    "diamond": "layers of 40 tasks, each begins when the last has ended",
-    "payload": "each task is given 100 KB and gives them back",
+    "chain": "a chain of tasks, where the caller receives each result before it starts the next"
+    " task",
+    "pipeline": "a chain of tasks, where the worker starts the next task; to be compared with"
+    " chain",
+    "diamond": "layers of 40 tasks; each layer starts when the last has ended",
+    "payload": "tasks that receive 100 KB and return them",
     "linear": "tasks that do nothing, one after the other",
 }
 COSTS = ("caller_us", "workers_us", "broker_us")
 
 
-def render(found: Mapping[str, Any]) -> str:
-    """The whole page as text, to be written as UTF-8."""
-    titles = {one["name"]: one["title"] for one in found["systems"]}
-    facts = found["facts"]
-    grids = [grid for made in tables.GRIDS.values() for grid in made(found)]
+def render(document: Mapping[str, Any]) -> str:
+    """Return the page as text, to be written as UTF-8."""
+    titles = {entry["name"]: entry["title"] for entry in document["systems"]}
+    facts = document["facts"]
+    grids = [grid for make_grids in tables.GRIDS.values() for grid in make_grids(document)]
     parts = [
-        *_rates(found["cells"], titles),
-        _scale(found["scale"]),
-        _ready(found["ready"], titles),
-        *(_section(one.title, "", _grid(one.head, one.rows, one.texts)) for one in grids),
-        _table(found["cells"], titles),
+        *_rates(document["cells"], titles),
+        _scale(document["scale"]),
+        _ready(document["ready"], titles),
+        *(_section(entry.title, "", _grid(entry.head, entry.rows, entry.texts)) for entry in grids),
+        _table(document["cells"], titles),
     ]
     body = "\n".join(part for part in parts if part)
-    known = (f"{escape(str(key))}: {escape(_plain(value))}" for key, value in facts.items())
+    conditions = (f"{escape(str(key))}: {escape(_plain(value))}" for key, value in facts.items())
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -57,7 +59,7 @@ def render(found: Mapping[str, Any]) -> str:
 <main>
 <header>
 <h1>wbengine, measured beside its peers</h1>
-<p class="dim">{"; ".join(known)}</p>
+<p class="dim">{"; ".join(conditions)}</p>
 </header>
 {body}
 <footer><p class="dim">Made by <code>tools/bench</code>. Rates are medians; whiskers go from the
@@ -70,28 +72,28 @@ slowest run to the fastest.</p></footer>
 
 def _plain(value: Any) -> str:
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {one}" for key, one in value.items())
+        return ", ".join(f"{key} {item}" for key, item in value.items())
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:.2f}" if isinstance(value, float) else str(value)
 
 
 def _section(title: str, text: str, body: str) -> str:
-    said = f'<p class="dim">{text}</p>\n' if text else ""
-    return f"<section>\n<h2>{title}</h2>\n{said}{body}\n</section>"
+    paragraph = f'<p class="dim">{text}</p>\n' if text else ""
+    return f"<section>\n<h2>{title}</h2>\n{paragraph}{body}\n</section>"
 
 
 def _rates(cells: list[Mapping[str, Any]], titles: Mapping[str, str]) -> Iterator[str]:
-    """A section for each case, a chart for each medium; those without workers come last."""
+    """Yield a section for each case with a chart for each medium; those without workers last."""
     groups: dict[tuple[bool, str], list[Mapping[str, Any]]] = {}
     for cell in cells:
         groups.setdefault((cell["medium"] in LOCALS, cell["case"]), []).append(cell)
-    for (local, case), of in sorted(groups.items(), key=lambda one: one[0][0]):
+    for (local, case), group in sorted(groups.items(), key=lambda entry: entry[0][0]):
         figures = [
-            _figure(medium, [one for one in of if one["medium"] == medium], titles)
-            for medium in dict.fromkeys(one["medium"] for one in of)
+            _figure(medium, [entry for entry in group if entry["medium"] == medium], titles)
+            for medium in dict.fromkeys(entry["medium"] for entry in group)
         ]
-        text = f"{of[0]['tasks']:,} tasks per run, {CASES.get(case, '')}. Tasks per second."
+        text = f"{group[0]['tasks']:,} tasks per run, {CASES.get(case, '')}. Tasks per second."
         yield _section(
             f"{case.capitalize()}{', without workers' if local else ''}", text,
             f'{"" if local else _LEGEND}<div class="charts">{"".join(figures)}</div>',
@@ -100,14 +102,14 @@ def _rates(cells: list[Mapping[str, Any]], titles: Mapping[str, str]) -> Iterato
 
 _LEGEND = (
     '<ul class="legend"><li><i style="background:var(--ours)"></i>wbengine</li>'
-    '<li><i style="background:var(--kept)"></i>wbengine, executor kept</li>'
+    '<li><i style="background:var(--kept)"></i>wbengine, shared executor</li>'
     '<li><i style="background:var(--peer)"></i>peers</li>'
     '<li><i style="background:var(--floor)"></i>kombu alone: the transport</li></ul>'
 )
 
 
 def _figure(medium: str, cells: list[Mapping[str, Any]], titles: Mapping[str, str]) -> str:
-    cells = sorted(cells, key=lambda one: -one.get("rate", 0))
+    cells = sorted(cells, key=lambda entry: -entry.get("rate", 0))
     rows = [_bar(cell, titles[cell["system"]]) for cell in cells]
     chart = charts.bars(rows, f"tasks per second, {medium}")
     return f"<figure><h3>{escape(medium)}</h3>{chart}</figure>"
@@ -139,24 +141,24 @@ def _scale(rows: list[Mapping[str, Any]]) -> str:
         charts.curves(curves("all"), "seconds by tasks", "tasks", "seconds"),
         charts.curves(curves("peak_mb"), "peak memory by tasks", "tasks", "peak MB"),
     ]
-    drawn = "".join(f"<figure>{one}</figure>" for one in figures)
-    text = "One flow, without workers, from the construction of its tasks to its end."
+    drawn = "".join(f"<figure>{figure}</figure>" for figure in figures)
+    text = "One flow without workers, from the construction of its tasks to its end."
     return _section("Scale", text, f'<div class="charts">{drawn}</div>')
 
 
 def _ready(ready: list[Mapping[str, Any]], titles: Mapping[str, str]) -> str:
     figures = []
-    for medium in dict.fromkeys(one["medium"] for one in ready):
+    for medium in dict.fromkeys(row["medium"] for row in ready):
         rows = [
-            charts.Bar(titles[one["system"]], one["seconds"], KINDS.get(one["system"], ""))
-            for one in sorted(ready, key=lambda one: one["seconds"])
-            if one["medium"] == medium
+            charts.Bar(titles[row["system"]], row["seconds"], KINDS.get(row["system"], ""))
+            for row in sorted(ready, key=lambda row: row["seconds"])
+            if row["medium"] == medium
         ]
         chart = charts.bars(rows, f"seconds, {medium}", 2)
         figures.append(f"<figure><h3>{escape(medium)}</h3>{chart}</figure>")
     if not figures:
         return ""
-    text = "Seconds from the start of a worker's process until it has done its first task."
+    text = "Seconds from the start of a worker's process to the end of its first task."
     return _section("Start-up", text, f'<div class="charts">{"".join(figures)}</div>')
 
 
@@ -167,30 +169,37 @@ def _table(cells: list[Mapping[str, Any]], titles: Mapping[str, str]) -> str:
     head = ("case", "on", "system", "tasks", "tasks/s", "spread", cost, "workers", "broker",
             "runs, s")  # fmt: skip
     body = []
-    for one in cells:
-        limit = f"<{one['limit']:,.0f}" if "limit" in one else DASH
+    for cell in cells:
+        limit = f"<{cell['limit']:,.0f}" if "limit" in cell else DASH
         figures = (limit, *(DASH,) * 4)
-        if "rate" in one:
-            figures = (f"{one['rate']:,.0f}", f"{100 * one['spread']:.0f} %",
-                       *(f"{one[name]:,.0f}" for name in COSTS))  # fmt: skip
-        runs = " ".join(f"{took:.3f}" for took in one["seconds"])
-        told = "; ".join(filter(None, [runs, *one.get("problems", ())]))
+        if "rate" in cell:
+            figures = (f"{cell['rate']:,.0f}", f"{100 * cell['spread']:.0f} %",
+                       *(f"{cell[name]:,.0f}" for name in COSTS))  # fmt: skip
+        runs = " ".join(f"{took:.3f}" for took in cell["seconds"])
+        details = "; ".join(filter(None, [runs, *cell.get("problems", ())]))
         body.append(
-            (one["case"], one["medium"], titles[one["system"]], f"{one['tasks']:,}", *figures, told)
+            (
+                cell["case"],
+                cell["medium"],
+                titles[cell["system"]],
+                f"{cell['tasks']:,}",
+                *figures,
+                details,
+            )
         )
     table = _grid(head, body, texts=3)
     return _section("All figures", "", f"<details><summary>show</summary>{table}</details>")
 
 
 def _grid(head: Sequence[str], body: Iterable[Sequence[str]], texts: int = 1) -> str:
-    """A table; columns after the first are figures."""
+    """Return a table. Columns after the first `texts` columns contain figures."""
 
     def row(cells: Sequence[str], tag: str) -> str:
-        made = (
+        cells_html = (
             f"<{tag}{'' if number < texts else ' class=n'}>{escape(cell)}</{tag}>"
             for number, cell in enumerate(cells)
         )
-        return f"<tr>{''.join(made)}</tr>"
+        return f"<tr>{''.join(cells_html)}</tr>"
 
     rows = "".join(row(cells, "td") for cells in body)
     return f'<div class="scroll"><table>{row(head, "th")}{rows}</table></div>'

@@ -1,4 +1,4 @@
-"""Where systems are measured: private brokers and folders, with a fresh place for each driver."""
+"""Private brokers and folders of the benchmark, with a new place for each driver."""
 
 from __future__ import annotations
 
@@ -16,23 +16,27 @@ _MAKERS = {"redis": "redis", "amqp": "rabbitmq"}
 
 
 class Places:
-    """The brokers that some media need, until `close`."""
+    """The brokers of some media, until `close`."""
 
     def __init__(self, media: Collection[str], *, folder: str | None = None, log: bool = False):
-        """`folder`: where folders are made; `log`: whether Redis is to keep a log of its writes."""
+        """Start the brokers.
+
+        :param folder: parent of the temporary folders.
+        :param log: whether Redis writes its append-only file.
+        """
         self._folder = folder
         self._until = contextlib.ExitStack()
         self._brokers: dict[str, brokers.Broker] = {}
-        #: Media that are not to be had, and why.
+        #: Unavailable media -> the reason.
         self.missing: dict[str, str] = {}
-        # Peers whose results cannot come over RabbitMQ keep them in Redis.
-        wanted = {"redis", "amqp"} if "amqp" in media else {"redis"} & {*media}
-        for medium in sorted(wanted):
+        # Systems that cannot send results through RabbitMQ store them in Redis.
+        needed = {"redis", "amqp"} if "amqp" in media else {"redis"} & {*media}
+        for medium in sorted(needed):
             settings = {"appendonly": "yes" if log else "no"} if medium == "redis" else {}
             _bootstrap.say(f"starting {_MAKERS[medium]}")
             try:
-                made = getattr(brokers, _MAKERS[medium])(**settings)
-                self._brokers[medium] = self._until.enter_context(made)
+                broker = getattr(brokers, _MAKERS[medium])(**settings)
+                self._brokers[medium] = self._until.enter_context(broker)
             except servers.ServerMissing as error:
                 self.missing[medium] = str(error)
                 _bootstrap.say(f"not measured: {error}")
@@ -43,22 +47,26 @@ class Places:
 
     @property
     def processor(self) -> float:
-        """Seconds that all brokers have taken so far."""
+        """Processor time of all brokers in seconds."""
         trees = [processes.tree(broker.pid) for broker in self._brokers.values()]
         return processes.processor(pid for tree in trees for pid in tree)
 
     @contextlib.contextmanager
     def fresh(self, medium: str) -> Iterator[dict[str, Any]]:
-        """What a driver is told; the place is gone afterwards."""
+        """Yield the arguments of a driver. Its folder is deleted afterwards."""
         with contextlib.ExitStack() as until:
-            made = tempfile.TemporaryDirectory(
+            temporary_folder = tempfile.TemporaryDirectory(
                 prefix="wbengine-bench-", dir=self._folder, ignore_cleanup_errors=True
             )
-            told = {"medium": medium, "folder": until.enter_context(made), "slots": 4}
+            arguments = {
+                "medium": medium,
+                "folder": until.enter_context(temporary_folder),
+                "slots": 4,
+            }
             for word, kind in (("url", medium), ("results", "redis")):
                 if kind in self._brokers and medium in _MAKERS:
-                    told[word] = str(until.enter_context(self._brokers[kind].place()))
-            yield told
+                    arguments[word] = str(until.enter_context(self._brokers[kind].place()))
+            yield arguments
 
     def close(self) -> None:
         self._until.close()
@@ -71,12 +79,12 @@ class Places:
 
 
 def lines(folder: str) -> int:
-    """How many of them were logged in the place of a driver."""
+    """Return the number of log lines in the folder of a driver."""
     return sum(path.read_bytes().count(b"\n") for path in Path(folder).glob("*.log"))
 
 
 def logs(folder: str) -> str:
-    """The end of what was logged in the place of a driver."""
+    """Return the last log lines in the folder of a driver."""
     lines: list[str] = []
     for path in sorted(Path(folder).glob("*.log")):
         text = path.read_text(encoding="utf-8", errors="replace").splitlines()[-8:]

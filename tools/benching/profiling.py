@@ -1,4 +1,4 @@
-"""Where the time of an engine and of a worker goes: py-spy's samples, by part of the program."""
+"""Profiles of engine and worker: samples of py-spy by part of the program."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from tools.benching import cases, places
 from tools.benching.driving import Driver, Failed
 from tools.benching.systems import System
 
-#: What pip is asked for.
+#: Requirement for pip.
 PACKAGE = "py-spy>=0.3.14"
 MEDIUM = "redis"
 CASES = ("wide", "chain")
-RATE = 250
-#: Parts, by the files in which they are; the first that fits the innermost frame that fits any.
+SAMPLES_PER_SECOND = 250
+#: Part -> files. The innermost frame in any of these files determines the part; the first match
+#: counts.
 PARTS = {
-    "JSON": r"json/|orjson|_json_text|_codec|/(envelope|_envelope|protocol)\.py",
+    "JSON": r"json/|orjson|_json_text|_codec|/(envelope|_encoding|protocol)\.py",
     "the task, its thread": r"_pool_|/(running|invocation)\.py|_tasks/|on_wbengine|futures/",
     "schedule and records": (
         r"runtime/|persistence/|(storage|arguments|_binding|atom)\.py|engines/base"
@@ -36,44 +37,50 @@ _KNOWN = {name: re.compile(pattern) for name, pattern in PARTS.items()}
 
 @dataclass(frozen=True)
 class Profile:
-    """Of one process while a case ran again and again; parts are of the whole."""
+    """Profile of a process during repeated runs of a case. `parts` are fractions of the whole."""
 
     case: str
     side: str
     samples: int
     parts: dict[str, float]
 
-    def told(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
 def part(stack: str) -> str:
-    """What a line of py-spy's belongs to: frames from the outermost on, with semicolons between."""
-    frames = [one for one in stack.split(";") if not one.startswith(("thread (", "process "))]
+    """Return the part of a stack of py-spy: frames separated by semicolons, outermost first."""
+    frames = [
+        frame_text
+        for frame_text in stack.split(";")
+        if not frame_text.startswith(("thread (", "process "))
+    ]
     if frames and _THREADS.search(frames[-1]):
         return THREADS
     for frame in reversed(frames):
-        for name, known in _KNOWN.items():
-            if known.search(frame):
+        for name, pattern in _KNOWN.items():
+            if pattern.search(frame):
                 return name
     return OTHER
 
 
 def shares(raw: str) -> tuple[int, dict[str, float]]:
-    """How many samples there are, and the share of each part, the largest first."""
+    """Return the number of samples and the fraction of each part, largest first."""
     counts: Counter[str] = Counter()
     for line in raw.splitlines():
         stack, _, count = line.rpartition(" ")
         counts[part(stack)] += int(count)
-    whole = counts.total() or 1
-    return counts.total(), {name: count / whole for name, count in counts.most_common()}
+    total = counts.total() or 1
+    return counts.total(), {name: count / total for name, count in counts.most_common()}
 
 
 def measure(
     system: System, python: str, spy: str, where: places.Places, seconds: int, patience: float
 ) -> Iterator[Profile | str]:
-    """Each case, and each side of it in turn; a line for what could not be looked at."""
-    known = {one.name: one for one in cases.of([*CASES], MEDIUM)}
+    """Profile each case and each side in turn. Yield a text for each failure."""
+    cases_by_name = {
+        each_case.name: each_case for each_case in cases.matching_cases([*CASES], MEDIUM)
+    }
     with where.fresh(MEDIUM) as place:
         try:
             driver = Driver(system, python, place)
@@ -85,13 +92,13 @@ def measure(
             for case in CASES:
                 for side, pid in (("engine", driver.pid), ("worker", driver.workers[0])):
                     command = [spy, "record", "--pid", str(pid), "--duration", str(seconds),
-                               "--rate", str(RATE), "--format", "raw", "--threads",
+                               "--rate", str(SAMPLES_PER_SECOND), "--format", "raw", "--threads",
                                "--nonblocking", "--output", str(raw)]  # fmt: skip
                     with subprocess.Popen(
                         command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
                     ) as sampling:
                         while sampling.poll() is None:
-                            driver.run(case, known[case].sizes, patience)
+                            driver.run(case, cases_by_name[case].sizes, patience)
                         assert sampling.stderr is not None
                         if sampling.returncode:
                             yield f"{case}, {side}: {sampling.stderr.read().strip()[:200]}"

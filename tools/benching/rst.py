@@ -1,11 +1,11 @@
-"""Tables as reStructuredText, and the places of a page that they are written into."""
+"""Tables as reStructuredText, and places in a page where they are inserted."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-#: A place on a page is between two comments, which name it.
+#: A place is between two comments that contain its name.
 _PLACE = re.compile(
     r"^\.\. begin figures: (?P<name>[a-z-]+)\n(?P<text>.*?)^\.\. end figures: (?P=name)$",
     re.MULTILINE | re.DOTALL,
@@ -14,7 +14,7 @@ NOTHING = "--"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """The lines of a simple table: columns are as wide as what is in them."""
+    """Yield the lines of a simple table whose columns fit their content."""
     all_rows = [[cell or NOTHING for cell in row] for row in (head, *rows)]
     widths = [max(map(len, column)) for column in zip(*all_rows, strict=True)]
     rule = "  ".join("=" * width for width in widths)
@@ -29,7 +29,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
 def columns(
     head: Sequence[str], rows: Iterable[Sequence[str]], widths: Sequence[int]
 ) -> Iterator[str]:
-    """The lines of a list table, for cells of whole sentences; `widths` are in percent."""
+    """Yield the lines of a list table for cells with sentences; `widths` are in percent."""
     yield ".. list-table::"
     yield "   :header-rows: 1"
     yield f"   :widths: {' '.join(map(str, widths))}"
@@ -40,22 +40,22 @@ def columns(
 
 
 def places(page: str) -> dict[str, str]:
-    """What is written at each place of a page."""
-    return {found["name"]: found["text"].strip("\n") for found in _PLACE.finditer(page)}
+    """Return the current text of each place of a page."""
+    return {match["name"]: match["text"].strip("\n") for match in _PLACE.finditer(page)}
 
 
-def written(page: str, texts: Mapping[str, str]) -> str:
-    """The page with these texts at their places; what there is no text for, stays as it is.
+def with_texts(page: str, texts: Mapping[str, str]) -> str:
+    """Return the page with new texts at their places. Other places are unchanged.
 
-    :raises KeyError: when it has no place of that name.
+    :raises KeyError: if the page does not have a place.
     """
     missing = {*texts} - {*places(page)}
     if missing:
         raise KeyError(f"the page has no place for {', '.join(sorted(missing))}")
 
-    def fill(found: re.Match[str]) -> str:
-        name = found["name"]
-        text = texts.get(name, found["text"].strip("\n"))
+    def fill(match: re.Match[str]) -> str:
+        name = match["name"]
+        text = texts.get(name, match["text"].strip("\n"))
         return f".. begin figures: {name}\n\n{text}\n\n.. end figures: {name}"
 
     return _PLACE.sub(fill, page)

@@ -1,4 +1,4 @@
-"""One measurement of everything that was asked for, from the brokers to the verdict."""
+"""Measurement of all requested groups, from the start of brokers to the checks."""
 
 from __future__ import annotations
 
@@ -29,44 +29,44 @@ from tools.benching.systems import LOCALS, NAMES, WIRES, System
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What was asked for; names that are known."""
+class Request:
+    """The requested measurements, with valid names."""
 
     groups: Sequence[str] = cases.NAMES
     systems: Sequence[str] = NAMES
-    #: What tasks travel through.
+    #: Brokers.
     media: Sequence[str] = WIRES
     repeat: int = 3
     divide: int = 1
     sizes: Sequence[int] = growing.SIZES
     engine: str = "serial"
-    #: Seconds that an idle worker is looked at.
+    #: Duration of the measurement of an idle worker in seconds.
     idle: float = 10.0
-    patience: float = measuring.PATIENCE
-    #: Where folders are made.
+    patience: float = measuring.RUN_SECONDS
+    #: Parent of the temporary folders.
     folder: str | None = None
-    #: Whether Redis keeps a log of its writes.
+    #: Whether Redis writes its append-only file.
     log: bool = False
 
 
 class Run:
-    """One measurement; what there is of it can be told at any time."""
+    """One measurement. Partial results can be read at any time."""
 
-    def __init__(self, wanted: Wanted, say: Any = _bootstrap.say) -> None:
-        self._wanted = wanted
+    def __init__(self, request: Request, say: Any = _bootstrap.say) -> None:
+        self._wanted = request
         self._say = say
-        self.systems: list[System] = systems.of(wanted.systems)
+        self.systems: list[System] = systems.matching_systems(request.systems)
         self.facts: dict[str, Any] = {}
         self.versions: dict[str, dict[str, str]] = {}
         self.found = checks.Measured()
 
     @property
     def checks(self) -> list[checks.Check]:
-        """Nothing is promised of smaller cases."""
+        """The checks. There are no targets for reduced cases."""
         return checks.judge(self.found) if self._wanted.divide == 1 else []
 
     def all(self) -> None:
-        """Measure it; what fails is told, and the rest goes on."""
+        """Run all measurements. Failures are reported and do not end the run."""
         groups = {*self._wanted.groups}
         self.facts = facts(self._wanted)
         if "scale" in groups:
@@ -76,76 +76,78 @@ class Run:
             self.found.started = starting.measure()
         if not groups & {*cases.RUN, "start", "idle", "profile"}:
             return
-        # Those are in turn, too, but have no medium that one could ask for.
+        # Media that cannot be selected as brokers are measured too.
         media = [*self._wanted.media, *(LOCALS if "local" in groups else ())]
         pythons = systems.pythons(self.systems, sys.executable, _bootstrap.ensure_peer)
         with places.Places(media, folder=self._wanted.folder, log=self._wanted.log) as where:
             self.facts["brokers"] = where.versions
-            there = [medium for medium in media if medium not in where.missing]
-            self._run(there, pythons, where)
+            available = [medium for medium in media if medium not in where.missing]
+            self._run(available, pythons, where)
             if "idle" in groups:
-                self.found.idle = [*self._idle(there, pythons, where)]
-            if "profile" in groups and profiling.MEDIUM in there:
+                self.found.idle = [*self._idle(available, pythons, where)]
+            if "profile" in groups and profiling.MEDIUM in available:
                 self.found.profiles = [*self._profiles(pythons, where)]
         self.facts["load at the end"] = round(os.getloadavg()[0], 2)
 
     def _grow(self) -> Iterator[growing.Grown]:
-        wanted = self._wanted
-        for one in growing.grow(wanted.sizes, wanted.engine, wanted.repeat):
-            self._say(f"scale: {one.shape}, {one.tasks:,} tasks: {one.all:.3f} s")
-            yield one
+        request = self._wanted
+        for grown in growing.grow(request.sizes, request.engine, request.repeat):
+            self._say(f"scale: {grown.shape}, {grown.tasks:,} tasks: {grown.all:.3f} s")
+            yield grown
 
     def _run(self, media: list[str], pythons: dict[str, str], where: places.Places) -> None:
-        wanted = self._wanted
+        request = self._wanted
         plan = measuring.Plan(
-            self.systems, pythons, media, wanted.groups, wanted.repeat, wanted.divide,
-            wanted.patience,
+            self.systems, pythons, media, request.groups, request.repeat, request.divide,
+            request.patience,
         )  # fmt: skip
-        made = measuring.Measuring(plan, where, self._say)
-        self.found.table = made.found.table
+        measurement = measuring.Measuring(plan, where, self._say)
+        self.found.table = measurement.found.table
         with contextlib.ExitStack() as last:
-            last.callback(self._keep, made.found)
-            made.all()
+            last.callback(self._keep, measurement.found)
+            measurement.all()
 
-    def _keep(self, found: measuring.Found) -> None:
-        self.versions = found.versions
-        self.found.ready = {key: statistics.median(took) for key, took in found.ready.items()}
+    def _keep(self, measured: measuring.Measurements) -> None:
+        self.versions = measured.versions
+        self.found.ready = {key: statistics.median(took) for key, took in measured.ready.items()}
 
     def _idle(
         self, media: list[str], pythons: dict[str, str], where: places.Places
     ) -> Iterator[idling.Idle]:
         kinds = [
-            one
-            for one in self.systems
-            if one.driver != "kombu" and (one.driver != "wbengine" or not one.variant)
+            entry
+            for entry in self.systems
+            if entry.driver != "kombu" and (entry.driver != "wbengine" or not entry.variant)
         ]
-        for one in idling.measure_all(kinds, pythons, media, where, self._wanted.idle):
-            if isinstance(one, str):
-                self._say(f"idle: {one}")
+        for entry in idling.measure_all(kinds, pythons, media, where, self._wanted.idle):
+            if isinstance(entry, str):
+                self._say(f"idle: {entry}")
                 continue
-            self._say(f"idle: {one.medium}, {one.system}: {one.processor:.2f} % of a core")
-            yield one
+            self._say(f"idle: {entry.medium}, {entry.system}: {entry.processor:.2f} % of a core")
+            yield entry
 
     def _profiles(
         self, pythons: dict[str, str], where: places.Places
     ) -> Iterator[profiling.Profile]:
-        ours = [one for one in self.systems if one.name == checks.OURS and one.name in pythons]
+        ours = [
+            entry for entry in self.systems if entry.name == checks.OURS and entry.name in pythons
+        ]
         python = _bootstrap.ensure_peer("py-spy", profiling.PACKAGE) if ours else None
         if python is None:
             return
         spy, seconds = str(Path(python).with_name("py-spy")), max(round(self._wanted.idle), 1)
-        for one in profiling.measure(
+        for entry in profiling.measure(
             ours[0], pythons[checks.OURS], spy, where, seconds, self._wanted.patience
         ):
-            if isinstance(one, str):
-                self._say(f"profile: {one}")
+            if isinstance(entry, str):
+                self._say(f"profile: {entry}")
                 continue
-            self._say(f"profile: {one.case}, {one.side}: {one.samples:,} samples")
-            yield one
+            self._say(f"profile: {entry.case}, {entry.side}: {entry.samples:,} samples")
+            yield entry
 
 
-def facts(wanted: Wanted) -> dict[str, Any]:
-    """What the figures depend on."""
+def facts(request: Request) -> dict[str, Any]:
+    """Return the conditions of the measurement."""
     from wbengine import version
 
     return {
@@ -155,9 +157,9 @@ def facts(wanted: Wanted) -> dict[str, Any]:
         "machine": f"{os.cpu_count()} cores, {platform.system()} {platform.release()}",
         "processor": _processor(),
         "load at the start": round(os.getloadavg()[0], 2),
-        "repeat": wanted.repeat,
-        "divide": wanted.divide,
-        "redis keeps a log": wanted.log,
+        "repeat": request.repeat,
+        "divide": request.divide,
+        "Redis writes its append-only file": request.log,
     }
 
 

@@ -1,4 +1,4 @@
-"""What it costs to begin: imports, and a first engine, each in fresh processes."""
+"""Duration of imports and of a first engine, each in new processes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from tools.benching import figures
 
 ROOT = Path(__file__).resolve().parents[2]
 
-#: Nothing else is imported before it.  The names that it offers come from modules of their own,
-#: which are imported when a name is first used.
+#: Measures the import without other imports before it. Public names are imported on first use.
 _IMPORT = """
 import time
 began = time.perf_counter()
@@ -43,12 +42,12 @@ RUNS = 7
 
 
 def measure(repeat: int = RUNS) -> dict[str, float]:
-    """Seconds of each, the medians; the first run, which may have to compile, is not counted."""
-    found: dict[str, float] = {}
+    """Return the median seconds of each step, without the first run, which may compile modules."""
+    medians: dict[str, float] = {}
     for program in (_IMPORT, _LOAD):
         runs = [
             json.loads(subprocess.check_output([sys.executable, "-c", program], cwd=ROOT))
             for _ in range(repeat + 1)
         ]
-        found |= figures.middle(runs[1:])
-    return found
+        medians |= figures.medians(runs[1:])
+    return medians

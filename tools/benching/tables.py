@@ -1,7 +1,7 @@
-"""The tables of the page on performance: from bench.json, scale.json and counts.json, never typed.
+"""Tables of measured figures, made from bench.json, scale.json and counts.json.
 
-`tools/bench` prints them when it has measured, `tools/bench --table` those of the last run, and
-`tools/bench --page` writes them into the page.
+`tools/bench` prints them after a run, `tools/bench --table` prints those of the last run, and
+`tools/bench --page` writes them into the page about performance.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from tools.benching import profiling, rst, telling
 from tools.benching.systems import LOCALS, SYSTEMS
 from tools.benching.telling import COMPARED, MARKS, STARTED
 
-Found = Mapping[str, Any]
+Document = Mapping[str, Any]
 
 
 class Grid(NamedTuple):
-    """A table; all columns but the first of them, which are `texts`, are figures."""
+    """A table. Its first `texts` columns contain texts, the others figures."""
 
     title: str
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
     texts: int = 1
-    #: Of cells that hold whole sentences: of each column, in percent.
+    #: Widths of the columns in percent, for cells that contain sentences.
     widths: Sequence[int] = ()
 
     def lines(self) -> Iterator[str]:
@@ -34,32 +34,32 @@ class Grid(NamedTuple):
         yield ""
 
 
-MEDIA = {"redis": "Redis", "amqp": "RabbitMQ", "filesystem": "a folder"}
-OURS = "wbengine"
+MEDIA = {"redis": "Redis", "amqp": "RabbitMQ", "filesystem": "Folder"}
+OURS, SHARED = "wbengine", "wbengine-shared"
 SHAPES = {"unordered": "all at once", "linear": "in a line", "nested": "nested flows"}
 
 
 class Cells:
-    """What was measured, by case, medium and system."""
+    """Measurements by case, medium and system."""
 
-    def __init__(self, found: Found) -> None:
-        self._cells = {(c["case"], c["medium"], c["system"]): c for c in found["cells"]}
-        self.titles = {one["name"]: one["title"] for one in found["systems"]}
+    def __init__(self, document: Document) -> None:
+        self._cells = {(c["case"], c["medium"], c["system"]): c for c in document["cells"]}
+        self.titles = {system["name"]: system["title"] for system in document["systems"]}
 
-    def get(self, case: str, medium: str, system: str) -> Found:
+    def get(self, case: str, medium: str, system: str) -> Document:
         return self._cells.get((case, medium, system), {})
 
     def cases(self, medium: str) -> list[str]:
         return list(dict.fromkeys(case for case, on, _ in self._cells if on == medium))
 
     def systems(self, medium: str) -> list[str]:
-        """Those that have been measured on it, the fastest in the first case first."""
-        there = {system for _, on, system in self._cells if on == medium}
+        """Return the systems measured on a medium, fastest in the first case first."""
+        measured = dict.fromkeys(system for _, on, system in self._cells if on == medium)
         case = self.cases(medium)[0]
-        return sorted(there, key=lambda name: -self.get(case, medium, name).get("rate", 0))
+        return sorted(measured, key=lambda name: -self.get(case, medium, name).get("rate", 0))
 
     def rate(self, case: str, medium: str, system: str) -> str:
-        """Tasks per second, and how many times that ours is."""
+        """Return the tasks per second, and the ratio of wbengine to the system."""
         cell = self.get(case, medium, system)
         ours = self.get(COMPARED.get(case, case), medium, OURS).get("rate")
         if "rate" in cell:
@@ -71,18 +71,18 @@ class Cells:
         return "failed" if cell else ""
 
 
-# Of bench.json.
+# -- bench.json --------------------------------------------------------------------------------
 
 
-def run(found: Found) -> Iterator[str]:
-    """When, where, what."""
-    facts = found["facts"]
+def run(document: Document) -> Iterator[str]:
+    """Yield the conditions of the measurement."""
+    facts = document["facts"]
     names = {"redis": "Redis", "amqp": "RabbitMQ"}
-    brokers = [f"{names[one]} {version}" for one, version in facts.get("brokers", {}).items()]
+    brokers = [f"{names[entry]} {version}" for entry, version in facts.get("brokers", {}).items()]
     peers = {
         f"{name} {version}": None
-        for one in found["systems"]
-        for name, version in one["versions"].items()
+        for entry in document["systems"]
+        for name, version in entry["versions"].items()
         if name != OURS
     }
     yield (
@@ -90,18 +90,17 @@ def run(found: Found) -> Iterator[str]:
         f" {facts['wbengine']}, Python {facts['python']}; {facts['machine']}"
         f" ({facts['processor']});"
     )
-    yield f"{', '.join(brokers)}; medians of {facts['repeat']} runs, systems in turn."
-    yield f"The load of the machine was {facts['load at the start']} when it began."
-    yield f"Installed: {', '.join(sorted(peers))}."
+    yield f"{', '.join(brokers)}; medians of {facts['repeat']} runs; load at the start"
+    yield f"{facts['load at the start']}.  Installed: {', '.join(sorted(peers))}."
 
 
-def rates(found: Found) -> Iterator[str]:
-    cells = Cells(found)
+def rates(document: Document) -> Iterator[str]:
+    cells = Cells(document)
     for medium, title in MEDIA.items():
         cases = cells.cases(medium)
         if not cases:
             continue
-        yield f"*Over {title}*:"
+        yield f"*{title}*:"
         yield ""
         rows = (
             [cells.titles[system], *(cells.rate(case, medium, system) for case in cases)]
@@ -111,12 +110,29 @@ def rates(found: Found) -> Iterator[str]:
         yield ""
 
 
-def local(found: Found) -> Iterator[Grid]:
+def targets(document: Document) -> Iterator[str]:
+    """Yield the number of targets that were met, and a table of those that were missed."""
+    judged = [check for check in document["checks"] if check["kept"] is not None]
+    missed = [check for check in judged if not check["kept"]]
+    if judged:
+        yield f"{len(judged) - len(missed)} of {len(judged)} targets of ``tools/bench`` are met."
+    if missed:
+        yield ""
+        rows = (
+            [check["text"], check["promised"], check["found"].partition(" (")[0]]
+            for check in missed
+        )
+        yield from rst.table(("missed target", "target", "measured"), rows)
+
+
+def local(found: Document) -> Iterator[Grid]:
     cells = Cells(found)
     pairs = [(medium, case) for medium in LOCALS for case in cells.cases(medium)]
     if not pairs:
         return
-    names = [one for one in (OURS, "taskflow") if any(cells.get(c, m, one) for m, c in pairs)]
+    names = [
+        system for system in (OURS, "taskflow") if any(cells.get(c, m, system) for m, c in pairs)
+    ]
     rows = [
         [f"{medium}, {case}", *(cells.rate(case, medium, name) for name in names)]
         for medium, case in pairs
@@ -125,232 +141,270 @@ def local(found: Found) -> Iterator[Grid]:
     yield Grid("Without workers", head, rows)
 
 
-def large(found: Found) -> Iterator[Grid]:
+def large(document: Document) -> Iterator[Grid]:
     rows = [
-        [SHAPES.get(one["shape"], one["shape"]), f"{one['tasks']:,}", f"{one['all']:.3f}",
-         f"{1e6 * one['all'] / one['tasks']:.1f}", f"{one['peak_mb']:.0f}",
-         "" if one["growth"] is None else f"{one['growth']:.2f}"]
-        for one in found["scale"]
+        [SHAPES.get(row["shape"], row["shape"]), f"{row['tasks']:,}", f"{row['all']:.3f}",
+         f"{1e6 * row['all'] / row['tasks']:.1f}", f"{row['peak_mb']:.0f}",
+         "" if row["growth"] is None else f"{row['growth']:.2f}"]
+        for row in document["scale"]
     ]  # fmt: skip
     if rows:
         head = ("flow", "tasks", "seconds", "µs a task", "peak MB", "exponent")
         yield Grid("Flows that grow", head, rows)
 
 
-def beginning(found: Found) -> Iterator[Grid]:
-    """Start-up, and workers that wait."""
-    titles = Cells(found).titles
+def beginning(document: Document) -> Iterator[Grid]:
+    """Yield the tables about start-up and idle workers."""
     rows = [
-        [STARTED.get(name, f"first engine: {name.removeprefix('load ')}"), f"{took:.3f} s"]
-        for name, took in found["start"].items()
-    ]
-    rows += [
-        [f"{titles[one['system']]}: worker has done something, {one['medium']}",
-         f"{one['seconds']:.2f} s"]
-        for one in found["ready"] if one["medium"] not in LOCALS
-    ]  # fmt: skip
-    if rows:
-        yield Grid("Start-up", ("to begin", "takes"), rows)
-    idle = [
-        [titles[one["system"]], one["medium"], f"{one['processor']:.2f} %",
-         f"{one['memory']:.0f}", str(one["processes"])]
-        for one in found["idle"]
-    ]  # fmt: skip
-    if idle:
-        head = ("worker that waits", "over", "of a core", "MB", "processes")
-        yield Grid("Idle", head, idle, texts=2)
-
-
-def promises(found: Found) -> Iterator[Grid]:
-    rows = [
-        [MARKS[one["kept"]], one["text"], one["promised"], one["found"]] for one in found["checks"]
+        [STARTED.get(name, f"first engine: {name.removeprefix('load ')}"), f"{took:.3f}"]
+        for name, took in document["start"].items()
     ]
     if rows:
-        yield Grid("Promises", ("kept", "what", "promised", "found"), rows, texts=4)
+        yield Grid("Start-up", ("start", "seconds"), rows)
+    ready = {
+        (entry["system"], entry["medium"]): f"{entry['seconds']:.2f}" for entry in document["ready"]
+    }
+    idle = {(entry["system"], entry["medium"]): entry for entry in document["idle"]}
+    measured = {*ready, *idle}
+    media = [entry for entry in MEDIA if any(medium == entry for _, medium in measured)]
+    rows = []
+    for name, title in Cells(document).titles.items():
+        if all((name, medium) not in measured for medium in media):
+            continue
+        waiting = [idle.get((name, medium)) for medium in media]
+        processes = max((entry["processes"] for entry in waiting if entry), default="")
+        rows.append([title, str(processes)])
+        for medium, entry in zip(media, waiting, strict=True):
+            rows[-1].append(ready.get((name, medium), ""))
+            rows[-1] += (
+                [f"{entry['processor']:.2f}", f"{entry['memory']:.0f}"] if entry else ["", ""]
+            )
+    if rows:
+        columns = (f"{MEDIA[medium]}: {unit}" for medium in media for unit in ("s", "%", "MB"))
+        yield Grid("Workers", ("worker", "processes", *columns), rows)
 
 
-def defaults(found: Found) -> Iterator[Grid]:
-    known = {one["name"]: one["versions"] for one in found["systems"]}
+def promises(document: Document) -> Iterator[Grid]:
     rows = [
-        [one.title, one.slots, one.defaults, one.helped, one.log]
-        for one in SYSTEMS if one.name in known
-    ]  # fmt: skip
-    head = ("system", "at once", "by default", "told otherwise", "log")
-    yield Grid("By default", head, rows, texts=5, widths=(12, 10, 42, 22, 14))
-
-
-def profile(found: Found) -> Iterator[Grid]:
-    """Where the time of each process goes, as it was sampled."""
-    looked = [profiling.Profile(**one) for one in found.get("profiles", ())]
-    rows = [
-        [name, *(f"{100 * one.parts.get(name, 0):.0f} %" for one in looked)]
-        for name in telling.parts(looked)
+        [MARKS[check["kept"]], check["text"], check["promised"], check["found"]]
+        for check in document["checks"]
     ]
-    if looked:
-        head = ("of the samples", *(f"{one.case}, {one.side}" for one in looked))
+    if rows:
+        yield Grid("Targets", ("met", "what", "target", "measured"), rows, texts=4)
+
+
+def defaults(document: Document) -> Iterator[Grid]:
+    versions = {system["name"]: system["versions"] for system in document["systems"]}
+    rows = [
+        [system.title, system.defaults, system.helped]
+        for system in SYSTEMS if system.name in versions
+    ]  # fmt: skip
+    head = ("system", "defaults", "changed settings")
+    yield Grid("Settings", head, rows, texts=3, widths=(18, 50, 32))
+
+
+def profile(document: Document) -> Iterator[Grid]:
+    """Yield the table of profiles."""
+    profiles = [profiling.Profile(**sample) for sample in document.get("profiles", ())]
+    rows = [
+        [name, *(f"{100 * sample.parts.get(name, 0):.0f} %" for sample in profiles)]
+        for name in telling.parts(profiles)
+    ]
+    if profiles:
+        head = ("of the samples", *(f"{sample.case}, {sample.side}" for sample in profiles))
         yield Grid("Where the time goes", head, rows)
 
 
-def costs(found: Found) -> Iterator[Grid]:
-    """Processor time of a task, by process."""
-    cells, names = Cells(found), ("caller_us", "workers_us", "broker_us")
-    rows = [
-        [f"{case}, {title}", cells.titles[system], *(f"{cell[name]:,.0f}" for name in names),
-         f"{sum(cell[name] for name in names):,.0f}"]
-        for medium, title in MEDIA.items()
-        for case in ("wide", "chain") if case in cells.cases(medium)
-        for system in cells.systems(medium)
-        if "caller_us" in (cell := cells.get(case, medium, system))
-    ]  # fmt: skip
+def costs(document: Document) -> Iterator[Grid]:
+    """Yield processor times of a task: of wbengine by process, and the sums of all systems."""
+    cells, names = Cells(document), ("caller_us", "workers_us", "broker_us")
+    pairs = [
+        (case, medium)
+        for medium in MEDIA
+        for case in ("wide", "chain")
+        if case in cells.cases(medium)
+    ]
+
+    def figures(case: str, medium: str, system: str) -> list[str]:
+        cell = cells.get(case, medium, system)
+        parts = [cell[name] for name in names if name in cell]
+        return [f"{value:,.0f}" for value in (*parts, sum(parts))] if parts else []
+
+    rows = []
+    for case, medium in pairs:
+        own, shared = figures(case, medium, OURS), figures(case, medium, SHARED)
+        joined = [f"{a} ({b})" for a, b in zip(own, shared, strict=True)] if shared else own
+        if own:
+            rows.append([f"{case}, {MEDIA[medium]}", *joined])
     if rows:
-        head = ("CPU µs of a task", "system", "caller", "workers", "broker", "all")
-        yield Grid("Processor time", head, rows, texts=2)
+        head = ("wbengine, CPU µs of a task", "caller", "workers", "broker", "sum")
+        yield Grid("Processor time of wbengine", head, rows)
+    rows = [
+        [title, *((figures(case, medium, name) or [""])[-1] for case, medium in pairs)]
+        for name, title in cells.titles.items()
+    ]
+    rows = [row for row in rows if any(row[1:])]
+    if rows:
+        head = ("CPU µs of a task, sum", *(f"{case}, {MEDIA[medium]}" for case, medium in pairs))
+        yield Grid("Processor time", head, rows)
 
 
-# Of scale.json, and of both.
+# -- scale.json, or scale.json with bench.json -------------------------------------------------
 
 
-def stages(found: Found, scale: Found) -> Iterator[str]:
-    """Where the microseconds of a wide task over Redis are, as far as parts are measured alone."""
-    cells, grown = Cells(found), scale["rows"][-1]
+def stages(document: Document, scale: Document) -> Iterator[str]:
+    """Yield the separately measured parts of the processor time of a wide task over Redis."""
+    cells, grown = Cells(document), scale["rows"][-1]
     serial = cells.get("wide", "serial", OURS)
-    whole = cells.get("wide", "redis", f"{OURS}-shared") or cells.get("wide", "redis", OURS)
-    if "rate" not in serial or "caller_us" not in whole:
+    wide = cells.get("wide", "redis", SHARED) or cells.get("wide", "redis", OURS)
+    if "rate" not in serial or "caller_us" not in wide:
         return
     core, book, decides = 1e6 / serial["rate"], grown["request_us"], grown["worker_us"]
     parts = [
         ("engine", "plan, schedule, records (the serial engine)", core),
-        ("engine", "request book and finder: requests made, answers heard", book),
-        ("engine", "threads, connections, ledger, encoding on the way", None),
-        ("worker", "its decisions, claims and answers", decides),
-        ("worker", "threads, connections, ledger, the call of the task", None),
-        ("broker", "Redis: queues and ledger", whole["broker_us"]),
+        ("engine", "requests, replies, discovery of workers", book),
+        ("engine", "threads, connections, ledger, encoding", None),
+        ("worker", "decisions, claims, replies", decides),
+        ("worker", "threads, connections, ledger, call of the task", None),
+        ("broker", "queues and ledger", wide["broker_us"]),
     ]
     rest = {
-        "engine": whole["caller_us"] - core - book,
-        "worker": whole["workers_us"] - decides,
+        "engine": wide["caller_us"] - core - book,
+        "worker": wide["workers_us"] - decides,
     }
     rows = [
-        [who, what, f"{rest[who] if one is None else one:,.0f}"] for who, what, one in parts
-    ]  # fmt: skip
-    yield from rst.table(("process", "what of it", "µs"), rows)
+        [process, part, f"{rest[process] if value is None else value:,.0f}"]
+        for process, part, value in parts
+    ]
+    yield from rst.table(("process", "part", "µs"), rows)
 
 
-def growth(scale: Found) -> Iterator[str]:
+def growth(scale: Document) -> Iterator[str]:
     from tests.simulation.growth import COSTS
 
     rows = scale["rows"]
     last = rows[-1]
     yield (
-        f"{last['requests']:,.0f} requests on {last['workers']:,.0f} workers, measured"
-        f" {scale['facts']['when'][:10]}: {last['wall']:.0f} s for {last['simulated']:,.0f}"
-        f" simulated ones, {last['peak_mb']:,.0f} MB (fleet, broker and ledger included);"
+        f"{last['requests']:,.0f} requests on {last['workers']:,.0f} workers, of which"
+        f" {last['lost']:,.0f} are lost, on {scale['facts']['when'][:10]}: {last['wall']:.0f} s for"
+        f" {last['simulated']:,.0f} simulated seconds,"
     )
     yield (
-        f"{last['lost']:,.0f} workers were lost on the way.  The engine keeps"
-        f" {scale['footprint']['worker_bytes']:,.0f} bytes for a worker,"
-        f" {scale['footprint']['request_bytes']:,.0f} for a request that waits."
+        f"{last['peak_mb']:,.0f} MB with fleet, broker and ledger.  The engine uses"
+        f" {scale['footprint']['worker_bytes']:,.0f} bytes for each worker and"
+        f" {scale['footprint']['request_bytes']:,.0f} for each waiting request."
     )
     yield ""
-    head = ("of an engine, by workers", *(f"{row['workers']:,.0f}" for row in rows), "exponent")
+    head = ("engine, by number of workers", *(f"{row['workers']:,.0f}" for row in rows), "exponent")
     yield from rst.table(head, (
-        [text, *(f"{row[what]:,.1f}" for row in rows), f"{scale['exponents'][what]:.2f}"]
-        for what, text in COSTS.items()
+        [text, *(f"{row[name]:,.1f}" for row in rows), f"{scale['exponents'][name]:.2f}"]
+        for name, text in COSTS.items()
     ))  # fmt: skip
 
 
-def beats(scale: Found) -> Iterator[str]:
-    fleets = list(dict.fromkeys(one["workers"] for one in scale["beats"]))
-    by = {(one["engines"], one["workers"]): one for one in scale["beats"]}
+def beats(scale: Document) -> Iterator[str]:
+    fleets = list(dict.fromkeys(row["workers"] for row in scale["beats"]))
+    by = {(row["engines"], row["workers"]): row for row in scale["beats"]}
     rows = (
         [str(engines),
-         *(f"{one['calm']:,.0f} ({one['hurry']:,.0f})"
-           for workers in fleets for one in [by[engines, workers]])]
-        for engines in dict.fromkeys(one["engines"] for one in scale["beats"])
+         *(f"{row['calm']:,.0f} ({row['hurry']:,.0f})"
+           for workers in fleets for row in [by[engines, workers]])]
+        for engines in dict.fromkeys(row["engines"] for row in scale["beats"])
     )  # fmt: skip
     yield from rst.table(("engines", *(f"{workers:,} workers" for workers in fleets)), rows)
 
 
-def limits(scale: Found) -> Iterator[str]:
+def limits(scale: Document) -> Iterator[str]:
     price = scale["costs"]
     yield (
-        f"Computed with {price['engine_us']:.0f} µs of an engine and {price['worker_us']:.0f} µs of"
-        f" a worker for a task, {price['broker_ops']:,.0f} operations/s of a broker,"
+        f"Computed from {price['engine_us']:.0f} µs of the engine and {price['worker_us']:.0f} µs"
+        f" of the worker for each task, {price['broker_ops']:,.0f} operations/s of the broker and"
         f" {price['network'] * 8e-9:.0f} Gbit/s"
     )
     yield f"({scale['facts']['prices']})."
     yield ""
     rows = (
-        [f"{one['workers']:,}", f"{one['engines']:,}", one["first"], f"{one['rate']:,.0f}",
-         *(_seconds(took) for took in one["seconds"].values())]
-        for one in scale["limits"]
+        [f"{row['workers']:,}", f"{row['engines']:,}", row["first"], f"{row['rate']:,.0f}",
+         *(_seconds(took) for took in row["seconds"].values())]
+        for row in scale["limits"]
     )  # fmt: skip
-    of = (f"{name}, s" for name in scale["limits"][0]["seconds"])
-    yield from rst.table(("workers", "engines", "full first", "tasks/s", *of), rows)
+    headings = (f"{name}, s" for name in scale["limits"][0]["seconds"])
+    yield from rst.table(("workers", "engines", "bottleneck", "tasks/s", *headings), rows)
 
 
 def _seconds(took: float | None) -> str:
     return "never" if took is None else f"{took:,.3g}"
 
 
-# Of counts.json.
+# -- counts.json -------------------------------------------------------------------------------
 
+#: Names of messages in the table that differ from the recorded names.
+_MESSAGES = {"answer": "reply", "beat": "heartbeat"}
 _ON = ("Redis", "RabbitMQ")
 
 
 def counts(recorded: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
-    """What a task counts, on both sides together."""
+    """Yield the counted operations of a task, engine and worker together."""
     cases = [f"{case} over {on}, a task" for on in _ON for case in ("wide", "chain")]
-    there = [case for case in cases if case in recorded]
-    names = sorted({name for case in there for name in recorded[case]})
-    order = [name for name in names if not name.startswith("calls")]
-    order += [name for name in names if name.startswith("calls")]
+    recorded_cases = [case for case in cases if case in recorded]
+    names = {
+        name for case in recorded_cases for name in recorded[case] if not name.startswith("calls")
+    }
     rows = (
-        [name, *(_count(recorded[case].get(name)) for case in there)] for name in order
-    )  # fmt: skip
+        [name, *(_count(recorded[case].get(name)) for case in recorded_cases)]
+        for name in sorted(names)
+    )
     yield from rst.table(
-        ("of a task, both sides", *(case.removesuffix(", a task") for case in there)), rows
+        ("each task, both sides", *(case.removesuffix(", a task") for case in recorded_cases)), rows
     )
 
 
 def messages(recorded: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
-    of = recorded["messages, a task"]
-    kinds = [name.partition(": ")[2] for name in of if name.startswith("bytes of a message")]
+    values = recorded["messages, a task"]
+    kinds = [name.partition(": ")[2] for name in values if name.startswith("bytes of a message")]
     rows = (
-        [kind, _count(of.get(f"messages: {kind}")), _count(of[f"bytes of a message: {kind}"])]
+        [
+            _MESSAGES.get(kind, kind),
+            _count(values.get(f"messages: {kind}")),
+            _count(values[f"bytes of a message: {kind}"]),
+        ]
         for kind in kinds
     )
-    yield from rst.table(("message", "of a task", "bytes"), rows)
+    yield from rst.table(("message", "each task", "bytes"), rows)
 
 
-def _count(one: float | None) -> str:
-    return "" if one is None else f"{one:,.0f}" if one >= 100 else f"{one:.2f}"
+def _count(value: float | None) -> str:
+    return "" if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
 
 
-# All of it.
+# -- All tables --------------------------------------------------------------------------------
 
-#: The tables of a measurement, by their places on the page.
+#: Tables that are printed but are not on the page.
+PRINTED_ONLY = frozenset({"profile", "promises", "stages", "counts", "messages", "growth", "beats"})
+#: Place on the page -> function that generates its tables.
 GRIDS = {of.__name__: of for of in (local, large, beginning, promises, defaults, costs, profile)}
 
 
 def texts(
-    found: Found | None, scale: Found | None, recorded: Mapping[str, Mapping[str, float]] | None
+    document: Document | None,
+    scale: Document | None,
+    recorded: Mapping[str, Mapping[str, float]] | None,
 ) -> dict[str, str]:
-    """What belongs at each place of the page; what there are no figures for is left out."""
-    made: dict[str, Sequence[str]] = {}
+    """Return the text of each table by name, without empty tables."""
+    lines_by_name: dict[str, Sequence[str]] = {}
     if recorded is not None:
-        made |= {"counts": [*counts(recorded)], "messages": [*messages(recorded)]}
-    if found is not None:
-        made |= {of.__name__: [*of(found)] for of in (run, rates)}
+        lines_by_name |= {"counts": [*counts(recorded)], "messages": [*messages(recorded)]}
+    if document is not None:
+        lines_by_name |= {make.__name__: [*make(document)] for make in (run, rates, targets)}
         for name, grids in GRIDS.items():
-            made[name] = [line for grid in grids(found) for line in grid.lines()]
+            lines_by_name[name] = [line for grid in grids(document) for line in grid.lines()]
     if scale is not None:
-        for of in (growth, beats, limits):
-            made[of.__name__] = [*of(scale)]
-    if found is not None and scale is not None:
-        made["stages"] = [*stages(found, scale)]
-    return {name: "\n".join(lines).strip("\n") for name, lines in made.items() if lines}
+        for make in (growth, beats, limits):
+            lines_by_name[make.__name__] = [*make(scale)]
+    if document is not None and scale is not None:
+        lines_by_name["stages"] = [*stages(document, scale)]
+    return {name: "\n".join(lines).strip("\n") for name, lines in lines_by_name.items() if lines}
 
 
-def printed(made: Mapping[str, str]) -> str:
-    return "\n\n".join(f".. {name}\n\n{text}" for name, text in made.items())
+def printed(texts: Mapping[str, str]) -> str:
+    return "\n\n".join(f".. {name}\n\n{text}" for name, text in texts.items())

@@ -1,4 +1,4 @@
-"""What is told of a measurement: the file of figures, and words that tables of it share."""
+"""File with the figures of a measurement, and words that its tables share."""
 
 from __future__ import annotations
 
@@ -14,41 +14,41 @@ DASH = "\N{EN DASH}"
 MARKS = {True: "✔", False: "✘", None: DASH}
 STARTED = {
     "import alone": "import wbengine.engines",
-    "import": "import wbengine.engines, with its names",
+    "import": "import wbengine.engines and all its names",
 }
-#: Whose rate a case of others is compared with, where ours has none of that name.
+#: Case -> the case of wbengine with which it is compared, if wbengine does not have it.
 COMPARED = {"pipeline": "chain"}
 
 
-def parts(found: Sequence[Profile]) -> list[str]:
-    """The names of all parts, the largest first."""
+def parts(profiles: Sequence[Profile]) -> list[str]:
+    """Return the names of all parts, largest first."""
     sums: Counter[str] = Counter()
-    for one in found:
-        sums.update(one.parts)
+    for profile in profiles:
+        sums.update(profile.parts)
     return [name for name, _ in sums.most_common()]
 
 
-def told(
-    facts: Mapping[str, Any], found: Measured, systems: Sequence[System],
+def document(
+    facts: Mapping[str, Any], measured: Measured, systems: Sequence[System],
     versions: Mapping[str, Mapping[str, str]], checks: Sequence[Check],
 ) -> dict[str, Any]:  # fmt: skip
-    """All of it, for a file."""
+    """Return the measurement as a JSON object."""
     return {
         "facts": dict(facts),
         "systems": [
-            {"name": one.name, "title": one.title, "peer": one.peer, "slots": one.slots,
-             "defaults": one.defaults, "helped": one.helped, "log": one.log,
-             "versions": dict(versions.get(one.driver, {}))}
-            for one in systems
+            {"name": entry.name, "title": entry.title, "peer": entry.peer, "slots": entry.slots,
+             "defaults": entry.defaults, "helped": entry.helped, "log": entry.log,
+             "versions": dict(versions.get(entry.driver, {}))}
+            for entry in systems
         ],
-        "cells": [one.told() for one in found.table],
-        "scale": [one.told() for one in found.grown],
-        "start": {name: round(one, 4) for name, one in found.started.items()},
+        "cells": [entry.to_dict() for entry in measured.table],
+        "scale": [entry.to_dict() for entry in measured.grown],
+        "start": {name: round(entry, 4) for name, entry in measured.started.items()},
         "ready": [
-            {"medium": medium, "system": system, "seconds": round(one, 3)}
-            for (medium, system), one in found.ready.items()
+            {"medium": medium, "system": system, "seconds": round(entry, 3)}
+            for (medium, system), entry in measured.ready.items()
         ],
-        "idle": [one.told() for one in found.idle],
-        "profiles": [one.told() for one in found.profiles],
-        "checks": [one.told() for one in checks],
+        "idle": [entry.to_dict() for entry in measured.idle],
+        "profiles": [entry.to_dict() for entry in measured.profiles],
+        "checks": [entry.to_dict() for entry in checks],
     }  # fmt: skip

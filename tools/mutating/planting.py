@@ -1,8 +1,8 @@
-"""Chooses mutants of some files: runs by itself, on the Python that has cosmic-ray.
+"""Selection of mutants. This script runs in an environment that contains cosmic-ray.
 
-Reads a request from the standard input, `{"tree": FOLDER, "files": [NAME, ...], "sample": N,
+It reads a request from the standard input, `{"tree": FOLDER, "files": [NAME, ...], "sample": N,
 "seed": S}`, and writes an answer, `{"places": COUNT, "mutants": [{"name", "line", "operator",
-"code"}, ...]}`, both as JSON.  The same request of the same files has the same answer.
+"code"}, ...]}`, both as JSON. The same request for the same files yields the same answer.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from cosmic_ray.operators.operator import Example, Operator
 Position = tuple[int, int]
 Span = tuple[Position, Position]
 
-#: Of cosmic-ray's hundred binary replacements those whose results are often of the same type: the
-#: others are type errors, which any test finds.
+#: The binary replacements of cosmic-ray whose results often have the same type. The others cause
+#: type errors, which any test finds.
 BINARY = {
     "Add_Sub", "Sub_Add", "Mul_Div", "Div_Mul", "FloorDiv_Mul", "Mod_FloorDiv", "BitOr_BitAnd",
     "BitAnd_BitOr", "BitXor_BitAnd", "LShift_RShift", "RShift_LShift",
@@ -34,7 +34,7 @@ LOGS = {"log", "logger", "logging"}
 
 
 class StatementRemover(Operator):
-    """Leaves a statement out: a call, or an assignment to an attribute or an item."""
+    """Operator that removes a statement: a call, or an assignment to an attribute or item."""
 
     def mutation_positions(self, node: Any) -> Iterator[Span]:
         if node.parent is not None and node.parent.type == "simple_stmt" and _acts(node):
@@ -53,7 +53,7 @@ def _acts(node: Any) -> bool:
     if node.type == "expr_stmt":
         function = node.search_ancestor("funcdef")
         if function is not None and function.name.value == "__init__":
-            return False  # an attribute that is missing is found by any test
+            return False  # any test finds a missing attribute
         return node.children[0].type in ("atom_expr", "power") and len(node.children) > 2
     if node.type in ("atom_expr", "power"):
         return bool(node.children[-1].get_code().strip().startswith("("))
@@ -62,24 +62,29 @@ def _acts(node: Any) -> bool:
 
 def operators() -> Iterator[tuple[str, Operator]]:
     for name in plugins.operator_names():
-        made = plugins.get_operator(name)
+        operator = plugins.get_operator(name)
         name = name.rpartition("/")[2]
         kind, _, change = name.partition("Operator_")
-        if made.arguments() or name == "RemoveDecorator":  # a module that cannot be imported
+        # without a decorator, the module cannot be imported
+        if operator.arguments() or name == "RemoveDecorator":
             continue
         if kind == "ReplaceBinary" and change not in BINARY:
             continue
         if kind == "ReplaceComparison":
-            # `is` for `==` says the same of most values, or is a type error's like.
+            # For most values, `is` in place of `==` has the same result, or fails like a type
+            # error.
             before, after = (part.startswith("Is") for part in change.split("_"))
             if before != after:
                 continue
-        yield name, made()
+        yield name, operator()
     yield StatementRemover.__name__, StatementRemover()
 
 
 class Untouched(ast.NodeVisitor):
-    """Where a change is no defect: what is for people, logs and type checkers, and crash points."""
+    """Collector of positions where a change is not a defect.
+
+    These are texts, log calls, types and crash points.
+    """
 
     def __init__(self) -> None:
         self.spans: list[Span] = []
@@ -136,14 +141,14 @@ class Untouched(ast.NodeVisitor):
 
 
 def _last(node: Any) -> str | None:
-    """The last name of `a.b.c`, also of its call."""
+    """Return the last name of `a.b.c` or of its call."""
     if isinstance(node, ast.Call):
         node = node.func
     return getattr(node, "attr", None) or getattr(node, "id", None)
 
 
 def _for_readers(value: Any) -> bool:
-    """Whether a constant of a module is text, or a name for a type."""
+    """Return whether a constant of a module is a text or a type."""
     if isinstance(value, ast.Call):
         return _last(value) in ("TypeVar", "ParamSpec", "NewType")
     if isinstance(value, ast.BinOp) and isinstance(value.op, ast.BitOr | ast.Add):
@@ -154,7 +159,7 @@ def _for_readers(value: Any) -> bool:
 
 
 class File:
-    """A file, and the places of it where something can be changed."""
+    """A file and the places in it that mutants can change."""
 
     def __init__(self, tree: Path, name: str, kinds: list[tuple[str, Operator]]) -> None:
         self.name = name
@@ -175,18 +180,18 @@ class File:
                     number += 1
 
     def mutants(self, count: int, seed: int) -> list[dict[str, Any]]:
-        """At most so many, by chance: one for each line, while there are lines."""
+        """Return at most `count` random mutants, on different lines as far as possible."""
         dice = random.Random(f"{seed} {self.name}")
         spans = sorted(self.places)
         dice.shuffle(spans)
         lines: set[int] = set()
-        first, more = [], []
+        first, others = [], []
         for span in spans:
-            (more if span[0][0] in lines else first).append(span)
+            (others if span[0][0] in lines else first).append(span)
             lines.add(span[0][0])
-        found: list[dict[str, Any]] = []
-        for span in first + more:
-            if len(found) == count:
+        mutants: list[dict[str, Any]] = []
+        for span in first + others:
+            if len(mutants) == count:
                 break
             ways = list(self.places[span])
             dice.shuffle(ways)
@@ -194,9 +199,11 @@ class File:
                 code = mutating.mutate_code(self.source, operator, number)
                 if code is not None and self._differs(code):
                     line = span[0][0]
-                    found.append({"name": self.name, "line": line, "operator": kind, "code": code})
+                    mutants.append(
+                        {"name": self.name, "line": line, "operator": kind, "code": code}
+                    )
                     break
-        return found
+        return mutants
 
     def _differs(self, code: str) -> bool:
         try:
@@ -209,14 +216,14 @@ class File:
 
 
 def shares(sizes: list[int], count: int) -> list[int]:
-    """`count`, divided in proportion to `sizes`."""
+    """Divide `count` in proportion to `sizes`."""
     total = sum(sizes) or 1
     exact = [size * count / total for size in sizes]
-    found = [int(share) for share in exact]
-    rest = sorted(range(len(sizes)), key=lambda number: found[number] - exact[number])
-    for number in rest[: count - sum(found)]:
-        found[number] += 1
-    return found
+    counts = [int(share) for share in exact]
+    rest = sorted(range(len(sizes)), key=lambda number: counts[number] - exact[number])
+    for number in rest[: count - sum(counts)]:
+        counts[number] += 1
+    return counts
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The page of the documentation that keeps what was measured."""
+"""The table of the documentation that contains the results of `tools/mutate`."""
 
 from __future__ import annotations
 
@@ -6,26 +6,15 @@ import re
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
-HEAD = """\
-.. Written by tools/mutate --record.
+from tools.benching import rst
 
-How much the tests find
-=======================
-
-``tools/mutate ROOM`` plants defects in a part of the package, one at a time, and runs the tests
-that are related to it: those through the public interface and the seams, without the unit tests of
-the part itself (*black-box*), or with them (*all*). A defect that no test finds survives. The rate
-is the share of those that were found, by a test that failed or by a run that did not end in time.
-The same seed plants the same defects in the same code.
-
-"""
-#: The heading of what is written by hand, after the table.
-SURVIVORS = "What survived\n-------------\n"
+#: The place of the table in the page.
+PLACE = "mutants"
 
 
 @dataclass(frozen=True)
 class Row:
-    room: str
+    part: str
     date: str
     tests: str
     seed: int
@@ -40,33 +29,27 @@ class Row:
 
 
 def read(text: str) -> list[Row]:
-    """The rows of the table of a page."""
-    rows = re.findall(r"^   \* - (.*(?:\n     - .*)+)", text, re.M)
-    found = []
-    for row in rows[1:]:
-        values = [value.strip() for value in row.split("\n     - ")]
-        kept = values[: len(fields(Row))]
-        found.append(Row(*kept[:3], *map(int, kept[3:])))
-    return found
+    """Return the rows of a table that `record` wrote."""
+    lines = [line for line in text.splitlines() if not line.startswith("=")]
+    rows = []
+    for line in lines[1:]:
+        values = re.split(" {2,}", line)[: len(fields(Row))]
+        rows.append(Row(*values[:3], *map(int, values[3:])))
+    return rows
 
 
 def record(page: Path, new: Row) -> None:
-    """Add a row, in place of one of the same room, tests and seed; the page may not be there.
+    """Add a row to the table of `page`, or replace the row of the same part, tests and seed.
 
-    What survived is told after the table, by hand, and kept.
+    :raises KeyError: if the page has no place for the table.
     """
-    text = page.read_text(encoding="utf-8") if page.exists() else ""
-    before, heading, told = text.partition(SURVIVORS)
+    text = page.read_text(encoding="utf-8")
 
-    def same(row: Row) -> tuple[str, ...]:
-        return row.room, row.tests, str(row.seed)
+    def key(row: Row) -> tuple[str, ...]:
+        return row.part, row.tests, str(row.seed)
 
-    rows = [row for row in read(before) if same(row) != same(new)] + [new]
+    old_rows = read(rst.places(text).get(PLACE, ""))
+    rows = sorted([row for row in old_rows if key(row) != key(new)] + [new], key=key)
     names = [field.name.replace("_", " ") for field in fields(Row)] + ["rate"]
-    lines = [".. list-table::", "   :header-rows: 1", ""]
-    for values in (names, *((*astuple(row), row.rate) for row in sorted(rows, key=same))):
-        lines += [
-            f"   {'* -' if not number else '  -'} {value}" for number, value in enumerate(values)
-        ]
-    rest = f"\n{heading}{told}" if heading else ""
-    page.write_text(HEAD + "\n".join(lines) + "\n" + rest, encoding="utf-8")
+    lines = rst.table(names, ([str(value) for value in (*astuple(row), row.rate)] for row in rows))
+    page.write_text(rst.with_texts(text, {PLACE: "\n".join(lines)}), encoding="utf-8")

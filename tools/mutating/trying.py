@@ -1,4 +1,4 @@
-"""Runs tests on copies of a tree: as it is, and with a mutant in it."""
+"""Test runs on copies of a tree, with and without a mutant."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from xml.etree import ElementTree as ET
 from tools import _patience
 
 KILLED, SURVIVED, TIMED_OUT = "killed", "survived", "timed out"
-#: pytest's exit code for tests that failed.
+#: Exit code of pytest for failed tests.
 FAILED = 1
 
 
 class Broken(Exception):
-    """Tests fail without any mutant."""
+    """Tests fail without a mutant."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Verdict:
 
 
 def copy(tree: Path, target: Path) -> Path:
-    """What is, or would be, in version control; of a tree without it, everything."""
+    """Copy the files that git lists, or all files if the tree is not a repository."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=tree, capture_output=True, text=True)
     if listed.returncode or not listed.stdout:
@@ -47,37 +47,37 @@ def copy(tree: Path, target: Path) -> Path:
 
 
 class Copy:
-    """A copy of the tree, for one mutant at a time."""
+    """A copy of the tree for one mutant at a time."""
 
     def __init__(self, tree: Path, place: Path) -> None:
         self._place = copy(tree, place)
         self._written = time.time()
 
     def seconds(self, tests: Sequence[str], jobs: int) -> dict[str, float]:
-        """How long each file of these tests takes, without a mutant.
+        """Return the duration of each test file in seconds, without a mutant.
 
-        :raises Broken: one fails, also by itself.
+        :raises Broken: if a test fails, also when it is run alone.
         """
         report = self._place.with_suffix(".xml")
         spread = ["-n", str(jobs), "--dist", "loadfile"] if jobs > 1 else []
-        code, said = self._pytest([*tests, *spread, f"--junitxml={report}"], None)
+        code, output = self._pytest([*tests, *spread, f"--junitxml={report}"], None)
         if code not in (0, FAILED):
-            raise Broken(said)
-        failed = _failed(said)
+            raise Broken(output)
+        failed = _failed(output)
         if failed:
-            code, said = self._pytest(failed, None)
+            code, output = self._pytest(failed, None)
             if code:
-                raise Broken(said)
-        found: dict[str, float] = {}
+                raise Broken(output)
+        durations: dict[str, float] = {}
         for case in ET.parse(report).iter("testcase"):
             name = _file(self._place, case.get("classname", ""))
-            found[name] = found.get(name, 0.0) + float(case.get("time", 0))
-        return found
+            durations[name] = durations.get(name, 0.0) + float(case.get("time", 0))
+        return durations
 
     def attempt(self, mutant: dict[str, Any], files: Sequence[str], limit: float) -> Verdict:
-        """Run these files with a mutant, in this order, until a test fails.
+        """Run test files with a mutant, in this order, until a test fails.
 
-        A test that fails, but not by itself, says nothing: the run goes on after it.
+        If the test then passes when it is run alone, its failure is ignored and the run continues.
         """
         path = self._place / mutant["name"]
         before = path.read_text(encoding="utf-8")
@@ -94,10 +94,10 @@ class Copy:
         doubtful: list[str] = []
         while True:
             passed = [f"--deselect={test}" for test in doubtful]
-            code, said = self._pytest(["-x", *files, *passed], until)
+            code, output = self._pytest(["-x", *files, *passed], until)
             if code == 0:
                 return Verdict(SURVIVED)
-            failed = _failed(said)
+            failed = _failed(output)
             if code != FAILED or not failed:
                 return Verdict(KILLED, "what cannot be imported, or ends pytest")
             if self._pytest(failed[:1], until)[0]:
@@ -106,7 +106,7 @@ class Copy:
             files = files[files.index(failed[0].partition("::")[0]) :]
 
     def _write(self, path: Path, code: str) -> None:
-        """With a time that no other version of it had: compiled files are known by it."""
+        """Write a file with a new modification time, which identifies its compiled file."""
         path.write_text(code, encoding="utf-8")
         self._written += 2
         os.utime(path, (self._written, self._written))
@@ -115,27 +115,27 @@ class Copy:
         command = [sys.executable, "-m", "pytest", "-q", "--tb=no", "-rfE", "-m", "not alone"]
         environment = {**os.environ, "CI": "true", "PYTHONPATH": str(self._place)}
         for name in ("PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"):
-            environment.pop(name, None)  # what is compiled once is of use for all mutants
+            environment.pop(name, None)  # all mutants reuse the compiled files
         with self._place.with_suffix(".out").open("w+", encoding="utf-8", errors="replace") as out:
             process = subprocess.Popen(
                 [*command, *words], cwd=self._place, env=environment, stdout=out,
                 stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
             )  # fmt: skip
             try:
-                left = None if until is None else max(until - time.monotonic(), 0)
-                code = process.wait(left)
+                remaining = None if until is None else max(until - time.monotonic(), 0)
+                code = process.wait(remaining)
             finally:
                 _patience.end(process)
             out.seek(0)
             return code, out.read()
 
 
-def _failed(said: str) -> list[str]:
-    return re.findall(r"^(?:FAILED|ERROR) (\S+?\.py(?:::.*?)?)(?: - |$)", said, re.M)
+def _failed(output: str) -> list[str]:
+    return re.findall(r"^(?:FAILED|ERROR) (\S+?\.py(?:::.*?)?)(?: - |$)", output, re.M)
 
 
 def _file(place: Path, classname: str) -> str:
-    """`tests.unit.test_a.TestB` is of `tests/unit/test_a.py`."""
+    """Return the file of a class name: `tests.unit.test_a.TestB` is in `tests/unit/test_a.py`."""
     parts = classname.split(".")
     for count in range(len(parts), 0, -1):
         name = "/".join(parts[:count]) + ".py"

@@ -1,7 +1,7 @@
-"""SQL databases: engines made from URLs and options, transactions, and what their errors mean.
+"""SQL databases: engines from URLs and options, transactions, and the meaning of errors.
 
-For whatever keeps tables: the persistence backends, and the ledger of workers.  sqlite, MariaDB and
-MySQL, PostgreSQL; SQLAlchemy Core, no ORM.  What these do not agree on is in `dialects`.
+This package serves the stores of flows and the ledger of workers, with SQLAlchemy Core, without an
+ORM. `dialects` contains the differences between SQLite, MariaDB and MySQL, and PostgreSQL.
 
     engine = make_engine("postgresql://me:secret@host/flows", {"max_pool_size": 4})
     row = transact(engine, "Reading a row", lambda connection: connection.execute(...).one(),
@@ -10,12 +10,12 @@ MySQL, PostgreSQL; SQLAlchemy Core, no ORM.  What these do not agree on is in `d
 
 from __future__ import annotations
 
-from wbengine._sql.engines import dispose, make_engine, turn_engine, writer_of
+from wbengine._sql.connection_options import Options, parse
+from wbengine._sql.engines import dispose, make_engine, statement_engine, writer_of
 from wbengine._sql.notifications import can_listen, listen
-from wbengine._sql.options import Options, parse
-from wbengine._sql.transactions import at_once, transact, turn
+from wbengine._sql.transactions import transact, transact_batched, transact_statement
 
 __all__ = [
-    "Options", "at_once", "can_listen", "dispose", "listen", "make_engine", "parse", "transact",
-    "turn", "turn_engine", "writer_of",
+    "Options", "can_listen", "dispose", "listen", "make_engine", "parse", "statement_engine",
+    "transact", "transact_batched", "transact_statement", "writer_of",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""What each kind of database has its own words for."""
+"""Differences between databases."""
 
 from __future__ import annotations
 
@@ -8,29 +8,31 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 
-__all__ = ["BYTES", "KEY", "MAX_KEY", "MYSQL", "NUMBER", "POSTGRESQL", "SQLITE", "TABLE", "TEXT"]
+__all__ = [
+    "BYTES", "KEY", "MAX_KEY_LENGTH", "MYSQL", "NUMBER", "POSTGRESQL", "SQLITE", "TABLE", "TEXT",
+]  # fmt: skip
 __all__ += ["now", "upsert"]
 
 SQLITE: Final = "sqlite"
 MYSQL: Final = "mysql"
 POSTGRESQL: Final = "postgresql"
 
-#: Of MySQL: without it "a" and "A" would be one key.
+#: In other collations of MySQL, "a" and "A" would be the same key.
 _COLLATION: Final = "utf8mb4_bin"
 
-#: So long a key may be.
-MAX_KEY: Final = 255
+MAX_KEY_LENGTH: Final = 255
 
-#: Identifiers: exact, whatever the database's habits.
-KEY: Final = sa.String(MAX_KEY).with_variant(mysql.VARCHAR(MAX_KEY, collation=_COLLATION), MYSQL)
+#: Type of identifiers. All databases compare them exactly.
+KEY: Final = sa.String(MAX_KEY_LENGTH).with_variant(
+    mysql.VARCHAR(MAX_KEY_LENGTH, collation=_COLLATION), MYSQL
+)
 
-#: Texts of any length (on MySQL a plain TEXT ends at 64 KB).
+#: Type of texts of any length (MySQL limits a plain TEXT to 64 KB).
 TEXT: Final = sa.Text().with_variant(mysql.LONGTEXT(collation=_COLLATION), MYSQL)
 
-#: Bytes of any length.
 BYTES: Final = sa.LargeBinary().with_variant(mysql.LONGBLOB(), MYSQL)
 
-#: Numbers that the database counts up itself as a primary key.
+#: Type of primary keys that the database increments.
 NUMBER: Final = sa.BigInteger().with_variant(sa.Integer(), SQLITE)
 
 #: Arguments of each table.
@@ -48,7 +50,7 @@ _NOW: Final = {
 
 
 def now(dialect: str) -> str:
-    """The SQL of the database's own clock: seconds, as a double."""
+    """Return the SQL expression for the database's clock, in seconds as a double."""
     return _NOW[dialect]
 
 
@@ -62,12 +64,14 @@ def upsert(
     given: Mapping[str, str] | None = None,
     source: str | None = None,
 ) -> sa.TextClause:
-    """An INSERT of rows (as dicts) that replaces those with the same `keys`.
+    """Return an INSERT of rows (as dicts) that replaces rows with the same `keys`.
 
-    The columns `keep` are those of the first insertion.  Columns that are `given` by an SQL
-    expression are not in the rows.  `source`: a SELECT that gives the rows, instead of VALUES.
-    Without it, to be executed with a list of rows: each driver has its own way to send many at
-    once, and knows this form of the statement.
+    Execute it with a list of rows, unless there is a `source`: drivers recognize this form and send
+    many rows at once.
+
+    :param keep: columns that keep their first value.
+    :param given: SQL expressions for columns that are not in the rows.
+    :param source: a SELECT that returns the rows, instead of VALUES.
     """
     names = list(columns)
     values = {**{name: f":{name}" for name in names}, **(given or {})}
@@ -76,10 +80,10 @@ def upsert(
     source = source or f"VALUES ({', '.join(values.values())})"
     text = f"INSERT INTO {table} ({', '.join(names)}) {source}"
     if dialect == MYSQL:
-        news = ", ".join(f"{name} = VALUES({name})" for name in changed or keys)
-        return sa.text(f"{text} ON DUPLICATE KEY UPDATE {news}")
+        assignments = ", ".join(f"{name} = VALUES({name})" for name in changed or keys)
+        return sa.text(f"{text} ON DUPLICATE KEY UPDATE {assignments}")
     where = f" ON CONFLICT ({', '.join(keys)})"
     if not changed:
         return sa.text(f"{text}{where} DO NOTHING")
-    news = ", ".join(f"{name} = excluded.{name}" for name in changed)
-    return sa.text(f"{text}{where} DO UPDATE SET {news}")
+    assignments = ", ".join(f"{name} = excluded.{name}" for name in changed)
+    return sa.text(f"{text}{where} DO UPDATE SET {assignments}")

@@ -1,42 +1,52 @@
-"""SQLAlchemy engines, made ready for their kind of database."""
+"""SQLAlchemy engines, configured for their kind of database."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import functools
+import importlib
+import inspect
 import os
 import sqlite3
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy import pool
 
-from wbengine import _sqlite_files, logging
-from wbengine._sql import dialects, options, writers
+from wbengine import _installing, _options, _sqlite_files, logging
+from wbengine._sql import connection_options, dialects, writers
 
-__all__ = ["dispose", "make_engine", "read_level", "retries_of", "turn_engine", "writer_of"]
+__all__ = ["dispose", "make_engine", "read_level", "retries_of", "statement_engine", "writer_of"]
 
 _LOG: Final = logging.getLogger(__name__)
 
 _READ_LEVEL: Final = "wbe_read_level"
 _RETRIES: Final = "wbe_max_retries"
 
-#: So long sqlite waits for others' transactions.
+#: Time that SQLite waits for another transaction.
 _BUSY_SECONDS: Final = 30.0
-#: So long a server waits for who is in a transaction and says nothing, before it undoes it (a
-#: process that is frozen must not keep others from taking over); and so long others wait for it.
+#: Time after which a server rolls back an idle transaction, so that a frozen process does not block
+#: others; and maximum time that a transaction waits for a lock.
 _IDLE_SECONDS: Final = 30
-_LOCK_SECONDS: Final = 45
-#: So long a server may take to answer when a connection is made.
+_LOCK_TIMEOUT_SECONDS: Final = 45
 _CONNECT_SECONDS: Final = 10
 
-#: What to install for a driver.
-_EXTRAS: Final[Mapping[str, str]] = {dialects.MYSQL: "mysql", dialects.POSTGRESQL: "postgresql"}
+#: Options of `sqlite3.connect`, and of URIs that SQLite reads.
+_SQLITE_OPTIONS: Final = frozenset({
+    "autocommit", "cached_statements", "check_same_thread", "detect_types", "factory",
+    "isolation_level", "timeout", "uri",
+    "cache", "immutable", "mode", "modeof", "nolock", "psow", "vfs",
+})  # fmt: skip
+_MYSQL_OPTIONS: Final = frozenset({"ssl_capath", "ssl_check_hostname", "ssl_cipher"})
+_EXTRAS: Final[Mapping[str, _installing.Extra]] = {
+    dialects.MYSQL: "mysql",
+    dialects.POSTGRESQL: "postgresql",
+}
 
-#: Arguments of drivers.  A host that vanished is noticed, rather than waited for.
+#: The timeouts detect a lost host.
 _ARGUMENTS: Final[Mapping[str, Mapping[str, Any]]] = {
     "psycopg": {
         "connect_timeout": _CONNECT_SECONDS,
@@ -50,10 +60,10 @@ _ARGUMENTS: Final[Mapping[str, Mapping[str, Any]]] = {
     "pysqlite": {"check_same_thread": False, "timeout": _BUSY_SECONDS},
 }
 
-#: Levels at which who reads sees one moment of the database.
-_MOMENT: Final = ("REPEATABLE READ", "SERIALIZABLE")
-#: Those of transactions that write; MySQL's own default may be set to anything.
-_LEVELS: Final = {dialects.MYSQL: _MOMENT[0]}
+#: Levels at which all reads of a transaction see the same snapshot.
+_SNAPSHOT_LEVELS: Final = ("REPEATABLE READ", "SERIALIZABLE")
+#: Levels of writing transactions. MySQL's own default can be configured to any level.
+_LEVELS: Final = {dialects.MYSQL: _SNAPSHOT_LEVELS[0]}
 
 _LENIENT: Final = functools.partial(str, encoding="utf-8", errors="surrogateescape")
 
@@ -61,62 +71,108 @@ _engines: weakref.WeakSet[sa.Engine] = weakref.WeakSet()
 _inherited: list[Any] = []
 
 
-def make_engine(url: str | options.Options, wanted: Mapping[str, Any] | None = None) -> sa.Engine:
-    """Make the engine for a database; nothing is connected yet.
+def _check_driver_options(driver: str, names: Iterable[str]) -> None:
+    """Check names of options for the driver, from a URL or `connect_args`.
 
-    It may be used by any thread, and goes on to work in a child process after a fork (a database
-    in memory is a copy there).  `dispose` closes it.  Transactions are best run by `transact`.
+    SQLite would ignore unknown options. Other drivers raise an error without a hint when they
+    connect.
 
-    :raises ValueError: the URL or an option is wrong.
-    :raises ImportError: the driver is not installed; the text says how to.
+    :raises ValueError: if an option is unknown. The message contains the first one.
     """
-    told = url if isinstance(url, options.Options) else options.parse(url, wanted)
-    driver = told.url.get_driver_name()
+    known = _driver_options(driver)
+    if known:
+        _options.check_known("A database", set(names) - known, connection_options.OPTIONS, known)
+
+
+def _driver_options(driver: str) -> frozenset[str]:
+    try:
+        if driver == "pysqlite":
+            return _SQLITE_OPTIONS
+        if driver == "pymysql":
+            connection_class = importlib.import_module("pymysql.connections").Connection
+            return _MYSQL_OPTIONS.union(inspect.signature(connection_class).parameters)
+        if driver == "psycopg":
+            import psycopg
+
+            names = frozenset(each.keyword.decode() for each in psycopg.pq.Conninfo.get_defaults())
+            return names.union(inspect.signature(psycopg.Connection.connect).parameters)
+    except ImportError:
+        pass  # `create_engine` reports the missing driver.
+    return frozenset()
+
+
+def make_engine(
+    url: str | connection_options.Options, option_values: Mapping[str, Any] | None = None
+) -> sa.Engine:
+    """Create the engine for a database, without connecting.
+
+    The engine is thread-safe, and works in a child process after a fork (where a database in memory
+    is a copy). `dispose` closes it.
+
+    :raises ValueError: if the URL or an option is invalid.
+    :raises ImportError: if the driver is not installed. The message contains how to install it.
+    """
+    settings = (
+        url
+        if isinstance(url, connection_options.Options)
+        else connection_options.parse(url, option_values)
+    )
+    driver = settings.url.get_driver_name()
+    _check_driver_options(
+        driver, [*settings.url.query, *settings.engine_args.get("connect_args", {})]
+    )
     arguments: dict[str, Any] = {
         "hide_parameters": True,
-        "pool_pre_ping": told.checkout_ping and told.dialect != dialects.SQLITE,
-        **_pool(told),
+        "pool_pre_ping": settings.checkout_ping and settings.dialect != dialects.SQLITE,
+        **_pool(settings),
     }
-    given = dict(told.engine_args)
+    extra_arguments = dict(settings.engine_args)
     connecting = {
-        key: value for key, value in _ARGUMENTS.get(driver, {}).items() if key not in told.url.query
+        key: value
+        for key, value in _ARGUMENTS.get(driver, {}).items()
+        if key not in settings.url.query
     }
-    arguments["connect_args"] = {**connecting, **given.pop("connect_args", {})}
-    level = told.isolation_level or _LEVELS.get(told.dialect)
-    if level and told.dialect != dialects.SQLITE:  # that has only one that makes sense
+    arguments["connect_args"] = {**connecting, **extra_arguments.pop("connect_args", {})}
+    level = settings.isolation_level or _LEVELS.get(settings.dialect)
+    if level and settings.dialect != dialects.SQLITE:  # SQLite has only one useful level.
         arguments["isolation_level"] = level
     try:
-        engine = sa.create_engine(told.url, **{**arguments, **given})
+        engine = sa.create_engine(settings.url, **{**arguments, **extra_arguments})
     except ImportError as error:
-        usual = options.DRIVERS[told.dialect] == driver
-        advice = f': pip install "wbengine[{_EXTRAS[told.dialect]}]"' if usual else ""
+        usual = connection_options.DRIVERS[settings.dialect] == driver
+        advice = f": {_installing.advice(_EXTRAS[settings.dialect])}" if usual else ""
         raise ImportError(
-            f"{told.url.drivername!r} needs a driver that is not installed"
+            f"{settings.url.drivername!r} needs a driver that is not installed"
             f" ({error.name or error}){advice}"
-        ) from error
+            # Hides frames of SQLAlchemy, which would be reported as frames of a user's factory.
+        ) from None
     except (sa.exc.NoSuchModuleError, sa.exc.ArgumentError, TypeError) as error:
-        raise ValueError(f"No database can be used like this: {error}") from None
+        raise ValueError(f"The database cannot be opened: {error}") from None
     if engine.dialect.is_async:
         raise ValueError(
-            f"{told.url.drivername!r} is a driver for asyncio, which is of no use here"
+            f"{settings.url.drivername!r} is a driver for asyncio: use a synchronous driver"
         )
-    reading = None if told.dialect == dialects.SQLITE or level in _MOMENT else _MOMENT[0]
-    writer = None
-    if told.dialect == dialects.SQLITE and not told.in_memory:
-        writer = writers.Writer(str(told.url.database))
-    engine.update_execution_options(
-        **{_RETRIES: told.max_retries, _READ_LEVEL: reading, writers.WRITER: writer}
+    read_level_option = (
+        None
+        if settings.dialect == dialects.SQLITE or level in _SNAPSHOT_LEVELS
+        else _SNAPSHOT_LEVELS[0]
     )
-    _listen(engine, told)
-    if not told.in_memory:
+    writer = None
+    if settings.dialect == dialects.SQLITE and not settings.in_memory:
+        writer = writers.Writer(str(settings.url.database))
+    engine.update_execution_options(
+        **{_RETRIES: settings.max_retries, _READ_LEVEL: read_level_option, writers.WRITER: writer}
+    )
+    _listen(engine, settings)
+    if not settings.in_memory:
         _engines.add(engine)
     return engine
 
 
 def dispose(engine: sa.Engine) -> None:
-    """Close all its connections: idle ones now, those that threads use when they are returned.
+    """Close all connections: idle ones now, others when threads return them.
 
-    Of SQLAlchemy's own `dispose` the latter would stay open until they are collected.
+    SQLAlchemy's own `dispose` leaves the latter open until they are garbage-collected.
     """
     pool, writer = engine.pool, writer_of(engine)
     if writer is not None:
@@ -130,62 +186,67 @@ def _close_returned(_connection: Any, record: Any) -> None:
 
 
 def retries_of(engine: sa.Engine) -> int:
-    """How often a connection that cannot be made is to be tried again."""
     return int(engine.get_execution_options().get(_RETRIES, 0))
 
 
 def writer_of(engine: sa.Engine) -> writers.Writer | None:
-    """What writes the file of an sqlite database; None: it is in memory, or another database."""
+    """Return the writer of a SQLite file, or None for other databases."""
     writer: writers.Writer | None = engine.get_execution_options().get(writers.WRITER)
     return writer
 
 
-def turn_engine(told: options.Options) -> sa.Engine | None:
-    """An engine for `at_once`: each statement is a transaction, and connections are not asked
-    beforehand whether they live.  None: no statement of this database can be a whole turn.
+def statement_engine(settings: connection_options.Options) -> sa.Engine | None:
+    """Create an engine for `transact_statement`, whose statements are transactions.
+
+    It does not check connections before use.
+
+    :returns: None if the database does not support such statements.
     """
-    if told.dialect != dialects.POSTGRESQL:
+    if settings.dialect != dialects.POSTGRESQL:
         return None
-    given = {key: value for key, value in told.engine_args.items() if key != "isolation_level"}
+    engine_args = {
+        key: value for key, value in settings.engine_args.items() if key != "isolation_level"
+    }
     return make_engine(
         dataclasses.replace(
-            told, isolation_level="AUTOCOMMIT", checkout_ping=False, engine_args=given
+            settings, isolation_level="AUTOCOMMIT", checkout_ping=False, engine_args=engine_args
         )
     )
 
 
 def read_level(engine: sa.Engine) -> str | None:
-    """The isolation level to ask for before reading, None: it is what connections have."""
+    """Return the isolation level to set before reading, or None."""
     level: str | None = engine.get_execution_options().get(_READ_LEVEL)
     return level
 
 
-def _pool(told: options.Options) -> dict[str, Any]:
-    if told.in_memory:  # it ends with its connection: there is one, and it is never made anew
+def _pool(settings: connection_options.Options) -> dict[str, Any]:
+    # A database in memory ends with its connection: there is exactly one, which is never replaced.
+    if settings.in_memory:
         return {
             "poolclass": pool.QueuePool,
             "pool_size": 1,
             "max_overflow": 0,
-            "pool_timeout": told.pool_timeout,
+            "pool_timeout": settings.pool_timeout,
         }
     return {
         "poolclass": pool.QueuePool,
-        "pool_size": told.max_pool_size,
-        "max_overflow": told.max_overflow,
-        "pool_timeout": told.pool_timeout,
-        "pool_recycle": -1 if told.idle_timeout is None else told.idle_timeout,
+        "pool_size": settings.max_pool_size,
+        "max_overflow": settings.max_overflow,
+        "pool_timeout": settings.pool_timeout,
+        "pool_recycle": -1 if settings.idle_timeout is None else settings.idle_timeout,
     }
 
 
-def _listen(engine: sa.Engine, told: options.Options) -> None:
-    if told.dialect == dialects.SQLITE:
-        if not told.in_memory:
+def _listen(engine: sa.Engine, settings: connection_options.Options) -> None:
+    if settings.dialect == dialects.SQLITE:
+        if not settings.in_memory:
             sa.event.listen(engine, "do_connect", _make_private)
             sa.event.listen(engine, "first_connect", _refuse_network)
         sa.event.listen(engine, "connect", _prepare_sqlite)
         sa.event.listen(engine, "begin", _begin_sqlite)
     else:
-        statement = _prepare(told)
+        statement = _prepare(settings)
 
         def prepare(connection: Any, record: Any) -> None:
             cursor = connection.cursor()
@@ -194,30 +255,29 @@ def _listen(engine: sa.Engine, told: options.Options) -> None:
             connection.commit()
 
         sa.event.listen(engine, "connect", prepare)
-    if told.log_statements:
+    if settings.log_statements:
         sa.event.listen(engine, "before_cursor_execute", _log)
 
 
-def _prepare(told: options.Options) -> str:
-    """What to tell a server about a new connection."""
-    if told.dialect == dialects.POSTGRESQL:
+def _prepare(settings: connection_options.Options) -> str:
+    if settings.dialect == dialects.POSTGRESQL:
         return (
             f"SET idle_in_transaction_session_timeout = '{_IDLE_SECONDS}s';"
-            f" SET lock_timeout = '{_LOCK_SECONDS}s'"
+            f" SET lock_timeout = '{_LOCK_TIMEOUT_SECONDS}s'"
         )
-    parts = [f"SESSION innodb_lock_wait_timeout = {_LOCK_SECONDS}"]
-    if told.mysql_sql_mode is not None:
-        parts.append(f"SESSION sql_mode = '{told.mysql_sql_mode}'")
-    # A comment to all but MariaDB: MySQL has nothing like it.
+    parts = [f"SESSION innodb_lock_wait_timeout = {_LOCK_TIMEOUT_SECONDS}"]
+    if settings.mysql_sql_mode is not None:
+        parts.append(f"SESSION sql_mode = '{settings.mysql_sql_mode}'")
+    # Only MariaDB executes this comment. MySQL has no such timeout.
     return (
         f"SET {', '.join(parts)} /*M!100300 , SESSION idle_transaction_timeout = {_IDLE_SECONDS} */"
     )
 
 
 def _make_private(dialect: Any, record: Any, arguments: Any, options: Any) -> None:
-    """Make the file for its owner only: what sqlite writes beside it has the mode of the file.
+    """Create the file with access for its owner only. SQLite uses its mode for the files beside it.
 
-    One that is there is left as it is; what cannot be made sqlite tells of.
+    An existing file is unchanged. If it cannot be created, SQLite reports the error.
     """
     path = str(arguments[0]) if arguments else ""
     if not path.startswith("file:") and os.path.isdir(os.path.dirname(path) or "."):
@@ -233,16 +293,16 @@ def _refuse_network(connection: Any, record: Any) -> None:
             "connect",
             None,
             sqlite3.OperationalError(
-                f"{path} is on a network file system ({kind}), on which sqlite is not safe:"
-                " take a folder of this host, or a server"
+                f"{path} is on a network file system ({kind}), where sqlite is not safe:"
+                " use a local folder, or a database server"
             ),
         )
 
 
 def _prepare_sqlite(connection: Any, record: Any) -> None:
-    # The driver would begin transactions by itself, and never ones that write from the start.
+    # Otherwise the driver begins transactions itself, and always as readers.
     connection.isolation_level = None
-    # Damaged text is to be found by who reads the row, not to fail the whole statement.
+    # The code that reads a row detects damaged text; it must not fail the whole statement.
     connection.text_factory = _LENIENT
     cursor = connection.cursor()
     cursor.execute("PRAGMA foreign_keys = ON")
@@ -264,7 +324,7 @@ def _log(connection: Any, cursor: Any, statement: str, *rest: Any) -> None:
 
 
 def _forget_connections() -> None:
-    """In a child process: the connections are the parent's; neither use nor close them."""
+    """Forget the parent's connections in a child process, without using or closing them."""
     for engine in list(_engines):
         if (writer := writer_of(engine)) is not None:
             _inherited.append(writer.forget())

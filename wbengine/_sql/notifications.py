@@ -1,8 +1,7 @@
-"""Being told by a database that something is there, rather than asking again and again."""
+"""Notifications from a database, as a replacement for polling."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -10,12 +9,12 @@ import sqlalchemy as sa
 
 __all__ = ["can_listen", "listen"]
 
-#: So often it looks whether it is to end.
-_LOOK: Final = 0.25
+#: Interval at which `listen` checks whether it must end.
+_CHECK_SECONDS: Final = 0.25
 
 
 def can_listen(engine: sa.Engine) -> bool:
-    """Whether the database, and its driver, can tell."""
+    """Return True if the database and its driver support notifications."""
     return bool(engine.driver == "psycopg")
 
 
@@ -23,19 +22,19 @@ def listen(
     engine: sa.Engine,
     channel: str,
     payload: str,
-    heard: Callable[[], None],
-    ended: threading.Event,
+    on_notification: Callable[[], None],
+    is_over: Callable[[], bool],
 ) -> None:
-    """Call `heard` when PostgreSQL notifies the channel, and once at first, until `ended` is set.
+    """Call `on_notification` first and for each notification of the channel, until `is_over()`.
 
-    :raises Exception: the connection was lost.
+    :raises Exception: if the connection is lost.
     """
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        connection.detach()  # the pool may have another one
+        connection.detach()  # The pool may open another connection instead.
         driver: Any = connection.connection.dbapi_connection
         driver.execute(f"LISTEN {channel}")
-        heard()  # of what was there before
-        while not ended.is_set():
-            for told in driver.notifies(timeout=_LOOK):
-                if told.payload == payload:
-                    heard()
+        on_notification()  # Events before this moment caused no notification.
+        while not is_over():
+            for notification in driver.notifies(timeout=_CHECK_SECONDS):
+                if notification.payload == payload:
+                    on_notification()

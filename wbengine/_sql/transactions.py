@@ -1,4 +1,4 @@
-"""One transaction: all of it happens, or nothing."""
+"""Transactions of databases."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import sqlalchemy as sa
 import tenacity
 
 from wbengine import exceptions
-from wbengine._sql import dialects, engines, errors
+from wbengine._sql import database_errors, dialects, engines
 
-__all__ = ["at_once", "transact", "turn"]
+__all__ = ["transact_statement", "transact", "transact_batched"]
 
 _T = TypeVar("_T")
 
 LOG: Final = logging.getLogger(__name__)
 
-#: How often a transaction is tried that the server undid because of another one.
-_TRIES: Final = 8
-_WAIT: Final = tenacity.wait_exponential(multiplier=0.1, max=2)
+#: Maximum attempts for a transaction that conflicts with others.
+_MAX_ATTEMPTS: Final = 8
+_CONNECT_WAIT: Final = tenacity.wait_exponential(multiplier=0.1, max=2)
 _NO_SYNC: Final = sa.text("SET LOCAL synchronous_commit = off")
 _CONFLICT_WAIT: Final = tenacity.wait_random_exponential(multiplier=0.005, max=0.2)
 
@@ -36,69 +36,70 @@ def transact(
     durable: bool = True,
     kind: type[exceptions.StorageFailure] = exceptions.StorageFailure,
 ) -> _T:
-    """Run `work` in a transaction, and commit; what it raises undoes it, and goes through.
+    """Run `work` in a transaction and commit. If `work` raises, the transaction is rolled back.
 
-    One that only reads sees one moment of the database.  One that need not be `durable` may be lost
-    when the database's host dies, as long as nothing else was written after it: sqlite and
-    PostgreSQL do not wait for the disk then.  `work` is called again when the server undid the
-    transaction because of another one.  When the connection is lost while the commit is under way,
-    the failure does not say whether it took place: `work` should be such that doing it again does
-    no harm.
+    A reading transaction sees one snapshot of the database. If the server rolls the transaction
+    back because of another one, `work` is called again. If the connection is lost during the
+    commit, the changes may have been written: `work` should be safe to repeat.
 
-    :raises StorageFailure: (or `kind`) the database cannot be reached, or says no; in one line that
-        begins with `what` (was being done).
-    :raises CorruptRecord: the file of an sqlite database is damaged.
+    :param what: the activity, with which error messages begin.
+    :param durable: if False, SQLite and PostgreSQL do not wait for the disk. If the host of the
+        database crashes before the next durable transaction, the changes may be lost.
+    :param kind: the exception to raise instead of `StorageFailure`.
+    :raises StorageFailure: if the database is unreachable or reports an error.
+    :raises CorruptRecord: if the file of a SQLite database is damaged.
     """
     place = engine.url.database if engine.dialect.name == dialects.SQLITE else None
-    with errors.failures(what, kind, place=place):
+    with database_errors.convert_errors(what, kind, place=place):
         try:
             return _once(engine, work, write, durable)
         except sa.exc.DBAPIError as error:
-            if not errors.is_conflict(error):
+            if not database_errors.is_conflict(error):
                 raise
-        again: tenacity.Retrying = tenacity.Retrying(
+        retrying: tenacity.Retrying = tenacity.Retrying(
             retry=tenacity.retry_if_exception(_conflicts),
-            stop=tenacity.stop_after_attempt(_TRIES - 1),
+            stop=tenacity.stop_after_attempt(_MAX_ATTEMPTS - 1),
             wait=_CONFLICT_WAIT,
             reraise=True,
         )
-        done: _T = again(_once, engine, work, write, durable)
-        return done
+        result: _T = retrying(_once, engine, work, write, durable)
+        return result
 
 
-def turn(
+def transact_batched(
     engine: sa.Engine,
     what: str,
     work: Callable[[sqlite3.Connection], _T],
     *,
     is_statement: bool = False,
 ) -> _T:
-    """Run `work` on the driver's own connection, in a transaction that other threads' turns share.
+    """Run `work` on the driver's connection, in a transaction shared with other threads.
 
-    For the one transaction that there are many of, on a database that has a writer (`writer_of`).
-    Other threads may run `work`, and more than once.  `is_statement`: it executes a single one.
+    This is for frequent transactions on a database with a writer (`writer_of`). `work` may run in
+    other threads, and more than once.
 
+    :param is_statement: whether `work` executes a single statement.
     :raises StorageFailure: as `transact` does.
     """
     writer = engines.writer_of(engine)
     assert writer is not None
-    with errors.failures(what, place=engine.url.database):
-        return writer.turn(functools.partial(_connected, engine), work, is_statement)
+    with database_errors.convert_errors(what, place=engine.url.database):
+        return writer.transact_batched(functools.partial(_connect, engine), work, is_statement)
 
 
-def at_once(
+def transact_statement(
     engine: sa.Engine, what: str, statement: sa.TextClause, values: Mapping[str, Any]
 ) -> bool:
-    """Execute a statement that is a transaction by itself, in one round trip.
+    """Execute a statement that is a whole transaction, in one round trip.
 
-    For the one transaction that there are many of, with the engine that `turn_engine` makes.  True:
-    it returned the number 1.  False: another one, or it failed, or the connection was lost, and
-    then it may have taken place; the caller does the same by `transact` then, which tells why it
-    cannot be done.
+    This is for frequent transactions, with an engine from `statement_engine`.
 
-    :raises StorageFailure: the database cannot be reached.
+    :returns: True if the statement returned 1. False if it returned another value or failed, or if
+        the connection was lost, so that it may have been executed. The caller then does the same
+        with `transact`, which reports errors.
+    :raises StorageFailure: if the database is unreachable.
     """
-    with errors.failures(what), _connected(engine) as connection:
+    with database_errors.convert_errors(what), _connect(engine) as connection:
         try:
             return bool(connection.execute(statement, values).scalar() == 1)
         except sa.exc.DBAPIError as error:
@@ -109,49 +110,49 @@ def at_once(
 def _once(engine: sa.Engine, work: Callable[[sa.Connection], _T], write: bool, durable: bool) -> _T:
     writer = engines.writer_of(engine) if write else None
     if writer is not None:
-        return writer.transact(functools.partial(_connected, engine), work, durable)
-    with _connected(engine) as connection:
+        return writer.transact(functools.partial(_connect, engine), work, durable)
+    with _connect(engine) as connection:
         if not write and (level := engines.read_level(engine)):
             connection.execution_options(isolation_level=level)
         transaction = connection.begin()
         try:
             if not durable and engine.dialect.name == dialects.POSTGRESQL:
                 connection.execute(_NO_SYNC)
-            done = work(connection)
+            result = work(connection)
             transaction.commit()
         except BaseException:
-            _undo(connection, transaction)
+            _roll_back(connection, transaction)
             raise
-        return done
+        return result
 
 
-def _undo(connection: sa.Connection, transaction: sa.RootTransaction) -> None:
+def _roll_back(connection: sa.Connection, transaction: sa.RootTransaction) -> None:
     try:
         transaction.rollback()
     except sa.exc.DBAPIError:
-        # What went wrong first is what counts; without a connection the server undoes it.
+        # The first error is reported. Without a connection the server rolls back.
         connection.invalidate()
 
 
-def _connected(engine: sa.Engine) -> sa.Connection:
+def _connect(engine: sa.Engine) -> sa.Connection:
     try:
         return engine.connect()
     except sa.exc.DBAPIError as error:
         retries = engines.retries_of(engine)
-        if not retries or not errors.is_unreachable(error):
+        if not retries or not database_errors.is_unreachable(error):
             raise
-    again: tenacity.Retrying = tenacity.Retrying(
+    retrying: tenacity.Retrying = tenacity.Retrying(
         retry=tenacity.retry_if_exception(_unreachable),
         stop=tenacity.stop_after_attempt(retries),
-        wait=_WAIT,
+        wait=_CONNECT_WAIT,
         reraise=True,
     )
-    return again(engine.connect)
+    return retrying(engine.connect)
 
 
 def _unreachable(error: BaseException) -> bool:
-    return isinstance(error, sa.exc.DBAPIError) and errors.is_unreachable(error)
+    return isinstance(error, sa.exc.DBAPIError) and database_errors.is_unreachable(error)
 
 
 def _conflicts(error: BaseException) -> bool:
-    return isinstance(error, sa.exc.DBAPIError) and errors.is_conflict(error)
+    return isinstance(error, sa.exc.DBAPIError) and database_errors.is_conflict(error)

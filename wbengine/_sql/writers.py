@@ -1,9 +1,10 @@
-"""The one connection of a process that writes an sqlite file.
+"""Writing to a SQLite file through one connection for each process.
 
-sqlite lets one connection write at a time.  The threads of a process queue for ours, and the thread
-that has it does what others wait with, too: their turns become one transaction, and one sync of the
-disk.  Processes try at once; one that finds the file busy queues at a lock file beside it, until a
-turn is written, or a transaction begun: sqlite's own way of waiting starves some of them.
+SQLite allows one writing connection at a time. The threads of a process queue for its connection;
+the thread that has it also executes the work of the waiting threads, in one transaction with one
+sync of the disk. Processes first try to lock the file. If it is busy, they queue at a lock file
+beside it until they have written or have begun a transaction: SQLite's own waiting starves some
+processes.
 """
 
 from __future__ import annotations
@@ -27,23 +28,24 @@ __all__ = ["WRITER", "Writer"]
 
 _T = TypeVar("_T")
 
-#: The execution option of an engine that has a writer.
+#: Execution option of an engine with a writer.
 WRITER: Final = "wbe_writer"
 
-#: So long a writer waits for those of other processes.
-_PATIENCE: Final = 30.0
-#: So long it waits in the queue: the process at its head may be stopped.
-_QUEUE_PATIENCE: Final = 1.0
-#: So often it looks whether the process that writes is stopped; users are told of it within 2 s.
-_LOOK: Final = 0.5
-#: So often the head of the queue tries: a turn takes some tenths of a millisecond.
-_PAUSE: Final = 0.00005
-#: So often the others look whether they are the head.
-_QUEUE_PAUSE: Final = 0.001
+#: Maximum wait for writers of other processes.
+_LOCK_TIMEOUT_SECONDS: Final = 30.0
+#: Maximum time in the queue, because the process at its head may be stopped.
+_QUEUE_TIMEOUT_SECONDS: Final = 1.0
+#: Interval at which a waiting writer checks whether the owner of the lock is stopped, so that users
+#: are notified within 2 s.
+_CHECK_SECONDS: Final = 0.5
+#: Pause between attempts of the process at the head; a transaction takes tenths of a millisecond.
+_HEAD_PAUSE_SECONDS: Final = 0.00005
+#: Interval at which other processes check whether they are at the head.
+_QUEUE_PAUSE_SECONDS: Final = 0.001
 
 
-class _Turn:
-    """What a thread waits with until it is written."""
+class _Work:
+    """Work of a waiting thread."""
 
     __slots__ = ("done", "error", "is_statement", "result", "work")
 
@@ -59,27 +61,33 @@ class _Turn:
 
 
 class Writer:
-    """Writes one sqlite file.  Any thread may use it, and a forked child has one of its own."""
+    """Writer of one SQLite file. Thread-safe. A forked child opens its own connection."""
 
     def __init__(self, path: str) -> None:
         self._path: Final = os.path.abspath(path)
-        self._begin_anew()
+        self._reset()
 
-    def _begin_anew(self) -> None:
+    def _reset(self) -> None:
         self._mutex = threading.Lock()
-        self._turns: deque[_Turn] = deque()
+        self._waiting_work: deque[_Work] = deque()
         self._connection: sa.Connection | None = None
-        # Whether the connection waits for the disk at the end of each transaction.
+        # Needed because SQLAlchemy neither rolls back nor closes a detached connection that an
+        # interrupt invalidates; its open transaction would lock the file.
+        self._driver: sqlite3.Connection | None = None
+        # Whether the connection syncs the disk at each commit.
         self._is_durable = True
 
     def forget(self) -> sa.Connection | None:
-        """In a child process: use the parent's connection no more; it must not be collected."""
+        """Forget the connection of the parent process, in a child process.
+
+        :returns: the connection. It must not be garbage-collected.
+        """
         connection = self._connection
-        self._begin_anew()
+        self._reset()
         return connection
 
     def owns(self, connection: sa.Connection) -> bool:
-        """Whether this is its connection, on which transactions are begun to write."""
+        """Return True for the connection of the writer, whose transactions begin as writers."""
         return connection is self._connection
 
     def close(self) -> None:
@@ -88,8 +96,17 @@ class Writer:
 
     def _close(self) -> None:
         connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
+        driver = self._driver
+        try:
+            if driver is not None:
+                with contextlib.suppress(sqlite3.Error):
+                    driver.rollback()
+            if connection is not None:
+                connection.close()
+        finally:
+            if driver is not None:
+                driver.close()
+            self._driver = None  # Last: after an earlier interrupt, `_open` closes it.
 
     def transact(
         self,
@@ -97,78 +114,80 @@ class Writer:
         work: Callable[[sa.Connection], _T],
         durable: bool = True,
     ) -> _T:
-        """`work` in a transaction of its own; without a sync of the disk if it is not `durable`."""
+        """Run `work` in its own transaction. If it is not `durable`, do not sync the disk."""
         with self._mutex:
-            connection = self._opened(connect)
+            connection = self._open(connect)
             try:
                 if not durable:
-                    self._is_durable = False  # before: whatever happens, the next one makes it so
+                    # Set before the pragma, so that after an interrupt the next transaction
+                    # restores it.
+                    self._is_durable = False
                     _driver_of(connection).execute("PRAGMA synchronous = NORMAL")
                 with connection.begin():
                     return work(connection)
             finally:
                 self._check(connection)
                 if self._connection is not None:
-                    self._wait_for_disk(connection)
+                    self._restore_sync(connection)
 
-    def turn(
+    def transact_batched(
         self,
         connect: Callable[[], sa.Connection],
         work: Callable[[sqlite3.Connection], _T],
         is_statement: bool,
     ) -> _T:
-        """`work` on the driver's connection, in a transaction that turns of other threads share.
+        """Run `work` on the driver's connection, in a transaction shared with other threads.
 
-        Other threads may call `work`, and more than once.  If it raises, all of the transaction is
-        undone, and each of its turns is tried alone.  One that `is_statement`, a single one, is a
-        transaction by itself when it is alone: then the file is not locked while this thread waits
-        for the interpreter.
+        `work` may run in other threads, and more than once: if one raises, the whole transaction is
+        rolled back and each is retried alone. With `is_statement`, a single waiting `work` is a
+        transaction by itself, so the file is not locked while this thread waits for the
+        interpreter.
         """
-        turn = _Turn(work, is_statement)
-        self._turns.append(turn)
+        own_work = _Work(work, is_statement)
+        self._waiting_work.append(own_work)
         try:
             with self._mutex:
-                if not turn.done:
+                if not own_work.done:
                     self._write_waiting(connect)
-        except BaseException:  # an interruption: nobody waits for it any more
-            turn.done = True
+        except BaseException:  # After an interrupt the thread does not wait any longer.
+            own_work.done = True
             raise
-        if turn.error is not None:
-            raise turn.error
-        return turn.result  # type: ignore[no-any-return]
+        if own_work.error is not None:
+            raise own_work.error
+        return own_work.result  # type: ignore[no-any-return]
 
     def _write_waiting(self, connect: Callable[[], sa.Connection]) -> None:
-        every = [self._turns.popleft() for _ in range(len(self._turns))]
-        turns = [turn for turn in every if not turn.done]
+        popped = [self._waiting_work.popleft() for _ in range(len(self._waiting_work))]
+        batch = [item for item in popped if not item.done]
         try:
-            if turns and not self._try(connect, turns):
-                for turn in turns:
-                    self._try(connect, [turn])
-        finally:  # an interrupt is for this thread; the others do theirs themselves
-            self._turns.extendleft([turn for turn in reversed(turns) if not turn.done])
+            if batch and not self._try_write(connect, batch):
+                for item in batch:
+                    self._try_write(connect, [item])
+        finally:  # An interrupt concerns this thread only; other threads write their own work.
+            self._waiting_work.extendleft([item for item in reversed(batch) if not item.done])
 
-    def _try(self, connect: Callable[[], sa.Connection], turns: list[_Turn]) -> bool:
-        """Write them together; False: one of several failed, and none is written."""
+    def _try_write(self, connect: Callable[[], sa.Connection], batch: list[_Work]) -> bool:
+        """Write the batch. Return False if one of several failed; none is written then."""
         try:
-            self._write(connect, turns)
+            self._write(connect, batch)
         except Exception as error:
-            if len(turns) > 1:
+            if len(batch) > 1:
                 return False
-            turns[0].error = error
-        for turn in turns:
-            turn.done = True
+            batch[0].error = error
+        for item in batch:
+            item.done = True
         return True
 
-    def _write(self, connect: Callable[[], sa.Connection], turns: list[_Turn]) -> None:
-        connection = self._opened(connect)
+    def _write(self, connect: Callable[[], sa.Connection], batch: list[_Work]) -> None:
+        connection = self._open(connect)
         driver = _driver_of(connection)
         try:
-            if len(turns) == 1 and turns[0].is_statement:
-                self._when_free(lambda: _tried(turns[0].execute, driver))
+            if len(batch) == 1 and batch[0].is_statement:
+                self._run_when_free(lambda: _try_work(batch[0].execute, driver))
             else:
-                self._when_free(lambda: _began(driver))
-                for turn in turns:
-                    turn.execute(driver)
+                self._run_when_free(lambda: _try_begin(driver))
+                for item in batch:
+                    item.execute(driver)
                 driver.execute("COMMIT")
         except BaseException as error:
             if driver.in_transaction:
@@ -177,100 +196,105 @@ class Writer:
             if driver.in_transaction:
                 self._close()
             if isinstance(error, sqlite3.Error):
-                raise sa.exc.OperationalError("a turn", None, error) from error
+                raise sa.exc.OperationalError("a batch", None, error) from error
             raise
 
-    def _opened(self, connect: Callable[[], sa.Connection]) -> sa.Connection:
+    def _open(self, connect: Callable[[], sa.Connection]) -> sa.Connection:
         if self._connection is None:
-            made = connect()
-            made.detach()  # no reader gets it, for it does not wait for others
-            _driver_of(made).execute("PRAGMA busy_timeout = 0")
-            self._connection, self._is_durable = made, True
-        self._wait_for_disk(self._connection)
+            self._close()  # Completes a close that was interrupted.
+            connection = connect()
+            # Readers must not get it from the pool, because it does not wait for locks.
+            connection.detach()
+            driver = _driver_of(connection)
+            driver.execute("PRAGMA busy_timeout = 0")
+            self._driver, self._connection, self._is_durable = driver, connection, True
+        self._restore_sync(self._connection)
         return self._connection
 
-    def _wait_for_disk(self, connection: sa.Connection) -> None:
-        """From now on at the end of each transaction again."""
+    def _restore_sync(self, connection: sa.Connection) -> None:
         if not self._is_durable:
             _driver_of(connection).execute("PRAGMA synchronous = FULL")
             self._is_durable = True
 
     def _check(self, connection: sa.Connection) -> None:
-        """Keep the connection only if it is as good as new."""
-        if connection.invalidated or connection.in_transaction():
+        """Close the connection unless it is valid and has no transaction."""
+        is_open = connection.in_transaction() or (
+            self._driver is not None and self._driver.in_transaction
+        )
+        if connection.invalidated or is_open:
             self._close()
 
-    # -- beginning to write ---------------------------------------------------------------------
-
     def begin(self, connection: sa.Connection) -> None:
-        """Begin a transaction that writes, when no other process is in one.
+        """Begin a writing transaction when no other process has one.
 
-        :raises sqlalchemy.exc.OperationalError: another one is all the time, or is stopped; the
-            text names it.
+        :raises sqlalchemy.exc.OperationalError: if another process writes for too long or is
+            stopped. The message contains its id.
         """
         driver = _driver_of(connection)
         try:
-            self._when_free(lambda: _began(driver))
+            self._run_when_free(lambda: _try_begin(driver))
         except sqlite3.OperationalError as error:
             raise sa.exc.OperationalError("BEGIN IMMEDIATE", None, error) from error
         except sqlite3.Error as error:
             raise sa.exc.DatabaseError("BEGIN IMMEDIATE", None, error) from error
 
-    def _when_free(self, attempt: Callable[[], bool]) -> None:
-        """`attempt` something until no other process writes."""
+    def _run_when_free(self, attempt: Callable[[], bool]) -> None:
         if attempt():
             return
         waiting = _Waiting(self._path)
         with _queue(f"{self._path}-queue", waiting):
-            while not attempt():  # of who writes, and did not wait
+            while not attempt():  # Writers that did not queue may still be active.
                 waiting.look()
-                time.sleep(_PAUSE)
+                time.sleep(_HEAD_PAUSE_SECONDS)
 
 
 @contextlib.contextmanager
 def _queue(path: str, waiting: _Waiting) -> Iterator[None]:
-    """Be the one that writes next, until the end; or, after a while, one of several."""
+    """Wait in the queue of writing processes, and be its head within the `with` block.
+
+    After `_QUEUE_TIMEOUT_SECONDS`, the block is entered without being the head.
+    """
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise _busy(
-            f"other processes write, and {path} cannot be used to wait for them"
-            f" ({error.strerror or error})"
+            f"other processes are writing, and the file {path}, which orders the writers,"
+            f" cannot be used ({error.strerror or error})"
         ) from error
     try:
-        until = time.monotonic() + _QUEUE_PATIENCE
-        while not _locked(fd) and time.monotonic() < until:
+        deadline = time.monotonic() + _QUEUE_TIMEOUT_SECONDS
+        while not _try_lock(fd) and time.monotonic() < deadline:
             waiting.look()
-            time.sleep(_QUEUE_PAUSE * (0.5 + random.random()))
+            time.sleep(_QUEUE_PAUSE_SECONDS * (0.5 + random.random()))
         yield
     finally:
         os.close(fd)
 
 
 class _Waiting:
-    """The time that a writer has waited."""
-
     def __init__(self, path: str) -> None:
         self._path = path
         now = time.monotonic()
-        self._next_look = now + _LOOK
-        self._until = now + _PATIENCE
+        self._next_check = now + _CHECK_SECONDS
+        self._deadline = now + _LOCK_TIMEOUT_SECONDS
 
     def look(self) -> None:
-        """Give up when it takes too long, or when the process that writes is stopped."""
+        """Raise if the wait takes too long or the writing process is stopped."""
         now = time.monotonic()
-        if now < self._next_look:
+        if now < self._next_check:
             return
-        self._next_look = now + _LOOK
-        holder = _sqlite_files.writer_of(self._path)
-        if holder is not None and _sqlite_files.is_stopped(holder):
+        self._next_check = now + _CHECK_SECONDS
+        writer_pid = _sqlite_files.writer_of(self._path)
+        if writer_pid is not None and _sqlite_files.is_stopped(writer_pid):
             raise _busy(
-                f"process {holder} writes {self._path}, and is stopped (kill -CONT {holder} lets it"
-                " go on)"
+                f"process {writer_pid} is writing {self._path} and is stopped (`kill -CONT"
+                f" {writer_pid}` resumes it)"
             )
-        if now > self._until:
-            who = "another process" if holder is None else f"process {holder}"
-            raise _busy(f"{who} writes {self._path} for {_PATIENCE:.0f} s already")
+        if now > self._deadline:
+            process = "another process" if writer_pid is None else f"process {writer_pid}"
+            raise _busy(
+                f"{process} has been writing {self._path} for {_LOCK_TIMEOUT_SECONDS:.0f} s"
+            )
 
 
 def _driver_of(connection: sa.Connection) -> sqlite3.Connection:
@@ -279,12 +303,11 @@ def _driver_of(connection: sa.Connection) -> sqlite3.Connection:
     return driver
 
 
-def _began(driver: sqlite3.Connection) -> bool:
-    return _tried(lambda it: it.execute("BEGIN IMMEDIATE"), driver)
+def _try_begin(driver: sqlite3.Connection) -> bool:
+    return _try_work(lambda it: it.execute("BEGIN IMMEDIATE"), driver)
 
 
-def _tried(work: Callable[[sqlite3.Connection], object], driver: sqlite3.Connection) -> bool:
-    """Whether it is done; False: another process writes."""
+def _try_work(work: Callable[[sqlite3.Connection], object], driver: sqlite3.Connection) -> bool:
     try:
         work(driver)
     except sqlite3.OperationalError as error:
@@ -294,7 +317,7 @@ def _tried(work: Callable[[sqlite3.Connection], object], driver: sqlite3.Connect
     return True
 
 
-def _locked(fd: int) -> bool:
+def _try_lock(fd: int) -> bool:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -302,5 +325,5 @@ def _locked(fd: int) -> bool:
     return True
 
 
-def _busy(words: str) -> sa.exc.OperationalError:
-    return sa.exc.OperationalError("BEGIN IMMEDIATE", None, sqlite3.OperationalError(words))
+def _busy(description: str) -> sa.exc.OperationalError:
+    return sa.exc.OperationalError("BEGIN IMMEDIATE", None, sqlite3.OperationalError(description))

@@ -11,18 +11,18 @@ from typing import Any, ClassVar, Final, cast, overload
 from wbengine import _binding, _names, atom
 from wbengine._tasks.base import Task
 from wbengine.backoff import Backoff, Errors
-from wbengine.permits import limits
+from wbengine.permits import limit_attributes
 
-#: What `@task` sets on the class, by the words that it is given in, and what they are otherwise.
+#: Class attributes that `@task` sets, by parameter, with their defaults.
 _ATTRIBUTES: Final[Mapping[str, Any]] = {
     **dict.fromkeys(("provides", "idempotent", "timelimit", "expires", "eta"), None),
-    **dict.fromkeys(("backoff", "retry_on", *limits.ATTRIBUTES), None),
+    **dict.fromkeys(("backoff", "retry_on", *limit_attributes.ATTRIBUTES), None),
     **dict.fromkeys(("local", "cancel_on_revert", "detached"), False),
     **dict.fromkeys(("priority", "retries"), 0),
 }
-#: The words that mean nothing to the constructor of an instance.
+#: Parameters of `@task` that the constructor of an instance does not accept.
 _OWN: Final = (*_ATTRIBUTES, "name", "version", "revert")
-#: What `@task` passes on to the constructor of every instance.
+#: Parameters of `@task` that are passed to the constructor of each instance.
 _OPTIONS: Final = (
     *("requires", "rebind", "inject", "auto_extract", "ignore_list"),
     *("revert_rebind", "revert_requires"),
@@ -34,9 +34,9 @@ def _takes_self(function: Callable[..., Any]) -> bool:
 
 
 class _RevertSlot:
-    """`revert` of a function task: on the class a decorator, on an instance the body.
+    """`revert` of a function task: a decorator on the class, the body on an instance.
 
-    `of_failed`: whether the body is also called for an execution that failed.
+    `of_failed`: the body is also called for failed executions.
     """
 
     def __init__(
@@ -52,34 +52,34 @@ class _RevertSlot:
 
     def __get__(self, instance: Any, owner: type[Any]) -> Any:
         if instance is None:
-            # A subclass shares the slot of its base, but must not change its base's revert.
+            # A subclass inherits the revert of its base but must not change it.
             return self if owner is self.owner else _RevertSlot(owner, self.body, self.of_failed)
         if self.body is None:
             return Task.revert.__get__(instance)
         return self.body.__get__(instance) if self.is_method else self.body
 
     def __call__(self, body: Callable[..., Any] | None = None, /, *, failed: bool = False) -> Any:
-        """Make `body` the revert of the task class; `body` itself remains what it was."""
+        """Set `body` as the revert of the task class."""
         if body is None:
             return functools.partial(self, failed=failed)
         if self.owner is None or not callable(body):
-            raise TypeError(f"revert takes a function, not {body!r}")
+            raise TypeError(f"revert must be a function, got {body!r}")
         slot = _RevertSlot(self.owner, body, failed)
         self.owner.revert = slot  # type: ignore[method-assign, assignment]
-        # `def same_name(...)` again must not hide the task, as with property setters.
+        # A function of the same name must not replace the task, as with property setters.
         return self.owner if getattr(body, "__name__", None) == self.owner.__name__ else body
 
 
 class FunctionTask(Task):
-    """The base of what `@task` makes: construct it as any task, call the function as `.fn`.
+    """The base class of tasks created by `@task`. The function itself is available as `.fn`.
 
-    Arguments of the constructor replace those given to `@task`; `inject` adds to them.
+    Arguments of the constructor replace those of `@task`; `inject` is merged.
     """
 
-    # Users, workers and pickles know it by this name.
+    # The public name, which workers and pickles use.
     __module__ = "wbengine.task"
 
-    #: The function as it was written.
+    #: The original function.
     fn: ClassVar[Callable[..., Any]]
     _options: ClassVar[Mapping[str, Any]] = {}
     _name: ClassVar[str | None] = None
@@ -90,10 +90,10 @@ class FunctionTask(Task):
             if word != "provides" and word not in _OPTIONS:
                 raise TypeError(_no_option(type(self).__name__, word))
         if options or defaults:
-            given = {key: value for key, value in options.items() if value is not None}
-            if "inject" in given and "inject" in defaults:
-                given["inject"] = {**defaults["inject"], **given["inject"]}
-            super().__init__(name, **{**defaults, **given})
+            given_options = {key: value for key, value in options.items() if value is not None}
+            if "inject" in given_options and "inject" in defaults:
+                given_options["inject"] = {**defaults["inject"], **given_options["inject"]}
+            super().__init__(name, **{**defaults, **given_options})
         else:
             super().__init__(name)
 
@@ -102,21 +102,20 @@ class FunctionTask(Task):
 
 
 def _no_option(function: str, word: str) -> str:
-    """What is wrong with an option that an instance of a function's task is given."""
     if word in _OWN:
         return (
-            f"{function}() takes no option {word!r}: say it above the function,"
-            f" @task.task({word}=...), or of one task, by setting its attribute {word!r}"
+            f"{function}() has no option {word!r}: set it in the decorator,"
+            f" @task.task({word}=...), or for one task, by its attribute {word!r}"
         )
     hint = _names.hint(word, [*_OPTIONS, *_OWN])
-    return f"{function}() takes no option {word!r}{hint}"
+    return f"{function}() has no option {word!r}{hint}"
 
 
 def _class_of(
     body: Callable[..., Any], revert: Callable[..., Any] | None, attributes: Mapping[str, Any]
 ) -> type[FunctionTask]:
     if not inspect.isroutine(body):
-        raise TypeError(f"@task goes above a function, not above {body!r}")
+        raise TypeError(f"@task must decorate a function, got {body!r}")
     members = {
         "__module__": body.__module__,
         "__qualname__": body.__qualname__,
@@ -125,9 +124,9 @@ def _class_of(
         "fn": staticmethod(body),
         **attributes,
     }
-    made: Any = type(body.__name__, (FunctionTask,), members)
-    made.revert = _RevertSlot(made, revert)
-    return cast(type[FunctionTask], made)
+    task_class: Any = type(body.__name__, (FunctionTask,), members)
+    task_class.revert = _RevertSlot(task_class, revert)
+    return cast(type[FunctionTask], task_class)
 
 
 @overload
@@ -175,7 +174,7 @@ def task(
     revert: Callable[..., Any] | None = None,
     **options: Any,
 ) -> Any:
-    """Turn a function into a task class of the same name, in the same place.
+    """Turn a function into a task class with the same name, in the same module.
 
     ::
 
@@ -187,30 +186,30 @@ def task(
         def forget(result, flow_failures): ...
 
         flow.add(add(), add('add again', rebind={'a': 'total'}))
-        add.fn(1, 2)        # the plain function
+        add.fn(1, 2)        # the original function
 
-    What is given to `revert` is called to undo an execution that succeeded; with
-    `@add.revert(failed=True)` also after one that failed, whose `result` is its `Failure` then.
+    The `revert` function is called to undo a successful execution; with `@add.revert(failed=True)`
+    also after a failed one, whose `result` is then its `Failure`.
 
-    Workers find it by that name (`--tasks module:add`).  A function whose first parameter is called
-    `self` is given the task, for `self.update_progress`.  The options are those of `Task`, and are
-    defaults for every instance; a wrong one is refused when the first instance is made.
+    Workers find the task by its name (`--tasks module:add`). A function whose first parameter is
+    `self` receives the task, for example for `self.update_progress`. The options are those of
+    `Task`. They are the defaults of all instances; invalid values are refused when the first
+    instance is created.
 
-    :raises TypeError: not a function, or an unknown option.
-    :raises ValueError: `backoff` or `retry_on` without `retries`, or a limit that makes no sense.
+    :raises TypeError: if it is not a function, or an option is unknown.
+    :raises ValueError: if `backoff` or `retry_on` is given without `retries`, or a limit is
+        invalid.
     """
     attributes = {word: options.pop(word, value) for word, value in _ATTRIBUTES.items()}
-    limits.check("a task", *(attributes[word] for word in limits.ATTRIBUTES))
+    limit_attributes.check("a task", *(attributes[word] for word in limit_attributes.ATTRIBUTES))
     if not attributes["retries"]:
         for word in ("backoff", "retry_on"):
             if attributes[word] is not None:
-                raise ValueError(
-                    f"task() has {word}, but no retries: say how many, as in retries=3"
-                )
+                raise ValueError(f"task() has {word} but no retries: add a number, as in retries=3")
     unknown = set(options).difference(_OPTIONS)
     if unknown:
         word = min(unknown)
-        raise TypeError(f"task() takes no option {word!r}{_names.hint(word, [*_OPTIONS, *_OWN])}")
+        raise TypeError(f"task() has no option {word!r}{_names.hint(word, [*_OPTIONS, *_OWN])}")
     attributes["default_provides"] = attributes.pop("provides")
     attributes["_name"] = name
     attributes["_options"] = {key: value for key, value in options.items() if value is not None}

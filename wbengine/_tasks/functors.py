@@ -1,4 +1,4 @@
-"""Tasks around callables that exist already."""
+"""Tasks that call existing callables."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from wbengine._tasks.base import Task
 class FunctorTask(Task):
     """A task whose bodies are given callables.
 
-    :param execute: called with what its signature asks for.
-    :param name: by default the full name of `execute`.
-    :param revert: called to undo, with what its signature asks for, `result` and `flow_failures`
-        included.
-    :param version: kept with the records of the task.
-    :raises ValueError: not callable, or as for `Atom`.
+    :param execute: called with the arguments of its signature.
+    :param name: default: the full name of `execute`.
+    :param revert: called to undo, with the arguments of its signature, which may include `result`
+        and `flow_failures`.
+    :param version: stored with the records of the task.
+    :raises ValueError: if a value is not callable, or as for `Atom`.
     """
 
-    # Users, workers and pickles know it by this name.
+    # The public name, which workers and pickles use.
     __module__ = "wbengine.task"
 
     def __init__(
@@ -38,9 +38,9 @@ class FunctorTask(Task):
         inject: Mapping[str, Any] | None = None,
     ) -> None:
         if not callable(execute):
-            raise ValueError(f"Function to use for executing must be callable, not {execute!r}")
+            raise ValueError(f"Function to use for executing must be callable, got {execute!r}")
         if revert is not None and not callable(revert):
-            raise ValueError(f"Function to use for reverting must be callable, not {revert!r}")
+            raise ValueError(f"Function to use for reverting must be callable, got {revert!r}")
         self._execute = execute
         self._revert = revert
         if version is not None:
@@ -70,15 +70,15 @@ class FunctorTask(Task):
 
 
 def code_of(item: atom.Atom) -> str:
-    """The dotted name of the function or the class that an atom is made of."""
-    made: Any = type(item)
+    """Return the dotted name of the function or class of an atom."""
+    cls: Any = type(item)
     if isinstance(item, FunctorTask) and hasattr(item._execute, "__qualname__"):
-        made = item._execute
-    return f"{made.__module__}.{made.__qualname__}"
+        cls = item._execute
+    return f"{cls.__module__}.{cls.__qualname__}"
 
 
 class _FoldingTask(Task):
-    """What `MapFunctorTask` and `ReduceFunctorTask` share: values by name, in the order asked."""
+    """The common part of `MapFunctorTask` and `ReduceFunctorTask`: required values in order."""
 
     _ARITY: ClassVar[int]
     _AT_LEAST: ClassVar[int]
@@ -94,19 +94,20 @@ class _FoldingTask(Task):
         inject: Mapping[str, Any] | None = None,
     ) -> None:
         if not callable(functor):
-            raise ValueError(f"Functor must be callable, not {functor!r}")
+            raise ValueError(f"Functor must be callable, got {functor!r}")
         if _binding.is_async(functor):
             raise ValueError(
-                f"Functor {_names.dotted(functor)} is an 'async def', and nobody would await it:"
-                " write a task with an 'async def execute', or a Map over one"
+                f"Functor {_names.dotted(functor)} must not be an 'async def', because it"
+                " is called without await: write a task with an 'async def execute', or a"
+                " Map over one"
             )
         self._check_arity(functor)
         if isinstance(requires, str) or not isinstance(requires, Iterable):
-            raise TypeError(f"Requires must be an iterable of names, not {requires!r}")
+            raise TypeError(f"requires must be an iterable of names, got {requires!r}")
         self._names = tuple(requires)
         if len(self._names) < self._AT_LEAST:
             raise ValueError(
-                f"Requires must hold at least {self._AT_LEAST} names, not {list(self._names)}"
+                f"requires must contain at least {self._AT_LEAST} names, got {list(self._names)}"
             )
         self._functor = functor
         super().__init__(
@@ -114,7 +115,7 @@ class _FoldingTask(Task):
             provides,
             self._names,
             auto_extract,
-            # A list means the names asked for, in order: `execute` itself has no parameters.
+            # `execute` has no named parameters, so a list refers to the required names in order.
             None if rebind is None else _binding.rebind_map(self._names, rebind),
             inject,
         )
@@ -123,7 +124,7 @@ class _FoldingTask(Task):
         try:
             parameters = inspect.signature(functor).parameters.values()
         except (TypeError, ValueError):
-            return  # Some builtins do not tell; calling them will.
+            return  # Some builtins have no signature; a wrong call raises an exception later.
         positional = [
             p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
         ]
@@ -146,13 +147,13 @@ class _FoldingTask(Task):
 
 
 class MapFunctorTask(_FoldingTask):
-    """Applies a functor of one argument to each of the required values; a list, in that order.
+    """Applies a functor of one argument to each required value; returns a list in that order.
 
-    :raises ValueError: the functor cannot be called with one argument.
-    :raises TypeError: `requires` is not an iterable of names.
+    :raises ValueError: if the functor cannot be called with one argument.
+    :raises TypeError: if `requires` is not an iterable of names.
     """
 
-    # Users, workers and pickles know it by this name.
+    # The public name, which workers and pickles use.
     __module__ = "wbengine.task"
 
     _ARITY = 1
@@ -163,13 +164,14 @@ class MapFunctorTask(_FoldingTask):
 
 
 class ReduceFunctorTask(_FoldingTask):
-    """Folds the required values (two at least) with a functor of two arguments, in that order.
+    """Folds two or more required values with a functor of two arguments, in order.
 
-    :raises ValueError: the functor cannot be called with two arguments, or fewer than two names.
-    :raises TypeError: `requires` is not an iterable of names.
+    :raises ValueError: if the functor cannot be called with two arguments, or there are fewer than
+        two names.
+    :raises TypeError: if `requires` is not an iterable of names.
     """
 
-    # Users, workers and pickles know it by this name.
+    # The public name, which workers and pickles use.
     __module__ = "wbengine.task"
 
     _ARITY = 2

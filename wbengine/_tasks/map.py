@@ -1,4 +1,4 @@
-"""Fan-out at run time: one task for each item of a list that is known only when it begins."""
+"""Fan-out at run time: a task for each item of a list that is known only when the Map begins."""
 
 from __future__ import annotations
 
@@ -9,50 +9,54 @@ from wbengine import _binding, _names, atom
 from wbengine._tasks.base import Task
 from wbengine._tasks.wait_for import WaitFor
 
-#: What becomes of a `Map` when one of its items fails.
+#: Behaviour of a `Map` after the failure of an item.
 OnItemFailure = Literal["fail", "collect"]
 
 FAIL: Final = "fail"
 COLLECT: Final = "collect"
 
+#: Maximum length of the name of a Map: the names of its items have an index as suffix.
+_MAX_NAME_LENGTH: Final = _names.MAX_NAME_LENGTH - len("[2147483647]")
+
 
 class Map(Task):
-    """Runs `inner` once for each item of a list that the flow provides; the results are a list.
+    """Runs `inner` once for each item of a list that the flow provides; the result is a list.
 
     ::
 
         flow.add(List(provides='files'), task.Map(Resize(), over='files', item='file',
                                                   provides='thumbnails', max_in_flight=8))
 
-    It is one atom: one name, one record, one state.  Its items run wherever tasks run, as
-    `name[index]`, many at a time; each has a record of its own (`persistence.models.ItemDetail`).
-    The list is fixed when an attempt begins; a flow that was suspended, or whose engine died, goes
-    on with the items that are missing.
+    A Map is one atom: one name, one record, one state. Its items run wherever tasks run, as
+    `name[index]`, many at a time, and each has its own record (`persistence.models.ItemDetail`).
+    The list is fixed when an attempt begins. A flow that was suspended, or whose engine died,
+    continues with the unfinished items.
 
-    Reverting it reverts every item that finished, the latest first: `inner.revert` is given the
-    item's own `result` (its `Failure` if it failed).  One that cannot be reverted stops that.
+    A revert of the Map reverts all finished items, the latest first: `inner.revert` receives the
+    result of the item (its `Failure` if it failed). A failed revert of an item ends the revert.
 
-    What `inner` takes besides `item` is bound, injected and required as if it were in the flow
-    itself, and so are its `retries`, `backoff` and `retry_on` (all of the list is tried again),
-    `priority`, `local`, `idempotent`, `detached`, `cancel_on_revert` (which also ends the other
-    items when one fails where that ends the Map) and `version`; its listeners hear of every item.
-    What it would provide itself is not used.  `update_progress` tells the part of the items that
-    are done.
+    The other arguments of `inner` are bound, injected and required as if it were in the flow
+    itself. The Map adopts its `retries`, `backoff` and `retry_on` (they repeat the whole list),
+    `priority`, `local`, `idempotent`, `detached`, `cancel_on_revert` (after a failure that ends the
+    Map, it also cancels the other items) and `version`. The listeners of `inner` receive the events
+    of all items. Its `provides` is not used. `update_progress` reports the share of items that are
+    done.
 
     :param inner: a task; it may be in the flow as well.
-    :param over: the stored name of the items: anything iterable but a mapping or a string (those
-        make the atom fail with `TypeError`).  An iterator is stored as a list first.
-    :param item: the parameter of `inner` that each item is given to.
-    :param provides: as for any task: a string names the whole list of results, which is in the
-        order of the items; a list or tuple its members by position.
-    :param name: by default that of `inner`.
-    :param max_in_flight: so many items run or are queued at a time; None: as many as there are.
-    :param on_item_failure: 'fail': no further item starts, and when those under way have ended the
-        atom fails with the first failure.  'collect': a failed item's `Failure` takes the place of
+    :param over: stored name of the items: any iterable except mappings and strings (these let the
+        atom fail with `TypeError`). An iterator is stored as a list first.
+    :param item: the parameter of `inner` that receives the item.
+    :param provides: as for other tasks: a string names the list of results, in the order of the
+        items; a list or tuple names its members by position.
+    :param name: default: the name of `inner`.
+    :param max_in_flight: maximum number of items that run or are queued; None: all.
+    :param on_item_failure: 'fail': no further item starts, and the atom fails with the first
+        failure after the items in flight have ended. 'collect': the `Failure` of an item replaces
         its result, and the atom succeeds.
-    :raises TypeError: `inner` is no task, a `Map`, or a class; `over` or `item` is no string.
-    :raises ValueError: `inner` does not take `item`; it asks for the list itself, too; an unknown
-        `on_item_failure`; `max_in_flight` is no number from 1.
+    :raises TypeError: if `inner` is a `Map`, a class or not a task, or `over` or `item` is not a
+        string.
+    :raises ValueError: if `inner` does not accept `item` or requires the list itself,
+        `on_item_failure` is unknown, or `max_in_flight` is not a positive number.
     """
 
     __module__ = "wbengine.task"
@@ -90,10 +94,11 @@ class Map(Task):
         super().__init__(
             inner.name if name is None else name, provides, inject=inner.inject, auto_extract=False
         )
+        _names.check_length("The name of a Map", self.name, _MAX_NAME_LENGTH)
         self._bind()
 
     def _bind(self) -> None:
-        """Ask for what `inner` asks for, but for the list in the place of the item."""
+        """Require what `inner` requires, with the list instead of the item."""
         inner = self.inner
         forward = {to: stored for to, stored in inner.rebind.items() if to != self.item}
         back = {to: stored for to, stored in inner.revert_rebind.items() if to != self.item}
@@ -107,13 +112,13 @@ class Map(Task):
 
     @property
     def collects(self) -> bool:
-        """Whether a failed item leaves the others alone."""
+        """True if other items continue after a failed one."""
         return self.on_item_failure == COLLECT
 
     def listed(self, values: Any) -> list[Any]:
-        """The items of what was stored under `over`.
+        """Return the items of the value stored under `over`.
 
-        :raises TypeError: it is a mapping or a string, or nothing that can be iterated over.
+        :raises TypeError: if it is a mapping, a string or not iterable.
         """
         if not isinstance(values, _REFUSED):
             try:
@@ -123,18 +128,18 @@ class Map(Task):
             else:
                 return list(iterator)
         raise TypeError(
-            f"Map {self.name!r} runs over the items of {self.over!r}, which must be a list or"
-            f" another iterable, no mapping and no string; it is a {_names.dotted(type(values))}"
+            f"{self.over!r}, the list of Map {self.name!r}, must be a list or another"
+            f" iterable, not a mapping or a string, got {_names.dotted(type(values))}"
         )
 
     def of_item(self, index: int) -> Task:
-        """The task for one item; it is like `inner`, under a name of its own."""
-        made = self.inner.copy()
-        made.name = f"{self.name}[{index}]"
-        return made
+        """Return the task of one item: a copy of `inner` with its own name."""
+        item_task = self.inner.copy()
+        item_task.name = f"{self.name}[{index}]"
+        return item_task
 
     def takes_item(self, action: str) -> bool:
-        """Whether the body for `action` is given the item: `revert` need not ask for it."""
+        """Return whether the body for `action` accepts the item; `revert` need not."""
         if action == "execute":
             return True
         inner = self.inner
@@ -146,8 +151,11 @@ class Map(Task):
         return self.inner._home()
 
     def execute(self, *args: Any, **kwargs: Any) -> Any:
-        """Not called: the engine runs the items."""
-        raise NotImplementedError(f"Map {self.name!r} is run by an engine, item by item")
+        """Raise an exception: engines run the items instead."""
+        raise NotImplementedError(
+            f"execute of Map {self.name!r} is never called: the engine runs the inner task for"
+            " each item"
+        )
 
 
 _REFUSED: Final = (Mapping, str, bytes, bytearray, memoryview)
@@ -156,58 +164,67 @@ _REFUSED: Final = (Mapping, str, bytes, bytearray, memoryview)
 def _check_inner(inner: Any) -> None:
     if isinstance(inner, type) and issubclass(inner, Task):
         raise TypeError(
-            f"Map needs a task, not the class {_names.dotted(inner)}: did you mean"
+            f"Map requires a task, got the class {_names.dotted(inner)}: did you mean"
             f" {inner.__name__}()?"
         )
     if isinstance(inner, Map):
         raise TypeError(
-            f"Map needs a plain task, not another Map ({inner.name!r}): provide one flat list of"
-            " items instead"
+            f"Map requires a plain task, got another Map ({inner.name!r}): provide one"
+            " flat list of items instead"
         )
     if isinstance(inner, WaitFor):
         raise TypeError(
-            f"Map cannot run {inner.name!r} for each item: it waits for a signal, which a flow is"
-            " given once"
+            f"Map cannot run {inner.name!r} for each item: it waits for a signal, and a"
+            " flow receives each signal only once"
         )
     if not isinstance(inner, Task):
-        what = _names.dotted(type(inner))
+        type_name = _names.dotted(type(inner))
         if isinstance(inner, atom.Atom):
-            raise TypeError(f"Map needs a task, not {what} {inner.name!r}: a retry runs no items")
+            raise TypeError(f"Map requires a task, got {type_name} {inner.name!r}")
         raise TypeError(
-            f"Map needs a task, not {inner!r} of type {what}"
-            + (": put task.task above the function" if callable(inner) else "")
+            f"Map requires a task, got {inner!r} of type {type_name}"
+            + (": decorate the function with task.task" if callable(inner) else "")
         )
 
 
 def _check_names(inner: Task, over: Any, item: Any) -> None:
-    for what, name in (("over", over), ("item", item)):
+    for option, name in (("over", over), ("item", item)):
         if not isinstance(name, str):
-            raise TypeError(f"The {what} of a Map must be a str, not {name!r}")
+            raise TypeError(f"{option} must be a str, got {name!r}")
+        _names.check_length(f"The {option} of a Map", name)
     execute, _ = inner._bodies()
     signature = _binding.signature_of(execute)
     if item not in inner.rebind and not signature.takes(item):
-        known = [*inner.rebind, *signature.required, *signature.optional]
+        parameters = [*inner.rebind, *signature.required, *signature.optional]
         raise ValueError(
-            f"Task {inner.name!r} takes no argument {item!r} for the items of its Map"
-            f"{_names.hint(item, known)}; it takes: {', '.join(dict.fromkeys(known)) or 'none'}"
+            f"Task {inner.name!r} has no argument {item!r} for the items of its"
+            f" Map{_names.hint(item, parameters)}; its arguments:"
+            f" {', '.join(dict.fromkeys(parameters)) or 'none'}"
         )
-    others = {to: stored for to, stored in inner.rebind.items() if to != item}
-    others.update((to, stored) for to, stored in inner.revert_rebind.items() if to != item)
-    if over == item or over in others or over in others.values():
-        taken = item if over == item else next(to for to, st in others.items() if over in (to, st))
+    other_rebinds = {to: stored for to, stored in inner.rebind.items() if to != item}
+    other_rebinds.update((to, stored) for to, stored in inner.revert_rebind.items() if to != item)
+    if over == item or over in other_rebinds or over in other_rebinds.values():
+        conflicting_parameter = (
+            item
+            if over == item
+            else next(to for to, st in other_rebinds.items() if over in (to, st))
+        )
         raise ValueError(
-            f"The list {over!r} of a Map clashes with argument {taken!r} of task {inner.name!r}"
+            f"The list {over!r} of a Map clashes with argument {conflicting_parameter!r} of task"
+            f" {inner.name!r}"
             + (
-                ": the list needs another name than the item"
+                ": use different names for the list and the item"
                 if over == item
-                else ", which would get the whole list with every item: rename one of them"
+                else ", which would receive the whole list for each item: rename one of them"
             )
         )
 
 
 def _limit(value: Any) -> int | None:
     if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-        raise ValueError(f"max_in_flight must be a number from 1, or None, not {value!r}")
+        raise ValueError(
+            f"max_in_flight must be a whole number of at least 1, or None, got {value!r}"
+        )
     return value
 
 
@@ -215,4 +232,4 @@ def _policy(value: Any) -> OnItemFailure:
     if value in (FAIL, COLLECT):
         return cast(OnItemFailure, value)
     near = _names.hint(value, (FAIL, COLLECT)) if isinstance(value, str) else ""
-    raise ValueError(f"on_item_failure must be 'fail' or 'collect', not {value!r}{near}")
+    raise ValueError(f"on_item_failure must be 'fail' or 'collect', got {value!r}{near}")

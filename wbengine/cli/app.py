@@ -1,4 +1,4 @@
-"""The command `wbengine`: its commands by name, its help, and how it ends."""
+"""Entry point of the `wbengine` command: names of the commands, help and exit codes."""
 
 from __future__ import annotations
 
@@ -18,64 +18,68 @@ from wbengine.cli.base import Lazy
 __all__ = ["COMMANDS", "main", "root"]
 
 
-_OF_FLOWS: Final = {
+_FLOW_COMMANDS: Final = {
     "run": Lazy("flow_run", "Run a new flow."),
-    "submit": Lazy("flow_submit", "Hand a new flow over to `wbengine serve`."),
-    "ls": Lazy("flow_ls", "List flows."),
-    "show": Lazy("flow_show", "Show a flow: its tasks, failures, and why it waits."),
-    "watch": Lazy("flow_watch", "Follow a flow until it ends."),
-    "events": Lazy("flow_history", "Print what happened to a flow, in order.", "events"),
-    "logs": Lazy("flow_history", "Print what the tasks of a flow logged.", "logs"),
-    "export": Lazy("flow_records", "Write down a flow: as JSON, or as a page.", "export"),
-    "import": Lazy("flow_records", "Keep a flow that was exported.", "import_command"),
-    "resume": Lazy("flow_resume", "Go on with a flow that was suspended, or died."),
-    "suspend": Lazy("flow_control", "Ask whoever runs a flow to suspend it.", "suspend"),
-    "cancel": Lazy("flow_control", "Ask whoever runs a flow to revert it.", "cancel"),
-    "signal": Lazy("flow_control", "Give a flow what a task of it waits for.", "signal"),
-    "revert": Lazy("flow_resume", "Undo what a flow did.", "revert"),
-    "retry": Lazy("flow_resume", "Run again what failed.", "retry"),
-    "delete": Lazy("flow_records", "Forget flows.", "delete"),
+    "submit": Lazy("flow_submit", "Submit a new flow to `wbengine serve`."),
+    "list": Lazy("flow_ls", "List flows."),
+    "show": Lazy("flow_show", "Show the tasks, failures and waits of a flow."),
+    "watch": Lazy("flow_watch", "Watch a flow until its run ends."),
+    "events": Lazy("flow_history", "Print the events of a flow in order.", "events"),
+    "logs": Lazy("flow_history", "Print the log lines of the tasks of a flow.", "logs"),
+    "export": Lazy("flow_records", "Export a flow as JSON or as an HTML page.", "export"),
+    "import": Lazy("flow_records", "Import an exported flow into the store.", "import_command"),
+    "resume": Lazy("flow_resume", "Resume a flow that was suspended or lost its engine."),
+    "suspend": Lazy("flow_control", "Suspend a running flow.", "suspend"),
+    "cancel": Lazy("flow_control", "Cancel a running flow and revert its tasks.", "cancel"),
+    "signal": Lazy("flow_control", "Send a signal to a flow.", "signal"),
+    "revert": Lazy("flow_resume", "Revert the completed tasks of a flow.", "revert"),
+    "retry": Lazy("flow_resume", "Run the failed tasks of a flow again.", "retry"),
+    "delete": Lazy("flow_records", "Delete flows and their records.", "delete"),
 }
 
-_OTHERS: Final = {
+_TOP_LEVEL_COMMANDS: Final = {
     "graph": Lazy("graph_command", "Draw a flow."),
-    "serve": Lazy("serve_command", "Run the flows that are submitted."),
-    "schedule": Lazy("schedule_command", "Submit flows at given times."),
-    "limits": Lazy("limits_command", "List the limits that are in use."),
+    "serve": Lazy("serve_command", "Run submitted flows and fire schedules."),
+    "schedule": Lazy("schedule_command", "Manage schedules, which submit flows at given times."),
+    "limits": Lazy("limits_command", "List the limits in use."),
     "worker": Lazy("worker_command", "Run a worker."),
-    "workers": Lazy("workers_command", "Look at workers, and tell them what to do."),
-    "status": Lazy("status_command", "Who is there, and how busy."),
-    "queues": Lazy("queues_command", "Look at queues, and empty them."),
-    "db": Lazy("db_command", "Look after the store of flows."),
-    "dashboard": Lazy("dashboard_command", "Serve a dashboard."),
-    "dev": Lazy("dev_command", "Broker, store, worker and dashboard in one, to try things."),
-    "doctor": Lazy("doctor_command", "Find out what is wrong, and how to fix it."),
-    "config": Lazy("config_command", "Show settings, and where they come from."),
-    "keys": Lazy("keys_command", "Look after the keys that messages are signed with."),
-    "plugins": Lazy("plugins_command", "Show what other packages bring along."),
-    "completion": Lazy("completion_command", "Print what lets a shell complete commands."),
+    "workers": Lazy("workers_command", "List and control workers."),
+    "status": Lazy("status_command", "Show the broker, the workers and their load."),
+    "queues": Lazy("queues_command", "List and purge queues; list and resend requests."),
+    "db": Lazy("db_command", "Create, check and clean up the store of flows."),
+    "dashboard": Lazy("dashboard_command", "Serve the dashboard."),
+    "dev": Lazy("dev_command", "Start a broker, store, worker and dashboard for development."),
+    "doctor": Lazy("doctor_command", "Find problems and print how to fix them."),
+    "config": Lazy("config_command", "Show settings and their sources."),
+    "keys": Lazy("keys_command", "Create, show and rotate the keys that sign messages."),
+    "plugins": Lazy("plugins_command", "List plug-ins of installed packages."),
+    "completion": Lazy("completion_command", "Print the completion script for a shell."),
 }
 
-COMMANDS: Final = ("flow", *_OTHERS)
+COMMANDS: Final = ("flow", *_TOP_LEVEL_COMMANDS)
 
-#: What nothing can be written to says, be it only help.
-_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+#: Errors of a write that mean that the standard output is full or broken.
+_OUTPUT_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 _EPILOG: Final = f"""\
 \b
 {errors.TEXT}
 
 \b
-Settings, what counts more first: options; $WBENGINE_URL, $WBENGINE_PERSISTENCE and so on ($.._FILE
-names a file that holds it); wbengine.toml, or [tool.wbengine] of pyproject.toml; the user's file.
-`wbengine config show` tells what holds, and why.
+Settings are read from these sources, in this order of precedence:
+  1  options
+  2  environment variables ($WBENGINE_URL_FILE names a file that contains the value, likewise
+     for LEDGER, PERSISTENCE and BOARD)
+  3  wbengine.toml, or [tool.wbengine] in pyproject.toml
+  4  the user's file, ~/.config/wbengine/config.toml
+`wbengine config show` prints each setting and its source.
 """
 
 root = base.Group(
     "wbengine",
-    commands=[base.Group("flow", lazy=_OF_FLOWS, help="Run, watch and repair flows.")],
-    lazy=_OTHERS,
-    offers="wbengine.commands",
+    commands=[base.Group("flow", lazy=_FLOW_COMMANDS, help="Run, watch and repair flows.")],
+    lazy=_TOP_LEVEL_COMMANDS,
+    entry_points="wbengine.commands",
     params=[*base.common_options()],
     help=wbengine.__doc__,
     epilog=_EPILOG,
@@ -83,18 +87,19 @@ root = base.Group(
         "auto_envvar_prefix": "WBENGINE",
         "help_option_names": ["-h", "--help"],
         "max_content_width": 100,
+        "show_default": True,
     },
 )
 click.version_option(wbengine.__version__, message="%(prog)s %(version)s")(root)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns the exit code."""
+    """Run the command and return the exit code."""
     _streams.ensure()
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     context = contexts.Context(COMMANDS, arguments)
     try:
-        found: Any = root.main(
+        result: Any = root.main(
             args=arguments,
             prog_name="wbengine",
             standalone_mode=False,
@@ -102,17 +107,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         sys.stdout.flush()
     except BrokenPipeError:
-        _streams.forget_output()  # `| head` has seen enough
+        _streams.forget_output()  # the reader ended, as in `| head`
         return errors.OK
     except (Exception, KeyboardInterrupt) as error:
-        return _ended(error, context)
-    return found if isinstance(found, int) else errors.OK
+        return _report(error, context)
+    return result if isinstance(result, int) else errors.OK
 
 
-def _ended(error: BaseException, context: contexts.Context) -> int:
+def _report(error: BaseException, context: contexts.Context) -> int:
     if isinstance(error, click.UsageError) and error.ctx is not None:
         context.path = error.ctx.command_path
-    if isinstance(error, OSError) and error.errno in _FULL and error.filename is None:
-        error = errors.Failed(f"the standard output cannot be written: {errors.reason(error)}")
+    if isinstance(error, OSError) and error.errno in _OUTPUT_ERRORS and error.filename is None:
+        error = errors.Failed(f"cannot write to the standard output: {errors.reason(error)}")
         _streams.forget_output()
     return context.failed(error)

@@ -1,4 +1,4 @@
-"""Asks before something is done that cannot be undone."""
+"""Confirmation of actions that cannot be undone."""
 
 from __future__ import annotations
 
@@ -13,25 +13,27 @@ from wbengine.cli import errors
 if TYPE_CHECKING:
     from wbengine.cli.context import Context
 
-__all__ = ["confirm", "who"]
+__all__ = ["confirm", "current_user"]
 
 
-def confirm(context: Context, what: str, yes: bool) -> None:
-    """Go on only if `yes`, or if somebody who can be asked says so.
+def confirm(context: Context, action: str, yes: bool) -> None:
+    """Ask for confirmation, unless `yes` is set.
 
-    :raises Failed: nobody can be asked.
-    :raises Abort: no.
+    :raises Failed: if there is no terminal.
+    :raises Abort: if the answer is no.
     """
     if yes:
         return
-    line = visible(context.redactor.text(what))
+    line = visible(context.redactor.text(action))
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise errors.Failed(f"nobody is there to ask whether to {line}: say --yes", errors.USAGE)
+        raise errors.Failed(
+            f"cannot ask for confirmation without a terminal; pass --yes to {line}", errors.USAGE
+        )
     click.confirm(f"{line[:1].upper()}{line[1:]}?", abort=True, err=True)
 
 
-def who() -> str:
-    """Whoever sits here: user and host."""
+def current_user() -> str:
+    """Return the current user as `user@host`."""
     import getpass
     import socket
 

@@ -1,26 +1,28 @@
-"""`wbengine completion`: what lets a shell complete commands and options."""
+"""`wbengine completion`: print the completion script of a shell."""
 
 from __future__ import annotations
 
 import click
 from click.shell_completion import get_completion_class
 
-from wbengine.cli import base, context, output
+from wbengine.cli import base, context, output, params
 
 __all__ = ["command"]
 
 
 @base.command(
     "completion",
-    help="""Print what lets a shell complete commands and options.
+    help="""Print the completion script for a shell.
+
+    For bash and zsh, add the line eval "$(wbengine completion bash)" (or zsh) to ~/.bashrc or
+    ~/.zshrc.
 
     \b
-    bash:  eval "$(wbengine completion bash)"      in ~/.bashrc
-    zsh:   eval "$(wbengine completion zsh)"       in ~/.zshrc
-    fish:  wbengine completion fish > ~/.config/fish/completions/wbengine.fish
+    Example:
+      wbengine completion fish > ~/.config/fish/completions/wbengine.fish
     """,
 )
-@click.argument("shell", metavar="bash|zsh|fish", type=click.Choice(("bash", "zsh", "fish")))
+@click.argument("shell", metavar="bash|zsh|fish", type=params.Choice(("bash", "zsh", "fish")))
 def command(context: context.Context, shell: str) -> None:
     kind = get_completion_class(shell)
     assert kind is not None

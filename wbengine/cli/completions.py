@@ -1,7 +1,6 @@
-"""What a shell offers for an argument: flows and schedules of the store, workers that answer,
-kinds of engines.
+"""Shell completion of arguments: flows, schedules, workers and kinds of engines.
 
-Nothing is offered where it cannot be found out in time; a shell shows no errors.
+Errors and timeouts yield no completions, because a shell cannot show errors.
 """
 
 from __future__ import annotations
@@ -17,24 +16,27 @@ from wbengine.cli import context as contexts
 
 __all__ = ["engines", "flows", "schedules", "workers"]
 
-#: So many flows are offered, the newest.
-_MOST: Final = 50
-#: Seconds that somebody waits for the Tab key at most.
-_PATIENCE: Final = 2.0
+#: Maximum number of suggested flows, newest first.
+_MAX_FLOWS: Final = 50
+_TIMEOUT_SECONDS: Final = 2.0
 
-_Found = Iterable[tuple[str, str]]
+_Completions = Iterable[tuple[str, str]]
 
 
-def _completion(find: Callable[[contexts.Context, str], _Found]) -> Any:
+def _completion(find: Callable[[contexts.Context, str], _Completions]) -> Any:
     def complete(ctx: click.Context, param: Any, incomplete: str) -> list[CompletionItem]:
         context = ctx.find_object(contexts.Context)
         with contextlib.suppress(Exception):
             assert context is not None
-            context.given = {"timeout": _PATIENCE, "quiet": True, **context.given}
-            found = find(context, incomplete)
+            context.option_values = {
+                "timeout": _TIMEOUT_SECONDS,
+                "quiet": True,
+                **context.option_values,
+            }
+            candidates = find(context, incomplete)
             return [
                 CompletionItem(word, help=text)
-                for word, text in found
+                for word, text in candidates
                 if word.startswith(incomplete)
             ]
         return []
@@ -43,16 +45,16 @@ def _completion(find: Callable[[contexts.Context, str], _Found]) -> Any:
 
 
 @_completion
-def flows(context: contexts.Context, incomplete: str) -> _Found:
-    """Their ids."""
+def flows(context: contexts.Context, incomplete: str) -> _Completions:
+    """Return the uuids of flows with their names and states."""
     with context.backend() as backend, contextlib.closing(backend.get_connection()) as connection:
-        rows = connection.list_flows(uuid=incomplete.lower() or None, limit=_MOST).flows
+        rows = connection.list_flows(uuid=incomplete.lower() or None, limit=_MAX_FLOWS).flows
     return [(row.uuid, f"{row.name} {row.state}") for row in rows]
 
 
 @_completion
-def schedules(context: contexts.Context, incomplete: str) -> _Found:
-    """Their names."""
+def schedules(context: contexts.Context, incomplete: str) -> _Completions:
+    """Return the names of schedules with their times."""
     from wbengine.schedules import Schedules
 
     with context.backend() as backend:
@@ -60,18 +62,18 @@ def schedules(context: contexts.Context, incomplete: str) -> _Found:
 
 
 @_completion
-def workers(context: contexts.Context, incomplete: str) -> _Found:
-    """Their names."""
+def workers(context: contexts.Context, incomplete: str) -> _Completions:
+    """Return the names of the workers that answer, with their states and topics."""
     from wbengine.cli import fleets
 
-    with fleets.made(context.settings) as fleet:
-        found = fleets.heard(context.settings, fleet)
-    return [(one.name, f"{one.state} {', '.join(one.topics)}") for one in found]
+    with fleets.create(context.settings) as fleet:
+        worker_views = fleets.answering_workers(context.settings, fleet)
+    return [(view.name, f"{view.state} {', '.join(view.topics)}") for view in worker_views]
 
 
 @_completion
-def engines(context: contexts.Context, incomplete: str) -> _Found:
-    """Their kinds."""
+def engines(context: contexts.Context, incomplete: str) -> _Completions:
+    """Return the kinds of engines."""
     from wbengine import _plugins
     from wbengine.engines import loading
 

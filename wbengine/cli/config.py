@@ -1,4 +1,8 @@
-"""What is set, and by whom: flag, environment, file of the project, file of the user, default."""
+"""Values of settings and their sources.
+
+Sources in order of precedence: options, environment variables, the file of the project, the file
+of the user, defaults.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ from typing import Any, Final
 
 from wbengine import _names
 from wbengine.cli import errors
-from wbengine.cli.settings_schema import DEFAULTS, SCHEMA, SECRETS, VARIABLES
+from wbengine.cli.settings_schema import DEFAULTS, SCHEMA, SECRETS, SETTINGS, VARIABLES
 
 __all__ = [
     "FLAG",
@@ -26,6 +30,7 @@ __all__ = [
     "File",
     "Settings",
     "check",
+    "check_variables",
     "read",
     "read_files",
     "state_folder",
@@ -33,17 +38,32 @@ __all__ = [
 ]
 
 PROJECT: Final = "wbengine.toml"
-#: It names the file to read, as --config does.
+#: Variable with the path of the only file to read, like --config.
 VARIABLE: Final = "WBENGINE_CONFIG"
 _PYPROJECT: Final = "pyproject.toml"
 _TABLE: Final = ("tool", "wbengine")
 
-#: Where a value came from, where that is no file or variable.
+#: Origins of values that come from neither a file nor a variable.
 FLAG: Final = "flag"
 DEFAULT: Final = "default"
 
-#: How a command prints what it has found.
-_PRINTING: Final = ("json", "color", "quiet")
+#: Variables that apply to all commands.
+_KNOWN_VARIABLES: Final = frozenset((
+    VARIABLE,
+    *VARIABLES.values(),
+    *(f"{VARIABLES[setting]}_FILE" for setting in SECRETS),
+))  # fmt: skip
+
+#: Variables that correspond to another spelling of an option -> the variable of the setting.
+_SIMILAR_VARIABLES: Final = {
+    f"WBENGINE_{spelling[2:].replace('-', '_').upper()}": VARIABLES[name]
+    for name, setting in SETTINGS.items()
+    for spelling in setting.spellings
+    if spelling.startswith("--")
+}
+
+#: Settings that affect only the output of a command.
+_OUTPUT_SETTINGS: Final = ("json", "color", "quiet", "traceback")
 
 _TRUE: Final = ("1", "true", "yes", "on")
 _FALSE: Final = ("0", "false", "no", "off")
@@ -51,7 +71,7 @@ _FALSE: Final = ("0", "false", "no", "off")
 
 @dataclass(frozen=True)
 class File:
-    """A file of settings that was found."""
+    """A file of settings."""
 
     path: Path
     content: Mapping[str, Any]
@@ -59,7 +79,7 @@ class File:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What holds for this command; see `settings_schema` for what each setting is."""
+    """The effective settings of a command. `settings_schema` describes each of them."""
 
     url: str | None
     exchange: str
@@ -77,70 +97,75 @@ class Settings:
     quiet: bool
     log_level: str
     log_format: str
+    traceback: bool
     schedules: Mapping[str, Mapping[str, Any]]
-    #: Setting -> where its value came from: 'flag', a variable as '$NAME', a file, or 'default'.
+    #: Setting -> origin of its value: 'flag', a variable as '$NAME', a path, or 'default'.
     origins: Mapping[str, str]
-    #: The files that were read, those that count more first.
+    #: The files that were read, in order of precedence.
     files: tuple[File, ...]
 
     @property
     def store(self) -> str:
-        """The store of flows: what is set, else a folder of this user."""
+        """URL of the store of flows. The default is a folder of this user."""
         return self.persistence or _default_store()
 
     def origin(self, name: str) -> str:
-        """Where a value came from, for an error line: `--url`, `$WBENGINE_URL`, `x.toml: url`."""
-        found = self.origins.get(name, DEFAULT)
-        if found == FLAG:
-            return f"--{name.replace('_', '-')}"
-        return found if found.startswith("$") or found == DEFAULT else f"{found}: {name}"
+        """Return the origin of a value for messages: `--url`, `$WBENGINE_URL`, `x.toml: url`."""
+        origin = self.origins.get(name, DEFAULT)
+        if origin == FLAG:
+            return SETTINGS[name].spellings[-1]
+        return origin if origin.startswith("$") or origin == DEFAULT else f"{origin}: {name}"
 
     def failing(
-        self, name: str, *kinds: type[BaseException], what: str = ""
+        self, name: str, *kinds: type[BaseException], action: str = ""
     ) -> contextlib.AbstractContextManager[None]:
-        """Errors of these kinds say that the value of a setting cannot be used."""
+        """Convert errors of these kinds into a `Failed` that reports the setting as invalid."""
         code = errors.USAGE if self.origins.get(name) == FLAG else errors.BAD_CONFIG
-        where = f"{self.origin(name)}: {what}" if what else self.origin(name)
+        where = f"{self.origin(name)}: {action}" if action else self.origin(name)
         return errors.failing(code, *kinds, where=where)
 
     def environment(self) -> dict[str, str]:
-        """What options say, as variables, for a command that goes on with what this one does."""
-        found: dict[str, str] = {}
+        """Return the values of options as environment variables for a child process."""
+        variables: dict[str, str] = {}
         for name, origin in self.origins.items():
-            if origin == FLAG and name not in _PRINTING:
+            if origin == FLAG and name not in _OUTPUT_SETTINGS:
                 value = getattr(self, name)
                 if isinstance(value, Mapping):
                     value = json.dumps(value)
                 text = ",".join(value) if isinstance(value, tuple) else str(value)
-                found[VARIABLES[name][0]] = text
-        return found
+                variables[VARIABLES[name]] = text
+        return variables
 
 
 def _default_store() -> str:
-    """Where flows are kept if nobody says where: a folder of this user that outlives a restart."""
     return f"dir://{state_folder() / 'flows'}"
 
 
 def state_folder() -> Path:
-    """Where what this user runs is kept: flows, and logs."""
+    """Return the folder for state of this user: flows and logs."""
     state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
     return Path(state, "wbengine")
 
 
 def user_file() -> Path:
-    """The file of this user, be it there or not."""
+    """Return the path of the user's file of settings, which need not exist."""
     home = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
     return Path(home, "wbengine", "config.toml")
 
 
-def read(given: Mapping[str, Any], files: Sequence[File]) -> Settings:
-    """All settings: `given` are those of flags.
+def read(option_values: Mapping[str, Any], files: Sequence[File]) -> Settings:
+    """Return all settings.
 
-    :raises Failed: one of the environment is wrong.
+    :param option_values: the values of command-line options, by name of the setting.
+    :raises Failed: if a value in the environment is invalid.
     """
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
-    layers = [(FLAG, given), *_environment(), *((str(file.path), file.content) for file in files)]
+    layers = [
+        (FLAG, option_values),
+        *_environment(),
+        *((str(file.path), file.content) for file in files),
+    ]
     for origin, layer in layers:
         for name, value in layer.items():
             if name in SCHEMA["properties"] and name not in values:
@@ -153,71 +178,73 @@ def read(given: Mapping[str, Any], files: Sequence[File]) -> Settings:
 
 
 def read_files(config: str | None, commands: Collection[str]) -> list[File]:
-    """The files of settings there are, those that count more first; `config` replaces all of them.
+    """Return the files of settings in order of precedence.
 
-    Keys of files that are among `commands` are tables of those commands' options.
-
-    :raises Failed: one cannot be read, or holds what makes no sense.
+    :param config: the only file to read, or None for the file of the project and that of the user.
+    :param commands: names of commands. A key of a file with such a name is a table of options.
+    :raises Failed: if a file cannot be read, or its content is invalid.
     """
     if config is not None:
         path = Path(config)
         if not path.is_file():
-            words = f"there is no file {config!r} (--config, or ${VARIABLE})"
+            words = f"--config or ${VARIABLE} must name an existing file, got {config!r}"
             raise errors.Failed(words, errors.BAD_CONFIG)
-        found = [_load(path, _TABLE if path.name == _PYPROJECT else ())]
+        candidates = [_load(path, _TABLE if path.name == _PYPROJECT else ())]
     else:
-        found = [_of_project(), _load(user_file(), ())]
-    files = [file for file in found if file is not None]
+        candidates = [_project_file(), _load(user_file(), ())]
+    files = [file for file in candidates if file is not None]
     for file in files:
         _check(file, commands)
     return files
 
 
-def _of_project() -> File | None:
-    """`wbengine.toml`, else `[tool.wbengine]`, of this folder or the nearest above.
+def _project_file() -> File | None:
+    """Return the file of the project, in this folder or the nearest folder above.
 
-    :raises Failed: others than this user and root may have written it.
+    It is `wbengine.toml`, or `pyproject.toml` with a table `[tool.wbengine]`.
+
+    :raises Failed: if users other than this one and root can write the file.
     """
-    here = Path.cwd()
-    for folder in (here, *here.parents):
-        found = _load(folder / PROJECT, ()) or _load(folder / _PYPROJECT, _TABLE)
-        if found is not None:
-            _check_writers(found.path, above=folder != here)
-            return found
+    current_folder = Path.cwd()
+    for folder in (current_folder, *current_folder.parents):
+        file = _load(folder / PROJECT, ()) or _load(folder / _PYPROJECT, _TABLE)
+        if file is not None:
+            _check_writers(file.path, above=folder != current_folder)
+            return file
     return None
 
 
 def _check_writers(path: Path, *, above: bool) -> None:
-    """Refuse a file that others may have written: settings lead to code that is run.
+    """Reject a file that other users can write, because settings select code that is executed.
 
-    In the current folder a group may share the file.  A file above, which the user may not know of,
-    and its folder, must not be writable by a group either.
+    A file in the current folder may be writable by its group. The user may be unaware of a file in
+    a folder above: that file and its folder must not be writable by a group either.
     """
     shared = stat.S_IWGRP | stat.S_IWOTH if above else stat.S_IWOTH
-    for each, found in [
+    for each, status in [
         *([(path, path.lstat())] if path.is_symlink() else []),
         (path, path.stat()),
         *([(path.parent, path.parent.stat())] if above else []),
     ]:
-        writers = found.st_mode & shared
-        is_sticky = stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX
-        if found.st_uid not in (os.geteuid(), 0):
-            why = f"{each} belongs to {_user(found.st_uid)}, not to you or root"
-            how = ""
-        elif writers and not is_sticky and not stat.S_ISLNK(found.st_mode):
-            who = "others" if writers & stat.S_IWOTH else "its group"
-            why = f"{who} may write {each} (mode {stat.S_IMODE(found.st_mode):04o})"
-            how = f", or chmod {'go' if above else 'o'}-w {shlex.quote(str(each))}"
+        writers = status.st_mode & shared
+        is_sticky = stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX
+        if status.st_uid not in (os.geteuid(), 0):
+            problem = f"{each} must belong to you or root, got {_user_name(status.st_uid)}"
+            advice = ""
+        elif writers and not is_sticky and not stat.S_ISLNK(status.st_mode):
+            others = "other users" if writers & stat.S_IWOTH else "its group"
+            problem = f"{each} is writable by {others} (mode {stat.S_IMODE(status.st_mode):04o})"
+            advice = f", or run chmod {'go' if above else 'o'}-w {shlex.quote(str(each))}"
         else:
             continue
         raise errors.Failed(
-            f"{path} is not read: {why}; if you trust it, give --config {shlex.quote(str(path))}"
-            f" (or ${VARIABLE}){how}",
+            f"refused to read {path}: {problem}; if you trust the file, pass"
+            f" --config {shlex.quote(str(path))} (or ${VARIABLE}){advice}",
             errors.BAD_CONFIG,
         )
 
 
-def _user(uid: int) -> str:
+def _user_name(uid: int) -> str:
     try:
         return f"user {pwd.getpwuid(uid).pw_name!r}"
     except KeyError:
@@ -230,7 +257,7 @@ def _load(path: Path, table: tuple[str, ...]) -> File | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, UnicodeError) as error:
-        words = f"{path} cannot be read: {errors.reason(error)}"
+        words = f"cannot read {path}: {errors.reason(error)}"
         raise errors.Failed(words, errors.BAD_CONFIG) from error
     if table and ".".join(table) not in text and table[-1] not in text:
         return None
@@ -238,7 +265,7 @@ def _load(path: Path, table: tuple[str, ...]) -> File | None:
     try:
         content = toml.loads(text)
     except toml.TOMLDecodeError as error:
-        raise errors.Failed(f"{path} is no TOML: {error}", errors.BAD_CONFIG) from error
+        raise errors.Failed(f"{path} must contain TOML: {error}", errors.BAD_CONFIG) from error
     for key in table:
         content = content.get(key)
         if not isinstance(content, dict):
@@ -251,71 +278,106 @@ def _toml() -> Any:
 
 
 def _check(file: File, commands: Collection[str]) -> None:
-    known = [*SCHEMA["properties"], *commands]
+    known_names = [*SCHEMA["properties"], *commands]
     for name, value in file.content.items():
         if name in SCHEMA["properties"]:
             check(f"{file.path}: {name}", name, value)
         elif name not in commands:
             raise errors.Failed(
-                f"{file.path}: there is no setting {name!r}{_names.hint(name, known)}",
+                f"{file.path}: unknown setting {name!r}{_names.hint(name, known_names)}",
                 errors.BAD_CONFIG,
             )
         elif not isinstance(value, Mapping):
             raise errors.Failed(
-                f"{file.path}: {name} is {value!r}: it must be a table of the options of"
-                f" 'wbengine {name}'",
+                f"{file.path}: {name} must be a table with options of 'wbengine {name}', got"
+                f" {value!r}",
                 errors.BAD_CONFIG,
             )
 
 
 def check(where: str, name: str, value: Any) -> None:
-    """Refuse a value that a setting cannot have.
+    """Check the value of a setting.
 
-    :raises Failed: saying where it was found, what it is, and what it should be.
+    :raises Failed: if the value is invalid; the message contains `where`, the value and the
+        expected form.
     """
-    import jsonschema  # takes as long as all else, and most often there is nothing to check
+    # Imported only here: the import is slow, and often there is nothing to check.
+    import jsonschema
 
     kind = SCHEMA["properties"][name]
     error = jsonschema.exceptions.best_match(
         jsonschema.Draft202012Validator(kind).iter_errors(value)
     )
-    if error is not None and error.absolute_path:  # in a table of it
+    if error is not None and error.absolute_path:  # an error inside a table
         place = ".".join(str(key) for key in error.absolute_path)
-        raise errors.Failed(f"{where}.{place}: {error.message}", errors.BAD_CONFIG)
+        raise errors.Failed(f"{where}.{place}{_inner_error(error)}", errors.BAD_CONFIG)
     if error is not None:
-        shown = "..." if name in SECRETS else json.dumps(value, default=str)
+        shown = "" if name in SECRETS else f", got {json.dumps(value, default=str)}"
         near = _names.hint(value, kind.get("enum", ())) if isinstance(value, str) else ""
-        raise errors.Failed(
-            f"{where} is {shown}: it must be {_expected(kind)}{near}", errors.BAD_CONFIG
-        )
+        raise errors.Failed(f"{where} must be {_expected(kind)}{shown}{near}", errors.BAD_CONFIG)
+
+
+def _inner_error(error: Any) -> str:
+    kind, value = error.schema, error.instance
+    if error.validator == "enum":
+        near = _names.hint(str(value), kind["enum"])
+        return f" must be {_expected(kind)}, got {value!r}{near}"
+    if error.validator == "additionalProperties":
+        keys = list(kind["properties"])
+        name = next(each for each in value if each not in keys)
+        return f": unknown key {name!r}{_names.hint(name, keys)}; known keys: {', '.join(keys)}"
+    return f": {error.message}"
 
 
 def _expected(kind: Mapping[str, Any]) -> str:
     if "enum" in kind:
         return f"one of {', '.join(kind['enum'])}"
     if "pattern" in kind:
-        return "1 to 120 of A-Z a-z 0-9 _ . -"
+        return "1 to 120 characters of A-Z a-z 0-9 _ . -"
     return {
-        "string": "a text, and not an empty one",
+        "string": "a non-empty string",
         "boolean": "true or false",
         "number": "a number of seconds above 0",
-        "array": "a list of texts",
+        "array": "a list of strings",
         "object": "a table",
     }[kind["type"]]
 
 
+def check_variables(prefix: str, known_names: Collection[str]) -> None:
+    """Reject environment variables that start with `prefix` and closely resemble a known name.
+
+    Other variables are allowed: Kubernetes sets `WBENGINE_PORT` if a service is named wbengine.
+
+    :raises Failed: if there is such a variable; the message contains the most similar name.
+    """
+    ends = [name.removeprefix(prefix) for name in known_names]
+    for name, value in os.environ.items():
+        end = name.removeprefix(prefix)
+        if value and end != name and end not in ends:
+            near = _names.near(end, ends, 1, cutoff=_names.CLOSE_SIMILARITY)
+            if near:
+                raise errors.Failed(
+                    f"unknown variable ${name} (did you mean ${prefix}{near[0]}?)",
+                    errors.BAD_CONFIG,
+                )
+
+
 def _environment() -> list[tuple[str, Mapping[str, Any]]]:
-    found: list[tuple[str, Mapping[str, Any]]] = []
-    for name, variables in VARIABLES.items():
-        for variable in variables:
-            text, where = _variable(variable, name in SECRETS)
-            if text:
-                value = _typed(name, text)
-                if SCHEMA["properties"][name].get("type") != "string" or name == "exchange":
-                    check(where, name, value)
-                found.append((where, {name: value}))
-                break
-    return found
+    check_variables("WBENGINE_", _KNOWN_VARIABLES)
+    for wrong, variable in _SIMILAR_VARIABLES.items():
+        if wrong != variable and os.environ.get(wrong):
+            raise errors.Failed(
+                f"unknown variable ${wrong} (did you mean ${variable}?)", errors.BAD_CONFIG
+            )
+    layers: list[tuple[str, Mapping[str, Any]]] = []
+    for name, variable in VARIABLES.items():
+        text, where = _variable(variable, name in SECRETS)
+        if text:
+            value = _parse_value(name, text)
+            if SCHEMA["properties"][name].get("type") != "string" or name == "exchange":
+                check(where, name, value)
+            layers.append((where, {name: value}))
+    return layers
 
 
 def _variable(variable: str, may_be_file: bool) -> tuple[str | None, str]:
@@ -327,12 +389,15 @@ def _variable(variable: str, may_be_file: bool) -> tuple[str | None, str]:
     try:
         return Path(path).read_text(encoding="utf-8").strip(), f"{where}_FILE"
     except (OSError, UnicodeError) as error:
-        words = f"{where}_FILE: {path!r} cannot be read: {errors.reason(error)}"
+        words = f"{where}_FILE: cannot read {path!r}: {errors.reason(error)}"
         raise errors.Failed(words, errors.BAD_CONFIG) from error
 
 
-def _typed(name: str, text: str) -> Any:
-    """What a variable says; what it cannot say is left as it is, for `check` to refuse."""
+def _parse_value(name: str, text: str) -> Any:
+    """Return a variable's text as a value of the setting's type.
+
+    A text that cannot be converted is returned unchanged, so that `check` rejects it.
+    """
     kind = SCHEMA["properties"][name].get("type")
     if kind == "boolean":
         word = text.strip().lower()

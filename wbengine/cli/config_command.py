@@ -1,4 +1,4 @@
-"""`wbengine config`: what is set, by whom, and what may be."""
+"""`wbengine config`: show the settings, their files and their schema."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from wbengine.cli import context as contexts
 
 __all__ = ["command"]
 
-command = base.Group("config", help="Show settings, and where they come from.")
+command = base.Group("config", help="Show settings and their sources.")
 
 
 @command.command(
     "show",
-    short_help="Show what holds, and where it comes from.",
-    help="""Show what holds, and where it comes from.
+    help="""Show each setting, its value and its source.
 
-    Passwords are not shown.
+    Passwords are masked.
 
     \b
-    wbengine config show --json
+    Example:
+      wbengine config show --json
     """,
 )
 def show(context: contexts.Context) -> None:
     settings, printer = context.settings, context.printer
-    found = [
+    entries = [
         {"name": name, "value": _shown(context, name), "from": settings.origins[name]}
         for name in settings_schema.SCHEMA["properties"]
     ]
-    printer.document("config-show/1", {"settings": found})
-    rows = [(each["name"], _text(each["value"]), each["from"]) for each in found]
+    printer.document("config-show/1", {"settings": entries})
+    rows = [(each["name"], _text(each["value"]), each["from"]) for each in entries]
     printer.table(("SETTING", "VALUE", "FROM"), rows)
 
 
@@ -54,24 +54,24 @@ def _text(value: Any) -> str | None:
 
 @command.command(
     "path",
-    short_help="Print which files are read.",
-    help="""Print which files are read, those that count more first.
+    help="""Print the paths of the files of settings, in order of precedence.
 
     \b
-    wbengine config path
+    Example:
+      wbengine config path
     """,
 )
 def path(context: contexts.Context) -> None:
     read = {file.path for file in context.files}
-    found = list(dict.fromkeys([*(file.path for file in context.files), *_candidates(context)]))
+    paths = list(dict.fromkeys([*(file.path for file in context.files), *_candidates(context)]))
     printer = context.printer
-    content = [{"path": str(path), "read": path in read} for path in found]
+    content = [{"path": str(path), "read": path in read} for path in paths]
     printer.document("config-path/1", {"files": content})
-    for file in found:
+    for file in paths:
         if file in read:
             printer.line(str(file))
         else:
-            printer.hint(f"not there: {file}")
+            printer.hint(f"not found: {file}")
 
 
 def _candidates(context: contexts.Context) -> list[Path]:
@@ -80,11 +80,11 @@ def _candidates(context: contexts.Context) -> list[Path]:
 
 @command.command(
     "schema",
-    short_help="Print the JSON Schema of the files.",
-    help="""Print the JSON Schema of the files, for editors and checks.
+    help="""Print the JSON Schema of the files of settings.
 
     \b
-    wbengine config schema > wbengine.schema.json
+    Example:
+      wbengine config schema > wbengine.schema.json
     """,
 )
 def schema(context: contexts.Context) -> None:
@@ -94,22 +94,20 @@ def schema(context: contexts.Context) -> None:
         name: _table(root, root.command.get_command(root, name))
         for name in root.command.list_commands(root)
     }
-    whole = {
+    document = {
         **settings_schema.SCHEMA,
         "properties": {**tables, **settings_schema.SCHEMA["properties"]},
         "additionalProperties": False,
     }
-    output.write(f"{json.dumps(whole, indent=2)}\n")
+    output.write(f"{json.dumps(document, indent=2)}\n")
 
 
 def _table(ctx: click.Context, command: click.Command | None) -> dict[str, Any]:
-    """The options of a command, or a table of the commands of a group."""
     properties: dict[str, Any] = {}
     if isinstance(command, click.Group):
         for name in command.list_commands(ctx):
             properties[name] = _table(ctx, command.get_command(ctx, name))
     else:
-        for param in command.params if command is not None else ():
-            if isinstance(param, click.Option) and param.name != "help":
-                properties[str(param.name)] = {"description": param.help or ""}
+        for key, option in () if command is None else base.own_options(command):
+            properties[key] = {"description": option.help or ""}
     return {"type": "object", "properties": properties, "additionalProperties": False}

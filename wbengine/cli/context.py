@@ -1,20 +1,20 @@
-"""What a command is handed: settings, a printer, the store."""
+"""Context of a command: settings, printer and store."""
 
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import logging
 import os
 import sys
 import time
+import traceback
 from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-from wbengine import _streams, exceptions
-from wbengine.cli import arguments, config, errors, output
+from wbengine import _names, _streams, exceptions
+from wbengine.cli import config, errors, output, places, secret_arguments
 
 if TYPE_CHECKING:
     from wbengine.persistence import base as persistence
@@ -26,163 +26,178 @@ LOG: Final = logging.getLogger(__name__)
 
 
 class Context:
-    """Of one call of the command, with these arguments; `commands` are the names there are, for the
-    tables of files.
+    """Context of one call of the command with these arguments.
+
+    :param commands: names of all commands, which are valid names of tables in files of settings.
     """
 
     def __init__(self, commands: Collection[str], arguments: Sequence[str] = ()) -> None:
         self._commands = commands
         self._arguments = arguments
-        #: What flags say, by the name of the setting.
-        self.given: dict[str, Any] = {}
-        #: The only file of settings to read.
+        #: Values of options by name of the setting.
+        self.option_values: dict[str, Any] = {}
+        #: The only file of settings to read, or None.
         self.file: str | None = os.environ.get(config.VARIABLE) or None
-        #: When it was called, on the monotonic clock.
-        self.began = time.monotonic()
-        #: The command that is being run, in words.
+        self.started_at = time.monotonic()
         self.path = "wbengine"
-        #: What is undone when the command has ended.
-        self.ends = contextlib.ExitStack()
+        self.exit_stack = contextlib.ExitStack()
 
     @cached_property
     def files(self) -> list[config.File]:
-        """The files of settings there are, those that count more first.
+        """The files of settings, in order of precedence.
 
-        :raises Failed: something is wrong with one of them.
+        :raises Failed: if a file is invalid.
         """
         return config.read_files(self.file, self._commands)
 
     @cached_property
     def settings(self) -> config.Settings:
-        """What holds, wherever it was said.
+        """The effective settings.
 
-        :raises Failed: something is wrong with it.
+        :raises Failed: if a setting is invalid.
         """
-        return config.read(self.given, self.files)
+        return config.read(self.option_values, self.files)
 
     @cached_property
     def redactor(self) -> redaction.Redactor:
-        """What hides passwords and other secrets."""
+        """The redactor that masks passwords and other secrets."""
         from wbengine.views import redaction
 
         return redaction.Redactor()
 
     @cached_property
     def printer(self) -> output.Printer:
-        """Where results and remarks go."""
+        """The printer for results and remarks."""
         settings = self.settings
         return output.Printer(
             as_json=settings.json,
             color=settings.color,
             quiet=settings.quiet,
-            mask=lambda text: self.redactor.text(text),  # which takes its time to load
+            # a lambda, because the redactor is slow to load
+            mask=lambda text: self.redactor.text(text),
         )
 
     def start(self, log_level: str) -> None:
-        """The log goes to the standard error; modules of here can be imported.
+        """Set up logging and imports before the command runs.
 
-        :param log_level: the least that is logged, if no setting says so.
+        The log goes to the standard error. Modules of the current folder become importable.
+
+        :param log_level: the lowest level that is logged, unless a setting defines another one.
         """
-        from wbengine.cli import logs
+        from wbengine.cli import log_output
 
         settings = self.settings
         if settings.origins["log_level"] != config.DEFAULT:
             log_level = settings.log_level
         elif settings.quiet:
             log_level = "warning"
-        logs.install(log_level, settings.log_format, settings.color)
-        for warning in arguments.warnings_of(self._arguments):
+        log_output.install(log_level, settings.log_format, settings.color, settings.traceback)
+        for warning in secret_arguments.warnings_of(self._arguments):
             LOG.warning("%s", warning)
+        places.check(settings)
         self.import_here()
-        self._use(settings)
+        self._apply(settings)
         for name in settings.include:
-            what = f"{name!r} cannot be imported"
-            with settings.failing("include", Exception, what=what), _streams.aside():
-                importlib.import_module(name)
+            action = f"cannot import {name!r}"
+            with settings.failing("include", Exception, action=action), _streams.aside():
+                _names.import_module(name)
 
-    def _use(self, settings: config.Settings) -> None:
-        """Let the keys and flows that are set hold wherever records are read, until the end."""
+    def _apply(self, settings: config.Settings) -> None:
+        """Apply the settings `keys` and `flows` to the whole process until the command ends."""
         before = os.environ.get("WBENGINE_KEYS")
         if settings.keys and settings.keys != before:
             os.environ["WBENGINE_KEYS"] = settings.keys
-            self.ends.callback(_set_variable, "WBENGINE_KEYS", before)
+            self.exit_stack.callback(_set_variable, "WBENGINE_KEYS", before)
         if settings.flows:
             from wbengine.engines import allowed
 
             with settings.failing("flows", ValueError):
                 allowed.set_for_process(settings.flows)
-            self.ends.callback(allowed.set_for_process, None)
+            self.exit_stack.callback(allowed.set_for_process, None)
 
     def environment(self) -> dict[str, str]:
-        """For a command that goes on with what this one does: others cannot see it, unlike
-        arguments.
+        """Return environment variables for a child process that continues this command.
+
+        Variables are used because other users can see the arguments of a process.
         """
         file = {} if self.file is None else {config.VARIABLE: os.path.abspath(self.file)}
         return {**file, **self.settings.environment()}
 
     def failed(self, error: BaseException) -> int:
-        """Tell what went wrong, in one line; returns the exit code."""
+        """Print an error as one line and return the exit code."""
+        if error.__cause__ is not None and self._shows_all_frames():
+            full_traceback = "".join(traceback.format_exception(error.__cause__))
+            output.say_lines(self.redactor.text(full_traceback.rstrip("\n")))
         words = self.redactor.text(errors.line_of(error))
         line = f"{self.path}: error: {words}"
         code = errors.code_of(error)
         if self._wants_json():
             content = {"command": self.path, "error": words, "code": code}
-            output.say(json.dumps({"schema": "wbengine/error/1", **content}))
+            output.say(json.dumps({"schema": "wbengine/error/1", **content}), folded=False)
         elif code == errors.INTERRUPTED and isinstance(error, errors.Failed):
-            output.say_behind_ctrl_c(line)
+            output.say_on_new_line(line)
         else:
             output.say(line)
         return code
 
+    def _shows_all_frames(self) -> bool:
+        try:
+            return self.settings.traceback
+        except errors.Failed:  # the settings are invalid
+            return False
+
     def _wants_json(self) -> bool:
-        if "--json" in self._arguments:  # perhaps behind what is wrong
+        if "--json" in self._arguments:  # click may have failed before it parsed this option
             return True
         try:
             return self.settings.json
-        except errors.Failed:  # what is wrong are the settings
+        except errors.Failed:  # the settings are invalid
             return False
 
     def import_here(self) -> None:
-        """Let modules of the current folder be found, after all that is installed: a file there
-        takes the place of no module of Python's or of a package.
+        """Append the current folder to `sys.path`.
+
+        It comes after the standard library and installed packages, so that its files never shadow
+        them.
         """
-        here = os.getcwd()
-        if here not in sys.path:
-            sys.path.append(here)
+        folder = os.getcwd()
+        if folder not in sys.path:
+            sys.path.append(folder)
 
     @contextlib.contextmanager
-    def backend(self, **how: bool) -> Iterator[persistence.Backend]:
-        """The store of flows; `how` it is opened, and what is wrong otherwise, says
-        `stores.opened`.
+    def backend(self, **options: bool) -> Iterator[persistence.Backend]:
+        """Open the store of flows and close it at the end.
 
-        :raises Failed: something was not found, because nothing was ever kept there.
+        :param options: the options of `store_access.open_store`, which also describes its errors.
+        :raises Failed: if a record was not found because the store does not exist.
         """
-        from wbengine.cli import stores
+        from wbengine.cli import store_access
 
-        with contextlib.closing(stores.opened(self.settings, **how)) as found:
+        with contextlib.closing(store_access.open_store(self.settings, **options)) as backend:
             try:
-                yield found
+                yield backend
             except exceptions.NotFound as error:
-                if stores.is_made(self.settings, found):
+                if store_access.store_exists(self.settings, backend):
                     raise
-                line = f"{errors.line_of(error)} ({stores.not_made(self.settings)})"
+                line = f"{errors.line_of(error)} ({store_access.missing_message(self.settings)})"
                 raise errors.Failed(line, errors.NO_SUCH) from error
 
     @contextlib.contextmanager
     def connection(self) -> Iterator[tuple[persistence.Backend, persistence.Connection]]:
-        """The store of flows, and a connection to it.
+        """Open the store of flows and a connection to it.
 
         :raises Failed: see `backend`.
         """
-        with self.backend() as found, contextlib.closing(found.get_connection()) as connection:
-            yield found, connection
+        with self.backend() as backend, contextlib.closing(backend.get_connection()) as connection:
+            yield backend, connection
 
     @contextlib.contextmanager
     def flow(self, text: str) -> Iterator[tuple[persistence.Connection, str]]:
-        """A connection to the store of flows, and the uuid of the flow that is meant.
+        """Open a connection to the store of flows and yield it with the uuid of a flow.
 
+        :param text: the uuid or its beginning.
         :raises Failed: see `backend`.
-        :raises NotFound: there is no such flow.
+        :raises NotFound: if there is no such flow.
         """
         from wbengine import operations
 

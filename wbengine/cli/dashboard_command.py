@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from wbengine.cli import base, errors, fleets, options, params
+from wbengine.cli import base, common_options, errors, fleets, params
 from wbengine.cli import context as contexts
 
 __all__ = ["command"]
@@ -22,54 +22,57 @@ def _host(name: str) -> str:
 
 @base.command(
     "dashboard",
-    help="""Serve a dashboard: flows, workers, queues. It prints its address, with the token that
-    lets in who has it.
+    help="""Serve the dashboard.
 
-    It listens on this host only, and changes nothing, unless told otherwise.
+    The dashboard shows flows, workers and queues. The command prints its address with the token
+    that visitors need. By default, the dashboard accepts connections from this host only and is
+    read-only.
 
     \b
-    wbengine dashboard --port 8585 --allow-actions
+    Example:
+      wbengine dashboard --port 8585 --allow-actions
     """,
 )
-@click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS",
-    help="Listen there.")  # fmt: skip
-@options.PORT
-@click.option("--token", metavar="TEXT", help="Let in who has it (a new one is made).")
+@click.option("--host", default="127.0.0.1", metavar="ADDRESS",
+    help="Address to listen on.")  # fmt: skip
+@common_options.PORT
+@click.option("--token", metavar="TEXT", help="Token that visitors need.", show_default="a new one")
 @click.option("--token-file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-    help="It holds the token.")  # fmt: skip
+    help="File that contains the token.")  # fmt: skip
 @click.option("--users", "users_file", type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Let in whom it names: a name, a role and a token in each line.")  # fmt: skip
-@click.option("--no-auth", is_flag=True, help="Let everybody in.")
-@click.option("--allow-actions", is_flag=True, help="Let visitors suspend, resume, revert, drain.")
+    help="File of visitors: a name, a role and a token in each line.")  # fmt: skip
+@click.option("--no-auth", is_flag=True, help="Require no token.")
+@click.option("--allow-actions", is_flag=True,
+    help="Allow visitors to suspend, resume, cancel, retry and revert flows, send signals, control"
+    " schedules and drain workers.")  # fmt: skip
 @click.option(
-    "--show-values", is_flag=True, help="Show arguments and results (secrets are masked)."
+    "--show-values", is_flag=True, help="Show arguments and results; secrets stay masked."
 )
 @click.option("--allow-host", type=params.Parsed("NAME", _host), multiple=True,
-    help="A name under which a proxy makes it known; repeatable.")  # fmt: skip
-@click.option("--url-prefix", default="", metavar="/PATH", help="Serve below this path.")
-@click.option("--open", "open_browser", is_flag=True, help="Open it in a browser.")
+    help="Host name under which a proxy serves the dashboard (repeatable).")  # fmt: skip
+@click.option("--url-prefix", default="", metavar="/PATH",
+    help="Path of the dashboard behind a proxy.", show_default=False)  # fmt: skip
+@click.option("--open", "open_browser", is_flag=True, help="Open the dashboard in a browser.")
 def command(
     context: contexts.Context,
     token: str | None,
     token_file: Path | None,
     users_file: Path | None,
-    **given: Any,
+    **options: Any,
 ) -> None:
-    if sum(map(bool, (token, token_file, users_file))) > 1:
+    if sum(map(bool, (options["no_auth"], token, token_file, users_file))) > 1:
         raise click.UsageError(
-            "--token, --token-file and --users say the same: leave out all but one"
+            "at most one of --no-auth, --token, --token-file and --users can be used"
         )
-    if (token or token_file or users_file) and given["no_auth"]:
-        raise click.UsageError("--no-auth lets everybody in: leave out the token, or the users")
     if token_file is not None:
-        token = _secret_in(token_file)
+        token = _read_secret(token_file)
     from wbengine import dashboard
 
     users = None
     if users_file is not None:
         with errors.failing(errors.USAGE, ValueError, where=str(users_file)):
-            users = dashboard.parse_users(_secret_in(users_file))
+            users = dashboard.parse_users(_read_secret(users_file))
     settings = context.settings
     show_audit()
     with context.backend(missing_ok=True) as backend, errors.failing(errors.USAGE, ValueError):
@@ -78,32 +81,34 @@ def command(
                 backend,
                 token=token,
                 users=users,
-                fleet=fleets.made(settings),
+                fleet=fleets.create(settings),
                 ledger=settings.ledger,
-                allow_hosts=given.pop("allow_host"),
+                allow_hosts=options.pop("allow_host"),
                 runner=dashboard.Runner(context.environment()),
-                **given,
+                **options,
             )
         except KeyboardInterrupt:
-            return  # that is how it ends
+            return  # the regular way to stop the command
         except OSError as error:
-            where = f"{given['host']}:{given['port']}"
+            where = f"{options['host']}:{options['port']}"
             raise errors.Failed(
-                f"cannot listen at {where}: {error.strerror or error}", errors.UNAVAILABLE
+                f"cannot listen on {where}: {error.strerror or error}", errors.UNAVAILABLE
             ) from error
 
 
 def show_audit() -> None:
-    """Who did what is said, whatever else is."""
+    """Enable the log lines of the audit log, independent of the log level."""
     logging.getLogger("wbengine.audit").setLevel(logging.INFO)
 
 
-def _secret_in(path: Path) -> str:
+def _read_secret(path: Path) -> str:
     try:
-        found = path.read_text(encoding="utf-8").strip()
+        text = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeError) as error:
-        line = f"{path} cannot be read: {errors.reason(error)}"
+        line = f"cannot read {path}: {errors.reason(error)}"
         raise errors.Failed(line, errors.USAGE) from error
-    if not found:
-        raise errors.Failed(f"{path} is empty: it must hold what lets in", errors.USAGE)
-    return found
+    if not text:
+        raise errors.Failed(
+            f"{path} must contain a token or users, got an empty file", errors.USAGE
+        )
+    return text

@@ -1,4 +1,4 @@
-"""`wbengine db`: look after the store of flows."""
+"""`wbengine db`: create, check and clean up the store of flows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from wbengine import exceptions, states
-from wbengine.cli import asking, base, errors, options, params, stores
+from wbengine.cli import asking, base, common_options, errors, params, store_access
 from wbengine.cli import context as contexts
 
 if TYPE_CHECKING:
@@ -17,92 +17,95 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-#: What may be forgotten for its age.
-_CHOICES: Final = (states.FAILURE, states.REVERTED, states.SUCCESS, states.SUSPENDED)
+_PRUNABLE_STATES: Final = (states.FAILURE, states.REVERTED, states.SUCCESS, states.SUSPENDED)
 
-command = base.Group("db", help="Look after the store of flows.")
+command = base.Group("db", help="Create, check and clean up the store of flows.")
 
 
-def _shown(context: contexts.Context) -> str:
+def _masked_store(context: contexts.Context) -> str:
     return str(context.redactor.text(context.settings.store))
 
 
 @command.command(
     "upgrade",
-    short_help="Make the layout, or bring it up to date.",
-    help="""Make the layout of the store where there is none, or bring an older one up to date.
+    help="""Create the store, or upgrade its layout.
 
-    Several may do so at the same time.
+    Several processes can do so at the same time.
 
     \b
-    wbengine db upgrade --persistence postgresql://flows@db/flows
+    Example:
+      wbengine db upgrade --persistence postgresql://flows@db/flows
     """,
 )
 def upgrade(context: contexts.Context) -> None:
     settings = context.settings
-    with contextlib.closing(stores.fetched(settings, patient=False)) as looked_at:
-        old, _ = stores.answered(settings, lambda: stores.layout(looked_at))
-    with contextlib.closing(stores.fetched(settings)) as backend:
+    with contextlib.closing(store_access.fetch(settings, patient=False)) as probe:
+        old, _ = store_access.call_in_time(settings, lambda: store_access.layout(probe))
+    with contextlib.closing(store_access.fetch(settings)) as backend:
         with contextlib.closing(backend.get_connection()) as connection:
-            connection.upgrade()  # which may take its time
-        new, wanted = stores.layout(backend)
+            connection.upgrade()  # without a time limit
+        new, required = store_access.layout(backend)
     printer = context.printer
-    printer.document("db-upgrade/1", {"store": _shown(context), "before": old, "after": new})
-    if wanted is None:
-        printer.line("this kind of store needs no upgrade")
+    printer.document("db-upgrade/1", {"store": _masked_store(context), "before": old, "after": new})
+    if required is None:
+        printer.line("this kind of store has no revisions")
     else:
-        same = "already up to date" if old == new else f"was {old or 'nothing'}"
+        same = "already current" if old == new else f"before: {old or 'no store'}"
         printer.line(f"revision {new} ({same})")
 
 
 @command.command(
     "current",
-    short_help="Show which layout there is.",
-    help="""Show which layout the store has, and which one this version wants.
+    help="""Show the revision of the store and the revision that this version needs.
 
     \b
-    wbengine db current --json
+    Example:
+      wbengine db current --json
     """,
 )
 def current(context: contexts.Context) -> None:
     settings = context.settings
-    with contextlib.closing(stores.fetched(settings, patient=False)) as backend:
-        revision, wanted = stores.answered(settings, lambda: stores.layout(backend))
-    content = {"store": _shown(context), "revision": revision, "wanted": wanted}
+    with contextlib.closing(store_access.fetch(settings, patient=False)) as backend:
+        revision, required = store_access.call_in_time(
+            settings, lambda: store_access.layout(backend)
+        )
+    content = {"store": _masked_store(context), "revision": revision, "wanted": required}
     context.printer.document("db-current/1", content)
-    text = revision or ("none yet" if wanted else "has no number")
+    text = revision or ("no store" if required else "this kind of store has no revisions")
     context.printer.pairs({**content, "revision": text}.items())
 
 
 @command.command(
     "check",
-    short_help="See that the layout and the records can be used.",
-    help="""See that the layout of the store is the current one, that its records can be read, and
-    that an sqlite file is sound. Exits with 1 if something is damaged, with 69 if the store cannot
-    be used, or is not there.
+    help="""Check the store for damage.
+
+    The command checks that the layout is current, that all records can be read and that an SQLite
+    file is intact. It exits with 1 if a record is damaged, and with 69 if the store does not exist
+    or cannot be used.
 
     \b
-    wbengine db check
+    Example:
+      wbengine db check
     """,
 )
 def check(context: contexts.Context) -> int:
     settings, printer = context.settings, context.printer
     books = flows = atoms = 0
     damaged: list[str] = []
-    with context.connection() as (backend, connection), _noting(damaged):
-        if not stores.is_made(settings, backend):
-            raise errors.Failed(stores.not_made(settings), errors.UNAVAILABLE)
-        with _noting(damaged):
+    with context.connection() as (backend, connection), _collecting_damage(damaged):
+        if not store_access.store_exists(settings, backend):
+            raise errors.Failed(store_access.missing_message(settings), errors.UNAVAILABLE)
+        with _collecting_damage(damaged):
             damaged += getattr(backend, "problems", list)()
         for book in connection.get_logbooks(lazy=True):
             books += 1
-            with _noting(damaged):
+            with _collecting_damage(damaged):
                 for flow in connection.get_flows_for_book(book.uuid, lazy=True):
                     flows += 1
-                    with _noting(damaged):
+                    with _collecting_damage(damaged):
                         atoms += sum(1 for _ in connection.get_atoms_for_flow(flow.uuid))
     content = {
-        "store": _shown(context),
+        "store": _masked_store(context),
         "books": books,
         "flows": flows,
         "atoms": atoms,
@@ -110,29 +113,31 @@ def check(context: contexts.Context) -> int:
     }
     printer.document("db-check/1", content)
     printer.pairs({**content, "damaged": "\n".join(damaged) or 0}.items())
-    printer.hint("something is damaged" if damaged else "all of it can be read")
+    printer.hint("the store is damaged" if damaged else "all records are readable")
     return errors.UNHEALTHY if damaged else errors.OK
 
 
 @contextlib.contextmanager
-def _noting(damaged: list[str]) -> Any:
+def _collecting_damage(damaged: list[str]) -> Any:
     try:
         yield
     except exceptions.CorruptRecord as error:
         damaged.append(errors.line_of(error))
     except exceptions.NotFound:
-        pass  # removed since
+        pass  # deleted by another process
 
 
 @command.command(
     "move",
-    short_help="Copy all of a store to another one.",
-    help="""Copy all that the store OLD keeps to the store NEW, and see that it reads the same
-    there. OLD stays as it is; it may be a folder of a version before, which kept journals. It may
-    be repeated. Commands to engines that run flows are not copied, and nobody may run any.
+    help="""Copy all records of a store to another store, and compare them.
+
+    OLD and NEW are URLs of stores. OLD is not changed; it can be a folder of journals. Stop all
+    engines of both stores first; pending requests to suspend or cancel a flow are not copied. The
+    command can be repeated.
 
     \b
-    wbengine db move dir:///var/lib/flows postgresql://flows@db/flows
+    Example:
+      wbengine db move dir:///var/lib/flows postgresql://flows@db/flows
     """,
 )
 @click.argument("old")
@@ -143,62 +148,69 @@ def move(context: contexts.Context, old: str, new: str) -> None:
     printer, masked = context.printer, context.redactor.text
     books = flows = 0
     with contextlib.ExitStack() as stack:
-        source, target = _store(old), _store(new)
+        source, target = _open_store(old), _open_store(new)
         for opened in (source, target):
             if not isinstance(opened, str):
                 stack.callback(opened.close)
         if isinstance(target, str):
             raise errors.Failed(
-                f"NEW: {masked(new)} is a folder of a version before: move to another one",
+                f"NEW must be a store, got a folder of journals: {masked(new)}",
                 errors.USAGE,
             )
-        revision, wanted = (None, None) if isinstance(source, str) else stores.layout(source)
-        if wanted is not None and revision is None:
-            raise errors.Failed(f"OLD: there is no store at {masked(old)}", errors.UNAVAILABLE)
+        revision, required = (
+            (None, None) if isinstance(source, str) else store_access.layout(source)
+        )
+        if required is not None and revision is None:
+            raise errors.Failed(
+                f"OLD must be an existing store, got {masked(old)}", errors.UNAVAILABLE
+            )
         for book in operations.move(source, target):
             books += 1
             flows += len(book)
     content = {"from": masked(old), "to": masked(new), "books": books, "flows": flows}
     printer.document("db-move/1", content)
-    printer.line(f"{flows} flows in {books} log books are in {masked(new)}, and read the same")
+    printer.line(f"copied {flows} flows in {books} logbooks to {masked(new)} and verified them")
 
 
-def _store(url: str) -> persistence.Backend | str:
-    """The store of a URL, or the path of a folder of journals."""
+def _open_store(url: str) -> persistence.Backend | str:
     from wbengine.persistence import backends
     from wbengine.persistence.backends.directory import DirectoryBackend
 
     wrong = (exceptions.NotFound, ValueError, ImportError, TypeError)
     with errors.failing(errors.USAGE, *wrong, where=url.partition(":")[0]):
-        made = backends.fetch(url)
-    if isinstance(made, DirectoryBackend) and made.has_journals():
-        made.close()
-        return made.path
-    return made
+        backend = backends.fetch(url)
+    if isinstance(backend, DirectoryBackend) and backend.has_journals():
+        backend.close()
+        return backend.path
+    return backend
 
 
 @command.command(
     "prune",
-    short_help="Forget flows that ended long ago.",
-    help="""Forget flows that ended long ago: those that somebody runs are never touched.
+    help="""Delete flows that ended long ago.
+
+    Flows that an engine runs are never deleted.
 
     \b
-    wbengine db prune --older-than 30d --state SUCCESS --dry-run
+    Example:
+      wbengine db prune --older-than 30d --state SUCCESS --dry-run
     """,
 )
 @click.option("--older-than", type=params.DURATION, required=True, metavar="AGE",
-    help="Those that nothing happened to for so long, such as 30d.")  # fmt: skip
-@click.option("--state", "wanted", multiple=True,
-    type=click.Choice(_CHOICES, case_sensitive=False),
-    help="Those in this state (repeatable; all that ended).")  # fmt: skip
-@click.option("--batch", type=click.IntRange(1, 10_000), default=100, show_default=True,
-    help="Look at so many at a time.")  # fmt: skip
-@options.dry_run("which")
-@options.YES
+    help="Delete flows that have not changed for this time, such as 30d.")  # fmt: skip
+@click.option("--state", "state_names", multiple=True,
+    type=params.Choice(_PRUNABLE_STATES, case_sensitive=False),
+    metavar="STATE",
+    help=f"Delete only flows in this state (repeatable): {', '.join(_PRUNABLE_STATES)}.",
+    show_default="FAILURE, REVERTED and SUCCESS")  # fmt: skip
+@click.option("--batch", type=click.IntRange(1, 10_000), default=100, metavar="N",
+    help="Number of flows that are read at a time.")  # fmt: skip
+@common_options.dry_run("the flows that would be deleted")
+@common_options.YES
 def prune(
     context: contexts.Context,
     older_than: float,
-    wanted: tuple[str, ...],
+    state_names: tuple[str, ...],
     batch: int,
     dry_run: bool,
     yes: bool,
@@ -208,22 +220,22 @@ def prune(
     from wbengine.views import formatting
 
     printer = context.printer
-    chosen = wanted or removing.ENDED
+    chosen = state_names or removing.ENDED
     if not dry_run:
         which = f"flows in {', '.join(chosen)} older than {formatting.seconds(older_than)}"
-        asking.confirm(context, f"forget {which}", yes)
+        asking.confirm(context, f"delete {which}", yes)
     count = 0
     with context.backend() as backend:
-        gone = operations.prune(
+        deleted_flows = operations.prune(
             backend, before=time.time() - older_than, states=chosen, batch=batch, dry_run=dry_run
         )
-        made = stores.is_made(context.settings, backend)
-        for row in gone:
+        exists = store_access.store_exists(context.settings, backend)
+        for row in deleted_flows:
             count += 1
             printer.event("db-prune/1", {"uuid": row.uuid, "name": row.name, "state": row.state,
                 "created": formatting.iso(row.created), "dry_run": dry_run})  # fmt: skip
             printer.line(f"{row.uuid}  {row.state:<9}  {row.name}")
-    if made:
-        printer.note(f"{count} flows {'would be' if dry_run else 'are'} forgotten")
+    if exists:
+        printer.note(f"{'would delete' if dry_run else 'deleted'} {count} flows")
     else:
-        printer.note(stores.not_made(context.settings))
+        printer.note(store_access.missing_message(context.settings))

@@ -1,4 +1,4 @@
-"""Lets a flow run in a process of its own, which outlives this one."""
+"""Start of a flow in a separate process that outlives this one."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 __all__ = ["start"]
 
-#: Seconds in which the process must have begun with the flow, and between two looks at it.
-_BEGINNING: Final = 30.0
-_PAUSE: Final = 0.05
+#: Maximum time in seconds until the process has started the flow, and the interval between checks.
+_START_SECONDS: Final = 30.0
+_POLL_SECONDS: Final = 0.05
 
 
 def start(
@@ -33,18 +33,21 @@ def start(
     reason: str | None = None,
     factory: str | None = None,
 ) -> int:
-    """Start a process that goes on with a flow, see that it has begun, and print the uuid.
+    """Start a process that runs a stored flow, wait until the flow starts, and print the uuid.
 
     :param operation: 'resume', 'retry' or 'revert'.
-    :param factory: what made the flow, where that was named here: it may do so there.
-    :raises Failed: the process ended at once; the line says where its log is.
+    :param factory: the function that built the flow, if the user named it: the process may call it.
+    :returns: the exit code.
+    :raises Failed: if the process ends at once or the flow does not start in time; the message
+        contains the path of the log.
     """
     log = _log_file(uuid)
-    words = [*_import_path.COMMAND, "flow", operation, "--no-progress", "--yes"]
+    words = [*_import_path.COMMAND, "flow", operation, "--no-progress"]
+    words += ["--yes"] if operation == "revert" else []
     words += [] if deadline is None else ["--deadline", str(deadline)]
     words += [] if report is None else ["--report", os.path.abspath(report)]
     words += [] if reason is None else [f"--reason={reason}"]
-    words += ["--", uuid]  # a record may say it is called "--help"
+    words += ["--", uuid]  # The uuid may start with dashes.
     with log.open("ab") as stream:
         process = subprocess.Popen(
             words,
@@ -55,10 +58,10 @@ def start(
             start_new_session=True,
         )
     try:
-        _wait(context, uuid, process, log)
+        _wait_for_start(context, uuid, process, log)
     except KeyboardInterrupt as error:
         raise errors.Failed(
-            f"interrupted; process {process.pid} runs it all the same; log: {log}; to follow:"
+            f"interrupted; process {process.pid} still runs the flow; log: {log}; to watch it:"
             f" wbengine flow watch {uuid}",
             errors.INTERRUPTED,
         ) from error
@@ -66,14 +69,15 @@ def start(
     printer.document("flow-detach/1", {"uuid": uuid, "pid": process.pid, "log": str(log)})
     printer.line(uuid)
     printer.note(
-        f"process {process.pid} runs it; log: {log}; to follow: wbengine flow watch {uuid}"
+        f"process {process.pid} runs the flow; log: {log}; to watch it: wbengine flow watch {uuid}"
     )
     return errors.OK
 
 
-def _wait(context: Context, uuid: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    """Until the process has the flow, or has ended with it."""
-    until = time.monotonic() + _BEGINNING
+def _wait_for_start(
+    context: Context, uuid: str, process: subprocess.Popen[bytes], log: Path
+) -> None:
+    until = time.monotonic() + _START_SECONDS
     with context.backend() as backend, backend.get_connection() as connection:
         before = connection.get_flow_details(uuid, lazy=True).epoch
         while time.monotonic() < until:
@@ -81,14 +85,15 @@ def _wait(context: Context, uuid: str, process: subprocess.Popen[bytes], log: Pa
             if connection.get_flow_details(uuid, lazy=True).epoch != before:
                 return
             if code:
-                said = _last_words(log) or f"exit code {code}"
-                raise errors.Failed(f"it did not begin: {said} (log: {log})", code)
-            time.sleep(_PAUSE)
-    raise errors.Failed(f"it did not begin within {_BEGINNING:g} s (log: {log})", errors.TRY_AGAIN)
+                message = _error_message(log) or f"exit code {code}"
+                raise errors.Failed(f"the flow did not start: {message} (log: {log})", code)
+            time.sleep(_POLL_SECONDS)
+    raise errors.Failed(
+        f"the flow did not start within {_START_SECONDS:g} s (log: {log})", errors.TRY_AGAIN
+    )
 
 
-def _last_words(log: Path) -> str:
-    """Why it ended: without the name of the command, which is not the one that was called."""
+def _error_message(log: Path) -> str:
     *_, last = "", *log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     return last.partition(": error: ")[2] or last
 
@@ -96,12 +101,12 @@ def _last_words(log: Path) -> str:
 def _environment(
     context: Context, operation: str, engine: str | None, factory: str | None
 ) -> dict[str, str]:
-    found = {**os.environ, **context.environment()}
+    variables = {**os.environ, **context.environment()}
     if factory is not None and not context.settings.flows:
-        found["WBENGINE_FLOWS"] = factory
+        variables["WBENGINE_FLOWS"] = factory
     if engine is not None:
-        found[f"WBENGINE_FLOW_{operation.upper()}_ENGINE"] = engine
-    return found
+        variables[f"WBENGINE_FLOW_{operation.upper()}_ENGINE"] = engine
+    return variables
 
 
 def _log_file(uuid: str) -> Path:
@@ -109,6 +114,6 @@ def _log_file(uuid: str) -> Path:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise errors.Failed(f"{folder} cannot be made: {errors.reason(error)}") from error
-    # Whoever writes a record chooses its uuid.
+        raise errors.Failed(f"cannot create {folder}: {errors.reason(error)}") from error
+    # The uuid comes from a record of the store and can contain any characters.
     return folder / f"{re.sub(r'[^A-Za-z0-9_-]', '_', uuid)[:64]}.log"

@@ -1,22 +1,24 @@
-"""`wbengine dev`: all that is needed to try things."""
+"""`wbengine dev`: start everything that development needs."""
 
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from typing import TYPE_CHECKING, Final
 
 import click
 
+from wbengine import _installing
 from wbengine.cli import (
     base,
+    common_options,
     dashboard_command,
     errors,
     fleets,
-    options,
     output,
     schedule_command,
-    signals,
+    stop_signals,
 )
 from wbengine.cli import context as contexts
 
@@ -25,28 +27,30 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-_NO_PAGES: Final = "none: pip install 'wbengine[dashboard]'"
-_UNWANTED: Final = "none"
+_NOT_REQUESTED: Final = "none"
 
 
 @base.command(
     "dev",
-    help="""Start a broker in a folder, a store, a worker that offers the tasks of MODULE, a
-    conductor, and a dashboard, if that is installed. Ctrl-C ends all of it.
+    help="""Start a broker, store, worker and dashboard for development.
 
-    Without --folder all of it is in a temporary folder, and gone afterwards.
+    The worker executes the tasks of MODULE, and a conductor runs submitted flows. The dashboard
+    starts if it is installed. Broker and store are folders: without --folder, they are temporary
+    and are deleted at the end. Ctrl-C stops everything.
 
     \b
-    wbengine dev orders
+    Example:
+      wbengine dev orders
     """,
 )
 @click.argument("modules", metavar="MODULE...", nargs=-1, required=True)
 @click.option("--folder", type=click.Path(file_okay=False), metavar="PATH",
-    help="Keep it there, and go on with it the next time.")  # fmt: skip
-@options.PORT
-@click.option("--no-dashboard", is_flag=True, help="Without one.")
-@click.option("--topic", default="dev", show_default=True, help="Of the worker.")
-@click.option("-c", "--concurrency", type=click.IntRange(1, 1000), help="So many tasks at once.")
+    help="Folder of the broker and the store, which are not deleted.")  # fmt: skip
+@common_options.PORT
+@click.option("--no-dashboard", is_flag=True, help="Start no dashboard.")
+@click.option("--topic", default="dev", help="Topic of the worker.")
+@click.option("-c", "--concurrency", type=click.IntRange(1, 1000), metavar="N",
+    help="Number of slots of the worker.")  # fmt: skip
 def command(
     context: contexts.Context,
     modules: tuple[str, ...],
@@ -60,7 +64,7 @@ def command(
 
     dashboard_command.show_audit()
     ring = fleets.keys(context.settings)
-    with errors.making("the tasks cannot be imported"):
+    with errors.running_user_code("cannot import the tasks"):
         try:
             server = dev.DevServer(
                 *modules,
@@ -74,31 +78,36 @@ def command(
         except OSError as error:
             line = f"{error.filename or f'port {port}'}: {error.strerror or error}"
             raise errors.Failed(line, errors.UNAVAILABLE) from error
-    told = threading.Event()
-    with signals.StopSignals(told.set, server.worker.halt).installed(), server:
-        _tell(context, server, _UNWANTED if no_dashboard else _NO_PAGES)
-        told.wait()
-        context.printer.note("ending; once more: at once")
+    stop_requested = threading.Event()
+    with stop_signals.StopSignals(stop_requested.set, server.worker.halt).installed(), server:
+        _print_addresses(context, server, _NOT_REQUESTED if no_dashboard else _missing_dashboard())
+        stop_requested.wait()
+        context.printer.note("stopping; press Ctrl-C again to stop at once")
 
 
-def _tell(context: contexts.Context, server: DevServer, without: str) -> None:
-    """Where all of it is; `without` stands for a dashboard that there is not."""
-    told = {
+def _missing_dashboard() -> str:
+    return f"not installed: {_installing.advice('dashboard')}"
+
+
+def _print_addresses(context: contexts.Context, server: DevServer, without: str) -> None:
+    addresses = {
         "broker": server.url,
         "persistence": server.persistence,
         "worker": server.worker.identity,
         "dashboard": server.login_url,
     }
-    # Not by the printer, which would hide the token: it is for whoever reads this.
+    # The printer would mask the token, which the user needs.
     if context.settings.json:
-        output.write(json.dumps({"schema": "wbengine/dev/1", **told}) + "\n")
+        output.write(json.dumps({"schema": "wbengine/dev/1", **addresses}) + "\n")
         return
-    for name, value in told.items():
-        output.write(f"{name:<11}  {value or without}\n")
+    for name, value in addresses.items():
+        output.write(f"{output.fitted(f'{name:<11}  {value or without}', sys.stdout)}\n")
     note = context.printer.note
-    note("in another terminal:")
-    keys = "" if context.settings.keys is None else f" WBENGINE_KEYS={server.keys}"
-    note(f"  export WBENGINE_URL={server.url} WBENGINE_PERSISTENCE={server.persistence}{keys}")
+    note("in another terminal, run:")
+    note(f"  export WBENGINE_URL={server.url}")
+    note(f"  export WBENGINE_PERSISTENCE={server.persistence}")
+    if context.settings.keys is not None:
+        note(f"  export WBENGINE_KEYS={server.keys}")
     note("  wbengine flow run MODULE:FACTORY --engine workers")
     note("  wbengine flow submit MODULE:FACTORY")
-    note("Ctrl-C ends all of it.")
+    note("Press Ctrl-C to stop everything.")

@@ -1,4 +1,4 @@
-"""`wbengine doctor`: what is wrong, and how to fix it."""
+"""`wbengine doctor`: find problems and print how to fix them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
-from wbengine.cli import base, errors, exposed, options, output
+from wbengine.cli import base, common_options, errors, exposed, output
 from wbengine.cli import context as contexts
 
 if TYPE_CHECKING:
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 _SIGNS: Final = {True: "✔", False: "✘", None: "-"}
-#: Where those cannot be written.
+#: Signs for outputs whose encoding does not support the others.
 _PLAIN_SIGNS: Final = {True: "+", False: "x", None: "-"}
 
 
 class _Doctor(base.Command):
-    """Settings that make no sense are a finding, and no error."""
+    """A command that reports invalid settings as a finding, not as an error."""
 
     def make_context(
         self,
@@ -34,41 +34,43 @@ class _Doctor(base.Command):
         try:
             return super().make_context(info_name, args, parent, **extra)
         except errors.Failed as error:
-            _tell_unset(error, as_json)
+            _report_settings(error, as_json)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except errors.Failed as error:
-            _tell_unset(error, False)
+            _report_settings(error, False)
 
 
-def _tell_unset(error: errors.Failed, as_json: bool) -> NoReturn:
+def _report_settings(error: errors.Failed, as_json: bool) -> NoReturn:
     if error.code != errors.BAD_CONFIG:
         raise error
     from wbengine.diagnosis import findings
 
-    fix = "mend it: `wbengine config schema` tells what may be set"
-    _report(output.Printer(as_json=as_json), [findings.bad("settings", error.line, fix)])
+    fix = "correct the setting; `wbengine config schema` prints all settings"
+    _print_findings(output.Printer(as_json=as_json), [findings.bad("settings", error.line, fix)])
     raise click.exceptions.Exit(errors.UNHEALTHY)
 
 
 @base.command(
     "doctor",
     _Doctor,
-    help="""Look for what is wrong with settings, packages, broker, ledger, workers and store, and
-    tell how to fix it. Exits with 1 if something is wrong; that there is no worker yet is no fault,
-    unless --min-workers says so.
+    help="""Find problems and print how to fix them.
 
-    All of it takes 7 seconds at most, or 2 more than --timeout: what did not answer is named.
+    The command checks settings, packages, broker, ledger, workers and store. It exits with 1 if it
+    finds a problem. A missing worker is a problem only with --min-workers.
+
+    The checks take at most --timeout plus 2 seconds. Checks without an answer by then are reported.
 
     \b
-    wbengine doctor --broker redis://queues/0 --persistence postgresql://flows@db/flows
+    Example:
+      wbengine doctor --broker redis://queues/0 --persistence postgresql://flows@db/flows
     """,
 )
 @click.option("--min-workers", type=click.IntRange(0, 100_000), default=0, metavar="N",
-    show_default=True, help="So many have to answer.")  # fmt: skip
-@options.strict("Take it for wrong, too, if there are")
+    help="Report a problem if fewer than N workers answer.")  # fmt: skip
+@common_options.strict("Also report a problem")
 def command(context: contexts.Context, min_workers: int, strict: bool) -> int:
     from wbengine.diagnosis import findings
 
@@ -84,34 +86,37 @@ def command(context: contexts.Context, min_workers: int, strict: bool) -> int:
         board=settings.board,
         timeout=settings.timeout,
     )
-    return _report(context.printer, _all(context, place, min_workers, strict))
+    return _print_findings(context.printer, _findings(context, place, min_workers, strict))
 
 
-def _all(
+def _findings(
     context: contexts.Context, place: Place, min_workers: int, strict: bool
 ) -> Iterator[Finding]:
     from wbengine.diagnosis import examining, findings
 
     settings = context.settings
     files = ", ".join(str(file.path) for file in settings.files)
-    yield findings.good("settings", files or "no files: what is not said has its default")
-    tell = findings.bad if strict else findings.note
-    for one in exposed.found(context):
-        yield tell("files", str(one), one.fix)
-    yield from examining.examine(place, min_workers, context.began)
+    yield findings.good(
+        "settings", files or "no files found; all settings without a value have their defaults"
+    )
+    make_finding = findings.bad if strict else findings.note
+    for exposed_file in exposed.find(context):
+        yield make_finding("files", str(exposed_file), exposed_file.fix)
+    yield from examining.examine(place, min_workers, context.started_at)
 
 
-def _report(printer: output.Printer, found: Iterable[Finding]) -> int:
-    """Tell each finding as soon as it is made; the exit code."""
+def _print_findings(printer: output.Printer, incoming: Iterable[Finding]) -> int:
     signs = _SIGNS if printer.can_write("✔✘") else _PLAIN_SIGNS
     findings: list[Finding] = []
-    for one in found:
-        findings.append(one)
-        printer.line(f"{signs[one.good]} {one.check}: {one.text}")
-        if one.fix is not None:
-            printer.line(f"    fix: {one.fix}")
-    wrong = sum(1 for one in findings if one.good is False)
-    content = {"good": not wrong, "findings": [one.to_dict() for one in findings]}
+    for finding in incoming:
+        findings.append(finding)
+        printer.line(f"{signs[finding.good]} {finding.check}: {finding.text}")
+        if finding.fix is not None:
+            printer.line(f"    fix: {finding.fix}")
+    wrong = sum(1 for finding in findings if finding.good is False)
+    content = {"good": not wrong, "findings": [finding.to_dict() for finding in findings]}
     printer.document("doctor/1", content)
-    printer.hint(f"{wrong} wrong" if wrong else "nothing is wrong")
+    printer.hint(
+        f"{wrong} problem{'s' if wrong > 1 else ''} found" if wrong else "no problems found"
+    )
     return errors.UNHEALTHY if wrong else errors.OK

@@ -1,4 +1,4 @@
-"""Files with secrets that others than this user can read, or change."""
+"""Files with secrets that other users can read or change."""
 
 from __future__ import annotations
 
@@ -16,57 +16,63 @@ from wbengine.cli.settings_schema import SECRETS, VARIABLES
 if TYPE_CHECKING:
     from wbengine.cli.context import Context
 
-__all__ = ["Exposed", "found", "refuse"]
+__all__ = ["Exposed", "find", "refuse"]
 
-#: Who else may see, or change, what is in a file.
-_OTHERS: Final = 0o066
-#: The group of what root mounts for this process is its own, as in Kubernetes.
-_MOUNTED: Final = 0o026
-#: What the dashboard lets in, as its options in files and in the environment.
-_OF_DASHBOARD: Final = ("token_file", "users_file", "users")
+#: Forbidden permission bits: access by the group or by others.
+_FORBIDDEN_BITS: Final = 0o066
+#: Forbidden bits of files that root mounts for this process: their group is that of the process, as
+#: in Kubernetes.
+_FORBIDDEN_BITS_OF_MOUNTS: Final = 0o026
+#: Options of the dashboard that name files with tokens.
+_DASHBOARD_OPTIONS: Final = ("token_file", "users")
 
 
 @dataclass(frozen=True, slots=True)
 class Exposed:
-    """A file, what it is, and its mode."""
+    """An exposed file: its path, a description of its content, and its mode."""
 
     path: Path
-    what: str
+    description: str
     mode: int
 
     def __str__(self) -> str:
         does = "change" if self.mode & 0o022 else "read"
-        return f"others can {does} {self.path}, {self.what} (mode {self.mode:04o})"
+        return f"other users can {does} {self.path}, {self.description} (mode {self.mode:04o})"
 
     @property
     def fix(self) -> str:
         return f"chmod go-rwx {shlex.quote(str(self.path))}"
 
 
-def found(context: Context) -> list[Exposed]:
-    """Those of a command's files that are exposed: files of settings that hold secrets, files that
-    variables and options name, the key file, databases in files.
+def find(context: Context) -> list[Exposed]:
+    """Return the exposed files among those that the command uses.
+
+    These are files of settings with secrets, files that variables and options name, the key file,
+    and database files.
     """
     exposed: dict[Path, Exposed] = {}
-    for path, what in _files(context):
+    for path, description in _files(context):
         try:
-            seen = path.stat()
+            status = path.stat()
         except OSError:
-            continue  # whoever needs it says so
-        mounted = seen.st_uid == 0 and os.geteuid() != 0
-        if stat.S_ISREG(seen.st_mode) and seen.st_mode & (_MOUNTED if mounted else _OTHERS):
-            exposed.setdefault(path, Exposed(path, what, stat.S_IMODE(seen.st_mode)))
+            continue  # the code that reads the file reports the error
+        mounted = status.st_uid == 0 and os.geteuid() != 0
+        if stat.S_ISREG(status.st_mode) and status.st_mode & (
+            _FORBIDDEN_BITS_OF_MOUNTS if mounted else _FORBIDDEN_BITS
+        ):
+            exposed.setdefault(path, Exposed(path, description, stat.S_IMODE(status.st_mode)))
     return list(exposed.values())
 
 
 def refuse(context: Context) -> None:
+    """Reject exposed files.
+
+    :raises Failed: if a file with secrets is exposed.
     """
-    :raises Failed: a file with secrets is exposed.
-    """
-    exposed = found(context)
+    exposed = find(context)
     if exposed:
-        how = "; ".join(f"{one}: {one.fix}" for one in exposed)
-        raise errors.Failed(f"--strict: {how}", errors.BAD_CONFIG)
+        advice = "; ".join(f"{file}: {file.fix}" for file in exposed)
+        raise errors.Failed(f"--strict: {advice}", errors.BAD_CONFIG)
 
 
 def _files(context: Context) -> Iterator[tuple[Path, str]]:
@@ -78,17 +84,17 @@ def _files(context: Context) -> Iterator[tuple[Path, str]]:
         if _secrets.masked(text) != text:
             yield file.path, "a file of settings with secrets"
         table = file.content.get("dashboard", {})
-        for name in _OF_DASHBOARD:
+        for name in _DASHBOARD_OPTIONS:
             for key in (name, name.replace("_", "-")):
                 if isinstance(table.get(key), str):
-                    yield Path(table[key]), "which lets in to the dashboard"
+                    yield Path(table[key]), "a file with tokens of the dashboard"
     for setting in SECRETS:
-        for variable in VARIABLES[setting]:
-            if path := os.environ.get(f"{variable}_FILE"):
-                yield Path(path), f"which ${variable}_FILE names"
-    for name in _OF_DASHBOARD:
+        variable = VARIABLES[setting]
+        if path := os.environ.get(f"{variable}_FILE"):
+            yield Path(path), f"the file in ${variable}_FILE"
+    for name in _DASHBOARD_OPTIONS:
         if path := os.environ.get(f"WBENGINE_DASHBOARD_{name.upper()}"):
-            yield Path(path), "which lets in to the dashboard"
+            yield Path(path), "a file with tokens of the dashboard"
     if settings.keys is not None:
         yield Path(settings.keys), "the key file"
     for url in (settings.store, settings.ledger, settings.board):
@@ -97,7 +103,6 @@ def _files(context: Context) -> Iterator[tuple[Path, str]]:
 
 
 def _databases(url: str) -> list[Path]:
-    """The files of a database in a file."""
     kind, _, rest = url.partition("://")
     place = rest.partition("?")[0]
     if kind == "dir":

@@ -1,4 +1,4 @@
-"""The fleet of an exchange, for a command."""
+"""The fleet of workers of an exchange, for commands."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ if TYPE_CHECKING:
     from wbengine.keys import Keyring
     from wbengine.views.fleet import Fleet, WorkerView
 
-__all__ = ["check", "heard", "keys", "made", "nobody", "wait"]
+__all__ = ["check", "answering_workers", "keys", "create", "no_worker_error", "wait_seconds"]
 
-#: Seconds to wait for a worker where one is not there: those that are answer at once.
-_WAIT: Final = 2.0
-#: Seconds to wait for a broker, whatever is set: a command that only looks ends soon.
-_LONGEST: Final = 8.0
+#: Maximum wait in seconds for workers that may not exist. Existing workers answer at once.
+_WORKER_WAIT_SECONDS: Final = 2.0
+#: Maximum wait in seconds for the broker in commands that only read.
+_MAX_BROKER_WAIT_SECONDS: Final = 8.0
 
 
-def made(settings: Settings) -> Fleet:
-    """The fleet that `settings` name, not opened.
+def create(settings: Settings) -> Fleet:
+    """Return the fleet that the settings select, without connecting to it.
 
-    :raises Failed: what is set makes no sense.
-    :raises TransportFailure: the default folder cannot be used.
+    :raises Failed: if a setting is invalid.
+    :raises TransportFailure: if the default folder cannot be used.
     """
     from wbengine.views import fleet
 
@@ -34,15 +34,15 @@ def made(settings: Settings) -> Fleet:
             url=settings.url,
             transport=settings.transport,
             transport_options=settings.transport_options,
-            timeout=min(settings.timeout, _LONGEST),
+            timeout=min(settings.timeout, _MAX_BROKER_WAIT_SECONDS),
             keys=keys(settings),
         )
 
 
 def keys(settings: Settings) -> Keyring | None:
-    """The keys that `settings` name.
+    """Return the keys that the settings select.
 
-    :raises Failed: they cannot be used.
+    :raises Failed: if the keys cannot be used.
     """
     from wbengine import exceptions, keys
 
@@ -51,36 +51,38 @@ def keys(settings: Settings) -> Keyring | None:
 
 
 def check(settings: Settings, options: Mapping[str, Any]) -> None:
-    """Reach the broker that the `options` of an engine or worker mean, and let go of it: they would
-    wait longer, and an engine would leave a flow behind that never ran.
+    """Check that the broker in the options of an engine or worker is reachable.
 
-    :raises TransportFailure: it cannot be reached in time.
-    :raises Failed: it cannot be there.
+    Without this check the engine or worker would wait longer, and an engine would leave a stored
+    flow that never ran.
+
+    :raises TransportFailure: if the broker is not reachable within the timeout of the settings.
+    :raises Failed: if the options are invalid.
     """
     from wbengine import transports
     from wbengine.engines.worker_based.connections import connecting
 
-    known = ("exchange", "url", "transport", "transport_options")
+    names = ("exchange", "url", "transport", "transport_options")
     with settings.failing("url", ValueError, TypeError, ImportError):
-        target = transports.resolve(**{name: options.get(name) for name in known})
+        target = transports.resolve(**{name: options.get(name) for name in names})
         target.check()
     connecting.release(connecting.reach_soon(target, max(1.0, settings.timeout)))
 
 
-def wait(settings: Settings) -> float:
-    """Seconds to wait for workers to answer."""
-    return min(_WAIT, settings.timeout)
+def wait_seconds(settings: Settings) -> float:
+    """Return the maximum wait for answers of workers in seconds."""
+    return min(_WORKER_WAIT_SECONDS, settings.timeout)
 
 
-def heard(settings: Settings, fleet: Fleet) -> list[WorkerView]:
-    """The workers that answer; nothing that is asked of the fleet afterwards waits for others."""
-    return fleet.workers(wait=wait(settings))
+def answering_workers(settings: Settings, fleet: Fleet) -> list[WorkerView]:
+    """Return the workers that answer. Later queries of the fleet do not wait for more workers."""
+    return fleet.workers(wait=wait_seconds(settings))
 
 
-def nobody(settings: Settings, fleet: Fleet) -> errors.Failed:
-    """What to raise where no worker answers."""
+def no_worker_error(settings: Settings, fleet: Fleet) -> errors.Failed:
+    """Return the error for an exchange on which no worker answers."""
     return errors.Failed(
-        f"no worker answers on exchange {settings.exchange!r} of {fleet.target.shown}"
-        " ('wbengine doctor' finds out why)",
+        f"no worker answered on exchange {settings.exchange!r} of {fleet.target.shown}"
+        " (to find the cause: wbengine doctor)",
         errors.UNAVAILABLE,
     )

@@ -1,4 +1,4 @@
-"""`wbengine flow suspend`, `cancel` and `signal`: what to tell whoever runs a flow."""
+"""`wbengine flow suspend`, `cancel` and `signal`: control a flow that another process runs."""
 
 from __future__ import annotations
 
@@ -7,55 +7,59 @@ from typing import Any, Final
 
 import click
 
-from wbengine.cli import asking, base, errors, options, params
+from wbengine.cli import asking, base, common_options, errors, params
 from wbengine.cli import context as contexts
 
 __all__ = ["cancel", "signal", "suspend"]
 
 
 _WAIT: Final = click.option("--wait", type=params.WAIT, metavar="DURATION",
-    help="Wait until its run is over, for so long at most; then exit with 75.")  # fmt: skip
+    help="Wait until the run has ended; exit with 75 if it lasts longer than this.")  # fmt: skip
 
 
 @base.command(
     "suspend",
-    help="""Ask whoever runs a flow to suspend it.
+    help="""Suspend a running flow.
 
-    What runs is finished, and nothing more begins.  `wbengine flow resume` goes on with it.
+    The engine that runs the flow finishes its running tasks and starts no others. `wbengine flow
+    resume` continues the flow.
 
     \b
-    wbengine flow suspend 3f2a9c --wait 1m --reason 'the shop is closed'
+    Example:
+      wbengine flow suspend 3f2a9c --wait 1m --reason 'the shop is closed'
     """,
 )
-@options.FLOW
+@common_options.FLOW
 @_WAIT
-@options.REASON
+@common_options.REASON
 def suspend(context: contexts.Context, flow: str, wait: float | None, reason: str | None) -> None:
     from wbengine import operations
 
-    _ask(context, "flow-suspend/1", operations.suspend, flow, wait, reason)
+    _request(context, "flow-suspend/1", operations.suspend, flow, wait, reason)
 
 
 @base.command(
     "cancel",
-    help="""Ask whoever runs a flow to end it, and to revert what it did.
+    help="""Cancel a running flow and revert its tasks.
 
-    Of a flow that nobody runs, `wbengine flow revert` does that.
+    The engine that runs the flow reverts it. To revert a flow that no engine runs, use `wbengine
+    flow revert`.
 
     \b
-    wbengine flow cancel 3f2a9c --wait 1m --reason 'nobody wants it any more'
+    Example:
+      wbengine flow cancel 3f2a9c --wait 1m --reason 'order withdrawn'
     """,
 )
-@options.FLOW
+@common_options.FLOW
 @_WAIT
-@options.REASON
+@common_options.REASON
 def cancel(context: contexts.Context, flow: str, wait: float | None, reason: str | None) -> None:
     from wbengine import operations
 
-    _ask(context, "flow-cancel/1", operations.cancel, flow, wait, reason)
+    _request(context, "flow-cancel/1", operations.cancel, flow, wait, reason)
 
 
-def _ask(
+def _request(
     context: contexts.Context,
     schema: str,
     ask: Callable[..., Any],
@@ -64,27 +68,36 @@ def _ask(
     reason: str | None,
 ) -> None:
     from wbengine import operations
+    from wbengine.views import flow_list
 
     with context.backend() as backend:
         row = operations.find(backend, flow)
-        told = ask(backend, row.uuid, reason=reason, by=asking.who(), wait=wait)
-    printer = context.printer
-    printer.document(schema, {"uuid": row.uuid, "old": told.old, "new": told.new})
-    printer.line(f"{row.name} {row.uuid}: {told.old} → {told.new}")
+        # Computed now, because the owner may exit while this command waits.
+        before = flow_list.shown_state(row)
+        change = ask(backend, row.uuid, reason=reason, by=asking.current_user(), wait=wait)
+        now = operations.find(backend, row.uuid)
+    printer, shown = context.printer, flow_list.shown_state(now)
+    content = {"uuid": row.uuid, "old": change.old, "new": change.new, "shown_state": shown}
+    printer.document(schema, content)
+    printer.line(f"{row.name} {row.uuid}: {before} → {shown}")
+    if now.lease is not None:
+        printer.guide(f"to watch it: wbengine flow watch {row.uuid}")
 
 
 @base.command(
     "signal",
-    help="""Give a flow a signal that a task of it waits for (task.WaitFor), now or later.
+    help="""Send a signal to a flow.
 
-    Each signal once: the first one counts.  Its value is what the task provides.
+    A task (task.WaitFor) of the flow waits for the signal, or will do so later; its result is the
+    value of the signal. If a signal of the same name was sent before, the first value counts.
 
     \b
-    wbengine flow signal 3f2a9c approved --value '{"by": "ann", "limit": 500}'
+    Example:
+      wbengine flow signal 3f2a9c approved --value '{"by": "ann", "limit": 500}'
     """,
 )
-@click.option("--value", type=params.JSON, help="Its value (null).")
-@options.FLOW
+@click.option("--value", type=params.JSON, help="Value of the signal.", show_default="null")
+@common_options.FLOW
 @click.argument("name", metavar="NAME")
 def signal(context: contexts.Context, flow: str, name: str, value: Any) -> None:
     from wbengine import exceptions, operations
@@ -94,4 +107,4 @@ def signal(context: contexts.Context, flow: str, name: str, value: Any) -> None:
         with errors.failing(errors.USAGE, exceptions.NotEncodable, ValueError):
             operations.signal(backend, row.uuid, name, value)
     context.printer.document("flow-signal/1", {"uuid": row.uuid, "signal": name})
-    context.printer.line(f"{row.name} {row.uuid}: was given signal {name}")
+    context.printer.line(f"{row.name} {row.uuid}: received signal {name}")

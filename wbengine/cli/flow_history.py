@@ -1,11 +1,11 @@
-"""`wbengine flow events` and `logs`: what happened to a flow, and what its tasks logged."""
+"""`wbengine flow events` and `logs`: print the events of a flow and the log lines of its tasks."""
 
 from __future__ import annotations
 
 import click
 
 from wbengine._terminal import visible
-from wbengine.cli import base, options
+from wbengine.cli import base, common_options
 from wbengine.cli import context as contexts
 
 __all__ = ["events", "logs"]
@@ -13,23 +13,24 @@ __all__ = ["events", "logs"]
 
 @base.command(
     "events",
-    help="""Print what happened to a flow so far, in order: changes of its state, attempts, workers
-    that were lost, and what was sent again.
+    help="""Print the events of a flow in order.
 
-    With --json as JSON Lines.  `wbengine flow watch` goes on from there.
+    Events are state changes, attempts, lost workers and resent requests. With --json, each event is
+    a line of JSON. `wbengine flow watch` also prints later events.
 
     \b
-    wbengine flow events 3f2a9c
+    Example:
+      wbengine flow events 3f2a9c
     """,
 )
-@options.FLOW
+@common_options.FLOW
 def events(context: contexts.Context, flow: str) -> None:
     from wbengine.views import formatting, watcher
 
     with context.flow(flow) as (connection, uuid):
-        found = watcher.events_of(connection.get_flow_details(uuid), context.redactor)
+        history = watcher.events_of(connection.get_flow_details(uuid), context.redactor)
     printer = context.printer
-    for event in found:
+    for event in history:
         printer.event("flow-events/1", event.to_dict())
     rows = [
         (
@@ -39,41 +40,57 @@ def events(context: contexts.Context, flow: str) -> None:
             event.state,
             str(formatting.nth(event)) if formatting.nth(event) else None,
             event.worker,
-            event.error if event.lost_worker is None else f"{event.lost_worker} was lost",
+            event.error if event.lost_worker is None else f"worker {event.lost_worker} was lost",
         )
-        for event in found
+        for event in history
     ]
     columns = ("AT", "KIND", "NAME", "STATE", "ATTEMPT", "WORKER", "ERROR")
-    printer.table(columns, rows, empty="Nothing happened yet.", right=("ATTEMPT",))
+    printer.table(columns, rows, empty="No events yet.", right=("ATTEMPT",))
 
 
 @base.command(
     "logs",
-    help="""Print what the tasks of a flow logged while they ran, or one of them: TASK is its name.
+    help="""Print the log lines of the tasks of a flow.
 
-    With --json as JSON Lines.
+    With TASK, print only the log lines of the task with this name. With --json, each log line is a
+    line of JSON.
+
+    The store contains lines of level INFO and higher, and lower levels if the command that runs the
+    tasks (flow run, serve, worker) has --log-level debug.
 
     \b
-    wbengine flow logs 3f2a9c
-    wbengine flow logs 3f2a9c charge --attempt 2
+    Examples:
+      wbengine flow logs 3f2a9c
+      wbengine flow logs 3f2a9c charge --attempt 2
     """,
 )
-@options.FLOW
+@common_options.FLOW
 @click.argument("task", required=False)
 @click.option("--attempt", type=click.IntRange(1), metavar="N",
-    help="Only the N-th attempt at it, counting executions and reversions.")  # fmt: skip
+    help="Print only attempt N; executions and reversions both count.")  # fmt: skip
 def logs(context: contexts.Context, flow: str, task: str | None, attempt: int | None) -> None:
     from wbengine.views import formatting
     from wbengine.views import logs as lines
 
     with context.flow(flow) as (connection, uuid):
-        found = lines.read(connection, uuid, task, attempt, redactor=context.redactor)
+        log_lines = lines.read(connection, uuid, task, attempt, redactor=context.redactor)
+        level = connection.get_flow_details(uuid, lazy=True).log_level
     printer = context.printer
-    for line in found:
+    for line in log_lines:
         printer.event("flow-logs/1", line.to_dict())
         name = line.task if line.item is None else f"{line.task}[{line.item}]"
         head = visible(f"{formatting.iso(line.at)} {line.level} {name}")
-        # Further lines of a text are not to look like what another task logged.
+        # Indented, so that later lines of a text cannot imitate log lines of another task.
         printer.lines(f"{head}: {line.text}".replace("\n", "\n    "))
-    if not found:
-        printer.line("Nothing was logged.")
+    if not log_lines:
+        printer.line(f"No log lines of level {level or 'INFO'} or higher.")
+    if level is not None:
+        printer.hint(
+            f"the program that ran the flow excludes lines below {level}; to store them, call"
+            " logging.getLogger().setLevel(logging.INFO) in it"
+        )
+    else:
+        printer.guide(
+            "level INFO and higher is stored; to store lower levels, pass --log-level debug to the"
+            " command that runs the tasks"
+        )

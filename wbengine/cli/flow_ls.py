@@ -1,88 +1,111 @@
-"""`wbengine flow ls`: the flows of the store, page by page."""
+"""`wbengine flow list`: list the flows of the store in pages."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from wbengine import states
-from wbengine.cli import base, errors, options, params, stores
+from wbengine.cli import base, common_options, errors, params, store_access
 from wbengine.cli import context as contexts
+
+if TYPE_CHECKING:
+    from wbengine.views.flow_list import RowView
 
 __all__ = ["command"]
 
 NEWEST: Final = "newest"
 OLDEST: Final = "oldest"
 
-#: So much of a uuid is told to people: it is enough for commands.
-_SHORT: Final = 8
+#: Number of characters of a uuid that tables on a terminal show. Commands accept such a beginning.
+_UUID_CHARS: Final = 8
+_MAX_SIGNALS: Final = 3
 
 
 @base.command(
-    "ls",
-    help="""List flows, the newest first.
+    "list",
+    help="""List flows.
 
     \b
-    wbengine flow ls --state FAILURE --state SUSPENDED --since 2d
-    wbengine flow ls --name order --tag team=billing --limit 500 --json
+    Examples:
+      wbengine flow list --state FAILURE --state SUSPENDED --since 2d
+      wbengine flow list --name order --tag team=billing --limit 500 --json
     """,
 )
-@click.option("--state", "wanted", multiple=True, metavar="STATE",
-    type=click.Choice(states.FLOW_STATES, case_sensitive=False),
-    help=f"Only those in this state (repeatable): {', '.join(states.FLOW_STATES)}.")  # fmt: skip
-@click.option("--name", metavar="TEXT", help="Only those with this in their name.")
-@options.tags("Only those with this tag (repeatable: with all of them).")
-@click.option("--since", type=params.MOMENT, metavar="WHEN",
-    help="Only those made since then: 2h, 3d, 2026-11-21T08:00 (UTC).")  # fmt: skip
-@click.option("--book", metavar="UUID", help="Only those of this log book.")
+@click.option("--state", "state_names", multiple=True, metavar="STATE",
+    type=params.Choice(states.FLOW_STATES, case_sensitive=False),
+    help=f"List only flows in this state (repeatable):"
+    f" {', '.join(states.FLOW_STATES)}.")  # fmt: skip
+@click.option("--name", metavar="TEXT", help="List only flows whose name contains TEXT.")
+@common_options.tags("List only flows with this tag (repeatable; a flow must have all of them).")
+@click.option("--since", type=params.TIMESTAMP, metavar="WHEN",
+    help="List only flows created since this time: 2h, 3d, 2026-11-21T08:00 (UTC).")  # fmt: skip
+@click.option("--book", metavar="UUID", help="List only flows of this logbook.")
 @click.option("--limit", type=click.IntRange(1, 100_000), default=50, metavar="N",
-    help="So many at most (50).")  # fmt: skip
-@click.option("--sort", type=click.Choice((NEWEST, OLDEST)), default=NEWEST,
-    help="Which come first (newest).")  # fmt: skip
-@click.option("--after", metavar="PLACE", help="Go on where another page ended.")
-def command(context: contexts.Context, wanted: tuple[str, ...], sort: str, **given: Any) -> None:
-    from wbengine.views import listing
+    help="Maximum number of flows.")  # fmt: skip
+@click.option("--sort", type=params.Choice((NEWEST, OLDEST)), default=NEWEST,
+    help="Order of the flows: newest or oldest first.")  # fmt: skip
+@click.option("--after", metavar="CURSOR",
+    help="Show the page after the one that ended with CURSOR.")  # fmt: skip
+def command(
+    context: contexts.Context, state_names: tuple[str, ...], sort: str, **filters: Any
+) -> None:
+    from wbengine.views import flow_list
 
     with context.connection() as (backend, connection):
         try:
-            page = listing.page(
+            page = flow_list.page(
                 connection,
-                states=wanted or None,
+                states=state_names or None,
                 newest_first=sort == NEWEST,
                 redactor=context.redactor,
-                **given,
+                **filters,
             )
         except ValueError as error:
             raise click.UsageError(errors.line_of(error)) from error
-        made = bool(page.flows) or stores.is_made(context.settings, backend)
+        exists = bool(page.flows) or store_access.store_exists(context.settings, backend)
     printer = context.printer
-    empty = "There are no such flows." if made else stores.not_made(context.settings)
-    if printer.as_json and not made:
+    empty = "No flows found." if exists else store_access.missing_message(context.settings)
+    if printer.as_json and not exists:
         printer.note(empty)
     printer.document("flow-ls/1", page.to_dict())
     tagged = any(row.tags for row in page.flows)
+    waiting = any(row.waits_for for row in page.flows)
     rows = [
         (
-            row.uuid[:_SHORT] if printer.is_terminal else row.uuid,
+            row.uuid[:_UUID_CHARS] if printer.is_terminal else row.uuid,
             row.name,
             row.shown_state,
             f"{row.counts.get(states.SUCCESS, 0) + row.counts.get(states.IGNORE, 0)}/{row.total}",
-            _moment(row.created, printer.is_terminal),
-            row.owner,
+            _format_time(row.created, printer.is_terminal),
+            row.owner_short if printer.is_terminal else row.owner,
+            *([_signals(row)] if waiting else []),
             *([" ".join(f"{key}={value}" for key, value in row.tags.items())] if tagged else []),
             row.error,
         )
         for row in page.flows
     ]
-    tags_column = ["TAGS"] if tagged else []
-    columns = ("UUID", "NAME", "STATE", "TASKS", "CREATED", "RUN BY", *tags_column, "ERROR")
-    printer.table(columns, rows, empty=empty, right=("TASKS",))
+    extra_columns = [*(["WAITS FOR"] if waiting else []), *(["TAGS"] if tagged else [])]
+    columns = ("UUID", "NAME", "STATE", "TASKS", "CREATED", "OWNER", *extra_columns, "ERROR")
+    folded = ("NAME", *extra_columns, "ERROR")
+    printer.table(columns, rows, empty=empty, right=("TASKS",), folded=folded)
     if page.after is not None:
-        printer.hint(f"there are more: --after '{page.after}'")
+        printer.hint(f"for more flows: --after '{page.after}'")
 
 
-def _moment(seconds: float | None, short: bool) -> str | None:
+def _signals(row: RowView) -> str | None:
+    from wbengine.views import formatting
+
+    texts = []
+    for wait in row.waits_for[:_MAX_SIGNALS]:
+        until = "" if wait.until is None else f", until {formatting.clock(wait.until)}"
+        texts.append(f"{wait.signal} (since {formatting.clock(wait.since)}{until})")
+    omitted = len(row.waits_for) - len(texts)
+    return ", ".join([*texts, *([f"{omitted} more"] if omitted else [])]) or None
+
+
+def _format_time(seconds: float | None, short: bool) -> str | None:
     from wbengine.views import formatting
 
     return formatting.clock(seconds) if short and seconds is not None else formatting.iso(seconds)

@@ -1,4 +1,4 @@
-"""`wbengine flow export`, `import` and `delete`: flows are written down, kept and forgotten."""
+"""`wbengine flow export`, `import` and `delete`: manage the records of flows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 
 from wbengine import exceptions
 from wbengine._terminal import escaped_json
-from wbengine.cli import asking, base, completions, errors, options, params
+from wbengine.cli import asking, base, common_options, completions, errors, params
 from wbengine.cli import context as contexts
 
 __all__ = ["delete", "export", "import_command"]
@@ -17,37 +17,40 @@ __all__ = ["delete", "export", "import_command"]
 
 @base.command(
     "export",
-    help="""Write down a flow: as JSON that `wbengine flow import` reads, or as a page that needs no
-    network.
+    help="""Export a flow as JSON or as an HTML page.
 
-    The JSON is all that is kept, values and secrets too, and so goes into a file only. A page
-    leaves values out unless --show-values says otherwise, and secrets always.
+    The JSON contains all records of the flow, including values and secrets, so it is written to a
+    file only. `wbengine flow import` reads it. The page (--html) needs no network. It contains
+    values only with --show-values, and never secrets.
 
     \b
-    wbengine flow export 3f2a9c -o order.json
-    wbengine flow export 3f2a9c --html -o order.html
+    Examples:
+      wbengine flow export 3f2a9c -o order.json
+      wbengine flow export 3f2a9c --html -o order.html
     """,
 )
-@options.FLOW
-@click.option("--html", is_flag=True, help="A page with graph, timeline and failures.")
-@click.option("-o", "--output", "--out", type=params.NEW_FILE, metavar="FILE",
-    help="Write it into this file (default, of a page: the standard output).")  # fmt: skip
-@click.option("--show-values", is_flag=True, help="A page with values.")
+@common_options.FLOW
+@click.option("--html", is_flag=True, help="Write a page with graph, timeline and failures.")
+@click.option("-o", "--output", type=params.NEW_FILE, metavar="FILE",
+    help="File to write.", show_default="for a page, the standard output")  # fmt: skip
+@click.option("--show-values", is_flag=True, help="Include values in the page.")
 def export(
     context: contexts.Context, flow: str, html: bool, output: str | None, show_values: bool
 ) -> None:
     from wbengine import operations
 
     if show_values and not html:
-        raise errors.Failed("--show-values is for --html: JSON has all values", errors.USAGE)
+        raise errors.Failed(
+            "--show-values can be used only with --html: the JSON contains all values", errors.USAGE
+        )
     if output is None and not html:
         raise errors.Failed(
-            "JSON has all values, secrets too: say into which file it goes (-o FILE)", errors.USAGE
+            "--output is required for JSON, which contains all values and secrets", errors.USAGE
         )
     with context.flow(flow) as (connection, uuid):
         if html:
             from wbengine import report
-            from wbengine.views import flow as flows
+            from wbengine.views import flow_status as flows
             from wbengine.views import redaction
 
             redactor = redaction.Redactor(show_values=show_values)
@@ -60,11 +63,14 @@ def export(
 
 @base.command(
     "import",
-    help="""Keep the flow that `wbengine flow export` wrote, in this store. One that is kept already
-    is left as it is.
+    help="""Import an exported flow into the store.
+
+    FILE is the JSON that `wbengine flow export` wrote. If the store already contains the flow, the
+    command fails and changes nothing.
 
     \b
-    wbengine flow import order.json --persistence postgresql://flows@db/flows
+    Example:
+      wbengine flow import order.json --persistence postgresql://flows@db/flows
     """,
 )
 @click.argument("file", type=click.File("rb"))
@@ -77,23 +83,24 @@ def import_command(context: contexts.Context, file: BinaryIO) -> None:
         with context.backend(upgrade=True, missing_ok=True) as backend:
             flow = operations.import_flow(backend, document)
     context.printer.document("flow-import/1", {"uuid": flow.uuid, "name": flow.name})
-    context.printer.line(f"flow {flow.name!r} is kept as {flow.uuid}")
+    context.printer.line(f"imported flow {flow.name!r} as {flow.uuid}")
 
 
 @base.command(
     "delete",
-    help="""Forget flows, with all that is kept of them.
+    help="""Delete flows and their records.
 
-    One that somebody runs is left alone, unless forced: then its run fails.
+    A flow that an engine runs is deleted only with --force; its run then fails.
 
     \b
-    wbengine flow delete 3f2a9c --yes
+    Example:
+      wbengine flow delete 3f2a9c --yes
     """,
 )
 @click.argument("ids", metavar="ID...", nargs=-1, required=True, shell_complete=completions.flows)
-@options.YES
-@click.option("--force", is_flag=True, help="Also those that somebody runs.")
-@options.dry_run("which")
+@common_options.YES
+@click.option("--force", is_flag=True, help="Also delete flows that an engine runs.")
+@common_options.dry_run("the flows that would be deleted")
 def delete(
     context: contexts.Context, ids: tuple[str, ...], yes: bool, force: bool, dry_run: bool
 ) -> None:
@@ -104,9 +111,9 @@ def delete(
         rows = [operations.find(backend, text) for text in ids]
         names = ", ".join(f"{row.name!r} ({row.uuid}, {row.state})" for row in rows)
         if not dry_run:
-            asking.confirm(context, f"forget {names}", yes)
+            asking.confirm(context, f"delete {names}", yes)
             for row in rows:
                 operations.delete(backend, row.uuid, force=force)
     content = {"flows": [row.uuid for row in rows], "dry_run": dry_run}
     printer.document("flow-delete/1", content)
-    printer.line(f"{'would forget' if dry_run else 'forgot'} {names}")
+    printer.line(f"{'would delete' if dry_run else 'deleted'} {names}")

@@ -1,4 +1,4 @@
-"""`wbengine flow resume`, `retry` and `revert`: run a kept flow, one way or the other."""
+"""`wbengine flow resume`, `retry` and `revert`: run a stored flow."""
 
 from __future__ import annotations
 
@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from wbengine import _streams, states
-from wbengine.cli import asking, base, completions, detaching, errors, options, params, running
+from wbengine.cli import (
+    asking,
+    base,
+    common_options,
+    completions,
+    detaching,
+    engine_run,
+    errors,
+    params,
+)
 from wbengine.cli import context as contexts
 
 if TYPE_CHECKING:
@@ -18,15 +27,15 @@ __all__ = ["command", "retry", "revert"]
 
 
 def _options(function: Any) -> Any:
-    """What all of them take."""
     for option in (
-        options.REPORT,
-        options.PROGRESS,
-        click.option("--detach", is_flag=True, help="Let it run in a process of its own."),
-        options.dry_run("what would run, or be reverted"),
-        click.option("--engine", metavar="KIND", shell_complete=completions.engines,
-            help="Kind of engine, or a URI (default: as it was run before)."),
-        options.FLOW,
+        common_options.REPORT,
+        common_options.PROGRESS,
+        click.option("--detach", is_flag=True, help="Run the flow in a separate process."),
+        common_options.dry_run("the tasks that would run or be reverted"),
+        click.option("--engine", type=params.ENGINE, metavar="KIND",
+            shell_complete=completions.engines,
+            help="Kind of engine, or a URI.", show_default="that of the previous run"),
+        common_options.FLOW,
     ):  # fmt: skip
         function = option(function)
     return function
@@ -34,56 +43,59 @@ def _options(function: Any) -> Any:
 
 @base.command(
     "resume",
-    help="""Go on with a flow that was suspended, or whose process died.
+    help="""Resume a flow that was suspended or lost its engine.
 
-    Prints and exits as `wbengine flow run`.  What made the flow must be found here.
+    The output and the exit codes are those of `wbengine flow run`. The function that built the flow
+    must be importable.
 
     \b
-    wbengine flow resume 3f2a9c
-    wbengine flow resume 3f2a9c --dry-run --json
+    Examples:
+      wbengine flow resume 3f2a9c
+      wbengine flow resume 3f2a9c --dry-run --json
     """,
 )
 @_options
-@options.DEADLINE
-@click.option("--yes", is_flag=True, hidden=True)
-def command(context: contexts.Context, flow: str, yes: bool, **given: Any) -> int:
-    return _perform(context, "resume", flow, **given)
+@common_options.DEADLINE
+def command(context: contexts.Context, flow: str, **options: Any) -> int:
+    return _perform(context, "resume", flow, **options)
 
 
 @base.command(
     "retry",
-    help="""Run again what failed.
+    help="""Run the failed tasks of a flow again.
 
-    Of a flow that was kept in FAILURE, or suspended: what failed, and what comes after it.  Of one
-    that was reverted: all of it.  Prints and exits as `wbengine flow run`.
+    In a flow in FAILURE or SUSPENDED, the failed tasks and the tasks after them run. In a flow in
+    REVERTED, all tasks run. The output and the exit codes are those of `wbengine flow run`.
 
     \b
-    wbengine flow retry 3f2a9c
+    Example:
+      wbengine flow retry 3f2a9c
     """,
 )
 @_options
-@options.DEADLINE
-@click.option("--yes", is_flag=True, hidden=True)
-def retry(context: contexts.Context, flow: str, yes: bool, **given: Any) -> int:
-    return _perform(context, "retry", flow, **given)
+@common_options.DEADLINE
+def retry(context: contexts.Context, flow: str, **options: Any) -> int:
+    return _perform(context, "retry", flow, **options)
 
 
 @base.command(
     "revert",
-    help="""Undo what a flow did.
+    help="""Revert the completed tasks of a flow.
 
-    Whoever runs it is told to; a flow that nobody runs is reverted here.  One that has succeeded
-    cannot be reverted.  Exits with 0 once the flow is in REVERTED, else with 1.
+    If an engine runs the flow, the command cancels that run and waits for its end. Otherwise the
+    command reverts the flow itself. A flow in SUCCESS cannot be reverted. Exits with 0 if the flow
+    is reverted, else with 1.
 
     \b
-    wbengine flow revert 3f2a9c --yes --reason 'the customer does not wait any longer'
+    Example:
+      wbengine flow revert 3f2a9c --yes --reason 'order withdrawn'
     """,
 )
 @_options
-@options.REASON
-@click.option("--wait", type=params.WAIT, metavar="DURATION", default=60.0,
-    help="How long to wait for whoever runs it (1 minute); then exit with 75.")  # fmt: skip
-@options.YES
+@common_options.REASON
+@click.option("--wait", type=params.WAIT, metavar="DURATION", default="1m",
+    help="Maximum wait for the engine that runs the flow; then exit with 75.")  # fmt: skip
+@common_options.YES
 def revert(
     context: contexts.Context,
     flow: str,
@@ -91,27 +103,32 @@ def revert(
     wait: float,
     yes: bool,
     dry_run: bool,
-    **given: Any,
+    **options: Any,
 ) -> int:
     from wbengine import operations
+    from wbengine.views import flow_list
 
     with context.backend() as backend:
         row = operations.find(backend, flow)
-        runs = operations.is_run(backend, row.uuid)
+        before = flow_list.shown_state(row)
+        runs = operations.is_running(backend, row.uuid)
         if not dry_run:
             asking.confirm(context, f"revert {row.name!r} ({row.uuid}, {row.state})", yes)
-        here = dry_run or not runs
-        if not here:
-            told = operations.cancel(backend, row.uuid, reason=reason, by=asking.who(), wait=wait)
-    if here:
-        return _perform(context, "revert", row.uuid, dry_run=dry_run, reason=reason, **given)
+        run_here = dry_run or not runs
+        if not run_here:
+            change = operations.cancel(
+                backend, row.uuid, reason=reason, by=asking.current_user(), wait=wait
+            )
+            now = operations.find(backend, row.uuid)
+    if run_here:
+        return _perform(context, "revert", row.uuid, dry_run=dry_run, reason=reason, **options)
     printer = context.printer
-    printer.document("flow-revert/1", {"uuid": row.uuid, "state": told.new})
-    printer.line(f"{row.name} {row.uuid}: {told.old} → {told.new}")
-    if told.new == states.REVERTED:
+    printer.document("flow-revert/1", {"uuid": row.uuid, "state": change.new})
+    printer.line(f"{row.name} {row.uuid}: {before} → {flow_list.shown_state(now)}")
+    if change.new == states.REVERTED:
         return errors.OK
-    again = "" if told.new == states.SUCCESS else f"; once more: wbengine flow revert {row.uuid}"
-    printer.note(f"whoever ran it ended before it was reverted: it is in {told.new}{again}")
+    advice = "" if change.new == states.SUCCESS else f"; to repeat: wbengine flow revert {row.uuid}"
+    printer.note(f"the run ended before the flow was reverted: state {change.new}{advice}")
     return errors.UNHEALTHY
 
 
@@ -128,13 +145,14 @@ def _perform(
     deadline: float | None = None,
     reason: str | None = None,
 ) -> int:
-    """Resume, retry or revert a flow that nobody runs; returns the exit code."""
+    """Resume, retry or revert a flow that no engine runs. Return the exit code."""
     from wbengine import operations
+    from wbengine.views import flow_list
 
     with context.backend(upgrade=True, patient=True) as backend:
         row = operations.find(backend, flow)
         if dry_run:
-            return _tell_plan(context, backend, row.uuid, operation)
+            return _print_plan(context, backend, row.uuid, operation)
         if detach:
             return detaching.start(
                 context,
@@ -145,20 +163,21 @@ def _perform(
                 report=report,
                 reason=reason,
             )
-        more = {"reason": reason} if operation == "revert" else {}
-        made = _engine(context, backend, operation, row.uuid, engine, **more)
-        run = running.Running(
+        arguments = {"reason": reason} if operation == "revert" else {}
+        loaded_engine = _engine(context, backend, operation, row.uuid, engine, **arguments)
+        run = engine_run.Running(
             context=context,
             backend=backend,
-            engine=made,
+            engine=loaded_engine,
             schema=f"flow-{operation}/1",
             progress=progress,
             report=report,
             deadline=deadline,
-            wanted=states.REVERTED if operation == "revert" else states.SUCCESS,
+            expected_state=states.REVERTED if operation == "revert" else states.SUCCESS,
         )
         code = run.perform()
-        context.printer.note(f"{row.name} {row.uuid}: {row.state} → {run.state}")
+        before, after = flow_list.shown_state(row), run.shown_state
+        context.printer.note(f"{row.name} {row.uuid}: {before} → {after}")
         return code
 
 
@@ -168,30 +187,30 @@ def _engine(
     operation: str,
     uuid: str,
     engine: str | None,
-    **more: Any,
+    **arguments: Any,
 ) -> Engine:
     from wbengine import operations
     from wbengine.operations import resuming
 
     make = {"resume": operations.resume, "retry": operations.retry, "revert": operations.revert}
     kind = engine or resuming.kind(backend, uuid)
-    what = "what made the flow cannot be found here"
+    action = "cannot rebuild the flow"
     with (
-        errors.failing(errors.UNHEALTHY, ImportError, ValueError, where=what),
+        errors.failing(errors.UNHEALTHY, ImportError, ValueError, where=action),
         _streams.aside(),
     ):
-        known = running.engine_options(context, kind)
-        return make[operation](backend, uuid, engine=kind, **known, **more)
+        options = engine_run.engine_options(context, kind)
+        return make[operation](backend, uuid, engine=kind, **options, **arguments)
 
 
-def _tell_plan(
+def _print_plan(
     context: contexts.Context, backend: persistence.Backend, uuid: str, operation: str
 ) -> int:
     from wbengine import operations
 
-    found = operations.plan(backend, uuid, operation)
-    content = {"uuid": uuid, "dry_run": True, "run": found.run, "revert": found.revert}
+    plan = operations.plan(backend, uuid, operation)
+    content = {"uuid": uuid, "dry_run": True, "run": plan.run, "revert": plan.revert}
     context.printer.document(f"flow-{operation}/1", content)
-    rows = [(what, name) for what in ("run", "revert") for name in getattr(found, what)]
-    context.printer.table(("WOULD", "TASK"), rows, empty="Nothing would be done.")
+    rows = [(action, name) for action in ("run", "revert") for name in getattr(plan, action)]
+    context.printer.table(("WOULD", "TASK"), rows, empty="No task would run or be reverted.")
     return errors.OK

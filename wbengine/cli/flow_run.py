@@ -1,4 +1,4 @@
-"""`wbengine flow run`: make a flow, keep it, run it."""
+"""`wbengine flow run`: build, store and run a flow."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from wbengine import _streams
-from wbengine.cli import base, detaching, errors, options, params, running, stores
+from wbengine.cli import base, common_options, detaching, engine_run, errors, store_access
 from wbengine.cli import context as contexts
 
 __all__ = ["command"]
@@ -18,35 +18,33 @@ __all__ = ["command"]
     "run",
     help="""Run a new flow.
 
-    FACTORY is a function that makes the flow, or the flow itself.  Modules of the current folder
-    are found.  The result is JSON on the standard output: state, results, failures.
+    FACTORY is a function that builds the flow, or the flow itself. Modules of the current folder
+    can be imported. The command prints the result as JSON: state, results, failures.
 
-    The flow is kept in the store (--persistence).  Ctrl-C suspends it, a second one gives up what
-    runs; either way `wbengine flow resume` goes on with it.
+    The flow is saved in the store (--persistence). Ctrl-C suspends the flow after its running
+    tasks; a second Ctrl-C stops at once. `wbengine flow resume` continues the flow in both cases.
 
-    Exits with 0 for SUCCESS, 1 for FAILURE and REVERTED, 130 if it was interrupted, 75 if somebody
-    suspended it.
+    Exits with 0 for SUCCESS, 1 for FAILURE and REVERTED, 75 for SUSPENDED, and 130 if the command
+    was interrupted.
 
     \b
-    wbengine flow run shop:order --inputs '{"order": 17}'
-    wbengine flow run shop:order --engine parallel://?max_workers=8 --report order.html
+    Examples:
+      wbengine flow run shop:order --inputs '{"order": 17}'
+      wbengine flow run shop:order --engine parallel://?max_workers=8 --report order.html
     """,
 )
-@options.FACTORY
-@click.option("--inputs", "--store", "inputs", type=params.INPUTS, default="{}",
-    envvar="WBENGINE_FLOW_RUN_STORE",
-    metavar="JSON|@FILE",
-    help="Values that are there from the start.")  # fmt: skip
-@options.ENGINE
-@options.NAME
-@options.tags("To find it by (repeatable).")
-@click.option("--flow-id", metavar="UUID", help="Uuid of the new flow.")
-@click.option("--book", metavar="NAME", help="Log book of the new flow.")
+@common_options.FACTORY
+@common_options.INPUTS
+@common_options.ENGINE
+@common_options.NAME
+@common_options.tags("Tag of the flow (repeatable).")
+@click.option("--flow-id", metavar="UUID", help="Uuid of the flow.", show_default="a new one")
+@click.option("--book", metavar="NAME", help="Logbook of the flow.", show_default="a new one")
 @click.option("--detach", is_flag=True,
-    help="Let it run in a process of its own, and print its uuid.")  # fmt: skip
-@options.PROGRESS
-@options.REPORT
-@options.DEADLINE
+    help="Run the flow in a separate process, and print its uuid.")  # fmt: skip
+@common_options.PROGRESS
+@common_options.REPORT
+@common_options.DEADLINE
 def command(
     context: contexts.Context,
     factory: str,
@@ -57,21 +55,21 @@ def command(
     progress: bool | None,
     report: str | None,
     deadline: float | None,
-    **named: Any,
+    **flow_options: Any,
 ) -> int:
     from wbengine import operations
 
     if detach:
-        stores.check_outlives(context.settings)
+        store_access.check_outlives(context.settings)
     uuid = _uuid(flow_id)
-    known = running.engine_options(context, engine)
+    options = engine_run.engine_options(context, engine)
     with (
         context.backend(upgrade=True, missing_ok=True, patient=True) as backend,
-        running.named(context, backend, uuid),
+        engine_run.explaining_interrupts(context, backend, uuid),
     ):
-        with _streams.aside(), errors.making(factory):
-            made = operations.start(
-                backend, factory, store=inputs, engine=engine, uuid=uuid, **named, **known
+        with _streams.aside(), errors.running_user_code(factory):
+            loaded_engine = operations.start(
+                backend, factory, store=inputs, engine=engine, uuid=uuid, **flow_options, **options
             )
         if detach:
             return detaching.start(
@@ -83,10 +81,10 @@ def command(
                 report=report,
                 factory=factory,
             )
-        return running.Running(
+        return engine_run.Running(
             context=context,
             backend=backend,
-            engine=made,
+            engine=loaded_engine,
             schema="flow-run/1",
             progress=progress,
             report=report,
@@ -95,10 +93,10 @@ def command(
 
 
 def _uuid(text: str | None) -> str:
-    """That of the new flow: it is known before anything is kept."""
+    """Return the uuid of the new flow, before anything is stored."""
     try:
         return str(uuids.uuid4() if text is None else uuids.UUID(text))
     except ValueError:
         raise errors.Failed(
-            f"--flow-id: {text!r} is no uuid, such as {uuids.uuid4()}", errors.USAGE
+            f"--flow-id must be a uuid such as {uuids.uuid4()}, got {text!r}", errors.USAGE
         ) from None

@@ -1,4 +1,4 @@
-"""`wbengine flow show`: all that there is to know about a flow."""
+"""`wbengine flow show`: show the records of a flow."""
 
 from __future__ import annotations
 
@@ -7,34 +7,36 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from wbengine.cli import base, options
+from wbengine.cli import base, common_options
 from wbengine.cli import context as contexts
 
 if TYPE_CHECKING:
     from wbengine.cli.output import Printer
-    from wbengine.views.flow import FlowView
+    from wbengine.views.flow_status import FlowView
 
 __all__ = ["command"]
 
 
 @base.command(
     "show",
-    help="""Show a flow: its state, why it waits, its tasks, and what failed.
+    help="""Show the tasks, failures and waits of a flow.
 
-    Values are hidden unless --show-values says otherwise; secrets always are.
+    Values are shown only with --show-values. Secrets are always masked.
 
     \b
-    wbengine flow show 3f2a9c
-    wbengine flow show 3f2a9c --traceback --timeline
+    Examples:
+      wbengine flow show 3f2a9c
+      wbengine flow show 3f2a9c --traceback --timeline
     """,
 )
-@options.FLOW
-@click.option("--tree", is_flag=True, help="Only its tasks, as a tree.")
-@click.option("--timeline", is_flag=True, help="Only who ran what, and when.")
-@click.option("--traceback", is_flag=True, help="Only its failures, with tracebacks.")
-@click.option("--inputs", "--store", "inputs", is_flag=True,
-    help="Only the values that it was given.")  # fmt: skip
-@click.option("--show-values", is_flag=True, help="Show values, not only what they are.")
+@common_options.FLOW
+@click.option("--tree", is_flag=True, help="Show only the tasks, as a tree.")
+@click.option("--timeline", is_flag=True, help="Show only the attempts of tasks by time.")
+@click.option("--traceback", is_flag=True, help="Show only the failures, with all frames.")
+@click.option("--inputs", is_flag=True, help="Show only the inputs.")
+@click.option("--results", "only_results", is_flag=True,
+    help="Print only the complete results of the tasks as JSON, with secrets masked.")  # fmt: skip
+@click.option("--show-values", is_flag=True, help="Show values, not only their types.")
 def command(
     context: contexts.Context,
     flow: str,
@@ -42,18 +44,23 @@ def command(
     timeline: bool,
     traceback: bool,
     inputs: bool,
+    only_results: bool,
     show_values: bool,
 ) -> None:
-    from wbengine.views import flow as flows
+    from wbengine.views import flow_status as flows
     from wbengine.views import redaction
 
+    if only_results:
+        _results(context, flow)
+        return
     redactor = redaction.Redactor(show_values=show_values)
     with context.flow(flow) as (connection, uuid):
         view = flows.read(connection, uuid, redactor=redactor)
+        has_logs = bool(connection.get_logs(uuid, limit=1))
     printer = context.printer
     printer.document("flow-show/1", view.to_dict())
     if printer.as_json:
-        return  # the tree of a large flow takes its time
+        return  # the tree of a large flow is slow to build
     every = not (tree or timeline or traceback or inputs)
     _head(printer, view)
     if tree or every:
@@ -66,6 +73,36 @@ def command(
         _values(printer, view)
     if traceback or every:
         _failures(printer, view, traceback)
+    if has_logs and every:
+        printer.guide(
+            f"logs of its tasks are kept (INFO and higher): wbengine flow logs {view.uuid}"
+        )
+    for wait in view.waits_for[:1]:
+        printer.guide(f"to send the signal: wbengine flow signal {view.uuid} {wait.signal}")
+
+
+def _results(context: contexts.Context, flow: str) -> None:
+    from wbengine import states
+    from wbengine.cli import json_values
+    from wbengine.persistence import models
+
+    with context.flow(flow) as (connection, uuid):
+        detail = connection.get_flow_details(uuid)
+    redactor = context.redactor.with_secrets_of_flow(detail)
+    returned = {
+        atom.name: atom.results
+        for atom in detail
+        if isinstance(atom, models.TaskDetail)
+        and atom.name != models.INJECTOR
+        and atom.state == states.SUCCESS
+    }
+    content = {
+        "uuid": detail.uuid,
+        "name": detail.name,
+        "state": detail.state,
+        "results": json_values.to_json(returned, redactor.text, repr),
+    }
+    context.printer.document("flow-results/1", content, always=True)
 
 
 def _head(printer: Printer, view: FlowView) -> None:
@@ -74,27 +111,27 @@ def _head(printer: Printer, view: FlowView) -> None:
     rows: list[tuple[str, Any]] = [
         ("flow", f"{view.name}  {view.uuid}"),
         ("state", view.shown_state),
-        ("book", view.book_name),
+        ("logbook", None if view.book_name == view.name else view.book_name),
         ("tags", ", ".join(f"{key}={value}" for key, value in view.tags.items()) or None),
-        ("run by", view.owner),
+        ("owner", view.owner),
         ("created", formatting.iso(view.created)),
         ("started", formatting.iso(view.started)),
         ("took", None if view.duration is None else formatting.seconds(view.duration)),
         ("waits", view.waiting),
         ("asked", view.wish),
+        ("cancelled", None if view.wish else view.cancel_reason),
     ]
     printer.pairs((name, value) for name, value in rows if value is not None)
 
 
 def _tree(printer: Printer, view: FlowView) -> None:
-    from wbengine.drawing import tree
+    from wbengine.drawing import terminal_tree
 
     printer.line("")
-    printer.rich(tree.flow_tree(view, printer.console))
+    printer.rich(terminal_tree.flow_tree(view, printer.console))
 
 
 def _items(printer: Printer, view: FlowView) -> None:
-    """A table for each Map that has items."""
     from wbengine.views import formatting
 
     for atom in view.atoms:
@@ -116,21 +153,21 @@ def _items(printer: Printer, view: FlowView) -> None:
         printer.line("")
         printer.line(f"items of {atom.name}:")
         printer.table(columns, rows, right=("ITEM", "TOOK", "TRIES"))
-        more = sum((atom.items or {}).values()) - len(rows)
-        if more > 0:
-            printer.line(f"{formatting.count(more, 'more item')}")
+        omitted = sum((atom.items or {}).values()) - len(rows)
+        if omitted > 0:
+            printer.line(f"{formatting.count(omitted, 'more item')}")
 
 
 def _timeline(printer: Printer, view: FlowView) -> None:
     from wbengine.views import formatting, timeline
 
-    found = timeline.timeline(view)
-    bars = [(lane.worker, bar) for lane in found.lanes for row in lane.rows for bar in row]
+    chart = timeline.timeline(view)
+    bars = [(lane.worker, bar) for lane in chart.lanes for row in lane.rows for bar in row]
     bars.sort(key=lambda each: (each[1].started, each[1].name))
     rows = [
         (
             formatting.iso(bar.started),
-            f"{bar.started - found.begin:.3f}",
+            f"{bar.started - chart.begin:.3f}",
             "" if bar.queued is None else formatting.seconds(bar.queued),
             formatting.seconds(bar.ended - bar.started),
             worker,
@@ -152,10 +189,10 @@ def _values(printer: Printer, view: FlowView) -> None:
         (name, value if isinstance(value, str) else json.dumps(value))
         for name, value in view.values.items()
     ]
-    printer.table(("NAME", "VALUE"), rows, empty="It was given no values.")
+    printer.table(("NAME", "VALUE"), rows, empty="The flow has no inputs.")
 
 
-def _failures(printer: Printer, view: FlowView, whole: bool) -> None:
+def _failures(printer: Printer, view: FlowView, all_frames: bool) -> None:
     from wbengine.views import formatting
 
     for failure in view.failures:
@@ -164,7 +201,7 @@ def _failures(printer: Printer, view: FlowView, whole: bool) -> None:
         doing = ", reverting" if failure.action == "revert" else ""
         printer.line("")
         printer.line(f"failed: {where}{doing}{on}: {failure.line}")
-        if whole:
-            printer.lines(failure.text)
-    if view.failures and not whole:
-        printer.note(f"tracebacks: wbengine flow show {view.uuid} --traceback")
+        if all_frames or failure.traceback:
+            printer.lines(failure.text if all_frames else failure.user_frames)
+    if view.failures and not all_frames:
+        printer.note(f"all frames: wbengine flow show {view.uuid} --traceback")

@@ -1,4 +1,4 @@
-"""`wbengine flow submit`: hand a new flow over to a conductor."""
+"""`wbengine flow submit`: submit a new flow to a conductor."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from wbengine import _streams
-from wbengine.cli import base, errors, options, params, stores
+from wbengine.cli import base, common_options, errors, params, store_access
 from wbengine.cli import context as contexts
 
 __all__ = ["command"]
@@ -15,34 +15,38 @@ __all__ = ["command"]
 
 @base.command(
     "submit",
-    help="""Keep a new flow in the store (--persistence), for a `wbengine serve` to run it, and
-    print its uuid.
+    help="""Submit a new flow to `wbengine serve`.
 
-    With --board, the job is posted on a board elsewhere, for a `wbengine serve` of that.
+    The command writes the flow and a job to the store (--persistence) and prints the uuid of the
+    flow. With --board, it posts the job on that job board instead.
 
-    FACTORY is a function that makes the flow, or the flow itself.  Modules of the current folder
-    are found, here and by `wbengine serve`.
+    FACTORY is a function that builds the flow, or the flow itself. This command and `wbengine
+    serve` can import modules of their current folder.
 
     \b
-    wbengine flow submit shop:order --inputs '{"order": 17}' --unique order-17
+    Example:
+      wbengine flow submit shop:order --inputs '{"order": 17}' --unique order-17
     """,
 )
-@options.FACTORY
-@options.INPUTS
-@options.NAME
-@options.tags("To find it by (repeatable).")
-@options.PRIORITY
+@common_options.FACTORY
+@common_options.INPUTS
+@common_options.NAME
+@common_options.tags("Tag of the flow (repeatable).")
+@common_options.PRIORITY
 @click.option("--eta", type=params.WAIT, metavar="DURATION",
-    help="It does not begin before, such as 90, 5m, 2h from now.")  # fmt: skip
+    help="Earliest start, from now, such as 90, 5m, 2h.")  # fmt: skip
 @click.option("--unique", metavar="KEY",
-    help="While a flow of this key has not ended, print its uuid, and make none.")  # fmt: skip
-def command(context: contexts.Context, factory: str, **given: Any) -> None:
+    help="If a flow with this key has not ended, submit nothing and print its uuid.")  # fmt: skip
+def command(context: contexts.Context, factory: str, **options: Any) -> None:
     from wbengine import engines
 
-    stores.check_outlives(context.settings)
+    store_access.check_outlives(context.settings)
     with context.backend(upgrade=True, missing_ok=True) as backend:
-        with _streams.aside(), errors.making(factory):
+        with _streams.aside(), errors.running_user_code(factory):
             board = context.settings.board
-            handle = engines.submit(factory, backend=backend, board=board, **given)
+            handle = engines.submit(factory, backend=backend, board=board, **options)
         context.printer.document("flow-submit/1", {"uuid": handle.id, "state": handle.state})
         context.printer.line(handle.id)
+        context.printer.guide(
+            f"submitted; wbengine serve runs it; to watch it: wbengine flow watch {handle.id}"
+        )

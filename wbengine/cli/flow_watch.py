@@ -1,4 +1,4 @@
-"""`wbengine flow watch`: follow a flow, from wherever the store can be read."""
+"""`wbengine flow watch`: follow a flow from any host that can read the store."""
 
 from __future__ import annotations
 
@@ -11,53 +11,55 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from wbengine import states
-from wbengine.cli import base, errors, options, params
+from wbengine.cli import base, common_options, errors, params
 from wbengine.cli import context as contexts
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from wbengine.cli.output import Printer
-    from wbengine.views.flow import FlowView
-    from wbengine.views.history import Event
+    from wbengine.views.event_history import Event
+    from wbengine.views.flow_status import FlowView
     from wbengine.views.watcher import FlowWatcher
 
     _Show = Callable[[list[Event], FlowView, str | None], None]
 
 __all__ = ["command"]
 
-_ENDS: Final = {
+_EXIT_CODES: Final = {
     states.SUCCESS: errors.OK,
     states.FAILURE: errors.UNHEALTHY,
     states.REVERTED: errors.UNHEALTHY,
     states.SUSPENDED: errors.TRY_AGAIN,
 }
-#: Rows of a terminal that are not for the tree.
-_MARGIN: Final = 3
-#: Rows that are left on it in the end.
-_MOST: Final = 200
+#: Rows of a terminal that the tree leaves free.
+_MARGIN_ROWS: Final = 3
+#: Maximum number of rows of the tree that remains on the terminal at the end.
+_MAX_FINAL_ROWS: Final = 200
 
 
 @base.command(
     "watch",
-    help="""Follow a flow until it ends.
+    help="""Watch a flow until its run ends.
 
-    On a terminal: a live tree with states, progress, retries and workers.  Elsewhere, a line for
-    each event; with --json as JSON Lines.  The last event of each look at the store has a "cursor":
-    given by --cursor, what came after it is told, and maybe again what led to it.
+    On a terminal, the command draws a live tree with states, progress, retries and workers.
+    Elsewhere, and with $NO_COLOR or TERM=dumb, it prints a line for each event; with --json, a line
+    of JSON. The last event of each poll contains a "cursor". To continue there, pass it as
+    --cursor; some earlier events may be repeated.
 
-    Exits with 0 for SUCCESS, 1 for FAILURE and REVERTED, 75 when the flow is suspended, or whoever
-    ran it died.
+    Exits with 0 for SUCCESS, 1 for FAILURE and REVERTED, and 75 if the flow is suspended or lost
+    its engine.
 
     \b
-    wbengine flow watch 3f2a9c
-    wbengine flow watch 3f2a9c --json | jq -r 'select(.error) | .name'
+    Examples:
+      wbengine flow watch 3f2a9c
+      wbengine flow watch 3f2a9c --json | jq -r 'select(.error) | .name'
     """,
 )
-@options.FLOW
-@click.option("--cursor", metavar="TEXT", help="Begin after the event that told it.")
+@common_options.FLOW
+@click.option("--cursor", metavar="CURSOR", help="Continue after the event with this cursor.")
 @click.option("--interval", type=params.WAIT, default=0.5, metavar="DURATION",
-    help="Look at the store so often (0.5).")  # fmt: skip
+    help="Time between two polls of the store.")  # fmt: skip
 def command(context: contexts.Context, flow: str, cursor: str | None, interval: float) -> int:
     from wbengine import operations
     from wbengine.views import watcher
@@ -70,39 +72,49 @@ def command(context: contexts.Context, flow: str, cursor: str | None, interval: 
 
 
 def _follow(printer: Printer, watch: FlowWatcher, interval: float) -> int:
+    from wbengine.drawing import terminal_tree
+
     with contextlib.ExitStack() as until:
-        show: _Show = functools.partial(_tell, printer)
-        if printer.is_terminal and not printer.as_json:
+        show: _Show = functools.partial(_print_events, printer)
+        if (
+            printer.is_terminal
+            and not printer.as_json
+            and terminal_tree.can_redraw(printer.console)
+        ):
             show = until.enter_context(_screen(printer.console))
         while True:
             began = time.monotonic()
-            events = watch.turn()
+            events = watch.poll()
             view = watch.view()
             show(events, view, watch.cursor)
-            if (code := _ended(view)) is not None:
+            if (code := _exit_code(view)) is not None:
                 break
-            # Of a large flow a look takes long; most of the time is not for looking.
+            # A poll of a large flow is slow. At most a third of the time is spent on polls.
             time.sleep(max(interval, 2 * (time.monotonic() - began)))
-    if view.state == states.SUSPENDED:
-        printer.note(f"suspended; to go on: wbengine flow resume {view.uuid}")
+    if view.state in states.FLOW_ENDED:
+        printer.guide(f"{view.state}; details: wbengine flow show {view.uuid}")
+    elif view.state == states.SUSPENDED:
+        printer.note(f"suspended; to resume: wbengine flow resume {view.uuid}")
     elif code == errors.TRY_AGAIN:
         printer.note(
-            f"{view.waiting or 'nobody runs it'}; to go on: wbengine flow resume {view.uuid}"
+            f"{view.waiting or 'the flow has no engine'}; to resume:"
+            f" wbengine flow resume {view.uuid}"
         )
     return code
 
 
-def _ended(view: FlowView) -> int | None:
-    """The exit code, once nothing more happens."""
+def _exit_code(view: FlowView) -> int | None:
+    """Return the exit code if the flow will not change by itself, else None."""
     if view.owner_died:
         return errors.TRY_AGAIN
-    if view.owner is not None or view.state not in _ENDS:
+    if view.owner is not None or view.parked or view.state not in _EXIT_CODES:
         return None
-    return _ENDS[view.state]
+    return _EXIT_CODES[view.state]
 
 
-def _tell(printer: Printer, events: list[Event], view: FlowView, cursor: str | None) -> None:
-    """Events, one in a line."""
+def _print_events(
+    printer: Printer, events: list[Event], view: FlowView, cursor: str | None
+) -> None:
     for number, event in enumerate(events, 1):
         last = cursor if number == len(events) else None
         printer.event("flow-watch/1", {**event.to_dict(), "cursor": last})
@@ -111,16 +123,15 @@ def _tell(printer: Printer, events: list[Event], view: FlowView, cursor: str | N
 
 @contextlib.contextmanager
 def _screen(console: Console) -> Iterator[_Show]:
-    """A tree that changes."""
     from rich.live import Live
 
-    from wbengine.drawing import tree
+    from wbengine.drawing import terminal_tree
 
     latest: list[FlowView] = []
 
     def draw() -> Any:
-        rows = console.size.height - _MARGIN
-        return tree.flow_tree(latest[-1], console, rows) if latest else ""
+        rows = console.size.height - _MARGIN_ROWS
+        return terminal_tree.flow_tree(latest[-1], console, rows) if latest else ""
 
     def show(events: list[Event], view: FlowView, cursor: str | None) -> None:
         latest[:] = [view]
@@ -132,11 +143,11 @@ def _screen(console: Console) -> Iterator[_Show]:
             yield show
     finally:
         for view in latest:
-            console.print(tree.flow_tree(view, console, _MOST))
+            console.print(terminal_tree.flow_tree(view, console, _MAX_FINAL_ROWS))
 
 
 def line_of(event: Event) -> str:
-    """An event in a line."""
+    """Return an event as a line of text."""
     from wbengine.views import formatting
 
     parts = ["-" if event.at is None else formatting.clock(event.at), event.state, event.name]

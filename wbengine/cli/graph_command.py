@@ -1,4 +1,4 @@
-"""`wbengine graph`: draw a flow, as it is written or as it was run."""
+"""`wbengine graph`: draw the structure of a flow, or a stored flow with its states."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ from wbengine.cli.output import say
 
 if TYPE_CHECKING:
     from wbengine.types.outline import Outline
-    from wbengine.views.flow import FlowView
+    from wbengine.views.flow_status import FlowView
 
 __all__ = ["command"]
 
-#: Those of `drawing.FORMATS`, and the endings of files that have them.
 _ENDINGS: Final = {
     "text": (".txt", ".text"),
     "mermaid": (".mmd", ".mermaid"),
@@ -34,25 +33,29 @@ _FORMATS: Final = tuple(_ENDINGS)
 
 @base.command(
     "graph",
-    help="""Draw a flow: one that is made here, or one of the store, with its states.
+    help="""Draw a flow.
 
-    svg and png need Graphviz (its program dot); without it the tree is shown.
+    Give either FACTORY, a function that builds the flow, or --flow-id for a flow of the store with
+    its states. The formats svg and png need Graphviz (the program dot); without it, the command
+    prints the flow as a tree.
 
     \b
-    wbengine graph shop:order
-    wbengine graph --flow-id 3f2a9c -f svg -o order.svg
+    Examples:
+      wbengine graph shop:order
+      wbengine graph --flow-id 3f2a9c -f svg -o order.svg
     """,
 )
 @click.argument("factory", metavar="[MODULE:FACTORY]", required=False)
 @click.option("--flow-id", metavar="ID", shell_complete=completions.flows,
-    help="A flow of the store.")  # fmt: skip
-@click.option("-f", "--format", "form", type=click.Choice(_FORMATS),
-    help="How (default: by the name of the file, else text).")  # fmt: skip
+    help="Draw this flow of the store.")  # fmt: skip
+@click.option("-f", "--format", "form", type=params.Choice(_FORMATS),
+    help="Format.", show_default="by the ending of --output, else text")  # fmt: skip
 @click.option("-o", "--output", type=params.NEW_FILE, metavar="FILE",
-    help="Write it into this file (default: the standard output).")  # fmt: skip
-@click.option("--states/--no-states", default=True, help="Show the states of a kept flow (yes).")
-@click.option("--direction", type=click.Choice(("auto", "LR", "TB")), default="auto",
-    help="From left to right, or top to bottom.")  # fmt: skip
+    help="File to write.", show_default="the standard output")  # fmt: skip
+@click.option("--states/--no-states", default=True,
+    help="Show the states of a stored flow.")  # fmt: skip
+@click.option("--direction", type=params.Choice(("auto", "LR", "TB")), default="auto",
+    help="Direction of the graph: left to right (LR) or top to bottom (TB).")  # fmt: skip
 def command(
     context: contexts.Context,
     factory: str | None,
@@ -65,14 +68,16 @@ def command(
     from wbengine import drawing
 
     if (factory is None) == (flow_id is None):
-        raise click.UsageError("give either MODULE:FACTORY or --flow-id ID")
+        raise click.UsageError("exactly one of MODULE:FACTORY and --flow-id is required")
     form = form or ("json" if context.settings.json else _form_of(output))
     if form == "png" and output is None and sys.stdout.isatty():
-        raise click.UsageError("a picture is no text: write it into a file (-o FILE)")
+        raise click.UsageError(
+            "a PNG cannot be printed on a terminal; write it to a file (-o FILE)"
+        )
     if flow_id is not None:
-        outline, view = _kept(context, flow_id)
+        outline, view = _stored_outline(context, flow_id)
     else:
-        outline, view = _made(str(factory)), None
+        outline, view = _new_outline(str(factory)), None
     view = view if states else None
     try:
         if form == "png":
@@ -91,31 +96,30 @@ def command(
 
 def _form_of(output: str | None) -> str:
     ending = Path(output or "").suffix
-    known = {each: form for form, endings in _ENDINGS.items() for each in endings}
+    form_by_ending = {each: form for form, endings in _ENDINGS.items() for each in endings}
     if not ending:
         return "text"
-    if ending.lower() not in known:
-        near = _names.hint(ending.lower(), known)
+    if ending.lower() not in form_by_ending:
+        near = _names.hint(ending.lower(), form_by_ending)
         raise click.UsageError(
-            f"-o {output}: no format has the ending {ending}{near}; known: {', '.join(known)}; "
-            "or give the format (-f)"
+            f"--output must end in one of {', '.join(form_by_ending)}, got {ending!r}{near}; or"
+            " pass the format (-f)"
         )
-    return known[ending.lower()]
+    return form_by_ending[ending.lower()]
 
 
-def _made(factory: str) -> Outline:
-    """The structure of a flow that is made here."""
+def _new_outline(factory: str) -> Outline:
     from wbengine import engines
     from wbengine.engines import factories
 
-    with _streams.aside(), errors.making(factory):
+    with _streams.aside(), errors.running_user_code(factory):
         loaded: Any = engines.load(factories.flow_of(factory))
-    found: Outline = loaded.compilation.outline
-    return found
+    outline: Outline = loaded.compilation.outline
+    return outline
 
 
-def _kept(context: contexts.Context, flow_id: str) -> tuple[Outline, FlowView]:
-    from wbengine.views import flow as flows
+def _stored_outline(context: contexts.Context, flow_id: str) -> tuple[Outline, FlowView]:
+    from wbengine.views import flow_status as flows
 
     with context.flow(flow_id) as (connection, uuid):
         view = flows.read(connection, uuid, redactor=context.redactor)

@@ -1,4 +1,4 @@
-"""`wbengine keys`: make key files, look at them, and give them other keys."""
+"""`wbengine keys`: create, show and rotate key files."""
 
 from __future__ import annotations
 
@@ -17,48 +17,51 @@ from wbengine.cli import context as contexts
 
 __all__ = ["command"]
 
-command = base.Group("keys", help="Look after the keys that messages are signed with.")
+command = base.Group("keys", help="Create, show and rotate the keys that sign messages.")
 
-#: Seconds until a new key signs: by then its file is wherever it is trusted.
-_SOON: Final = 600.0
-#: Seconds for which a key is trusted that signs no more: longer than results are kept (7 days).
-_KEPT: Final = 30 * 24 * 3600.0
+#: Delay until a new key signs: time to copy its file to all processes.
+_DEFAULT_SIGN_DELAY: Final = "10m"
+#: Time for which a replaced key remains trusted: longer than results are stored (7 days).
+_DEFAULT_TRUST_TIME: Final = "30d"
 
 
 @command.command(
     "new",
-    short_help="Make key files.",
-    help="""Make key files that only you can read.
+    help="""Create key files that only you can read.
 
-    PATH is a file with one secret that all processes share; with --per-role, a folder with a file
-    for engines, one for workers and one for operators (of commands and the dashboard), of which
-    none can speak for another (these need cryptography: pip install 'wbengine[keys]').
+    PATH is a file with one secret that all processes share. With --per-role, PATH is a folder with
+    a file for engines, one for workers and one for operators (commands and the dashboard). A key of
+    one role cannot sign messages of another role. Such keys need the extra `keys`.
 
     \b
-    wbengine keys new keys.json
-    wbengine keys new --per-role keys/
+    Examples:
+      wbengine keys new keys.json
+      wbengine keys new --per-role keys/
     """,
 )
 @click.argument("path", type=click.Path(path_type=Path))
-@click.option("--per-role", is_flag=True, help="A key for each role, instead of one that all have.")
-@click.option("--encrypt", is_flag=True, help="Encrypt arguments and results on the wire, too.")
+@click.option(
+    "--per-role", is_flag=True, help="Create a key for each role instead of a shared one."
+)
+@click.option("--encrypt", is_flag=True, help="Also encrypt arguments and results in messages.")
 @click.option(
     "--accept-unsigned",
     type=params.DURATION,
     default="0",
-    help="Believe messages without a signature for so long: until all have their file.",
+    metavar="DURATION",
+    help="Accept unsigned messages for this time, until all processes have their key file.",
 )
 def new(
     context: contexts.Context, path: Path, per_role: bool, encrypt: bool, accept_unsigned: float
 ) -> None:
     with _checked():
-        made = keys.new(per_role=per_role, encrypt=encrypt)
-    for content in made.values() if accept_unsigned else ():
+        contents = keys.new(per_role=per_role, encrypt=encrypt)
+    for content in contents.values() if accept_unsigned else ():
         content["accept_unsigned_until"] = round(time.time() + accept_unsigned)
     with _written(path):
         if per_role:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for role, content in made.items():
+        for role, content in contents.items():
             file = path / f"{role}.json" if per_role else path
             keys.write(file, content)
             context.printer.note(f"{file}: keys of role {role!r}")
@@ -66,13 +69,14 @@ def new(
 
 @command.command(
     "show",
-    short_help="Show which keys sign and which are trusted, without secrets.",
-    help="""Show the keys in a file: which signs now, and until when others are trusted.
+    help="""Show the keys in a key file, without secrets.
 
-    PATH is a key file; without one, that of the settings.  Secrets are not shown.
+    For each key, print whether it signs messages and how long it is trusted. Without PATH, the key
+    file of the settings is used.
 
     \b
-    wbengine keys show keys.json
+    Example:
+      wbengine keys show keys.json
     """,
 )
 @click.argument("path", type=click.Path(path_type=Path), required=False)
@@ -81,7 +85,7 @@ def show(context: contexts.Context, path: Path | None) -> None:
         ring = keys.Keyring.load(_path(context, path))
     now = time.time()
     signs = ring.signing_key(now)
-    found: list[dict[str, Any]] = [
+    entries: list[dict[str, Any]] = [
         {
             "id": key.id,
             "algorithm": key.algorithm,
@@ -94,43 +98,53 @@ def show(context: contexts.Context, path: Path | None) -> None:
     ]
     until = ring.accept_unsigned_until
     printer = context.printer
-    more = {"role": ring.role, "encrypts": ring.encrypts, "accept_unsigned_until": until}
-    printer.document("keys-show/1", {"keys": found, **more})
+    role_info = {"role": ring.role, "encrypts": ring.encrypts, "accept_unsigned_until": until}
+    printer.document("keys-show/1", {"keys": entries, **role_info})
     rows = [
         (*(each[name] for name in ("id", "algorithm", "role", "state")),
-         _moment(each["since"]), _moment(each["until"]))
-        for each in found
+         _format_time(each["since"]), _format_time(each["until"]))
+        for each in entries
     ]  # fmt: skip
     printer.table(("ID", "ALGORITHM", "ROLE", "STATE", "SINCE", "UNTIL"), rows)
     if signs.is_over(now):
         printer.hint(
-            f"no key of role {ring.role!r} is valid any more, so nobody believes who has this file:"
-            " give it another one with `wbengine keys rotate --in 0`"
+            f"all keys of role {ring.role!r} have expired, so other processes reject messages"
+            f" signed"
+            " with this file; to add a key: wbengine keys rotate --in 0"
         )
     if until > now:
-        printer.hint(f"messages without a signature are believed until {_moment(until)}")
+        printer.hint(f"unsigned messages are accepted until {_format_time(until)}")
 
 
 @command.command(
     "rotate",
-    short_help="Sign with new keys, and trust the old ones for some time.",
-    help="""Give a key file, or all those of a folder, a new key to sign with.
+    help="""Add a new signing key to a key file, or to all key files of a folder.
 
-    It signs after a while (--in), in which the files are to be copied to all processes; those that
-    run read them again.  The keys before it are trusted for some time more (--keep): what they
-    signed may wait in a queue, or in a ledger for a flow that goes on later.  Make that longer than
-    the result_ttl of your engines, and than a flow of yours may stay suspended.
+    The new key signs after a delay (--in). Copy the files to all processes before then; running
+    processes read them again. After that, the old keys remain trusted for --keep, because queues
+    and ledgers may contain messages and results that they signed. Choose a time longer than the
+    `result_ttl` of your engines and longer than your flows stay suspended.
 
     \b
-    wbengine keys rotate keys.json
+    Example:
+      wbengine keys rotate keys.json
     """,
 )
 @click.argument("path", type=click.Path(path_type=Path), required=False)
 @click.option(
-    "--in", "delay", type=params.DURATION, default=str(_SOON), help="Sign with it after this time."
+    "--in",
+    "delay",
+    type=params.DURATION,
+    default=_DEFAULT_SIGN_DELAY,
+    metavar="DURATION",
+    help="Delay before the new key signs.",
 )
 @click.option(
-    "--keep", type=params.WAIT, default=str(_KEPT), help="Trust the old keys for so long after."
+    "--keep",
+    type=params.WAIT,
+    default=_DEFAULT_TRUST_TIME,
+    metavar="DURATION",
+    help="Time for which the old keys remain trusted after the new key starts to sign.",
 )
 def rotate(context: contexts.Context, path: Path | None, delay: float, keep: float) -> None:
     path = _path(context, path)
@@ -140,13 +154,19 @@ def rotate(context: contexts.Context, path: Path | None, delay: float, keep: flo
         with _checked():
             content = keys.read(file)
         if by_role.setdefault(content["role"], (file, content))[0] != file:
-            raise errors.Failed(f"{path} holds two files of role {content['role']!r}")
+            raise errors.Failed(
+                f"{path} must contain one file for each role, got two of role {content['role']!r}"
+            )
     contents = {role: content for role, (_, content) in by_role.items()}
     if keys.ANY in contents and len(contents) > 1:
-        raise errors.Failed(f"{path}: a shared key file is rotated by itself: name the file")
+        raise errors.Failed(
+            f"{path} must contain either a shared key file or key files of roles, got both; pass"
+            f" the"
+            " path of one file"
+        )
     if not contents or (keys.ANY not in contents and len(contents) < len(keys.ROLES)):
         missing = ", ".join(f"{role}.json" for role in keys.ROLES if role not in contents)
-        raise errors.Failed(f"{path}: keys are rotated for all roles at once: {missing} is missing")
+        raise errors.Failed(f"{path} must contain the key files of all roles, {missing} is missing")
     now = time.time()
     with _checked():
         rotated = keys.rotated(contents, now + delay, now + delay + keep, now)
@@ -154,27 +174,28 @@ def rotate(context: contexts.Context, path: Path | None, delay: float, keep: flo
         keys.replace_all({by_role[role][0]: content for role, content in rotated.items()})
     for role in rotated:
         context.printer.note(
-            f"{by_role[role][0]}: a new key of role {role!r} signs from {_moment(now + delay)}"
+            f"{by_role[role][0]}: the new key of role {role!r} signs from"
+            f" {_format_time(now + delay)}"
         )
 
 
 def _state(key: keys.Key, signs: keys.Key, now: float) -> str:
     if key.is_over(now):
-        return "over"
+        return "expired"
     return "signs" if key is signs else "will sign" if key.since > now else "trusted"
 
 
-def _moment(seconds: float | None) -> str | None:
+def _format_time(seconds: float | None) -> str | None:
     if seconds is None:
         return None
     return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 def _path(context: contexts.Context, path: Path | None) -> Path:
-    told = path or context.settings.keys
-    if told is None or str(told) == keys.NONE:
-        raise click.UsageError("no key file is named: give PATH, --keys, or $WBENGINE_KEYS")
-    return Path(told)
+    chosen = path or context.settings.keys
+    if chosen is None or str(chosen) == keys.NONE:
+        raise click.UsageError("a key file is required: PATH, --keys or $WBENGINE_KEYS")
+    return Path(chosen)
 
 
 def _checked() -> contextlib.AbstractContextManager[None]:

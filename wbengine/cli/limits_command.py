@@ -1,4 +1,4 @@
-"""`wbengine limits`: which limits are in use, and by whom."""
+"""`wbengine limits`: list the limits in use and the flows that use them."""
 
 from __future__ import annotations
 
@@ -14,27 +14,31 @@ __all__ = ["command"]
 
 @base.command(
     "limits",
-    help="""List the limits of tasks and flows that are in use: what each allows, how many of its
-    permits are held, and how many more are waited for.
+    help="""List the limits in use.
+
+    For each limit of tasks and flows, print its maximum, the number of permits held, and the number
+    of permits that flows wait for.
 
     \b
-    wbengine limits
-    wbengine limits --redis redis://limits.example/0 --json
+    Examples:
+      wbengine limits
+      wbengine limits --redis redis://limits.example/0 --json
     """,
 )
 @click.option("--redis", metavar="URL",
-    help="Those in a Redis, as option `limits` of engines names it, not in the store.")  # fmt: skip
+    help="List the limits in this Redis (option `limits` of engines) instead of the"
+    " store.")  # fmt: skip
 def command(context: contexts.Context, redis: str | None) -> None:
-    from wbengine.permits import stores
+    from wbengine.permits import account_stores
 
     if redis is None:
         with context.backend() as backend:
-            found = stores.store_of(backend).all()
+            accounts = account_stores.store_of(backend).all()
     else:
         with errors.failing(errors.USAGE, ValueError, ImportError):
-            found = stores.store_of(stores.check_url(redis)).all()
+            accounts = account_stores.store_of(account_stores.check_url(redis)).all()
     limits: list[dict[str, Any]] = []
-    for name, (account, now) in sorted(found.items()):
+    for name, (account, now) in sorted(accounts.items()):
         flows = [
             {"uuid": uuid, "held": row.held, "waiting": row.wanted}
             for uuid, row in account.live(now).items()
@@ -55,5 +59,5 @@ def command(context: contexts.Context, redis: str | None) -> None:
         )
         for limit in limits
     ]
-    columns = ("LIMIT", "RATE", "AT ONCE", "HELD", "WAITED FOR", "FLOWS")
-    printer.table(columns, rows, empty="No limit is in use.", right=columns[2:])
+    columns = ("LIMIT", "RATE", "CONCURRENCY", "HELD", "WAITING", "FLOWS")
+    printer.table(columns, rows, empty="No limits are in use.", right=columns[2:])

@@ -1,4 +1,4 @@
-"""What a command says: data on the standard output, all else on the standard error."""
+"""Output of a command: data on the standard output, everything else on the standard error."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import contextlib
 import json
 import math
 import os
+import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,19 +20,26 @@ from wbengine.cli import errors
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["Printer", "is_seen", "say", "say_behind_ctrl_c", "write"]
+__all__ = ["Printer", "fitted", "is_seen", "say", "say_on_new_line", "say_lines", "write"]
 
-#: Columns where nobody looks: nothing is cut off, or folded.
-_ENDLESS: Final = 100_000
+#: Width for outputs other than terminals: nothing is truncated or wrapped.
+_UNLIMITED_WIDTH: Final = 100_000
 
-#: It comes first, whatever else the content says of it.
+#: Width to which a column may shrink if its words can be broken.
+_MIN_FOLDED_WIDTH: Final = 10
+
+#: A command up to the end of its clause, or a word; with the spaces before it.
+_PIECE: Final = re.compile(r" *(?:wbengine [^;]*;?|\S+)")
+
+#: Placeholder that makes the schema the first key.
 _SCHEMA: Final[Mapping[str, Any]] = {"schema": ""}
 
 
 def write(data: str | bytes) -> None:
-    """Data, on the standard output; it is out when this returns.
+    """Write data to the standard output and flush it.
 
-    :raises Failed: it cannot be written; who reads it having left is a `BrokenPipeError`.
+    :raises Failed: if the data cannot be written.
+    :raises BrokenPipeError: if the reader ended.
     """
     try:
         if isinstance(data, str):
@@ -42,15 +51,24 @@ def write(data: str | bytes) -> None:
     except BrokenPipeError:
         raise
     except OSError as error:
-        _streams.forget_output()  # or Python tries it once more when it ends
+        _streams.forget_output()  # otherwise Python tries to flush again at exit
         raise errors.Failed(
-            f"the standard output cannot be written: {errors.reason(error)}"
+            f"cannot write to the standard output: {errors.reason(error)}"
         ) from error
 
 
-def say(line: str) -> None:
-    """A line that must be said, on the standard error; if that cannot be, it ends nothing."""
-    _say(visible(line))
+def say(line: str, *, folded: bool = True) -> None:
+    """Write a message to the standard error. Errors of writing are ignored.
+
+    :param folded: on a terminal, break a message that is wider than the terminal.
+    """
+    text = visible(line)
+    _say(fitted(text, sys.stderr) if folded else text)
+
+
+def say_lines(text: str) -> None:
+    """Write lines to the standard error, such as a traceback. Errors of writing are ignored."""
+    _say(visible(text, lines=True))
 
 
 def _say(text: str) -> None:
@@ -59,24 +77,60 @@ def _say(text: str) -> None:
         sys.stderr.flush()
 
 
-def say_behind_ctrl_c(line: str) -> None:
-    """As `say`, on a line of its own: a terminal shows the ^C."""
-    _say(f"\n{visible(line)}" if is_seen(sys.stderr) else visible(line))
+def say_on_new_line(line: str) -> None:
+    """Write a message on a new line, because a terminal shows ^C."""
+    text = fitted(visible(line), sys.stderr)
+    _say(f"\n{text}" if is_seen(sys.stderr) else text)
+
+
+def fitted(line: str, stream: Any) -> str:
+    """Return the line in rows that fit the terminal of `stream`; unchanged if it is not a terminal.
+
+    It is broken between words. A command (`wbengine ...`) stays in one row, so that it can be
+    copied, unless it is wider than the terminal.
+    """
+    if not is_seen(stream):
+        return line
+    from rich.cells import cell_len
+
+    with contextlib.suppress(OSError, ValueError):
+        columns = os.environ.get("COLUMNS", "")
+        width = int(columns) if columns else os.get_terminal_size(stream.fileno()).columns
+        if 0 < width < cell_len(line):
+            return "\n".join(_rows(line, width, cell_len))
+    return line
+
+
+def _rows(line: str, width: int, cell_len: Callable[[str], int]) -> Iterator[str]:
+    row, indentation = "", f"{line[: len(line) - len(line.lstrip())]}  "
+    pieces = deque(_PIECE.findall(line))
+    while pieces:
+        piece = pieces.popleft()
+        below = f"{indentation}{piece.lstrip()}"
+        if cell_len(f"{row}{piece}") <= width:
+            row += piece
+        elif " " in piece.strip() and cell_len(below) > width:
+            pieces.extendleft(reversed(re.findall(r" *\S+", piece)))
+        else:
+            if row:
+                yield row
+            row = below if row else piece
+    yield row
 
 
 def is_seen(stream: Any) -> bool:
-    """Whether somebody looks at it: it is a terminal."""
+    """Return whether the stream is a terminal."""
     try:
         return bool(stream.isatty())
-    except ValueError:  # closed
+    except ValueError:
         return False
 
 
 class Printer:
-    """Prints what a command has found, and remarks.
+    """Printer of the results and remarks of a command.
 
-    A command tells it both as JSON and as text: what is wanted of these is printed.  All texts that
-    are printed go through `mask`, and control characters in them become visible.
+    A command passes its results both as JSON and as text; the printer prints the selected form. All
+    texts are masked by `mask`, and control characters in them become visible.
     """
 
     def __init__(
@@ -90,25 +144,25 @@ class Printer:
         self.as_json = as_json
         self._color = color
         self._quiet = quiet
-        self._masked = mask
+        self._mask = mask
 
-    # -- data, as JSON, on the standard output -----------------------------------------------------
+    # -- data as JSON, on the standard output ------------------------------------------------------
 
     def document(self, schema: str, content: Mapping[str, Any], *, always: bool = False) -> None:
-        """One JSON document, the whole answer of a command: `{"schema": "wbengine/flow-ls/1", ..}`.
+        """Print a JSON document with the complete result of a command.
 
-        `schema` is its name without 'wbengine/' and with the version: 'flow-ls/1'.  It is printed
-        `always` where there is no answer as text.
+        :param schema: the name and version without 'wbengine/', such as 'flow-ls/1'.
+        :param always: print it also if text is selected, for results that have no form as text.
         """
         if self.as_json or always:
             write(f"{self._json(schema, content, indent=2)}\n")
 
     def event(self, schema: str, content: Mapping[str, Any]) -> None:
-        """One line of JSON of many (JSON Lines); it is out when this returns."""
+        """Print one line of JSON Lines and flush it."""
         if self.as_json:
             write(f"{self._json(schema, content)}\n")
 
-    # -- the same as text --------------------------------------------------------------------------
+    # -- data as text, on the standard output ------------------------------------------------------
 
     def table(
         self,
@@ -117,29 +171,41 @@ class Printer:
         *,
         empty: str = "",
         right: Sequence[str] = (),
+        folded: Sequence[str] = (),
     ) -> None:
-        """A table: as wide as it must be where nobody looks, folded to fit on a terminal; on one
-        that is too narrow for its words, a paragraph for each row.
+        """Print a table that fits the terminal. Without a terminal, its width is unlimited.
 
-        Cells are texts (None: a dash), or what rich renders.  Without rows `empty` is said instead,
-        as a remark.
+        On a terminal that is too narrow for the words of the cells, each row becomes a paragraph.
+
+        :param rows: the cells: texts, renderables of rich, or None for a dash.
+        :param empty: the remark that replaces a table without rows.
+        :param right: columns that are aligned to the right.
+        :param folded: columns whose words may be broken.
         """
         if self.as_json:
             return
         from rich import box
+        from rich.cells import cell_len
         from rich.measure import Measurement
         from rich.table import Table
 
         rows = list(rows)
         table = Table(box=box.SIMPLE_HEAD if self.is_terminal else None, pad_edge=False)
-        for column in columns:
+        spared = 0
+        for number, column in enumerate(columns):
             side = "right" if column in right else "left"
             table.add_column(column, justify=side, overflow="fold")  # type: ignore[arg-type]
+            if column in folded:
+                words = [word for row in rows for word in str(row[number]).split()]
+                spared += max([0, *(cell_len(word) - _MIN_FOLDED_WIDTH for word in words)])
         for row in rows:
             table.add_row(*(self._cell(cell) for cell in row))
         if not rows and empty:
             self.hint(empty)
-        elif Measurement.get(self.console, self._endless, table).minimum <= self.console.width:
+        elif (
+            Measurement.get(self.console, self._unlimited_options, table).minimum - spared
+            <= self.console.width
+        ):
             self.rich(table)
         else:
             for number, row in enumerate(rows):
@@ -148,7 +214,7 @@ class Printer:
                 self.pairs(zip(columns, row, strict=True))
 
     def pairs(self, rows: Iterable[tuple[str, Any]]) -> None:
-        """Names with their values, one below the other."""
+        """Print names and values, one pair per line."""
         if self.as_json:
             return
         from rich.table import Table
@@ -161,63 +227,75 @@ class Printer:
         self.rich(table)
 
     def line(self, text: str) -> None:
-        """A line of data."""
-        self._text(visible(self._masked(text)))
+        """Print a line of data, which is wrapped between words on a terminal."""
+        self._text(fitted(visible(self._mask(text)), sys.stdout))
 
     def lines(self, text: str) -> None:
-        """Data of several lines, such as a traceback."""
-        self._text(visible(self._masked(text), lines=True))
+        """Print several lines of data, such as a traceback."""
+        self._text(visible(self._mask(text), lines=True))
 
     def rich(self, *renderables: Any) -> None:
-        """What rich renders.  Its texts must have gone through the redactor, and be visible."""
-        for one in renderables:
+        """Print renderables of rich, whose texts must already be masked and visible."""
+        for renderable in renderables:
             with self.console.capture() as capture:
-                self.console.print(one)
+                self.console.print(renderable)
             lines = capture.get().split("\n")
             self._text("\n".join(line.rstrip(" ") for line in lines).rstrip("\n"))
 
-    # -- in a form of its own ----------------------------------------------------------------------
+    # -- other formats -----------------------------------------------------------------------------
 
     def save(self, data: bytes, path: str | None, *, private: bool = False) -> None:
-        """Write data into a file, for its owner only if it is `private`; without a path, on the
-        standard output.  Its secrets are masked, and its control characters escaped, already.
+        """Write data to a file, or to the standard output if `path` is None.
 
-        :raises Failed: it cannot be written.
+        Secrets must already be masked, and control characters escaped.
+
+        :param private: allow only the owner to read the file.
+        :raises Failed: if the data cannot be written.
         """
         if path is None:
             write(data)
             return
-        mode = 0o600 if private else 0o666  # less what the umask takes away
+        mode = 0o600 if private else 0o666  # reduced by the umask
         try:
             with open(path, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
                 if private:
-                    os.fchmod(file.fileno(), mode)  # it may have been there
+                    os.fchmod(file.fileno(), mode)  # the file may have existed before
                 file.write(data)
         except OSError as error:
-            raise errors.Failed(f"{path} cannot be written: {errors.reason(error)}") from error
-        self.note(f"written: {path}")
+            raise errors.Failed(f"cannot write {path}: {errors.reason(error)}") from error
+        self.note(f"wrote {path}")
 
     # -- remarks, on the standard error ------------------------------------------------------------
 
     def note(self, text: str) -> None:
-        """A remark, unless nobody wants any."""
+        """Print a remark, unless `quiet` is set."""
         if not self._quiet:
-            say(self._masked(text))
+            say(self._mask(text))
 
     def hint(self, text: str) -> None:
-        """A remark for who reads the answer as text."""
+        """Print a remark that is useful only next to a result as text."""
         if not self.as_json:
             self.note(text)
 
-    # -- where it goes -----------------------------------------------------------------------------
+    def hint_lines(self, text: str) -> None:
+        """Print a remark of several lines, such as a traceback, next to a result as text."""
+        if not (self.as_json or self._quiet):
+            say_lines(self._mask(text))
+
+    def guide(self, text: str) -> None:
+        """Print a hint about the next step on a terminal, next to a result as text."""
+        if is_seen(sys.stderr):
+            self.hint(text)
+
+    # -- streams -----------------------------------------------------------------------------------
 
     @property
     def is_terminal(self) -> bool:
-        """Whether somebody looks at the standard output."""
+        """Whether the standard output is a terminal."""
         return is_seen(sys.stdout)
 
     def can_write(self, text: str) -> bool:
-        """Whether the standard output has an encoding for that."""
+        """Return whether the encoding of the standard output supports this text."""
         try:
             text.encode(sys.stdout.encoding or "utf-8")
         except (UnicodeError, LookupError):
@@ -226,58 +304,57 @@ class Printer:
 
     @cached_property
     def console(self) -> Console:
-        """The standard output, for rich."""
+        """The console of rich for the standard output."""
         return self._console(sys.stdout)
 
     @cached_property
     def stderr(self) -> Console:
-        """The standard error, for rich: progress."""
+        """The console of rich for the standard error, used for progress."""
         return self._console(sys.stderr)
 
     @property
-    def _endless(self) -> Any:
-        """As wide as it may be."""
-        return self.console.options.update(width=_ENDLESS)
+    def _unlimited_options(self) -> Any:
+        return self.console.options.update(width=_UNLIMITED_WIDTH)
 
     def _console(self, stream: Any) -> Console:
         from rich.console import Console
 
         colour = _log_lines.wants_colour(self._color, stream)
-        seen = is_seen(stream)
+        on_terminal = is_seen(stream)
         return Console(
             file=stream,
             force_terminal=colour or None,
             no_color=not colour,
-            color_system=("auto" if seen else "standard") if colour else None,
-            width=None if seen else _ENDLESS,
+            color_system=("auto" if on_terminal else "standard") if colour else None,
+            width=None if on_terminal else _UNLIMITED_WIDTH,
             highlight=False,
             markup=False,
             emoji=False,
             soft_wrap=False,
         )
 
-    # -- how --------------------------------------------------------------------------------------
+    # -- helpers -----------------------------------------------------------------------------------
 
     def _cell(self, cell: Any) -> Any:
         if cell is None:
             return "-"
-        return cell if _renders(cell) else visible(self._masked(str(cell)))
+        return cell if _renders(cell) else visible(self._mask(str(cell)))
 
     def _json(self, schema: str, content: Mapping[str, Any], indent: int | None = None) -> str:
-        whole = self._plain({**_SCHEMA, **content, "schema": f"wbengine/{schema}"})
-        return escaped_json(json.dumps(whole, ensure_ascii=False, indent=indent))
+        document = self._plain({**_SCHEMA, **content, "schema": f"wbengine/{schema}"})
+        return escaped_json(json.dumps(document, ensure_ascii=False, indent=indent))
 
     def _plain(self, content: Any) -> Any:
-        """What JSON has a form for, masked: numbers that are none, and all else, as texts."""
+        """Return a masked value that JSON can represent; infinity and other types become text."""
         if content is None or isinstance(content, bool | int):
             return content
         if isinstance(content, float):
             return content if math.isfinite(content) else str(content)
         if isinstance(content, Mapping):
-            return {self._masked(str(key)): self._plain(value) for key, value in content.items()}
+            return {self._mask(str(key)): self._plain(value) for key, value in content.items()}
         if isinstance(content, list | tuple | set | frozenset):
             return [self._plain(each) for each in content]
-        return self._masked(str(content))
+        return self._mask(str(content))
 
     def _text(self, text: str) -> None:
         if not self.as_json:

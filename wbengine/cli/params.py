@@ -1,4 +1,4 @@
-"""Kinds of values that options take."""
+"""Types of option values."""
 
 from __future__ import annotations
 
@@ -14,34 +14,49 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from wbengine import _names
 from wbengine.cli import errors
 
 if TYPE_CHECKING:
     Kind = click.ParamType[Any]
-else:  # older releases take no argument there
+    Words = click.Choice[str]
+else:  # older versions of click have no generic types here
     Kind = click.ParamType
+    Words = click.Choice
 
 __all__ = [
-    "ADDRESS", "DURATION", "INPUTS", "JSON", "MOMENT", "NEW_FILE", "TAG", "WAIT", "Parsed",
-    "duration", "tags_of",
+    "ADDRESS", "DURATION", "ENGINE", "INPUTS", "JSON", "TIMESTAMP", "NEW_FILE", "TAG", "WAIT",
+    "Choice", "Parsed", "duration", "tags_of",
 ]  # fmt: skip
 
 _UNITS: Final = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 _DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(s|min|m|h|d|w)?", re.ASCII)
-_LONGEST: Final = 100 * 365 * 86400.0
+_MAX_SECONDS: Final = 100 * 365 * 86400.0
 
 
 def duration(text: str) -> float | None:
-    """The seconds that `text` means: '90', '1.5h', '30d'; None if it means none."""
-    found = _DURATION.fullmatch(text.strip().lower())
-    if found is None:
+    """Return the seconds of a duration such as '90', '1.5h' or '30d'; None if it is invalid."""
+    match = _DURATION.fullmatch(text.strip().lower())
+    if match is None:
         return None
-    seconds = float(found[1]) * _UNITS[found[2] or "s"]
-    return seconds if seconds <= _LONGEST else None
+    seconds = float(match[1]) * _UNITS[match[2] or "s"]
+    return seconds if seconds <= _MAX_SECONDS else None
+
+
+class Choice(Words):
+    """One of several words. The error message contains the most similar word."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter:
+            words = ", ".join(self.choices)
+            near = _names.hint(str(value), self.choices)
+            self.fail(f"must be one of {words}, got {value!r}{near}", param, ctx)
 
 
 class Parsed(Kind):
-    """What a function makes of a text, of which it says by a `ValueError` that it is none such.
+    """The result of a function that parses a text and raises `ValueError` if the text is invalid.
 
     >>> Parsed("N", int).convert("3", None, None)
     3
@@ -59,50 +74,63 @@ class Parsed(Kind):
 
 
 def _duration(text: str) -> float:
-    found = duration(text)
-    if found is None:
-        raise ValueError(f"{text!r} is no duration such as 30, 1.5h or 30d")
-    return found
+    seconds = duration(text)
+    if seconds is None:
+        raise ValueError(f"must be a duration such as 30, 1.5h or 30d, got {text!r}")
+    return seconds
+
+
+def _engine(text: str) -> str:
+    from wbengine import exceptions
+    from wbengine.engines import loading
+
+    try:
+        loading.check_engine_uri(text)
+    except (exceptions.NotFound, TypeError) as error:
+        raise ValueError(str(error)) from error
+    return text
 
 
 def _wait(text: str) -> float:
-    found = _duration(text)
-    if not found:
-        raise ValueError(f"{text!r} is no time at all")
-    return found
+    seconds = _duration(text)
+    if not seconds:
+        raise ValueError(f"must be a duration above 0, got {text!r}")
+    return seconds
 
 
 def _tag(text: str) -> tuple[str, str]:
     from wbengine.persistence import listing
 
-    key, found, told = text.partition("=")
-    if not found:
-        raise ValueError(f"{text!r} is no tag such as team=billing")
-    listing.check_tags({key: told})
-    return key, told
+    key, separator, value = text.partition("=")
+    if not separator:
+        raise ValueError(f"must be a tag such as team=billing, got {text!r}")
+    listing.check_tags({key: value})
+    return key, value
 
 
-def tags_of(context: click.Context, option: click.Parameter, told: Any) -> dict[str, str]:
-    """The tags that an option was given, each key once."""
-    found: dict[str, str] = dict(told)
-    if len(found) < len(told):
-        keys = [key for key, _ in told]
+def tags_of(context: click.Context, option: click.Parameter, pairs: Any) -> dict[str, str]:
+    """Return the tags of an option, and reject repeated keys."""
+    tags: dict[str, str] = dict(pairs)
+    if len(tags) < len(pairs):
+        keys = [key for key, _ in pairs]
         twice = next(key for key in keys if keys.count(key) > 1)
-        raise click.BadParameter(f"{twice!r} is given twice", context, option)
-    return found
+        raise click.BadParameter(
+            f"must contain each key once, got {twice!r} twice", context, option
+        )
+    return tags
 
 
-def _moment(text: str) -> float:
+def _timestamp(text: str) -> float:
     if (ago := duration(text)) is not None:
         return time.time() - ago
     try:
-        told = datetime.fromisoformat(text.strip().replace("Z", "+00:00"))
+        moment = datetime.fromisoformat(text.strip().replace("Z", "+00:00"))
     except ValueError:
         raise ValueError(
-            f"{text!r} is neither a time such as 2026-11-21T08:00 (UTC) nor a duration such as 2h"
-            " (ago)"
+            "must be a time such as 2026-11-21T08:00 (UTC) or a duration such as 2h (before now),"
+            f" got {text!r}"
         ) from None
-    return (told if told.tzinfo else told.replace(tzinfo=timezone.utc)).timestamp()
+    return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
 
 
 def _address(text: str) -> Any:
@@ -115,25 +143,25 @@ def _json(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"it is no JSON: {error}") from error
+        raise ValueError(f"must be JSON: {error}") from error
 
 
 def _inputs(text: str) -> dict[str, Any]:
-    found = _json(_file(text[1:]) if text.startswith("@") else text)
-    if not isinstance(found, dict):
-        raise ValueError(f"it must be a JSON object, not {type(found).__name__}")
-    return found
+    inputs = _json(_file(text[1:]) if text.startswith("@") else text)
+    if not isinstance(inputs, dict):
+        raise ValueError(f"must be a JSON object, got {type(inputs).__name__}")
+    return inputs
 
 
 def _file(path: str) -> str:
     try:
         return sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeError) as error:
-        raise ValueError(f"{path!r} cannot be read: {errors.reason(error)}") from error
+        raise ValueError(f"cannot read {path!r}: {errors.reason(error)}") from error
 
 
 class _NewFile(click.Path):
-    """A file that can be written: its folder is there."""
+    """A file that can be written: its folder exists."""
 
     def __init__(self) -> None:
         super().__init__(dir_okay=False, writable=True)
@@ -142,21 +170,21 @@ class _NewFile(click.Path):
         path = str(super().convert(value, param, ctx))
         folder = os.path.dirname(os.path.abspath(path))
         if not os.path.isdir(folder):
-            self.fail(f"{path!r}: there is no folder {folder!r}", param, ctx)
+            self.fail(f"must be a path in an existing folder, got {path!r}", param, ctx)
         return path
 
 
-#: Where to listen.
+#: A kind of engine, or a URI with options.
+ENGINE: Final = Parsed("KIND", _engine)
 ADDRESS: Final = Parsed("HOST:PORT", _address)
 #: Seconds, or a number with one of the units s m h d w.
 DURATION: Final = Parsed("DURATION", _duration)
 #: A duration above 0.
 WAIT: Final = Parsed("DURATION", _wait)
-#: Unix seconds of a date and time, or of so long ago.
-MOMENT: Final = Parsed("WHEN", _moment)
+#: Unix seconds of a date and time, or of a time that lies a duration before now.
+TIMESTAMP: Final = Parsed("WHEN", _timestamp)
 JSON: Final = Parsed("JSON", _json)
-#: A JSON object, or `@file` that holds one ('@-': the standard input).
+#: A JSON object, or `@file` that contains one ('@-': the standard input).
 INPUTS: Final = Parsed("JSON", _inputs)
-#: A key and a value.
 TAG: Final = Parsed("KEY=VALUE", _tag)
 NEW_FILE: Final = _NewFile()

@@ -1,4 +1,4 @@
-"""`wbengine plugins`: what installed packages bring along."""
+"""`wbengine plugins`: list plug-ins of installed packages."""
 
 from __future__ import annotations
 
@@ -13,35 +13,39 @@ from wbengine.cli import context as contexts
 
 __all__ = ["command"]
 
-command = base.Group("plugins", help="Show what other packages bring along.")
+command = base.Group("plugins", help="List plug-ins of installed packages.")
 
 
 @command.command(
-    "ls",
-    short_help="List them.",
-    help="""List the engines, stores and commands that installed packages bring along.
+    "list",
+    help="""List the engines, stores and commands that installed packages provide.
 
-    With --check each of them is loaded; exits with 1 if one cannot be.
+    With --check, load each of them, and exit with 1 if one fails to load.
 
     \b
-    wbengine plugins ls --check
+    Example:
+      wbengine plugins list --check
     """,
 )
-@click.option("--check", is_flag=True, help="Load each of them.")
+@click.option("--check", is_flag=True, help="Load each plug-in.")
 def ls(context: contexts.Context, check: bool) -> int:
-    found = [_look(group, point, check) for group in _plugins.GROUPS for point in _points(group)]
+    plugins = [
+        _describe(group, point, check)
+        for group in _plugins.GROUPS
+        for point in _entry_points(group)
+    ]
     printer = context.printer
-    printer.document("plugins-ls/1", {"plugins": found})
-    rows = [tuple(each.values()) for each in found]
+    printer.document("plugins-ls/1", {"plugins": plugins})
+    rows = [tuple(each.values()) for each in plugins]
     printer.table(("GROUP", "NAME", "OBJECT", "PACKAGE", "ERROR"), rows)
-    return errors.UNHEALTHY if any(each["error"] for each in found) else errors.OK
+    return errors.UNHEALTHY if any(each["error"] for each in plugins) else errors.OK
 
 
-def _points(group: str) -> list[metadata.EntryPoint]:
+def _entry_points(group: str) -> list[metadata.EntryPoint]:
     return sorted(metadata.entry_points(group=group), key=lambda point: point.name)
 
 
-def _look(group: str, point: metadata.EntryPoint, check: bool) -> dict[str, Any]:
+def _describe(group: str, point: metadata.EntryPoint, check: bool) -> dict[str, Any]:
     error = None
     if check:
         try:

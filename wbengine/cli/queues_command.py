@@ -1,4 +1,4 @@
-"""`wbengine queues`: what waits, and emptying queues."""
+"""`wbengine queues`: list and purge queues, resend dead letters."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from wbengine.cli import asking, base, errors, fleets, options, output
+from wbengine.cli import asking, base, common_options, errors, fleets, output, params
 from wbengine.cli import context as contexts
 
 if TYPE_CHECKING:
@@ -18,31 +18,32 @@ __all__ = ["command"]
 
 _STATES: Final = ("open", "claimed", "done")
 
-command = base.Group("queues", help="Look at queues, and empty them.")
+command = base.Group("queues", help="List and purge queues; list and resend requests.")
 
 
 @command.command(
-    "ls",
-    short_help="List queues, or the requests that the ledger knows.",
-    help="""List the queues of the exchange; with --requests the requests that the ledger knows,
-    with --dead those that were put aside because all workers that they were sent to were lost.
+    "list",
+    help="""List queues, requests of the ledger, or dead letters.
 
-    A RabbitMQ does not tell which queues there are: those of workers that answer are listed, and
-    those that are named.
+    Without an option, list the queues of the exchange. With --requests, list the requests in the
+    ledger. With --dead, list the dead letters: requests for which every worker was lost.
+
+    RabbitMQ does not list queues. There, the command lists the queues of workers that answer and
+    the queues that NAME selects.
 
     \b
-    wbengine queues ls --requests --state claimed
+    Example:
+      wbengine queues list --requests --state claimed
     """,
 )
 @click.argument("names", metavar="[NAME]...", nargs=-1)
-@click.option("--requests", "--rows", "requests", is_flag=True,
-    envvar="WBENGINE_QUEUES_LS_ROWS",
-    help="List the requests that the ledger knows instead.")  # fmt: skip
-@click.option("--dead", is_flag=True, help="List the requests that were put aside instead.")
-@click.option("--state", type=click.Choice(_STATES), help="Only requests in this state.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True,
-    help="So many requests at most.")  # fmt: skip
-@click.option("--after", metavar="CURSOR", help="Requests that follow a page before.")
+@click.option("--requests", is_flag=True, help="List the requests in the ledger.")
+@click.option("--dead", is_flag=True, help="List the dead letters.")
+@click.option("--state", type=params.Choice(_STATES), help="List only requests in this state.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=100, metavar="N",
+    help="Maximum number of requests.")  # fmt: skip
+@click.option("--after", metavar="CURSOR",
+    help="Show the page after the one that ended with CURSOR.")  # fmt: skip
 def ls(
     context: contexts.Context,
     names: tuple[str, ...],
@@ -53,18 +54,18 @@ def ls(
     after: str | None,
 ) -> None:
     if requests and dead:
-        raise click.UsageError("--requests and --dead are two lists: say one of them")
+        raise click.UsageError("at most one of --requests and --dead can be used")
     if names and (requests or dead):
         flag = "--requests" if requests else "--dead"
-        raise click.UsageError(f"{flag} are not those of a queue: leave out the names")
+        raise click.UsageError(f"{flag} cannot be used with NAME")
     if dead and (state or after):
-        raise click.UsageError("--state and --after are of --requests")
+        raise click.UsageError("--state and --after can be used only with --requests")
     if dead:
         _list_dead(context, limit)
     elif requests:
         _list_rows(context, state, limit, after)
     elif state or after:
-        raise click.UsageError("--state and --after are of requests: say --requests")
+        raise click.UsageError("--state and --after can be used only with --requests")
     else:
         _list_queues(context, names)
 
@@ -73,38 +74,40 @@ def _list_queues(context: contexts.Context, names: tuple[str, ...]) -> None:
     from wbengine.views import queues
 
     settings, printer = context.settings, context.printer
-    with fleets.made(settings) as fleet:
-        found = queues.look(fleet, names, wait=fleets.wait(settings))
-        complete = queues.tells_all(fleet)
+    with fleets.create(settings) as fleet:
+        queue_views = queues.list_queues(fleet, names, wait=fleets.wait_seconds(settings))
+        complete = queues.can_list(fleet)
     content = {
         "exchange": settings.exchange,
         "complete": complete,
-        "queues": [one.to_dict() for one in found],
+        "queues": [view.to_dict() for view in queue_views],
     }
     printer.document("queues-ls/1", content)
-    rows = [(one.name, one.kind, one.messages, one.consumers, one.topic) for one in found]
+    rows = [
+        (view.name, view.kind, view.messages, view.consumers, view.topic) for view in queue_views
+    ]
     printer.table(
-        ("NAME", "OF", "MESSAGES", "CONSUMERS", "TOPIC"),
+        ("NAME", "KIND", "MESSAGES", "CONSUMERS", "TOPIC"),
         rows,
         right=("MESSAGES", "CONSUMERS"),
-        empty=f"no queues on exchange {settings.exchange!r} of {fleet.target.shown}",
+        empty=f"No queues found on exchange {settings.exchange!r} of {fleet.target.shown}.",
     )
     if not complete and not names:
-        printer.hint("queues of workers that do not answer are not shown: name them")
+        printer.hint("queues of workers that did not answer are missing; to see one, pass its name")
 
 
 def _list_rows(context: contexts.Context, state: str | None, limit: int, after: str | None) -> None:
     from wbengine.views import formatting, ledgers
 
     settings, printer = context.settings, context.printer
-    target = fleets.made(settings).target
+    target = fleets.create(settings).target
     with (
         settings.failing("ledger", ValueError, ImportError),
-        ledgers.opened(settings.ledger, target) as ledger,
+        ledgers.open_ledger(settings.ledger, target) as ledger,
     ):
         if ledger is None:
             raise errors.Failed(
-                f"{target.shown} has no ledger of its own: name one with --ledger", errors.USAGE
+                f"{target.shown} has no ledger; pass the URL of one with --ledger", errors.USAGE
             )
         page = ledgers.rows(ledger, limit, after, state)
     content = {"rows": [row.to_dict() for row in page.rows], "after": page.after}
@@ -113,137 +116,154 @@ def _list_rows(context: contexts.Context, state: str | None, limit: int, after: 
         (row.id, row.epoch, row.state, formatting.seconds(row.age), row.holder) for row in page.rows
     ]
     printer.table(
-        ("REQUEST", "EPOCH", "STATE", "FOR", "WORKER"),
+        ("REQUEST", "EPOCH", "STATE", "AGE", "WORKER"),
         rows,
         right=("EPOCH",),
-        empty="no requests are under way",
+        empty="No requests found.",
     )
     if page.after is not None:
-        printer.hint(f"there are more: --after {page.after!r}")
+        printer.hint(f"for more requests: --after {page.after!r}")
 
 
 def _list_dead(context: contexts.Context, limit: int) -> None:
     from wbengine.views import queues
 
-    found = queues.dead(fleets.made(context.settings))
-    _tell_dead(context, found[:limit], "queues-dead/1", {"more": len(found) > limit})
-    if len(found) > limit:
-        context.printer.hint(f"there are more: --limit {min(len(found), 1000)}")
+    dead_letters = queues.list_dead_letters(fleets.create(context.settings))
+    _print_dead_letters(
+        context, dead_letters[:limit], "queues-dead/1", {"more": len(dead_letters) > limit}
+    )
+    if len(dead_letters) > limit:
+        context.printer.hint(f"for more dead letters: --limit {min(len(dead_letters), 1000)}")
 
 
-def _tell_dead(
+def _print_dead_letters(
     context: contexts.Context,
-    found: Sequence[DeadLetterView],
+    dead_letters: Sequence[DeadLetterView],
     document: str,
-    more: Mapping[str, object],
+    extra: Mapping[str, object],
 ) -> None:
     from wbengine.views import formatting
 
     printer = context.printer
-    printer.document(document, {**more, "requests": [one.to_dict() for one in found]})
+    printer.document(document, {**extra, "requests": [letter.to_dict() for letter in dead_letters]})
     printer.table(
-        ("REQUEST", "TASK", "ACTION", "QUEUE", "FOR", "WHY"),
+        ("REQUEST", "TASK", "ACTION", "QUEUE", "AGE", "REASON"),
         [
-            (one.id, one.task, one.action, one.queue, formatting.seconds(one.age), one.why)
-            for one in found
+            (
+                letter.id,
+                letter.task,
+                letter.action,
+                letter.queue,
+                formatting.seconds(letter.age),
+                letter.why,
+            )
+            for letter in dead_letters
         ],
-        empty="no requests were put aside",
+        empty="No dead letters found.",
     )
 
 
 @command.command(
     "retry",
-    short_help="Send requests again that were put aside.",
-    help="""Send requests again that were put aside (queues ls --dead), once what killed or froze
-    their workers is mended, to workers that run their tasks now. One that cannot be sent is kept.
+    help="""Send dead letters to workers again.
 
-    Their flows went on without them, and learn nothing of what comes of it: to run a flow again
-    that failed, there is "wbengine flow retry".
+    First correct what killed or froze the workers. A dead letter that cannot be sent is not
+    deleted. `wbengine queues list --dead` lists the dead letters.
+
+    The flows of these requests do not receive the results. To run the failed tasks of a flow again,
+    use `wbengine flow retry`.
 
     \b
-    wbengine queues retry 6f1e0c --yes
+    Example:
+      wbengine queues retry 6f1e0c --yes
     """,
 )
 @click.argument("ids", metavar="[REQUEST]...", nargs=-1)
-@click.option("--all", "everything", is_flag=True, help="All that were put aside.")
-@options.dry_run("what would be sent")
-@options.YES
+@click.option("--all", "everything", is_flag=True, help="Select all dead letters.")
+@common_options.dry_run("the requests that would be sent")
+@common_options.YES
 def retry(
     context: contexts.Context, ids: tuple[str, ...], everything: bool, dry_run: bool, yes: bool
 ) -> None:
     from wbengine.views import ledgers, queues
 
     if bool(ids) == everything:
-        raise click.UsageError("name requests, or say --all")
+        raise click.UsageError("exactly one of REQUEST and --all is required")
     settings, printer = context.settings, context.printer
     failed: dict[str, Exception] = {}
-    with fleets.made(settings) as fleet:
-        found = queues.named(queues.dead(fleet), ids)
-        if found and not dry_run:
-            asking.confirm(context, f"send {len(found)} requests again", yes)
+    with fleets.create(settings) as fleet:
+        dead_letters = queues.select_dead_letters(queues.list_dead_letters(fleet), ids)
+        if dead_letters and not dry_run:
+            asking.confirm(context, f"send {len(dead_letters)} dead letters again", yes)
             with (
                 settings.failing("ledger", ValueError, ImportError),
-                ledgers.opened(settings.ledger, fleet.target) as ledger,
+                ledgers.open_ledger(settings.ledger, fleet.target) as ledger,
             ):
-                wanted = [one.id for one in found]
-                failed = queues.retry(fleet, ledger, wanted, wait=fleets.wait(settings))
-    sent = [one for one in found if one.id not in failed]
+                request_ids = [letter.id for letter in dead_letters]
+                failed = queues.retry(
+                    fleet, ledger, request_ids, wait=fleets.wait_seconds(settings)
+                )
+    sent = [letter for letter in dead_letters if letter.id not in failed]
     lines = {id: errors.line_of(error) for id, error in failed.items()}
     if sent or not failed or printer.as_json:
-        untold = [{"id": id, "why": line} for id, line in lines.items()]
-        _tell_dead(context, sent, "queues-retry/1", {"dry_run": dry_run, "failed": untold})
+        failures = [{"id": id, "why": line} for id, line in lines.items()]
+        _print_dead_letters(
+            context, sent, "queues-retry/1", {"dry_run": dry_run, "failed": failures}
+        )
     if failed:
-        raise _not_sent(context, lines, len(found), errors.code_of(next(iter(failed.values()))))
+        raise _unsent_error(
+            context, lines, len(dead_letters), errors.code_of(next(iter(failed.values())))
+        )
 
 
-def _not_sent(
+def _unsent_error(
     context: contexts.Context, lines: Mapping[str, str], count: int, code: int
 ) -> errors.Failed:
-    """What to raise where some of `count` letters were not sent; more than one are told here."""
+    """Return the error for dead letters that were not sent. If there are several, print them."""
     if len(lines) == 1:
         return errors.Failed(next(iter(lines.values())), code)
     if not context.printer.as_json:
         for line in lines.values():
             output.say(line)
-    return errors.Failed(f"{len(lines)} of {count} requests were not sent again", code)
+    return errors.Failed(f"{len(lines)} of {count} dead letters could not be sent", code)
 
 
 @command.command(
     "purge",
-    short_help="Remove what waits in queues.",
-    help="""Remove the requests that wait in queues.
+    help="""Delete the requests in queues.
 
-    Nothing is lost: engines that wait for a request send it again as soon as there is a worker that
-    could take it. So this is for what dead engines left. What is not to be run at all: cancel it.
-    Requests that were put aside (queues ls --dead) nobody sends again: they are gone.
+    A running engine resends its requests as soon as a worker can execute them, so the command
+    removes for good only requests of engines that ended. To prevent a task from running, cancel its
+    flow. Dead letters (`wbengine queues list --dead`) are also removed for good.
 
     \b
-    wbengine queues purge orders.3f2a --dry-run
+    Example:
+      wbengine queues purge orders.3f2a --dry-run
     """,
 )
 @click.argument("names", metavar="[NAME]...", nargs=-1)
-@click.option("--all", "everything", is_flag=True, help="All queues of requests that are known.")
-@options.dry_run("what would be removed")
-@options.YES
+@click.option("--all", "everything", is_flag=True, help="Select all queues of requests.")
+@common_options.dry_run("the number of requests that would be deleted")
+@common_options.YES
 def purge(
     context: contexts.Context, names: tuple[str, ...], everything: bool, dry_run: bool, yes: bool
 ) -> None:
     from wbengine.views import queues
 
     if bool(names) == everything:
-        raise click.UsageError("name queues, or say --all")
+        raise click.UsageError("exactly one of NAME and --all is required")
     settings = context.settings
-    with fleets.made(settings) as fleet:
-        found = queues.look(fleet, names, wait=fleets.wait(settings))
+    with fleets.create(settings) as fleet:
+        queue_views = queues.list_queues(fleet, names, wait=fleets.wait_seconds(settings))
         if everything:
-            found = [one for one in found if one.kind == queues.REQUESTS]
-        gone = {one.name: one.messages for one in found}
-        if not dry_run and any(gone.values()):
-            total = sum(gone.values())
-            asking.confirm(context, f"remove {total} messages in {len(found)} queues", yes)
-            gone = queues.purge(fleet, found)
-    purged = [{"name": one.name, "messages": gone.get(one.name, 0)} for one in found]
+            queue_views = [view for view in queue_views if view.kind == queues.REQUESTS]
+        counts = {view.name: view.messages for view in queue_views}
+        if not dry_run and any(counts.values()):
+            total = sum(counts.values())
+            asking.confirm(context, f"delete {total} messages in {len(queue_views)} queues", yes)
+            counts = queues.purge(fleet, queue_views)
+    purged = [{"name": view.name, "messages": counts.get(view.name, 0)} for view in queue_views]
     context.printer.document("queues-purge/1", {"dry_run": dry_run, "queues": purged})
-    count = "WOULD BE REMOVED" if dry_run else "REMOVED"
+    count = "WOULD DELETE" if dry_run else "DELETED"
     rows = [tuple(each.values()) for each in purged]
-    context.printer.table(("NAME", count), rows, right=(count,), empty="there is no such queue")
+    context.printer.table(("NAME", count), rows, right=(count,), empty="No queues found.")

@@ -1,4 +1,4 @@
-"""`wbengine schedule`: flows that `wbengine serve` submits at given times."""
+"""`wbengine schedule`: manage the schedules by which `wbengine serve` submits flows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from wbengine import _streams, exceptions
-from wbengine.cli import base, completions, errors, options, params, stores
+from wbengine.cli import base, common_options, completions, errors, params, store_access
 from wbengine.cli import context as contexts
 
 if TYPE_CHECKING:
@@ -17,99 +17,102 @@ if TYPE_CHECKING:
 
 __all__ = ["command", "declared"]
 
-command = base.Group("schedule", help="Flows that `wbengine serve` submits at given times.")
+command = base.Group("schedule", help="Manage schedules, which submit flows at given times.")
 
 _named = click.argument("name", metavar="NAME", shell_complete=completions.schedules)
 
 
 @contextlib.contextmanager
-def _kept(context: contexts.Context, **how: bool) -> Iterator[Schedules]:
-    """The schedules of the store.
+def _stored_schedules(context: contexts.Context, **options: bool) -> Iterator[Schedules]:
+    """Open the schedules of the store.
 
-    :raises Failed: it keeps none.
+    :raises Failed: if the store exists only in this process.
     """
     from wbengine.schedules import Schedules
 
-    stores.check_outlives(context.settings)
-    with context.backend(**how) as backend:
+    store_access.check_outlives(context.settings)
+    with context.backend(**options) as backend:
         yield Schedules(backend)
 
 
 @command.command(
     "add",
-    short_help="Keep a schedule.",
-    help="""Keep a schedule, for `wbengine serve` to submit its flow at given times.
+    help="""Add a schedule, with which `wbengine serve` submits a flow at given times.
 
-    FACTORY is a function that makes the flow, or the flow itself; its input `scheduled_at` is the
-    time that was meant.
+    FACTORY is a function that builds the flow, or the flow itself. The flow has the input
+    `scheduled_at`, the planned time of the firing.
 
     \b
-    wbengine schedule add nightly shop:report --cron '30 2 * * MON-FRI' --time-zone Europe/Berlin
-    wbengine schedule add sync shop:sync --every 5m --jitter 30 --overlap queue
+    Examples:
+      wbengine schedule add nightly shop:report --cron '30 2 * * MON-FRI' --time-zone Europe/Berlin
+      wbengine schedule add sync shop:sync --every 5m --jitter 30 --overlap queue
     """,
 )
 @click.argument("name", metavar="NAME")
-@options.FACTORY
+@common_options.FACTORY
 @click.option("--cron", metavar="FIELDS",
     help="Minute, hour, day, month and day of the week: '30 2 * * MON-FRI'.")  # fmt: skip
 @click.option("--every", type=params.WAIT, metavar="DURATION",
-    help="Instead of it, an interval, such as 90, 5m, 2h.")  # fmt: skip
+    help="Interval instead of --cron, such as 90, 5m, 2h.")  # fmt: skip
 @click.option("--time-zone", default="UTC", metavar="ZONE",
-    help="Of --cron, such as Europe/Berlin (UTC).")  # fmt: skip
+    help="Time zone of --cron, such as Europe/Berlin.")  # fmt: skip
 @click.option("--jitter", type=params.DURATION, default="0", metavar="DURATION",
-    help="Each firing is up to so much later (0).")  # fmt: skip
-@click.option("--catch-up", type=click.Choice(("skip", "one", "all")), default="one",
-    help="Of ticks that were missed fire none, the latest (default), or all.")  # fmt: skip
+    help="Maximum random delay of each firing.")  # fmt: skip
+@click.option("--catch-up", type=params.Choice(("skip", "one", "all")), default="one",
+    help="Fire none of the missed times (skip), the latest one (one), or all of them"
+    " (all).")  # fmt: skip
 @click.option(
     "--overlap",
-    type=click.Choice(("skip", "queue", "cancel", "allow")),
+    type=params.Choice(("skip", "queue", "cancel", "allow")),
     default="skip",
-    help="While the flow before runs: skip the tick (default), wait, cancel that flow, or fire.",
+    help="While the previous flow runs: skip the firing (skip), delay it (queue), cancel the"
+    " previous"
+    " flow (cancel), or fire (allow).",
 )
-@options.INPUTS
-@options.tags("To find its flows by, besides schedule=NAME (repeatable).")
-@options.PRIORITY
-@click.option("--replace", is_flag=True, help="Where there is one of this name, change that.")
+@common_options.INPUTS
+@common_options.tags("Tag of the flows, in addition to schedule=NAME (repeatable).")
+@common_options.PRIORITY
+@click.option("--replace", is_flag=True, help="Replace an existing schedule of this name.")
 def add(
     context: contexts.Context,
     name: str,
     factory: str,
     every: float | None,
     replace: bool,
-    **given: Any,
+    **options: Any,
 ) -> None:
     from wbengine.schedules import Schedule
 
     try:
-        schedule = Schedule(name=name, factory=factory, every=_whole(every), **given)
+        schedule = Schedule(name=name, factory=factory, every=_whole_seconds(every), **options)
     except ValueError as error:
         raise click.UsageError(errors.line_of(error)) from error
     with (
-        _kept(context, upgrade=True, missing_ok=True) as kept,
+        _stored_schedules(context, upgrade=True, missing_ok=True) as schedules,
         _streams.aside(),
-        errors.making(factory),
+        errors.running_user_code(factory),
     ):
         try:
-            entry = kept.add(schedule, replace=replace)
+            entry = schedules.add(schedule, replace=replace)
         except exceptions.Duplicate as error:
-            line = f"{errors.line_of(error)}: --replace changes it"
+            line = f"{errors.line_of(error)}; to replace it, pass --replace"
             raise errors.Failed(line, errors.USAGE) from error
     context.printer.document("schedule-add/1", entry.to_dict())
-    context.printer.hint(f"{name} fires next at {_moment(entry.fires_at)}")
+    context.printer.hint(f"{name} fires next at {_format_time(entry.fires_at)}")
 
 
 @command.command(
-    "ls",
-    short_help="List schedules.",
-    help="""List schedules, by name: when each fires next, and what it fired last.
+    "list",
+    help="""List schedules with their next and latest firing.
 
     \b
-    wbengine schedule ls --json
+    Example:
+      wbengine schedule list --json
     """,
 )
 def ls(context: contexts.Context) -> None:
-    with _kept(context) as kept:
-        entries = kept.all()
+    with _stored_schedules(context) as schedules:
+        entries = schedules.all()
     printer = context.printer
     printer.document("schedule-ls/1", {"schedules": [entry.to_dict() for entry in entries]})
     rows = [
@@ -117,113 +120,119 @@ def ls(context: contexts.Context) -> None:
             entry.name,
             entry.schedule.times,
             entry.schedule.factory,
-            "paused" if entry.paused else _moment(entry.fires_at),
-            _moment(entry.last_tick),
+            "paused" if entry.paused else _format_time(entry.fires_at),
+            _format_time(entry.last_tick),
             entry.last_flow,
             entry.trouble,
         )
         for entry in entries
     ]
-    columns = ("NAME", "TIMES", "FLOW", "NEXT", "LAST", "LAST FLOW", "TROUBLE")
-    printer.table(columns, rows, empty="There are no schedules.")
+    columns = ("NAME", "TIMES", "FLOW", "NEXT", "LATEST", "LATEST FLOW", "PROBLEM")
+    printer.table(columns, rows, empty="No schedules found.")
 
 
 @command.command(
     "pause",
-    short_help="Fire no more ticks.",
-    help="""Fire no more ticks of a schedule, until it is resumed; those that come meanwhile are
-    not caught up.  Flows that were fired go on.
+    help="""Pause a schedule.
+
+    The schedule fires again after `wbengine schedule resume`; times that pass until then are
+    skipped. Flows that it has submitted continue.
 
     \b
-    wbengine schedule pause nightly
+    Example:
+      wbengine schedule pause nightly
     """,
 )
 @_named
 def pause(context: contexts.Context, name: str) -> None:
-    with _kept(context) as kept:
-        kept.pause(name)
+    with _stored_schedules(context) as schedules:
+        schedules.pause(name)
     context.printer.note(f"{name} is paused")
 
 
 @command.command(
     "resume",
-    short_help="Go on with the next tick.",
-    help="""Go on with the next tick of a schedule that was paused.
+    help="""Resume a paused schedule from its next time on.
 
     \b
-    wbengine schedule resume nightly
+    Example:
+      wbengine schedule resume nightly
     """,
 )
 @_named
 def resume(context: contexts.Context, name: str) -> None:
-    with _kept(context) as kept:
-        kept.resume(name)
-        entry = kept.get(name)
-    context.printer.note(f"{name} fires next at {_moment(entry.fires_at)}")
+    with _stored_schedules(context) as schedules:
+        schedules.resume(name)
+        entry = schedules.get(name)
+    context.printer.note(f"{name} fires next at {_format_time(entry.fires_at)}")
 
 
 @command.command(
     "run",
-    short_help="Have a schedule fired once, now.",
-    help="""Have a schedule fired once, now, by a `wbengine serve`, and print the uuid of the flow.
-    Its ticks stay as they are, and it may be paused.
+    help="""Fire a schedule once, now.
+
+    The command prints the uuid of the flow, which `wbengine serve` then submits. The planned times
+    do not change. The schedule may be paused.
 
     \b
-    wbengine schedule run nightly
+    Example:
+      wbengine schedule run nightly
     """,
 )
 @_named
 def run(context: contexts.Context, name: str) -> None:
-    with _kept(context) as kept:
-        uuid = kept.run(name)
+    with _stored_schedules(context) as schedules:
+        uuid = schedules.run(name)
     context.printer.document("schedule-run/1", {"name": name, "uuid": uuid})
     context.printer.line(uuid)
 
 
 @command.command(
-    "rm",
-    short_help="Forget a schedule.",
-    help="""Forget a schedule; flows that it fired stay.
+    "delete",
+    help="""Delete a schedule, but not the flows that it submitted.
 
     \b
-    wbengine schedule rm nightly
+    Example:
+      wbengine schedule delete nightly
     """,
 )
 @_named
-def rm(context: contexts.Context, name: str) -> None:
-    with _kept(context) as kept:
-        kept.remove(name)
-    context.printer.note(f"{name} is forgotten")
+def delete(context: contexts.Context, name: str) -> None:
+    with _stored_schedules(context) as schedules:
+        schedules.remove(name)
+    context.printer.note(f"deleted schedule {name}")
 
 
 def declared(context: contexts.Context) -> list[Any]:
-    """The schedules that the settings tell of.
+    """Return the schedules that the settings declare.
 
-    :raises Failed: one makes no sense.
+    :raises Failed: if a schedule is invalid.
     """
     from wbengine.schedules import Schedule
 
-    found = []
+    schedules = []
     for name, table in context.settings.schedules.items():
-        told = dict(table)
+        values = dict(table)
         with context.settings.failing("schedules", ValueError, TypeError):
             for option in ("every", "jitter"):
-                if isinstance(told.get(option), str):
-                    seconds = params.duration(told[option])
+                if isinstance(values.get(option), str):
+                    seconds = params.duration(values[option])
                     if seconds is None:
-                        words = f"{option}={told[option]!r} is no duration such as 30 or 5m"
+                        words = (
+                            f"{option} must be a duration such as 30 or 5m, got {values[option]!r}"
+                        )
                         raise ValueError(words)
-                    told[option] = _whole(seconds)
-            found.append(Schedule.from_dict(name, told))
-    return found
+                    values[option] = _whole_seconds(seconds)
+            schedules.append(Schedule.from_dict(name, values))
+    return schedules
 
 
-def _whole(seconds: float | None) -> Any:
-    """Whole seconds as such; what else there is is refused by who checks it."""
+def _whole_seconds(seconds: float | None) -> Any:
+    """Return a whole number of seconds as int. `Schedule` rejects fractions."""
     return int(seconds) if seconds is not None and seconds == int(seconds) else seconds
 
 
-def _moment(seconds: float | None) -> str | None:
+def _format_time(seconds: float | None) -> str | None:
     from wbengine.views import formatting
 
     return formatting.iso(seconds)

@@ -1,4 +1,4 @@
-"""`wbengine serve`: run the flows that are submitted, until told to stop."""
+"""`wbengine serve`: run submitted flows until the process is stopped."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import click
 from wbengine import exceptions
 from wbengine.cli import (
     base,
+    common_options,
+    engine_run,
     errors,
     exposed,
-    options,
-    running,
     schedule_command,
-    signals,
-    stores,
+    stop_signals,
+    store_access,
 )
 from wbengine.cli import context as contexts
 
@@ -35,25 +35,30 @@ LOG: Final = logging.getLogger(__name__)
 @base.command(
     "serve",
     log_level="info",
-    help="""Run the flows that are submitted (`wbengine flow submit`, `engines.submit`), resume
-    those whose engine died, and fire schedules (`wbengine schedule`), until told to stop.
+    help="""Run submitted flows and fire schedules.
 
-    The flows are in the store (--persistence), and so are their jobs, unless --board names a job
-    board in Redis, ZooKeeper or etcd.  Several of these commands share the work.  Modules of the
-    current folder are found.
+    The command runs flows of `wbengine flow submit` and `engines.submit`, resumes flows that lost
+    their engine, and fires the schedules of `wbengine schedule`, until it is stopped. Several of
+    these processes share the work. Modules of the current folder can be imported.
 
-    The first SIGTERM or Ctrl-C takes no more jobs, and suspends the flows after what runs, so that
-    others go on with them; the second one gives up what runs (exit code 1).
+    The flows are in the store (--persistence). Their jobs are there too, unless --board is the URL
+    of a job board in Redis, ZooKeeper or etcd.
+
+    After the first SIGTERM or Ctrl-C, the process claims no more jobs and suspends its flows after
+    their running tasks, so that other processes can resume them. A second signal ends the process
+    at once with exit code 1.
 
     \b
-    wbengine serve --persistence postgresql://flows@db/flows --engine workers
+    Example:
+      wbengine serve --persistence postgresql://flows@db/flows --engine workers
     """,
 )
 @click.option("--max-simultaneous", type=click.IntRange(1, 1000), metavar="N",
-    help="Run so many flows at a time (one more than there are processors).")  # fmt: skip
-@options.ENGINE
-@options.HEALTH
-@options.STRICT
+    help="Maximum number of flows that run at a time.",
+    show_default="number of processors + 1")  # fmt: skip
+@common_options.ENGINE
+@common_options.HEALTH
+@common_options.STRICT
 def command(
     context: contexts.Context,
     max_simultaneous: int | None,
@@ -65,63 +70,71 @@ def command(
 
     if strict:
         exposed.refuse(context)
-    stores.check_outlives(context.settings, ": nobody else could submit")
-    known = running.engine_options(context, engine)
+    store_access.check_outlives(context.settings, ", to which no other process can submit flows")
+    options = engine_run.engine_options(context, engine)
     declared = schedule_command.declared(context)
     with context.backend(upgrade=True, missing_ok=True, patient=True) as backend:
         board = _board(context, backend)
         with errors.failing(errors.USAGE, ValueError):
-            made = service.ConductorService(
+            conductor = service.ConductorService(
                 backend,
                 engine=engine,
-                engine_options=known,
+                engine_options=options,
                 max_simultaneous=max_simultaneous,
                 board=board,
                 schedules=declared,
             )
 
         def stop() -> None:
-            context.printer.note("ending after what runs; once more: at once")
-            made.stop()
+            context.printer.note(
+                "stopping after the running tasks; press Ctrl-C again to stop at once"
+            )
+            conductor.stop()
 
-        with _probed(made, health_addr), signals.StopSignals(stop, signals.leave).installed():
+        with (
+            _serving_probes(conductor, health_addr),
+            stop_signals.StopSignals(stop, stop_signals.exit_at_once).installed(),
+        ):
             where = context.settings.store if board is None else board.place
-            if made.connect():
-                context.printer.note(f"{made.name} runs what is submitted to {where}")
-                made.run()
+            if conductor.connect():
+                context.printer.note(f"{conductor.name} runs flows submitted to {where}")
+                context.printer.guide(
+                    "to submit a flow: wbengine flow submit MODULE:FACTORY; press Ctrl-C to stop"
+                    " after the running tasks"
+                )
+                conductor.run()
     return errors.OK
 
 
 def _board(context: contexts.Context, backend: persistence.Backend) -> stored.StoredJobBoard | None:
-    """The board that is not in the store of the flows; None: it is."""
     from wbengine.jobs import backends, stored
 
     url = context.settings.board
     if url is None:
         return None
     with context.settings.failing("board", exceptions.NotFound, ValueError, ImportError):
-        made = backends.fetch("served", url, persistence=backend)
-        if not isinstance(made, stored.StoredJobBoard):
+        board = backends.fetch("served", url, persistence=backend)
+        if not isinstance(board, stored.StoredJobBoard):
             raise ValueError(
-                "that is no Redis, ZooKeeper or etcd: jobs in a database are in --persistence"
+                "must be in Redis, ZooKeeper or etcd; for jobs in a database, pass only"
+                " --persistence"
             )
-    return made
+    return board
 
 
 @contextlib.contextmanager
-def _probed(made: ConductorService, where: Any) -> Iterator[None]:
-    """Answer probes, if that is wanted."""
-    if where is None:
+def _serving_probes(conductor: ConductorService, address: Any) -> Iterator[None]:
+    if address is None:
         yield
         return
     from wbengine.telemetry import probes, serving
 
     try:
-        server = serving.Server(where, probes.routes(made))
+        server = serving.Server(address, probes.routes(conductor))
     except OSError as error:
-        line = f"cannot listen on {where}: {error.strerror or error}"
+        line = f"cannot listen on {address}: {error.strerror or error}"
         raise errors.Failed(line, errors.UNAVAILABLE) from error
-    LOG.info("serving /livez, /readyz on http://%s", server.address)
+    LOG.info("serving /livez and /readyz on http://%s", server.address)
     server.start()
     try:
         yield

@@ -1,4 +1,4 @@
-"""What may be set, each setting once: for options, files, errors, documentation and editors."""
+"""All settings, each defined once for options, files, errors, documentation and editors."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ __all__ = ["DEFAULTS", "SCHEMA", "SECRETS", "SETTINGS", "VARIABLES", "Setting"]
 
 
 class Setting(NamedTuple):
-    """The JSON Schema of its values, whose description is the help of its option, too; how that is
-    written, if there is one; and what click is told of it.
+    """A setting: the JSON Schema of its values, the spellings of its option, and click's arguments.
+
+    The description in the schema is also the help of the option.
     """
 
     schema: Mapping[str, Any]
     spellings: tuple[str, ...] = ()
     option: Mapping[str, Any] = {}
+    #: Text that describes the default.
+    default: str = ""
 
 
 def _string(description: str) -> dict[str, Any]:
@@ -32,14 +35,14 @@ def _enum(description: str, default: str, *words: str) -> dict[str, Any]:
     return {"enum": list(words), "default": default, "description": description}
 
 
-def _text(metavar: str, *spellings: str, help: str) -> Setting:
-    return Setting(_string(help), spellings, {"metavar": metavar})
+def _text(metavar: str, *spellings: str, help: str, default: str = "") -> Setting:
+    return Setting(_string(help), spellings, {"metavar": metavar}, default)
 
 
-def _texts(metavar: str, *spellings: str, help: str) -> Setting:
+def _texts(metavar: str, *spellings: str, help: str, default: str = "") -> Setting:
     items = {"type": "string", "minLength": 1}
     schema = {"type": "array", "items": items, "default": [], "description": help}
-    return Setting(schema, spellings, {"metavar": metavar, "multiple": True})
+    return Setting(schema, spellings, {"metavar": metavar, "multiple": True}, default)
 
 
 def _flag(*spellings: str, help: str, **option: Any) -> Setting:
@@ -48,14 +51,14 @@ def _flag(*spellings: str, help: str, **option: Any) -> Setting:
 
 
 def _choice(spelling: str, default: str, *words: str, help: str) -> Setting:
-    return Setting(_enum(help, default, *words), (spelling,), {"type": click.Choice(words)})
+    return Setting(_enum(help, default, *words), (spelling,), {"type": params.Choice(words)})
 
 
 def _key_and_value(text: str) -> tuple[str, Any]:
-    """Of `KEY=VALUE`, where the value is JSON if it can be."""
+    """Split `KEY=VALUE`. The value is JSON if it can be parsed, otherwise text."""
     key, equals, value = text.partition("=")
     if not key or not equals:
-        raise ValueError(f"{text!r} is not of the form KEY=VALUE")
+        raise ValueError(f"must have the form KEY=VALUE, got {text!r}")
     try:
         return key, json.loads(value)
     except ValueError:
@@ -64,26 +67,30 @@ def _key_and_value(text: str) -> tuple[str, Any]:
 
 def _label(text: str) -> str:
     if not _names.is_label(text):
-        raise ValueError(f"{text!r} is not 1 to 120 of A-Z a-z 0-9 _ . -")
+        raise ValueError(f"must be 1 to 120 characters of A-Z a-z 0-9 _ . -, got {text!r}")
     return text
 
 
 _SCHEDULE: Final = {
     "type": "object",
     "properties": {
-        "factory": _string("what makes the flow: module:function"),
+        "factory": _string("function that builds the flow: module:function"),
         "cron": _string("five fields, such as '30 2 * * MON-FRI'"),
-        "every": {"type": ["integer", "string"], "description": "an interval: seconds, or '5m'"},
-        "time_zone": _string("of cron, such as Europe/Berlin; without one, UTC"),
+        "every": {"type": ["integer", "string"], "description": "interval: seconds, or '5m'"},
+        "time_zone": _string("time zone of cron, such as Europe/Berlin (default: UTC)"),
         "jitter": {
             "type": ["number", "string"],
             "minimum": 0,
-            "description": "up to so much later: seconds, or '1m'",
+            "description": "maximum random delay of a firing: seconds, or '1m'",
         },
-        "catch_up": _enum("of ticks that were missed", "one", "skip", "one", "all"),
-        "overlap": _enum("while the flow before runs", "skip", "skip", "queue", "cancel", "allow"),
-        "inputs": {"type": "object", "description": "values that are there from the start"},
-        "tags": {"type": "object", "description": "to find its flows by"},
+        "catch_up": _enum(
+            "firings for missed times: none, the latest or all", "one", "skip", "one", "all"
+        ),
+        "overlap": _enum(
+            "action while the previous flow runs", "skip", "skip", "queue", "cancel", "allow"
+        ),
+        "inputs": {"type": "object", "description": "inputs of the flow"},
+        "tags": {"type": "object", "description": "tags of the flow"},
         "priority": _string("VERY_HIGH, HIGH, NORMAL, LOW or VERY_LOW"),
     },
     "required": ["factory"],
@@ -92,64 +99,70 @@ _SCHEDULE: Final = {
 
 SETTINGS: Final[Mapping[str, Setting]] = {
     "url": _text("URL", "-b", "--broker", "--url",
-        help="The broker (default: a folder of this user)."),
+        help="URL of the broker.", default="a folder of this user"),
     "exchange": Setting(
-        {**_string("The exchange that engines and workers meet at ('default')."),
+        {**_string("Exchange of the engines and workers."),
          "default": "default", "pattern": r"^(?!\.{1,2}$)[A-Za-z0-9_.-]{1,120}$"},
         ("-x", "--exchange"), {"type": params.Parsed("NAME", _label)}),
-    "transport": _text("NAME", "--transport", help="kombu transport, such as filesystem."),
+    "transport": _text("NAME", "--transport", help="Name of the transport, such as filesystem.",
+        default="the scheme of the URL"),
     "transport_options": Setting(
         {"type": "object", "default": {}, "description": "Option of the transport (repeatable)."},
         ("--transport-option",),
         {"type": params.Parsed("K=V", _key_and_value), "multiple": True}),
-    "ledger": _text("URL", "--ledger", help="The ledger of the workers (the broker's own)."),
+    "ledger": _text("URL", "--ledger", help="URL of the ledger.", default="the ledger of the"
+    " broker"),
     "keys": _text("FILE", "--keys",
-        help="The file of the keys that messages are signed with, or 'none' ($WBENGINE_KEYS; see"
-        " `wbengine keys`)."),
+        help="Key file that signs and verifies messages, or 'none' (see `wbengine keys`).",
+        default="no keys"),
     "persistence": _text("URL", "--persistence",
-        help="The store of flows: sqlite:////var/lib/flows.db (a folder of this user)."),
+        help="URL of the store of flows, such as sqlite:////var/lib/flows.db.",
+        default="a folder of this user"),
     "board": _text("URL", "--board",
-        help="The job board of submitted flows: redis://queues/0 (that in the store)."),
-    "include": _texts("MODULE", "-I", "--include", help="Import this module first (repeatable)."),
+        help="URL of the job board, such as"
+        " redis://queues/0.", default="the job board in the store"),
+    "include": _texts("MODULE", "-I", "--include", help="Import this module before the command"
+    " runs (repeatable)."),
     "flows": _texts("MODULE[:NAME]", "--flows",
-        help="Make flows of records by what is in this module, or by this function, only"
-        " (repeatable; without it: by all but what is Python's or in an installed package)."),
+        help="Build stored flows only with functions of this module, or with this function"
+        " (repeatable).",
+        default="all except those of Python and of installed packages"),
     "timeout": Setting(
         {"type": "number", "exclusiveMinimum": 0, "maximum": 86400, "default": 5.0,
-         "description": "Seconds that a broker, store or worker has to answer (5)."},
+         "description": "Maximum wait in seconds for an answer of the broker, a store or a"
+         " worker."},
         ("--timeout",), {"type": click.FloatRange(0, 86400, min_open=True), "metavar": "S"}),
-    "json": _flag("--json/--no-json", help="Print JSON instead of tables."),
+    "json": _flag("--json/--no-json", help="Print JSON instead of text."),
     "color": _choice("--color", "auto", "auto", "always", "never",
-        help="Colour (auto: on a terminal; $NO_COLOR and $FORCE_COLOR count)."),
+        help="Use colors (auto: on a terminal, or as $NO_COLOR and $FORCE_COLOR request)."),
     "quiet": _flag("-q", "--quiet", is_flag=True, flag_value=True,
-        help="Say nothing but results and errors."),
+        help="Print only results and errors."),
     "log_level": _choice("--log-level", "warning", "debug", "info", "warning", "error", "critical",
-        help="Least level logged ('warning')."),
-    "log_format": _choice("--log-format", "text", "text", "json", help="Form of the log."),
+        help="Lowest level of printed log lines (without a value, worker and serve use info)."),
+    "log_format": _choice("--log-format", "text", "text", "json", help="Format of log lines."),
+    "traceback": _flag("--traceback", is_flag=True, flag_value=True,
+        help="Show all frames of failures, not only those of your own code."),
     "schedules": Setting(
         {"type": "object", "default": {}, "additionalProperties": _SCHEDULE,
-         "description": "schedules by name, which `wbengine serve` keeps when it begins"}),
+         "description": "schedules by name; `wbengine serve` stores them when it starts"}),
 }  # fmt: skip
 
 SCHEMA: Final[dict[str, Any]] = {
     "$schema": "https://json-schema.org/draft/2020-12/schema",
     "title": "wbengine.toml, or [tool.wbengine] of pyproject.toml",
-    "description": "Besides these, a table for each command holds defaults of its own options.",
+    "description": "A table named as a command contains defaults of its options.",
     "type": "object",
     "properties": {name: found.schema for name, found in SETTINGS.items()},
 }
 
-#: What holds where nobody says anything.
 DEFAULTS: Final[dict[str, Any]] = {
     name: found["default"] for name, found in SCHEMA["properties"].items() if "default" in found
 }
 
-#: What may hold a password: it may be in a file of its own, which NAME_FILE names.
+#: Settings that can contain a password. The variable NAME_FILE can name a file with the value.
 SECRETS: Final = ("url", "ledger", "persistence", "board")
 
-#: Setting -> its variables of the environment, the first of which counts.
-VARIABLES: Final[dict[str, tuple[str, ...]]] = {
-    name: (f"WBENGINE_{name.upper()}",) for name in SCHEMA["properties"]
+#: Setting -> its environment variable.
+VARIABLES: Final[dict[str, str]] = {
+    name: f"WBENGINE_{name.upper()}" for name in SCHEMA["properties"]
 }
-VARIABLES["url"] += ("WBENGINE_BROKER_URL",)
-VARIABLES["persistence"] += ("WBENGINE_PERSISTENCE_URL",)

@@ -1,4 +1,4 @@
-"""`wbengine status`: who is there, and how busy; for people and for gates."""
+"""`wbengine status`: show the broker, the workers and their load; wait for workers in scripts."""
 
 from __future__ import annotations
 
@@ -15,26 +15,30 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-_BLOCKED: Final = " (takes no messages now: it is short of memory or disk)"
+_BLOCKED: Final = " (blocked: memory or disk space is low)"
 
 
 @base.command(
     "status",
-    help="""Show who is there, and how busy. Exits with 69 if fewer workers answer than wanted.
+    help="""Show the broker, the workers and their load.
+
+    Exits with 69 if fewer workers answer than --min-workers.
 
     \b
-    wbengine status --min-workers 3 --timeout 60
+    Example:
+      wbengine status --min-workers 3 --timeout 60
     """,
 )
 @click.option("--min-workers", "least", type=click.IntRange(0, 100_000), metavar="N",
-    help="So many have to answer (1), and are waited for (--timeout).")  # fmt: skip
+    help="Wait up to --timeout until N workers have"
+    " answered.", show_default="1, without waiting")  # fmt: skip
 def command(context: contexts.Context, least: int | None) -> None:
     settings, printer = context.settings, context.printer
     min_workers = 1 if least is None else least
-    with fleets.made(settings) as fleet:
-        wait = fleets.wait(settings) if least is None else settings.timeout
-        found = fleet.workers(least=min_workers, wait=wait)
-        content = _summary(fleet, found)
+    with fleets.create(settings) as fleet:
+        wait = fleets.wait_seconds(settings) if least is None else settings.timeout
+        workers = fleet.workers(least=min_workers, wait=wait)
+        content = _summary(fleet, workers)
     printer.document("status/1", content)
     printer.pairs(
         [
@@ -47,33 +51,33 @@ def command(context: contexts.Context, least: int | None) -> None:
             ("requests waiting", content["waiting"]),
         ]
     )
-    if not found and min_workers:
-        raise fleets.nobody(settings, fleet)
-    if len(found) < min_workers:
+    if not workers and min_workers:
+        raise fleets.no_worker_error(settings, fleet)
+    if len(workers) < min_workers:
         raise errors.Failed(
-            f"{len(found)} workers answer within {wait:g} s, and not {min_workers}",
+            f"at least {min_workers} workers must answer within {wait:g} s, got {len(workers)}",
             errors.UNAVAILABLE,
         )
 
 
-def _summary(fleet: Fleet, found: list[WorkerView]) -> dict[str, Any]:
+def _summary(fleet: Fleet, workers: list[WorkerView]) -> dict[str, Any]:
     from wbengine.views import queues
 
-    there = queues.look(fleet)
+    queue_views = queues.list_queues(fleet)
     return {
         "broker": fleet.target.shown,
         "blocked": fleet.is_blocked,
         "exchange": fleet.exchange,
-        "workers": len(found),
-        "states": dict(Counter(one.state for one in found)),
-        "slots": sum(one.slots for one in found),
-        "running": sum(one.running for one in found),
-        "topics": dict(Counter(topic for one in found for topic in one.topics)),
-        "versions": dict(Counter(one.version or "?" for one in found)),
-        "waiting": sum(one.messages for one in there if one.kind == queues.REQUESTS),
+        "workers": len(workers),
+        "states": dict(Counter(view.state for view in workers)),
+        "slots": sum(view.slots for view in workers),
+        "running": sum(view.running for view in workers),
+        "topics": dict(Counter(topic for view in workers for topic in view.topics)),
+        "versions": dict(Counter(view.version or "?" for view in workers)),
+        "waiting": sum(view.messages for view in queue_views if view.kind == queues.REQUESTS),
     }
 
 
 def _counts(total: int, parts: dict[str, int]) -> str:
-    told = ", ".join(f"{count} {name}" for name, count in sorted(parts.items()))
-    return f"{total} ({told})" if told else str(total)
+    details = ", ".join(f"{count} {name}" for name, count in sorted(parts.items()))
+    return f"{total} ({details})" if details else str(total)

@@ -1,4 +1,4 @@
-"""`wbengine workers`: look at workers, and tell them what to do."""
+"""`wbengine workers`: list and control workers."""
 
 from __future__ import annotations
 
@@ -15,93 +15,98 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-#: Seconds in which those who were told to drain are to be gone.
-_GONE: Final = 600.0
-_WITHIN: Final = "Seconds in which they are to have done it (--timeout; drain --wait: 600)."
+#: Default maximum wait in seconds for draining workers to end.
+_DRAIN_SECONDS: Final = 600.0
 
 
 command = base.Group(
     "workers",
-    help="""Look at workers, and tell them what to do.
+    help="""List and control workers.
 
-    A worker is named by its whole name, its beginning, or its host, if no other one is meant.
+    NAME is the name of a worker, its beginning, or the host of the worker. It must match a single
+    worker.
     """,
 )
 
 
 @command.command(
-    "ls",
-    short_help="List workers.",
-    help="""List the workers of the exchange. Exits with 69 if none answers.
+    "list",
+    help="""List the workers of the exchange.
+
+    Exits with 69 if no worker answers.
 
     \b
-    wbengine workers ls --json | jq -r '.workers[].name'
+    Example:
+      wbengine workers list --json | jq -r '.workers[].name'
     """,
 )
 def ls(context: contexts.Context) -> None:
     from wbengine.views import formatting
 
     settings, printer = context.settings, context.printer
-    with fleets.made(settings) as fleet:
-        found = fleets.heard(settings, fleet)
-    content = {"exchange": settings.exchange, "workers": [one.to_dict() for one in found]}
+    with fleets.create(settings) as fleet:
+        workers = fleets.answering_workers(settings, fleet)
+    content = {"exchange": settings.exchange, "workers": [worker.to_dict() for worker in workers]}
     printer.document("workers-ls/1", content)
-    if not found:
-        raise fleets.nobody(settings, fleet)
+    if not workers:
+        raise fleets.no_worker_error(settings, fleet)
     now = time.time()
     rows = [
-        (one.name, one.state, ", ".join(one.topics), f"{one.running}/{one.slots}",
-         f"{formatting.seconds(max(0.0, now - one.heard))} ago", one.version)
-        for one in found
+        (worker.name, worker.state, ", ".join(worker.topics), f"{worker.running}/{worker.slots}",
+         f"{formatting.seconds(max(0.0, now - worker.heard))} ago", worker.version)
+        for worker in workers
     ]  # fmt: skip
-    printer.table(("NAME", "STATE", "TOPICS", "BUSY", "HEARD", "VERSION"), rows, right=("BUSY",))
+    printer.table(
+        ("NAME", "STATE", "TOPICS", "BUSY", "LAST MESSAGE", "VERSION"), rows, right=("BUSY",)
+    )
 
 
 @command.command(
     "show",
-    short_help="Show workers: what they offer, and do.",
-    help="""Show workers: what they offer, what they did, and what they are doing.
+    help="""Show the slots, topics and tasks of workers.
 
     \b
-    wbengine workers show web-1
+    Example:
+      wbengine workers show web-1
     """,
 )
 @click.argument("names", metavar="NAME...", nargs=-1, required=True,
     shell_complete=completions.workers)  # fmt: skip
 def show(context: contexts.Context, names: tuple[str, ...]) -> None:
     settings, printer = context.settings, context.printer
-    with fleets.made(settings) as fleet:
-        fleets.heard(settings, fleet)
-        fleet.ping(names, timeout=fleets.wait(settings))  # who is asked tells what he does now
-        found = fleet.find(names)
-    printer.document("workers-show/1", {"workers": [one.to_dict() for one in found]})
-    for number, one in enumerate(found):
+    with fleets.create(settings) as fleet:
+        fleets.answering_workers(settings, fleet)
+        # A worker includes its running tasks in the answer to a ping.
+        fleet.ping(names, timeout=fleets.wait_seconds(settings))
+        workers = fleet.find(names)
+    printer.document("workers-show/1", {"workers": [worker.to_dict() for worker in workers]})
+    for number, worker in enumerate(workers):
         if number:
             printer.line("")
-        _show(printer, one)
+        _show(printer, worker)
 
 
-def _show(printer: Any, one: WorkerView) -> None:
+def _show(printer: Any, worker: WorkerView) -> None:
     from wbengine.views import formatting
 
     now = time.time()
     printer.pairs(
         [
-            ("name", one.name),
-            ("process", f"{one.pid} on {one.host}" if one.host else None),
-            ("version", one.version),
-            ("state", one.state),
-            ("born", formatting.iso(one.born)),
-            ("heard", f"{formatting.seconds(max(0.0, now - one.heard))} ago"),
-            ("slots", f"{one.running} of {one.slots} busy"),
-            ("tasks ended", f"{one.succeeded} well, {one.failed} failed"),
-            ("time in tasks", formatting.seconds(one.working)),
+            ("name", worker.name),
+            ("process", f"{worker.pid} on {worker.host}" if worker.host else None),
+            ("version", worker.version),
+            ("state", worker.state),
+            ("started", formatting.iso(worker.born)),
+            ("last message", f"{formatting.seconds(max(0.0, now - worker.heard))} ago"),
+            ("slots", f"{worker.running} of {worker.slots} busy"),
+            ("tasks ended", f"{worker.succeeded} succeeded, {worker.failed} failed"),
+            ("time in tasks", formatting.seconds(worker.working)),
             *(
                 (f"topic {topic}", queue)
-                for topic, queue in zip(one.topics, one.queues, strict=True)
+                for topic, queue in zip(worker.topics, worker.queues, strict=True)
             ),
-            ("ledger", one.ledger),
-            ("offers", "\n".join(one.tasks)),
+            ("ledger", worker.ledger),
+            ("offers", "\n".join(worker.tasks)),
             *(
                 (
                     f"runs {work.task}",
@@ -109,7 +114,7 @@ def _show(printer: Any, one: WorkerView) -> None:
                     if work.began
                     else f"request {work.request}",
                 )
-                for work in one.current
+                for work in worker.current
             ),
         ]
     )
@@ -117,12 +122,14 @@ def _show(printer: Any, one: WorkerView) -> None:
 
 @command.command(
     "ping",
-    short_help="Ask workers whether they are there.",
-    help="""Ask workers whether they are there, and how long that takes. Exits with 69 if one does
-    not answer, or none is there.
+    help="""Ping workers and print their response times.
+
+    Without NAME, ping all workers. Exits with 69 if a worker does not answer, or if no worker
+    exists.
 
     \b
-    wbengine workers ping --timeout 10
+    Example:
+      wbengine workers ping --timeout 10
     """,
 )
 @click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=completions.workers)
@@ -130,110 +137,139 @@ def ping(context: contexts.Context, names: tuple[str, ...]) -> None:
     from wbengine.views import formatting
 
     settings, printer = context.settings, context.printer
-    with fleets.made(settings) as fleet:
-        fleets.heard(settings, fleet)
-        found = fleet.ping(names or None, timeout=settings.timeout)
-    printer.document("workers-ping/1", {"workers": [one.to_dict() for one in found]})
-    if not found:
-        raise fleets.nobody(settings, fleet)
+    with fleets.create(settings) as fleet:
+        fleets.answering_workers(settings, fleet)
+        answers = fleet.ping(names or None, timeout=settings.timeout)
+    printer.document("workers-ping/1", {"workers": [answer.to_dict() for answer in answers]})
+    if not answers:
+        raise fleets.no_worker_error(settings, fleet)
     rows = [
-        (one.name, "no answer" if one.seconds is None else formatting.seconds(one.seconds))
-        for one in found
+        (answer.name, "no answer" if answer.seconds is None else formatting.seconds(answer.seconds))
+        for answer in answers
     ]
     printer.table(("NAME", "ROUND TRIP"), rows, right=("ROUND TRIP",))
-    silent = [one.name for one in found if one.seconds is None]
+    silent = [answer.name for answer in answers if answer.seconds is None]
     if silent:
         raise errors.Failed(
-            f"no answer within {settings.timeout:g} s of {', '.join(silent)}", errors.UNAVAILABLE
+            f"no answer within {settings.timeout:g} s from {', '.join(silent)}", errors.UNAVAILABLE
         )
 
 
-def _add_order(what: str, short_help: str, text: str) -> None:
-    @command.command(what, short_help=short_help, help=text)
-    @click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=completions.workers)
-    @click.option("--all", "everybody", is_flag=True, help="All workers of the exchange.")
-    @click.option("--wait", is_flag=True, help="Wait until they are gone (drain).")
-    @click.option("--within", type=params.WAIT, metavar="S", help=_WITHIN)
-    @click.option("--yes", is_flag=True, help="Do not ask (stop --all).")
+def _add_order(action: str, text: str) -> None:
     def order(
         context: contexts.Context,
         names: tuple[str, ...],
-        everybody: bool,
-        wait: bool,
+        all_workers: bool,
         within: float | None,
-        yes: bool,
+        wait: bool = False,
+        yes: bool = False,
     ) -> None:
-        if bool(names) == everybody:
-            raise click.UsageError("name workers, or say --all" if not names else
-                "name workers or say --all, not both")  # fmt: skip
-        if what == "stop" and everybody:
-            asking.confirm(context, "let all workers of the exchange give up what they run", yes)
-        _tell(context, what, names, wait and what == "drain", within)
+        if bool(names) == all_workers:
+            raise click.UsageError("exactly one of NAME and --all is required")
+        if action == "stop" and all_workers:
+            asking.confirm(
+                context,
+                "stop all workers of the exchange without waiting for their running tasks",
+                yes,
+            )
+        _send_order(context, action, names, wait, within)
+
+    if action == "drain":
+        order = click.option("--wait", is_flag=True, help="Wait until the workers have ended.")(
+            order
+        )
+    if action == "stop":
+        order = click.option(
+            "--yes", is_flag=True, help="With --all, do not ask for confirmation."
+        )(order)
+    order = click.option(
+        "--within",
+        type=params.WAIT,
+        metavar="DURATION",
+        help="Maximum wait for the workers; then exit with 75.",
+        show_default="--timeout; 10m for --wait" if action == "drain" else "--timeout",
+    )(order)
+    order = click.option(
+        "--all", "all_workers", is_flag=True, help="Select all workers of the exchange."
+    )(order)
+    order = click.argument(
+        "names", metavar="[NAME]...", nargs=-1, shell_complete=completions.workers
+    )(order)
+    command.command(action, help=text)(order)
 
 
-def _tell(
+def _send_order(
     context: contexts.Context,
-    what: str,
+    action: str,
     names: tuple[str, ...],
     to_the_end: bool,
     within: float | None,
 ) -> None:
     settings, printer = context.settings, context.printer
-    with fleets.made(settings) as fleet:
-        fleets.heard(settings, fleet)
-        told = fleet.control(what, names or None)
-        if not told:
-            raise fleets.nobody(settings, fleet)
-        seconds = within or (_GONE if to_the_end else settings.timeout)
-        left = fleet.obeyed(what, told, seconds, to_the_end=to_the_end)
+    with fleets.create(settings) as fleet:
+        fleets.answering_workers(settings, fleet)
+        workers = fleet.control(action, names or None)
+        if not workers:
+            raise fleets.no_worker_error(settings, fleet)
+        seconds = within or (_DRAIN_SECONDS if to_the_end else settings.timeout)
+        unfinished = fleet.wait_until_obeyed(action, workers, seconds, until_stopped=to_the_end)
     content = {
-        "order": what,
-        "workers": [{"name": one.name, "done": one.name not in left} for one in told],
+        "order": action,
+        "workers": [
+            {"name": worker.name, "done": worker.name not in unfinished} for worker in workers
+        ],
     }
-    printer.document(f"workers-{what}/1", content)
-    for one in told:
-        done = "not yet" if one.name in left else "done"
-        printer.line(f"{one.name}  {what}  {done}")
-    if left:
+    printer.document(f"workers-{action}/1", content)
+    for worker in workers:
+        status = "not yet" if worker.name in unfinished else "done"
+        printer.line(f"{worker.name}  {action}  {status}")
+    if unfinished:
         raise errors.Failed(
-            f"not done within {seconds:g} s: {what} of {', '.join(left)}", errors.TRY_AGAIN
+            f"{action} not completed within {seconds:g} s by {', '.join(unfinished)}",
+            errors.TRY_AGAIN,
         )
 
 
 _add_order(
     "suspend",
-    "Let workers take nothing new.",
-    """Let workers take nothing new until they are told to resume. What runs goes on.
+    """Suspend workers.
+
+    Their running tasks continue. The workers receive no requests until `wbengine workers resume`.
 
     \b
-    wbengine workers suspend web-1
+    Example:
+      wbengine workers suspend web-1
     """,
 )
 _add_order(
     "resume",
-    "Let suspended workers go on.",
-    """Let suspended workers take tasks again.
+    """Resume suspended workers.
 
     \b
-    wbengine workers resume --all
+    Example:
+      wbengine workers resume --all
     """,
 )
 _add_order(
     "drain",
-    "Let workers finish what runs, and end.",
-    """Let workers take nothing new, finish what runs, and end.
+    """Stop workers after their running tasks.
+
+    The workers receive no more requests, finish their running tasks and end.
 
     \b
-    wbengine workers drain web-1 --wait
+    Example:
+      wbengine workers drain web-1 --wait
     """,
 )
 _add_order(
     "stop",
-    "Let workers give up what runs, and end.",
-    """Let workers end at once, and give up what runs: those tasks fail as WorkerLost, or are sent
-    to another worker, as their flows want it.
+    """Stop workers at once.
+
+    Their running tasks fail with WorkerLost, or are resent to another worker if they are
+    idempotent.
 
     \b
-    wbengine workers stop web-1
+    Example:
+      wbengine workers stop web-1
     """,
 )

@@ -1,4 +1,4 @@
-"""Small functions about texts, numbers, URIs and failures."""
+"""Helper functions for text, numbers, URIs and failures."""
 
 from __future__ import annotations
 
@@ -17,27 +17,29 @@ _Number = TypeVar("_Number", int, float)
 
 
 def decode_json(raw_data: str | bytes, root_types: type | Collection[type] = (dict,)) -> Any:
-    """What a JSON text says, if it is of one of `root_types` (nothing: of any).
+    """Decode a JSON text.
 
-    :raises ValueError: it is not, or it is no JSON in UTF-8.
+    :param root_types: allowed types of the value; empty: any type.
+    :raises ValueError: if the text is not UTF-8 or JSON, or its value has another type.
     """
     try:
         data = json.loads(raw_data.decode() if isinstance(raw_data, bytes) else raw_data)
     except UnicodeDecodeError as error:
-        raise ValueError(f"Expected UTF-8 decodable data: {error}") from error
+        raise ValueError(f"The data must be UTF-8: {error}") from error
     except ValueError as error:
-        raise ValueError(f"Expected JSON decodable data: {error}") from error
-    wanted = (root_types,) if isinstance(root_types, type) else tuple(root_types)
-    if wanted and not isinstance(data, wanted):
-        names = " or ".join(kind.__name__ for kind in wanted)
-        raise ValueError(f"Expected {names} as the root of the data, not {type(data).__name__}")
+        raise ValueError(f"The data must be JSON: {error}") from error
+    allowed_types = (root_types,) if isinstance(root_types, type) else tuple(root_types)
+    if allowed_types and not isinstance(data, allowed_types):
+        names = " or ".join(kind.__name__ for kind in allowed_types)
+        raise ValueError(f"The root of the data must be {names}, got {type(data).__name__}")
     return data
 
 
 def as_int(obj: Any, quiet: bool = False) -> Any:
-    """`obj` as a whole number, cut off if need be; `quiet`: or as it is.
+    """Convert a value to an int; fractions are truncated.
 
-    :raises TypeError: it cannot be one, and `quiet` is false.
+    :param quiet: return the value unchanged if it cannot be converted.
+    :raises TypeError: if it cannot be converted and `quiet` is False.
     """
     for convert in (int, float):
         try:
@@ -46,7 +48,7 @@ def as_int(obj: Any, quiet: bool = False) -> Any:
             pass
     if quiet:
         return obj
-    raise TypeError(f"{obj!r} cannot be made a whole number")
+    raise TypeError(f"{obj!r} cannot be converted to a whole number")
 
 
 def clamp(
@@ -55,21 +57,23 @@ def clamp(
     maximum: _Number,
     on_clamped: Callable[[], Any] | None = None,
 ) -> _Number:
-    """`value`, or the end of the range that it is beyond, and `on_clamped()` is called then.
+    """Limit a value to a range. Call `on_clamped()` if the value was outside.
 
-    :raises ValueError: `minimum` is more than `maximum`.
+    :raises ValueError: if `minimum` is greater than `maximum`.
     """
     if minimum > maximum:
-        raise ValueError(f"The minimum {minimum!r} must not be more than the maximum {maximum!r}")
-    found = min(max(value, minimum), maximum)
-    if found != value and on_clamped is not None:
+        raise ValueError(
+            f"The minimum must not be more than the maximum, got {minimum!r} and {maximum!r}"
+        )
+    clamped = min(max(value, minimum), maximum)
+    if clamped != value and on_clamped is not None:
         on_clamped()
-    return found
+    return clamped
 
 
 @contextlib.contextmanager
 def capture_failure() -> Iterator[failure.Failure]:
-    """Keep the exception being handled as a `Failure`, whatever happens inside.
+    """Keep the exception being handled as a `Failure` within the `with` block.
 
     ::
 
@@ -77,10 +81,10 @@ def capture_failure() -> Iterator[failure.Failure]:
             connect()
         except OSError:
             with misc.capture_failure() as fail:
-                clean_up()  # may raise and handle exceptions of its own
+                clean_up()  # may raise and handle other exceptions
                 report(fail)
 
-    :raises RuntimeError: no exception is being handled.
+    :raises RuntimeError: if no exception is being handled.
     """
     if sys.exc_info()[1] is None:
         raise RuntimeError("No active exception is being handled")
@@ -88,25 +92,26 @@ def capture_failure() -> Iterator[failure.Failure]:
 
 
 class _Uri(urllib.parse.SplitResult):
-    """The parts of a URI."""
-
     def params(self, collapse: bool = True) -> dict[str, Any]:
-        """The query; of a name that is there several times the last value, or a list of all."""
-        found = urllib.parse.parse_qs(self.query)
+        """Return the query.
+
+        With `collapse`, a repeated name has its last value; otherwise, a list of all its values.
+        """
+        values_by_name = urllib.parse.parse_qs(self.query)
         if not collapse:
-            return {name: one if one[1:] else one[0] for name, one in found.items()}
-        return {name: values[-1] for name, values in found.items()}
+            return {name: one if one[1:] else one[0] for name, one in values_by_name.items()}
+        return {name: values[-1] for name, values in values_by_name.items()}
 
 
 def parse_uri(uri: str) -> _Uri:
     """Split a URI.
 
-    :raises TypeError: it is no text.
-    :raises ValueError: it does not begin with a scheme.
+    :raises TypeError: if it is not a str.
+    :raises ValueError: if it does not begin with a scheme.
     """
     if not isinstance(uri, str):
-        raise TypeError(f"A URI is a str, not {uri!r}")
+        raise TypeError(f"A URI must be a str, got {uri!r}")
     parts = urllib.parse.urlsplit(uri)
     if not parts.scheme:
-        raise ValueError(f"URI {uri!r} does not begin with a scheme (as in 'name://')")
+        raise ValueError(f"A URI must begin with a scheme (as in 'name://'), got {uri!r}")
     return _Uri(*parts)

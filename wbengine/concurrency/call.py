@@ -1,4 +1,4 @@
-"""One call that was submitted to a pool, or to an event loop, and who is told of its end."""
+"""A call that was submitted to a pool or an event loop, and the receiver of its result."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from wbengine import exceptions
 from wbengine.concurrency.cancellation import Cancellation
-from wbengine.concurrency.limits import UNLIMITED, TimeLimit
+from wbengine.concurrency.time_limits import UNLIMITED, TimeLimit
 from wbengine.types import failure as ft
 
 __all__ = ["Call", "Done", "end_fork"]
@@ -22,11 +22,12 @@ Done = Callable[[Any], None]
 
 @dataclass(slots=True, eq=False, repr=False)
 class Call:
-    """`fn(*args)` for whoever makes it; `done` is told the value, or the `Failure`, once.
+    """A call `fn(*args)`; `done` receives the value, or the `Failure`, once.
 
-    `cancellation` tells the call that it is to end, and its deadline while it runs; without it, it
-    has one of its own.  `always_begins`: it begins also when it was cancelled before, to hear of
-    that.  `name` is that of its task, for people.
+    :ivar cancellation: cancels the call, and contains its deadline while it runs; by default its
+        own.
+    :ivar always_begins: the call begins also if it was cancelled before, so that it notices that.
+    :ivar name: name of the task, for messages.
     """
 
     fn: Callable[..., Any]
@@ -42,23 +43,23 @@ class Call:
             self.limit = UNLIMITED
 
     def complete(self, value: Any) -> None:
-        """Hand over its value or `Failure`; what the receiver raises is logged."""
+        """Pass the value or `Failure` to `done`; its exceptions are logged."""
         try:
             self.done(value)
         except BaseException:
-            LOG.exception("the receiver of the result of %s failed", self)
-        # Those who may cancel it may know it for long.
+            LOG.exception("the callback for the result of %s failed", self)
+        # Free these now: callers may keep the call for a long time, to cancel it.
         self.args, self.done = (), _ignore
         self.cancellation.close()
 
     def cancelled_early(self) -> ft.Failure:
-        """What it comes to if it was cancelled before it started."""
+        """Return the failure of a call that was cancelled before it started."""
         return ft.Failure.from_exception(
             exceptions.Cancelled(f"{self} was cancelled before it started")
         )
 
     def overdue(self) -> ft.Failure:
-        """What it comes to if its hard limit is over."""
+        """Return the failure of a call that exceeded its hard limit."""
         message = f"{self} did not end within its hard limit of {self.limit.hard or 0.0:g} s"
         return ft.Failure.from_exception(exceptions.TimeLimitExceeded(message))
 
@@ -69,10 +70,10 @@ class Call:
 
 
 def _ignore(value: Any) -> None:
-    """It was told already."""
+    """Do nothing: `done` was called already."""
 
 
 def end_fork(pid: int) -> None:
-    """End this process if it is a fork of `pid` which a call made, and which came out of it."""
+    """Exit this process if it is a fork of `pid` that returned from the call that created it."""
     if os.getpid() != pid:
         os._exit(0)

@@ -1,8 +1,8 @@
-"""Log records of child processes, which come out of the loggers of their parent.
+"""Log records of child processes, passed to the loggers of their parent.
 
-The child keeps the levels that its parent had when it started, so what nobody wants costs nothing.
-What is logged while a call runs is sent before the call's result; what threads that a call left
-behind log between two calls, with the next one.
+A child uses the levels that its parent had when the child started, so records that are not wanted
+cost nothing. Records logged during a call are sent before its result; records that threads log
+between two calls are sent with the next call.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ from typing import Any, Final
 
 __all__ = ["Levels", "Relay", "levels", "replay"]
 
-#: What is to be logged in a child: the levels of loggers by name, and the one up to which nothing
-#: is logged at all.
+#: Levels of loggers by name, and the level up to which logging is disabled.
 Levels = tuple[Mapping[str, int], int]
 
-#: So many records at most wait for the next call.
-_MOST: Final = 1000
+#: Maximum number of records that wait for the next call.
+_MAX_WAITING_RECORDS: Final = 1000
 
-#: What every record has; all else was added by who logged it (`extra`).
+#: Attributes of all records; others were added with `extra`.
 _OWN: Final = frozenset({*logging.makeLogRecord({}).__dict__, "message", "asctime", "taskName"})
 
 _FORMATTER: Final = logging.Formatter()
@@ -32,21 +31,21 @@ _PROBLEM: Final = logging.Handler()
 
 
 def levels() -> Levels:
-    """Those of this process."""
+    """Return the levels of this process."""
     manager = logging.Logger.manager
-    found = {
+    levels_by_name = {
         name: logger.level
         for name, logger in list(manager.loggerDict.items())
         if isinstance(logger, logging.Logger) and logger.level
     }
-    return {**found, logging.root.name: logging.root.level}, manager.disable
+    return {**levels_by_name, logging.root.name: logging.root.level}, manager.disable
 
 
 class Relay(logging.Handler):
-    """In a child: the handler of the root logger, in the place of all others.
+    """In a child: the handler of the root logger, instead of all others.
 
-    `send` is given each record, as bytes.  It may be called by any thread, and within itself (by a
-    handler of signals, for example).
+    `send` receives each record as bytes. Any thread may call it, also reentrantly (in a signal
+    handler).
     """
 
     def __init__(self, send: Callable[[bytes], object]) -> None:
@@ -54,10 +53,10 @@ class Relay(logging.Handler):
         self._send = send
         self._pid = os.getpid()
         self._heard = False
-        self._waiting: collections.deque[bytes] = collections.deque(maxlen=_MOST)
+        self._waiting: collections.deque[bytes] = collections.deque(maxlen=_MAX_WAITING_RECORDS)
 
     def install(self, wanted: Levels) -> None:
-        """Take the place of handlers that importing `__main__` has installed."""
+        """Replace the handlers that the import of `__main__` installed."""
         for logger in [*logging.Logger.manager.loggerDict.values(), logging.root]:
             if isinstance(logger, logging.Logger):
                 logger.handlers[:] = []
@@ -70,7 +69,7 @@ class Relay(logging.Handler):
 
     @contextlib.contextmanager
     def heard(self) -> Iterator[None]:
-        """The parent listens during a `with` block, and only then."""
+        """Send records during a `with` block, and only then."""
         self.acquire()
         try:
             self._heard = True
@@ -86,7 +85,7 @@ class Relay(logging.Handler):
             self.release()
 
     def emit(self, record: logging.LogRecord) -> None:
-        if os.getpid() != self._pid:  # a fork that a call made: the pipe is not its own
+        if os.getpid() != self._pid:  # a fork that a call created does not own the pipe
             if logging.lastResort is not None and record.levelno >= logging.lastResort.level:
                 logging.lastResort.handle(record)
             return
@@ -102,19 +101,19 @@ class Relay(logging.Handler):
 
 
 def replay(data: bytes) -> None:
-    """In the parent: hand a record to the logger of its name, as if it had been logged here.
+    """In the parent: pass a record to the logger with its name, as if it had been logged here.
 
-    What goes wrong is told as by handlers, on stderr.
+    Errors are reported on stderr, as by handlers.
     """
     record = logging.makeLogRecord({})
     try:
-        own, more = pickle.loads(data)
+        own, extra_attributes = pickle.loads(data)
         record = logging.makeLogRecord(own)
-        for name, (value, told) in more.items():
+        for name, (value, text) in extra_attributes.items():
             try:
                 record.__dict__[name] = pickle.loads(value)
             except Exception:
-                record.__dict__[name] = told
+                record.__dict__[name] = text
         record.levelname = logging.getLevelName(record.levelno)
         logger = logging.getLogger(record.name)
         if logger.isEnabledFor(record.levelno):
@@ -124,23 +123,25 @@ def replay(data: bytes) -> None:
 
 
 def _packed(record: logging.LogRecord) -> bytes:
-    """What of a record can travel: its message and traceback as text, the rest as far as it can."""
+    """Pickle a record: message and traceback as text, other attributes if possible."""
     own = {name: value for name, value in record.__dict__.items() if name in _OWN}
     own["msg"], own["args"] = record.getMessage(), None
     if record.exc_info and not record.exc_text:
         own["exc_text"] = _FORMATTER.formatException(record.exc_info)
     own["exc_info"] = None
-    more = {name: _pair(value) for name, value in record.__dict__.items() if name not in _OWN}
-    return pickle.dumps((own, more), pickle.HIGHEST_PROTOCOL)
+    extra_attributes = {
+        name: _pair(value) for name, value in record.__dict__.items() if name not in _OWN
+    }
+    return pickle.dumps((own, extra_attributes), pickle.HIGHEST_PROTOCOL)
 
 
 def _pair(value: Any) -> tuple[bytes, str]:
-    """A value as bytes, and as the text that takes its place where they cannot be read."""
+    """Return a value as bytes, and a text for receivers that cannot unpickle it."""
     try:
-        told = repr(value)
+        text = repr(value)
     except Exception:
-        told = f"<{type(value).__name__}>"
+        text = f"<{type(value).__name__}>"
     try:
-        return pickle.dumps(value, pickle.HIGHEST_PROTOCOL), told
+        return pickle.dumps(value, pickle.HIGHEST_PROTOCOL), text
     except Exception:
-        return pickle.dumps(told), told
+        return pickle.dumps(text), text

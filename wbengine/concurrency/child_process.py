@@ -1,9 +1,9 @@
-"""What a pool's child process runs, and how calls and results are pickled on both sides.
+"""The main function of a child process of a pool, and the encoding of calls and results.
 
-The pipe carries byte messages, each one tag byte followed by a pickle.  To the child: `CALL` with
-`(fn, args, soft limit, deadline)`, and `CANCEL`, alone, which is about the call before it.  From
-the child: `READY` once, then for each call any number of `EVENT`s and exactly one `RESULT`.  Before
-`READY`, and during calls, there may be `RECORD`s (`child_logs`).
+The pipe transfers byte messages: one tag byte and a pickle. To the child: `CALL` with `(fn, args,
+soft limit, deadline)`, and `CANCEL`, without a pickle, for the call before it. From the child:
+`READY` once, then for each call any number of `EVENT`s and exactly one `RESULT`. `RECORD`s
+(`child_logs`) may occur before `READY` and during calls.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from wbengine import exceptions
 from wbengine.concurrency import child_logs, event_loop, interrupts
 from wbengine.concurrency.call import end_fork
 from wbengine.concurrency.cancellation import Cancellation
-from wbengine.concurrency.limits import TimeLimit
+from wbengine.concurrency.time_limits import TimeLimit
 from wbengine.types import failure as ft
 
 if TYPE_CHECKING:
@@ -41,16 +41,16 @@ EVENT: Final = b"e"
 RECORD: Final = b"l"
 RESULT: Final = b"="
 
-#: How long a child whose parent is gone may take to end by itself, in seconds.
-_GRACE: Final = 5.0
-#: Exit code of a child that stopped in the middle of a call because its parent was gone.
+#: Seconds that a child may take to end after its parent has died.
+_GRACE_SECONDS: Final = 5.0
+#: Exit code of a child that stopped in the middle of a call because its parent had died.
 _ORPHANED: Final = 75
 
 
 def encode(tag: bytes, value: Any, where: str) -> memoryview:
-    """Pickle `value` behind `tag`.
+    """Pickle `value` after `tag`.
 
-    :raises NotEncodable: it cannot be.
+    :raises NotEncodable: if it cannot be pickled.
     """
     buffer = io.BytesIO()
     buffer.write(tag)
@@ -64,21 +64,21 @@ def encode(tag: bytes, value: Any, where: str) -> memoryview:
 
 
 def decode(data: bytes, what: str) -> Any:
-    """The value behind the tag byte of `data`.
+    """Unpickle the value after the tag byte of `data`.
 
-    :raises NotEncodable: it cannot be rebuilt.
+    :raises NotEncodable: if it cannot be unpickled.
     """
     try:
         return pickle.loads(memoryview(data)[1:])
     except BaseException as error:
         raise exceptions.NotEncodable(
-            f"{what} cannot be rebuilt from its pickle: {type(error).__name__}: {error}",
+            f"{what} cannot be unpickled: {type(error).__name__}: {error}",
             path=what,
         ) from error
 
 
 def pickles(value: Any) -> bool:
-    """Whether a value can be pickled."""
+    """Return whether a value can be pickled."""
     try:
         pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
     except Exception:
@@ -87,7 +87,7 @@ def pickles(value: Any) -> bool:
 
 
 class _Outlet:
-    """The way to the parent, for any thread, and for a handler of signals in the midst of it."""
+    """The pipe to the parent, for all threads and for signal handlers that interrupt them."""
 
     def __init__(self, pipe: Pipe) -> None:
         self._pipe = pipe
@@ -96,28 +96,28 @@ class _Outlet:
         self._sending = False
 
     def send(self, data: memoryview | bytes) -> None:
-        """Send one message, after those before."""
+        """Send a message after earlier ones."""
         with interrupts.masked(), self._lock:
             self._waiting.append(data)
             if self._sending:
-                return  # called within itself
+                return  # a reentrant call
             self._sending = True
             try:
                 while self._waiting:
                     self._pipe.send_bytes(self._waiting.popleft())
             except OSError:
-                # The parent is gone: the listening thread ends this process.
+                # The parent has died; the listening thread ends this process.
                 pass
             finally:
                 self._sending = False
 
     def send_record(self, data: bytes) -> None:
-        """Send what was logged."""
+        """Send a log record."""
         self.send(RECORD + data)
 
 
 class _Emitter:
-    """The `emit` of one call: sends events in the order told, from any thread, until the result."""
+    """The `emit` of one call: sends events in order, from any thread, until the result."""
 
     __slots__ = ("_lock", "_outlet", "cancellation")
 
@@ -127,9 +127,9 @@ class _Emitter:
         self.cancellation = cancellation
 
     def __call__(self, event_type: str, details: dict[str, Any]) -> None:
-        """Send an event; late ones are dropped.
+        """Send an event; later ones are dropped.
 
-        :raises NotEncodable: `details` cannot be pickled.
+        :raises NotEncodable: if `details` cannot be pickled.
         """
         data = encode(EVENT, (event_type, details), "event")
         with interrupts.masked(), self._lock:
@@ -142,14 +142,14 @@ class _Emitter:
 
 
 class _Inbox(threading.Thread):
-    """Reads what the parent sends, also while a call runs: that it is cancelled, or the end."""
+    """Reads cancellations and the end of the pipe, also while a call runs."""
 
     def __init__(self, pipe: Pipe) -> None:
         super().__init__(name="parent-watch", daemon=True)
         self._pipe = pipe
-        #: The calls, each with its token; None: there are no more.
+        #: Calls with their tokens; None: no further calls.
         self.calls: queue.SimpleQueue[tuple[bytes, Cancellation] | None] = queue.SimpleQueue()
-        #: Whether a call runs.
+        #: True while a call runs.
         self.busy = False
 
     def run(self) -> None:
@@ -157,13 +157,12 @@ class _Inbox(threading.Thread):
             with contextlib.suppress(EOFError, OSError):
                 self._read()
         finally:
-            # The parent is gone, or wants no more, or cannot be understood (for want of memory):
-            # this process ends, even in the midst of a call.
+            # The parent has died, closed the pipe, or sent something unreadable (for lack of
+            # memory): this process ends, even in the middle of a call.
             self.calls.put(None)
             if not self.busy:
-                # The main thread only needs help when the exit handlers, or threads that a call
-                # left behind, keep the process alive.
-                threading.Event().wait(_GRACE)
+                # Help is needed only if exit handlers, or threads of calls, keep the process alive.
+                threading.Event().wait(_GRACE_SECONDS)
             os._exit(_ORPHANED)
 
     def _read(self) -> None:
@@ -173,8 +172,8 @@ class _Inbox(threading.Thread):
             if data == CANCEL:
                 try:
                     latest.cancel()
-                except Exception:  # of who waits for it
-                    LOG.exception("a call that was told that it is cancelled failed at that")
+                except Exception:  # of a callback
+                    LOG.exception("the cancel callback of a call failed")
             else:
                 latest = Cancellation()
                 self.calls.put((data, latest))
@@ -189,11 +188,12 @@ def main(
 ) -> None:
     """Serve calls from `pipe`, one at a time, in the main thread, until it closes.
 
-    `modules` are imported first, so that this is no part of the first call.  What cannot be
-    imported is told by the call that needs it.
+    `modules` are imported first, so that their import is not part of the first call. Import errors
+    are reported by the call that needs the module.
     """
-    # They go to the whole group, and the parent decides.  A handler rather than SIG_IGN: programs
-    # that a call starts must not inherit "ignored".
+    # Ignored: these signals are sent to the whole process group, and the parent handles them. A
+    # handler instead of SIG_IGN, because programs started by a call must not inherit ignored
+    # signals.
     for which in (signal.SIGINT, signal.SIGTERM):
         signal.signal(which, lambda *_: None)
     interrupts.handle_signal()
@@ -217,7 +217,7 @@ def main(
         with relay.heard():
             outcome = _serve(_Emitter(outlet, cancellation), data)
         end_fork(pid)
-        # Before the result goes out: once the parent has it, it may close the pipe at any time.
+        # Before the result is sent: after it, the parent may close the pipe at any time.
         inbox.busy = False
         outlet.send(outcome)
         del call, data, outcome

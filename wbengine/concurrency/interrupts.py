@@ -1,9 +1,9 @@
-"""Exceptions that one thread raises in a call of another: how limits end calls that run on.
+"""Exceptions that one thread raises in a call of another: how time limits end calls.
 
-Best effort, for code that may stop at any step.  In a child process, and wherever else the main
-thread makes the call, a signal raises them, which also ends most waits in C.  In other threads they
-are asynchronous exceptions of Python: what waits in C goes on until it returns, and a lock may stay
-locked that the call was just about to take or to give back.
+Best effort, for code that may be interrupted at any instruction. In a child process, and elsewhere
+in the main thread, a signal raises the exceptions, which also ends most waits in C. In other
+threads they are asynchronous exceptions of Python: waits in C continue until they return, and a
+lock that the call is about to acquire or release may stay locked.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Any, Final
 
 from wbengine import exceptions
 from wbengine.concurrency import timers
-from wbengine.concurrency.limits import TimeLimit
+from wbengine.concurrency.time_limits import TimeLimit
 from wbengine.types import failure as ft
 
 __all__ = ["SIGNAL", "Interrupt", "current", "handle_signal", "limited", "masked"]
 
 Kind = type[exceptions.SoftTimeLimitExceeded] | type[exceptions.TimeLimitExceeded]
 
-#: The signal that interrupts the main thread: one that programs rarely use themselves.
+#: The signal that interrupts the main thread. Programs rarely use it themselves.
 SIGNAL: Final[int] = signal.SIGRTMAX - 1 if hasattr(signal, "SIGRTMAX") else signal.SIGUSR1
 
 _NOTHING: Final = object()
@@ -33,7 +33,7 @@ _handled = False
 
 
 class Interrupt:
-    """Delivers exceptions to one call; made in the thread of that call, just before it."""
+    """Delivers exceptions to one call; created in the thread of the call, just before it."""
 
     __slots__ = (
         "_by_signal", "_due", "_lock", "_masks", "_outer", "_over", "_raised", "_redirect",
@@ -45,18 +45,18 @@ class Interrupt:
         self._by_signal = _handled and threading.current_thread() is threading.main_thread()
         self._outer = current()
         self._lock = threading.Lock()
-        self._masks = 1  # until the call begins
+        self._masks = 1  # masked until the call begins
         self._due: Kind | None = None
         self._redirect: Callable[[Kind], object] | None = None
         self._raised = self._over = False
 
     @property
     def redirected(self) -> bool:
-        """Whether the thread waits for something that is interrupted in its place."""
+        """True if an interrupt is passed to what the thread waits for, not to the thread."""
         return self._redirect is not None
 
     def deliver(self, kind: Kind = exceptions.SoftTimeLimitExceeded) -> None:
-        """Raise `kind` in the call soon, unless it is over.  Any thread; returns at once."""
+        """Raise `kind` in the call soon, unless the call has ended. Thread-safe; does not block."""
         with self._lock:
             if self._over:
                 return
@@ -72,13 +72,13 @@ class Interrupt:
                 _raise_in(self._thread, kind)
 
     def mask(self) -> None:
-        """Raise nothing until `unmask`, but what was delivered before."""
+        """Delay exceptions until `unmask`, except for those delivered before."""
         with self._lock:
             _checkpoint()
             self._masks += 1
 
     def unmask(self) -> None:
-        """End one `mask`; raises what was delivered meanwhile."""
+        """End one `mask`; raise an exception that was delivered in between."""
         with self._lock:
             self._masks -= 1
             due = None
@@ -100,13 +100,13 @@ class Interrupt:
                 self._redirect = before
 
     def call(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-        """What `fn(*args)` returns, or the `Failure` of what is raised in it; raises nothing.
+        """Return the result of `fn(*args)`, or the `Failure` of an exception; raise nothing.
 
-        From then on nothing is raised by this interrupt.
+        Afterwards this interrupt raises nothing.
         """
         value: Any = _NOTHING
-        # What is delivered between two of these steps is caught by the next block.  Three of them
-        # are enough: each kind is raised once at most, and there are two.
+        # An exception delivered between two of these steps is caught by the next block. Three
+        # blocks suffice: each of the two kinds is raised at most once.
         try:
             try:
                 try:
@@ -134,7 +134,7 @@ class Interrupt:
         _here.interrupt = self._outer
 
     def _on_signal(self) -> None:
-        """In the main thread, at any step of it: takes no lock."""
+        """Handle the signal in the main thread, at any instruction; takes no lock."""
         if self._outer is not None:
             self._outer._on_signal()
         kind = self._due
@@ -148,13 +148,13 @@ class Interrupt:
 
 
 def current() -> Interrupt | None:
-    """That of the innermost call which this thread makes by `Interrupt.call`."""
-    found: Interrupt | None = getattr(_here, "interrupt", None)
-    return found
+    """Return the interrupt of the innermost `Interrupt.call` of this thread."""
+    interrupt: Interrupt | None = getattr(_here, "interrupt", None)
+    return interrupt
 
 
 def handle_signal() -> None:
-    """Have calls in the main thread interrupted by `SIGNAL`; elsewhere, do nothing."""
+    """Let `SIGNAL` interrupt calls in the main thread; do nothing in other threads."""
     global _handled
     if threading.current_thread() is threading.main_thread():
         signal.signal(SIGNAL, _on_signal)
@@ -173,10 +173,10 @@ def limited(
     args: tuple[Any, ...],
     on_hard: Callable[[Interrupt], object] | None = None,
 ) -> Any:
-    """`Interrupt.call`, with one that delivers as the limit says.
+    """Run `Interrupt.call` with a time limit.
 
-    When the hard limit is over, `on_hard(interrupt)` is called in the thread for timers; without
-    it, `TimeLimitExceeded` is raised in the call.
+    After the hard limit, `on_hard(interrupt)` is called in the timer thread; without it,
+    `TimeLimitExceeded` is raised in the call.
     """
     clock, interrupt = timers.of_process(), Interrupt()
     due = []
@@ -193,7 +193,7 @@ def limited(
 
 @contextlib.contextmanager
 def masked() -> Iterator[None]:
-    """Let nothing be raised by this thread's interrupt while the block runs, but at its end."""
+    """Delay exceptions of this thread's interrupt until the end of the block."""
     interrupt = current()
     if interrupt is None:
         yield
@@ -206,24 +206,25 @@ def masked() -> Iterator[None]:
 
 
 def _checkpoint() -> None:
-    """Where Python raises asynchronous exceptions: at the beginning of every function."""
+    """Do nothing: Python raises asynchronous exceptions at the start of a function."""
 
 
 class _Calm(BaseException):
-    """Raised, and caught at once, in the thread for timers."""
+    """Raised and caught immediately in the timer thread."""
 
 
 def _raise_in(thread: int, kind: Kind | None) -> None:
-    """Raise `kind` in a thread soon; None: take back what was not raised yet."""
+    """Raise `kind` in a thread soon; None cancels an exception that was not raised yet."""
     _set_async_exc(thread, kind)
     timers.of_process().after(0, _calm)
 
 
 def _calm() -> None:
-    """Have the interpreter look no more for the thread that is to raise something.
+    """Clear the interpreter's flag for pending asynchronous exceptions.
 
-    Until one raises, all threads look at each step, and one that is traced (by a debugger, say)
-    does nothing else on Python 3.11: for hours, if the other waits in C.  It looks when it returns.
+    Until an exception is raised, all threads check the flag at each instruction, and a traced
+    thread (in a debugger) makes no progress on Python 3.11, for hours if the other thread waits in
+    C. That thread checks again when it returns.
     """
     try:
         _set_async_exc(threading.get_ident(), _Calm)
@@ -233,7 +234,7 @@ def _calm() -> None:
 
 
 def _set_async_exc(thread: int, kind: type[BaseException] | None) -> None:
-    # Not on top: few need it.
+    # Imported here, because few processes need it.
     import ctypes
 
     ctypes.pythonapi.PyThreadState_SetAsyncExc(

@@ -1,4 +1,4 @@
-"""Calls in child processes, each served by a thread of its own here."""
+"""Calls in child processes, each served by a thread of this process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from multiprocessing import process as mp_process
 from typing import Any, Final
 
 from wbengine import exceptions
-from wbengine.concurrency import child_logs, child_process, eventlet, pools, timers
+from wbengine.concurrency import child_logs, child_process, eventlet, thread_pools, timers
 from wbengine.types import failure as ft
 
 __all__ = ["ProcessPool"]
@@ -28,7 +28,7 @@ LOG = logging.getLogger("wbengine.pools")
 
 Tell = Callable[[str, dict[str, Any]], None]
 
-#: Modules that the process that children are forked from imports once, for all of them.
+#: Modules that the process from which children are forked imports once, for all of them.
 PRELOAD: Final = (
     "wbengine.concurrency.fork_server",
     "wbengine.invocation",
@@ -36,55 +36,55 @@ PRELOAD: Final = (
     "wbengine.concurrency.child_process",
 )
 
-#: Seconds between two looks at the memory of a child that runs a call.
-_MEMORY_PERIOD: Final = 0.1
-#: Seconds that a child that was told to end may take (exit handlers, forgotten threads).
-_GRACE: Final = 2.0
-#: Bytes of a folder's path that leave room for the name of a socket below it (107 in all).
-_LONGEST_FOLDER: Final = 70
+#: Interval between two checks of the memory of a child during a call.
+_MEMORY_CHECK_SECONDS: Final = 0.1
+#: Seconds that a child may take to end (exit handlers, remaining threads).
+_GRACE_SECONDS: Final = 2.0
+#: Maximum bytes of a folder's path: the path of a socket in it may have 107.
+_MAX_FOLDER_LENGTH: Final = 70
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
-#: What people do about children that cannot start.
 _ADVICE: Final = (
-    "each child process imports the script that was started: what that does belongs below"
-    ' `if __name__ == "__main__":`'
+    "each child process imports the script that was started: put its actions below `if"
+    ' __name__ == "__main__":`'
 )
 
-# `multiprocessing` keeps its books of children without a lock, and reads an exit status only once.
+# `multiprocessing` keeps track of children without a lock, and reads an exit status only once.
 _BOOKS = threading.Lock()
 
 
-class ProcessPool(pools.Pool):
+class ProcessPool(thread_pools.Pool):
     """`size` child processes, each served by its own thread over its own pipe.
 
-    - `fn` must be importable by name; it, its arguments, its events and its result are pickled.
-      What cannot be pickled is a `Failure` of `NotEncodable`, with pickle's own words; the child
-      lives on.
-    - What `fn` raises (`SystemExit` and `KeyboardInterrupt` included) is a `Failure` made in the
-      child.
-    - A child that dies gives a `Failure` of `WorkerLost` that names pid and exit code or signal; it
-      alone is replaced, when the next call needs it.  One that dies between two calls costs none.
-    - Where the first children end by themselves before they are ready, as they do when the script
-      that is `__main__` starts something on import, no more are made: all calls fail alike.
-    - The soft limit is raised in the child's main thread by a signal, and interrupts most of what
-      waits in C; that signal (the last but one of the real-time ones) has a handler in children.
-      At the hard limit the child is killed, and it alone.  Processes that a call started are not.
-    - `max_calls`: a child makes no more calls than that.  `max_memory` (bytes that are resident): a
-      call during which the child has more is killed, and fails with `MemoryError`; one that ends
-      with more was the last of its child.  Both replace that child alone.
-    - What a call logs comes out of the loggers of this process, before the call ends: a child has
-      no handlers of its own, and the levels that loggers had here when it started.  What a thread
-      that a call left behind logs between two calls comes with the next one.
-    - Children are never forks of this process (forkserver, else spawn): the module `__main__` is
-      imported under another name, as with `multiprocessing`, so scripts need their main guard.
-      What the fork server imports beforehand (`multiprocessing.set_forkserver_preload`) is ours.
-      They get the environment as it is when they start, do not react to SIGINT and SIGTERM (the
-      parent decides), and end when the parent does, even in the middle of a call.
+    - `fn` must be importable by name. It, its arguments, events and result are pickled. A value
+      that cannot be pickled is a `Failure` of `NotEncodable` with pickle's message; the child
+      continues.
+    - Exceptions of `fn` (including `SystemExit` and `KeyboardInterrupt`) are a `Failure` created in
+      the child.
+    - A child that dies results in a `Failure` of `WorkerLost` with pid and exit code or signal.
+      Only this child is replaced, when the next call needs it. A child that dies between two calls
+      affects no call.
+    - If the first children end before they are ready, as they do if the script `__main__` starts
+      processes on import, no more are started: all calls fail in the same way.
+    - A signal raises the soft limit in the main thread of the child and interrupts most waits in C;
+      children have a handler for this signal (the last but one of the real-time signals). After the
+      hard limit the child is killed, but not processes that the call started.
+    - `max_calls`: maximum number of calls of a child. `max_memory` (resident bytes): a child with
+      more is killed during a call, which fails with `MemoryError`; after a call, it is replaced.
+    - Log records of a call are passed to the loggers of this process before the call ends. A child
+      has no handlers of its own, and the levels of the loggers at its start. Records that threads
+      log between two calls arrive with the next call.
+    - Children are not forks of this process (forkserver, otherwise spawn): the module `__main__` is
+      imported under another name, as with `multiprocessing`, so scripts need their main guard. The
+      modules that the fork server imports in advance (`multiprocessing.set_forkserver_preload`) are
+      those of wbengine. Children get the environment as it is at their start, do not react to
+      SIGINT and SIGTERM (the parent decides), and end when the parent does, even in the middle of a
+      call.
 
-    A call costs about 0.1 ms above what it does; a child about 10 ms, the first one more.
+    A call costs about 0.1 ms in addition to its own work; a child about 10 ms, the first one more.
 
-    :raises ValueError: a size or maximum is not above 0; the memory of processes is not known here;
-        eventlet has patched the standard library.
+    :raises ValueError: if a size or maximum is not positive, the memory of processes is unknown on
+        this system, or eventlet has patched the standard library.
     """
 
     def __init__(
@@ -95,65 +95,70 @@ class ProcessPool(pools.Pool):
         max_memory: int | None = None,
         name: str = "wbengine",
     ) -> None:
-        for what, value in (("max_calls", max_calls), ("max_memory", max_memory)):
+        for option, value in (("max_calls", max_calls), ("max_memory", max_memory)):
             if value is not None and (
                 isinstance(value, bool) or not isinstance(value, int) or value < 1
             ):
-                raise ValueError(f"{what} must be a whole number of at least 1, not {value!r}")
+                raise ValueError(f"{option} must be a whole number of at least 1, got {value!r}")
         if max_memory is not None and _memory(os.getpid()) is None:
-            raise ValueError("max_memory: this system does not tell the memory of processes")
+            raise ValueError(
+                "max_memory is not supported: this system does not report the memory of processes"
+            )
         eventlet.check_poll("a pool of processes")
         super().__init__(size, name=name)
         self.max_calls = max_calls
         self.max_memory = max_memory
-        #: Whether any child was ever ready.
+        #: True if any child was ever ready.
         self.proven = False
-        #: Why no child can start, if that is known: a child that imports a script which starts a
-        #: pool itself ends of it, and so would all others, each after the rest of that script.
+        #: Why no child can start, if that is known; then no further child is started. Example: each
+        #: child imports a script that itself starts a pool, and ends with an error.
         self.problem: ft.Failure | None = None
         self._modules: frozenset[str] = frozenset()
 
     @property
     def pids(self) -> list[int]:
-        """The processes that are alive now, in the order of the slots."""
+        """The processes that are alive, in the order of the slots."""
         with self._lock:
             slots = list(self._slots)
         return [slot.pid for slot in slots if isinstance(slot, _Process) and slot.pid]
 
     @staticmethod
     def check() -> None:
-        """To be asked before one is started: one error instead of one for each call.
+        """Check once, before a pool starts, instead of failing for each call.
 
-        :raises RuntimeError: this is a child itself, which imports the script that is `__main__`.
+        :raises RuntimeError: if this is a child that is importing the script `__main__`.
         """
         if getattr(multiprocessing.current_process(), "_inheriting", False):
-            raise RuntimeError(f"a child process cannot start processes while it starts: {_ADVICE}")
+            raise RuntimeError(
+                f"a child process must not start processes during its own start: {_ADVICE}"
+            )
 
     def preload(self, modules: Iterable[str]) -> None:
-        """Have each child import these, too, by name, before its first call; what a module costs is
-        then no part of a call, and of its limits.  To be called before `start`."""
+        """Let each child import these modules before its first call. Call this before `start`.
+
+        The import is then not part of a call and its limits.
+        """
         self._modules |= {name for name in modules if name != "__main__"}
 
     def make_child(self, name: str) -> _Child:
-        """Start one more child."""
         return _Child(name, sorted(self._modules))
 
-    def _make_slot(self, name: str) -> pools.Slot:
+    def _make_slot(self, name: str) -> thread_pools.Slot:
         return _Process(name, self)
 
 
-class _Process(pools.Slot):
-    """The parent's side of one child after another."""
+class _Process(thread_pools.Slot):
+    """The parent's side of a slot, with one child after another."""
 
     def __init__(self, name: str, pool: ProcessPool) -> None:
         super().__init__(name)
         self._pool = pool
-        # For what follows; a child is closed once it is not the one of the slot any more.
+        # Protects the attributes below. A child is closed after it is removed from the slot.
         self._lock = threading.Lock()
         self._child: _Child | None = None
         self._killed = False
-        # The call that the child makes now, whether it has it, and why it was killed, if it was.
-        self._call: pools.PoolCall | None = None
+        # Also whether the child received it, and why the child was killed.
+        self._call: thread_pools.PoolCall | None = None
         self._sent = False
         self._why: BaseException | None = None
         self._timers: list[timers.Timer] = []
@@ -168,10 +173,10 @@ class _Process(pools.Slot):
         if isinstance(problem, ft.Failure):
             LOG.warning("process %s did not start: %s", self.name, problem.pformat())
 
-    def run(self, call: pools.PoolCall) -> Any:
-        made = call.fn, call.args, call.limit.soft, call.cancellation.deadline
+    def run(self, call: thread_pools.PoolCall) -> Any:
+        call_parts = call.fn, call.args, call.limit.soft, call.cancellation.deadline
         try:
-            data = child_process.encode(child_process.CALL, made, "call")
+            data = child_process.encode(child_process.CALL, call_parts, "call")
             for _ in range(2):
                 child = self._ensure()
                 if isinstance(child, ft.Failure):
@@ -180,17 +185,18 @@ class _Process(pools.Slot):
                     return call.cancelled_early()
                 if child.send(data):
                     del data
+                    call.tell_begun()
                     self._tell_cancelled(child, call)
                     return self._outcome(child, child.result(call), call)
-                # It died between two calls: this one never reached it, another child may run it,
-                # unless it was killed for this call.
+                # The child died between two calls, so it did not receive this one; another child
+                # may run it, unless the child was killed because of this call.
                 why = self._end()
                 self.close()
                 cancelled = call.cancellation.cancelled and not call.always_begins
                 if why is not None and not cancelled:
                     return ft.Failure.from_exception(why)
-            return pools.worker_lost(
-                f"two processes of {self.name} died before {call} reached them"
+            return thread_pools.worker_lost(
+                f"two processes of {self.name} died before {call} started in them"
             )
         except exceptions.NotEncodable as error:
             return ft.Failure.from_exception(error)
@@ -199,8 +205,7 @@ class _Process(pools.Slot):
             self.close()
             return ft.Failure.from_exception(error)
 
-    def _begin(self, child: _Child, call: pools.PoolCall) -> bool:
-        """From now on the child makes this call; False: it was cancelled before."""
+    def _begin(self, child: _Child, call: thread_pools.PoolCall) -> bool:
         hard = call.limit.hard
         with self._lock:
             if call.cancellation.cancelled and not call.always_begins:
@@ -211,18 +216,18 @@ class _Process(pools.Slot):
                 text = f"{call} did not end within its hard limit of {hard:g} s"
                 self._kill_later(call, hard, exceptions.TimeLimitExceeded, text)
             if self._pool.max_memory is not None:
-                self._later(_MEMORY_PERIOD, self._check_memory, child, call)
+                self._later(_MEMORY_CHECK_SECONDS, self._check_memory, child, call)
         return True
 
-    def _tell_cancelled(self, child: _Child, call: pools.PoolCall) -> None:
-        """The child has the call; it may have been cancelled before."""
+    def _tell_cancelled(self, child: _Child, call: thread_pools.PoolCall) -> None:
+        """Note that the child has received the call, and forward an earlier cancellation."""
         with self._lock:
             self._sent = True
             if call.cancellation.cancelled:
                 child.cancel()
 
     def _end(self) -> BaseException | None:
-        """The call is over; why its child was killed, if it was."""
+        """Note that the call is over; return why its child was killed, if it was."""
         with self._lock:
             due, self._timers = self._timers, []
             self._call, why, self._why = None, self._why, None
@@ -230,50 +235,52 @@ class _Process(pools.Slot):
             timers.of_process().cancel(timer)
         return why
 
-    def _outcome(self, child: _Child, value: Any, call: pools.PoolCall) -> Any:
+    def _outcome(self, child: _Child, value: Any, call: thread_pools.PoolCall) -> Any:
         why = self._end()
         if value is not _GONE:
-            # One that was killed had answered already, and may not be dead yet.
+            # A killed child may have answered before, and may still be dying.
             self.exhausted = (
                 why is not None
                 or child.calls == self._pool.max_calls
                 or self._excess_memory(child) is not None
             )
             return value
-        self.exhausted = True  # others have a child at hand
+        self.exhausted = True
         self.close()
         if why is not None:
             return ft.Failure.from_exception(why)
-        return pools.worker_lost(
+        return thread_pools.worker_lost(
             f"process {child.pid} ({self.name}) {child.fate()} while it ran {call}"
         )
 
-    # While a call runs, in other threads.
+    # Methods that other threads call during a call.
 
-    def cancel(self, call: pools.PoolCall, grace: float | None) -> None:
+    def cancel(self, call: thread_pools.PoolCall, grace: float | None) -> None:
         with self._lock:
             if self._call is not call or self._child is None:
-                return  # it is over; or about to begin, and looks itself
+                return  # the call is over, or it is about to begin and checks for the cancellation
             if self._sent:
                 self._child.cancel()
             if grace is not None:
-                text = f"{call} was cancelled, and did not end"
+                text = f"{call} was cancelled but did not end"
                 self._kill_later(call, max(0.0, grace), exceptions.Cancelled, text)
 
     def _kill_later(
-        self, call: pools.PoolCall, seconds: float, kind: type[BaseException], text: str
+        self, call: thread_pools.PoolCall, seconds: float, kind: type[BaseException], text: str
     ) -> None:
-        """Kill the child, if it still makes this call then; under the lock."""
+        """Kill the child after some time if it still makes this call. The lock must be held."""
         text = f"{text}; its process {self.pid} was killed"
         self._later(seconds, self._kill_child, call, kind, text)
 
     def _later(self, seconds: float, act: Callable[..., object], *args: Any) -> None:
-        """Do it then, unless the call has ended; under the lock."""
+        """Call `act` after some time unless the call has ended. The lock must be held."""
         waiting = [timer for timer in self._timers if timer.act is not None]
         timer = timers.of_process().after(seconds, functools.partial(act, *args))
         self._timers = [*waiting, timer]
 
-    def _kill_child(self, call: pools.PoolCall, kind: type[BaseException], text: str) -> None:
+    def _kill_child(
+        self, call: thread_pools.PoolCall, kind: type[BaseException], text: str
+    ) -> None:
         with self._lock:
             child = self._child
             if self._call is not call or child is None or self._why is not None:
@@ -282,21 +289,20 @@ class _Process(pools.Slot):
             child.kill()
         LOG.warning("process %s (%s) was killed: %s", child.pid, self.name, text)
 
-    def _check_memory(self, child: _Child, call: pools.PoolCall) -> None:
+    def _check_memory(self, child: _Child, call: thread_pools.PoolCall) -> None:
         size = self._excess_memory(child)
         if size is not None:
             text = (
-                f"process {child.pid} had {size:,} bytes of memory when it ran {call}, of"
-                f" {self._pool.max_memory:,} allowed; it was killed"
+                f"process {child.pid} used {size:,} bytes of memory while it ran {call},"
+                f" more than {self._pool.max_memory:,}; it was killed"
             )
             self._kill_child(call, MemoryError, text)
             return
         with self._lock:
             if self._call is call:
-                self._later(_MEMORY_PERIOD, self._check_memory, child, call)
+                self._later(_MEMORY_CHECK_SECONDS, self._check_memory, child, call)
 
     def _excess_memory(self, child: _Child) -> int | None:
-        """The memory of a child that has too much."""
         most = self._pool.max_memory
         size = None if most is None else _memory(child.pid)
         return size if most is not None and size is not None and size > most else None
@@ -308,7 +314,6 @@ class _Process(pools.Slot):
         self.close()
 
     def _ensure(self) -> _Child | ft.Failure:
-        """Have a child that is ready; the Failure says why there is none."""
         if self._child is not None:
             if self._child.alive():
                 return self._child
@@ -330,8 +335,8 @@ class _Process(pools.Slot):
         self.close()
         text = f"process {child.pid} ({self.name}) {child.fate()} before it was ready"
         if pool.proven or child.exit_code is None or child.exit_code < 0:
-            return pools.worker_lost(text)
-        pool.problem = pools.worker_lost(f"{text}; {_ADVICE}")
+            return thread_pools.worker_lost(text)
+        pool.problem = thread_pools.worker_lost(f"{text}; {_ADVICE}")
         return pool.problem
 
     def kill(self) -> None:
@@ -347,29 +352,29 @@ class _Process(pools.Slot):
             child.close()
 
 
-#: Stands for the answer of a child that died.
+#: Stands for the missing answer of a child that died.
 _GONE: Final[Any] = object()
 
 
 class _Child:
-    """One child process and its pipe; used by one thread, but for what a lock of its user guards:
-    `kill`, and `cancel` after `send`.
+    """A child process and its pipe, used by one thread.
 
-    `calls` counts what it was given: who gives it a call counts first.
+    A lock of its user guards `kill`, and `cancel` after `send`. `calls` is the number of its calls,
+    incremented before each.
     """
 
     def __init__(self, name: str, modules: list[str]) -> None:
         context = _context()
         self.calls = self._told = 0
-        #: As in `multiprocessing`, less than zero for a signal; known once it is closed.
+        #: As in `multiprocessing`, negative for a signal; known after `close`.
         self.exit_code: int | None = None
         self._pipe, theirs = context.Pipe()
         try:
             with _BOOKS:
-                given = (theirs, dict(os.environ), child_logs.levels(), modules)
-                # Not a daemon: what runs in it may use multiprocessing itself.
+                child_args = (theirs, dict(os.environ), child_logs.levels(), modules)
+                # Not a daemon: the code in it may use multiprocessing itself.
                 self._process: mp_process.BaseProcess = context.Process(  # type: ignore[attr-defined]
-                    target=child_process.main, args=given, name=name, daemon=False
+                    target=child_process.main, args=child_args, name=name, daemon=False
                 )
                 with _safe_path():
                     self._process.start()
@@ -385,7 +390,7 @@ class _Child:
         self._poll.register(self._process.sentinel, select.POLLIN)
 
     def alive(self) -> bool:
-        # Between two calls a child says nothing: whatever there is to read is its end.
+        # Between two calls a child sends nothing, so readable data means its end.
         return not self._poll.poll(0)
 
     def send(self, data: memoryview | bytes) -> bool:
@@ -396,14 +401,19 @@ class _Child:
         return True
 
     def cancel(self) -> None:
-        """Tell it that the call that was sent is cancelled; once, for one that is stuck reads
-        nothing, and must not hold up those who cancel."""
+        """Forward the cancellation of the current call, once.
+
+        A stuck child does not read, and must not block the code that cancels.
+        """
         if self._told != self.calls:
             self._told = self.calls
             self.send(child_process.CANCEL)
 
     def result(self, tell: Tell | None) -> Any:
-        """Wait for the outcome, handing events and records on; `_GONE` when the child died."""
+        """Wait for the result and return it, or `_GONE` if the child died.
+
+        Meanwhile, events are passed to `tell` and log records to the loggers.
+        """
         while (data := self._receive()) is not None:
             if data[:1] == child_process.RECORD:
                 child_logs.replay(data[1:])
@@ -417,11 +427,11 @@ class _Child:
             except exceptions.NotEncodable as error:
                 if data[:1] != child_process.EVENT:
                     return ft.Failure.from_exception(error)
-                LOG.warning("an event of process %s is dropped: %s", self.pid, error)
+                LOG.warning("ignored an event of process %s: %s", self.pid, error)
         return _GONE
 
     def _receive(self) -> bytes | None:
-        # The sentinel too: a process that a call left behind may hold the pipe open.
+        # The sentinel is polled too, because a process that a call left may keep the pipe open.
         pipe = self._pipe.fileno()
         try:
             if any(fd == pipe for fd, _ in self._poll.poll()) or self._pipe.poll(0):
@@ -431,7 +441,7 @@ class _Child:
         return None
 
     def fate(self) -> str:
-        """How the child ended, for a sentence; known once it is closed."""
+        """Return how the child ended, as part of a sentence; known after `close`."""
         code = self.exit_code
         if code is None:
             return "ended"
@@ -446,11 +456,11 @@ class _Child:
         self._process.kill()
 
     def close(self) -> None:
-        """Let the child end (it sees its pipe close), and kill it if it does not."""
+        """Close the pipe so that the child ends, and kill it if it does not."""
         self._pipe.close()
         ended = select.poll()
         ended.register(self._process.sentinel, select.POLLIN)
-        if not ended.poll(_GRACE * 1000):
+        if not ended.poll(_GRACE_SECONDS * 1000):
             self.kill()
             ended.poll()
         with _BOOKS:
@@ -461,8 +471,9 @@ class _Child:
 
 @contextlib.contextmanager
 def _safe_path() -> Iterator[None]:
-    """Python, started meanwhile, does not look into the current folder for what it needs itself;
-    children get the path of this process.  Python 3.10 does look.
+    """Prevent a new Python process from importing its own modules from the current folder.
+
+    Children get the path of this process. Python 3.10 does not support this.
     """
     if "PYTHONSAFEPATH" in os.environ:
         yield
@@ -476,20 +487,19 @@ def _safe_path() -> Iterator[None]:
 
 def _context() -> mp_context.BaseContext:
     methods = multiprocessing.get_all_start_methods()
-    # The fork server listens on a socket in the temporary folder; the kernel wants its path short.
-    long = len(os.fsencode(tempfile.gettempdir())) > _LONGEST_FOLDER
+    # The fork server listens on a socket in the temporary folder, whose path must be short.
+    long = len(os.fsencode(tempfile.gettempdir())) > _MAX_FOLDER_LENGTH
     if "forkserver" not in methods or long:
         return multiprocessing.get_context("spawn")
-    # Not on top: some platforms have none.
+    # Imported here, because some platforms do not have it.
     from multiprocessing import forkserver
 
-    # First of all what says where modules are looked for.
+    # The first module sets the import path.
     forkserver.set_forkserver_preload([PRELOAD[0], "__main__", *PRELOAD[1:]])
     return multiprocessing.get_context("forkserver")
 
 
 def _memory(pid: int) -> int | None:
-    """Bytes of a process that are resident; None: it is gone, or the system does not tell."""
     try:
         with open(f"/proc/{pid}/statm", "rb") as file:
             return int(file.read().split()[1]) * _PAGE
@@ -497,6 +507,6 @@ def _memory(pid: int) -> int | None:
         return None
 
 
-# Once more, after the handler of `multiprocessing`, so it runs before that one, which would wait
-# for children that wait for us.
-atexit.register(pools.stop_all)
+# Registered again after the handler of `multiprocessing`, so that it runs before that one, which
+# would wait for children that wait for this process.
+atexit.register(thread_pools.stop_all)

@@ -1,4 +1,4 @@
-"""What is to be done at its time: one thread that waits for the next of many moments."""
+"""Timers: a single thread that waits for the next of many deadlines."""
 
 from __future__ import annotations
 
@@ -10,63 +10,66 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from wbengine.concurrency import per_process
+from wbengine.concurrency import conditions, per_process, threads
 
 LOG = logging.getLogger(__name__)
 
-#: Cancelled timers that are kept, besides as many as there are others.
+#: Number of cancelled timers that stay in the heap, in addition to half of its size.
 _CANCELLED_KEPT: Final = 64
-#: No wait is longer; Python's own bound differs between systems.
-_LONGEST_WAIT: Final = 3600.0
+#: Maximum seconds of a wait; Python's own limit differs between systems.
+_MAX_WAIT_SECONDS: Final = 3600.0
 
 
 class Timer:
-    """One thing to be done; known to its thread."""
+    """A call of `act` at a deadline; opaque to its users."""
 
     __slots__ = ("act",)
 
     def __init__(self, act: Callable[[], object]) -> None:
-        #: None: done, or cancelled.
+        #: None: the timer has fired or was cancelled.
         self.act: Callable[[], object] | None = act
 
 
 class TimerThread:
-    """Timers, and the one thread that serves all of them, made for the first.
+    """Timers and the thread that serves all of them, which starts with the first one.
 
-    What is to be done is called in that thread, and has to return quickly: the others wait.  What
-    it raises is logged.  All methods may be called from any thread; each takes about 2 µs.
+    Calls are made in that thread and must return quickly, because the others wait. Their exceptions
+    are logged. All methods are thread-safe and take about 2 µs.
     """
 
     def __init__(self, name: str = "wbengine-timers") -> None:
         self._name = name
         self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
+        self._changed = conditions.Condition(self._lock)
         self._heap: list[tuple[float, int, Timer]] = []
         self._numbers = itertools.count()
         self._cancelled = 0
         self._thread: threading.Thread | None = None
 
     def __len__(self) -> int:
-        """How many timers have neither been served nor cancelled."""
+        """Return the number of active timers."""
         with self._lock:
             return len(self._heap) - self._cancelled
 
     def after(self, seconds: float, act: Callable[[], object]) -> Timer:
-        """Call `act()` once, so many seconds from now."""
+        """Call `act()` once, after this number of seconds."""
         timer = Timer(act)
         entry = (time.monotonic() + seconds, next(self._numbers), timer)
         with self._lock:
             heapq.heappush(self._heap, entry)
             if self._thread is None:
-                # A daemon: what may be due tomorrow must not keep the interpreter alive.
-                self._thread = threading.Thread(target=self._serve, name=self._name, daemon=True)
-                self._thread.start()
+                # A daemon, so that a distant timer does not keep the interpreter alive.
+                thread = threads.Thread(target=self._serve, name=self._name, daemon=True)
+                try:
+                    thread.start()
+                finally:  # also after an interrupt
+                    self._thread = None if thread.ident is None else thread
             elif self._heap[0] is entry:
-                self._changed.notify()
+                self._changed.notify_all()
         return timer
 
     def cancel(self, timer: Timer) -> bool:
-        """Do not call it; False: it was called, or is just being called, or cancelled before."""
+        """Cancel a timer; return False if it has fired, is firing, or was cancelled before."""
         with self._lock:
             if timer.act is None:
                 return False
@@ -84,15 +87,15 @@ class TimerThread:
             try:
                 act()
             except BaseException:
-                LOG.exception("something that was due failed")
+                LOG.exception("a timer callback failed")
             del act
 
     def _next(self) -> Callable[[], object]:
         with self._lock:
             while True:
-                wait = self._heap[0][0] - time.monotonic() if self._heap else _LONGEST_WAIT
+                wait = self._heap[0][0] - time.monotonic() if self._heap else _MAX_WAIT_SECONDS
                 if wait > 0:
-                    self._changed.wait(min(wait, _LONGEST_WAIT))
+                    self._changed.wait(min(wait, _MAX_WAIT_SECONDS))
                     continue
                 timer = heapq.heappop(self._heap)[2]
                 act, timer.act = timer.act, None
@@ -101,5 +104,4 @@ class TimerThread:
                 self._cancelled -= 1
 
 
-#: The one thread for timers of this process.
 of_process: Final = per_process.PerProcess(TimerThread)

@@ -1,4 +1,4 @@
-"""What every conductor is: from a job to the engine that runs its flow."""
+"""The base class of conductors, which makes the engine for the flow of a job."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any, Final
 
-from wbengine import engines, exceptions
+from wbengine import _names, engines, exceptions
 from wbengine.compat.types import entity
 from wbengine.engines import allowed, loading
 from wbengine.jobs import base as jobs
@@ -23,19 +23,18 @@ __all__ = ["Conductor"]
 
 
 class Conductor(abc.ABC):
-    """Claims jobs from `jobboard`, and runs their flows.
+    """Claims jobs from `jobboard` and runs their flows.
 
-    `engine` (a kind, or a URI with options) and `engine_options` say how; `persistence` keeps the
-    records of the flows.  `name` is the owner of its claims: several conductors may have the same.
-    `flows` are what may be called to make flows (see `engines.flow_from_detail`).
-
-    :raises TypeError: `jobboard` is no board, or `persistence` no backend (but a URI, say).
-    :raises NotFound: there is no such kind of engine.
-    :raises ValueError: the engine has no such option, or the option no such value; or `flows` names
-        what makes none.
+    :param name: owner of its claims; several conductors may have the same name.
+    :param engine: kind or URI of the engines, with `engine_options`.
+    :param flows: allowed factories (see `engines.flow_from_detail`).
+    :raises TypeError: if `jobboard` is not a board, or `persistence` not a backend (a URI, for
+        example).
+    :raises NotFound: if the kind of engine is unknown.
+    :raises ValueError: if an option of the engine, or a name in `flows`, is invalid.
     """
 
-    #: The kind of entity that a board is told of.
+    #: Kind of the entity that is registered at the board.
     ENTITY_KIND: Final = "conductor"
 
     def __init__(
@@ -49,18 +48,18 @@ class Conductor(abc.ABC):
         flows: allowed.Flows = None,
     ) -> None:
         if not isinstance(jobboard, jobs.JobBoard):
-            # Without its value: there may be a password in a URI.
+            # Without its value: a URI may contain a password.
             raise TypeError(
-                "jobboard must be a JobBoard, which jobs.backends.fetch makes, not a"
-                f" {type(jobboard).__name__}"
+                f"jobboard must be a JobBoard, got {type(jobboard).__name__}; create one with"
+                " jobs.backends.fetch"
             )
         if not isinstance(persistence, persistence_base.Backend | None):
             raise TypeError(
-                "persistence must be a Backend, which persistence.backends.fetch makes, not a"
-                f" {type(persistence).__name__}"
+                f"persistence must be a Backend, got {type(persistence).__name__}; create one with"
+                " persistence.backends.fetch"
             )
         loading.check_engine(engine, engine_options or {})
-        self._name = name
+        self._name = _names.check_length("Conductor name", name)
         self._jobboard = jobboard
         self._persistence = persistence
         self._engine = engine
@@ -71,26 +70,25 @@ class Conductor(abc.ABC):
 
     @property
     def conductor(self) -> entity.Entity:
-        """What a board is told of it."""
         host, pid = socket.gethostname(), os.getpid()
         name = f"{self._name}@{host}:{pid}"
         return entity.Entity(self.ENTITY_KIND, name, {"hostname": host, "pid": pid})
 
     @property
     def notifier(self) -> notifier.Notifier:
-        """Tells what the conductor does; which events there are says its class."""
+        """Notifier of the conductor's events; its class documents them."""
         return self._notifier
 
     def _flow_detail_from_job(self, job: jobs.Job) -> models.FlowDetail:
-        """The record of a job's flow: `details['flow_uuid']`, or the only one of its book.
+        """Return the record of `details['flow_uuid']`, or of the only flow in its logbook.
 
-        :raises JobFailure: the details of the job are no dict.
-        :raises NotFound: there is none.
-        :raises MultipleChoices: its book has several, and the job does not say which.
+        :raises JobFailure: if the details of the job are not a dict.
+        :raises NotFound: if there is no such flow.
+        :raises MultipleChoices: if its logbook has several flows and the job names none.
         """
         if not isinstance(job.details, Mapping):
             raise exceptions.JobFailure(
-                f"{job} has details that are a {type(job.details).__name__}, and no dict"
+                f"details of {job} must be a dict, got {type(job.details).__name__}"
             )
         uuid = job.details.get("flow_uuid")
         if uuid is not None and self._persistence is not None:
@@ -98,23 +96,22 @@ class Conductor(abc.ABC):
                 return connection.get_flow_details(uuid)
         book = job.book
         if book is None:
-            raise exceptions.NotFound(f"{job} has no log book, or its board no persistence backend")
+            raise exceptions.NotFound(f"{job} has no logbook, or its job board has no store")
         if uuid is not None:
-            found = book.find(uuid)
-            if found is None:
-                raise exceptions.NotFound(f"The log book of {job} has no flow {uuid}")
-            return found
+            flow = book.find(uuid)
+            if flow is None:
+                raise exceptions.NotFound(f"Logbook of {job} does not contain flow {uuid}")
+            return flow
         flows = list(book)
         if not flows:
-            raise exceptions.NotFound(f"The log book of {job} has no flow")
+            raise exceptions.NotFound(f"Logbook of {job} must contain a flow, got none")
         if len(flows) > 1:
             raise exceptions.MultipleChoices(
-                f"The log book of {job} has {len(flows)} flows: say which in details['flow_uuid']"
+                f"Logbook of {job} contains {len(flows)} flows; set details['flow_uuid']"
             )
         return flows[0]
 
     def _engine_from_job(self, job: jobs.Job) -> engines.Engine:
-        """An engine for the flow of a job, with the inputs that its record and the job have."""
         detail = self._flow_detail_from_job(job)
         jobs.verify(job)
         store = {**(detail.meta.get("store") or {}), **(job.details.get("store") or {})}
@@ -130,11 +127,11 @@ class Conductor(abc.ABC):
     def _listeners_from_job(
         self, job: jobs.Job, engine: engines.Engine
     ) -> list[listeners.Listener]:
-        """Listeners that are registered while `engine` runs; for subclasses to add theirs."""
+        """Return listeners to register while `engine` runs; subclasses may add some."""
         return []
 
     def connect(self) -> None:
-        """Connect the board, unless it is."""
+        """Connect the board if it is not connected."""
         with self._lock:
             if not self._jobboard.connected:
                 self._jobboard.connect()
@@ -146,20 +143,19 @@ class Conductor(abc.ABC):
 
     @abc.abstractmethod
     def run(self, max_dispatches: int | None = None) -> None:
-        """Claim jobs and run them, until `stop` is called, or so many jobs were begun.
+        """Claim jobs and run them, until `stop` is called or `max_dispatches` jobs were started.
 
-        Connects the board, unless it is; one that cannot be reached is waited for.
-
-        An interruption of its thread (Ctrl-C, say) stops it, and is raised once no job is claimed.
+        Connects the board, and waits while it is unavailable. An interruption of this thread (for
+        example Ctrl-C) stops the conductor, and is raised after all claims are released.
         """
 
     @abc.abstractmethod
     def stop(self) -> None:
-        """Claim no more; flows that run are suspended, and their jobs abandoned to others.
+        """Claim no more jobs, suspend running flows, and abandon their jobs, without waiting.
 
-        From any thread, and from signal handlers.  Does not wait.
+        May be called from any thread and from signal handlers.
         """
 
     @abc.abstractmethod
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until `run` has ended, for `timeout` seconds at most; whether it has."""
+        """Wait at most `timeout` seconds until `run` has ended. Return whether it has."""

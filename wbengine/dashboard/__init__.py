@@ -1,25 +1,25 @@
-"""A dashboard: flows, workers and queues in a browser, live.
+"""Live web dashboard of flows, workers and queues.
 
-    pip install 'wbengine[dashboard]'
     wbengine dashboard
 
-It reads the store, the beats of the workers and the ledger, and holds nothing of its own: history
-comes from the store, and who starts it again sees the same.
+The dashboard reads the store, the heartbeats of the workers and the ledger. It keeps no data of its
+own: a restarted dashboard shows the same.
 
-Names are loaded on first use; what is missing is told with the extra that brings it.
+Names are imported on first use. If a dependency is missing, the error names the extra that installs
+it.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from wbengine import _lazily
+from wbengine import _installing, _lazily
 
 if TYPE_CHECKING:
-    from wbengine.dashboard.app import create_app
+    from wbengine.dashboard.asgi import create_app
     from wbengine.dashboard.policy import check_host
     from wbengine.dashboard.runner import Runner
-    from wbengine.dashboard.serving import HOST, PORT, Site, serve
+    from wbengine.dashboard.site import HOST, PORT, Site, serve
     from wbengine.dashboard.visitors import Visitor, parse_users
 
 __all__ = [
@@ -27,19 +27,19 @@ __all__ = [
 ]  # fmt: skip
 
 _PLACES: Final = {
-    "HOST": "wbengine.dashboard.serving",
-    "PORT": "wbengine.dashboard.serving",
+    "HOST": "wbengine.dashboard.site",
+    "PORT": "wbengine.dashboard.site",
     "Runner": "wbengine.dashboard.runner",
-    "Site": "wbengine.dashboard.serving",
+    "Site": "wbengine.dashboard.site",
     "Visitor": "wbengine.dashboard.visitors",
     "check_host": "wbengine.dashboard.policy",
-    "create_app": "wbengine.dashboard.app",
+    "create_app": "wbengine.dashboard.asgi",
     "parse_users": "wbengine.dashboard.visitors",
-    "serve": "wbengine.dashboard.serving",
+    "serve": "wbengine.dashboard.site",
 }
 
 
-_found, __dir__ = _lazily.names(__name__, _PLACES)
+_found, __dir__ = _lazily.lazy_attributes(__name__, _PLACES)
 
 
 def __getattr__(name: str) -> Any:
@@ -49,5 +49,5 @@ def __getattr__(name: str) -> Any:
         if (error.name or "").startswith("wbengine"):
             raise
         raise ImportError(
-            f"the dashboard takes {error.name}: pip install 'wbengine[dashboard]'"
+            _installing.needs("the dashboard", str(error.name), "dashboard")
         ) from error

@@ -1,4 +1,4 @@
-"""What can be done from a page: only if it was allowed, and each time with a line in the log."""
+"""Actions of the pages: they need `allow_actions` and a role, and each is logged."""
 
 from __future__ import annotations
 
@@ -18,18 +18,16 @@ from starlette.routing import Route
 from wbengine import operations
 from wbengine.dashboard import audit, flow_actions, http_errors, schedule_pages, urls, visitors
 from wbengine.dashboard.app_state import AppState
-from wbengine.dashboard.runner import Failed, Runner
+from wbengine.dashboard.runner import FailedCommand, Runner
 
 __all__ = ["Actions"]
 
-#: Bytes of a form; nothing of ours is as long.
-_LONGEST: Final = 16_384
-#: Seconds in which a form has to be here: anybody may begin to send one.
-PATIENCE: Final = 10.0
+_MAX_FORM_BYTES: Final = 16_384
+FORM_SECONDS: Final = 10.0
 
 
 class Actions:
-    """POST only, from forms of ours only.  What blocks is done in a thread."""
+    """Handlers of forms: POST from pages of this dashboard only. Blocking work runs in a thread."""
 
     def __init__(self, app_state: AppState) -> None:
         self._state = app_state
@@ -45,20 +43,20 @@ class Actions:
         ]
 
     def login_page(self, request: Request) -> Response:
-        return http_errors.asking(request, self._state)
+        return http_errors.login_page(request, self._state)
 
     async def login(self, request: Request) -> Response:
-        """A token becomes a cookie."""
+        """Exchange a token for a cookie."""
         form = await _form(request)
         token = form.get("token", "")
-        visitor = self._state.sessions.accepts(token)
+        visitor = self._state.sessions.visitor_of_token(token)
         if visitor is None or visitor.role == visitors.PROXY:
             self._state.audit.refused(request, "login")
-            return http_errors.page(request, self._state, 401, "This is not the token.")
+            return http_errors.page(request, self._state, 401, "The token is not valid.")
         return self._state.admit(request, token, urls.href(request, "/"))
 
     async def flow(self, request: Request) -> Response:
-        """Suspend, resume, retry, revert or cancel one."""
+        """Suspend, resume, retry, revert or cancel a flow."""
         uuid, name = str(request.path_params["uuid"]), request.path_params["action"]
         action = flow_actions.ACTIONS.get(name)
         if action is None:
@@ -68,7 +66,7 @@ class Actions:
         return await self._do(request, f"{name} flow {uuid}", act, f"/flows/{uuid}", name)
 
     async def signal(self, request: Request) -> Response:
-        """Give one what a task of it waits for."""
+        """Send a signal to a flow."""
         uuid = str(request.path_params["uuid"])
         form = await self._check(request, f"signal flow {uuid}", visitors.OPERATOR)
         name, text = form.get("signal", ""), form.get("value", "").strip()
@@ -77,7 +75,7 @@ class Actions:
             try:
                 value = json.loads(text) if text else None
             except (ValueError, RecursionError) as error:
-                raise HTTPException(400, f"The value is no JSON: {error}") from error
+                raise HTTPException(400, f"The value must be JSON: {error}") from error
             operations.signal(self._state.store.backend, uuid, name, value)
 
         return await self._do(
@@ -85,16 +83,16 @@ class Actions:
         )
 
     async def drain(self, request: Request) -> Response:
-        """Tell a worker to take nothing new, and to end."""
+        """Ask a worker to accept no new tasks and to exit."""
         form = await self._check(request, "drain worker", visitors.ADMIN)
         worker = form.get("worker", "")
         if not worker:
-            raise HTTPException(400, "The form does not say which worker.")
+            raise HTTPException(400, "The field 'worker' is required.")
         act = functools.partial(self._state.monitor.drain, worker)
         return await self._do(request, f"drain worker {worker!r}", act, "/workers", "drain")
 
     async def schedule(self, request: Request) -> Response:
-        """Pause, resume or run one."""
+        """Pause, resume or run a schedule."""
         name = request.path_params["action"]
         if name not in schedule_pages.ACTIONS:
             raise HTTPException(404)
@@ -102,10 +100,10 @@ class Actions:
         schedule = form.get("schedule", "")
 
         def act() -> None:
-            kept = schedule_pages.schedules(self._state)
-            if kept is None:
-                raise HTTPException(404, "The store keeps no schedules.")
-            getattr(kept, name)(schedule)
+            schedules = schedule_pages.schedules(self._state)
+            if schedules is None:
+                raise HTTPException(404, "This store does not support schedules.")
+            getattr(schedules, name)(schedule)
 
         return await self._do(request, f"{name} schedule {schedule!r}", act, "/schedules", name)
 
@@ -113,12 +111,13 @@ class Actions:
         view = self._state.store.flow(uuid)
         allowed = flow_actions.of_flow(view, self._state.runner is not None)
         if action not in allowed:
-            words = " or ".join(each.name for each in allowed) or "nothing"
+            names = ", ".join(each.name for each in allowed) or "none"
             raise HTTPException(
                 409,
-                f"The flow is {view.state}: it cannot be told to {action.name} ({words} can be).",
+                f"Action {action.name!r} is not available in state {view.state}; available:"
+                f" {names}.",
             )
-        by = f"dashboard ({audit.asker(request)})"
+        by = f"dashboard ({audit.client_of(request)})"
         if action.runs and self._state.runner is not None:
             self._run(self._state.runner, action.name, uuid, request)
         elif action.name == "suspend":
@@ -127,80 +126,81 @@ class Actions:
             operations.cancel(self._state.store.backend, uuid, by=by)
 
     def _run(self, runner: Runner, name: str, uuid: str, request: Request) -> None:
-        known = self._state.store.redactor(uuid)
+        first_redactor = self._state.store.redactor(uuid)
 
         def mask(text: str) -> str:
             try:
                 return self._state.store.redactor(uuid).text(
                     text
-                )  # knows what the run came to, too
-            except Exception:  # that may be why it failed
-                return known.text(text)
+                )  # Includes secrets in results of this run.
+            except Exception:  # The store may be unreadable, which may be why the command failed.
+                return first_redactor.text(text)
 
-        def failed_late(failed: Failed) -> None:
-            why = f"exit code {failed.code}: {failed.said}"
-            self._state.audit.failed(request, f"{name} flow {uuid}", why)
+        def failed_late(failed: FailedCommand) -> None:
+            reason = f"exit code {failed.code}: {failed.output}"
+            self._state.audit.failed(request, f"{name} flow {uuid}", reason)
 
         runner.start(name, uuid, mask, failed_late)
 
-    async def _check(self, request: Request, what: str, role: str) -> dict[str, str]:
-        """The form, if somebody of this role sent it.
+    async def _check(self, request: Request, action: str, role: str) -> dict[str, str]:
+        """Return the fields of the form after all checks.
 
-        :raises HTTPException: it may not; nothing was done.
+        :raises HTTPException: if the visitor lacks the role, or the form is invalid or expired.
         """
         form = await _form(request)
         sessions, visitor = self._state.sessions, visitors.of_request(request)
-        why = None
+        reason = None
         if not self._state.allow_actions:
-            why = "The dashboard is read-only: it was not started with --allow-actions."
-        elif not sessions.knows_form(request.cookies.get(sessions.cookie), form.get("form_token")):
-            why = "This form is not one of ours, or it is too old: load the page again."
-        elif visitor is None or not visitor.may(role):
-            why = f"This takes the role {role}, and yours is {visitor.role if visitor else 'none'}."
-        if why is not None:
-            self._state.audit.refused(request, what, why)
-            raise HTTPException(403, why)
+            reason = "The dashboard is read-only; start it with --allow-actions to allow actions."
+        elif not sessions.is_valid_form_token(
+            request.cookies.get(sessions.cookie), form.get("form_token")
+        ):
+            reason = "The form has expired. Reload the page."
+        elif visitor is None or not visitor.has_role(role):
+            reason = f"This action needs role {role}, got {visitor.role if visitor else 'none'}."
+        if reason is not None:
+            self._state.audit.refused(request, action, reason)
+            raise HTTPException(403, reason)
         return form
 
     async def _do(
-        self, request: Request, what: str, act: Callable[[], None], page: str, done: str
+        self, request: Request, action: str, act: Callable[[], None], page: str, notice: str
     ) -> Response:
-        """Act; it is told on the `page` that this leads to."""
         try:
-            with http_errors.refused():
+            with http_errors.as_http_errors():
                 await run_in_threadpool(act)
         except HTTPException as error:
-            self._state.audit.failed(request, what, error.detail)
+            self._state.audit.failed(request, action, error.detail)
             raise
-        except Exception as error:  # the guard logs the rest
-            self._state.audit.failed(request, what, type(error).__name__)
+        except Exception as error:  # The guard logs the details.
+            self._state.audit.failed(request, action, type(error).__name__)
             raise
-        self._state.audit.done(request, what)
-        return RedirectResponse(urls.href(request, page, done=done), 303)
+        self._state.audit.done(request, action)
+        return RedirectResponse(urls.href(request, page, done=notice), 303)
 
 
 async def _form(request: Request) -> dict[str, str]:
-    """The fields of a form, each once.
+    """Return the fields of a form, the last one of each name.
 
-    :raises HTTPException: it is none, or too long.
+    :raises HTTPException: if the body is not a form, is too long, or arrives too late.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/x-www-form-urlencoded":
-        raise HTTPException(415, "A form is expected.")
+        raise HTTPException(415, "The content type must be application/x-www-form-urlencoded.")
     try:
-        body = await asyncio.wait_for(_body(request), PATIENCE)
+        body = await asyncio.wait_for(_body(request), FORM_SECONDS)
     except asyncio.TimeoutError as error:
-        raise HTTPException(408, "The form did not come to its end.") from error
+        raise HTTPException(408, "The form was not received in time.") from error
     try:
         return dict(parse_qsl(body.decode("ascii"), keep_blank_values=True, max_num_fields=20))
     except ValueError as error:
-        raise HTTPException(400, "The form cannot be read.") from error
+        raise HTTPException(400, "The form is malformed.") from error
 
 
 async def _body(request: Request) -> bytes:
     body = bytearray()
     async for part in request.stream():
         body += part
-        if len(body) > _LONGEST:
-            raise HTTPException(413, "The form is too long.")
+        if len(body) > _MAX_FORM_BYTES:
+            raise HTTPException(413, f"The form must have at most {_MAX_FORM_BYTES} bytes.")
     return bytes(body)

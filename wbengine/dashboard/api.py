@@ -1,4 +1,4 @@
-"""The same as the pages, as JSON for programs: read only, each answer with its schema."""
+"""Read-only JSON API with the data of the pages. Each response names its schema."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ from starlette.routing import Route
 
 from wbengine.dashboard import fleet_pages, http_errors, listings, schedule_pages
 from wbengine.dashboard.app_state import AppState
-from wbengine.views import history
+from wbengine.views import event_history
 
 __all__ = ["Api"]
 
-#: Lines of logs in one answer.
-_MOST_LINES: Final = 5000
+_MAX_LINES: Final = 5000
 
 
 class Api:
-    """Blocking: Starlette calls it in threads."""
+    """Handlers of the API. They block: Starlette calls them in threads."""
 
     def __init__(self, app_state: AppState) -> None:
         self._state = app_state
@@ -39,31 +38,29 @@ class Api:
         ]
 
     def flows(self, request: Request) -> dict[str, Any]:
-        """A page of the list; `after` is what the next one is asked for with."""
-        wanted = listings.Wanted.of(request)
-        page = self._state.store.reading(lambda each: wanted.read(each, self._state.redactor))
+        flow_filter = listings.FlowFilter.of(request)
+        page = self._state.store.read(lambda each: flow_filter.read(each, self._state.redactor))
         return page.to_dict()
 
     def flow(self, request: Request) -> dict[str, Any]:
-        """One flow with its atoms; without them with `?atoms=0`."""
+        """Return a flow with its atoms, or without them for `?atoms=0`."""
         with_atoms = request.query_params.get("atoms", "1") not in ("0", "false", "no")
         return self._state.store.flow(_uuid(request)).to_dict(atoms=with_atoms)
 
     def events(self, request: Request) -> dict[str, Any]:
-        """A page of what has happened to a flow, the oldest first; `after` is what the next one is
-        asked for with, `cursor` where a stream goes on from the last."""
+        """Return a page of events, oldest first; a stream of later ones starts at `cursor`."""
         query, store = request.query_params, self._state.store
-        limit = http_errors.whole(request, "limit", history.LIMIT)
+        limit = http_errors.int_parameter(request, "limit", event_history.DEFAULT_LIMIT)
         cursor = store.cursor(_uuid(request))
-        found = store.events(_uuid(request), limit, query.get("after") or None)
-        return {**found.to_dict(), "cursor": cursor}
+        page = store.events(_uuid(request), limit, query.get("after") or None)
+        return {**page.to_dict(), "cursor": cursor}
 
     def logs(self, request: Request) -> dict[str, Any]:
-        """The latest lines that the tasks of a flow logged; of one of them with `?task=`."""
+        """Return the latest log lines of a flow, or of one task (`?task=`)."""
         task = request.query_params.get("task") or None
-        limit = http_errors.whole(request, "limit", history.LIMIT)
-        found = self._state.store.logs(_uuid(request), task, min(max(1, limit), _MOST_LINES))
-        return {"lines": [line.to_dict() for line in found]}
+        limit = http_errors.int_parameter(request, "limit", event_history.DEFAULT_LIMIT)
+        lines = self._state.store.logs(_uuid(request), task, min(max(1, limit), _MAX_LINES))
+        return {"lines": [line.to_dict() for line in lines]}
 
     def workers(self, request: Request) -> dict[str, Any]:
         return {"workers": [worker.to_dict() for worker in self._state.monitor.workers()]}
@@ -72,15 +69,13 @@ class Api:
         return {"queues": [queue.to_dict() for queue in self._state.monitor.queues()]}
 
     def schedules(self, request: Request) -> dict[str, Any]:
-        """A page of them, by name; `after` is what the next one is asked for with."""
         entries, after = schedule_pages.page(request, self._state)
-        found = [entry.to_dict() for entry in entries]
-        for each in found:
-            each["trouble"] = each["trouble"] and self._state.redactor.text(each["trouble"])
-        return {"schedules": found, "after": after}
+        rows = [entry.to_dict() for entry in entries]
+        for row in rows:
+            row["trouble"] = row["trouble"] and self._state.redactor.text(row["trouble"])
+        return {"schedules": rows, "after": after}
 
     def ledger(self, request: Request) -> dict[str, Any]:
-        """Rows; `after` is what the next page is asked for with."""
         page = fleet_pages.ledger_rows(request, self._state)
         if page is None:
             return {"ledger": False, "rows": [], "after": None}
@@ -93,7 +88,7 @@ def _uuid(request: Request) -> str:
 
 def _route(path: str, schema: str, read: Callable[[Request], dict[str, Any]]) -> Route:
     def answer(request: Request) -> Response:
-        with http_errors.refused():
+        with http_errors.as_http_errors():
             return JSONResponse({"schema": f"wbengine/{schema}/1", **read(request)})
 
     return Route(f"/api/v1/{path}", answer)

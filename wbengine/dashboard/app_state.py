@@ -1,4 +1,4 @@
-"""What all pages of one dashboard share."""
+"""Objects that all pages of a dashboard share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from wbengine.dashboard import rendering, urls, visitors
 from wbengine.dashboard.audit import Audit
-from wbengine.dashboard.reading import Store
+from wbengine.dashboard.flow_cache import Store
+from wbengine.dashboard.quotas import Quotas
 from wbengine.dashboard.runner import Runner
 from wbengine.dashboard.sessions import Sessions
 from wbengine.dashboard.visitors import Visitor
@@ -25,9 +26,9 @@ __all__ = ["AppState"]
 
 @dataclass(frozen=True)
 class AppState:
-    """Where pages find what they show, and what they may do.
+    """Shared objects and settings of the pages.
 
-    `runner` is None where no flow can be started from here.  Streams end when `closing` is set.
+    `runner` is None if the dashboard cannot start flows. Event streams end when `closing` is set.
     """
 
     store: Store
@@ -37,25 +38,30 @@ class AppState:
     audit: Audit
     runner: Runner | None = None
     allow_actions: bool = False
+    quotas: Quotas = field(default_factory=Quotas)
     closing: threading.Event = field(default_factory=threading.Event)
 
     def render(
         self,
         request: Request,
         name: str,
-        words: Mapping[str, Any],
+        variables: Mapping[str, Any],
         *,
         status: int = 200,
         headers: Mapping[str, str] | None = None,
     ) -> Response:
-        """A page, or a part of one; who needs no cookie to come in gets one for the forms."""
+        """Render a page or a part of one.
+
+        A browser that has no cookie and needs none to read gets one for the forms.
+        """
         cookie = request.cookies.get(self.sessions.cookie)
         fresh, visitor = None, visitors.of_request(request)
-        if self.sessions.knows(cookie) is None:
-            # Forms need one also where nobody logs in, and where a proxy says who asks.
+        if self.sessions.visitor_of_cookie(cookie) is None:
+            # Forms need a cookie also without authentication and behind a proxy that names the
+            # visitor.
             token = getattr(request.state, "proxy_token", None)
             needed = visitor is not None and (self.sessions.open_to_all or token is not None)
-            cookie = fresh = self.sessions.begin(token) if needed else None
+            cookie = fresh = self.sessions.new_cookie(token) if needed else None
         context = {
             "allow_actions": self.allows(visitor, visitors.OPERATOR),
             "allow_drain": self.allows(visitor, visitors.ADMIN),
@@ -66,27 +72,26 @@ class AppState:
             "shows_values": self.redactor.show_values,
             "notice": None,
             "visitor": visitor,
-            **words,
+            **variables,
         }
-        answer = HTMLResponse(rendering.render(name, context), status, headers)
+        response = HTMLResponse(rendering.render(name, context), status, headers)
         if fresh:
-            self.remember(request, answer, fresh)
-        return answer
+            self.set_cookie(request, response, fresh)
+        return response
 
     def allows(self, visitor: Visitor | None, role: str) -> bool:
-        """Whether the visitor may do what takes a role."""
-        return self.allow_actions and visitor is not None and visitor.may(role)
+        return self.allow_actions and visitor is not None and visitor.has_role(role)
 
-    def admit(self, request: Request, token: str, where: str) -> Response:
-        """Send a browser on, with a cookie of who has this token."""
-        answer = RedirectResponse(where, 303)
+    def admit(self, request: Request, token: str, url: str) -> Response:
+        """Redirect a browser to `url`, with a cookie of the user who has this token."""
+        response = RedirectResponse(url, 303)
         token_or_all = None if self.sessions.open_to_all else token
-        self.remember(request, answer, self.sessions.begin(token_or_all))
-        return answer
+        self.set_cookie(request, response, self.sessions.new_cookie(token_or_all))
+        return response
 
-    def remember(self, request: Request, answer: Response, cookie: str) -> None:
-        """Have the browser keep a cookie, out of the reach of scripts and of other sites."""
-        answer.set_cookie(
+    def set_cookie(self, request: Request, response: Response, cookie: str) -> None:
+        """Set a cookie that scripts and other sites cannot read."""
+        response.set_cookie(
             self.sessions.cookie,
             cookie,
             path=urls.href(request, "/"),

@@ -1,4 +1,4 @@
-"""Who asked for what, and what came of it: one line each."""
+"""Log of actions and refused requests, with the client of each."""
 
 from __future__ import annotations
 
@@ -12,79 +12,81 @@ from typing import Final
 from starlette.requests import Request
 
 from wbengine.dashboard import urls, visitors
-from wbengine.diagnosis.one_line import joined
+from wbengine.diagnosis.one_line import join_lines
 from wbengine.views.redaction import Redactor
 
-__all__ = ["MOST", "WINDOW", "Audit", "address", "asker"]
+__all__ = ["MAX_REFUSALS", "WINDOW_SECONDS", "Audit", "address", "client_of"]
 
 LOG: Final = logging.getLogger("wbengine.audit")
 
-#: So many refusals are told one by one in so many seconds, for anybody can cause them.
-MOST: Final = 30
-WINDOW: Final = 60.0
+#: Limit of the log lines that any client can cause.
+MAX_REFUSALS: Final = 30
+WINDOW_SECONDS: Final = 60.0
 
-#: Characters of a text of somebody else's.
-_LONGEST: Final = 80
+_MAX_TEXT_CHARS: Final = 80
 
 
 class Audit:
-    """Writes the log `wbengine.audit`.
+    """Writer of the log `wbengine.audit`. Thread-safe.
 
-    What was done, or failed, takes a form of ours, and is told each time.  What was refused anybody
-    can cause: of more than `MOST` in a `WINDOW` the next line says how many were left out.  What a
-    stranger sent is told cut, escaped and masked.  For any thread.
+    Each action is logged, because it needed a valid form. At most `MAX_REFUSALS` refused requests
+    are logged within `WINDOW_SECONDS`; the next line contains the number of the others. Texts of
+    clients are masked, escaped and shortened.
     """
 
     def __init__(self, redactor: Redactor, clock: Callable[[], float] = time.monotonic) -> None:
         self._redactor = redactor
         self._clock = clock
         self._lock = threading.Lock()
-        self._began = clock()
-        self._told = self._untold = 0
+        self._window_start = clock()
+        self._logged = self._suppressed = 0
 
-    def done(self, request: Request, what: str) -> None:
-        LOG.info("%s, from %s", what, asker(request))
+    def done(self, request: Request, action: str) -> None:
+        LOG.info("%s, from %s", action, client_of(request))
 
-    def failed(self, request: Request, what: str, why: str) -> None:
-        because = joined(self._redactor.text(why))
-        LOG.warning("%s failed, from %s: %s", what, asker(request), because)
+    def failed(self, request: Request, action: str, reason: str) -> None:
+        masked_reason = join_lines(self._redactor.text(reason))
+        LOG.warning("%s failed, from %s: %s", action, client_of(request), masked_reason)
 
-    def refused(self, request: Request, what: str, why: str | None = None) -> None:
-        """What a form wanted was not done; all words are ours."""
-        if self._is_told():
-            because = f": {why}" if why else ""
-            LOG.warning("%s refused, from %s%s", what, asker(request), because)
+    def refused(self, request: Request, action: str, reason: str | None = None) -> None:
+        """Log a form whose action was refused. The arguments contain no text of the client."""
+        if self._may_log():
+            suffix = f": {reason}" if reason else ""
+            LOG.warning("%s refused, from %s%s", action, client_of(request), suffix)
 
-    def turned_away(self, request: Request, why: str, said: str | None = None) -> None:
-        """A request did not get to a page, because of what it `said`."""
-        if self._is_told():
-            because = why if said is None else f"{why} '{self._quoted(said)}'"
-            what = f"{self._quoted(request.method)} {self._quoted(urls.path_of(request))}"
-            LOG.warning("%s refused, from %s: %s", what, asker(request), because)
+    def rejected(self, request: Request, reason: str, client_text: str | None = None) -> None:
+        """Log a rejected request; `client_text` caused it."""
+        if self._may_log():
+            quoted_reason = (
+                reason if client_text is None else f"{reason} '{self._quoted(client_text)}'"
+            )
+            target = f"{self._quoted(request.method)} {self._quoted(urls.path_of(request))}"
+            LOG.warning("%s refused, from %s: %s", target, client_of(request), quoted_reason)
 
     def _quoted(self, text: str) -> str:
-        """A stranger's text: masked, in one line of printable ASCII, and not long."""
-        shown = self._redactor.text(text).encode("unicode_escape").decode("ascii")
-        return shown if len(shown) <= _LONGEST else f"{shown[: _LONGEST - 3]}..."
+        escaped = self._redactor.text(text).encode("unicode_escape").decode("ascii")
+        return (
+            escaped if len(escaped) <= _MAX_TEXT_CHARS else f"{escaped[: _MAX_TEXT_CHARS - 3]}..."
+        )
 
-    def _is_told(self) -> bool:
-        """Whether a refusal is told now; says before it how many were not."""
+    def _may_log(self) -> bool:
+        """Return whether to log a refusal. Before it, log the number of suppressed ones."""
         with self._lock:
             now = self._clock()
-            if now - self._began >= WINDOW:
-                self._began, self._told = now, 0
-            if self._told >= MOST:
-                self._untold += 1
+            if now - self._window_start >= WINDOW_SECONDS:
+                self._window_start, self._logged = now, 0
+            if self._logged >= MAX_REFUSALS:
+                self._suppressed += 1
                 return False
-            self._told += 1
-            untold, self._untold = self._untold, 0
-        if untold:
-            LOG.warning("%d more were refused, and not told one by one", untold)
+            self._logged += 1
+            suppressed, self._suppressed = self._suppressed, 0
+        if suppressed:
+            LOG.warning("%d more requests refused; not logged one by one", suppressed)
         return True
 
 
-def asker(request: Request) -> str:
-    """Who asked, by name and role where there are such, and from where."""
+def client_of(request: Request) -> str:
+    """Return the name and role of the visitor, if there are any, and the address."""
     visitor = visitors.of_request(request)
     if visitor is None or not visitor.name:
         return address(request)
@@ -92,8 +94,8 @@ def asker(request: Request) -> str:
 
 
 def address(request: Request) -> str:
-    """Who asked, as far as that is an address: a proxy may tell anything."""
+    """Return the address of the client, which a proxy may replace by any text."""
     try:
         return str(ipaddress.ip_address(request.client.host if request.client else ""))
     except ValueError:
-        return "an unknown address"
+        return "unknown address"

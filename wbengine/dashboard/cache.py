@@ -1,4 +1,4 @@
-"""The latest view of one flow, kept at hand; that of a huge one is made while others are shown."""
+"""The cached view of one flow. Costly views are built in a thread."""
 
 from __future__ import annotations
 
@@ -7,162 +7,166 @@ import time
 from collections.abc import Callable, Collection
 from typing import Any, Final, NamedTuple
 
-from wbengine.views import flow as flows
-from wbengine.views import history, redaction
-from wbengine.views.flow import FlowRecords, on_workers
+from wbengine.views import event_history, redaction
+from wbengine.views import flow_status as flows
+from wbengine.views.flow_status import FlowRecords, on_workers
 
 __all__ = ["ViewCache", "Latest", "Offered"]
 
-#: A view that takes more seconds than this to make is not waited for, where an older one will do.
-DEAR: Final = 0.25
-#: It is made anew after so many times as long.
-LINGERS: Final = 3.0
+#: Build time in seconds above which a view is costly: `latest` then returns the previous view.
+COSTLY_SECONDS: Final = 0.25
+#: Minimum age of a costly view before it is built again, as a multiple of its build time.
+REBUILD_FACTOR: Final = 3.0
 
-#: Makers of dear views take turns: they need a processor and memory.
-_TURN: Final = threading.Lock()
+#: Held by a thread that builds a costly view: processor and memory suffice for one at a time.
+_COSTLY_BUILD_LOCK: Final = threading.Lock()
 
-#: Tells the names of the tasks that workers offer, if that is known; never waits.
+#: Returns the names of the tasks that workers offer, or None if unknown. Must not block.
 Offered = Callable[[], Collection[str] | None]
 
-#: What a look saw, to be compared: a cursor alone need not tell of the flow's own row.
-_Seen = tuple[str, int, dict[str, Any]]
+#: Records at a poll, for comparison. A change of the flow's own row need not change the cursor.
+_RecordsState = tuple[str, int, dict[str, Any]]
 
 
 class Latest(NamedTuple):
-    """A view, and whether it was all that was known when it was asked for.
-
-    `again` are the seconds after which to ask again: something newer is kept, or may be.  None:
-    nothing is.
-    """
+    """A view, and the seconds after which to ask for a newer one (None: it is up to date)."""
 
     view: flows.FlowView
-    again: float | None = None
+    refresh_seconds: float | None = None
 
 
 class ViewCache:
-    """Thread-safe; what blocks says so."""
+    """The view of one flow. Thread-safe; the methods that block are marked."""
 
     def __init__(self, records: FlowRecords, offered: Offered) -> None:
         self._records = records
         self._offered = offered
-        # Around what makes a view.
-        self._making = threading.Lock()
-        # Around whatever reads or changes the records, but for what makes a view of them.
+        # Held while a view is built.
+        self._build_lock = threading.Lock()
+        # Held while the records are read or changed, except for building a view of them.
         self._lock = threading.Lock()
-        self._is_being_made = False
+        self._is_building = False
         self._view: flows.FlowView | None = None
-        # What was seen before it was made.
-        self._shown: _Seen | None = None
-        self._cost = self._made = 0.0
-        self._maker: threading.Thread | None = None
-        self._failed: Exception | None = None
+        # The records from which the view was built.
+        self._built_from: _RecordsState | None = None
+        self._cost = self._built_at = 0.0
+        self._builder: threading.Thread | None = None
+        self._build_error: Exception | None = None
         self._is_closed = False
 
     @property
     def size(self) -> int:
-        """How many atoms it has."""
         return 0 if self._view is None else self._view.total
 
     @property
-    def is_made(self) -> bool:
+    def is_built(self) -> bool:
         return self._view is not None
 
-    def fresh(self) -> flows.FlowView:
-        """The flow as it is now.  Blocks.
+    def current(self) -> flows.FlowView:
+        """Return the current view. Blocks.
 
-        :raises NotFound: it is not kept any more.
+        :raises NotFound: if the flow was deleted.
         """
         try:
-            with self._making:
-                return self._made_now()
+            with self._build_lock:
+                return self._build()
         finally:
             if self._is_closed:
                 self.close()
 
-    def _made_now(self) -> flows.FlowView:
+    def _build(self) -> flows.FlowView:
         began = time.monotonic()
         with self._lock:
-            seen, view = self._look(), self._view
-            is_dear = self._cost > DEAR
-            if view is not None and is_dear and seen == self._shown and self._left(began) > 0:
-                return view  # nothing has changed but the time
-            self._is_being_made = True
+            records_state, view = self._read_state(), self._view
+            is_costly = self._cost > COSTLY_SECONDS
+            if (
+                view is not None
+                and is_costly
+                and records_state == self._built_from
+                and self._seconds_until_rebuild(began) > 0
+            ):
+                return view  # Only durations would change.
+            self._is_building = True
         try:
             detail = self._records.detail
             offered = self._offered() if detail is not None and on_workers(detail) else None
             view = self._records.view(offered=offered)
             with self._lock:
-                self._view, self._shown = view, seen
-                self._made = time.monotonic()
-                self._cost = self._made - began
+                self._view, self._built_from = view, records_state
+                self._built_at = time.monotonic()
+                self._cost = self._built_at - began
             return view
         finally:
-            self._is_being_made = False
+            self._is_building = False
 
-    def _look(self) -> _Seen:
-        found = self._records.look()
-        return found.cursor, found.flow.epoch, found.flow.to_dict()
+    def _read_state(self) -> _RecordsState:
+        changes = self._records.read_changes()
+        return changes.cursor, changes.flow.epoch, changes.flow.to_dict()
 
     def latest(self) -> Latest:
-        """The flow as it is now, or, where that is dear, as it was a moment ago.
+        """Return the current view, or the previous one if a view of this flow is costly.
 
-        Blocks once; later it only looks whether there is anything new.
+        The first call blocks until the view is built. Later calls of a costly view only read
+        changes.
 
-        :raises NotFound: it is not kept any more.
-        :raises Exception: as `begin`.
+        :raises NotFound: if the flow was deleted.
+        :raises Exception: as `start_build`.
         """
         with self._lock:
             view, cost = self._view, self._cost
-            is_dear = view is not None and cost > DEAR
-            is_behind = is_dear and (self._is_being_made or self._look() != self._shown)
-        if view is None or not is_dear:
-            return Latest(self.fresh())
-        left = self._left(time.monotonic())
-        if left <= 0:
-            self.begin()
-            left = cost
-        return Latest(view, left if is_behind else None)
+            is_costly = view is not None and cost > COSTLY_SECONDS
+            is_outdated = is_costly and (
+                self._is_building or self._read_state() != self._built_from
+            )
+        if view is None or not is_costly:
+            return Latest(self.current())
+        seconds = self._seconds_until_rebuild(time.monotonic())
+        if seconds <= 0:
+            self.start_build()
+            seconds = cost
+        return Latest(view, seconds if is_outdated else None)
 
-    def _left(self, now: float) -> float:
-        """Seconds until a dear view is made again."""
-        return self._made + LINGERS * self._cost - now
+    def _seconds_until_rebuild(self, now: float) -> float:
+        return self._built_at + REBUILD_FACTOR * self._cost - now
 
-    def begin(self) -> None:
-        """Have the view made, without waiting for it.
+    def start_build(self) -> None:
+        """Start a thread that builds the view, unless one runs.
 
-        :raises Exception: what the last try failed with.
+        :raises Exception: the error of the previous build, once.
         """
-        failed, self._failed = self._failed, None
+        failed, self._build_error = self._build_error, None
         if failed is not None:
             raise failed
-        if self._maker is None or not self._maker.is_alive():
-            self._maker = threading.Thread(target=self._make, name="wbengine-view", daemon=True)
-            self._maker.start()
+        if self._builder is None or not self._builder.is_alive():
+            self._builder = threading.Thread(
+                target=self._build_in_thread, name="wbengine-view", daemon=True
+            )
+            self._builder.start()
 
-    def _make(self) -> None:
+    def _build_in_thread(self) -> None:
         try:
-            with _TURN:
-                self.fresh()
-        except Exception as error:  # whoever asks next is told
-            self._failed = error
+            with _COSTLY_BUILD_LOCK:
+                self.current()
+        except Exception as error:  # The next call of `start_build` raises it.
+            self._build_error = error
 
-    def look(self) -> tuple[redaction.Redactor, str]:
-        """See what is new: a redactor that knows all secrets of it, and its cursor.  Blocks.
+    def read_changes(self) -> tuple[redaction.Redactor, str]:
+        """Read changes. Return a redactor with all secrets, and the cursor. Blocks.
 
-        :raises NotFound: it is not kept any more.
+        :raises NotFound: if the flow was deleted.
         """
-        with self._making, self._lock:
-            found = self._records.look()
-            return self._records.redactor, found.cursor
+        with self._build_lock, self._lock:
+            changes = self._records.read_changes()
+            return self._records.redactor, changes.cursor
 
-    def events(self, limit: int, after: str | None, latest_first: bool) -> history.EventPage:
-        """A page of what happened until the latest look, as `history.page`.  Blocks."""
+    def events(self, limit: int, after: str | None, latest_first: bool) -> event_history.EventPage:
+        """Return a page of the events up to the latest read, as `event_history.page`. Blocks."""
         if self._records.detail is None:
-            self.look()
+            self.read_changes()
         detail = self._records.detail
-        assert detail is not None  # it was read
+        assert detail is not None  # `read_changes` reads it.
         with self._lock:
-            return history.page(
+            return event_history.page(
                 detail,
                 self._records.redactor,
                 limit=limit,
@@ -171,8 +175,8 @@ class ViewCache:
             )
 
     def close(self) -> None:
-        """Give back what it holds; if a view is being made, as soon as it is."""
+        """Release the records, at once or after the view that is being built."""
         self._is_closed = True
         with self._lock:
-            if not self._is_being_made:
+            if not self._is_building:
                 self._records.close()

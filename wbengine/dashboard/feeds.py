@@ -1,270 +1,341 @@
-"""What changes, looked at once for all who listen."""
+"""Sources of changes, each polled once for all of its listeners."""
 
 from __future__ import annotations
 
 import abc
 import asyncio
+import contextlib
 import logging
 import math
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Hashable, Mapping
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Collection, Hashable, Iterable, Mapping
 from typing import Any, Final, Generic, TypeVar
 
 from starlette.concurrency import run_in_threadpool
 
 from wbengine import exceptions
 
-__all__ = ["FAILURES", "Feed", "Feeds", "Listener", "Source", "Turn", "rest"]
+__all__ = ["FAILURES", "Feed", "Feeds", "Listener", "Source", "Update", "pause"]
 
 LOG: Final = logging.getLogger(__name__)
 
-#: What may be over when it is tried again.
+#: Failures that may be temporary.
 FAILURES: Final = (exceptions.StorageFailure, exceptions.TransportFailure)
 
-#: Seconds until a store or a broker that failed is asked again.
-AGAIN: Final = 3.0
-#: Seconds after which a source is looked at although nothing of it is known to have changed.
-TICK: Final = 5.0
-#: Looks take one part in so many of the time, unless they take very long: then these seconds lie
-#: between them.
-_SHARE: Final = 3
-_LONGEST: Final = 2.0
-#: Seconds in which the end of the server is noticed.
-_NAP: Final = 0.2
-#: Turns that are kept for a slow reader.
-_TURNS: Final = 32
-#: Looks of a newcomer who wants to listen to what others listen to already.
-_TRIES: Final = 20
+#: Delay until a source that failed is polled again.
+RETRY_SECONDS: Final = 3.0
+#: Maximum interval between two polls of a source that does not seem to change.
+IDLE_POLL_SECONDS: Final = 5.0
+#: Polls take at most this part of the time (one third).
+_POLL_SHARE: Final = 3
+_MAX_PAUSE_SECONDS: Final = 2.0
+#: Maximum delay until the end of the server is noticed.
+_CLOSING_CHECK_SECONDS: Final = 0.2
+#: Maximum number of updates that wait for a slow listener.
+_MAX_QUEUED: Final = 32
+#: Maximum number of updates that are kept for new listeners with the same cursor.
+_MAX_BACKLOG: Final = 16
+#: Maximum number of cursors with such updates.
+_MAX_BACKLOGS: Final = 16
+#: Maximum number of sources that are read at a time: pages need threads and processor time, too.
+_MAX_READERS: Final = 4
 
 _T = TypeVar("_T")
 
 
 class Source(abc.ABC, Generic[_T]):
-    """What can be looked at again and again."""
+    """A source of changes that is polled for all of its listeners.
 
-    #: Where another source of the kind goes on after the latest turn.
+    The methods block. They are called from any thread, one call at a time.
+    """
+
+    #: The position after the latest poll, at which another source of this kind can continue.
     cursor: str | None
-    #: When (`time.monotonic`) it has something to say although nothing may have changed.
+    #: Time (`time.monotonic`) from which a poll may return something although no mark changed.
     due = math.inf
 
     @abc.abstractmethod
-    def turn(self) -> _T | None:
-        """What is new since the turn before; None: nothing.  Blocks."""
+    def poll(self) -> _T | None:
+        """Return the changes since the previous poll, or None."""
+
+    @abc.abstractmethod
+    def join(self, cursor: str | None) -> tuple[_T | None, _T | None]:
+        """Poll. Return the changes since the previous poll, and those since `cursor`."""
 
     def close(self) -> None:
-        """Idempotent."""
+        """Release resources. Idempotent."""
 
 
-class Turn(Generic[_T]):
-    """What was new at one look, and how that is told: made once for all who are told alike."""
+class Update(Generic[_T]):
+    """The result of one poll. Its text is rendered once for each variant.
 
-    def __init__(self, found: _T, source: Source[_T]) -> None:
-        self.found = found
+    `is_first`: the first update of a listener.
+    """
+
+    def __init__(self, content: _T, source: Source[_T], *, is_first: bool = False) -> None:
+        self.content = content
         self.source = source
         self.cursor = source.cursor
+        self.is_first = is_first
         self._texts: dict[Hashable, Any] = {}
         self._lock = asyncio.Lock()
 
-    async def text(self, alike: Hashable, tell: Callable[[Turn[_T]], Any]) -> Any:
+    async def text(self, variant: Hashable, render: Callable[[Update[_T]], Any]) -> Any:
+        """Return the text; `render` runs in a thread, once for each `variant`."""
         async with self._lock:
-            if alike not in self._texts:
-                self._texts[alike] = await run_in_threadpool(tell, self)
-            return self._texts[alike]
+            if variant not in self._texts:
+                self._texts[variant] = await run_in_threadpool(render, self)
+            return self._texts[variant]
 
 
 class Listener(Generic[_T]):
-    """Hears turns, one after the other; who is too far behind hears no more of them, and goes on
-    from a cursor.
+    """Iterator over the updates of a feed, in order.
+
+    It ends when the feed ends, or when too many updates wait: the client then reconnects with its
+    cursor.
     """
 
-    def __init__(self) -> None:
-        self.feed: Feed[_T] | None = None
-        self._turns: asyncio.Queue[Turn[_T] | None] = asyncio.Queue()
+    def __init__(self, feed: Feed[_T], updates: Iterable[Update[_T]]) -> None:
+        self.feed = feed
+        self._queue: asyncio.Queue[Update[_T] | None] = asyncio.Queue()
+        for update in updates:
+            self.put(update)
 
-    def hear(self, turn: Turn[_T] | None) -> None:
-        """One more; None: there will be no other one."""
-        if (behind := self._turns.qsize()) <= _TURNS:
-            self._turns.put_nowait(turn if behind < _TURNS else None)
+    def put(self, update: Update[_T] | None) -> None:
+        """Add an update; None ends the iteration."""
+        if (waiting := self._queue.qsize()) <= _MAX_QUEUED:
+            self._queue.put_nowait(update if waiting < _MAX_QUEUED else None)
 
-    async def __aiter__(self) -> AsyncIterator[Turn[_T]]:
-        while (turn := await self._turns.get()) is not None:
-            yield turn
+    async def __aiter__(self) -> AsyncIterator[Update[_T]]:
+        while (update := await self._queue.get()) is not None:
+            yield update
 
 
 class Feed(Generic[_T]):
-    """A source and those who listen to it.  Lives in the event loop; only looks are in threads."""
+    """A source and its listeners. For the event loop; the source is used in threads."""
 
-    def __init__(self, key: Hashable, source: Source[_T]) -> None:
+    def __init__(self, key: Hashable, begin: Callable[[], Source[_T]]) -> None:
         self.key = key
-        self.source = source
-        #: Around whatever uses the source.
+        self._begin = begin
+        self._source: Source[_T] | None = None
+        #: Held while the source is used.
         self.lock = asyncio.Lock()
         self.listeners: set[Listener[_T]] = set()
-        #: When it may be looked at again, and when it was; what it was marked by then.
+        # For each cursor with which a listener came, all updates since: another listener with that
+        # cursor needs no poll.
+        self._backlogs: OrderedDict[str | None, list[Update[_T]]] = OrderedDict()
+        #: When the source may be polled again, when it was polled, and its mark at that time.
         self.due = 0.0
-        self.looked = time.monotonic()
+        self.polled = time.monotonic()
         self.mark: str | None = ""
         self.ended = False
 
-    async def look(self) -> bool:
-        """One turn; whether there was anything new.  To be called under the lock.
+    def is_due(self, now: float) -> bool:
+        """Return whether to poll although the mark is unchanged."""
+        if self.polled + IDLE_POLL_SECONDS <= now:
+            return True
+        return self._source is not None and self._source.due <= now
 
-        :raises NotFound: there is no such thing any more.
-        :raises StorageFailure: it could not be read, nor (TransportFailure) be asked.
+    async def poll(self) -> None:
+        """Poll once, and pass the result to the listeners. The caller holds the lock.
+
+        :raises Exception: as `Feeds.join`.
         """
-        self.looked = time.monotonic()
-        found = await run_in_threadpool(self.source.turn)
-        if found is None:
-            return False
-        turn = Turn(found, self.source)
+        self.polled = time.monotonic()
+        if self._source is not None:
+            self._publish(await run_in_threadpool(self._source.poll))
+
+    def has_backlog(self, cursor: str | None) -> bool:
+        """Return whether `admit` needs no poll for a listener with this cursor."""
+        return cursor in self._backlogs
+
+    async def admit(self, cursor: str | None) -> Listener[_T]:
+        """Return a new listener, which receives everything since `cursor`.
+
+        The caller holds the lock.
+
+        :raises Exception: as `poll`.
+        """
+        if cursor not in self._backlogs:
+            news, missed = await run_in_threadpool(self._join, cursor)
+            self._publish(news)
+            self._backlogs[cursor] = []
+            if missed is not None:
+                assert self._source is not None
+                self._backlogs[cursor] = [Update(missed, self._source, is_first=True)]
+            if len(self._backlogs) > _MAX_BACKLOGS:
+                self._backlogs.popitem(last=False)
+        listener = Listener(self, self._backlogs[cursor])
+        if self.ended:  # The server ends.
+            listener.put(None)
+        self.listeners.add(listener)
+        return listener
+
+    def _join(self, cursor: str | None) -> tuple[_T | None, _T | None]:
+        if self._source is not None:
+            return self._source.join(cursor)
+        self._source = self._begin()
+        return None, self._source.poll()
+
+    def _publish(self, content: _T | None) -> None:
+        if content is None:
+            return
+        assert self._source is not None
+        update = Update(content, self._source)
         for listener in self.listeners:
-            listener.hear(turn)
-        return True
+            listener.put(update)
+        for cursor, updates in list(self._backlogs.items()):
+            updates.append(update)
+            if len(updates) > _MAX_BACKLOG:
+                del self._backlogs[cursor]
 
     def end(self) -> None:
-        """Nothing will be told any more."""
+        """End all listeners, and close the source."""
         self.ended = True
         for listener in self.listeners:
-            listener.hear(None)
+            listener.put(None)
         self.close()
 
     def close(self) -> None:
-        """Give back what an ended source holds, unless it is being looked at: then after that."""
-        if self.ended and not self.lock.locked():
-            self.source.close()
+        """Close the source of an ended feed. If it is in use, its user calls this again."""
+        if self.ended and self._source is not None and not self.lock.locked():
+            self._source.close()
+            self._source = None
 
 
 class Feeds(Generic[_T]):
-    """Feeds of one kind, looked at together while somebody listens.
+    """Feeds of one kind, polled together while they have listeners.
 
-    `marks` tells, at once for many keys, by what to see whether it is worth a look.
+    `marks` returns, for many keys in one call, a value that changes when a poll would return
+    something.
     """
 
     def __init__(
         self,
         seconds: float,
         closing: threading.Event,
-        say: Callable[[Exception], None],
+        on_failure: Callable[[Exception], None],
         marks: Callable[[Collection[Any]], Mapping[Any, str]] | None = None,
     ) -> None:
         self._seconds = seconds
         self._closing = closing
-        self._say = say
+        self._on_failure = on_failure
         self._marks = marks
-        self._all: set[Feed[_T]] = set()
-        #: Those that newcomers listen to as well.
-        self._shared: dict[Hashable, Feed[_T]] = {}
+        self._feeds: dict[Hashable, Feed[_T]] = {}
+        self._readers = asyncio.Semaphore(_MAX_READERS)
         self._task: asyncio.Task[None] | None = None
 
-    async def join(self, key: Hashable, source: Source[_T]) -> Listener[_T]:
-        """Who listens from now on, and hears first what `source` says: it belongs to the feed, or
-        is closed here.  If this fails, the caller closes it.
+    async def join(
+        self, key: Hashable, cursor: str | None, begin: Callable[[], Source[_T]]
+    ) -> Listener[_T]:
+        """Return a new listener of the feed of `key`, which receives everything since `cursor`.
+
+        Listeners of a key share its source. The first listener opens the source with `begin`, in a
+        thread.
+
+        :raises NotFound: if the subject does not exist.
+        :raises StorageFailure: if the store cannot be read.
+        :raises TransportFailure: if the broker cannot be reached.
         """
-        listener = Listener[_T]()
-        await self._turn(source, listener)
-        feed = self._shared.get(key)
-        if feed is not None and await self._caught_up(feed, source, listener):
-            source.close()
-            return listener
-        listener.feed = feed = Feed(key, source)
-        feed.listeners.add(listener)
-        self._all.add(feed)
-        self._shared.setdefault(key, feed)
+        # The other listeners need what this reads, also if the caller is cancelled.
+        admission = asyncio.create_task(self._admit(key, cursor, begin))
+        try:
+            return await asyncio.shield(admission)
+        except asyncio.CancelledError:
+            admission.add_done_callback(self._remove_admitted)
+            raise
+
+    async def _admit(
+        self, key: Hashable, cursor: str | None, begin: Callable[[], Source[_T]]
+    ) -> Listener[_T]:
+        listener = None
+        while listener is None:
+            feed = self._feeds.get(key)
+            if feed is None:
+                feed = self._feeds[key] = Feed(key, begin)
+            async with contextlib.AsyncExitStack() as reading:
+                if not feed.has_backlog(cursor):
+                    await reading.enter_async_context(self._readers)
+                reading.callback(self._release, feed)
+                async with feed.lock:
+                    # Otherwise the last listener left during the wait for the lock.
+                    if not feed.ended:
+                        listener = await feed.admit(cursor)
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run())
         return listener
 
-    async def _caught_up(self, feed: Feed[_T], source: Source[_T], listener: Listener[_T]) -> bool:
-        """Whether one has seen by its own `source` what the feed has, and listens to that now; not
-        if too much happens.
-
-        It has when the feed finds nothing that came between its look before and one that follows.
-        """
-        try:
-            async with feed.lock:
-                for _ in range(_TRIES):
-                    if feed.ended:
-                        return False
-                    await self._turn(source, listener)
-                    # The last who listened may have left meanwhile: then nobody looks any more.
-                    if not await feed.look() and not feed.ended:
-                        listener.feed = feed
-                        feed.listeners.add(listener)
-                        return True
-            return False
-        finally:
-            feed.close()
-
-    @staticmethod
-    async def _turn(source: Source[_T], listener: Listener[_T]) -> None:
-        found = await run_in_threadpool(source.turn)
-        if found is not None:
-            listener.hear(Turn(found, source))
+    def _remove_admitted(self, admission: asyncio.Task[Listener[_T]]) -> None:
+        if not admission.cancelled() and admission.exception() is None:
+            self.leave(admission.result())
 
     def leave(self, listener: Listener[_T]) -> None:
-        """One listens no more."""
-        feed = listener.feed
-        if feed is not None:
-            feed.listeners.discard(listener)
-            if not feed.listeners:
-                self._forget(feed)
+        listener.feed.listeners.discard(listener)
+        self._release(listener.feed)
 
-    def _forget(self, feed: Feed[_T]) -> None:
-        self._all.discard(feed)
-        if self._shared.get(feed.key) is feed:
-            del self._shared[feed.key]
+    def _release(self, feed: Feed[_T]) -> None:
+        """Remove a feed without listeners, unless it is in use."""
+        if not feed.listeners and not feed.lock.locked():
+            self._remove(feed)
+        feed.close()
+
+    def _remove(self, feed: Feed[_T]) -> None:
+        if self._feeds.get(feed.key) is feed:
+            del self._feeds[feed.key]
         feed.end()
 
     async def _run(self) -> None:
         try:
-            while self._all and not self._closing.is_set():
+            while self._feeds and not self._closing.is_set():
                 began = time.monotonic()
-                again = await self._round(began)
+                delay = await self._poll_all(began)
                 took = time.monotonic() - began
-                await rest(max(again, min(_LONGEST, (_SHARE - 1) * took)), self._closing)
+                delay = max(delay, min(_MAX_PAUSE_SECONDS, (_POLL_SHARE - 1) * took))
+                await pause(delay, self._closing)
         finally:
             if self._closing.is_set():
-                for feed in list(self._all):
-                    self._forget(feed)
+                for feed in list(self._feeds.values()):
+                    self._remove(feed)
 
-    async def _round(self, now: float) -> float:
-        """Look where something may have changed; seconds until the next time."""
-        feeds, marks = [each for each in self._all if each.due <= now], dict[Hashable, str]()
+    async def _poll_all(self, now: float) -> float:
+        """Poll the feeds that may have changed. Return the delay until the next iteration."""
+        # A locked feed is being polled for a new listener.
+        free = (feed for feed in self._feeds.values() if not feed.lock.locked())
+        feeds, marks = [feed for feed in free if feed.due <= now], dict[Hashable, str]()
         if self._marks is not None and feeds:
             try:
-                marks = dict(await run_in_threadpool(self._marks, {each.key for each in feeds}))
+                marks = dict(await run_in_threadpool(self._marks, {feed.key for feed in feeds}))
             except FAILURES as error:
-                self._say(error)
-                return AGAIN
+                self._on_failure(error)
+                return RETRY_SECONDS
             feeds = [
-                each for each in feeds
-                if marks.get(each.key) != each.mark
-                or each.looked + TICK <= now or each.source.due <= now
+                feed for feed in feeds
+                if marks.get(feed.key) != feed.mark or feed.is_due(now)
             ]  # fmt: skip
-        await asyncio.gather(*(self._look(each, marks.get(each.key)) for each in feeds))
+        await asyncio.gather(*(self._poll(feed, marks.get(feed.key)) for feed in feeds))
         return self._seconds
 
-    async def _look(self, feed: Feed[_T], mark: str | None) -> None:
-        async with feed.lock:
+    async def _poll(self, feed: Feed[_T], mark: str | None) -> None:
+        async with self._readers, feed.lock:
             if feed.ended:
                 return
             try:
-                await feed.look()
+                await feed.poll()
                 feed.mark = mark
             except exceptions.NotFound:
-                self._forget(feed)
+                self._remove(feed)
             except FAILURES as error:
-                self._say(error)
-                feed.due = time.monotonic() + AGAIN
+                self._on_failure(error)
+                feed.due = time.monotonic() + RETRY_SECONDS
             except Exception:
-                LOG.exception("%r cannot be looked at", feed.key)
-                self._forget(feed)
-        feed.close()
+                LOG.exception("cannot poll feed %r", feed.key)
+                self._remove(feed)
+        self._release(feed)
 
 
-async def rest(seconds: float, closing: threading.Event) -> None:
-    """Do nothing for so long, or until the server is about to end."""
+async def pause(seconds: float, closing: threading.Event) -> None:
     end = time.monotonic() + seconds
-    while not closing.is_set() and (left := end - time.monotonic()) > 0:
-        await asyncio.sleep(min(left, _NAP))
+    while not closing.is_set() and (remaining := end - time.monotonic()) > 0:
+        await asyncio.sleep(min(remaining, _CLOSING_CHECK_SECONDS))

@@ -1,4 +1,4 @@
-"""The pages of the fleet: workers, queues, and the rows of the ledger."""
+"""The pages of workers, queues and the ledger."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ from wbengine.views import ledgers, queues
 
 __all__ = ["FleetPages", "ledger_rows"]
 
-#: Rows of the ledger on a page.
-ROWS: Final = 100
+MAX_ROWS: Final = 100
 
 
 class FleetPages:
-    """What is shown of workers and of what waits for them."""
+    """Handlers of the pages. They block: Starlette calls them in threads."""
 
     def __init__(self, app_state: AppState) -> None:
         self._state = app_state
@@ -31,46 +30,53 @@ class FleetPages:
 
     def workers(self, request: Request) -> Response:
         monitor = self._state.monitor
-        words: dict[str, Any] = {"here": "/workers", "workers": [], "problem": None, "mark": None}
-        words["is_known"] = monitor.is_known
-        if monitor.is_known:
+        context: dict[str, Any] = {"here": "/workers", "workers": [], "problem": None, "mark": None}
+        context["has_broker"] = monitor.has_broker
+        if monitor.has_broker:
             try:
-                words["workers"] = monitor.workers()
-                words["mark"] = stream.digest([stream.doing(each) for each in words["workers"]])
+                context["workers"] = monitor.workers()
+                context["mark"] = stream.digest(
+                    [stream.activity_of(worker) for worker in context["workers"]]
+                )
             except exceptions.TransportFailure as error:
-                words["problem"] = self._state.redactor.text(str(error))
+                context["problem"] = self._state.redactor.text(str(error))
         part = request.query_params.get("part")
         if request.query_params.get("done") == "drain":
-            words["notice"] = "The worker was told to drain."
-        return self._state.render(request, "_workers.html" if part else "workers.html", words)
+            context["notice"] = "The worker is draining."
+        return self._state.render(request, "_workers.html" if part else "workers.html", context)
 
     def queues(self, request: Request) -> Response:
         monitor = self._state.monitor
-        words: dict[str, Any] = {"here": "/queues", "queues": [], "problem": None, "rows": None}
-        words |= {"is_known": monitor.is_known, "row_problem": None, "tells_all": True}
-        words["row_states"], words["row_state"] = ledgers.STATES, request.query_params.get("state")
-        if monitor.is_known:
+        context: dict[str, Any] = {"here": "/queues", "queues": [], "problem": None, "rows": None}
+        context |= {"has_broker": monitor.has_broker, "row_problem": None, "tells_all": True}
+        context["row_states"], context["row_state"] = (
+            ledgers.STATES,
+            request.query_params.get("state"),
+        )
+        if monitor.has_broker:
             try:
-                words["tells_all"] = queues.tells_all(monitor.opened())
-                words["queues"] = monitor.queues()
+                context["tells_all"] = queues.can_list(monitor.open_fleet())
+                context["queues"] = monitor.queues()
             except exceptions.TransportFailure as error:
-                words["problem"] = self._state.redactor.text(str(error))
+                context["problem"] = self._state.redactor.text(str(error))
             else:
                 try:
-                    words["rows"] = ledger_rows(request, self._state)
+                    context["rows"] = ledger_rows(request, self._state)
                 except HTTPException as error:
                     if error.status_code == 400:
                         raise
-                    words["row_problem"] = self._state.redactor.text(error.detail)
+                    context["row_problem"] = self._state.redactor.text(error.detail)
         part = request.query_params.get("part")
-        return self._state.render(request, "_queues.html" if part else "queues.html", words)
+        return self._state.render(request, "_queues.html" if part else "queues.html", context)
 
 
 def ledger_rows(request: Request, app_state: AppState) -> ledgers.RowPage | None:
-    """A page of rows; None: there is no ledger.
+    """Return a page of ledger rows, or None without a ledger.
 
-    :raises HTTPException: it cannot be read, or what is asked for means nothing.
+    :raises HTTPException: if the ledger cannot be read, or the cursor or state is not valid.
     """
     query = request.query_params
-    with http_errors.refused():
-        return app_state.monitor.rows(ROWS, query.get("after") or None, query.get("state") or None)
+    with http_errors.as_http_errors():
+        return app_state.monitor.rows(
+            MAX_ROWS, query.get("after") or None, query.get("state") or None
+        )

@@ -1,4 +1,4 @@
-"""What can be done to a flow as it is now."""
+"""Actions that are available for a flow."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from wbengine import states
-from wbengine.views import flow as flows
+from wbengine.views import flow_status as flows
 
 __all__ = ["ACTIONS", "Action", "of_flow"]
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """A button: its word, what it asks before, and what is told afterwards.
+    """A button: its label, the question before the action, and the notice after it.
 
-    `runs`: it starts the flow again, in a process of its own.
+    `runs`: the action starts the flow in a process of its own.
     """
 
     name: str
@@ -30,22 +30,22 @@ class Action:
 ACTIONS: Final[Mapping[str, Action]] = {
     action.name: action
     for action in (
-        Action("suspend", "Suspend", "", "Whoever runs the flow was asked to suspend it."),
+        Action("suspend", "Suspend", "", "The engine was asked to suspend the flow."),
         Action("resume", "Resume", "", "The flow is being resumed.", runs=True),
-        Action("retry", "Retry failed", "", "What failed is being tried again.", runs=True),
+        Action("retry", "Retry failed", "", "The failed tasks are being retried.", runs=True),
         Action(
             "revert",
             "Revert",
-            "Revert all that this flow has done?",
-            "What the flow has done is being reverted.",
+            "Revert all completed tasks of this flow?",
+            "The flow is being reverted.",
             runs=True,
             danger=True,
         ),
         Action(
             "cancel",
             "Cancel",
-            "Cancel this flow, and revert what it has done?",
-            "Whoever runs the flow was asked to cancel it.",
+            "Cancel this flow and revert its completed tasks?",
+            "The engine was asked to cancel the flow.",
             danger=True,
         ),
     )
@@ -56,9 +56,12 @@ _ENDED: Final = frozenset({states.SUCCESS, states.FAILURE, states.REVERTED})
 
 
 def of_flow(view: flows.FlowView, can_run: bool) -> list[Action]:
-    """The actions that make sense; `can_run`: flows can be started from here."""
+    """Return the actions for the state of the flow; `can_run`: the dashboard can start flows."""
     if view.owner is not None and not view.owner_died:
-        return [ACTIONS["suspend"], ACTIONS["cancel"]]
+        requested = {states.SUSPENDING: "suspend", states.CANCELLING: "cancel"}.get(
+            view.shown_state
+        )
+        return [ACTIONS[name] for name in ("suspend", "cancel") if name != requested]
     if not can_run:
         return []
     names = []

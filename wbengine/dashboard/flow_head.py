@@ -1,4 +1,4 @@
-"""The head of the pages of a flow, which its stream tells anew when it has changed."""
+"""The head of a flow's pages. The event stream sends it when it changes."""
 
 from __future__ import annotations
 
@@ -11,45 +11,48 @@ from starlette.requests import Request
 from wbengine import states
 from wbengine.dashboard import cache, flow_actions, rendering, urls
 from wbengine.dashboard.app_state import AppState
-from wbengine.dashboard.runner import Failed
-from wbengine.views import flow as flows
+from wbengine.dashboard.runner import FailedCommand
+from wbengine.views import flow_status as flows
 
-__all__ = ["news", "words"]
+__all__ = ["read_head", "context_of"]
 
 
-def words(app_state: AppState, view: flows.FlowView) -> dict[str, Any]:
-    """What the templates of a head are filled with."""
+def context_of(app_state: AppState, view: flows.FlowView) -> dict[str, Any]:
+    """Return the variables of the templates of a head."""
     actions = flow_actions.of_flow(view, app_state.runner is not None)
     return {
         "actions": actions,
         "failed": _failed(app_state, view),
-        # What it takes a whole head for: its forms are those of one visitor.
+        # If this changes, the browser reloads the whole head: forms differ between visitors.
         "mark": " ".join([view.shown_state, *(action.name for action in actions)]),
         "view": view,
         "where": f"/flows/{view.uuid}",
     }
 
 
-def news(app_state: AppState, request: Request) -> tuple[Mapping[str, Any] | None, float | None]:
-    """What is said of the flow now (None: it is being read), and after how many seconds there is
-    more.  Blocks.
+def read_head(
+    app_state: AppState, request: Request
+) -> tuple[Mapping[str, Any] | None, float | None]:
+    """Return the current head (None: still loading), and the seconds until it may change.
 
-    :raises NotFound: it is not kept any more.
+    Blocks.
+
+    :raises NotFound: if the flow was deleted.
     """
-    found = app_state.store.latest(str(request.path_params["uuid"]))
-    if not isinstance(found, cache.Latest):
+    latest = app_state.store.latest(str(request.path_params["uuid"]))
+    if not isinstance(latest, cache.Latest):
         return None, None
-    context = words(app_state, found.view)
+    context = context_of(app_state, latest.view)
     text = rendering.render(
         "_facts.html", {**context, "href": functools.partial(urls.href, request)}
     )
-    return {"mark": context["mark"], "facts": text}, found.again
+    return {"mark": context["mark"], "facts": text}, latest.refresh_seconds
 
 
-def _failed(app_state: AppState, view: flows.FlowView) -> Failed | None:
-    """The latest command that was started for the flow from a page, if it failed."""
+def _failed(app_state: AppState, view: flows.FlowView) -> FailedCommand | None:
+    """Return the latest command for the flow that a page started, if it failed."""
     runner = app_state.runner
     failed = None if runner is None else runner.failed(view.uuid)
     if failed is not None and failed.was_suspended and view.state == states.SUSPENDED:
-        return None  # as somebody wished
+        return None  # The suspension was requested.
     return failed

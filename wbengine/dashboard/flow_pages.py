@@ -1,4 +1,4 @@
-"""The pages of flows: the list of all, and what is known of one."""
+"""The list of flows and the pages of one flow."""
 
 from __future__ import annotations
 
@@ -12,82 +12,91 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from wbengine import drawing, exceptions, states
-from wbengine.dashboard import flow_actions, flow_head, http_errors, listings, stream, tree, urls
+from wbengine.dashboard import (
+    atom_table,
+    flow_actions,
+    flow_head,
+    http_errors,
+    listings,
+    stream,
+    urls,
+)
 from wbengine.dashboard.app_state import AppState
-from wbengine.views import flow as flows
-from wbengine.views import listing, timeline
+from wbengine.views import flow_list, timeline
+from wbengine.views import flow_status as flows
 
 __all__ = ["FlowPages"]
 
-#: What shows more atoms is read again more rarely: states are patched into it anyway.
-LARGE: Final = 400
-#: Events on a page.
-EVENTS: Final = 500
-#: Lines that a task logged on its page.
-LINES: Final = 1000
-#: Seconds until a browser asks again for a flow that is being read.
-AGAIN: Final = 2
+#: Number of atoms above which a page is reloaded rarely. Its states are patched in any case.
+RARE_REFRESH_ATOMS: Final = 400
+MAX_EVENTS: Final = 500
+MAX_LINES: Final = 1000
+SUMMARY_REFRESH_SECONDS: Final = 2
 
-#: What was done, as the address says after an action; anything else is not shown.
-_TOLD: Final[Mapping[str, str]] = {
+#: Notices by the `done` parameter of an address; other values are ignored.
+_NOTICES: Final[Mapping[str, str]] = {
     **{name: each.done for name, each in flow_actions.ACTIONS.items()},
-    "signal": "The flow was given the signal.",
+    "signal": "The signal was sent to the flow.",
 }
 
 
 class FlowPages:
-    """Reads what a page shows in a thread of the server's pool: no page waits for another one."""
+    """Handlers of the pages. Starlette calls them in threads, so that no page waits for another."""
 
     def __init__(self, app_state: AppState) -> None:
         self._state = app_state
 
     def routes(self) -> list[Route]:
-        one = "/flows/{uuid:uuid}"
+        prefix = "/flows/{uuid:uuid}"
         return [
             Route("/", self.index),
-            Route(one, self.tasks),
-            Route(f"{one}/graph", self.graph),
-            Route(f"{one}/timeline", self.timeline),
-            Route(f"{one}/events", self.events),
-            Route(f"{one}/failures", self.failures),
-            Route(f"{one}/atoms/{{atom:uuid}}", self.atom),
+            Route(prefix, self.tasks),
+            Route(f"{prefix}/graph", self.graph),
+            Route(f"{prefix}/timeline", self.timeline),
+            Route(f"{prefix}/events", self.events),
+            Route(f"{prefix}/failures", self.failures),
+            Route(f"{prefix}/atoms/{{atom:uuid}}", self.atom),
         ]
 
     def index(self, request: Request) -> Response:
-        with http_errors.refused():
-            wanted = listings.Wanted.of(request)
-            page = self._state.store.reading(lambda each: wanted.read(each, self._state.redactor))
-        words = {
+        with http_errors.as_http_errors():
+            flow_filter = listings.FlowFilter.of(request)
+            page = self._state.store.read(lambda each: flow_filter.read(each, self._state.redactor))
+        context = {
             "here": "/",
             "mark": stream.digest([row.to_dict() for row in page.flows]),
             "page": page,
             "periods": listings.PERIODS,
             "states": states.FLOW_STATES,
-            "wanted": wanted,
+            "flow_filter": flow_filter,
         }
         part = request.query_params.get("part")
-        return self._state.render(request, "_rows.html" if part else "flows.html", words)
+        return self._state.render(request, "_rows.html" if part else "flows.html", context)
 
     def tasks(self, request: Request) -> Response:
-        def words(view: flows.FlowView) -> dict[str, Any]:
-            under, start = (http_errors.whole(request, name) for name in ("under", "start"))
+        def build_context(view: flows.FlowView) -> dict[str, Any]:
+            under, start = (http_errors.int_parameter(request, name) for name in ("under", "start"))
             query = request.query_params
-            wanted = tree.Selection(
+            selection = atom_table.Selection(
                 query.get("state", ""), query.get("name", "").strip()[:200], query.get("sort", "")
             )
-            shared = {"sorts": tree.SORTS, "under": 0 if wanted else under, "wanted": wanted}
-            if wanted:
-                return {"table": tree.selected(view, wanted, start), **shared}
-            return {"table": tree.table(view, under, start), **shared}
+            shared = {
+                "sorts": atom_table.SORT_LABELS,
+                "under": 0 if selection else under,
+                "selection": selection,
+            }
+            if selection:
+                return {"table": atom_table.selected(view, selection, start), **shared}
+            return {"table": atom_table.table(view, under, start), **shared}
 
-        return self._page(request, "tasks", words)
+        return self._page(request, "tasks", build_context)
 
     def graph(self, request: Request) -> Response:
-        def words(view: flows.FlowView) -> dict[str, Any]:
-            under = http_errors.whole(request, "under")
+        def build_context(view: flows.FlowView) -> dict[str, Any]:
+            under = http_errors.int_parameter(request, "under")
             nodes = view.outline.nodes
             opened, closed = (
-                frozenset(n for n in http_errors.wholes(request, name) if n < len(nodes))
+                frozenset(n for n in http_errors.int_parameters(request, name) if n < len(nodes))
                 for name in ("open", "close")
             )
 
@@ -110,72 +119,75 @@ class FlowPages:
             )
             return {"picture": picture, "under": under}
 
-        return self._page(request, "graph", words)
+        return self._page(request, "graph", build_context)
 
     def timeline(self, request: Request) -> Response:
-        def words(view: flows.FlowView) -> dict[str, Any]:
-            found = timeline.timeline(view)
-            if not found.lanes:
+        def build_context(view: flows.FlowView) -> dict[str, Any]:
+            bars = timeline.timeline(view)
+            if not bars.lanes:
                 return {"chart": None}
-            chart = drawing.chart(found, link=lambda bar: self._atom_page(request, view, bar.uuid))
+            chart = drawing.chart(bars, link=lambda bar: self._atom_page(request, view, bar.uuid))
             return {"chart": chart}
 
-        return self._page(request, "timeline", words)
+        return self._page(request, "timeline", build_context)
 
     def events(self, request: Request) -> Response:
-        def words(view: flows.FlowView) -> dict[str, Any]:
+        def build_context(view: flows.FlowView) -> dict[str, Any]:
             after = request.query_params.get("after") or None
-            found = self._state.store.events(view.uuid, EVENTS, after, latest_first=True)
-            return {"page": found, "after": after}
+            page = self._state.store.events(view.uuid, MAX_EVENTS, after, latest_first=True)
+            return {"page": page, "after": after}
 
-        return self._page(request, "events", words)
+        return self._page(request, "events", build_context)
 
     def failures(self, request: Request) -> Response:
         return self._page(request, "failures", lambda view: {})
 
     def atom(self, request: Request) -> Response:
-        wanted = str(request.path_params["atom"])
+        atom_uuid = str(request.path_params["atom"])
 
-        def words(view: flows.FlowView) -> dict[str, Any]:
-            found = view.atom(wanted)
-            if found is None:
-                raise exceptions.NotFound(f"there is no task {wanted} in this flow")
+        def build_context(view: flows.FlowView) -> dict[str, Any]:
+            atom = view.atom(atom_uuid)
+            if atom is None:
+                raise exceptions.NotFound(f"this flow has no task {atom_uuid}")
             store = self._state.store
-            lines = store.task_logs(view.uuid, wanted, found.name, LINES)
-            shows = found.result is not None and self._state.redactor.show_values
-            returned = store.returned(view.uuid, wanted) if shows else None
+            lines = store.task_logs(view.uuid, atom_uuid, atom.name, MAX_LINES)
+            shows = atom.result is not None and self._state.redactor.show_values
+            returned = store.returned(view.uuid, atom_uuid) if shows else None
             return {
-                "atom": found,
-                "is_cut": len(lines) == LINES,
+                "atom": atom,
+                "is_cut": len(lines) == MAX_LINES,
                 "lines": lines,
                 "returned": returned,
             }
 
-        return self._page(request, "atom", words)
+        return self._page(request, "atom", build_context)
 
     def _page(
-        self, request: Request, tab: str, words: Callable[[flows.FlowView], Mapping[str, Any]]
+        self,
+        request: Request,
+        tab: str,
+        build_context: Callable[[flows.FlowView], Mapping[str, Any]],
     ) -> Response:
-        """A page of one flow; `?part=head` and `?part=body` are what changes while it runs."""
-        with http_errors.refused():
-            found = self._state.store.latest(str(request.path_params["uuid"]))
+        """Render a page of one flow; `?part=head` and `?part=body` are the parts that change."""
+        with http_errors.as_http_errors():
+            latest = self._state.store.latest(str(request.path_params["uuid"]))
             part = request.query_params.get("part")
-            if isinstance(found, listing.FlowSummary):
-                return self._summary(request, found, part)
-            view = found.view
-            content = {} if part == "head" else words(view)
-        head = flow_head.words(self._state, view)
-        done = None if head["failed"] else _TOLD.get(request.query_params.get("done", ""))
+            if isinstance(latest, flow_list.FlowSummary):
+                return self._summary(request, latest, part)
+            view = latest.view
+            content = {} if part == "head" else build_context(view)
+        head = flow_head.context_of(self._state, view)
+        notice = None if head["failed"] else _NOTICES.get(request.query_params.get("done", ""))
         context = {
             **head,
             "here": "/",
-            "is_last": view.finished and found.again is None,
-            "pace": "refresh-slow" if view.total <= LARGE else "refresh-rarely",
+            "is_last": view.finished and latest.refresh_seconds is None,
+            "pace": "refresh-slow" if view.total <= RARE_REFRESH_ATOMS else "refresh-rarely",
             "part": part,
             "signals": () if view.state in states.FLOW_ENDED else view.outline.signals,
             "tab": tab,
-            "notice": done,
-            "again": {
+            "notice": notice,
+            "parameters": {
                 name: request.query_params.getlist(name)
                 for name in ("under", "start", "after", "state", "name", "sort", "open", "close")
             },
@@ -183,17 +195,18 @@ class FlowPages:
         }
         name = {"head": "_head.html", "body": f"_{tab}.html"}.get(part or "", "flow.html")
         headers = {}
-        if part and found.again is not None:  # a page would be loaded again by this, scripts or not
-            headers["refresh"] = str(max(1, math.ceil(found.again)))
+        # Not for a whole page: it would be reloaded even if scripts run.
+        if part and latest.refresh_seconds is not None:
+            headers["refresh"] = str(max(1, math.ceil(latest.refresh_seconds)))
         return self._state.render(request, name, context, headers=headers)
 
-    def _summary(self, request: Request, view: listing.FlowSummary, part: str | None) -> Response:
-        """What is shown of a huge flow until it was read: the browser asks again by itself."""
+    def _summary(self, request: Request, view: flow_list.FlowSummary, part: str | None) -> Response:
+        """Render the summary of a large flow. The browser reloads it until the flow is loaded."""
         if part:
-            raise HTTPException(503, "The flow is being read.")
-        words = {"here": "/", "row": view.row, "view": view}
-        headers = {"refresh": str(AGAIN)}
-        return self._state.render(request, "summary.html", words, headers=headers)
+            raise HTTPException(503, "The flow is being loaded.")
+        context = {"here": "/", "row": view.row, "view": view}
+        headers = {"refresh": str(SUMMARY_REFRESH_SECONDS)}
+        return self._state.render(request, "summary.html", context, headers=headers)
 
     def _atom_page(self, request: Request, view: flows.FlowView, uuid: str | None) -> str:
         return urls.href(request, f"/flows/{view.uuid}/atoms/{uuid}") if uuid else ""

@@ -1,11 +1,13 @@
-"""The door: nobody gets to a page, and no page gets out, without passing here."""
+"""Access control: every request and every response passes through the guard."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import secrets
 import traceback
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Final
 from urllib.parse import urlencode
 
@@ -13,25 +15,29 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from wbengine.dashboard import http_errors, policy, urls, visitors
+from wbengine.dashboard import audit, connections, http_errors, policy, urls, visitors
 from wbengine.dashboard.app_state import AppState
+from wbengine.dashboard.quotas import Exceeded
 from wbengine.dashboard.visitors import Visitor
 
 __all__ = ["Guard"]
 
 LOG: Final = logging.getLogger(__name__)
 
-#: What anybody may see: probes come without a cookie, and who has none yet wants to log in.
-_OPEN: Final = frozenset({"/livez", "/readyz", "/login"})
-_STATIC: Final = "/static/"
+#: Paths without authentication: probes have no cookie, and visitors have none before they log in.
+_PUBLIC_PATHS: Final = frozenset({"/livez", "/readyz", "/login"})
+_STATIC_PREFIX: Final = "/static/"
+
+#: Bytes of one piece of a response. Each piece has to arrive within `connections.STALL_SECONDS`.
+_MAX_PIECE_BYTES: Final = 65_536
 
 
 class Guard:
-    """An ASGI application around the dashboard's pages.
+    """The outermost ASGI application of the dashboard.
 
-    Refuses names of the host that it does not know, who shows neither the token nor a cookie, and
-    forms that no page of ours sent.  Each answer says what a browser may do with it.  An error that
-    nobody expected becomes a page without details; the log has them, with what is secret masked.
+    It refuses unknown host names, clients without a valid token or cookie, and forms from other
+    origins. It adds security headers to each response. An unexpected error is shown as a page
+    without details; the log has the details, with secrets masked.
     """
 
     def __init__(self, app: ASGIApp, app_state: AppState, hosts: Collection[str] | None) -> None:
@@ -46,115 +52,160 @@ class Guard:
         if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1000})
             return
-        visit = _Visit(scope, send)
+        response = _ResponseState(scope, send)
         request = Request(scope, receive)
         try:
-            refusal = await self._refusal(request, visit)
-            await (refusal or self._app)(scope, receive, visit.send)
+            refusal = await self._refusal(request, response)
+            with self._answering(request, None if refusal else visitors.of_request(request)):
+                await (refusal or self._app)(scope, receive, response.send)
+        except Exceeded as error:
+            error_page = http_errors.page(request, self._state, error.status_code, error.detail)
+            error_page.headers.update(error.headers or {})
+            with self._answering(request, None):
+                await error_page(scope, receive, response.send)
         except Exception as error:
             self._log(error)
-            if visit.status is None:
-                await http_errors.page(request, self._state, 500)(scope, receive, visit.send)
-            elif visit.status != 500:
-                raise ConnectionError("the answer broke off") from None
+            if response.status is None:
+                await http_errors.page(request, self._state, 500)(scope, receive, response.send)
+            elif response.status != 500:
+                raise ConnectionError("the response was interrupted") from None
 
-    async def _refusal(self, request: Request, visit: _Visit) -> ASGIApp | None:
+    @contextlib.contextmanager
+    def _answering(self, request: Request, visitor: Visitor | None) -> Iterator[None]:
+        """Count a response during a `with` block. Without a session, `visitor` is None.
+
+        :raises Exceeded: if the visitor or its address has too many requests.
+        """
+        with contextlib.ExitStack() as end:
+            if visitor is not None:
+                quotas = self._state.quotas
+                quota = quotas.streams if urls.is_stream(request) else quotas.requests
+                end.enter_context(
+                    quota.acquire(self._client(request, visitor), audit.address(request))
+                )
+            connection = connections.of_scope(request.scope)
+            if connection is not None:
+                end.enter_context(connection.answering(signed_in=visitor is not None))
+            yield
+
+    def _client(self, request: Request, visitor: Visitor) -> str:
+        """Return the key of the quota: the user, else the browser's session, else the address."""
+        if visitor.name:
+            return f"user {visitor.name}"
+        sessions = self._state.sessions
+        cookie = request.cookies.get(sessions.cookie)
+        if sessions.visitor_of_cookie(cookie) is not None:
+            return f"session {cookie}"
+        return audit.address(request)
+
+    async def _refusal(self, request: Request, response: _ResponseState) -> ASGIApp | None:
         path, audit = urls.path_of(request), self._state.audit
-        if not policy.host_is_known(request.headers, self._hosts):
-            audit.turned_away(
-                request, "the dashboard is not known as", request.headers.get("host", "")
-            )
+        if not policy.is_host_allowed(request.headers, self._hosts):
+            audit.rejected(request, "unknown host name", request.headers.get("host", ""))
             return http_errors.page(request, self._state, 421)
-        if path in _OPEN or path.startswith(_STATIC):
-            visit.static = path.startswith(_STATIC)
-            known = True
+        if path in _PUBLIC_PATHS or path.startswith(_STATIC_PREFIX):
+            response.static = path.startswith(_STATIC_PREFIX)
+            is_known = True
         else:
             try:
                 visitor = self._visitor(request)
             except ValueError as error:
-                audit.turned_away(request, "the proxy says nobody who can come in")
+                audit.rejected(request, "the user or role from the proxy is not valid")
                 return http_errors.page(request, self._state, 401, str(error))
             request.state.visitor = visitor
-            known = visitor is not None
-        shown = request.query_params.get("token")
-        if shown is not None and request.method == "GET" and not visit.static:
-            return self._exchanged(request, shown)
-        if not known:
+            is_known = visitor is not None
+        query_token = request.query_params.get("token")
+        if query_token is not None and request.method == "GET" and not response.static:
+            return self._exchange_token(request, query_token)
+        if not is_known:
             if "authorization" in request.headers or request.method == "POST":
-                audit.turned_away(request, "it does not show the token")
+                audit.rejected(request, "no valid token")
             return http_errors.page(request, self._state, 401)
         if request.method not in ("GET", "HEAD", "POST"):
             return http_errors.page(request, self._state, 405)
-        if request.method == "POST" and not policy.is_of_our_pages(request.headers):
+        if request.method == "POST" and not policy.is_same_origin(request.headers):
             origin = request.headers.get("origin", "")
-            audit.turned_away(request, "it is of no page of ours, but of", origin)
+            audit.rejected(request, "request from another origin", origin)
             return http_errors.page(
-                request, self._state, 403, "This did not come from our own pages."
+                request, self._state, 403, "The request must come from a page of this dashboard."
             )
         return None
 
     def _visitor(self, request: Request) -> Visitor | None:
-        """Who asks; a proxy says for whom.
+        """Return the visitor of a request, also one that a proxy names.
 
-        :raises ValueError: it does not.
+        :raises ValueError: if the headers of the proxy are not valid.
         """
         sessions, token = self._state.sessions, _bearer(request.headers)
-        found = sessions.accepts(token)
-        if found is not None and found.role == visitors.PROXY:
+        visitor = sessions.visitor_of_token(token)
+        if visitor is not None and visitor.role == visitors.PROXY:
             request.state.proxy_token = token
-            role = _only(request.headers, "x-wbengine-role", visitors.VIEWER)
-            name = visitors.check_name(_only(request.headers, "x-wbengine-user", ""))
+            role = _single_header(request.headers, "x-wbengine-role", visitors.VIEWER)
+            name = visitors.check_name(_single_header(request.headers, "x-wbengine-user", ""))
             return Visitor(name, visitors.check_role(role))
-        if found is None:
-            found = sessions.knows(request.cookies.get(sessions.cookie))
-        # A cookie that a proxy's visitor was given is for forms.
-        return None if found is not None and found.role == visitors.PROXY else found
+        if visitor is None:
+            visitor = sessions.visitor_of_cookie(request.cookies.get(sessions.cookie))
+        # The cookie of a visitor behind a proxy serves only for forms.
+        return None if visitor is not None and visitor.role == visitors.PROXY else visitor
 
-    def _exchanged(self, request: Request, token: str) -> ASGIApp:
-        """A token in an address becomes a cookie, and leaves the address."""
-        visitor = self._state.sessions.accepts(token)
+    def _exchange_token(self, request: Request, token: str) -> ASGIApp:
+        """Exchange a token in the address for a cookie, and redirect to the address without it."""
+        visitor = self._state.sessions.visitor_of_token(token)
         if visitor is None or visitor.role == visitors.PROXY:
-            self._state.audit.turned_away(request, "this is not the token")
-            return http_errors.page(request, self._state, 401, "This is not the token.")
-        left = [each for each in request.query_params.multi_items() if each[0] != "token"]
-        # Two slashes at the beginning would be the name of another host.
-        where = urls.href(request, "/" + urls.path_of(request).lstrip("/"))
-        where = f"{where}?{urlencode(left)}" if left else where
-        return self._state.admit(request, token, where)
+            self._state.audit.rejected(request, "no valid token")
+            return http_errors.page(request, self._state, 401, "The token is not valid.")
+        parameters = [
+            parameter for parameter in request.query_params.multi_items() if parameter[0] != "token"
+        ]
+        # With two slashes at the beginning, the path would be another host.
+        url = urls.href(request, "/" + urls.path_of(request).lstrip("/"))
+        url = f"{url}?{urlencode(parameters)}" if parameters else url
+        return self._state.admit(request, token, url)
 
     def _log(self, error: Exception) -> None:
         text = "".join(traceback.format_exception(error))
-        LOG.error("A page broke: %s", self._state.redactor.text(text))
+        LOG.error("request failed: %s", self._state.redactor.text(text))
 
 
-class _Visit:
-    """One request, as far as its answer goes."""
+class _ResponseState:
+    """Status and headers of the response to one request."""
 
     def __init__(self, scope: Scope, send: Send) -> None:
         self.status: int | None = None
         self.static = False
         self._nonce = secrets.token_urlsafe(16)
         self._send = send
+        self._lock = asyncio.Lock()
         scope.setdefault("state", {})["nonce"] = self._nonce
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            found = MutableHeaders(scope=message)
+            response_headers = MutableHeaders(scope=message)
             for name, value in policy.headers(self._nonce, static=self.static).items():
-                found.setdefault(name, value)
-        await self._send(message)
+                response_headers.setdefault(name, value)
+        if message["type"] != "http.response.body":
+            await self._send(message)
+            return
+        body, has_more = message.get("body", b""), message.get("more_body", False)
+        # The lock prevents that another task sends a ping within an event of a stream.
+        async with self._lock:
+            for start in range(0, len(body), _MAX_PIECE_BYTES):
+                piece = body[start : start + _MAX_PIECE_BYTES]
+                await self._send({**message, "body": piece, "more_body": True})
+            if not has_more:  # The server returns after it has sent all pieces.
+                await self._send({**message, "body": b"", "more_body": False})
 
 
-def _only(headers: Headers, name: str, default: str) -> str:
-    """A header that must not be there twice: the other one may be of the proxy's visitor.
+def _single_header(headers: Headers, name: str, default: str) -> str:
+    """Return a header that must be unique: a second one may come from the proxy's client.
 
-    :raises ValueError: it is.
+    :raises ValueError: if the header occurs twice.
     """
-    found = headers.getlist(name) or [default]
-    if len(found) > 1:
-        raise ValueError(f"{name} is there {len(found)} times")
-    return found[0]
+    values = headers.getlist(name) or [default]
+    if len(values) > 1:
+        raise ValueError(f"{name} must occur once, got {len(values)} values")
+    return values[0]
 
 
 def _bearer(headers: Headers) -> str | None:

@@ -1,4 +1,4 @@
-"""Errors: as a page or as JSON, and which HTTP status an exception is."""
+"""Error pages, and the HTTP status of each exception."""
 
 from __future__ import annotations
 
@@ -15,48 +15,50 @@ from wbengine import exceptions
 from wbengine.dashboard import urls
 from wbengine.dashboard.app_state import AppState
 
-__all__ = ["asking", "limit", "page", "refused", "whole", "wholes"]
+__all__ = ["login_page", "limit", "page", "as_http_errors", "int_parameter", "int_parameters"]
 
-_SAID: Final[Mapping[int, str]] = {
-    401: "Show the token that was printed when the dashboard started.",
-    403: "This is not allowed here.",
-    404: "There is no such page, or what it showed is not kept any more.",
-    405: "Pages can be read; actions are sent by their buttons.",
-    421: "The dashboard is not known by this name.",
-    500: "Something went wrong here. The log of the dashboard says what.",
+_TEXTS: Final[Mapping[int, str]] = {
+    401: "Enter the token that the dashboard printed when it started.",
+    403: "This is not allowed.",
+    404: "This page does not exist, or its flow was deleted.",
+    405: "This request method is not allowed for this page.",
+    421: "The dashboard does not accept this host name; add it with --allow-host.",
+    500: "An error occurred. For details, see the log of the dashboard.",
 }
 
 
 def page(request: Request, app_state: AppState, status: int, detail: str | None = None) -> Response:
-    """An error, as JSON for a program, else as a page; `detail` is shown masked."""
-    said = (
-        app_state.redactor.text(detail) if detail else _SAID.get(status, HTTPStatus(status).phrase)
+    """Return an error as JSON for programs, else as a page. `detail` is masked."""
+    text = (
+        app_state.redactor.text(detail) if detail else _TEXTS.get(status, HTTPStatus(status).phrase)
     )
     headers = {"www-authenticate": "Bearer"} if status == 401 else None
     if urls.wants_json(request):
-        content = {"schema": "wbengine/error/1", "status": status, "error": said}
+        content = {"schema": "wbengine/error/1", "status": status, "error": text}
         return JSONResponse(content, status, headers)
-    if said.partition(" ")[0].isalpha():  # and no name of a parameter
-        said = said[0].upper() + said[1:]
-    words: dict[str, object] = {
+    first, _, rest = text.partition(" ")
+    # The name of a parameter keeps its case.
+    if first.isalpha() and not rest.startswith("must be "):
+        text = text[0].upper() + text[1:]
+    context: dict[str, object] = {
         "status": status,
         "title": HTTPStatus(status).phrase,
-        "said": said,
+        "said": text,
     }
-    if status not in (401, 421):  # who may not come in has nowhere to go
-        words["here"] = ""
+    if status not in (401, 421):  # Without access there is no navigation.
+        context["here"] = ""
     name = "login.html" if status == 401 else "error.html"
-    return app_state.render(request, name, words, status=status, headers=headers)
+    return app_state.render(request, name, context, status=status, headers=headers)
 
 
-def asking(request: Request, app_state: AppState) -> Response:
-    """The page that asks for the token."""
-    return app_state.render(request, "login.html", {"title": "Who is there?", "said": _SAID[401]})
+def login_page(request: Request, app_state: AppState) -> Response:
+    """Return the page that asks for the token."""
+    return app_state.render(request, "login.html", {"title": "Sign in", "said": _TEXTS[401]})
 
 
 @contextlib.contextmanager
-def refused() -> Iterator[None]:
-    """What cannot be shown or done becomes an error that says why."""
+def as_http_errors() -> Iterator[None]:
+    """Convert exceptions of the engine into HTTP errors with the same message."""
     try:
         yield
     except exceptions.NotFound as error:
@@ -71,34 +73,34 @@ def refused() -> Iterator[None]:
         raise HTTPException(503, str(error)) from error
 
 
-def limit(request: Request, default: int, most: int) -> int:
-    """How many things a page is asked to have.
+def limit(request: Request, default: int, maximum: int) -> int:
+    """Return the requested size of a page.
 
-    :raises ValueError: it cannot.
+    :raises ValueError: if it is not a number from 1 to `maximum`.
     """
-    found = whole(request, "limit", default)
-    if not 1 <= found <= most:
-        raise ValueError(f"limit={found} is no number from 1 to {most}")
-    return found
+    value = int_parameter(request, "limit", default)
+    if not 1 <= value <= maximum:
+        raise ValueError(f"limit must be a number from 1 to {maximum}, got {value}")
+    return value
 
 
-def whole(request: Request, name: str, default: int = 0) -> int:
-    """A whole number in an address, or what it is where there is none.
+def int_parameter(request: Request, name: str, default: int = 0) -> int:
+    """Return a query parameter as a whole number.
 
-    :raises ValueError: it is something else.
+    :raises ValueError: if it is not a whole number below 10^9.
     """
-    return _whole(name, request.query_params.get(name, str(default)))
+    return _parse_int(name, request.query_params.get(name, str(default)))
 
 
-def wholes(request: Request, name: str) -> frozenset[int]:
-    """The whole numbers of that name in an address.
+def int_parameters(request: Request, name: str) -> frozenset[int]:
+    """Return all query parameters of this name as whole numbers.
 
-    :raises ValueError: one of them is something else.
+    :raises ValueError: if one is not a whole number below 10^9.
     """
-    return frozenset(_whole(name, text) for text in request.query_params.getlist(name))
+    return frozenset(_parse_int(name, text) for text in request.query_params.getlist(name))
 
 
-def _whole(name: str, text: str) -> int:
+def _parse_int(name: str, text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise ValueError(f"{name}={text!r:.40} is no whole number")
+        raise ValueError(f"{name} must be a whole number, got {text!r:.40}")
     return int(text)

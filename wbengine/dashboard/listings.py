@@ -1,4 +1,4 @@
-"""The list of flows: which are wanted, and the page of them."""
+"""Filters of the list of flows."""
 
 from __future__ import annotations
 
@@ -13,53 +13,51 @@ from wbengine import states
 from wbengine.dashboard import http_errors
 from wbengine.persistence import base as persistence
 from wbengine.persistence import listing as listings
-from wbengine.views import listing, redaction
+from wbengine.views import flow_list, redaction
 
-__all__ = ["PERIODS", "Wanted"]
+__all__ = ["PERIODS", "FlowFilter"]
 
-#: How far back to look: name, what to call it, and seconds.
+#: Periods of the filter: name, label and seconds.
 PERIODS: Final[Mapping[str, tuple[str, float]]] = {
     "1h": ("last hour", 3600.0),
     "24h": ("last 24 hours", 86400.0),
     "7d": ("last 7 days", 7 * 86400.0),
     "30d": ("last 30 days", 30 * 86400.0),
 }
-#: Flows on a page: at first, and at most.
-LIMIT: Final = 50
-MOST: Final = 500
-#: What a page tells to be asked for the next one is not as long.
-_LONGEST: Final = 500
+DEFAULT_LIMIT: Final = 50
+MAX_LIMIT: Final = 500
+_MAX_CURSOR_CHARS: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """Which flows somebody asked for."""
+class FlowFilter:
+    """Filter and position in the list of flows."""
 
     name: str = ""
     states: tuple[str, ...] = ()
     since: str = ""
     after: str = ""
-    limit: int = LIMIT
-    #: What the name holds, what the id begins with, or `key=value` of a tag.
+    limit: int = DEFAULT_LIMIT
+    #: A part of the name, the beginning of the id, or `key=value` of a tag.
     find: str = ""
 
     @classmethod
-    def of(cls, request: Request) -> Wanted:
-        """What the address says.
+    def of(cls, request: Request) -> FlowFilter:
+        """Return the filter of an address.
 
-        :raises ValueError: a part of it means nothing.
+        :raises ValueError: if a parameter is not valid.
         """
         query = request.query_params
-        found = tuple(dict.fromkeys(state for state in query.getlist("state") if state))
-        for state in found:
+        flow_states = tuple(dict.fromkeys(state for state in query.getlist("state") if state))
+        for state in flow_states:
             states.check_known("state of a flow", state, states.FLOW_STATES)
-        since, limit = query.get("since", ""), http_errors.limit(request, LIMIT, MOST)
+        since, limit = query.get("since", ""), http_errors.limit(request, DEFAULT_LIMIT, MAX_LIMIT)
         if since and since not in PERIODS:
-            raise ValueError(f"since={since!r:.40} is none of {', '.join(PERIODS)}")
+            raise ValueError(f"since must be one of {', '.join(PERIODS)}, got {since!r:.40}")
         name, after = query.get("name", "").strip()[:200], query.get("after", "")
-        if len(after) > _LONGEST:
-            raise ValueError(f"after={after!r:.40} is not what a page told")
-        return cls(name, found, since, after, limit, query.get("find", "").strip()[:330])
+        if len(after) > _MAX_CURSOR_CHARS:
+            raise ValueError(f"after must be the cursor of a page, got {after!r:.40}")
+        return cls(name, flow_states, since, after, limit, query.get("find", "").strip()[:330])
 
     @property
     def is_all(self) -> bool:
@@ -70,22 +68,25 @@ class Wanted:
         key, _, value = (each.strip() for each in self.find.partition("="))
         try:
             return listings.check_tags({key: value})
-        except ValueError:  # then it is a part of a name
+        except ValueError:  # The text is a part of a name.
             return {}
 
-    def query(self, **more: Any) -> dict[str, Any]:
-        """The parameters of an address that asks for the same, but for `more`."""
-        limit = "" if self.limit == LIMIT else self.limit
+    def query(self, **changes: Any) -> dict[str, Any]:
+        """Return the query parameters of the URL of this list, updated with `changes`."""
+        limit = "" if self.limit == DEFAULT_LIMIT else self.limit
         query = {"find": self.find, "name": self.name, "state": self.states, "since": self.since}
-        return {**query, "limit": limit, "after": self.after, **more}
+        return {**query, "limit": limit, "after": self.after, **changes}
 
     def read(
         self, connection: persistence.Connection, redactor: redaction.Redactor
-    ) -> listing.ListingView:
-        """:raises ValueError: `after` is not what a page told."""
+    ) -> flow_list.ListingView:
+        """Return the selected page.
+
+        :raises ValueError: if `after` is not the cursor of a page.
+        """
         tags = self._tags
         since = time.time() - PERIODS[self.since][1] if self.since else None
-        return listing.page(
+        return flow_list.page(
             connection,
             states=self.states or None,
             name=self.name or None,

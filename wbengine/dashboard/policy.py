@@ -1,4 +1,4 @@
-"""What a browser may do with a page of ours, and where a request may come from."""
+"""Security headers of responses, and checks of host names and origins."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ __all__ = [
     "check_host",
     "content_policy",
     "headers",
-    "host_is_known",
-    "is_of_our_pages",
+    "is_host_allowed",
+    "is_same_origin",
 ]
 
-#: The names under which a browser reaches this host itself.
 LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 
-_NAME: Final = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)(\.(?!-)[a-z0-9_-]{1,63}(?<!-))*")
+_HOST_NAME: Final = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)(\.(?!-)[a-z0-9_-]{1,63}(?<!-))*")
 
-_STATIC: Final = "default-src 'none'; style-src 'self'; img-src 'self'; frame-ancestors 'none'"
+_STATIC_POLICY: Final = (
+    "default-src 'none'; style-src 'self'; img-src 'self'; frame-ancestors 'none'"
+)
 
 
 def content_policy(nonce: str) -> str:
-    """Scripts with this nonce, styles and images of ours, and nothing else."""
+    """Return a policy that allows scripts with this nonce, and own styles and images."""
     return (
         f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'self'; img-src 'self' data:; "
         "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -36,42 +37,44 @@ def content_policy(nonce: str) -> str:
 
 
 def headers(nonce: str, *, static: bool = False) -> dict[str, str]:
-    """What is added to each answer."""
-    found = {
-        "content-security-policy": _STATIC if static else content_policy(nonce),
+    """Return the headers that are added to each response."""
+    values = {
+        "content-security-policy": _STATIC_POLICY if static else content_policy(nonce),
         "cross-origin-opener-policy": "same-origin",
         "cross-origin-resource-policy": "same-origin",
         "permissions-policy": "camera=(), geolocation=(), microphone=()",
-        "referrer-policy": "same-origin",  # "no-referrer" would take the Origin from our forms
+        "referrer-policy": "same-origin",  # `no-referrer` would remove Origin from our forms
         "x-content-type-options": "nosniff",
         "x-frame-options": "DENY",
     }
-    if not static:  # whoever comes after at this computer does not see it
-        found["cache-control"] = "no-store"
-    return found
+    if not static:  # The next user of this computer must not see pages in the cache.
+        values["cache-control"] = "no-store"
+    return values
 
 
 def check_host(name: str) -> str:
-    """A name of a host, or its address, as `host_is_known` compares it.
+    """Return a host name or address in the form that `is_host_allowed` compares.
 
-    :raises ValueError: it is none: it has a scheme, a port, a path or a wildcard, for example.
+    :raises ValueError: if it is not a name, for example because of a scheme, port, path or
+        wildcard.
     """
-    found = name.strip("[]").lower().removesuffix(".")
+    normalized = name.strip("[]").lower().removesuffix(".")
     try:
-        return str(ipaddress.ip_address(found))
+        return str(ipaddress.ip_address(normalized))
     except ValueError:
-        if len(found) <= 253 and _NAME.fullmatch(found):
-            return found
-    inside = re.sub(r"^[a-z]+://|[:/?#].*$", "", found)
-    hint = f" (did you mean {inside}?)" if _NAME.fullmatch(inside) else ""
-    raise ValueError(f"{name!r:.100} is no name of a host, such as flows.example.com{hint}")
+        if len(normalized) <= 253 and _HOST_NAME.fullmatch(normalized):
+            return normalized
+    bare_name = re.sub(r"^[a-z]+://|[:/?#].*$", "", normalized)
+    hint = f" (did you mean {bare_name}?)" if _HOST_NAME.fullmatch(bare_name) else ""
+    raise ValueError(f"must be a host name such as flows.example.com, got {name!r:.100}{hint}")
 
 
-def host_is_known(headers: Headers, hosts: Collection[str] | None) -> bool:
-    """Whether the browser asked for one of these names; None: any.
+def is_host_allowed(headers: Headers, hosts: Collection[str] | None) -> bool:
+    """Return whether the Host header is one of these names (None: any).
 
-    A page of somebody else's can have its own name lead to this host; the browser then takes us
-    for that page's site, and only the name tells.
+    This prevents DNS rebinding: a foreign page can let its own name resolve to this host, and the
+    browser then treats the dashboard as part of that site. Only the Host header shows the
+    difference.
     """
     if hosts is None:
         return True
@@ -82,10 +85,10 @@ def host_is_known(headers: Headers, hosts: Collection[str] | None) -> bool:
     return name.removesuffix(".") in hosts
 
 
-def is_of_our_pages(headers: Headers) -> bool:
-    """Whether a form was sent by a page of ours, as far as the browser says so.
+def is_same_origin(headers: Headers) -> bool:
+    """Return whether a page of this dashboard sent the form.
 
-    Browsers do, with at least one of two headers; who says nothing is refused.
+    Browsers send at least one of two headers; a request without both is refused.
     """
     site = headers.get("sec-fetch-site")
     if site is not None and site != "same-origin":

@@ -1,4 +1,4 @@
-"""Templates, and the words and marks they share."""
+"""Templates and their filters."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ import jinja2
 from wbengine import states
 from wbengine.drawing import styles
 from wbengine.views import formatting
-from wbengine.views.flow import QUEUED
+from wbengine.views.atoms import QUEUED
 
 __all__ = ["STATIC", "asset_version", "environment", "ordered", "render", "segments"]
 
 _HERE: Final = Path(__file__).resolve().parent
 STATIC: Final = _HERE / "static"
 
-#: What htmx may do: nothing that needs inline styles or code made of texts.  An error does not take
-#: the place of what is shown, which would not ask again.
+#: Settings of htmx: no inline styles, no evaluated code. An error response does not replace a
+#: part of the page, which would then not reload itself.
 _HTMX: Final = json.dumps(
     {
         "includeIndicatorCSS": False,
@@ -36,31 +36,32 @@ _HTMX: Final = json.dumps(
 
 @functools.lru_cache(maxsize=64)
 def asset_version(name: str) -> str:
-    """A mark of what is in a static file: browsers keep one until it changes."""
+    """Return a hash of a static file. Browsers cache the file under this hash."""
     return hashlib.sha256((STATIC / name).read_bytes()).hexdigest()[:12]
 
 
 def segments(counts: Mapping[str, int]) -> list[tuple[str, float, float]]:
-    """State, beginning and width, in percent, of the parts of a bar: what is done comes first."""
+    """Return state, start and width, in percent, of the segments of a progress bar."""
     total = sum(counts.values())
-    found, begin = [], 0.0
+    parts, begin = [], 0.0
     for state, count in ordered(counts):
         width = 100.0 * count / total
-        found.append((state, round(begin, 3), round(width, 3)))
+        parts.append((state, round(begin, 3), round(width, 3)))
         begin += width
-    return found
+    return parts
 
 
 def ordered(counts: Mapping[str, int]) -> list[tuple[str, int]]:
-    """The counts that are not nothing, in the order of the bar."""
+    """Return the counts above 0, in the order of the progress bar."""
     return [(state, counts[state]) for state in sorted(counts, key=_order) if counts[state]]
 
 
-_BAR: Final = (
+_BAR_ORDER: Final = (
     states.SUCCESS,
     states.IGNORE,
     states.RUNNING,
     QUEUED,
+    states.WAITING,
     states.RETRYING,
     states.REVERTING,
     states.REVERTED,
@@ -71,7 +72,7 @@ _BAR: Final = (
 
 
 def _order(state: str) -> int:
-    return _BAR.index(state) if state in _BAR else len(_BAR)
+    return _BAR_ORDER.index(state) if state in _BAR_ORDER else len(_BAR_ORDER)
 
 
 def _ago(moment: float | None) -> str:
@@ -89,21 +90,21 @@ def _short(uuid: str) -> str:
 
 @functools.lru_cache(maxsize=1)
 def environment() -> jinja2.Environment:
-    """Everything is escaped, and a name that a template does not know is an error."""
-    made = jinja2.Environment(
+    """Return the environment of the templates: autoescape is on, unknown names are errors."""
+    env = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_HERE / "templates"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters.update(
+    env.filters.update(
         ago=_ago, clock=formatting.clock, count=formatting.count, icon=styles.icon,
         iso=formatting.iso, nth=formatting.nth, ordered=ordered, seconds=formatting.seconds,
         segments=segments, short=_short,
     )  # fmt: skip
-    made.globals.update(htmx_config=_HTMX)
-    return made
+    env.globals.update(htmx_config=_HTMX)
+    return env
 
 
 def render(name: str, context: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Flows run in processes of their own: what is started from a page outlives the dashboard."""
+"""Commands that run flows in separate processes, which outlive the dashboard."""
 
 from __future__ import annotations
 
@@ -15,52 +15,53 @@ from typing import Any, BinaryIO, Final
 
 from wbengine import _import_path, exceptions
 
-__all__ = ["Failed", "Runner"]
+__all__ = ["FailedCommand", "Runner"]
 
 LOG: Final = logging.getLogger(__name__)
 
-#: Seconds in which a command that cannot begin has said so.
-PATIENCE: Final = 2.0
-#: Of what a command printed, so many of the last bytes are read, and so many lines are shown.
-_READ: Final = 65_536
-_LINES: Final = 20
-#: Characters of a line that is shown.
-_LONGEST: Final = 1_000
-#: The exit code of a command whose flow was suspended, or is run by another process.
-_TRY_AGAIN: Final = 75
-#: Commands are remembered for so many flows.
-_REMEMBERED: Final = 200
+#: Seconds to wait for a command that fails at once.
+FAILURE_SECONDS: Final = 2.0
+#: Number of last bytes of a command's output that are read, and of lines that are shown.
+_MAX_OUTPUT_BYTES: Final = 65_536
+_MAX_LINES: Final = 20
+_MAX_LINE_CHARS: Final = 1_000
+#: Exit code of a command whose flow was suspended or is run by another process.
+_EXIT_TRY_AGAIN: Final = 75
+_CONFIRM_OPTIONS: Final = {"revert": ("--yes",)}
+#: Maximum number of flows whose latest command is remembered.
+_MAX_COMMANDS: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
-    """A command that failed: 'resume', 'retry' or 'revert', its exit code, when it ended (in unix
-    seconds), and the last lines that it printed, masked.
+class FailedCommand:
+    """A failed command: exit code, end in unix seconds, and last lines of output, masked.
+
+    `action` is 'resume', 'retry' or 'revert'.
     """
 
     action: str
     code: int
     at: float
-    said: str
+    output: str
 
     @property
     def was_suspended(self) -> bool:
-        """Whether the flow may have been suspended, as somebody wished, or else is busy."""
-        return self.code == _TRY_AGAIN
+        """Whether the flow was suspended on request, or is run by another process."""
+        return self.code == _EXIT_TRY_AGAIN
 
     def __str__(self) -> str:
-        return f"flow {self.action} failed with exit code {self.code}: {self.said}"
+        return f"`wbengine flow {self.action}` failed with exit code {self.code}: {self.output}"
 
 
 class Runner:
-    """Starts `python -m wbengine flow ...`, and does not wait for its end.
+    """Starts `python -m wbengine flow ...` without waiting for its end. Thread-safe.
 
-    `environment` is added to that of this process: where the store, the broker and the ledger are
-    (`WBENGINE_*`), for a command can be read by every user of the host.  A command that fails
-    within `patience` seconds is an error of the call that started it.
+    :param environment: variables for the command (`WBENGINE_*`): locations of the store, broker and
+        ledger. Every user of the host could read command-line arguments.
+    :param patience: seconds within which a failure of the command is an error of `start`.
     """
 
-    def __init__(self, environment: Mapping[str, str], patience: float = PATIENCE) -> None:
+    def __init__(self, environment: Mapping[str, str], patience: float = FAILURE_SECONDS) -> None:
         self._environment = dict(environment)
         self._patience = patience
         self._lock = threading.Lock()
@@ -68,70 +69,73 @@ class Runner:
 
     def start(
         self,
-        what: str,
+        action: str,
         uuid: str,
         mask: Callable[[str], str],
-        failed_late: Callable[[Failed], None] = lambda failed: None,
+        on_late_failure: Callable[[FailedCommand], None] = lambda failed: None,
     ) -> None:
-        """Have a flow run: 'resume', 'revert' or 'retry' it.
+        """Start a command for a flow.
 
-        What the command printed is logged when it ends, after `mask`.  One that fails after this
-        call has returned is told to `failed_late`, in a thread of its own.
+        When the command ends, its output is logged after `mask`.
 
-        :raises ExecutionFailure: it cannot be started, or failed at once; the error says how.
+        :param action: 'resume', 'revert' or 'retry'.
+        :param on_late_failure: called in a thread if the command fails after this call returned.
+        :raises ExecutionFailure: if the command cannot be started or fails at once.
         """
         try:
-            command = _Command(what, uuid, self._environment, mask, failed_late)
+            command = _Command(action, uuid, self._environment, mask, on_late_failure)
         except OSError as error:
-            raise exceptions.ExecutionFailure(f"flow {what} cannot be started: {error}") from error
+            raise exceptions.ExecutionFailure(
+                f"cannot start `wbengine flow {action}`: {error}"
+            ) from error
         with self._lock:
             self._latest.pop(uuid, None)
             self._latest[uuid] = command
-            while len(self._latest) > _REMEMBERED:
+            while len(self._latest) > _MAX_COMMANDS:
                 self._latest.popitem(last=False)
         failed = command.failed_within(self._patience)
         if failed is not None:
             raise exceptions.ExecutionFailure(str(failed))
 
-    def failed(self, uuid: str) -> Failed | None:
-        """How the latest command for a flow failed; None: it did not, or there was none."""
+    def failed(self, uuid: str) -> FailedCommand | None:
+        """Return the failure of the latest command for a flow, or None."""
         with self._lock:
             command = self._latest.get(uuid)
         return None if command is None else command.failed
 
 
 class _Command(threading.Thread):
-    """Waits for the end of a command; the thread does not keep this process from ending."""
+    """A running command. Its daemon thread waits for the end of the process."""
 
     def __init__(
         self,
-        what: str,
+        action: str,
         uuid: str,
         environment: Mapping[str, str],
         mask: Callable[[str], str],
-        failed_late: Callable[[Failed], None],
+        on_late_failure: Callable[[FailedCommand], None],
     ) -> None:
-        super().__init__(name=f"flow {what} {uuid}", daemon=True)
-        self.failed: Failed | None = None
-        self._what = what
+        super().__init__(name=f"flow {action} {uuid}", daemon=True)
+        self.failed: FailedCommand | None = None
+        self._action = action
         self._mask = mask
-        self._failed_late = failed_late
+        self._on_late_failure = on_late_failure
         self._lock = threading.Lock()
         self._is_late = False
-        # A pipe would end with this process; `run` closes it.
-        self._printed: Any = tempfile.TemporaryFile()  # noqa: SIM115
+        # A pipe would break when this process ends. `run` closes the file.
+        self._output_file: Any = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
-            [*_import_path.COMMAND, "flow", what, "--yes", "--", uuid],
+            [*_import_path.COMMAND, "flow", action, *_CONFIRM_OPTIONS.get(action, ()), "--", uuid],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            stderr=self._printed,
+            stderr=self._output_file,
             env={**os.environ, "NO_COLOR": "1", **environment},
             start_new_session=True,
         )
         self.start()
 
-    def failed_within(self, seconds: float) -> Failed | None:
-        """How it failed by then; what fails later is told to `failed_late`."""
+    def failed_within(self, seconds: float) -> FailedCommand | None:
+        """Return a failure within `seconds`, or None. `on_late_failure` receives a later one."""
         self.join(seconds)
         with self._lock:
             self._is_late = True
@@ -139,22 +143,25 @@ class _Command(threading.Thread):
 
     def run(self) -> None:
         code = self._process.wait()
-        with self._printed as printed:
-            said = _last_lines(printed, self._mask)
+        with self._output_file as printed:
+            output = _read_last_lines(printed, self._mask)
         level = logging.ERROR if code else logging.INFO
-        LOG.log(level, "%s: exit code %s: %s", self.name, code, said)
+        LOG.log(level, "%s: exit code %s: %s", self.name, code, output)
         with self._lock:
             is_late = self._is_late
             if code:
-                self.failed = Failed(self._what, code, time.time(), said)
+                self.failed = FailedCommand(self._action, code, time.time(), output)
         if self.failed is not None and is_late:
-            self._failed_late(self.failed)
+            self._on_late_failure(self.failed)
 
 
-def _last_lines(printed: BinaryIO, mask: Callable[[str], str]) -> str:
-    begin = max(0, printed.seek(0, os.SEEK_END) - _READ)
+def _read_last_lines(printed: BinaryIO, mask: Callable[[str], str]) -> str:
+    begin = max(0, printed.seek(0, os.SEEK_END) - _MAX_OUTPUT_BYTES)
     printed.seek(begin)
     if begin:
-        printed.readline()  # half a line may hold half a secret, which is not known to the mask
+        # Half a line may contain half a secret, which the mask cannot recognize.
+        printed.readline()
     lines = mask(printed.read().decode(errors="replace")).splitlines()
-    return "\n".join([line[:_LONGEST] for line in lines if line.strip()][-_LINES:]).strip()
+    return "\n".join(
+        [line[:_MAX_LINE_CHARS] for line in lines if line.strip()][-_MAX_LINES:]
+    ).strip()

@@ -1,4 +1,4 @@
-"""The page of schedules, and which buttons it has."""
+"""The page of schedules."""
 
 from __future__ import annotations
 
@@ -16,19 +16,17 @@ from wbengine.schedules import Entry, Schedules
 
 __all__ = ["ACTIONS", "SchedulePages", "schedules"]
 
-#: So many are shown at a time, and at most.
-LIMIT: Final = 100
-MOST: Final = 1000
-#: What can be done to a schedule, and what is told afterwards.
+DEFAULT_LIMIT: Final = 100
+MAX_LIMIT: Final = 1000
 ACTIONS: Final[Mapping[str, str]] = {
     "pause": "The schedule is paused.",
-    "resume": "The schedule goes on with its next tick.",
-    "run": "The schedule is fired once by the next wbengine serve that looks.",
+    "resume": "The schedule is resumed.",
+    "run": "A `wbengine serve` process will fire the schedule once.",
 }
 
 
 class SchedulePages:
-    """What is shown of schedules."""
+    """Handlers of the page. They block: Starlette calls them in threads."""
 
     def __init__(self, app_state: AppState) -> None:
         self._state = app_state
@@ -37,9 +35,9 @@ class SchedulePages:
         return [Route("/schedules", self.schedules)]
 
     def schedules(self, request: Request) -> Response:
-        with http_errors.refused():
+        with http_errors.as_http_errors():
             entries, after = page(request, self._state)
-        words: dict[str, Any] = {
+        context: dict[str, Any] = {
             "here": "/schedules",
             "entries": entries,
             "next": after,
@@ -48,20 +46,22 @@ class SchedulePages:
             "notice": ACTIONS.get(request.query_params.get("done", "")),
         }
         part = request.query_params.get("part")
-        return self._state.render(request, "_schedules.html" if part else "schedules.html", words)
+        return self._state.render(request, "_schedules.html" if part else "schedules.html", context)
 
 
 def page(request: Request, app_state: AppState) -> tuple[list[Entry], str | None]:
-    """The schedules that an address asks for, by name, and what the next page is asked for with.
+    """Return the requested schedules, sorted by name, and the cursor of the next page.
 
-    :raises ValueError: the address is wrong.
+    :raises ValueError: if a parameter of the address is not valid.
     """
-    limit = http_errors.limit(request, LIMIT, MOST)
-    kept = schedules(app_state)
-    return ([], None) if kept is None else kept.page(limit, request.query_params.get("after", ""))
+    limit = http_errors.limit(request, DEFAULT_LIMIT, MAX_LIMIT)
+    stored = schedules(app_state)
+    return (
+        ([], None) if stored is None else stored.page(limit, request.query_params.get("after", ""))
+    )
 
 
 def schedules(app_state: AppState) -> Schedules | None:
-    """The schedules in the store; None: it keeps none, for it is no database."""
+    """Return the schedules of the store, or None if the store is not a database."""
     backend = app_state.store.backend
     return Schedules(backend) if isinstance(backend, sql.SQLBackend) else None

@@ -1,4 +1,4 @@
-"""Who may come in: a token, once, and then the cookie it was exchanged for."""
+"""Authentication by token, and by the signed cookie that replaces it in a browser."""
 
 from __future__ import annotations
 
@@ -14,83 +14,85 @@ from wbengine.dashboard.visitors import Visitor
 
 __all__ = ["Sessions", "new_token"]
 
-#: Seconds after which a browser is asked for the token again.
-LIFETIME: Final = 24 * 3600.0
+COOKIE_SECONDS: Final = 24 * 3600.0
 
 
 def new_token() -> str:
-    """A token nobody can guess."""
+    """Return a random token."""
     return secrets.token_urlsafe(32)
 
 
 class Sessions:
-    """Nothing is remembered: a cookie is its own proof, signed with a key made of its user's token.
+    """Checks of tokens and cookies, without state: a cookie is signed with its user's token.
 
-    It says whose it is by a mark of that token; name and role are those that the user has now.
-    Without tokens everybody may come in (who mounts the dashboard asks for himself); cookies then
-    serve only to tell a form of ours from one of somebody else's.
+    A cookie contains a hash of the token; name and role are those that the user has now. Without
+    users, everybody has access (the application that mounts the dashboard authenticates), and
+    cookies only protect forms against other sites.
     """
 
     def __init__(
         self, users: Mapping[str, Visitor] | None, clock: Callable[[], float] = time.time
     ) -> None:
-        """:raises ValueError: there are no users, or a token can be guessed, or cannot be sent."""
+        """Derive the name of the cookie from the tokens.
+
+        :raises ValueError: if there are no users, or a token is too short or not printable ASCII.
+        """
         if users is not None and not users:
-            raise ValueError("there are no users: nobody could come in")
+            raise ValueError("users must contain at least one user")
         self.open_to_all: Final = users is None
-        known = {new_token(): Visitor()} if users is None else users
+        visitors_by_token = {new_token(): Visitor()} if users is None else users
         self._users = {
-            _signed(visitors.check_token(token), "mark")[:16]: (token, visitor)
-            for token, visitor in known.items()
+            _sign(visitors.check_token(token), "mark")[:16]: (token, visitor)
+            for token, visitor in visitors_by_token.items()
         }
         self._clock = clock
         marks = " ".join(sorted(self._users)).encode()
-        #: Several dashboards of one host must not overwrite each other's cookies.
+        #: Dashboards on the same host must not overwrite each other's cookies.
         self.cookie: Final = f"wbengine_{hashlib.sha256(marks).hexdigest()[:8]}"
 
-    def accepts(self, token: str | None) -> Visitor | None:
-        """Whose token this is; takes as long for each wrong one."""
+    def visitor_of_token(self, token: str | None) -> Visitor | None:
+        """Return the visitor of this token, or None. The time is the same for each wrong token."""
         if self.open_to_all:
             return Visitor()
-        found = None
-        for known, visitor in self._users.values():
-            if _same(token or "", known):
-                found = visitor
-        return found
+        match = None
+        for expected, visitor in self._users.values():
+            if _equal(token or "", expected):
+                match = visitor
+        return match
 
-    def begin(self, token: str | None) -> str:
-        """The value of a new cookie of the user of `token`; None, where everybody may come in."""
+    def new_cookie(self, token: str | None) -> str:
+        """Return a new cookie for the user of `token`; None if there are no users."""
         ((only, _),) = self._users.values() if token is None else [(token, None)]
-        name = f"{int(self._clock())}.{secrets.token_urlsafe(12)}.{_signed(only, 'mark')[:16]}"
-        return f"{name}.{_signed(only, 'session', name)}"
+        name = f"{int(self._clock())}.{secrets.token_urlsafe(12)}.{_sign(only, 'mark')[:16]}"
+        return f"{name}.{_sign(only, 'session', name)}"
 
-    def knows(self, cookie: str | None) -> Visitor | None:
-        """Whose it is, if it is one of ours, and not too old."""
-        found = self._found(cookie)
-        return None if found is None else found[1]
+    def visitor_of_cookie(self, cookie: str | None) -> Visitor | None:
+        """Return the visitor of a cookie, or None if it is invalid or expired."""
+        user = self._user_of_cookie(cookie)
+        return None if user is None else user[1]
 
     def form_token(self, cookie: str) -> str | None:
-        """What the forms of this visitor carry, so that nobody else's form passes for one."""
-        found = self._found(cookie)
-        return None if found is None else _signed(found[0], "form", cookie)
+        """Return the value that forms of this visitor contain, to reject forms of other sites."""
+        user = self._user_of_cookie(cookie)
+        return None if user is None else _sign(user[0], "form", cookie)
 
-    def knows_form(self, cookie: str | None, token: str | None) -> bool:
+    def is_valid_form_token(self, cookie: str | None, token: str | None) -> bool:
         expected = None if cookie is None else self.form_token(cookie)
-        return expected is not None and _same(token or "", expected)
+        return expected is not None and _equal(token or "", expected)
 
-    def _found(self, cookie: str | None) -> tuple[str, Visitor] | None:
+    def _user_of_cookie(self, cookie: str | None) -> tuple[str, Visitor] | None:
         name, _, proof = (cookie or "").rpartition(".")
         user = self._users.get(name.rpartition(".")[2])
-        if user is None or not _same(proof, _signed(user[0], "session", name)):
+        if user is None or not _equal(proof, _sign(user[0], "session", name)):
             return None
         age = self._clock() - int(name.partition(".")[0])
-        return user if -60.0 < age < LIFETIME else None
+        return user if -60.0 < age < COOKIE_SECONDS else None
 
 
-def _signed(token: str, *words: str) -> str:
+def _sign(token: str, *words: str) -> str:
     key = hashlib.sha256(f"wbengine dashboard\0{token}".encode()).digest()
     return hmac.new(key, "\0".join(words).encode(), hashlib.sha256).hexdigest()
 
 
-def _same(one: str, other: str) -> bool:
+def _equal(one: str, other: str) -> bool:
     return hmac.compare_digest(one.encode("utf-8", "replace"), other.encode())

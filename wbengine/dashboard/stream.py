@@ -1,20 +1,17 @@
-"""What changes, told as it happens: server-sent events, which go on where they broke off."""
+"""Server-sent events of changes. A client that reconnects continues at its cursor."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import json
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any, Final
 
 from sse_starlette import EventSourceResponse, ServerSentEvent
-from starlette.concurrency import run_in_threadpool
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -24,69 +21,91 @@ from wbengine import exceptions, states
 from wbengine.dashboard import feeds, flow_head, http_errors, listings, rendering, urls
 from wbengine.dashboard.app_state import AppState
 from wbengine.drawing import styles
-from wbengine.views import fleet, listing, watcher
+from wbengine.views import fleet, flow_list, watcher
 
-__all__ = ["Streams", "digest", "doing"]
+__all__ = ["Streams", "digest", "activity_of"]
 
 LOG: Final = logging.getLogger(__name__)
 
-#: Seconds between two looks at the flows and lists that somebody looks at, and at the workers.
-TURN: Final = 0.25
-SLOW: Final = 1.0
-#: Seconds between two heads of one flow.
-HEAD: Final = 0.5
-#: So many browsers (and scripts) are told at a time.
-MOST: Final = 200
-#: Seconds after which a connection that has nothing to say says that it lives.
-PING: Final = 15
-#: Seconds that a stream has to end by itself when the server ends; less than the server has.
-ENDING: Final = 1.5
+#: Interval between two polls of the displayed flows and lists, and of the workers.
+POLL_SECONDS: Final = 0.25
+WORKERS_POLL_SECONDS: Final = 1.0
+#: Minimum interval between two heads of one flow.
+HEAD_SECONDS: Final = 0.5
+#: Maximum number of repeated polls to bring a new listener and the others to the same cursor.
+_MAX_TRIES: Final = 20
+#: Interval between two pings on a connection without events.
+PING_SECONDS: Final = 15
+#: Time for a stream to end when the server ends, less than the grace period of the server.
+ENDING_SECONDS: Final = 1.5
 
 _ENDED: Final = frozenset({states.SUCCESS, states.FAILURE, states.REVERTED, states.SUSPENDED})
 
 _Events = list[watcher.Event]
-#: A page of a list, and the one that was there before it; None: nobody knows.
-_Pages = tuple[listing.ListingView | None, listing.ListingView]
+#: A page of a list, and the previous one (None: unknown).
+_Pages = tuple[flow_list.ListingView | None, flow_list.ListingView]
 
 
-def digest(shown: Any) -> str:
-    """A mark of what a list shows: it changes when that does."""
-    text = json.dumps(shown, sort_keys=True, default=str)
+def digest(content: Any) -> str:
+    text = json.dumps(content, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 class _Flow(feeds.Source[_Events]):
-    """What happens to a flow; now and then, that nothing does."""
+    """Events of a flow. An empty list means that the head of the page may have changed.
 
-    def __init__(self, watch: watcher.FlowWatcher) -> None:
-        self._watch = watch
-        self.cursor = watch.cursor
+    :raises NotFound: if the flow does not exist.
+    """
+
+    def __init__(
+        self, watch: Callable[[str | None], watcher.FlowWatcher], cursor: str | None
+    ) -> None:
+        self._begin_watch = watch
+        self._watch = watch(cursor)
+        self.cursor = self._watch.cursor
+        # Events that were read for a new listener and not returned yet: a later poll may fail.
+        self._pending: _Events = []
         self.due = 0.0
-        #: When its head was made last, and what it was.
-        self.made = -math.inf
+        #: The time of the latest head, and the head.
+        self.head_made_at = -math.inf
         self.head: Mapping[str, Any] | None = None
 
-    def turn(self) -> _Events | None:
-        events, now = self._watch.turn(), time.monotonic()
-        self.cursor = self._watch.cursor
+    def poll(self) -> _Events | None:
+        events, now = [*self._pending, *self._watch.poll()], time.monotonic()
+        self._pending, self.cursor = [], self._watch.cursor
         if not events and now < self.due:
             return None
-        self.due = now + feeds.TICK
+        self.due = now + feeds.IDLE_POLL_SECONDS
         return events
+
+    def join(self, cursor: str | None) -> tuple[_Events | None, _Events]:
+        """Return the new events for the current listeners, and those for the new listener.
+
+        Both end at the same cursor. Only if the flow changes between the two polls of each of
+        `_MAX_TRIES` repetitions, the second result is ahead, and the new listener receives some
+        events twice.
+        """
+        with self._begin_watch(cursor) as newcomer:
+            missed = newcomer.poll()
+            for _ in range(_MAX_TRIES):
+                self._pending += self._watch.poll()
+                if self._watch.cursor == newcomer.cursor:
+                    break
+                missed += newcomer.poll()
+        news, self._pending, self.cursor = self._pending, [], self._watch.cursor
+        return news or None, missed
 
     def close(self) -> None:
         self._watch.close()
 
 
 class _Listing(feeds.Source[_Pages]):
-    """A page of the list of flows."""
-
-    def __init__(self, read: Callable[[], listing.ListingView], cursor: str | None) -> None:
+    def __init__(self, read: Callable[[], flow_list.ListingView], cursor: str | None) -> None:
         self._read = read
         self.cursor = cursor
-        self._page: listing.ListingView | None = None
+        self._page: flow_list.ListingView | None = None
 
-    def turn(self) -> _Pages | None:
+    def poll(self) -> _Pages | None:
         page = self._read()
         before, self._page = self._page, page
         if (mark := digest([row.to_dict() for row in page.flows])) == self.cursor:
@@ -94,32 +113,42 @@ class _Listing(feeds.Source[_Pages]):
         self.cursor = mark
         return before, page
 
+    def join(self, cursor: str | None) -> tuple[_Pages | None, _Pages | None]:
+        news = self.poll()
+        assert self._page is not None
+        return news, None if cursor == self.cursor else (None, self._page)
+
 
 class _Workers(feeds.Source[bool]):
-    """What workers do."""
+    """Whether the list of workers, their states or their requests changed."""
 
     def __init__(self, read: Callable[[], list[fleet.WorkerView]], cursor: str | None) -> None:
         self._read = read
         self.cursor = cursor
 
-    def turn(self) -> bool | None:
-        before, self.cursor = self.cursor, digest([doing(worker) for worker in self._read()])
+    def poll(self) -> bool | None:
+        before, self.cursor = self.cursor, digest([activity_of(worker) for worker in self._read()])
         return True if self.cursor != before else None
+
+    def join(self, cursor: str | None) -> tuple[bool | None, bool | None]:
+        return self.poll(), None if cursor == self.cursor else True
 
 
 class Streams:
-    """Streams of changes: each thing is looked at once, in threads, for all who listen to it.
+    """Handlers of event streams.
 
-    Nobody waits for a slow reader; one who is far behind goes on from its cursor.
+    All streams of one flow or list share one poll, in a thread, and the text of each update. A slow
+    client does not delay others: if it falls too far behind, it continues from its cursor.
     """
 
     def __init__(self, app_state: AppState) -> None:
         self._state = app_state
-        self._open = 0
-        closing = app_state.closing
-        self._flows: feeds.Feeds[_Events] = feeds.Feeds(TURN, closing, self._log, self._marks)
-        self._lists: feeds.Feeds[_Pages] = feeds.Feeds(TURN, closing, self._log)
-        self._workers: feeds.Feeds[bool] = feeds.Feeds(SLOW, closing, self._log)
+        closing, on_failure = app_state.closing, self._on_failure
+        self._flows: feeds.Feeds[_Events] = feeds.Feeds(
+            POLL_SECONDS, closing, on_failure, self._marks
+        )
+        self._lists: feeds.Feeds[_Pages] = feeds.Feeds(POLL_SECONDS, closing, on_failure)
+        self._workers: feeds.Feeds[bool] = feeds.Feeds(WORKERS_POLL_SECONDS, closing, on_failure)
 
     def routes(self) -> list[Route]:
         return [
@@ -130,68 +159,64 @@ class Streams:
         ]
 
     async def flow(self, request: Request) -> Response:
-        """Turns of one flow, for its page: atoms that changed, its head, whether it has ended."""
+        """Stream the changes of one flow for its page: atoms, head, and whether it has ended."""
         root = str(request.scope.get("root_path", ""))
-        return await self._of_flow(request, root, functools.partial(self._turn, request))
+        return await self._of_flow(request, root, functools.partial(self._encode_changes, request))
 
     async def events(self, request: Request) -> Response:
-        """The events of one flow, each as `flow watch --json` tells it."""
-        return await self._of_flow(request, _each, _each)
+        """Stream the events of one flow, in the format of `flow watch --json`."""
+        return await self._of_flow(request, _encode_events, _encode_events)
 
     async def flows(self, request: Request) -> Response:
-        """Rows of the list of flows that have changed."""
-        with http_errors.refused():
-            wanted = listings.Wanted.of(request)
+        """Stream the rows of the list of flows that changed."""
+        with http_errors.as_http_errors():
+            flow_filter = listings.FlowFilter.of(request)
         app_state, root = self._state, str(request.scope.get("root_path", ""))
 
-        def read() -> listing.ListingView:
-            return app_state.store.reading(lambda each: wanted.read(each, app_state.redactor))
+        def read() -> flow_list.ListingView:
+            return app_state.store.read(lambda each: flow_filter.read(each, app_state.redactor))
 
-        tell = functools.partial(_rows, request)
-        source = _Listing(read, _cursor(request))
-        return await self._stream(self._lists, wanted, source, root, tell)
+        begin, render = functools.partial(_Listing, read), functools.partial(_encode_rows, request)
+        return await self._stream(request, self._lists, flow_filter, begin, root, render)
 
     async def workers(self, request: Request) -> Response:
-        """That workers came, went, or do something else."""
-        source = _Workers(self._state.monitor.workers, _cursor(request))
-        return await self._stream(self._workers, "", source, "", _changed)
+        """Stream a notice whenever the list of workers changes."""
+        begin = functools.partial(_Workers, self._state.monitor.workers)
+        return await self._stream(request, self._workers, "", begin, "", _encode_change)
 
     async def _of_flow(
-        self, request: Request, alike: Any, tell: Callable[[feeds.Turn[_Events]], bytes]
+        self, request: Request, variant: Any, render: Callable[[feeds.Update[_Events]], bytes]
     ) -> Response:
-        uuid, cursor = str(request.path_params["uuid"]), _cursor(request)
-        with http_errors.refused():
-            watch = await run_in_threadpool(self._state.store.watch, uuid, cursor)
-        return await self._stream(self._flows, uuid, _Flow(watch), alike, tell)
+        uuid = str(request.path_params["uuid"])
+        begin = functools.partial(_Flow, functools.partial(self._state.store.watch, uuid))
+        return await self._stream(request, self._flows, uuid, begin, variant, render)
 
     async def _stream(
         self,
+        request: Request,
         kind: feeds.Feeds[Any],
         key: Any,
-        source: feeds.Source[Any],
-        alike: Any,
-        tell: Callable[[feeds.Turn[Any]], bytes],
+        begin: Callable[[str | None], feeds.Source[Any]],
+        variant: Any,
+        render: Callable[[feeds.Update[Any]], bytes],
     ) -> Response:
-        """`tell` says what a turn brought; those who are `alike` are told the same."""
-        with contextlib.ExitStack() as failed:
-            failed.callback(source.close)
-            with http_errors.refused():
-                listener = await kind.join(key, source)
-            failed.pop_all()
+        cursor = _cursor(request)
+        with http_errors.as_http_errors():
+            listener = await kind.join(key, cursor, functools.partial(begin, cursor))
 
         async def messages() -> AsyncIterator[bytes]:
-            async for turn in listener:
-                if text := await turn.text(alike, tell):
+            async for update in listener:
+                if text := await update.text(variant, render):
                     yield text
 
-        return self._answer(messages(), lambda: kind.leave(listener))
+        return _Stream(messages(), functools.partial(kind.leave, listener))
 
     def _marks(self, uuids: Iterable[str]) -> Mapping[str, str]:
-        return self._state.store.reading(lambda each: each.marks(list(uuids)))
+        return self._state.store.read(lambda each: each.marks(list(uuids)))
 
-    def _turn(self, request: Request, turn: feeds.Turn[_Events]) -> bytes:
-        assert isinstance(turn.source, _Flow)
-        events, head = turn.found, self._head(request, turn.source)
+    def _encode_changes(self, request: Request, update: feeds.Update[_Events]) -> bytes:
+        assert isinstance(update.source, _Flow)
+        events, head = update.content, self._head(request, update.source, update.is_first)
         if not events and head is None:
             return b""
         latest = {event.uuid: event for event in events if event.kind == "atom"}
@@ -203,65 +228,54 @@ class Streams:
             "ended": bool(flow) and flow[-1] in _ENDED,
             "head": head,
         }
-        return _event(content, turn.cursor)
+        return _event(content, update.cursor)
 
-    def _head(self, request: Request, source: _Flow) -> Mapping[str, Any] | None:
-        """The head of the flow's page, where it is another one than before."""
+    def _head(self, request: Request, source: _Flow, is_first: bool) -> Mapping[str, Any] | None:
+        """Return the head of the flow's page if it changed or the listener is new."""
         now = time.monotonic()
-        if now < source.made + HEAD:
-            source.due = min(source.due, source.made + HEAD)
+        if now < source.head_made_at + HEAD_SECONDS and not is_first:
+            source.due = min(source.due, source.head_made_at + HEAD_SECONDS)
             return None
-        source.made = now
+        source.head_made_at = now
         try:
-            head, again = flow_head.news(self._state, request)
+            head, delay = flow_head.read_head(self._state, request)
         except (*feeds.FAILURES, exceptions.NotFound) as error:
-            self._log(error)
+            self._on_failure(error)
             return None
-        if again is not None:
-            source.due = min(source.due, now + again)
+        if delay is not None:
+            source.due = min(source.due, now + delay)
+        if is_first:
+            source.head = None  # The other listeners have not received this head.
+            source.due = min(source.due, now + HEAD_SECONDS)
+            return head
         if head == source.head:
             return None
         source.head = head
         return head
 
-    def _answer(self, messages: AsyncIterator[bytes], close: Callable[[], None]) -> Response:
-        """`close` is called in any case, also when nobody wants to hear what is told."""
-        if self._open >= MOST:
-            close()
-            raise HTTPException(503, f"{MOST} streams are open, and no more are served.")
-        return _Counted(messages, self._counted(close))
-
-    @contextlib.contextmanager
-    def _counted(self, close: Callable[[], None]) -> Iterator[None]:
-        """One more is open, for the length of a `with` block."""
-        self._open += 1
-        try:
-            yield
-        finally:
-            self._open -= 1
-            close()
-
-    def _log(self, error: Exception) -> None:
-        LOG.warning("a stream waits: %s", self._state.redactor.text(str(error)))
+    def _on_failure(self, error: Exception) -> None:
+        LOG.warning(
+            "cannot read the data of an event stream: %s", self._state.redactor.text(str(error))
+        )
 
 
-class _Counted(EventSourceResponse):
-    """A stream that is served inside of a `with` block."""
+class _Stream(EventSourceResponse):
+    """A response that always calls `close` when it ends, also if the client does not read it."""
 
-    def __init__(
-        self, messages: AsyncIterator[bytes], around: contextlib.AbstractContextManager[None]
-    ) -> None:
-        # Its own watch for the server's end would cut off what ends by itself.
-        super().__init__(messages, ping=PING, shutdown_grace_period=ENDING)
-        self._around = around
+    def __init__(self, messages: AsyncIterator[bytes], close: Callable[[], None]) -> None:
+        # Streams end by themselves when the server ends. The grace period allows it.
+        super().__init__(messages, ping=PING_SECONDS, shutdown_grace_period=ENDING_SECONDS)
+        self._close = close
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._around:
+        try:
             await super().__call__(scope, receive, send)
+        finally:
+            self._close()
 
 
 def _cursor(request: Request) -> str | None:
-    """Where to go on: a browser that lost the connection knows better than its address."""
+    """Return the cursor. After a reconnection, the header is newer than the one in the URL."""
     return request.headers.get("last-event-id") or request.query_params.get("cursor") or None
 
 
@@ -277,39 +291,40 @@ def _atom(event: watcher.Event) -> dict[str, Any]:
     }
 
 
-def _each(turn: feeds.Turn[_Events]) -> bytes:
-    """The last one alone is where to go on: what came at once is told again, or not at all."""
-    last = len(turn.found)
+def _encode_events(update: feeds.Update[_Events]) -> bytes:
+    """Only the last event has the cursor: after a reconnection, a client gets all or none."""
+    last = len(update.content)
     return b"".join(
-        _event(event.to_dict(), turn.cursor if number == last else None, event.kind)
-        for number, event in enumerate(turn.found, 1)
+        _event(event.to_dict(), update.cursor if number == last else None, event.kind)
+        for number, event in enumerate(update.content, 1)
     )
 
 
-def _rows(request: Request, turn: feeds.Turn[_Pages]) -> bytes:
-    """The rows that changed, as they are shown now, and their order where that did, too."""
-    before, page = turn.found
+def _encode_rows(request: Request, update: feeds.Update[_Pages]) -> bytes:
+    before, page = update.content
     if before is None or not (before.flows and page.flows):
-        return _changed(turn)
-    known = {row.uuid: row for row in before.flows}
-    words: dict[str, Any] = {"href": functools.partial(urls.href, request)}
+        return _encode_change(update)
+    previous_rows = {row.uuid: row for row in before.flows}
+    context: dict[str, Any] = {"href": functools.partial(urls.href, request)}
     content: dict[str, Any] = {"atoms": [], "changed": False}
     content["rows"] = {
-        row.uuid: rendering.render("_row.html", {**words, "row": row})
+        row.uuid: rendering.render("_row.html", {**context, "row": row})
         for row in page.flows
-        if known.get(row.uuid) != row
+        if previous_rows.get(row.uuid) != row
     }
     order = [row.uuid for row in page.flows]
-    if order != list(known):
+    if order != list(previous_rows):
         content["order"] = order
     if page.after != before.after:
-        wanted = listings.Wanted.of(request)
-        content["foot"] = rendering.render("_foot.html", {**words, "page": page, "wanted": wanted})
-    return _event(content, turn.cursor)
+        flow_filter = listings.FlowFilter.of(request)
+        content["foot"] = rendering.render(
+            "_foot.html", {**context, "page": page, "flow_filter": flow_filter}
+        )
+    return _event(content, update.cursor)
 
 
-def _changed(turn: feeds.Turn[Any]) -> bytes:
-    return _event({"atoms": [], "changed": True}, turn.cursor)
+def _encode_change(update: feeds.Update[Any]) -> bytes:
+    return _event({"atoms": [], "changed": True}, update.cursor)
 
 
 def _event(content: Any, id: str | None, kind: str = "turn") -> bytes:
@@ -317,6 +332,6 @@ def _event(content: Any, id: str | None, kind: str = "turn") -> bytes:
     return ServerSentEvent(data=data, event=kind, id=id).encode()
 
 
-def doing(worker: fleet.WorkerView) -> list[Any]:
-    """What a list tells of a worker that does not change with each sign of life."""
+def activity_of(worker: fleet.WorkerView) -> list[Any]:
+    """Return what a list shows of a worker, without values that change with each heartbeat."""
     return [worker.name, worker.state, [work.request for work in worker.current]]

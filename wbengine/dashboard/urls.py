@@ -1,4 +1,4 @@
-"""Paths of pages, wherever the dashboard is mounted."""
+"""Paths of pages, independent of where the dashboard is mounted."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from wbengine.dashboard import policy
 
-__all__ = ["Prefixed", "check_prefix", "href", "path_of", "wants_json"]
+__all__ = ["Prefixed", "check_prefix", "href", "is_stream", "path_of", "wants_json"]
 
 _API: Final = re.compile(r"/(api/|livez$|readyz$)")
+_STREAM: Final = re.compile(r"/stream/|/(api/v1/)?flows/[^/]+/(events/)?stream$")
 
 
 def path_of(request: Request) -> str:
-    """The path inside of the dashboard, beginning with a slash."""
+    """Return the path within the dashboard. It begins with a slash."""
     root, path = request.scope.get("root_path", ""), str(request.scope["path"])
     if root and path.startswith(f"{root}/"):
         return path[len(root) :]
@@ -28,53 +29,59 @@ def path_of(request: Request) -> str:
 
 
 def href(request: Request, path: str, **query: object) -> str:
-    """Where a page of ours is, from outside; parameters that are None or empty are left out."""
+    """Return the address of a page for browsers, without parameters that are None or empty."""
     root = str(request.scope.get("root_path", "")).rstrip("/")
     parameters = urlencode({name: value for name, value in query.items() if value}, doseq=True)
     return quote(root + path) + (f"?{parameters}" if parameters else "")
 
 
 def wants_json(request: Request) -> bool:
-    """Whether a program asks, and not a browser."""
+    """Return whether the path belongs to the API."""
     return _API.match(path_of(request)) is not None
 
 
-def check_prefix(given: str) -> str:
-    """The path before all pages, without a slash at its end; empty: there is none.
+def is_stream(request: Request) -> bool:
+    """Return whether the path is an event stream."""
+    return _STREAM.match(path_of(request)) is not None
 
-    :raises ValueError: it is no path.
+
+def check_prefix(value: str) -> str:
+    """Return the prefix of all paths without a slash at its end; empty if there is none.
+
+    :raises ValueError: if it is not a path.
     """
-    prefix = given.rstrip("/")
+    prefix = value.rstrip("/")
     if prefix and (
         not prefix.startswith("/") or "//" in prefix or any(c in prefix for c in "{}?# ")
     ):
-        raise ValueError(f"url_prefix={given!r} is no path such as '/flows'")
+        raise ValueError(f"url_prefix must be a path such as '/flows', got {value!r}")
     return prefix
 
 
 class Prefixed:
-    """An ASGI application below a path that nothing in front takes away.
+    """An ASGI application below a path prefix that no proxy removes.
 
-    Where it is mounted at this very path already (by another application, or by a server that was
-    told its `root_path`), the path counts once.
+    If the application is mounted at this path already (by another application, or by the
+    `root_path` of a server), the path counts once.
     """
 
     def __init__(self, app: ASGIApp, prefix: str) -> None:
         self._app = app
         self._prefix = prefix
-        self._below = Starlette(
-            routes=[Mount(prefix, app)], exception_handlers={404: self._elsewhere}
+        self._mounted = Starlette(
+            routes=[Mount(prefix, app)], exception_handlers={404: self._not_found}
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        counted = str(scope.get("root_path", "")).endswith(self._prefix)
-        inside = counted or scope["type"] == "lifespan"
-        await (self._app if inside else self._below)(scope, receive, send)
+        is_mounted = str(scope.get("root_path", "")).endswith(self._prefix)
+        inside = is_mounted or scope["type"] == "lifespan"
+        await (self._app if inside else self._mounted)(scope, receive, send)
 
-    def _elsewhere(self, request: Request, error: Exception) -> Response:
-        """A proxy that takes the path away is told so: nobody sees it from the pages."""
+    def _not_found(self, request: Request, error: Exception) -> Response:
+        """Explain the prefix to the operator of a proxy that removes it."""
         text = (
-            f"Nothing is here: the dashboard is below {self._prefix}/ (its url_prefix)."
-            " A proxy in front of it must not take that away.\n"
+            f"Not found: the dashboard is at {self._prefix}/ (its url_prefix). A proxy must pass"
+            f" this"
+            " prefix on.\n"
         )
         return PlainTextResponse(text, 404, policy.headers("", static=True))

@@ -1,4 +1,4 @@
-"""Who may do what: visitors with a name and a role, by the tokens that they show."""
+"""Visitors and their roles."""
 
 from __future__ import annotations
 
@@ -27,94 +27,103 @@ __all__ = [
 VIEWER: Final = "viewer"
 OPERATOR: Final = "operator"
 ADMIN: Final = "admin"
-#: Each may do what those before it may: look; suspend, resume, retry, revert and cancel flows;
-#: drain workers.
+#: Roles; each includes the previous ones: read pages; suspend, resume, retry, revert and cancel
+#: flows; drain workers.
 ROLES: Final = (VIEWER, OPERATOR, ADMIN)
-#: It may say for whom it asks.
+#: The role of a proxy, which names the visitor of each request.
 PROXY: Final = "proxy"
 
 _NAME: Final = frozenset(f"{string.ascii_letters}{string.digits}.@_-")
 
-#: A token of fewer characters can be guessed.
-LEAST_TOKEN: Final = 16
+MIN_TOKEN_CHARS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """Somebody who asks for pages; without a `name`, somebody who knows the one token."""
+    """A client with access. The name is empty if all clients use the same token."""
 
     name: str = ""
     role: str = ADMIN
 
     def __post_init__(self) -> None:
-        """:raises ValueError: a line of a log could not hold the name, or there is no such role."""
+        """Check the name and the role.
+
+        :raises ValueError: if one of them is not valid.
+        """
         if self.name:
             check_name(self.name)
         check_role(self.role, (*ROLES, PROXY))
 
-    def may(self, role: str) -> bool:
-        """Whether that role is this visitor's, or less than it."""
+    def has_role(self, role: str) -> bool:
         return self.role in ROLES and ROLES.index(self.role) >= ROLES.index(role)
 
 
 def of_request(request: Request) -> Visitor | None:
-    """Who asks, as the guard found; None: nobody who may come in."""
-    found: Visitor | None = getattr(request.state, "visitor", None)
-    return found
+    """Return the visitor that the guard identified; None: no access."""
+    visitor: Visitor | None = getattr(request.state, "visitor", None)
+    return visitor
 
 
 def check_token(token: str) -> str:
-    """`token`, if it can be one.
+    """Return `token`.
 
-    :raises ValueError: it is too short, or has characters that do not survive a header.
+    :raises ValueError: if it is too short, or is not printable ASCII without spaces.
     """
-    if len(token) < LEAST_TOKEN:
-        raise ValueError(f"a token has at least {LEAST_TOKEN} characters, this one {len(token)}")
+    if len(token) < MIN_TOKEN_CHARS:
+        raise ValueError(f"token must have at least {MIN_TOKEN_CHARS} characters, got {len(token)}")
     if not token.isascii() or not token.isprintable() or " " in token:
-        raise ValueError("a token consists of printable ASCII characters, without blanks")
+        raise ValueError("token must consist of printable ASCII characters without spaces")
     return token
 
 
 def check_name(name: str) -> str:
-    """`name`, if a line of a log can hold it.
+    """Return `name`.
 
-    :raises ValueError: it is empty, too long, or has other characters than letters, digits and
+    :raises ValueError: if it is empty, too long, or has characters other than letters, digits and
         ``.@_-``.
     """
     if not 0 < len(name) <= 64 or not _NAME.issuperset(name):
-        raise ValueError(f"user={name!r:.80} is no name of up to 64 letters, digits and .@_-")
+        raise ValueError(
+            f"user must have 1 to 64 characters of letters, digits and .@_-, got {name!r:.80}"
+        )
     return name
 
 
 def check_role(role: str, known: tuple[str, ...] = ROLES) -> str:
-    """:raises ValueError: there is no such role."""
+    """Return `role`.
+
+    :raises ValueError: if it is not known.
+    """
     if role not in known:
         near = _names.hint(role, known)
-        raise ValueError(f"role={role!r:.40}{near} is none of {', '.join(known)}")
+        raise ValueError(f"role must be one of {', '.join(known)}, got {role!r:.40}{near}")
     return role
 
 
 def parse_users(text: str) -> Mapping[str, Visitor]:
-    """Token -> visitor, of lines with a name, a role and a token each; a ``#`` at the beginning of
-    a word begins a comment.
+    """Return visitors by token, from lines with a name, a role and a token each.
 
-    :raises ValueError: a line is something else, or a token is in two of them; the text names the
-        line, and never a token.
+    A ``#`` at the beginning of a word starts a comment.
+
+    :raises ValueError: if a line is not valid, or two lines have the same token. The message has
+        the number of the line and never a token.
     """
-    found: dict[str, Visitor] = {}
+    users: dict[str, Visitor] = {}
     for number, line in enumerate(text.splitlines(), 1):
-        words = re.sub(r"(^|\s)#.*", "", line).split()
-        if not words:
+        fields = re.sub(r"(^|\s)#.*", "", line).split()
+        if not fields:
             continue
         try:
-            if len(words) != 3:
-                raise ValueError(f"there are {len(words)} words, not a name, a role and a token")
-            visitor = Visitor(check_name(words[0]), words[1])
-            if check_token(words[2]) in found:
-                raise ValueError(f"{visitor.name!r} has the token of {found[words[2]].name!r}")
+            if len(fields) != 3:
+                raise ValueError(f"must have a name, a role and a token, got {len(fields)} words")
+            visitor = Visitor(check_name(fields[0]), fields[1])
+            if check_token(fields[2]) in users:
+                raise ValueError(
+                    f"{visitor.name!r} must have another token than {users[fields[2]].name!r}"
+                )
         except ValueError as error:
             raise ValueError(f"line {number}: {error}") from error
-        found[words[2]] = visitor
-    if not found:
-        raise ValueError("there is no user in it")
-    return found
+        users[fields[2]] = visitor
+    if not users:
+        raise ValueError("must contain at least one user")
+    return users

@@ -1,4 +1,4 @@
-"""The workers, as far as a broker tells of them."""
+"""The workers of a broker."""
 
 from __future__ import annotations
 
@@ -20,99 +20,98 @@ if TYPE_CHECKING:
 
 __all__ = ["WorkerMonitor"]
 
-#: Seconds for which an answer is good enough, and for which it is waited.
-FRESH: Final = 1.5
-ANSWERED: Final = 0.5
-#: Seconds until a broker that was away is tried again by who does not wait for it.
-AGAIN: Final = 10.0
+#: Seconds for which the answers of workers are reused, and seconds to wait for them.
+REUSE_SECONDS: Final = 1.5
+REPLY_SECONDS: Final = 0.5
+#: Seconds until `offered` tries an unreachable broker again.
+RETRY_SECONDS: Final = 10.0
 
 _LEAVING: Final = frozenset({life.DRAINING, life.DEAD})
 
 
 class WorkerMonitor:
-    """A fleet that is opened by the first who wants to see it.  Thread-safe, and blocks."""
+    """A fleet that is opened on first use. Thread-safe; all methods but `offered` block."""
 
     def __init__(
         self, fleet: Fleet | None, ledger: str | None = None, redactor: Redactor | None = None
     ) -> None:
-        """:param ledger: the place of the ledger; None: that of the broker."""
+        """Store the settings. `ledger` is a location; the default is that of the broker."""
         self._fleet = fleet
         self._ledger = ledger
         self._redactor = redactor or Redactor()
         self._lock = threading.Lock()
         self._is_open = False
-        self._asking = threading.Lock()
-        self._asked = -math.inf
-        self._settled = False
-        self._tried = -math.inf
+        self._ping_lock = threading.Lock()
+        self._pinged_at = -math.inf
+        self._has_settled = False
+        self._tried_at = -math.inf
 
     @property
-    def is_known(self) -> bool:
-        """Whether there is a broker to ask."""
+    def has_broker(self) -> bool:
         return self._fleet is not None
 
     def workers(self) -> list[WorkerView]:
-        """Who is there, and what they do.
+        """Return the workers and their running tasks.
 
-        Workers tell of themselves when they are asked; those who look share what was told in the
-        last `FRESH` seconds.
+        Workers are asked for their state at most every `REUSE_SECONDS` seconds.
 
-        :raises TransportFailure: the broker cannot be reached.
+        :raises TransportFailure: if the broker cannot be reached.
         """
-        fleet = self.opened()
-        with self._asking:
-            if time.monotonic() - self._asked >= FRESH:
-                fleet.ping(timeout=ANSWERED)
-                self._asked = time.monotonic()
+        fleet = self.open_fleet()
+        with self._ping_lock:
+            if time.monotonic() - self._pinged_at >= REUSE_SECONDS:
+                fleet.ping(timeout=REPLY_SECONDS)
+                self._pinged_at = time.monotonic()
         return redacted(fleet.workers(), self._redactor)
 
     def queues(self) -> list[QueueView]:
-        """What waits where.
+        """Return the queues with the number of their messages.
 
-        :raises TransportFailure: the broker cannot be reached.
+        :raises TransportFailure: if the broker cannot be reached.
         """
-        return redacted(queues.look(self.opened()), self._redactor)
+        return redacted(queues.list_queues(self.open_fleet()), self._redactor)
 
     def offered(self) -> frozenset[str] | None:
-        """Names of the tasks that workers take on now; None: nobody knows (yet).
+        """Return the names of the tasks that workers accept, or None if unknown.
 
-        Never waits: a broker that is away does not keep a flow from being shown.
+        This does not block: a flow is shown also while the broker is unreachable.
         """
         if self._fleet is None:
             return None
-        if self._settled:
-            there = [worker for worker in self._fleet.workers() if worker.state not in _LEAVING]
-            return frozenset(task for worker in there for task in worker.tasks)
+        if self._has_settled:
+            accepting = [worker for worker in self._fleet.workers() if worker.state not in _LEAVING]
+            return frozenset(task for worker in accepting for task in worker.tasks)
         with self._lock:
             now = time.monotonic()
-            if now - self._tried >= AGAIN:
-                self._tried = now
+            if now - self._tried_at >= RETRY_SECONDS:
+                self._tried_at = now
                 threading.Thread(target=self._settle, name="wbengine-monitor", daemon=True).start()
         return None
 
     def _settle(self) -> None:
-        """Wait until those who are there have said so."""
         with contextlib.suppress(exceptions.TransportFailure, exceptions.NotFound):
-            self.opened().workers()
-            self._settled = True
+            self.open_fleet().workers()
+            self._has_settled = True
 
     def drain(self, name: str) -> None:
-        """Tell one worker, by the name that is shown, to take nothing new, and to end.
+        """Ask the worker of this displayed name to accept no new tasks and to exit.
 
-        :raises NotFound: it is not there.
+        :raises NotFound: if there is no such worker.
         """
-        fleet = self.opened()
-        meant = [each.name for each in fleet.workers() if self._redactor.text(each.name) == name]
-        fleet.control("drain", meant[:1] or [name])
+        fleet = self.open_fleet()
+        matching_names = [
+            worker.name for worker in fleet.workers() if self._redactor.text(worker.name) == name
+        ]
+        fleet.control("drain", matching_names[:1] or [name])
 
-    def opened(self) -> Fleet:
-        """The fleet.
+    def open_fleet(self) -> Fleet:
+        """Return the fleet, opened.
 
-        :raises NotFound: there is none.
-        :raises TransportFailure: its broker cannot be reached.
+        :raises NotFound: if the dashboard has no broker.
+        :raises TransportFailure: if the broker cannot be reached.
         """
         if self._fleet is None:
-            raise exceptions.NotFound("The dashboard was not told of a broker.")
+            raise exceptions.NotFound("The dashboard has no broker.")
         with self._lock:
             if not self._is_open:
                 self._fleet.open()
@@ -120,16 +119,16 @@ class WorkerMonitor:
         return self._fleet
 
     def rows(self, limit: int, after: str | None, state: str | None) -> RowPage | None:
-        """A page of the ledger, as `ledgers.rows`; None: there is no ledger.
+        """Return a page of the ledger, as `ledgers.rows`, or None without a ledger.
 
-        :raises ValueError: what is asked for means nothing.
-        :raises LedgerFailure, TransportFailure: it cannot be read.
+        :raises ValueError: if an argument is not valid.
+        :raises LedgerFailure, TransportFailure: if the ledger cannot be read.
         """
-        with ledgers.opened(self._ledger, self.opened().target) as ledger:
+        with ledgers.open_ledger(self._ledger, self.open_fleet().target) as ledger:
             if ledger is None:
                 return None
-            found = ledgers.rows(ledger, limit, after, state)
-            return RowPage(tuple(redacted(found.rows, self._redactor)), found.after)
+            page = ledgers.rows(ledger, limit, after, state)
+            return RowPage(tuple(redacted(page.rows, self._redactor)), page.after)
 
     def close(self) -> None:
         with self._lock:

@@ -1,4 +1,4 @@
-"""Whether clocks agree."""
+"""Check of the difference between two clocks."""
 
 from __future__ import annotations
 
@@ -7,20 +7,22 @@ from typing import Final
 
 from wbengine.diagnosis.findings import Finding, bad, good
 
-__all__ = ["MOST", "ahead"]
+__all__ = ["MAX_DIFFERENCE_SECONDS", "check_clock"]
 
-#: Seconds that two clocks may differ.
-MOST: Final = 5.0
+MAX_DIFFERENCE_SECONDS: Final = 5.0
 
 
-def ahead(check: str, whose: str, seconds: float, unsure: float = 0.0) -> Iterator[Finding]:
-    """What it means that a clock is ahead of this host's by so many seconds, give or take some."""
-    if abs(seconds) - unsure <= MOST:
-        yield good(check, f"the clock {whose} agrees with that of this host")
+def check_clock(check: str, whose: str, seconds: float, unsure: float = 0.0) -> Iterator[Finding]:
+    """Check a clock that is `seconds` ahead of the clock of this host.
+
+    :param unsure: uncertainty of the measurement in seconds.
+    """
+    if abs(seconds) - unsure <= MAX_DIFFERENCE_SECONDS:
+        yield good(check, f"the clock {whose} agrees with the clock of this host")
         return
     word = "ahead of" if seconds > 0 else "behind"
     yield bad(
         check,
-        f"the clock {whose} is {abs(seconds):.0f} s {word} that of this host",
-        "set both clocks, and keep them right: timedatectl set-ntp true (or chrony, on each host)",
+        f"the clock {whose} is {abs(seconds):.0f} s {word} the clock of this host",
+        "synchronize both clocks: timedatectl set-ntp true, or chrony, on each host",
     )

@@ -1,5 +1,6 @@
-"""All that is looked at: what does not depend on each other at the same time, and all of it within
-one time; what depends on something wrong is not tried.
+"""All checks within a shared time limit.
+
+Independent checks run concurrently. Checks that depend on a failed check are skipped.
 """
 
 from __future__ import annotations
@@ -9,86 +10,110 @@ from collections.abc import Iterator
 from typing import Final
 
 from wbengine import exceptions
-from wbengine.diagnosis import brokers, key_files, ledgers, packages, round_trip, stores, workers
+from wbengine.diagnosis import (
+    broker_checks,
+    key_files,
+    ledger_checks,
+    packages,
+    round_trip,
+    store_checks,
+    worker_checks,
+)
 from wbengine.diagnosis.findings import Finding, Place, bad, line, note
 from wbengine.diagnosis.lines import Line
 
 __all__ = ["examine"]
 
-#: Seconds for all of it, and those that there are at least beyond the time of one answer.
-_WITHIN: Final = 7.0
-_BEYOND: Final = 2.0
+#: Minimum time limit of all checks, and its minimum excess over the timeout of one answer, in
+#: seconds.
+_MIN_TOTAL_SECONDS: Final = 7.0
+_EXTRA_SECONDS: Final = 2.0
 
-#: The topic of the worker that is made, where there are no others.
+#: Topic of the temporary worker if there are no other workers.
 _TOPIC: Final = "doctor"
 
 
 def examine(place: Place, least: int = 0, began: float | None = None) -> Iterator[Finding]:
-    """Findings, as soon as they are made; within 7 s, or 2 s more than one answer may take.  Leaves
-    nothing behind, unless something took too long.
+    """Run all checks and yield findings as soon as they are available.
 
-    :param least: so many workers have to answer.
-    :param began: when that time began, on the monotonic clock (now).
+    The checks take at most 7 s, or the timeout of one answer plus 2 s if that is longer. They
+    delete what they create, unless a check exceeds this time.
+
+    :param least: minimum number of workers that must answer.
+    :param began: start of the time limit on the monotonic clock; the default is now.
     """
-    within = max(_WITHIN, place.timeout + _BEYOND)
+    within = max(_MIN_TOTAL_SECONDS, place.timeout + _EXTRA_SECONDS)
     until = within + (time.monotonic() if began is None else began)
-    # First: packages that several threads import at once may wait for each other.
+    # First, because threads that import a package at the same time may block each other.
     yield from packages.python()
     yield from packages.extras(place)
-    yield from packages.pictures()
+    yield from packages.graphs()
     yield from packages.plugins()
-    yield from key_files.look(place)
-    broker = Line("broker", lambda here: _broker(place, here), until)
-    ledger = Line("ledger", lambda here: _ledger(place, here, broker), until)
-    around = Line("workers", lambda here: _around(place, here, broker, ledger, least), until)
-    store = Line("store", lambda here: stores.look(place), until)
+    unsigned = False
+    for finding in key_files.check(place):
+        unsigned = finding.good is False
+        yield finding
+    broker = Line("broker", lambda own_line: _broker(place, own_line), until)
+    ledger = Line("ledger", lambda own_line: _ledger(place, own_line, broker), until)
+    around = Line(
+        "workers",
+        lambda own_line: _workers(place, own_line, broker, ledger, least, unsigned),
+        until,
+    )
+    store = Line("store", lambda own_line: store_checks.check(place), until)
     for each in (broker, ledger, around, store):
         yield from each.findings()
 
 
-def _broker(place: Place, here: Line) -> Iterator[Finding]:
+def _broker(place: Place, own_line: Line) -> Iterator[Finding]:
     reached = True
-    for finding in brokers.reach(place):
+    for finding in broker_checks.check_connection(place):
         reached = reached and finding.good is not False
         yield finding
     if not reached:
         return
-    here.at = "broker settings"
+    own_line.at = "broker settings"
     try:
-        yield from brokers.look(place)
+        yield from broker_checks.check(place)
     except exceptions.TransportFailure as error:
-        yield _lost(error)
+        yield _connection_lost(error)
 
 
-def _ledger(place: Place, here: Line, broker: Line) -> Iterator[Finding]:
-    if (place.ledger is None or not place.is_known) and "broker" in broker.wrong(here):
-        return  # it would be there
-    yield from ledgers.look(place)
+def _ledger(place: Place, own_line: Line, broker: Line) -> Iterator[Finding]:
+    if (place.ledger is None or not place.is_known) and "broker" in broker.wrong(own_line):
+        return  # the ledger would be on the broker
+    yield from ledger_checks.check(place)
 
 
-def _around(place: Place, here: Line, broker: Line, ledger: Line, least: int) -> Iterator[Finding]:
-    """Who works there, and whether one could."""
-    wrong = broker.wrong(here)
+def _workers(
+    place: Place, own_line: Line, broker: Line, ledger: Line, least: int, unsigned: bool
+) -> Iterator[Finding]:
+    """Check the workers, and the execution of a task by a temporary worker."""
+    wrong = broker.wrong(own_line)
     if wrong & {"broker", "permissions"}:
-        does = "cannot be used" if "broker" in wrong else "does not permit it"
-        yield note("round trip", f"not tried: the broker {does}")
+        why = "the broker failed" if "broker" in wrong else "a permission is missing"
+        yield note("round trip", f"skipped: {why}")
         return
     try:
-        with brokers.fleet(place) as fleet:
-            # Who may use only some queues may use those of the topics that there are.
-            found = fleet.workers(least=least)
-            unusable = "ledger" in ledger.wrong(here)
-            findings = list(workers.look(place, fleet, found, least, ledgers_too=not unusable))
-        here.at = "round trip"
-        if unusable:
-            yield note("round trip", "not tried: the ledger cannot be used")
+        with broker_checks.fleet(place) as fleet:
+            # An existing topic is preferred for the round trip, because the user's permissions may
+            # cover only queues of existing topics.
+            worker_views = fleet.workers(least=least)
+            unusable = "ledger" in ledger.wrong(own_line)
+            findings = list(
+                worker_checks.check(place, fleet, worker_views, least, ledgers_too=not unusable)
+            )
+        own_line.at = "round trip"
+        if unusable or unsigned:
+            why = "the ledger failed" if unusable else "the keys cannot be used"
+            yield note("round trip", f"skipped: {why}")
         else:
-            topics = [topic for worker in found for topic in worker.topics]
-            yield from round_trip.look(place, topics[0] if topics else _TOPIC)
+            topics = [topic for worker in worker_views for topic in worker.topics]
+            yield from round_trip.check(place, topics[0] if topics else _TOPIC)
         yield from findings
     except exceptions.TransportFailure as error:
-        yield _lost(error)
+        yield _connection_lost(error)
 
 
-def _lost(error: exceptions.TransportFailure) -> Finding:
-    return bad("broker", line(error), "see what is found wrong above; else try again")
+def _connection_lost(error: exceptions.TransportFailure) -> Finding:
+    return bad("broker", line(error), "fix the problems above, then try again")

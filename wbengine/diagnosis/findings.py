@@ -1,4 +1,4 @@
-"""What was found, and where it was looked for."""
+"""Findings, and the services that are checked."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from functools import cached_property
 from typing import Any
 
 from wbengine import exceptions, transports
-from wbengine.diagnosis.one_line import joined
+from wbengine.diagnosis.one_line import join_lines
 
 __all__ = ["Finding", "Place", "bad", "good", "line", "note"]
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at: whether it is as it should be (None: it could not be looked at,
-    or need not be), what is there in one line, and how to mend or to have it."""
+    """The result of a check: its status, a line of text, and how to fix a problem.
+
+    `good` is None if the check was skipped or reports an optional feature.
+    """
 
     check: str
     good: bool | None
@@ -24,7 +26,7 @@ class Finding:
     fix: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it."""
+        """Return the finding as a JSON object."""
         return {"check": self.check, "good": self.good, "text": self.text, "fix": self.fix}
 
 
@@ -42,7 +44,7 @@ def note(check: str, text: str, fix: str | None = None) -> Finding:
 
 @dataclass(frozen=True)
 class Place:
-    """Where engines and workers meet, and where flows and jobs are kept; `timeout` in seconds."""
+    """The services to check: broker, ledger, store and job board. `timeout` is in seconds."""
 
     exchange: str = "default"
     url: str | None = None
@@ -58,8 +60,8 @@ class Place:
     def target(self) -> transports.Target:
         """The broker.
 
-        :raises ValueError: it makes no sense, or what it takes is not installed.
-        :raises TransportFailure: the default folder cannot be used.
+        :raises ValueError: if the settings are invalid or a package is missing.
+        :raises TransportFailure: if the default folder cannot be used.
         """
         return transports.resolve(
             self.url, self.transport, self.transport_options, exchange=self.exchange
@@ -67,7 +69,7 @@ class Place:
 
     @property
     def is_known(self) -> bool:
-        """Whether the broker makes sense."""
+        """Whether the settings of the broker are valid."""
         try:
             return bool(self.target)
         except (ValueError, TypeError, ImportError, exceptions.TransportFailure):
@@ -75,7 +77,7 @@ class Place:
 
     @property
     def engine_options(self) -> dict[str, Any]:
-        """What engines and workers are told of the broker."""
+        """The arguments of engines and workers for this broker."""
         return {
             "exchange": self.exchange,
             "url": self.url,
@@ -85,5 +87,5 @@ class Place:
 
 
 def line(error: BaseException) -> str:
-    """An error in one line."""
-    return joined(str(error)) or type(error).__name__
+    """Return an error as one line."""
+    return join_lines(str(error)) or type(error).__name__

@@ -1,4 +1,4 @@
-"""The keys that messages are signed with."""
+"""Check of the keys that sign messages."""
 
 from __future__ import annotations
 
@@ -8,15 +8,19 @@ from collections.abc import Iterator
 from wbengine import exceptions, keys
 from wbengine.diagnosis.findings import Finding, Place, bad, good, line
 
-__all__ = ["look"]
+__all__ = ["check"]
 
 
-def look(place: Place) -> Iterator[Finding]:
-    """Whether the key file that is set can be read, and one of its keys be believed."""
+def check(place: Place) -> Iterator[Finding]:
+    """Check that the key file can be read and that its signing key has not expired."""
     try:
         ring = keys.keyring(place.keys)
     except (exceptions.InvalidFormat, ValueError) as error:
-        yield bad("keys", line(error), "wbengine keys show says more; wbengine keys new makes one")
+        yield bad(
+            "keys",
+            line(error),
+            "for details: wbengine keys show; to create a file: wbengine keys new",
+        )
         return
     if ring is None:
         return
@@ -25,8 +29,8 @@ def look(place: Place) -> Iterator[Finding]:
     if key.is_over(now):
         yield bad(
             "keys",
-            f"nobody believes who has {ring.path}: its key {key.id} is over",
-            "wbengine keys rotate --in 0, then copy the files to all processes",
+            f"key {key.id} in {ring.path} has expired, so other processes reject its messages",
+            "run: wbengine keys rotate --in 0; then copy the files to all processes",
         )
     else:
-        yield good("keys", f"key {key.id} of role {ring.role!r} signs")
+        yield good("keys", f"key {key.id} of role {ring.role!r} signs messages")

@@ -1,4 +1,4 @@
-"""Checks in a line: one after the other, while other lines go on; what takes too long is named."""
+"""Sequences of checks that run concurrently with other sequences, up to a deadline."""
 
 from __future__ import annotations
 
@@ -12,30 +12,32 @@ from wbengine.diagnosis.findings import Finding, bad, line, note
 
 __all__ = ["Line"]
 
-_FIX: Final = "see whether it is busy, or cut off from here; or give it more time: --timeout 60"
+_FIX: Final = (
+    "check that the service is not overloaded and is reachable, or allow more time: --timeout 60"
+)
 
 
 class Line:
-    """Findings that a thread makes, from now on.
+    """Findings of checks that run one after the other in a thread. The thread starts at once.
 
-    :param name: of the first check.
-    :param checks: makes them; it is given the line, to say `at` which check it is.
-    :param until: when they have to be there, on the monotonic clock.
+    :param name: the name of the first check.
+    :param checks: generates the findings; it sets `at` of the line that it receives.
+    :param until: the deadline on the monotonic clock.
     """
 
     def __init__(
         self, name: str, checks: Callable[[Line], Iterator[Finding]], until: float
     ) -> None:
-        #: The check that is being made; None: it waits for another line.
+        #: The name of the current check; None while the checks wait for another line.
         self.at: str | None = name
         self._name = name
         self._until = until
         self._began = time.monotonic()
-        self._made: queue.SimpleQueue[Finding | None] = queue.SimpleQueue()
+        self._findings: queue.SimpleQueue[Finding | None] = queue.SimpleQueue()
         self._wrong: set[str] = set()
         self._ended = threading.Event()
         thread = threading.Thread(target=self._run, args=(checks,), name=f"wbengine-{name}")
-        thread.daemon = True  # nobody waits for what takes too long
+        thread.daemon = True  # a check that is too slow does not delay the exit
         thread.start()
 
     def _run(self, checks: Callable[[Line], Iterator[Finding]]) -> None:
@@ -43,38 +45,41 @@ class Line:
             for finding in checks(self):
                 if finding.good is False:
                     self._wrong.add(finding.check)
-                self._made.put(finding)
+                self._findings.put(finding)
         except Exception as error:
             self._wrong.add(self._name)
             words = f"{type(error).__name__}: {line(error)}"
-            self._made.put(bad(self.at or self._name, words, "see what the log says: -v"))
+            self._findings.put(bad(self.at or self._name, words, "for details, see the log (-v)"))
         finally:
-            self._made.put(None)
+            self._findings.put(None)
             self._ended.set()
 
     def wrong(self, asking: Line) -> set[str]:
-        """The checks that found something wrong, once the last one is made: `asking` waits."""
+        """Wait for all checks and return the names of those that found a problem.
+
+        :param asking: the line that waits; its `at` is None meanwhile.
+        """
         before, asking.at = asking.at, None
         self._ended.wait()
         asking.at = before
         return self._wrong
 
     def findings(self) -> Iterator[Finding]:
-        """All of them, as soon as they are made; the last one may say that there was no time."""
+        """Yield each finding as soon as it is available. The last one may report a timeout."""
         while True:
             try:
-                found = self._made.get(timeout=max(0.0, self._until - time.monotonic()))
+                finding = self._findings.get(timeout=max(0.0, self._until - time.monotonic()))
             except queue.Empty:
                 yield self._late()
                 return
-            if found is None:
+            if finding is None:
                 return
-            yield found
+            yield finding
 
     def _late(self) -> Finding:
-        at, late = self.at, "not tried: what comes before it took all the time"
+        at, late = self.at, "skipped: the previous checks used all the time"
         if self._began >= self._until:
-            return bad(self._name, late, _FIX)  # nothing else may be found wrong
+            return bad(self._name, late, _FIX)  # a problem, because there may be no other finding
         if at is None:
             return note(self._name, late)
         return bad(at, f"no answer within {self._until - self._began:.0f} s", _FIX)

@@ -1,4 +1,4 @@
-"""What is installed, and what is not."""
+"""Checks of installed packages, extras and plug-ins."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Iterator, Mapping
 from importlib import metadata
 from typing import Final
 
-from wbengine import _plugins
+from wbengine import _installing, _plugins
 from wbengine.diagnosis.findings import Finding, Place, bad, good, line, note
 from wbengine.drawing import graphviz
 
-__all__ = ["extras", "pictures", "plugins", "python"]
+__all__ = ["extras", "graphs", "plugins", "python"]
 
-#: What each extra brings along that is imported.
-_EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
+#: Extra -> modules that it installs.
+_EXTRAS: Final[Mapping[_installing.Extra, tuple[str, ...]]] = {
     "redis": ("redis",),
     "mysql": ("pymysql",),
     "postgresql": ("psycopg",),
@@ -24,67 +24,72 @@ _EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "metrics": ("prometheus_client",),
     "otel": ("opentelemetry.trace",),
     "dashboard": ("starlette", "uvicorn", "jinja2", "sse_starlette"),
+    "keys": ("cryptography",),
+    "celery": ("celery",),
 }
-#: Which extra a kind of place takes.
-_OF_KIND: Final[Mapping[str, str]] = {
+_EXTRA_OF_SCHEME: Final[Mapping[str, _installing.Extra]] = {
     "redis": "redis", "rediss": "redis", "mysql": "mysql", "mariadb": "mysql",
     "postgresql": "postgresql", "postgres": "postgresql", "pgsql": "postgresql",
     "zookeeper": "zookeeper", "etcd": "etcd",
 }  # fmt: skip
-#: Those without which everything else works.
-_COMFORTS: Final = ("dashboard", "metrics", "otel")
+#: Extras in the order in which they are listed.
+_OPTIONAL_EXTRAS: Final[tuple[_installing.Extra, ...]] = (
+    "dashboard", "metrics", "otel", "redis", "postgresql", "mysql", "zookeeper", "etcd", "keys",
+    "celery",
+)  # fmt: skip
 
 
 def python() -> Iterator[Finding]:
-    """The versions of Python and of wbengine."""
+    """Report the versions of Python and wbengine."""
     import wbengine
 
-    told = ".".join(map(str, sys.version_info[:3]))
-    yield good("wbengine", f"version {wbengine.__version__}, Python {told}")
+    version = ".".join(map(str, sys.version_info[:3]))
+    yield good("wbengine", f"version {wbengine.__version__}, Python {version}")
 
 
 def extras(place: Place) -> Iterator[Finding]:
-    """What the places that are set take; then what is optional: that it is missing is no fault."""
-    wanted = {
-        _OF_KIND[kind]: what
-        for what, told in (
+    """Check the extras that the settings need, then list optional extras that are not installed."""
+    services = {
+        _EXTRA_OF_SCHEME[kind]: service
+        for service, text in (
             ("the broker", place.url),
             ("the ledger", place.ledger),
             ("the store", place.persistence),
             ("the job board", place.board),
         )
-        if told and (kind := told.partition(":")[0].partition("+")[0]) in _OF_KIND
+        if text and (kind := text.partition(":")[0].partition("+")[0]) in _EXTRA_OF_SCHEME
     }
-    for extra, what in wanted.items():
+    for extra, service in services.items():
         missing = _missing(extra)
         if missing:
             yield bad(
                 "extras",
-                f"{what} takes packages that are not installed, or cannot be imported: {missing}",
-                f"pip install 'wbengine[{extra}]'",
+                f"{service} needs packages that cannot be imported: {missing}",
+                _installing.advice(extra),
             )
         else:
-            yield good("extras", f"what {what} takes is installed ({extra})")
-    without = [extra for extra in _COMFORTS if extra not in wanted and _missing(extra)]
+            yield good("extras", f"the packages for {service} are installed ({extra})")
+    without = [extra for extra in _OPTIONAL_EXTRAS if extra not in services and _missing(extra)]
     if without:
-        told = ", ".join(without)
-        how = f"pip install 'wbengine[{','.join(without)}]'"
-        yield note("extras", f"optional, and not installed: {told} (to have them: {how})")
+        text = ", ".join(without)
+        advice = _installing.advice(without[0])
+        yield note("extras", f"optional extras not installed: {text} (to add one: {advice})")
     else:
-        yield good("extras", f"what is optional is installed: {', '.join(_COMFORTS)}")
+        yield good("extras", f"optional extras installed: {', '.join(_OPTIONAL_EXTRAS)}")
 
 
-def pictures() -> Iterator[Finding]:
-    """Whether there is a program that draws graphs."""
+def graphs() -> Iterator[Finding]:
+    """Check whether the program that draws graphs is available."""
     if graphviz.available():
-        yield good("graphviz", "graphs are drawn by dot")
+        yield good("graphviz", "the program dot is available")
     else:
         yield note(
-            "graphviz", f"dot is not on the PATH, so no graphs as SVG and PNG: {graphviz.INSTALL}"
+            "graphviz",
+            f"the program dot is missing, so graphs cannot be SVG or PNG; {graphviz.INSTALL}",
         )
 
 
-def _missing(extra: str) -> str:
+def _missing(extra: _installing.Extra) -> str:
     missing = []
     for name in _EXTRAS[extra]:
         try:
@@ -95,7 +100,7 @@ def _missing(extra: str) -> str:
 
 
 def plugins() -> Iterator[Finding]:
-    """What packages offer to wbengine: each is loaded, unless it takes an extra that is missing."""
+    """Load the plug-ins of all packages. Plug-ins whose extra is not installed are ignored."""
     count = 0
     for group in _plugins.GROUPS:
         for point in metadata.entry_points(group=group):
@@ -108,9 +113,9 @@ def plugins() -> Iterator[Finding]:
                 owner = point.dist.name if point.dist is not None else point.value.partition(".")[0]
                 yield bad(
                     "plugins",
-                    f"{point.name!r} of {group} ({point.value}, package {owner}) cannot be loaded:"
+                    f"cannot load {point.name!r} of {group} ({point.value}, package {owner}):"
                     f" {type(error).__name__}: {line(error)}",
-                    f"install what it needs (pip install --upgrade {owner}), or remove it"
-                    f" (pip uninstall {owner})",
+                    f"install its dependencies ({_installing.pip('install', '--upgrade', owner)}),"
+                    f" or remove the package ({_installing.pip('uninstall', owner)})",
                 )
-    yield good("plugins", f"{count} looked at")
+    yield good("plugins", f"{count} plug-ins checked")

@@ -1,4 +1,4 @@
-"""A task that goes through the broker to a worker, and back: with a worker of its own."""
+"""Check that a task reaches a temporary worker through the broker and that its result returns."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from collections.abc import Iterator
 from typing import Any
 
 from wbengine import engines, exceptions, keys, task
+from wbengine.concurrency import conditions
 from wbengine.diagnosis.findings import Finding, Place, bad, good, line
 from wbengine.engines.worker_based import worker
 from wbengine.engines.worker_based.connections import connecting, queue_counts
 from wbengine.patterns import linear_flow
 
-__all__ = ["Echo", "look"]
+__all__ = ["Echo", "check"]
 
 
 class Echo(task.Task):
-    """Says what it is told."""
+    """A task that returns its argument."""
 
     idempotent = True
     default_provides = "said"
@@ -27,10 +28,10 @@ class Echo(task.Task):
         return word
 
 
-def look(place: Place, topic: str) -> Iterator[Finding]:
-    """Run one task, on a worker that is started for it and ends again; no other one takes it.
+def check(place: Place, topic: str) -> Iterator[Finding]:
+    """Start a temporary worker and run one task on it. Other workers do not receive the task.
 
-    Signed with shared keys; those of one role cannot speak for both sides.
+    Messages are signed only with shared keys, because a key of one role cannot sign for both sides.
     """
     try:
         ring = keys.shared(place.keys) or keys.NONE
@@ -39,7 +40,7 @@ def look(place: Place, topic: str) -> Iterator[Finding]:
             drain_timeout=1.0, keys=ring, **place.engine_options,
         )  # fmt: skip
     except (ValueError, ImportError, exceptions.WbengineException) as error:
-        yield bad("round trip", line(error), "mend what is found wrong above")
+        yield bad("round trip", line(error), "fix the problems above")
         return
     failed: list[BaseException] = []
 
@@ -54,25 +55,27 @@ def look(place: Place, topic: str) -> Iterator[Finding]:
     began = time.monotonic()
     try:
         if not serving.wait(place.timeout):
-            raise exceptions.TransportFailure("a worker cannot take from the broker in time")
-        said = _ask(place, topic, ring)
+            raise exceptions.TransportFailure("a worker did not connect to the broker in time")
+        is_correct = _run_task(place, topic, ring)
     except Exception as error:
-        told = failed[0] if failed else error
-        yield bad("round trip", line(told), "mend what is found wrong above; else see what the log"
-                  " says: -v")  # fmt: skip
+        cause = failed[0] if failed else error
+        yield bad("round trip", line(cause), "fix the problems above; for details, see the log"
+                  " (-v)")  # fmt: skip
         return
     finally:
         serving.stop()
         thread.join(place.timeout)
         if not failed:
-            _clear(place, serving)
-    if said:
-        yield good("round trip", f"a task ran on a worker, {time.monotonic() - began:.2f} s in all")
+            _delete_queues(place, serving)
+    if is_correct:
+        yield good(
+            "round trip", f"a worker executed a task; round trip: {time.monotonic() - began:.2f} s"
+        )
     else:
-        yield bad("round trip", "what came back is not what was sent", "see what the log says: -v")
+        yield bad("round trip", "the result of the task is wrong", "for details, see the log (-v)")
 
 
-def _ask(place: Place, topic: str, ring: keys.Keyring | str) -> bool:
+def _run_task(place: Place, topic: str, ring: keys.Keyring | str) -> bool:
     flow = linear_flow.Flow("doctor").add(Echo("echo"))
     word = f"{time.time()}"
     options: dict[str, Any] = {"ledger": place.ledger, "topics": [topic], "keys": ring}
@@ -81,13 +84,13 @@ def _ask(place: Place, topic: str, ring: keys.Keyring | str) -> bool:
         **options, **place.engine_options,
     )  # fmt: skip
     engine.run(deadline=2 * place.timeout)
-    said: bool = engine.storage.fetch("said") == word
-    return said
+    is_correct: bool = engine.storage.fetch("said") == word
+    return is_correct
 
 
-def _clear(place: Place, gone: worker.Worker) -> None:
-    """Not everywhere does an empty queue go with its last worker."""
-    with contextlib.suppress(Exception):  # it goes one day
-        connection = connecting.reach(place.target, threading.Event(), within=2.0)
+def _delete_queues(place: Place, stopped_worker: worker.Worker) -> None:
+    """Delete the queues of the worker, which some brokers keep."""
+    with contextlib.suppress(Exception):  # unused queues expire anyway
+        connection = connecting.reach(place.target, conditions.Event(), within=2.0)
         with connection:
-            queue_counts.remove_unused(connection, gone.queues.values())
+            queue_counts.remove_unused(connection, stopped_worker.queues.values())

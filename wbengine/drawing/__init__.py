@@ -1,6 +1,6 @@
-"""Pictures of flows: a tree for terminals, Mermaid, DOT, JSON, SVG, PNG.
+"""Drawings of flows: text, Mermaid, DOT, JSON, SVG and PNG.
 
-`draw` makes them of an outline, and of a view of the flow when its states are to be seen.
+`draw` creates them from an outline and, for states, the view of a flow.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Any, Final, NamedTuple
 
 from wbengine import _names
 from wbengine._terminal import escaped_json
-from wbengine.drawing import graphviz, labels, mermaid, tree
+from wbengine.drawing import box_text, graphviz, mermaid, terminal_tree
 from wbengine.drawing import scene as scenes
 from wbengine.drawing.chart import render as chart
 from wbengine.drawing.graphviz import DrawingFailed, Link, Toggle
 from wbengine.drawing.scene import MAX_ATOMS
 from wbengine.drawing.styles import STYLESHEET
 from wbengine.types import outline as outlines
-from wbengine.views.flow import FlowView
+from wbengine.views.flow_status import FlowView
 from wbengine.views.structure import NodeView
 
 __all__ = [
@@ -37,8 +37,8 @@ __all__ = [
 FORMATS: Final = ("text", "mermaid", "dot", "json", "svg", "png")
 DIRECTIONS: Final = ("auto", "LR", "TB")
 SCHEMA: Final = "wbengine/graph/1"
-#: So many boxes are seen at once, where flows can be opened and closed.
-_FOLDED: Final = 120
+#: Number of boxes of a drawing whose flows can be opened and closed.
+_MAX_FOLDING_BOXES: Final = 120
 
 
 def draw(
@@ -52,29 +52,30 @@ def draw(
     standalone: bool = True,
     link: Link | None = None,
 ) -> str:
-    """A picture of a flow, as text.
+    """Return a drawing of a flow as text.
 
-    :param view: its states; then `outline` has to be that of the view.
-    :param format: 'text', 'mermaid', 'dot', 'json' or 'svg'; for PNG see `png`.
-    :param direction: 'LR' (from left to right), 'TB' (from the top down), or what fits ('auto').
-    :param root: the flow to be drawn, by its position in the outline.
-    :param max_atoms: of more atoms, parts are collapsed, with counts in place of what is in them.
-    :param standalone: an SVG has its own style sheet; else `STYLESHEET` is to be served beside it.
-    :param link: of an SVG: where an atom leads to.
-    :raises ValueError: there is no such format, direction or root.
-    :raises DrawingFailed: of an SVG: Graphviz is not installed, crashed, or took too long.
+    :param view: the states; `outline` must be that of the view.
+    :param format: 'text', 'mermaid', 'dot', 'json' or 'svg'. For PNG, see `png`.
+    :param direction: 'LR' (left to right), 'TB' (top to bottom), or 'auto' (by the shape).
+    :param root: position in the outline of the flow to draw.
+    :param max_atoms: if the flow has more atoms, parts are collapsed and show counts.
+    :param standalone: whether an SVG contains its style sheet; otherwise the page must provide
+        `STYLESHEET`.
+    :param link: returns the address that an atom of an SVG links to.
+    :raises ValueError: if the format, the direction or the root is invalid.
+    :raises DrawingFailed: for an SVG, if Graphviz is not installed, crashed, or took too long.
     """
-    _check("format", format, FORMATS)
-    _check("direction", direction, DIRECTIONS)
+    _check_choice("format", format, FORMATS)
+    _check_choice("direction", direction, DIRECTIONS)
     _check_root(outline, root)
     if format == "png":
-        raise ValueError("A PNG is no text: see wbengine.drawing.png")
+        raise ValueError("format must be a text format, got 'png'; use wbengine.drawing.png")
     if format == "text":
-        return tree.text(outline, view, root=root, max_atoms=max_atoms)
+        return terminal_tree.text(outline, view, root=root, max_atoms=max_atoms)
     scene = scenes.make(outline, view, root=root, max_atoms=max_atoms)
     if format == "json":
         return escaped_json(json.dumps(_as_json(scene, view), ensure_ascii=False, indent=2)) + "\n"
-    scene.thin()
+    scene.remove_redundant_arrows()
     direction = scene.direction() if direction == "auto" else direction
     states = view is not None
     if format == "mermaid":
@@ -92,10 +93,10 @@ def png(
     root: int = 0,
     max_atoms: int = MAX_ATOMS,
 ) -> bytes:
-    """A picture of a flow as a PNG file; the arguments are those of `draw`.
+    """Return a drawing of a flow as a PNG file. For the arguments, see `draw`.
 
-    :raises ValueError: there is no such direction or root.
-    :raises DrawingFailed: Graphviz is not installed, crashed, or took too long.
+    :raises ValueError: if the direction or the root is invalid.
+    :raises DrawingFailed: if Graphviz is not installed, crashed, or took too long.
     """
     return graphviz.run(
         draw(outline, view, format="dot", direction=direction, root=root, max_atoms=max_atoms),
@@ -105,9 +106,11 @@ def png(
 
 
 class Folding(NamedTuple):
-    """The flows of a picture that its reader `opened` and `closed`, by their positions in the
-    outline; `toggle` makes the address under which one of them is opened, or closed.  What stands
-    for a part of a long row of members is opened by the position of the first of them.
+    """Flows that the user opened and closed in a drawing, by their positions in the outline.
+
+    A group of members is opened by the position of its first member.
+
+    :ivar toggle: returns the address that opens or closes a flow.
     """
 
     opened: Collection[int]
@@ -123,10 +126,10 @@ def html(
     link: Link | None = None,
     folding: Folding | None = None,
 ) -> str:
-    """A picture for a page that has `STYLESHEET`: an SVG; where Graphviz cannot make it, the reason
-    in one sentence, and the tree.
+    """Return an SVG for a page that provides `STYLESHEET`.
 
-    With `folding`, of more than about 120 boxes whole flows are collapsed, and can be opened.
+    If Graphviz fails, the result is the reason and a tree as text. With `folding`, a drawing of
+    more than about 120 boxes has collapsed flows that can be opened.
     """
     _check_root(outline, root)
     try:
@@ -136,12 +139,12 @@ def html(
             outline,
             view,
             root=root,
-            max_atoms=_FOLDED,
-            boxes=_FOLDED,
+            max_atoms=_MAX_FOLDING_BOXES,
+            boxes=_MAX_FOLDING_BOXES,
             opened=folding.opened,
             closed=folding.closed,
         )
-        scene.thin()
+        scene.remove_redundant_arrows()
         return graphviz.svg(
             scene,
             scene.direction(),
@@ -151,23 +154,24 @@ def html(
             toggle=folding.toggle,
         )
     except DrawingFailed as error:
-        shown = labels.escaped(draw(outline, view, root=root))
-        return f'<p class="dim">{labels.escaped(str(error))}.</p>\n<pre class="tree">{shown}</pre>'
+        tree_text = box_text.escaped(draw(outline, view, root=root))
+        message = box_text.escaped(str(error))
+        return f'<p class="dim">{message}.</p>\n<pre class="tree">{tree_text}</pre>'
 
 
 def _as_json(scene: scenes.Scene, view: FlowView | None) -> dict[str, Any]:
     parents = scene.parents()
 
     def node(item: NodeView) -> dict[str, Any]:
-        found: dict[str, Any] = {"id": item.node, "name": item.name, "kind": item.kind}
-        found["parent"] = parents.get(item.node)
+        fields: dict[str, Any] = {"id": item.node, "name": item.name, "kind": item.kind}
+        fields["parent"] = parents.get(item.node)
         if item.node not in scene.members:
-            found.update(task=item.task, collapsed=not item.is_atom, size=item.size)
-        found["notes"] = item.notes
+            fields.update(task=item.task, collapsed=not item.is_atom, size=item.size)
+        fields["notes"] = item.notes
         if view is not None:
             uuid = None if item.atom is None else item.atom.uuid
-            found.update(state=item.state, counts=dict(item.atom_counts), uuid=uuid)
-        return found
+            fields.update(state=item.state, counts=dict(item.atom_counts), uuid=uuid)
+        return fields
 
     return {
         "schema": SCHEMA,
@@ -180,10 +184,10 @@ def _as_json(scene: scenes.Scene, view: FlowView | None) -> dict[str, Any]:
 
 def _check_root(outline: outlines.Outline, root: int) -> None:
     if not 0 <= root < len(outline.nodes):
-        raise ValueError(f"root={root!r}: the outline has nodes 0 to {len(outline.nodes) - 1}")
+        raise ValueError(f"root must be a node from 0 to {len(outline.nodes) - 1}, got {root!r}")
 
 
-def _check(what: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        near = _names.hint(value, known) if isinstance(value, str) else ""
-        raise ValueError(f"{what}={value!r}{near}; known: {', '.join(known)}")
+def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        hint = _names.hint(value, choices) if isinstance(value, str) else ""
+        raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}{hint}")

@@ -1,10 +1,10 @@
-"""Mermaid: text that many sites draw as a picture."""
+"""Flows as Mermaid flow charts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from wbengine.drawing import labels, styles
+from wbengine.drawing import box_text, styles
 from wbengine.drawing.scene import Scene
 from wbengine.types import outline as outlines
 from wbengine.views.structure import NodeView
@@ -15,7 +15,7 @@ _SHAPES = {outlines.RETRY: ("([", "])"), outlines.MAP: ("[[", "]]")}
 
 
 def render(scene: Scene, direction: str, *, states: bool) -> str:
-    """The scene as a flow chart; with `states`, coloured by them."""
+    """Return the scene as a flow chart; with `states`, coloured by them."""
     return "\n".join(_lines(scene, direction, states)) + "\n"
 
 
@@ -42,19 +42,18 @@ def _lines(scene: Scene, direction: str, states: bool) -> Iterator[str]:
 
 def _box(box: NodeView, states: bool) -> str:
     first, last = _SHAPES.get(box.kind, ("[", "]"))
-    name = _text(labels.shortened(box.name, 60))
+    name = _text(box_text.shortened(box.name, 60))
     if not box.is_atom:
         first, last = "[[", "]]"
-    line = labels.line(box) if states or not box.is_atom else ""
+    line = box_text.line(box) if states or not box.is_atom else ""
     name += f"<br>{_text(line)}" if line else ""
     if not states:
         return f'n{box.node}{first}"{name}"{last}'
-    known = f":::{box.state}" if box.state in styles.STATES else ""
-    return f'n{box.node}{first}"{styles.icon(box.state)} {name}"{last}{known}'
+    class_suffix = f":::{box.state}" if box.state in styles.STATES else ""
+    return f'n{box.node}{first}"{styles.icon(box.state)} {name}"{last}{class_suffix}'
 
 
 def _text(text: str) -> str:
-    """Nothing that Mermaid, Markdown or HTML would take for a sign of its own."""
     return "".join(
         mark if mark.isalnum() or mark in " _.,:+/…·-" else f"#{ord(mark)};" for mark in text
     )

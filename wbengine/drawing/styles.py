@@ -1,4 +1,4 @@
-"""How states look: an icon, a word, colours, and the style sheet of pictures in light and dark."""
+"""Icons, words and colours of states, and the style sheet of drawings (light and dark)."""
 
 from __future__ import annotations
 
@@ -6,15 +6,19 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from wbengine import states
-from wbengine.views.flow import INTERRUPTED, QUEUED
+from wbengine.views.atoms import QUEUED
+from wbengine.views.flow_status import INTERRUPTED
 
 __all__ = ["STATES", "STYLESHEET", "StateStyle", "icon", "style_of", "word"]
 
 
 class StateStyle(NamedTuple):
-    """`plain` is the icon where there is only ASCII, `style` that of terminals.
+    """The appearance of a state.
 
-    `colour` is that of lines and icons, `fill` a paler one below text; both for light paper.
+    :ivar plain: icon if only ASCII is available.
+    :ivar style: style on terminals.
+    :ivar colour: colour of lines and icons on a light background.
+    :ivar fill: paler colour behind text on a light background.
     """
 
     icon: str
@@ -25,54 +29,57 @@ class StateStyle(NamedTuple):
     fill: str
 
 
-#: By the state of an atom or a flow, as it is shown.  No two share an icon: colour alone says
-#: nothing.
+#: By displayed state of an atom or flow. Icons are unique: colour alone is not accessible.
 STATES: Final[Mapping[str, StateStyle]] = {
     states.PENDING: StateStyle("○", ".", "pending", "dim", "#5a636e", "#f4f5f7"),
     states.RUNNING: StateStyle("▶", ">", "running", "cyan", "#1f5fd0", "#e8f0fe"),
     QUEUED: StateStyle("◷", ":", "queued", "cyan", "#1f5fd0", "#f4f5f7"),
+    states.WAITING: StateStyle("⚐", "^", "waiting", "cyan", "#1f5fd0", "#f4f5f7"),
     states.SUCCESS: StateStyle("✔", "+", "success", "green", "#15703a", "#e6f5ec"),
     states.FAILURE: StateStyle("✘", "x", "failure", "bold red", "#c5221f", "#fdecea"),
     states.REVERTING: StateStyle("↩", "<", "reverting", "yellow", "#964f00", "#fff1e0"),
     states.REVERTED: StateStyle("↶", "-", "reverted", "yellow", "#80531a", "#f7efe3"),
     states.REVERT_FAILURE: StateStyle("‼", "!", "revert failure", "bold red", "#9b1452", "#fce7f0"),
     states.RETRYING: StateStyle("↻", "@", "retrying", "yellow", "#7a3fc4", "#f3ebfd"),
-    states.IGNORE: StateStyle("⊘", "o", "left out", "dim", "#5f6873", "#f4f5f7"),
+    states.IGNORE: StateStyle("⊘", "o", "ignored", "dim", "#5f6873", "#f4f5f7"),
     states.SUSPENDING: StateStyle("◔", "~", "suspending", "yellow", "#776000", "#fdf5d8"),
     states.SUSPENDED: StateStyle("◫", "=", "suspended", "yellow", "#776000", "#fdf5d8"),
     INTERRUPTED: StateStyle("◌", "/", "interrupted", "bold yellow", "#776000", "#fdf5d8"),
+    states.CANCELLING: StateStyle("◒", "(", "cancelling", "yellow", "#964f00", "#fff1e0"),
+    states.CANCELLED: StateStyle("⊗", ")", "cancelled", "yellow", "#80531a", "#f7efe3"),
     states.RESUMING: StateStyle("⟳", "*", "resuming", "cyan", "#1f5fd0", "#e8f0fe"),
 }
-#: Of what happens to an atom that is under way, by its event.
-_INCIDENTS: Final[Mapping[str, StateStyle]] = {
+#: Styles of incidents, by event.
+_INCIDENT_STYLES: Final[Mapping[str, StateStyle]] = {
     states.WORKER_LOST: StateStyle("⚠", "%", "worker lost", "bold red", "#c5221f", "#fdecea"),
-    states.RESENT: StateStyle("⇢", "&", "sent again", "yellow", "#7a3fc4", "#f3ebfd"),
+    states.RESENT: StateStyle("⇢", "&", "resent", "yellow", "#7a3fc4", "#f3ebfd"),
 }
-_OTHER: Final = StateStyle("•", "?", "unknown", "", "#5a636e", "#f4f5f7")
+_UNKNOWN: Final = StateStyle("•", "?", "unknown", "", "#5a636e", "#f4f5f7")
 
 
 def style_of(state: str | None) -> StateStyle:
-    """How `state` looks; a state that is not known has a look of its own."""
-    found = STATES.get(state or states.PENDING)
-    return found or _INCIDENTS.get(state or "", _OTHER)
+    """Return the style of a state. Unknown states share one style."""
+    style = STATES.get(state or states.PENDING)
+    return style or _INCIDENT_STYLES.get(state or "", _UNKNOWN)
 
 
 def icon(state: str | None) -> str:
-    """One character for `state`."""
+    """Return the icon of a state, one character."""
     return style_of(state).icon
 
 
 def word(state: str | None) -> str:
-    """The word for `state`."""
-    found = style_of(state)
-    return str(state).lower() if found is _OTHER else found.word
+    """Return the word for a state."""
+    style = style_of(state)
+    return str(state).lower() if style is _UNKNOWN else style.word
 
 
-#: Colours of lines and icons, and of what is below text, on dark paper.
-_DARK: Final = {
+#: Colours of lines and icons, and behind text, on a dark background.
+_DARK_COLOURS: Final = {
     "PENDING": ("#8f99a6", "#20252c"),
     "RUNNING": ("#7fb0ff", "#172a4a"),
     "QUEUED": ("#7fb0ff", "#20252c"),
+    "WAITING": ("#7fb0ff", "#20252c"),
     "SUCCESS": ("#5fcf8b", "#14301f"),
     "FAILURE": ("#ff8a80", "#42191a"),
     "REVERTING": ("#ffb35c", "#3d2a12"),
@@ -83,16 +90,18 @@ _DARK: Final = {
     "SUSPENDING": ("#e8c95a", "#332c10"),
     "SUSPENDED": ("#e8c95a", "#332c10"),
     "INTERRUPTED": ("#e8c95a", "#332c10"),
+    "CANCELLING": ("#ffb35c", "#3d2a12"),
+    "CANCELLED": ("#d9ad72", "#30281c"),
     "RESUMING": ("#7fb0ff", "#172a4a"),
 }
 
 
 def _variables(dark: bool) -> str:
-    shown = []
+    declarations = []
     for state, style in STATES.items():
-        colour, fill = _DARK[state] if dark else (style.colour, style.fill)
-        shown.append(f"--c-{state}:{colour};--f-{state}:{fill}")
-    return ";".join(shown)
+        colour, fill = _DARK_COLOURS[state] if dark else (style.colour, style.fill)
+        declarations.append(f"--c-{state}:{colour};--f-{state}:{fill}")
+    return ";".join(declarations)
 
 
 def _states() -> str:
@@ -103,7 +112,7 @@ def _states() -> str:
     )
 
 
-#: The style sheet of the SVG: to be served beside pictures that are not `standalone`.
+#: Style sheet of SVG drawings that are not `standalone`.
 STYLESHEET: Final = f"""\
 .wbe-graph,.wbe-chart,.wbe-pill{{--ink:#1d2127;--dim:#5c6570;--paper:#fff;--frame:#fafbfc;--line:#d5d9df;\
 --arrow:#8a94a1;--focus:#2456c9;{_variables(False)}}}

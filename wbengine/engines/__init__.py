@@ -38,7 +38,7 @@ __all__ = [
     "submit_many",
 ]
 
-__getattr__, __dir__ = _lazily.names(
+__getattr__, __dir__ = _lazily.lazy_attributes(
     __name__,
     {
         **dict.fromkeys(__all__, "wbengine.engines.loading"),

@@ -1,4 +1,4 @@
-"""Which functions may make the flows of records: whoever may write to a store names them."""
+"""Allowed flow factories: records name factories, and everyone who can write to a store can too."""
 
 from __future__ import annotations
 
@@ -17,123 +17,131 @@ from wbengine import _names, exceptions
 from wbengine import flow as flow_module
 from wbengine import task as task_module
 
-__all__ = ["VARIABLE", "AllowedFlows", "Flows", "note_named", "of_process", "set_for_process"]
+__all__ = ["FLOWS_VARIABLE", "AllowedFlows", "Flows", "note_used", "of_process", "set_for_process"]
 
-#: What says so where no program does: names, with commas between them.
-VARIABLE: Final = "WBENGINE_FLOWS"
+#: Environment variable with the allowed names, separated by commas, unless the program sets them.
+FLOWS_VARIABLE: Final = "WBENGINE_FLOWS"
 
-_OURS: Final = __name__.partition(".")[0]
-_INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
-_HOW: Final = f"--flows, ${VARIABLE} or flows="
+_OWN_PACKAGE: Final = __name__.partition(".")[0]
+_INSTALL_FOLDERS: Final = frozenset({"site-packages", "dist-packages"})
+_SETTINGS: Final = f"--flows, ${FLOWS_VARIABLE} or flows="
 
-#: What this very program made flows by, other than from records.
-_named: Final[set[str]] = set()
+#: Names by which this program itself created flows, not from records.
+_used_names: Final[set[str]] = set()
 
 
 class AllowedFlows:
-    """What may make flows: `'module'`, which stands for all that is defined in it and in modules
-    below it, or `'module:name'`.
+    """Allowed factories: `'module'` (with its submodules) or `'module:name'`.
 
-    Without any names, that is what this program itself made flows by, and all modules which neither
-    are Python's or wbengine's nor were installed as a package.  Python's standard library and
-    builtins make no flows, whatever is allowed.
+    Without names, these are the factories that this program used itself, and all modules that are
+    neither part of Python or wbengine nor installed as a package. The standard library and builtins
+    are never allowed.
 
-    :raises ValueError: a name can be none, or is one of the standard library.
+    :raises ValueError: if a name is malformed, does not exist, or is in the standard library.
     """
 
     def __init__(self, names: str | Iterable[str] | None = None) -> None:
-        self.names: Final = tuple(_names.words("flows", names))
+        self.names: Final = tuple(_names.as_tuple("flows", names))
         for name in self.names:
             if not all(part.isidentifier() for part in _dotted(name).split(".")):
-                raise ValueError(f"flows: {name!r} is not of the form MODULE or MODULE:NAME")
-            if (why := _never(name)) is not None:
-                raise ValueError(f"flows: {name!r} {why}")
+                raise ValueError(f"flows must be MODULE or MODULE:NAME, got {name!r}")
+            if (reason := _why_never_allowed(name)) is not None:
+                raise ValueError(f"flows must not contain {name!r}: it {reason}")
+            if (missing := _names.missing(_dotted(name))) is not None:
+                raise ValueError(
+                    f"flows must be modules or functions that exist, got {name!r}: {missing}"
+                )
 
     def load(self, name: str) -> Any:
-        """What has this name; nothing is imported that is not allowed.
+        """Return the object of this name; modules that are not allowed are never imported.
 
-        :raises NotTrusted: it is not allowed, or is neither a flow nor a function or a class that
+        :raises NotTrusted: if it is not allowed, or is neither a flow nor a function or class that
             makes one.
-        :raises ImportError: it cannot be found.
+        :raises ImportError: if it cannot be found.
         """
-        if (why := self._refusal(name)) is not None:
-            raise exceptions.NotTrusted(f"Flow factory {name!r:.200} is not called: it {why}")
-        found = _names.load(name)
-        if isinstance(found, flow_module.Flow | task_module.Task):
-            return found
-        made_by = _function(found)
+        if (reason := self._why_not_allowed(name)) is not None:
+            raise exceptions.NotTrusted(f"Flow factory {name!r:.200} is not allowed: it {reason}")
+        loaded = _names.load(name)
+        if isinstance(loaded, flow_module.Flow | task_module.Task):
+            return loaded
+        made_by = _factory_behind(loaded)
         if made_by is None:
             raise exceptions.NotTrusted(
-                f"Flow factory {name!r:.200} is not called: it is neither a function nor a class of"
-                " flows"
+                f"Flow factory {name!r:.200} is not allowed: it must be a function or a"
+                " class of flows"
             )
         home = f"{made_by.__module__}.{made_by.__qualname__}"
-        why = _never(home) if self._is_meant(name) else self._refusal(home)
-        if why is not None:
+        reason = _why_never_allowed(home) if self._is_listed(name) else self._why_not_allowed(home)
+        if reason is not None:
             raise exceptions.NotTrusted(
-                f"Flow factory {name!r:.200} is not called: it is {home}, which {why}"
+                f"Flow factory {name!r:.200} is not allowed: it is {home}, which {reason}"
             )
-        return found
+        return loaded
 
-    def _is_meant(self, name: str) -> bool:
-        """Whether this very name was given, here or by this program."""
+    def _is_listed(self, name: str) -> bool:
         name = _dotted(name)
-        return name in map(_dotted, self.names) if self.names else name in _named
+        return name in map(_dotted, self.names) if self.names else name in _used_names
 
-    def _refusal(self, name: str) -> str | None:
-        """Why what has this name is not allowed; None: it is.  Imports nothing."""
-        if (why := _never(name)) is not None:
-            return why
+    def _why_not_allowed(self, name: str) -> str | None:
+        """Return why this name is not allowed; None if it is. This imports nothing."""
+        if (reason := _why_never_allowed(name)) is not None:
+            return reason
         dotted = _dotted(name)
         if self.names:
-            known = [_dotted(each) for each in self.names]
-            if any(dotted == each or dotted.startswith(f"{each}.") for each in known):
+            allowed_names = [_dotted(allowed_name) for allowed_name in self.names]
+            if any(
+                dotted == allowed_name or dotted.startswith(f"{allowed_name}.")
+                for allowed_name in allowed_names
+            ):
                 return None
-            near = _names.hint(dotted.rpartition(".")[0], known) or _names.hint(dotted, known)
-            return f"is not among the flows that are allowed{near}: name its module in {_HOW}"
-        if dotted in _named or not _is_installed(_top(name)):
+            hint = _names.hint(dotted.rpartition(".")[0], allowed_names) or _names.hint(
+                dotted, allowed_names
+            )
+            return f"is not among the allowed flows{hint}: add its module to {_SETTINGS}"
+        if dotted in _used_names or not _is_installed(_top_level_name(name)):
             return None
-        return f"is of an installed package, and no flows are allowed: name its module in {_HOW}"
+        return (
+            "belongs to an installed package, and no flows are allowed: add its module to"
+            f" {_SETTINGS}"
+        )
 
 
-#: What may make flows: these names, or (None) what holds for the process.
 Flows = str | Iterable[str] | AllowedFlows | None
 
 _of_process: AllowedFlows | None = None
 
 
 def of_process(flows: Flows = None) -> AllowedFlows:
-    """What is allowed: `flows`, or without them what holds for the process."""
     if isinstance(flows, AllowedFlows):
         return flows
     if flows is not None:
         return AllowedFlows(flows)
     if _of_process is not None:
         return _of_process
-    told = os.environ.get(VARIABLE, "")
-    return AllowedFlows(part.strip() for part in told.split(",") if part.strip())
+    setting = os.environ.get(FLOWS_VARIABLE, "")
+    return AllowedFlows(part.strip() for part in setting.split(",") if part.strip())
 
 
 def set_for_process(flows: Iterable[str] | None) -> None:
-    """Let these names be allowed where a program says nothing else; None: what `VARIABLE` says.
+    """Set the default of this process; None: the value of `FLOWS_VARIABLE`.
 
-    :raises ValueError: one can be none.
+    :raises ValueError: if a name is malformed, does not exist, or is never allowed.
     """
     global _of_process
     _of_process = None if flows is None else AllowedFlows(flows)
 
 
-def note_named(name: str) -> None:
-    """This program made a flow by that name, which no record told it."""
-    _named.add(_dotted(name))
+def note_used(name: str) -> None:
+    """Record that this program itself created a flow by this name."""
+    _used_names.add(_dotted(name))
 
 
 def _dotted(name: str) -> str:
     return name.replace(":", ".", 1)
 
 
-def _top(name: str) -> str:
-    """The package, or module, on top of it; of the program that runs, under its own name."""
+def _top_level_name(name: str) -> str:
+    """Return the top-level module of a name; for `__main__`, its importable name."""
     top = name.partition(":")[0].partition(".")[0]
     if top == "__main__":
         spec = getattr(sys.modules["__main__"], "__spec__", None)
@@ -141,13 +149,12 @@ def _top(name: str) -> str:
     return top
 
 
-def _never(name: str) -> str | None:
-    """Why what has this name makes no flows, whatever is allowed; None: it may."""
-    top = _top(name)
-    if top == _OURS:
-        return "is wbengine's own"
+def _why_never_allowed(name: str) -> str | None:
+    top = _top_level_name(name)
+    if top == _OWN_PACKAGE:
+        return "belongs to wbengine itself"
     if top in sys.stdlib_module_names or top in sys.builtin_module_names or _is_python(top):
-        return "is of Python's standard library, which makes no flows"
+        return "belongs to Python's standard library, which contains no flows"
     return None
 
 
@@ -155,21 +162,20 @@ def _never(name: str) -> str | None:
 def _is_python(top: str) -> bool:
     library = Path(sysconfig.get_path("stdlib"))
     return any(
-        place.is_relative_to(library) and not _INSTALLED & set(place.parts)
-        for place in _places(top)
+        place.is_relative_to(library) and not _INSTALL_FOLDERS & set(place.parts)
+        for place in _locations(top)
     )
 
 
 @functools.lru_cache(maxsize=1024)
 def _is_installed(top: str) -> bool:
-    return any(_INSTALLED & set(place.parts) for place in _places(top))
+    return any(_INSTALL_FOLDERS & set(place.parts) for place in _locations(top))
 
 
-def _places(top: str) -> list[Path]:
-    """Where a module on top is; nothing is imported for it."""
+def _locations(top: str) -> list[Path]:
     try:
         spec = importlib.util.find_spec(top)
-    except (ImportError, ValueError):  # one that was made by hand has none
+    except (ImportError, ValueError):  # a module that a program created has none
         return []
     if spec is None:
         return []
@@ -177,14 +183,13 @@ def _places(top: str) -> list[Path]:
     return [Path(each) for each in (*origins, *(spec.submodule_search_locations or ()))]
 
 
-def _function(found: Any) -> Any:
-    """The function or the class of flows that is behind `found`; None: there is none."""
-    while isinstance(found, functools.partial):
-        found = found.func
-    found = inspect.unwrap(found)
-    if isinstance(found, types.MethodType) and isinstance(found.__self__, type):  # of its class
-        found = found.__func__
-    if isinstance(found, types.FunctionType):
-        return found
-    is_flow = isinstance(found, type) and issubclass(found, flow_module.Flow | task_module.Task)
-    return found if is_flow else None
+def _factory_behind(value: Any) -> Any:
+    while isinstance(value, functools.partial):
+        value = value.func
+    value = inspect.unwrap(value)
+    if isinstance(value, types.MethodType) and isinstance(value.__self__, type):  # a class method
+        value = value.__func__
+    if isinstance(value, types.FunctionType):
+        return value
+    is_flow = isinstance(value, type) and issubclass(value, flow_module.Flow | task_module.Task)
+    return value if is_flow else None

@@ -1,43 +1,44 @@
-"""Awaiting what blocks: the run of an engine, from inside somebody's event loop."""
+"""Blocking calls, such as the run of an engine, awaited in an event loop."""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
 import logging
-import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
+
+from wbengine.concurrency import threads
 
 LOG = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
 
-class _Ended(NamedTuple):
+class _Result(NamedTuple):
     value: Any
     error: BaseException | None
 
 
-async def in_thread(work: Callable[[], _T], give_up: Callable[[], object] | None = None) -> _T:
-    """Call `work` in a thread of its own, with this context, and return or raise what it does.
+async def in_thread(work: Callable[[], _T], on_cancel: Callable[[], object] | None = None) -> _T:
+    """Call `work` in a new thread with the current context; return its result or raise its error.
 
-    Whoever is cancelled meanwhile has `give_up` called (once, in a thread too: it may block), goes
-    on waiting until `work` has ended, and is cancelled only then.
+    If the caller is cancelled, `on_cancel` is called once, also in a thread because it
+    may block. The cancellation is raised only after `work` ended.
     """
     working = _start(work)
-    threads = [working]
+    started = [working]
     cancelled: asyncio.CancelledError | None = None
-    while pending := [thread for thread in threads if not thread.done()]:
+    while pending := [thread for thread in started if not thread.done()]:
         try:
             await asyncio.wait(pending)
         except asyncio.CancelledError as error:
-            if cancelled is None and give_up is not None and not working.done():
-                threads.append(_start(give_up))
+            if cancelled is None and on_cancel is not None and not working.done():
+                started.append(_start(on_cancel))
             cancelled = error
-    for other in threads[1:]:
-        if (problem := other.result().error) is not None:
-            LOG.error("%s failed", give_up, exc_info=problem)
+    for other_thread in started[1:]:
+        if (problem := other_thread.result().error) is not None:
+            LOG.error("%s failed", on_cancel, exc_info=problem)
     ended = working.result()
     try:
         if cancelled is not None:
@@ -47,25 +48,28 @@ async def in_thread(work: Callable[[], _T], give_up: Callable[[], object] | None
         value: _T = ended.value
         return value
     finally:
-        # What is raised has this frame: a circle would keep the variables of all callers.
-        del working, threads, ended, cancelled
+        # The exception refers to this frame: without this, a reference cycle would keep the
+        # variables of all callers alive.
+        del working, started, ended, cancelled
 
 
-def _start(function: Callable[[], object]) -> asyncio.Future[_Ended]:
+def _start(function: Callable[[], object]) -> asyncio.Future[_Result]:
     loop = asyncio.get_running_loop()
-    future: asyncio.Future[_Ended] = loop.create_future()
+    future: asyncio.Future[_Result] = loop.create_future()
 
     def main() -> None:
         try:
-            ended = _Ended(function(), None)
+            ended = _Result(function(), None)
         except BaseException as error:
-            ended = _Ended(None, error)
+            ended = _Result(None, error)
         try:
             loop.call_soon_threadsafe(future.set_result, ended)
         except RuntimeError:
-            LOG.warning("the event loop that awaited %s was closed", function)
-        del ended  # the error, if any, has this frame
+            LOG.warning(
+                "the event loop that awaited %s is closed: its result is discarded", function
+            )
+        del ended  # an error refers to this frame
 
     context = contextvars.copy_context()
-    threading.Thread(target=context.run, args=(main,), name="wbengine-awaited", daemon=True).start()
+    threads.Thread(target=context.run, args=(main,), name="wbengine-awaited", daemon=True).start()
     return future

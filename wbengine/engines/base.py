@@ -1,7 +1,6 @@
-"""The engine: wires plan, storage, scheduler, lifecycle, run and executor.
+"""The engine: connects plan, storage, scheduler, lifecycle, run and executor.
 
-This is the only module that knows all the parts.  Kinds of engines differ in one thing: the
-executor that `_make_executor` gives them.
+Kinds of engines differ only in the executor that `_make_executor` returns.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ from wbengine import (
 )
 from wbengine import invocation as calls
 from wbengine import storage as storage_module
+from wbengine.concurrency import scopes
 from wbengine.engines import (
     async_run,
     differences,
@@ -36,12 +36,12 @@ from wbengine.engines import (
     selection,
 )
 from wbengine.engines import compilation as compilation_module
-from wbengine.engines import options as options_module
+from wbengine.engines import option_table as options_module
 from wbengine.permits import renewer
 from wbengine.permits import tasks as limited
 from wbengine.persistence import base as persistence
-from wbengine.persistence import commands, lease_renewer, models
-from wbengine.runtime import atoms, compiler, control, executors, saving, waits
+from wbengine.persistence import commands, history, lease_renewer, models
+from wbengine.runtime import atom_lifecycle, compiler, control, executors, saving, waits
 from wbengine.runtime import plan as plan_module
 from wbengine.runtime import run as run_module
 from wbengine.runtime import scheduler as scheduler_module
@@ -51,89 +51,57 @@ __all__ = ["Engine", "check_seconds"]
 
 LOG: Final = logging.getLogger(__name__)
 
-#: What is asked of a run that gets ready.
 _EarlyRequests = deque[control.CancelRequest | control.SuspendRequest]
 
 
 def check_seconds(name: str, value: Any) -> None:
-    """Refuse what is no number of seconds, of none or more; None is one without end.
+    """Check that `value` is a non-negative number of seconds, or None for no limit.
 
-    :raises TypeError: when it is not a number.
-    :raises ValueError: when it is negative or NaN.
+    :raises TypeError: if it is not a number.
+    :raises ValueError: if it is negative or NaN.
     """
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"The {name} must be a number of seconds or None, not {value!r}")
+        raise TypeError(f"{name} must be 0 or more seconds or None, got {value!r}")
     if not 0 <= value <= math.inf or (isinstance(value, int) and value >= 2**1024):
-        raise ValueError(f"The {name} must be a number of seconds or None, not {value!r}")
+        raise ValueError(f"{name} must be 0 or more seconds or None, got {value!r}")
 
 
 class Engine(abc.ABC):
-    """Runs one flow: `compile`, `prepare`, `validate`, then `run` (which does the former itself).
+    """Runs one flow: `compile`, `prepare`, `validate`, `run` (which calls the other three itself).
 
-    `notifier` tells of the flow's changes of state, `atom_notifier` of those of its tasks and
-    retries.  Listeners are called in the thread that runs the engine, SUSPENDING in the one that
-    suspends it; what they raise is logged, except interruptions, which end the run.
+    `notifier` reports the state changes of the flow, `atom_notifier` the ones of its atoms.
+    Listeners are called in the thread that runs the engine; for SUSPENDING, in the thread that
+    suspends it. Exceptions of listeners are logged, except interruptions, which end the run.
 
-    One thread at a time may run the engine; `suspend`, `cancel` and the properties are for any
-    thread.
+    One thread at a time may run the engine. Any thread may call `suspend` and `cancel` and read the
+    properties.
 
-    With a backend the flow is run by one engine at a time, wherever the others are: `run`,
-    `run_iter`, `arun`, `prepare` and `reset` take the flow's lease, and give it back when they are
-    over, however they end; compiling and reading work without.  Somebody else's run is an error
-    (`on_busy='fail'`) or is waited for ('wait').  A change through `storage` outside of a run takes
-    the lease too, and never waits.  The lease of an owner that died ends after 15
-    seconds, or at once when its process is known to be dead: that of this host.  What somebody else
-    changed meanwhile is read again first.  Who lost the lease, because it gave no sign of life for
-    that long, writes, starts and tells nothing more.
+    With a backend, one engine at a time runs the flow, on any host. `run`, `run_iter`, `arun`,
+    `prepare` and `reset` acquire the lease of the flow and release it at their end; compiling
+    and reading need no lease. If another engine runs the flow, they raise (`on_busy='fail'`) or
+    wait ('wait'). The lease of a dead owner expires after 15 seconds, or at once if its process
+    was on this host. An engine that lost its lease writes, starts and notifies nothing more.
 
-    `durability` says what may be ahead of the store, and so what the end of this process, or of its
-    host, can cost:
+    The option `durability` ('each', 'batch' or 'end') defines when the run is written to the
+    store, and so how much is lost if this process or its host stops. On all levels, the records
+    of the atoms are written before anything starts, and the executor of a task (a worker with
+    its ledger) keeps the result until it is written. So a worker-based engine with a ledger
+    runs no task twice.
 
-    - 'each' (the default): nothing is started, told to listeners, or forgotten by who ran it before
-      the change that led to it is written; what happens in one turn of the loop is one write.  What
-      was running runs again, or is asked for where it ran.
-    - 'batch': one write at the end of each turn, after its tasks were started and its news told;
-      where the tasks of a turn run in this thread, once a second too.  Lost can be the results of
-      one turn; its tasks run again, maybe under a number of attempt that was used before.
-    - 'end': one write when the run is suspended, ends or fails.  Lost can be all of the run.
+    A write that fails is tried three times, 5 seconds apart. Then the run ends with
+    `StorageFailure`, and the flow is in FAILURE in this process. Tasks in this process end, and one
+    more write is tried; tasks on workers continue. The next `run`, of any engine, continues from
+    there.
 
-    In all three the records of the atoms are written before anything starts, and whoever ran a task
-    (a worker, its ledger) keeps the outcome until that is written: so a worker-based engine with a
-    ledger runs nothing twice, whatever is lost.  Injections, metadata and progress are written with
-    the next write of the run, and at once while nothing runs.
-
-    A write that fails is tried three times, 5 seconds apart; then the run ends with
-    `StorageFailure`, and the flow is in FAILURE here.  What runs in this process ends, and one more
-    write is tried; what runs on workers goes on.  The next `run` of this engine, or of another one,
-    goes on from there.
-
-    Options: `never_resolve` (a failure is kept: nothing is retried or reverted), `defer_reverts`
-    (default True: a retry's REVERT asks the retry around it, and the outermost one's reverts
-    everything; False, as in TaskFlow: then only the flow of the innermost one is reverted),
-    `inject_transient` (default True: what atoms inject is not written), `gather_statistics`
-    (default True: seconds per state), `migrate` (a function of a `differences.Difference`, which
-    says what to do where the flow is not the one any more that was recorded).
-
-    `local_tasks`: which tasks run in this process, besides those marked `local`, where others run
-    elsewhere: their names, classes, or dotted names of classes (also in one text, with commas).
-
-    `strict_results` (default False): refuse the arguments and results that could not travel to a
-    worker, as a worker-based engine does: the task fails with `NotEncodable`.  `timelimit`
-    (default: none): seconds that one execution or reversion of a task may take which has no
-    `timelimit` of its own, as that says: `(soft, hard)`, or only the hard one; in a text, they are
-    separated by a comma.
-
-    With a backend: `durability`, `on_busy`, and `lease` (15 seconds: when the flow is free if this
-    process stops giving signs of life; for tests).
+    The guide "Run flows" lists the options.
     """
 
-    #: The options that a kind of engine takes.
-    OPTIONS: ClassVar[Mapping[str, options_module.Option]] = options_module.EVERY
+    OPTIONS: ClassVar[Mapping[str, options_module.Option]] = options_module.COMMON
 
-    #: For conductors: suspend the flow where nothing of it runs, and nothing is due for so many
-    #: seconds.  None: it is waited for.
+    #: Set by conductors: suspend the flow if nothing runs and nothing is due within these seconds.
+    #: None: wait instead.
     park_after: float | None = None
 
     def __init__(
@@ -147,13 +115,12 @@ class Engine(abc.ABC):
         self._flow_detail = flow_detail
         self._backend = backend
         self._options = dict(options or {})
-        #: The values of all options of the kind.
-        self._settings = options_module.read(type(self).__name__, self.OPTIONS, self._options)
-        # Either knows all states: listeners are often told one list for flows and atoms.
-        known = {*states.FLOW_STATES, *states.ATOM_STATES}
-        self._notifier: notifier_module.Notifier = notifier_module.RestrictedNotifier(known)
+        self._settings = self.read_options(self._options)
+        # Both accept all states, because listeners often register one list for flows and atoms.
+        all_states = {*states.FLOW_STATES, *states.ATOM_STATES}
+        self._notifier: notifier_module.Notifier = notifier_module.RestrictedNotifier(all_states)
         self._atom_notifier: notifier_module.Notifier = notifier_module.RestrictedNotifier(
-            known.union(states.INCIDENTS)
+            all_states.union(states.INCIDENTS)
         )
         self._clock = _clock.SYSTEM
         self._storage = storage_module.Storage(self._flow_detail, self._backend)
@@ -165,15 +132,16 @@ class Engine(abc.ABC):
             lease_seconds=self._settings["lease"],
         )
         self._compilation: compilation_module.Compilation | None = None
-        #: What is to be injected by the next run.
+        #: Values that the next run injects.
         self._inputs: Mapping[str, Any] = {}
         self._difference: differences.Difference | None = None
-        # How often the records had been read when they were prepared.
-        self._prepared_at = self._outlined_at = -1
-        self._in_use: dict[str, object] = {}  # what runs or resets it now, see `_alone`
-        # Again by the same thread, when a signal's handler suspends.
+        # Values of `storage.readings` when the records were prepared, and when the outline was
+        # saved.
+        self._prepared_at = self._outline_saved_at = -1
+        self._in_use: dict[str, object] = {}  # the current run or reset
+        # Reentrant, because a signal handler of the same thread may suspend.
         self._state_lock = RLock()
-        # What came before the run began, and is for it; None: no run gets ready.
+        # Requests for a run that is being prepared; None: no run is being prepared.
         self._early: _EarlyRequests | None = None
         self._run: run_module.Run | None = None
         self._scheduler: scheduler_module.Scheduler | None = None
@@ -184,23 +152,31 @@ class Engine(abc.ABC):
         self._local_tasks: composite_executor.LocalTasks | None = None
         self._waits: waits.Waits | None = None
         self._limited: limited.LimitedTasks | None = None
-        #: That, and the one for the tasks that stay in this process.
+        #: Includes an executor for local tasks if the flow has any.
         self._running_executor: calls.TaskExecutor = self._task_executor
 
     @abc.abstractmethod
     def _make_executor(self) -> calls.TaskExecutor:
-        """Make what runs this engine's tasks, from its options; called once, at construction."""
+        """Return the executor of this engine's tasks, created from its options. Called once."""
 
     def _check_tasks(self, plan: plan_module.Plan) -> None:  # noqa: B027  (a default)
-        """Refuse tasks that the executor cannot run.
+        """Check that the executor can run all tasks.
 
-        :raises CompilationFailure: the text names them.
+        :raises CompilationFailure: if it cannot run some; the text names them.
         """
 
     @classmethod
     def known_options(cls) -> frozenset[str]:
-        """The names of all options this kind of engine understands."""
         return frozenset(cls.OPTIONS)
+
+    @classmethod
+    def read_options(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values of all options of this kind; values from a URI are strings.
+
+        :raises ValueError: if an option is unknown or its value is not allowed.
+        :raises TypeError: if a value has a wrong type.
+        """
+        return options_module.read(cls.__name__, cls.OPTIONS, given)
 
     @property
     def flow(self) -> Any:
@@ -208,24 +184,25 @@ class Engine(abc.ABC):
 
     @property
     def options(self) -> Mapping[str, Any]:
-        """The options the engine was made with."""
+        """The options that were given to the constructor."""
         return self._options
 
     @property
     def notifier(self) -> notifier_module.Notifier:
-        """Tells of the flow's changes of state."""
+        """Notifier of the state changes of the flow."""
         return self._notifier
 
     @property
     def atom_notifier(self) -> notifier_module.Notifier:
-        """Tells of the atoms' changes of state; and those who register for just that, of what else
-        happens to them (`states.INCIDENTS`).
+        """Notifier of the state changes of the atoms.
+
+        Callbacks registered for an event of `states.INCIDENTS` receive that event too.
         """
         return self._atom_notifier
 
     @property
     def storage(self) -> storage_module.Storage:
-        """What is known of this run: results, failures, states, histories."""
+        """The storage of the flow: results, failures, states, histories."""
         return self._storage
 
     @property
@@ -235,30 +212,28 @@ class Engine(abc.ABC):
 
     @property
     def executor(self) -> calls.TaskExecutor:
-        """What runs this engine's tasks."""
         return self._task_executor
 
     @property
     def difference(self) -> differences.Difference | None:
-        """What the flow and the records of an earlier run did not agree on; None: on everything.
+        """Differences between the flow and the records of an earlier run, or None.
 
-        Known from `compile` on; `prepare` acts on it.
+        Available after `compile`; `prepare` acts on it.
         """
         if self._prepared or self._difference is not None or self._compilation is None:
             return self._difference
-        return differences.compare(self._storage, list(_in_order(self._compilation.plan)))
+        return differences.compare(self._storage, list(_atoms_in_order(self._compilation.plan)))
 
     @property
     def statistics(self) -> dict[str, Any]:
-        """Figures of the current or latest run; empty before the first, or when not gathered.
+        """Figures of the current or latest run; empty before the first, or if not gathered.
 
         - `active_for`: seconds from the first state of the loop to the last, or until now;
-        - `seconds_per_state`: how they divide into `resuming`, `scheduling`, `waiting`,
-          `analyzing`;
-        - `completed`: how many executions and reversions came to an end;
-        - `incomplete`: how many are under way, `awaiting`: how many are ready to be begun;
-        - `withdrawn`: how many were begun, and taken back before they started;
-        - `discarded_failures`: how many failed when the run was over already.
+        - `seconds_per_state`: the part of each of `resuming`, `scheduling`, `waiting`, `analyzing`;
+        - `completed`: number of executions and reversions that ended;
+        - `incomplete`: number under way; `awaiting`: number ready to start;
+        - `withdrawn`: number submitted and withdrawn before they started;
+        - `discarded_failures`: number of failures after the run was already over.
         """
         run, scheduler, began = self._run, self._scheduler, self._began
         if (
@@ -272,7 +247,7 @@ class Engine(abc.ABC):
         stats = run.stats
         spent = stats.seconds_per_state
         return {
-            "seconds_per_state": {name.lower(): spent.get(name, 0.0) for name in _TIMED},
+            "seconds_per_state": {name.lower(): spent.get(name, 0.0) for name in _TIMED_STATES},
             "active_for": ended - began,
             "completed": stats.completed,
             "incomplete": scheduler.in_flight,
@@ -281,83 +256,85 @@ class Engine(abc.ABC):
             "discarded_failures": stats.discarded,
         }
 
-    # -- getting ready --------------------------------------------------------------------------
-
     def _compiled(self, what: str) -> compilation_module.Compilation:
         if self._compilation is None:
             raise exceptions.InvalidState(f"An engine must be compiled before it is {what}")
         return self._compilation
 
     def compile(self) -> None:
-        """Turn the flow into what the engine runs; does nothing the second time.
+        """Compile the flow into a plan; later calls do nothing.
 
-        :raises CompilationFailure: the flow makes no sense (`Duplicate` names, ...).
+        :raises CompilationFailure: if the flow is invalid (`Duplicate` names, ...).
         """
         if self._compilation is not None:
             return
         plan = compiler.compile(self._flow)
-        made = compilation_module.Compilation(plan, limited.limits_of(plan))
-        self._local_tasks = selection.local_tasks(made.plan, self._settings["local_tasks"])
+        compilation = compilation_module.Compilation(plan, limited.limits_of(plan))
+        self._local_tasks = selection.local_tasks(compilation.plan, self._settings["local_tasks"])
         if self._local_tasks is not None:
-            found = [n for n, item in enumerate(made.plan.items) if isinstance(item, task.WaitFor)]
-            if found:
-                self._waits = waits.Waits(found, self._flow_detail.uuid, self._backend)
-        self._check_tasks(made.plan)
+            wait_nodes = [
+                n for n, item in enumerate(compilation.plan.items) if isinstance(item, task.WaitFor)
+            ]
+            if wait_nodes:
+                self._waits = waits.Waits(wait_nodes, self._flow_detail.uuid, self._backend)
+        self._check_tasks(compilation.plan)
         if self._local_tasks is not None and not self._in_process:
-            # Local tasks stay here, whatever the executor does with the others.
+            # Local tasks run in this process with every kind of executor.
             local = executors.ThreadTaskExecutor(limit=self._settings["timelimit"])
             self._running_executor = composite_executor.CompositeExecutor(
                 local, self._task_executor
             )
-        self._compilation = made
+        self._compilation = compilation
 
     def prepare(self) -> None:
-        """Make sure that every atom has its record; a flow that was reverted starts anew.
+        """Create missing records of atoms, and reset a flow that was reverted.
 
-        The second time it does only the latter.
+        Later calls only reset such a flow. Before anything is written, differences between the flow
+        and the records of an earlier run are logged, and passed to the option `migrate`.
 
-        What differs between the flow and the records of an earlier run is logged, and told to the
-        option `migrate`, before anything is written.
-
-        :raises IncompatibleVersion: an atom was recorded under a version whose first number is
-            another one, and `migrate` does not say what to do with that.
-        :raises Duplicate: an atom was recorded as one of the other kind (task or retry).
+        :raises IncompatibleVersion: if an atom was recorded with another major version and
+            `migrate` does not decide about it.
+        :raises Duplicate: if an atom was recorded as the other kind (task or retry).
         :raises InvalidState: before `compile`.
-        :raises FlowBusy: another engine runs the flow.  With `on_busy='wait'` it is waited for,
-            until `suspend` ends that.
-        :raises StorageFailure: the records cannot be written.
+        :raises FlowBusy: if another engine runs the flow. With `on_busy='wait'` this waits for that
+            engine, until `suspend` ends the wait.
+        :raises StorageFailure: if the records cannot be written.
         """
         plan = self._compiled("prepared").plan
         if self._prepared and self._storage.get_flow_state() != states.REVERTED:
             return
-        owned = self._ownership.held is not None
-        holding = contextlib.nullcontext() if owned else self._ownership.owned(momentary=True)
-        with holding, self._storage.writer.batch():
-            if not self._prepared:
-                self._prepare(plan)
-            if self._storage.get_flow_state() == states.REVERTED:
-                self._reset(plan.atoms())
+        opened = scopes.Scopes()
+        try:
+            with contextlib.ExitStack() as holding:
+                if self._ownership.held is None:
+                    holding.enter_context(opened.add(self._ownership.owned(momentary=True)))
+                with opened.add(self._storage.writer.batch()):
+                    if not self._prepared:
+                        self._prepare(plan)
+                    if self._storage.get_flow_state() == states.REVERTED:
+                        self._reset(plan.atoms())
+        finally:
+            opened.close()
 
-    def _provide(self, values: Mapping[str, Any]) -> None:
-        """Inject what `load` was given for a flow that was kept already."""
+    def _inject_inputs(self, values: Mapping[str, Any]) -> None:
         try:
             self._storage.inject(values)
         except exceptions.FlowBusy:
             if not self._ownership.waits:
                 raise
-            self._inputs = values  # the run injects them, which waits for the flow
+            self._inputs = values  # injected by the run, which waits for the lease
 
     @property
     def _prepared(self) -> bool:
         return self._prepared_at == self._storage.readings
 
     def _prepare(self, plan: plan_module.Plan) -> None:
-        atoms = list(_in_order(plan))
+        atoms = list(_atoms_in_order(plan))
         self._difference = differences.apply_migration(
             self._storage, atoms, self._settings["migrate"], self._difference
         )
-        # Another process died while it ran it: it is taken over.
-        left_running = self._storage.get_flow_state() in _UNDER_WAY
+        # Its engine died during a run: this engine takes it over.
+        left_running = self._storage.get_flow_state() in states.FLOW_RUNNING
         if left_running:
             self._change_state(states.RESUMING)
         self._storage.ensure_atoms(atoms)
@@ -375,181 +352,204 @@ class Engine(abc.ABC):
         self._prepared_at = self._storage.readings
 
     def validate(self) -> None:
-        """Check that everything atoms need is provided; changes nothing.
+        """Check that all required values are provided; this changes nothing.
 
-        :raises MissingDependencies: an atom needs what nothing provides.
+        :raises MissingDependencies: if an atom requires a value that nothing provides.
         :raises InvalidState: before `prepare`.
         """
-        plan = self._compiled("validated").plan
+        self._compiled("validated")
         if not self._prepared:
             raise exceptions.InvalidState("An engine must be prepared before it is validated")
+        self.check_inputs()
+
+    def check_inputs(self) -> None:
+        """Do the checks of `validate` before anything of the flow is stored.
+
+        :raises MissingDependencies: if an atom requires a value that nothing provides.
+        :raises InvalidState: before `compile`.
+        """
+        plan = self._compiled("checked").plan
         error = requirements.missing(self._flow, plan, self._storage)
         if error is not None:
             raise error
 
-    # -- running --------------------------------------------------------------------------------
-
     def run(self, timeout: float | None = None, *, deadline: float | None = None) -> None:
         """Run the flow to an end state (SUCCESS, FAILURE, REVERTED), or to SUSPENDED.
 
-        Goes on from where an earlier run, here or elsewhere, was suspended or died.  A flow in
-        SUCCESS runs only after `reset`; one that was reverted starts anew; one in FAILURE goes on,
-        with `never_resolve` it stays there (see `reset`).
+        A flow that was suspended or lost its engine continues from there. A flow in SUCCESS runs
+        only after `reset`; one that was reverted starts from the beginning; one in FAILURE
+        continues, except with `never_resolve`: then it stays in FAILURE (see `reset`).
 
-        :param timeout: bounds each single wait of the loop; it is no limit for the run.
-        :param deadline: seconds from this call.  When they are over, nothing more starts, what
-            waits to be started is withdrawn, what runs finishes, and everything is reverted (with
-            `never_resolve` nothing is).  What is being reverted as a whole anyway, or has ended
-            when the time is looked at, is not touched.
-        :raises DeadlineExceeded: time was up; its `cause` is what failed besides.
-        :raises Cancelled: somebody called `cancel`; its `cause` is what failed besides.
-        :raises ExecutionFailure: the engine is running already.
-        :raises FlowBusy: another engine runs the flow; the text says which process on which host.
-            Nothing was changed.  With `on_busy='wait'` it is waited for, as long as `deadline`
-            allows, and `suspend` ends that.
-        :raises LeaseLost: another engine took the flow over during the run, or it was removed.
-        :raises StorageFailure: the store could not be written; see the class.
-        :raises TypeError: `timeout` or `deadline` is no number.
-        :raises ValueError: one of them is negative or NaN.
-        :raises Exception: what the flow failed with: a single failure as itself, several as one
-            `WrappedFailure`; besides what `compile`, `prepare` and `validate` raise.  After a
-            suspension nothing is raised.
+        :param timeout: maximum seconds of each single wait of the loop; not a limit for the run.
+        :param deadline: seconds from this call. After them nothing more starts, running tasks
+            finish, and everything is reverted (nothing with `never_resolve`). A flow that is
+            already being reverted as a whole, or has ended when the engine checks the time, is not
+            affected.
+        :raises DeadlineExceeded: if the deadline passed; its `cause` is the failure of the flow.
+        :raises Cancelled: if `cancel` was called; its `cause` is the failure of the flow.
+        :raises ExecutionFailure: if the engine is already running.
+        :raises FlowBusy: if another engine runs the flow; nothing was changed. With
+            `on_busy='wait'` this waits for the other engine, at most until `deadline`; `suspend`
+            ends the wait.
+        :raises LeaseLost: if another engine took over the flow, or it was deleted, during the run.
+        :raises StorageFailure: if the store cannot be written; see the class.
+        :raises TypeError: if `timeout` or `deadline` is not a number.
+        :raises ValueError: if one of them is negative or NaN.
+        :raises Exception: the failure of the flow: a single one as it is, several as one
+            `WrappedFailure`; also the exceptions of `compile`, `prepare` and `validate`. Nothing is
+            raised after a suspension.
 
-        `KeyboardInterrupt`, `SystemExit`, and what else is no `Exception`, suspend the flow and
-        leave `run`, once what runs elsewhere has ended: in this thread, in a retry controller, and
-        in a task that runs on this host (of a process of its own: the first two).  What is
-        `detached`, and `async`, is left to the next run.  The task or retry that was interrupted
-        stays RUNNING or REVERTING, no retry is asked, nothing is reverted, and the next run runs it
-        again.  On a worker they are the failure of the task.
+        `KeyboardInterrupt`, `SystemExit` and all others that are not `Exception` suspend the flow
+        and leave `run`, after the tasks that run elsewhere ended (`detached` and `async` tasks are
+        left to the next run). This applies to interruptions in this thread, in a retry controller,
+        and in a task on this host (in a child process: only the first two). The interrupted atom
+        stays RUNNING or REVERTING, and the next run executes it again. On a worker an interruption
+        is the failure of the task.
         """
         self._drive(timeout, deadline, deque())
 
     async def arun(self, timeout: float | None = None, *, deadline: float | None = None) -> None:
-        """`run`, awaited: in a thread of its own, while other coroutines go on.
+        """Run the flow like `run`, in a separate thread, while other coroutines continue.
 
-        Works in any running event loop; many engines may be awaited at once.  Cancelling it
-        suspends the flow, waits for what runs, and only then raises `CancelledError`; the flow is
-        SUSPENDED, and the next `run` or `arun` goes on.  Listeners are called in that thread.
+        Cancelling this suspends the flow, waits for running tasks, and only then raises
+        `CancelledError`; the next `run` or `arun` continues the flow.
 
-        :raises BaseException: what `run` raises.
+        :raises BaseException: as `run`.
         """
-        early: _EarlyRequests = deque()
+        early_requests: _EarlyRequests = deque()
 
         def suspend() -> None:
-            early.append(control.SuspendRequest())  # the run may not even get ready yet
-            with contextlib.suppress(exceptions.InvalidState):  # nor be compiled
+            early_requests.append(
+                control.SuspendRequest()
+            )  # for a run whose preparation has not started
+            with contextlib.suppress(exceptions.InvalidState):  # not compiled yet
                 self.suspend()
 
-        await async_run.in_thread(lambda: self._drive(timeout, deadline, early), suspend)
+        await async_run.in_thread(lambda: self._drive(timeout, deadline, early_requests), suspend)
 
-    def _drive(self, timeout: float | None, deadline: float | None, early: _EarlyRequests) -> None:
-        due = self._due(timeout, deadline)
-        with self._session(due, deadline, early) as run:
-            if run is None:
-                return
-            for _ in run.run_iter(timeout, due, measure=self._settings["gather_statistics"]):
-                pass
-        # Out here, and in no generator, a StopIteration is like any other exception.
+    def _drive(
+        self, timeout: float | None, deadline: float | None, early_requests: _EarlyRequests
+    ) -> None:
+        due, opened = self._deadline_time(timeout, deadline), scopes.Scopes()
+        try:
+            with opened.add(self._session(due, deadline, early_requests, opened)) as run:
+                if run is None:
+                    return
+                for _ in run.run_iter(timeout, due, measure=self._settings["gather_statistics"]):
+                    pass
+        finally:
+            opened.close()
+        # Outside of generators, which would replace a StopIteration by a RuntimeError.
         flow_errors.raise_failures(run, self._storage, deadline)
 
     def run_iter(
         self, timeout: float | None = None, *, deadline: float | None = None
     ) -> Generator[str, Any, None]:
-        """Run the flow as `run` does, and yield each state of the run loop, the end state last.
+        """Run the flow like `run`, and yield each state of the run loop, the end state last.
 
-        Nothing runs, and no other run is refused, before the first state is asked for.
-        `send(True)` suspends.  `close()`, and giving the iterator up, suspends and waits for what
-        runs; it raises no failure of the flow.  An exception thrown in ends the run with FAILURE
-        and passes through; the next run goes on.
+        Nothing runs, and no other run is rejected, before the first state is requested.
+        `send(True)` suspends. `close()` and deletion of the iterator suspend the flow and wait for
+        running tasks; they raise no failure of the flow. An exception that is thrown in ends the
+        run with FAILURE and passes through; the next run continues.
 
-        :raises Exception: as `run`; about `timeout` and `deadline` when called, the rest while
-            iterating.
+        :raises Exception: as `run`; for invalid `timeout` and `deadline` at the call.
         """
-        return self._steps(timeout, deadline, self._due(timeout, deadline))
+        return self._iterate_states(timeout, deadline, self._deadline_time(timeout, deadline))
 
-    def _due(self, timeout: float | None, deadline: float | None) -> float | None:
-        """The moment on the clock at which time is up."""
+    def _deadline_time(self, timeout: float | None, deadline: float | None) -> float | None:
         check_seconds("timeout", timeout)
         check_seconds("deadline", deadline)
         return None if deadline is None else self._clock.monotonic() + deadline
 
-    def _steps(
+    def _iterate_states(
         self, timeout: float | None, deadline: float | None, due: float | None
     ) -> Generator[str, Any, None]:
-        closing = False
-        with self._session(due, deadline, deque()) as run:
-            if run is None:
-                yield states.SUSPENDED
-                return
-            for state in run.run_iter(timeout, due, measure=self._settings["gather_statistics"]):
-                if closing:
-                    continue
-                try:
-                    if (yield state):
+        closing, opened = False, scopes.Scopes()
+        try:
+            with opened.add(self._session(due, deadline, deque(), opened)) as run:
+                if run is None:
+                    yield states.SUSPENDED
+                    return
+                measure = self._settings["gather_statistics"]
+                for state in run.run_iter(timeout, due, measure=measure):
+                    if closing:
+                        continue
+                    try:
+                        if (yield state):
+                            self.suspend()
+                    except GeneratorExit:
+                        closing = True
                         self.suspend()
-                except GeneratorExit:
-                    closing = True
-                    self.suspend()
+        finally:
+            opened.close()
         if not closing:
             flow_errors.raise_failures(run, self._storage, deadline)
 
-    @contextlib.contextmanager
+    @scopes.scope
     def _session(
-        self, due: float | None, deadline: float | None, early: _EarlyRequests
+        self,
+        due: float | None,
+        deadline: float | None,
+        early_requests: _EarlyRequests,
+        opened: scopes.Scopes,
     ) -> Iterator[run_module.Run | None]:
-        """Everything around the loop of one run; whoever enters drives the run to its end.
+        """Enclose the loop of one run; the caller drives the yielded run to its end.
 
-        Requests that come while it gets ready are added to `early`.  None: it was suspended while
-        it waited for another owner to end.
+        Requests that arrive during the preparation are added to `early_requests`. Yields None if
+        the run was suspended while it waited for another owner. The caller closes `opened`
+        afterwards.
         """
-        with self._alone(exceptions.ExecutionFailure("The engine is running already")):
-            self._early = early
+        refusal = exceptions.ExecutionFailure("The engine is already running")
+        with opened.add(self._exclusive(refusal)):
+            self._early = early_requests
             self.compile()
             with contextlib.ExitStack() as owning:
                 try:
-                    owning.enter_context(self._ownership.owned(due, deadline, early))
+                    owned = opened.add(self._ownership.owned(due, deadline, early_requests))
+                    owning.enter_context(owned)
                 except ownership.WaitEnded:
-                    for request in early:
+                    for request in early_requests:
                         if isinstance(request, control.CancelRequest):
                             raise self._cancelled_early(request.reason) from None
                     yield None
                     return
-                with self._storage.writer.batch():
+                with opened.add(self._storage.writer.batch()):
                     self.prepare()
                     self.validate()
-                    self._keep_outline()
+                    self._save_outline()
                     run = self._make_run()
                     self._began, self._ended = self._clock.monotonic(), None
-                    # Also if an interruption comes while what ran it is stopped.
-                    with contextlib.ExitStack() as last, self._executing(run):
+                    executing = self._executing(run, opened)
+                    # Ensures that `_enter_end_state` is called if an interruption arrives while the
+                    # executor stops.
+                    with contextlib.ExitStack() as last, opened.add(executing):
                         yield run
-                        last.callback(self._end, run)
+                        last.callback(self._enter_end_state, run)
 
-    @contextlib.contextmanager
-    def _alone(self, refusal: Exception) -> Iterator[None]:
-        """One run or reset at a time; raises `refusal` while there is another.
+    @scopes.scope
+    def _exclusive(self, refusal: Exception) -> Iterator[None]:
+        """Allow one run or reset at a time; raise `refusal` during another one.
 
-        The mark tells by itself who made it: an interruption that comes right after it was made,
-        before anything else is known, takes it away as well.
+        The mark is specific to this call, so it is also removed after an interruption directly
+        behind `setdefault`.
         """
         mark = object()
         try:
             if self._in_use.setdefault("now", mark) is not mark:
                 raise refusal
             yield
-        finally:
-            if self._in_use.get("now") is mark:
+        finally:  # without a call: an interrupt could come in it
+            if "now" in self._in_use and self._in_use["now"] is mark:
                 self._early = None
                 del self._in_use["now"]
 
-    def _keep_outline(self) -> None:
-        """Once for all runs of this engine, unless the records were read anew since."""
-        if self._backend is not None and self._outlined_at != self._prepared_at:
+    def _save_outline(self) -> None:
+        if self._backend is not None and self._outline_saved_at != self._prepared_at:
             self._storage.writer.save_outline(self._compiled("run").outline)
-            self._outlined_at = self._prepared_at
+            self._outline_saved_at = self._prepared_at
 
-    def _end(self, run: run_module.Run) -> None:
-        """Enter the state that a run came to, unless an interruption suspended it at the last."""
+    def _enter_end_state(self, run: run_module.Run) -> None:
+        """Enter the final state of the run, unless a late interruption suspended the flow."""
         if self._storage.get_flow_state() == states.SUSPENDED:
             return
         plan = self._compiled("run").plan
@@ -558,47 +558,62 @@ class Engine(abc.ABC):
     def _cancelled_early(self, reason: str | None) -> exceptions.ExecutionFailure:
         given_up = control.GivenUp(True, reason)
         return given_up.error(
-            f"Flow {self._storage.flow_name!r}, which is run by somebody else and was not changed,"
+            f"Flow {self._storage.flow_name!r}, which another process runs and which was"
+            " not changed,"
         )
 
-    @contextlib.contextmanager
-    def _executing(self, run: run_module.Run) -> Iterator[None]:
-        self._running_executor.start()  # one that cannot start changes nothing of the flow
+    @scopes.scope
+    def _executing(self, run: run_module.Run, opened: scopes.Scopes) -> Iterator[None]:
+        try:
+            self._running_executor.start()  # if it fails, the flow is unchanged
+        except BaseException as error:
+            if not isinstance(error, Exception):  # an interrupt: it may have started
+                self._running_executor.stop()
+            raise
         try:
             self._change_state(states.RUNNING)
-            self._begin(run)
+            self._attach_run(run)
             if self._ownership.held is not None:
-                self._ownership.held.on_command = self._obey
+                self._ownership.held.on_command = self._execute_command
             if self._durability != saving.EACH:
-                # Who knows an atom by its record must find that again.
+                # Executors identify atoms by their records: these must survive a crash.
                 self._storage.writer.flush()
             yield
         except BaseException as error:
-            if not self._left(run, error):
+            if not self._leave_unchanged(run, error):
                 self._abort(run, error)
             raise
         finally:
-            run.stop_signal.end()
-            self._running_executor.stop()
-            if self._limited is not None:
-                self._limited.close()
-                self._limited = None
-            self._ended = self._clock.monotonic()
+            try:
+                self._stop(run)
+            except BaseException as error:
+                if not isinstance(error, Exception):  # an interrupt; each step can be repeated
+                    self._stop(run)
+                raise
 
-    def _left(self, run: run_module.Run, error: BaseException) -> bool:
-        """Leave everything as it is, if others can go on from there and we cannot.
+    def _stop(self, run: run_module.Run) -> None:
+        run.stop_signal.end()
+        self._running_executor.stop()
+        if self._limited is not None:
+            self._limited.close()
+            self._limited = None
+        self._ended = self._clock.monotonic()
 
-        Somebody else runs the flow; or the store cannot be written, and the executor outlives
-        this engine: what ends now is found by the next run, and nothing is let go of before that.
+    def _leave_unchanged(self, run: run_module.Run, error: BaseException) -> bool:
+        """Leave the flow unchanged if another engine can continue it and this one cannot.
+
+        This applies if the lease is lost, and if the store cannot be written while the executor
+        outlives this engine: it stores the results of tasks that end now for the next run. Return
+        True in these cases.
         """
-        held = self._ownership.held
-        if isinstance(error, exceptions.LeaseLost) and held is not None:
-            held.lose(error)
-        if held is not None and held.error is not None:
-            # Nobody is told: it is not our flow any more.
+        held_lease = self._ownership.held
+        if isinstance(error, exceptions.LeaseLost) and held_lease is not None:
+            held_lease.lose(error)
+        if held_lease is not None and held_lease.error is not None:
+            # No notification: this engine does not own the flow any more.
             run.stop_signal.disown()
             self._storage.flow_detail.state = states.FAILURE
-        elif self._storage.writer.failing and self._running_executor.survives_engine:
+        elif self._storage.writer.is_failing and self._running_executor.survives_engine:
             run.stop_signal.disown()
             self._change_state(states.FAILURE, flow_errors.line_of(error), saved=False)
         else:
@@ -607,12 +622,14 @@ class Engine(abc.ABC):
         return True
 
     def _abort(self, run: run_module.Run, error: BaseException) -> None:
-        """Leave a legal state behind, whatever happened in the loop.
+        """Leave a valid state behind after any exception in the loop.
 
-        An interruption (`KeyboardInterrupt`, `SystemExit`) suspends: the next run goes on.  It does
-        so with what is detached, too, which is not waited for.
+        An interruption (`KeyboardInterrupt`, `SystemExit`) suspends the flow. Detached tasks are
+        not waited for; the next run collects them.
         """
         try:
+            if not isinstance(error, Exception):
+                self._storage.mark_all()
             run.abandon()
             self._running_executor.abandon_detached()
             self._running_executor.finish()
@@ -621,8 +638,10 @@ class Engine(abc.ABC):
         except exceptions.StorageFailure as problem:
             if not isinstance(error, exceptions.StorageFailure):
                 raise
-            LOG.warning("Flow %r waits to be written: %s", self._storage.flow_name, problem)
-        finally:  # whatever else comes: a second Ctrl-C, a listener that exits
+            LOG.warning(
+                "The final state of flow %r is not saved yet: %s", self._storage.flow_name, problem
+            )
+        finally:  # also after a second Ctrl-C, or if a listener raises SystemExit
             if isinstance(error, Exception):
                 self._change_state(states.FAILURE, flow_errors.line_of(error), saved=False)
             else:
@@ -635,16 +654,18 @@ class Engine(abc.ABC):
         plan = self._compiled("run").plan
         inbox: control.Inbox = self._clock.queue()
         wake: Callable[[], None] = functools.partial(inbox.put, None)
-        held, saver = self._ownership.held, None
-        if held is not None and self._durability != saving.END:
+        held_lease, saver = self._ownership.held, None
+        if held_lease is not None and self._durability != saving.END:
             immediate = self._running_executor.immediate
-            early = saving.EarlyFlush(self._storage.writer, wake, self._clock, immediate=immediate)
-            wake, held.on_tick = early, early.on_tick
+            early_flush = saving.EarlyFlush(
+                self._storage.writer, wake, self._clock, immediate=immediate
+            )
+            wake, held_lease.on_tick = early_flush, early_flush.on_tick
         lifecycle = self._make_lifecycle(wake)
-        lifecycle.give_back_waits()
+        lifecycle.undo_begun_waits()
         scheduler = self._scheduler = scheduler_module.Scheduler(plan, _saved_states(self._storage))
-        if held is not None:
-            saver = saving.Saver(self._storage.writer, self._durability, held.check)
+        if held_lease is not None:
+            saver = saving.Saver(self._storage.writer, self._durability, held_lease.check)
         run = run_module.Run(
             plan,
             scheduler,
@@ -655,28 +676,27 @@ class Engine(abc.ABC):
             never_resolve=self._settings["never_resolve"],
             defer_reverts=self._settings["defer_reverts"],
             clock=self._clock,
-            park=None if self.park_after is None else lambda: self._suspend(control.PARKED),
+            park=None if self.park_after is None else lambda: self._suspend(history.PARKED),
             park_after=self.park_after or 0.0,
             waits=self._waits,
             limited=self._make_limited(plan, functools.partial(inbox.put, None)),
         )
         if self._waits is not None:
             self._waits.wake = functools.partial(inbox.put, None)
-            if held is not None:
-                held.on_signals = self._waits.add
-                held.awaits_signals = lambda: run.held.awaits_signals
-        if held is not None:
-            held.on_lost = run.stop_signal.disown
+            if held_lease is not None:
+                held_lease.on_signals = self._waits.add
+                held_lease.awaits_signals = lambda: run.deferred.awaits_signals
+        if held_lease is not None:
+            held_lease.on_lost = run.stop_signal.disown
         return run
 
     def _make_limited(
         self, plan: plan_module.Plan, wake: Callable[[], None]
     ) -> limited.LimitedTasks | None:
-        """What keeps the limits of the flow's tasks; None: there are none."""
         self._limited = None
         limits = self._compiled("run").limits
         if limits:
-            held, items, storage = self._ownership.held, plan.items, self._storage
+            held_lease, items, storage = self._ownership.held, plan.items, self._storage
 
             def arguments(node: int) -> Mapping[str, Any]:
                 item: Any = items[node]
@@ -689,18 +709,18 @@ class Engine(abc.ABC):
                 renewer.of_process()(self._settings["limits"] or self._backend),
                 renewer.Member(
                     storage.flow_uuid,
-                    0 if held is None else held.lease.epoch,
+                    0 if held_lease is None else held_lease.lease.epoch,
                     self._settings["lease"],
                 ),
                 arguments=arguments,
                 wake=wake,
-                of_flow=0 in limits and plan.kinds[0] == plan_module.FLOW,
-                most=1 if self._running_executor.immediate else None,
+                limits_flow=0 in limits and plan.kinds[0] == plan_module.FLOW,
+                max_requests=1 if self._running_executor.immediate else None,
             )
         return self._limited
 
-    def _make_lifecycle(self, on_progress: Callable[[], None]) -> atoms.AtomLifecycle:
-        return atoms.AtomLifecycle(
+    def _make_lifecycle(self, on_progress: Callable[[], None]) -> atom_lifecycle.AtomLifecycle:
+        return atom_lifecycle.AtomLifecycle(
             self._compiled("run").plan,
             self._storage,
             self._atom_notifier,
@@ -712,156 +732,161 @@ class Engine(abc.ABC):
             waiting=() if self._waits is None else self._waits.nodes,
         )
 
-    # -- its state, and what any thread may ask of it --------------------------------------------
-
     def suspend(self) -> None:
-        """Let nothing more start; what runs finishes, then the flow is SUSPENDED.
+        """Suspend the run: nothing more starts, running tasks finish, then the flow is SUSPENDED.
 
-        From any thread, from listeners and tasks, from signal handlers; any number of times.  Does
-        not wait.  While `run` gets ready it is kept, and nothing starts.  Does nothing while the
-        flow does not run.  A flow that comes to its end all the same is not SUSPENDED.
+        May be called from any thread, listener, task or signal handler, repeatedly. Returns without
+        waiting. A request during the preparation of a run is stored for it. Without a run this does
+        nothing. A flow may still reach its end instead.
 
-        :raises InvalidState: before `compile`, where `run` was not called.
+        :raises InvalidState: before `compile`, unless `run` was called.
         """
         self._suspend()
 
-    def _suspend(self, why: str | None = None) -> None:
-        """`suspend`; `why` goes into the flow's history."""
-        if self._keep(control.SuspendRequest(why)):
+    def _suspend(self, reason: str | None = None) -> None:
+        if self._keep_request(control.SuspendRequest(reason)):
             return
         self._compiled("suspended")
         if self._ownership.wake():
-            return  # it is waited for, to prepare it or to reset it, and will not be any more
+            return  # ends the wait for the lease in `prepare` or `reset`
         if self._backend is not None and self._storage.writer.lease is None:
-            return  # what the records say of a run is about one that died
+            return  # a stored state of a run belongs to a run that died
         with self._state_lock:
-            # Of the same run as the state: a later one must not hear of it.
+            # Read with the state, so that a later run is not suspended.
             run = self._run
-            moved, old_state = self._storage.move_flow(states.SUSPENDING, self._clock.time(), why)
+            moved, old_state = self._storage.move_flow(
+                states.SUSPENDING, self._clock.time(), reason
+            )
         if moved:
-            self._tell_state(states.SUSPENDING, old_state)
+            self._notify_state(states.SUSPENDING, old_state)
             if run is not None:
                 run.stop_signal.suspend()
 
     @property
     def parked(self) -> control.Parked | None:
-        """Until when the latest run was suspended for `park_after`; None: it was not."""
+        """Condition that ends the parking of the latest run; None: it was not parked."""
         return None if self._run is None else self._run.parked
 
     def cancel(self, *atoms: Any, reason: str | None = None) -> bool:
-        """End the run, or some of it: nothing more starts, and everything is reverted.
+        """Cancel the run or some of its atoms: nothing more starts, and everything is reverted.
 
-        Without `atoms` all that runs is told to end; with some of them (tasks, or flows and retries
-        with all inside, or names) only those are, what else runs finishes, and nothing happens if
-        all of them have ended already.  What has not started never will.  What runs is told by
-        `task.cancelled`; where it runs in a process of its own, that is killed after
-        `cancel_grace` seconds.  What ends because of that fails with `Cancelled`, which no retry is
-        asked about; what ends well all the same is reverted like all the rest.  What is being
-        reverted goes on, what could not be reverted in an earlier run is reverted again, a flow
-        that comes to its end all the same is left alone, and with `never_resolve` nothing is
-        reverted.
+        Without `atoms`, all running tasks are cancelled. With `atoms` (tasks, or flows and retries
+        with everything inside, or names) only these are, other running tasks finish, and nothing
+        happens if all of them have ended. A running task can read `task.cancelled`; a child process
+        is killed after `cancel_grace` seconds. A task that ends for this reason fails with
+        `Cancelled`, without a retry; a task that succeeds nevertheless is reverted with the others.
+        Reversions continue, and reversions that failed in an earlier run run again. A flow that
+        reaches its end nevertheless is not affected. With `never_resolve` nothing is reverted.
 
-        `run` raises `Cancelled`, with the `reason`.  That is kept: a run that dies, or is
-        suspended, while it reverts is gone on with there, whoever goes on with it.
+        `run` raises `Cancelled` with the `reason`, which is stored. If the run dies or is suspended
+        while it reverts, the next run, of any engine, continues to revert.
 
-        From any thread, from listeners and tasks, from signal handlers; any number of times.  Does
-        not wait.
+        May be called from any thread, listener, task or signal handler, repeatedly. Returns without
+        waiting.
 
-        :returns: False when no run is going on: then nothing is done.  (A flow that is suspended is
-            reverted by `run(deadline=0)`.)
+        :returns: False without a run. (`run(deadline=0)` reverts a suspended flow.)
         :raises InvalidState: before `compile`.
-        :raises NotFound: there is no such task, retry or flow in this one.
-        :raises TypeError: an atom is none of these, or the reason is no text.
+        :raises NotFound: if the flow has no such task, retry or flow.
+        :raises TypeError: if an atom has another type, or the reason is not a string.
         """
         plan = self._compiled("cancelled").plan
         if not isinstance(reason, str | None):
-            raise TypeError(f"The reason is a text or None, not {reason!r:.80}")
+            raise TypeError(f"reason must be a str or None, got {reason!r:.80}")
         nodes = selection.nodes_of(plan, atoms) if atoms else None
         request = control.CancelRequest(nodes, reason)
-        if self._keep(request):
+        if self._keep_request(request):
             return True
         run = self._run
         return run is not None and run.stop_signal.cancel(request)
 
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the flow was cancelled, also before and after the reversion."""
+        run = self._run
+        if run is not None and run.stop_signal.requests:
+            return True
+        given_up = None if run is None else run.end_reason
+        given_up = given_up or control.read_given_up(self._storage.flow_meta)
+        return given_up is not None and given_up.cancelled
+
     def signal(self, name: str, value: Any = None) -> None:
-        """Give the flow a signal, for the tasks that wait for it (`task.WaitFor`), now or later.
+        """Send a signal to the flow, for tasks that wait for it (`task.WaitFor`) now or later.
 
-        From any thread, whether the flow runs or not; once under each name.  With a backend it is
-        kept with the flow.
+        From any thread, during a run or not; once for each name. With a backend, the signal is
+        stored with the flow.
 
-        :raises NotFound: no task of the flow waits for such a signal; the text names the nearest.
-        :raises InvalidState: the flow has ended.
-        :raises Duplicate: it was given this signal before.
-        :raises NotEncodable: the value cannot be sent, or is too long.
-        :raises TypeError, ValueError: the name can be none.
-        :raises CompilationFailure: the flow makes no sense.
+        :raises NotFound: if no task of the flow waits for this signal; the text suggests a name.
+        :raises InvalidState: if the flow has ended.
+        :raises Duplicate: if this signal was sent before.
+        :raises NotEncodable: if the value cannot be encoded, or is too long.
+        :raises TypeError, ValueError: if the name is not allowed.
+        :raises CompilationFailure: if the flow is invalid.
         """
         self.compile()
-        made = signals.Signal.of(name, value, self._clock.time())
+        new_signal = signals.Signal.of(name, value, self._clock.time())
         waiting = self._waits
-        known = self._compiled("signalled").outline.signals if waiting is not None else []
+        expected = self._compiled("signalled").outline.signals if waiting is not None else []
         if waiting is not None and self._backend is not None:
-            lease_renewer.send_signal(self._backend, self._flow_detail.uuid, made, known)
-            waiting.add([made])
+            lease_renewer.send_signal(self._backend, self._flow_detail.uuid, new_signal, expected)
+            waiting.add([new_signal])
             return
         flow = self._storage.flow_name
-        if waiting is None or name not in known:
+        if waiting is None or name not in expected:
             raise exceptions.NotFound(
-                f"No task of flow {flow!r} waits for a signal {name!r}{_names.hint(name, known)}"
+                f"Flow {flow!r} has no task that waits for signal"
+                f" {name!r}{_names.hint(name, expected)}"
             )
         if (state := self._storage.get_flow_state()) in states.FLOW_ENDED:
             raise exceptions.InvalidState(
-                f"Flow {flow!r} has ended in {state}: signal {name!r} comes too late"
+                f"Flow {flow!r} has ended in {state}: signal {name!r} was not sent"
             )
-        if not waiting.add([made]):
+        if not waiting.add([new_signal]):
             raise exceptions.Duplicate(
-                f"Flow {flow!r} was given signal {name!r} before, and that one counts"
+                f"Flow {flow!r} already has signal {name!r}: its first value counts"
             )
 
-    def _keep(self, request: control.CancelRequest | control.SuspendRequest) -> bool:
-        """Keep a request for the run that gets ready, which waits no longer; False: none does."""
+    def _keep_request(self, request: control.CancelRequest | control.SuspendRequest) -> bool:
+        """Keep a request for a run that is being prepared, and end its wait for the lease.
+
+        Return False if no run is being prepared.
+        """
         with self._state_lock:
-            early = self._early
-            if early is not None:
-                early.append(request)
-        if early is None:
+            early_requests = self._early
+            if early_requests is not None:
+                early_requests.append(request)
+        if early_requests is None:
             return False
         self._ownership.wake()
         return True
 
-    def _obey(self, command: persistence.FlowCommand) -> None:
-        """Obey a command that was left in the store."""
-        LOG.info("Flow %r is to be %s", self._storage.flow_name, command.in_words())
+    def _execute_command(self, command: persistence.FlowCommand) -> None:
+        LOG.info("Flow %r is being %s", self._storage.flow_name, command.describe())
         if command.what == commands.SUSPEND:
-            self._suspend(command.in_words())
+            self._suspend(command.describe())
         else:
-            self.cancel(reason=command.told)
+            self.cancel(reason=command.explanation)
 
-    def _begin(self, run: run_module.Run) -> None:
-        """From now on `run` is suspended and cancelled, also by what came before it began."""
+    def _attach_run(self, run: run_module.Run) -> None:
         with self._state_lock:
             self._run = run
-            early, self._early = self._early, None
-        for request in early or ():
+            early_requests, self._early = self._early, None
+        for request in early_requests or ():
             if isinstance(request, control.CancelRequest):
                 run.stop_signal.cancel(request)
             else:
-                self._suspend(request.why)
+                self._suspend(request.reason)
 
-    def _change_state(self, state: str, why: str | None = None, *, saved: bool = True) -> bool:
-        """Enter `state` and tell of it: after it is `saved`, if that is what durability means.
-
-        `why` goes into the flow's history.
-        """
+    def _change_state(self, state: str, reason: str | None = None, *, saved: bool = True) -> bool:
+        """Enter `state` and notify listeners, after a write if `saved` and durability demand it."""
         with self._state_lock:
-            moved, old_state = self._storage.move_flow(state, self._clock.time(), why)
+            moved, old_state = self._storage.move_flow(state, self._clock.time(), reason)
         if moved:
             if saved and self._durability == saving.EACH and len(self._notifier):
                 self._storage.writer.flush()
-            self._tell_state(state, old_state)
+            self._notify_state(state, old_state)
         return moved
 
-    def _tell_state(self, state: str, old_state: str) -> None:
+    def _notify_state(self, state: str, old_state: str) -> None:
         if len(self._notifier):
             self._notifier.notify(
                 state,
@@ -874,50 +899,52 @@ class Engine(abc.ABC):
             )
 
     def reset(self, *, failed_only: bool = False) -> None:
-        """Forget all results and failures, so that the next run starts anew.
+        """Delete all results and failures, so that the next run starts from the beginning.
 
-        From SUCCESS, FAILURE, REVERTED and SUSPENDED; nothing is reverted.  Attempt numbers go on.
+        Allowed in SUCCESS, FAILURE, REVERTED and SUSPENDED. Nothing is reverted, and the numbers of
+        attempts keep increasing.
 
-        :param failed_only: forget only what failed, so that the next run executes that again, and
-            then what comes after it; the way on from what `never_resolve` kept.
-        :raises InvalidState: before `prepare`, while the flow runs, or, with `failed_only`, when
-            part of the flow was or is to be reverted.  Then nothing is changed.
-        :raises FlowBusy: another engine runs the flow (see `prepare`).
+        :param failed_only: delete only failures, so that the next run executes the failed atoms
+            again and then their successors: the way to continue after `never_resolve`.
+        :raises InvalidState: before `prepare`, while the flow runs, or, with `failed_only`, if part
+            of the flow was reverted or is to be. In these cases nothing is changed.
+        :raises FlowBusy: if another engine runs the flow (see `prepare`).
         """
         plan = self._compiled("reset").plan
         if not self._prepared:
             raise exceptions.InvalidState("An engine must be prepared before it is reset")
-        refusal = exceptions.InvalidState("The engine is running; it cannot be reset now")
-        with (
-            self._alone(refusal),
-            self._ownership.owned(momentary=True),
-            self._storage.writer.batch(),
-        ):
-            self.prepare()
-            states.check_flow_transition(self._storage.get_flow_state(), states.PENDING)
-            self._reset(_failed_nodes(self._storage) if failed_only else plan.atoms())
+        refusal = exceptions.InvalidState("The engine is running: it cannot be reset")
+        opened = scopes.Scopes()
+        try:
+            with (
+                opened.add(self._exclusive(refusal)),
+                opened.add(self._ownership.owned(momentary=True)),
+                opened.add(self._storage.writer.batch()),
+            ):
+                self.prepare()
+                states.check_flow_transition(self._storage.get_flow_state(), states.PENDING)
+                self._reset(_failed_nodes(self._storage) if failed_only else plan.atoms())
+        finally:
+            opened.close()
 
     def _reset(self, nodes: Iterable[int]) -> None:
-        lifecycle = self._make_lifecycle(_nothing)
+        lifecycle = self._make_lifecycle(_do_nothing)
         lifecycle.reset(nodes)
         if self._durability == saving.EACH:
             self._storage.writer.flush()
-        for key in control.KEYS:
+        for key in control.GIVEN_UP_KEYS:
             self._storage.flow_meta.pop(key, None)
         lifecycle.deliver()
         self._change_state(states.PENDING)
 
 
-#: States of a flow that only a run leaves, unless it dies.
-_UNDER_WAY: Final = (states.RUNNING, states.SUSPENDING, states.RESUMING)
-
-#: What `statistics` measures, in lower case.
-_TIMED: Final = (states.RESUMING, states.SCHEDULING, states.WAITING, states.ANALYZING)
+_TIMED_STATES: Final = (states.RESUMING, states.SCHEDULING, states.WAITING, states.ANALYZING)
 
 
-def _in_order(plan: plan_module.Plan) -> Iterator[Any]:
-    """The atoms in the order of their records, and so of the values of a name that many provide:
-    what is inside a flow comes before the flow's retry.
+def _atoms_in_order(plan: plan_module.Plan) -> Iterator[Any]:
+    """Yield the atoms in the order of their records; a retry follows the members of its flow.
+
+    This is also the order of the values of a name with several providers.
     """
     for kind, item in zip(plan.kinds, plan.items, strict=True):
         if kind == plan_module.TASK:
@@ -927,7 +954,6 @@ def _in_order(plan: plan_module.Plan) -> Iterator[Any]:
 
 
 def _saved_states(storage: storage_module.Storage) -> dict[int, tuple[str | None, str]]:
-    """State and intention of each atom for which something was done, or is to be undone."""
     return {
         node: (record.state, record.intention)
         for node, record in enumerate(storage.records)
@@ -937,9 +963,9 @@ def _saved_states(storage: storage_module.Storage) -> dict[int, tuple[str | None
 
 
 def _failed_nodes(storage: storage_module.Storage) -> list[int]:
-    """The atoms that failed.
+    """Return the nodes of the atoms that failed.
 
-    :raises InvalidState: something is reverted, or is to be, so that it cannot just go on.
+    :raises InvalidState: if an atom is being reverted or retried, or is to be.
     """
     failed = []
     for node, record in enumerate(storage.records):
@@ -947,14 +973,15 @@ def _failed_nodes(storage: storage_module.Storage) -> list[int]:
             continue
         if record.intention in (states.REVERT, states.RETRY):
             raise exceptions.InvalidState(
-                f"Flow {storage.flow_name!r} cannot go on where it failed: atom"
-                f" {record.name!r} is {record.state} and means to {record.intention};"
-                " revert what is left, or reset everything"
+                f"reset(failed_only=True) is allowed only if no atom of flow"
+                f" {storage.flow_name!r} is to be reverted or retried, got atom {record.name!r}"
+                f" in state {record.state} with intention {record.intention}. Finish the"
+                " reversion with `wbengine flow revert`, or reset all atoms with reset()"
             )
         if record.state == states.FAILURE:
             failed.append(node)
     return failed
 
 
-def _nothing() -> None:
-    """Nobody waits for what is written here."""
+def _do_nothing() -> None:
+    """Have no effect."""

@@ -1,7 +1,6 @@
-"""A compiled flow, as users look at it.
+"""Views of a compiled flow, for drawing, exporting and testing.
 
-The engine runs the `plan`.  The graphs are views for drawing, exporting and testing; they are made
-when first asked for, and nothing that runs ever reads them.
+The graphs are created on first access, and the engine never reads them.
 """
 
 from __future__ import annotations
@@ -14,19 +13,19 @@ from typing import TYPE_CHECKING, Any, Final
 from wbengine import deciders, task
 from wbengine import flow as flow_module
 from wbengine._tasks import functors
-from wbengine.permits import limits as permit_limits
+from wbengine.permits import limit_attributes as permit_limits
 from wbengine.runtime import plan as plan_module
 from wbengine.types import outline as outline_module
 from wbengine.types.outline import Outline, OutlineNode
 
 if TYPE_CHECKING:
-    # Imported where it is used: running a flow needs no networkx.
+    # Imported where it is used: running a flow does not need networkx.
     from wbengine.engines import hierarchy as hierarchies
     from wbengine.types import graph as graphs
 
 __all__ = ["FLOW", "FLOW_END", "RETRY", "TASK", "Compilation", "Terminator"]
 
-# The values of the node attribute `kind`.
+# Values of the node attribute `kind`.
 TASK: Final = "task"
 RETRY: Final = "retry"
 FLOW: Final = "flow"
@@ -39,14 +38,13 @@ _KINDS: Final = {
     plan_module.FLOW_END: FLOW_END,
 }
 
-#: The longest name of a decider in an outline.
-_LONGEST: Final = 60
+_MAX_DECIDER_LENGTH: Final = 60
 NO_LIMITS: Final[Mapping[int, permit_limits.Limit]] = {}
-_BEGINNINGS: Final = frozenset({plan_module.FLOW, plan_module.RETRY})
+_START_KINDS: Final = frozenset({plan_module.FLOW, plan_module.RETRY})
 
 
 class Terminator:
-    """The node in the execution graph where `flow` ends; its name is the flow's with `[$]`."""
+    """The end of `flow` in the execution graph; its name is the name of the flow with `[$]`."""
 
     def __init__(self, flow: Any, name: str) -> None:
         self.flow = flow
@@ -70,12 +68,11 @@ class Compilation:
         self, plan: plan_module.Plan, limits: Mapping[int, permit_limits.Limit] = NO_LIMITS
     ) -> None:
         self.plan = plan
-        #: Those of its tasks, by node.
         self.limits = limits
 
     @cached_property
     def nodes(self) -> list[Any]:
-        """The objects that stand for the plan's nodes in the graphs."""
+        """The objects that represent the nodes of the plan in the graphs."""
         plan = self.plan
         return [
             Terminator(item, name) if kind == plan_module.FLOW_END else item
@@ -84,13 +81,13 @@ class Compilation:
 
     @cached_property
     def execution_graph(self) -> graphs.DiGraph:
-        """What waits for what.
+        """The dependency graph.
 
-        Nodes are atoms, flows (where they begin) and `Terminator`s (where they end), with the
-        attributes `kind`, `noop` (nothing runs there), inside a retry's flow `retry`, and `join`
-        for a join rule other than ALL.  Edges carry what is known of the link they stand for:
-        `manual`, `reasons`, `decider` and `decider_depth`; those that every flow of the kind has
-        are `invariant`, and from a retry `retry`.
+        Nodes are atoms, flows (their start) and `Terminator`s (their end), with the attributes
+        `kind`, `noop` (nothing runs there), `retry` (inside the flow of a retry), and `join` (for a
+        join rule other than ALL). Edges have the attributes of their link: `manual`, `reasons`,
+        `decider` and `decider_depth`. Edges that every flow of the kind has are `invariant`; those
+        from a retry also have `retry`.
         """
         from wbengine.types import graph as graphs
 
@@ -114,19 +111,19 @@ class Compilation:
                 graph.add_edges_from([(node, nodes[after], controls if begins else invariant)])
         for before, after, meta in self._links():
             data = graph.adj[nodes[before]].get(nodes[after])
-            if data is not None:  # a flow may have been changed since
+            if data is not None:  # the flow may have changed since it was compiled
                 data.clear()
                 data.update(meta)
         return graph
 
     def _links(self) -> Iterator[tuple[int, int, dict[str, Any]]]:
-        """What the flows say of the links between their members, by the nodes that stand for them.
+        """Yield the links between members of all flows, with the nodes of their ends.
 
-        A member's node is where it begins, and for what comes after it where it ends.
+        As a target, a flow is the node of its start; as a source, the node of its end.
         """
         plan = self.plan
         begins = {id(item): node for node, item in reversed(list(enumerate(plan.items)))}
-        # A task with retries stands where the flow does that was made for it.
+        # A task with retries is represented by the flow that was created for it.
         begins.update((id(plan.items[enter + 2]), enter) for enter in plan.retried)
         for node, item in enumerate(plan.items):
             if plan.kinds[node] != plan_module.FLOW:
@@ -141,81 +138,84 @@ class Compilation:
 
     @property
     def outline(self) -> Outline:
-        """The structure as plain data, which can be drawn elsewhere, and later, without the code.
+        """The structure as plain data, which can be drawn later and elsewhere, without the code.
 
-        Made anew each time: O(size of the flow).  Engines with a backend keep it with the flow's
-        records (`Connection.get_outline`).
+        Computed at each access: O(size of the flow). Engines with a backend store it with the
+        records of the flow (`Connection.get_outline`).
         """
         return _outline_of(self.plan, self.limits)
 
     @cached_property
     def hierarchy(self) -> hierarchies.Hierarchy:
-        """What is part of what: a tree from the outermost flow to the atoms."""
+        """The membership tree, from the outermost flow to the atoms."""
         from wbengine.engines import hierarchy as hierarchies
         from wbengine.types import tree
 
         plan, nodes = self.plan, self.nodes
-        found = hierarchies.Hierarchy(name=plan.names[0])
+        graph = hierarchies.Hierarchy(name=plan.names[0])
         branches: dict[int, tree.Node] = {}
         for number, node in enumerate(nodes):
             if plan.kinds[number] == plan_module.FLOW_END:
                 continue
             kind, parent = _KINDS[plan.kinds[number]], plan.parent[number]
-            found.add_node(node, kind=kind)
+            graph.add_node(node, kind=kind)
             branches[number] = tree.Node(node, kind=kind)
             if parent >= 0:
-                found.add_edge(nodes[parent], node)
+                graph.add_edge(nodes[parent], node)
                 branches[parent].add(branches[number])
-        found.root = branches[0]
-        return found
+        graph.root = branches[0]
+        return graph
 
 
 def _outline_of(plan: plan_module.Plan, limits: Mapping[int, permit_limits.Limit]) -> Outline:
-    """Everything that is in a plan.
+    """Return the outline of a plan.
 
-    Links between flows are between the flows themselves, and not between where one ends and the
-    other begins.
+    Links between flows connect the flows themselves, not their ends and starts. A task with retries
+    is one node.
     """
     notes = _notes(plan)
     places: list[int] = []
-    found: list[tuple[Any, ...]] = []
-    known: dict[type, tuple[str, str | None, str | None]] = {}
-    columns = zip(plan.kinds, plan.items, plan.names, plan.parent, strict=True)
+    rows: list[tuple[Any, ...]] = []
+    by_type: dict[type, tuple[str, str | None, str | None]] = {}
+    columns = zip(plan.kinds, plan.items, plan.names, strict=True)
     end = plan_module.FLOW_END
-    for node, (kind, item, name, parent) in enumerate(columns):
+    for node, (kind, item, name) in enumerate(columns):
         if kind == end:
             places.append(places[plan._begin[node]])
             continue
-        told = known.get(type(item))
-        if told is None:
-            told = _told(kind, item)
+        if node in plan.retried or node - 1 in plan.retried:
+            places.append(len(rows))  # the place of the task, which follows
+            continue
+        outer = node - 2 if node - 2 in plan.retried else node
+        parent = plan.parent[outer]
+        description = by_type.get(type(item))
+        if description is None:
+            description = _describe(kind, item)
             if not isinstance(item, task.FunctorTask | task.WaitFor):
-                known[type(item)] = told
-        places.append(len(found))
+                by_type[type(item)] = description
+        places.append(len(rows))
         within = places[parent] if parent >= 0 else None
-        found.append((name, told[0], within, told[1], notes.get(node), told[2]))
+        rows.append(
+            (name, description[0], within, description[1], notes.get(outer), description[2])
+        )
     for node, limit in limits.items():
-        found[places[node]] = (*found[places[node]], limit.quota.label)
+        rows[places[node]] = (*rows[places[node]], limit.quota.label)
     edges = [(places[before], places[after]) for before, after in _links(plan)]
-    return Outline(tuple([OutlineNode(*told) for told in found]), tuple(edges))
+    return Outline(tuple([OutlineNode(*description) for description in rows]), tuple(edges))
 
 
 def _links(plan: plan_module.Plan) -> list[tuple[int, int]]:
-    """What comes after what; not what every flow has: from where it begins to what is inside."""
     kinds, end = plan.kinds, plan_module.FLOW_END
     return [
         (node, after)
         for node, (kind, afters) in enumerate(zip(kinds, plan.succ, strict=True))
-        if kind not in _BEGINNINGS
+        if kind not in _START_KINDS
         for after in afters
         if kinds[after] != end
     ]
 
 
-def _told(kind: int, item: Any) -> tuple[str, str | None, str | None]:
-    """The kind of a node, the function or class that an atom is made of, and the signal that a task
-    waits for.
-    """
+def _describe(kind: int, item: Any) -> tuple[str, str | None, str | None]:
     if kind == plan_module.FLOW:
         return outline_module.FLOW, None, None
     name = functors.code_of(item)
@@ -226,18 +226,27 @@ def _told(kind: int, item: Any) -> tuple[str, str | None, str | None]:
 
 
 def _notes(plan: plan_module.Plan) -> dict[int, str]:
-    found: dict[int, list[str]] = {}
+    by_node: dict[int, list[str]] = {}
     for node, rule in plan.joins.items():
         if rule is not deciders.Join.ALL:
-            found.setdefault(node, []).append(f"join {rule}")
+            by_node.setdefault(node, []).append(f"join {rule}")
     for node, edges in plan.deciders.items():
         for edge in edges:
-            end = plan.names[edge.end].removesuffix(plan_module.END_SUFFIX)
+            end = plan.shown_name(plan._begin[edge.end])
             depth = "" if edge.depth is deciders.Depth.ALL else f", depth {edge.depth}"
-            found.setdefault(node, []).append(f"after {end!r} if {_called(edge.decider)}{depth}")
-    return {node: "; ".join(told) for node, told in found.items()}
+            by_node.setdefault(node, []).append(
+                f"after {end!r} if {_decider_name(edge.decider)}{depth}"
+            )
+    for node in plan.retried:
+        retries: int = plan.items[node + 2].retries  # type: ignore[union-attr]
+        by_node.setdefault(node, []).append("1 retry" if retries == 1 else f"{retries} retries")
+    return {node: "; ".join(texts) for node, texts in by_node.items()}
 
 
-def _called(decider: Callable[..., Any]) -> str:
+def _decider_name(decider: Callable[..., Any]) -> str:
     name = getattr(decider, "__qualname__", None)
-    return name.rpartition(".")[2] if isinstance(name, str) else reprlib.repr(decider)[:_LONGEST]
+    return (
+        name.rpartition(".")[2]
+        if isinstance(name, str)
+        else reprlib.repr(decider)[:_MAX_DECIDER_LENGTH]
+    )

@@ -1,9 +1,9 @@
-"""A flow whose code changed since its records were made: what differs, and what becomes of it.
+"""Differences between a flow and its records, and their migration.
 
-Atoms are matched with records by name.  Without further ado an atom that is new gets a record, the
-record of one that is gone stays as it is, and a version whose first number is still the same is
-noted.  A version whose first number is another one is refused, unless a `migrate` hook says what to
-do with what was saved under the old one.
+Atoms are matched with records by name. By default, a new atom gets a record, the record of a
+removed atom stays unchanged, and a new version with the same major number is stored. A version
+with another major number is rejected, unless a `migrate` hook decides what to do with the data
+that was saved under the old version.
 """
 
 from __future__ import annotations
@@ -25,24 +25,23 @@ __all__ = ["Change", "Difference", "Migrate", "compare", "hook", "apply_migratio
 
 LOG: Final = logging.getLogger(__name__)
 
-#: So many names of a kind are told.
-_MOST_NAMED: Final = 8
+_MAX_NAMES: Final = 8
 _KEEP: Final[Any] = object()
 _VERSION: Final = re.compile(r"(\d+)(?:\.\w+)*", re.ASCII)
 
 
 class Change(NamedTuple):
-    """An atom of another version, or of another kind, than its record."""
+    """An atom whose version or kind differs from its record."""
 
     name: str
     stored: str | None
     present: str
-    #: The kind of the record, if the atom is of the other one ('task', 'retry').
+    #: Kind of the record ('task', 'retry') if it is not the kind of the atom.
     stored_kind: str | None = None
 
     @property
     def compatible(self) -> bool:
-        """Whether it resumes as it is: both are versions, with the same first number."""
+        """Whether the atom can use its record: both versions have the same major number."""
         if self.stored_kind is not None or self.stored is None:
             return False
         old, new = _VERSION.fullmatch(self.stored), _VERSION.fullmatch(self.present)
@@ -55,18 +54,17 @@ class Change(NamedTuple):
 
 
 class Difference:
-    """What the atoms of a flow and the records of an earlier run do not agree on.
+    """Differences between the atoms of a flow and the records of an earlier run.
 
-    `added`: the names of atoms without a record; `removed`: the names of records without an atom;
-    `changed`: atoms of another version (see `Change`); `likely`: what looks like having been
-    renamed, by the old name.  Nothing of that is decided by names that look alike: a renamed atom
-    runs anew unless `rename` is called.
+    `added`: names of atoms without a record; `removed`: names of records without an atom;
+    `changed`: atoms with another version (see `Change`); `likely`: probable renames, by old name.
+    Similar names alone decide nothing: a renamed atom runs from the beginning unless `rename` is
+    called.
 
-    A `migrate` hook is given one of these, and says what to do: `rename`, `accept`, `forget`.  All
-    of it is done when the hook has returned and nothing is left that cannot be resumed; until then
-    no record has changed.  It is not asked again about what was settled and written; but it is when
-    the flow has to be read anew before that, and it is not asked about removed atoms alone, of
-    which there is nothing to decide.
+    A `migrate` hook receives an instance and calls `rename`, `accept` and `forget`. All changes are
+    applied when the hook has returned and every difference can be resumed; until then no record
+    changes. The hook is called again if the flow must be read again before the write. It is not
+    called if atoms were only removed, because these need no decision.
     """
 
     def __init__(
@@ -90,7 +88,7 @@ class Difference:
         return bool(self.added or self.removed or self.changed)
 
     def covers(self, other: Difference) -> bool:
-        """Whether this says all that `other` says."""
+        """Return whether this contains every difference of `other`."""
         return (
             set(self.added).issuperset(other.added)
             and set(self.removed).issuperset(other.removed)
@@ -108,55 +106,53 @@ class Difference:
 
     @property
     def likely(self) -> dict[str, str]:
-        """Old name -> new name of what was probably renamed."""
-        found: dict[str, str] = {}
+        """Probable renames: old name -> new name."""
+        renames: dict[str, str] = {}
         for kind in ("task", "retry"):
-            gone = [name for name in self.removed if self._records[name].kind == kind]
-            come = [name for name in self.added if _kind(self._atoms[name]) == kind]
-            found.update(_names.renamed(gone, come))
-        return found
+            removed_names = [name for name in self.removed if self._records[name].kind == kind]
+            added_names = [name for name in self.added if _kind(self._atoms[name]) == kind]
+            renames.update(_names.renamed(removed_names, added_names))
+        return renames
 
     def record(self, name: str) -> models.AtomDetail:
-        """A copy of the record of that name, of whatever it says now.
+        """Return a copy of the record of that name, with or without an atom.
 
-        :raises ValueError: there is none.
+        :raises ValueError: if no record has this name.
         """
-        return self._stored(name, self._records).copy()
-
-    # -- what to do -----------------------------------------------------------------------------
+        return self._stored_record(name, self._records).copy()
 
     def rename(self, old: str, new: str) -> None:
-        """What is recorded of `old` is what is known of `new` from now on.
+        """Use the record of `old` for the atom `new`. A repeated call has no effect.
 
-        Without effect when that was done before: there is nothing of `old`, and a record of `new`.
-
-        :raises ValueError: `old` has an atom, or `new` a record, or they are of different kinds.
+        :raises ValueError: if `old` has an atom, or `new` a record, or their kinds differ.
         """
         if old not in self._records and old not in self._atoms and new in self._matching:
             return
         if old not in self._records or old in self._atoms or old in self._used:
-            near = _names.hint(str(old), self.removed)
-            raise ValueError(f"{old!r} is not a record without an atom{near}")
+            hint = _names.hint(str(old), self.removed)
+            raise ValueError(f"{old!r} must be a record that has no atom{hint}")
         if new not in self._atoms or new in self._records or new in self._renamed:
-            near = _names.hint(str(new), self.added)
-            raise ValueError(f"{new!r} is not an atom without a record{near}")
+            hint = _names.hint(str(new), self.added)
+            raise ValueError(f"{new!r} must be an atom that has no record{hint}")
         record, atom = self._records[old], self._atoms[new]
         if record.kind != _kind(atom):
-            raise ValueError(f"{old!r} is recorded as a {record.kind}, {new!r} is a {_kind(atom)}")
+            raise ValueError(
+                f"{old!r} is recorded as a {record.kind}, but {new!r} is a {_kind(atom)}"
+            )
         self._renamed[new] = old
         self._used.add(old)
 
     def accept(self, name: str, results: Any = _KEEP) -> None:
-        """What was saved is good for the atom `name`, whatever the versions say.
+        """Use the record of the atom `name`, of any version.
 
-        :param results: what to keep instead of what a task returned; of a retry, its history.  (The
-            items of a `Map` stay what they are.)
-        :raises ValueError: there is no such atom with a record of its kind, or it has no result.
-        :raises NotEncodable: the store cannot keep `results`.
+        :param results: replacement for the result of a task or the history of a retry. (The items
+            of a `Map` do not change.)
+        :raises ValueError: if no atom of this name has a record of its kind, or it has no result.
+        :raises NotEncodable: if the store cannot encode `results`.
         """
-        record = self._matched(name)
+        record = self._record_of_atom(name)
         if record.kind != _kind(self._atoms[name]):
-            raise ValueError(f"{name!r} was a {record.kind}; that can be forgotten, not accepted")
+            raise ValueError(f"{name!r} was a {record.kind}: it cannot be accepted, only forgotten")
         if results is not _KEEP:
             self._check_results(record, results)
         self._forgotten.pop(name, None)
@@ -166,69 +162,64 @@ class Difference:
         if isinstance(record, models.RetryDetail):
             if not _is_history(results):
                 raise ValueError(
-                    f"The history of a retry is a list of pairs of what it provided and a dict of"
-                    f" failures, not {results!r}"
+                    "The history of a retry must be a list of pairs (provided value, dict"
+                    f" of failures), got {results!r}"
                 )
-        elif record.failure is not None or record.state not in models.WITH_RESULT:
-            raise ValueError(f"{record.name!r} has no result to be replaced: it is {record.state}")
+        elif record.failure is not None or record.state not in models.STATES_WITH_RESULT:
+            raise ValueError(
+                f"{record.name!r} has no result that can be replaced: it is {record.state}"
+            )
         self._storage.check(results, f"results of {record.name!r}")
 
     def forget(self, name: str) -> None:
-        """What was saved of the atom `name` is worth nothing: it runs anew, as its next attempt.
+        """Discard the data of the atom `name`: it runs from the beginning, as its next attempt.
 
-        What it did is not undone, what comes after it and was done already is not done again, and
-        what it is doing on a worker goes on.
+        Its effects are not reverted, completed successors do not run again, and work that it
+        started on a worker continues.
 
-        :raises ValueError: there is no such atom with a record.
+        :raises ValueError: if no atom of this name has a record.
         """
-        self._matched(name)
+        self._record_of_atom(name)
         self._accepted.pop(name, None)
         self._forgotten[name] = None
 
-    def _matched(self, name: str) -> models.AtomDetail:
-        """The record of an atom, as things stand."""
+    def _record_of_atom(self, name: str) -> models.AtomDetail:
         if name in self._renamed:
             return self._records[self._renamed[name]]
-        return self._stored(name, self._matching)
+        return self._stored_record(name, self._matching)
 
-    def _stored(self, name: str, choices: Iterable[str]) -> models.AtomDetail:
+    def _stored_record(self, name: str, choices: Iterable[str]) -> models.AtomDetail:
         if name not in choices:
             raise ValueError(
-                f"No atom {name!r} has a record in flow {self.flow!r}{_names.hint(name, choices)}"
+                f"Flow {self.flow!r} has no record of atom {name!r}{_names.hint(name, choices)}"
             )
         return self._records[name]
 
-    # -- words ----------------------------------------------------------------------------------
-
     def __str__(self) -> str:
-        """One line that says all of it."""
-        told = []
+        parts = []
         if self.added:
-            told.append(f"added {_few(self.added, repr)}")
+            parts.append(f"added {_join_first(self.added, repr)}")
         if self.removed:
-            told.append(f"removed {_few(self.removed, self._told_removed)}")
+            parts.append(f"removed {_join_first(self.removed, self._describe_removed)}")
         if self.changed:
-            told.append(f"changed {_few(self.changed)}")
+            parts.append(f"changed {_join_first(self.changed)}")
         likely = self.likely
         if likely:
             pairs = [f"{old!r} to {new!r}" for old, new in likely.items()]
-            told.append(f"probably renamed {_few(pairs)}")
-        return "; ".join(told) or "nothing"
+            parts.append(f"probably renamed {_join_first(pairs)}")
+        return "; ".join(parts) or "nothing"
 
-    def _told_removed(self, name: str) -> str:
+    def _describe_removed(self, name: str) -> str:
         record = self._records[name]
-        left = _LEFT.get(record.state or states.PENDING, record.state)
+        note = _REMOVED_NOTES.get(record.state or states.PENDING, record.state)
         if record.failure is not None:
-            left = "its failure stays one of the flow's"
-        return f"{name!r} ({left})" if left else repr(name)
+            note = "its failure remains a failure of the flow"
+        return f"{name!r} ({note})" if note else repr(name)
 
     def __repr__(self) -> str:
         return f"<Difference of flow {self.flow!r}: {self}>"
 
-    # -- doing it -------------------------------------------------------------------------------
-
-    def _left(self) -> list[Change]:
-        """What differs by more than can be resumed, and nothing was said about."""
+    def _undecided_changes(self) -> list[Change]:
         changed = list(self.changed)
         for new, old in self._renamed.items():
             changed += self._changes([new], of=old)
@@ -237,7 +228,7 @@ class Difference:
 
     def _apply(self) -> None:
         storage = self._storage
-        with storage.batch():
+        with storage.writer.mutex, storage.batch():
             storage.rename({old: new for new, old in self._renamed.items()})
             for name in self._forgotten:
                 self._forget(name)
@@ -247,41 +238,38 @@ class Difference:
                     record.results = results
                     storage.writer.mark(record)
             for name, atom in self._atoms.items():
-                known = name in self._records or name in self._renamed
-                if known and storage.record(name).version != atom.version_string:
+                has_record = name in self._records or name in self._renamed
+                if has_record and storage.record(name).version != atom.version_string:
                     storage.set_atom_version(name, atom.version_string)
 
     def _forget(self, name: str) -> None:
         storage, atom = self._storage, self._atoms[name]
         record = storage.record(name)
         if record.kind != _kind(atom):
-            storage.rename({name: f"{name} (a {record.kind} until it became a {_kind(atom)})"})
+            was = f" (a {record.kind} until it became a {_kind(atom)})"
+            storage.rename({name: name[: _names.MAX_NAME_LENGTH - len(was)] + was})
             del self._records[name]
             return
         Retries.clear_backoff(record)
         storage.reset(name)
 
 
-#: A hook that says what to do about a difference.
 Migrate = Callable[[Difference], Any]
 
 
 def hook(migrate: Any) -> Migrate | None:
-    """The option `migrate`.
-
-    :raises TypeError: it is no function.
-    """
     if migrate is not None and not callable(migrate):
-        raise TypeError(f"Option migrate takes a function of a Difference, not {migrate!r}")
-    found: Migrate | None = migrate
-    return found
+        raise TypeError(f"migrate must be a function that takes a Difference, got {migrate!r}")
+    checked: Migrate | None = migrate
+    return checked
 
 
 def compare(
     storage: storage_module.Storage, atoms: Sequence[atom_module.Atom]
 ) -> Difference | None:
-    """What differs between `atoms` and the records of an earlier run; None if nothing does, or
-    there was none.  Changes nothing; O(atoms).
+    """Return the differences between `atoms` and the records of an earlier run, or None.
+
+    This changes nothing. Cost: O(atoms).
     """
     if next(_records_of(storage), None) is None:
         return None
@@ -294,61 +282,64 @@ def apply_migration(
     migrate: Migrate | None = None,
     before: Difference | None = None,
 ) -> Difference | None:
-    """`compare`, report what differs, let `migrate` decide, and do it, in one write.
+    """Compare, report the differences, call `migrate`, and apply its decisions in one write.
 
-    What the hook raises passes through, and nothing has changed.  `before` is what was reported
-    already; it is returned if there is no more to it.
+    Exceptions of the hook pass through, and nothing has changed. `before` is the difference that
+    was reported earlier; it is returned if it contains all differences.
 
-    :raises IncompatibleVersion: an atom cannot go on from what was saved under another version.
-    :raises Duplicate: an atom was of the other kind (task or retry) when it was recorded.
+    :raises IncompatibleVersion: if an atom cannot use its record of another version.
+    :raises Duplicate: if an atom was recorded as the other kind (task or retry).
     """
-    found = compare(storage, atoms)
-    if found is None:
+    difference = compare(storage, atoms)
+    if difference is None:
         return before
-    known = before is not None and before.covers(found)
-    if not known:
-        LOG.warning("Flow %r is not what its records were made by: %s", found.flow, found)
-    if migrate is not None and (found.added or found.changed):
-        migrate(found)
-    left = found._left()
-    if storage.get_flow_state() == states.REVERTED:  # it starts anew: what was saved is not used
-        left = [change for change in left if change.stored_kind is not None]
-    if left:
-        raise _refusal(found.flow, left)
-    found._apply()
-    return before if known else found
+    is_reported = before is not None and before.covers(difference)
+    if not is_reported:
+        LOG.warning("Flow %r differs from its records: %s", difference.flow, difference)
+    if migrate is not None and (difference.added or difference.changed):
+        migrate(difference)
+    undecided = difference._undecided_changes()
+    # it starts from the beginning, without saved data
+    if storage.get_flow_state() == states.REVERTED:
+        undecided = [change for change in undecided if change.stored_kind is not None]
+    if undecided:
+        raise _rejection(difference.flow, undecided)
+    difference._apply()
+    return before if is_reported else difference
 
 
-def _refusal(flow: str, left: Sequence[Change]) -> exceptions.WbengineException:
-    kinds = [change for change in left if change.stored_kind is not None]
+def _rejection(flow: str, undecided: Sequence[Change]) -> exceptions.WbengineException:
+    kinds = [change for change in undecided if change.stored_kind is not None]
     if kinds:
         return exceptions.Duplicate(
-            f"Flow {flow!r} has records of another kind under the names of atoms:"
-            f" {_few(kinds)}; give the new ones other names, or forget"
-            " what was recorded (migrate=lambda difference: difference.forget(name))"
+            f"Flow {flow!r} has records of another kind under the names of its atoms:"
+            f" {_join_first(kinds)}; rename the new atoms, or forget the records (migrate=lambda"
+            " difference: difference.forget(name))"
         )
-    first = left[0]
-    others = f" (and {len(left) - 1} more: {_few(left[1:])})" if left[1:] else ""
-    why = "has another first number"
+    first = undecided[0]
+    other_changes = (
+        f" (and {len(undecided) - 1} more: {_join_first(undecided[1:])})" if undecided[1:] else ""
+    )
+    problem = "differs in its first number"
     unread = [repr(v) for v in (first.stored, first.present) if not _VERSION.fullmatch(v or "")]
     if unread:
-        why = f"cannot be compared, for {' and '.join(unread)} is not like '1.0'"
+        problem = f"cannot be compared: {' and '.join(unread)} must be like '1.0'"
     return exceptions.IncompatibleVersion(
-        f"Atom {first.name!r} of flow {flow!r} is recorded with version {first.stored!r} and is"
-        f" now of version {first.present!r}, which {why}{others}: run the flow to its end with the"
-        " old code, or load it with migrate=, a hook that accepts or forgets what was recorded"
-        " (migrate=lambda difference: difference.accept(name))"
+        f"Atom {first.name!r} of flow {flow!r} is recorded with version {first.stored!r}"
+        f" and now has version {first.present!r}, which {problem}{other_changes}: finish the flow"
+        " with the old code, or load it with migrate=, a function that accepts or forgets"
+        " the record (migrate=lambda difference: difference.accept(name))"
     )
 
 
-#: What is to be said of what is left of an atom that is gone, by its state.
-_LEFT: Final[Mapping[str, str]] = {
+#: Note about a removed atom, by the state of its record.
+_REMOVED_NOTES: Final[Mapping[str, str]] = {
     states.PENDING: "",
     states.IGNORE: "",
     states.REVERTED: "",
-    states.RUNNING: "RUNNING: nobody waits for what it still does, or undoes it",
-    states.REVERTING: "REVERTING: nobody waits for the end of that",
-    states.SUCCESS: "SUCCESS: nobody is given its result, or undoes it",
+    states.RUNNING: "RUNNING: its result is ignored, and it is not reverted",
+    states.REVERTING: "REVERTING: the result of its reversion is ignored",
+    states.SUCCESS: "SUCCESS: no atom receives its result, and it is not reverted",
 }
 
 
@@ -370,6 +361,8 @@ def _is_history(results: Any) -> bool:
     )
 
 
-def _few(things: Sequence[Any], told: Callable[[Any], str] = str) -> str:
-    more = len(things) - _MOST_NAMED
-    return ", ".join(map(told, things[:_MOST_NAMED])) + (f" and {more} more" if more > 0 else "")
+def _join_first(things: Sequence[Any], to_text: Callable[[Any], str] = str) -> str:
+    omitted = len(things) - _MAX_NAMES
+    return ", ".join(map(to_text, things[:_MAX_NAMES])) + (
+        f" and {omitted} more" if omitted > 0 else ""
+    )

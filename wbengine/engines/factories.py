@@ -1,4 +1,4 @@
-"""What makes flows: functions that are known by name, so that a kept flow can be made again."""
+"""Flow factories: functions known by name, so that a stored flow can be created again."""
 
 from __future__ import annotations
 
@@ -19,55 +19,59 @@ __all__ = [
     "make",
     "name_of",
     "note",
-    "note_named",
+    "note_used",
     "remake",
 ]
 
-#: Makes the flow behind 'module:name', which may be the flow itself.
+#: Factory of the flow at 'module:name', which may be the flow itself.
 FLOW_OF: Final = "wbengine.engines.factories.flow_of"
 
 Factory = Callable[..., Any] | str
 
 
 def is_flow(value: Any) -> bool:
-    """Whether engines can load it: a flow, or a task alone."""
+    """Return whether an engine can load `value`: a flow or a single task."""
     return isinstance(value, flow_module.Flow | task_module.Task)
 
 
 def name_of(factory: Factory) -> str:
-    """The dotted name of a factory.
+    """Return the dotted name of a factory.
 
-    :raises TypeError: it is neither a function nor a name.
-    :raises ValueError: it cannot be imported by name.
+    :raises TypeError: if it is neither a function nor a name.
+    :raises ValueError: if it cannot be imported by name.
     """
     if not isinstance(factory, str) and not callable(factory):
-        raise TypeError(f"A flow factory is a function or its dotted name, not {factory!r}")
+        raise TypeError(f"A flow factory must be a function or its dotted name, got {factory!r}")
     name = factory if isinstance(factory, str) else _names.dotted(factory)
+    _names.check_length("The name of a flow factory", name)
     try:
-        found = _names.load(name)
+        imported = _names.load(name)
     except Exception as error:
         raise ValueError(f"Flow factory {name!r} cannot be imported by name: {error}") from error
-    if not isinstance(factory, str) and found is not factory:
-        raise ValueError(f"Flow factory {factory!r} is not what importing {name!r} gives")
+    if not isinstance(factory, str) and imported is not factory:
+        raise ValueError(
+            f"Flow factory {factory!r} must be importable by its name, but {name!r} is another"
+            " object"
+        )
     return name
 
 
 def make(name: str, args: Iterable[Any] | None, kwargs: Mapping[str, Any] | None) -> Any:
-    """The flow (or task) that the factory of that name makes, which this program names.
+    """Return the flow (or task) of a factory that this program names.
 
-    :raises TypeError: the arguments are no list, or no dict.
-    :raises NotAFlow: it made neither.
+    :raises TypeError: if the arguments are not a list or not a dict.
+    :raises NotAFlow: if the factory returns neither a flow nor a task.
     """
     _check(args, kwargs)
-    made = _made(f"Flow factory {name!r}", _names.load(name)(*(args or ()), **(kwargs or {})))
-    note_named(name, args)
-    return made
+    flow = _check_flow(f"Flow factory {name!r}", _names.load(name)(*(args or ()), **(kwargs or {})))
+    note_used(name, args)
+    return flow
 
 
-def note_named(name: str, args: Iterable[Any] | None) -> None:
-    """This program named what makes a flow: it may do so again."""
-    path = _path(name, args)
-    allowed.note_named(name if path is None else path)
+def note_used(name: str, args: Iterable[Any] | None) -> None:
+    """Allow a factory in this process, because this program named it itself."""
+    path = _flow_of_path(name, args)
+    allowed.note_used(name if path is None else path)
 
 
 def remake(
@@ -76,94 +80,92 @@ def remake(
     kwargs: Mapping[str, Any] | None,
     flows: allowed.Flows = None,
 ) -> Any:
-    """The flow (or task) that the factory of that name makes, which a record names.
+    """Return the flow (or task) of a factory that is named in a record.
 
-    :param flows: what is allowed (see `allowed.AllowedFlows`).
-    :raises NotTrusted: it is not.
-    :raises ImportError: it cannot be found.
-    :raises Exception: what `make` raises.
+    :param flows: the allowed factories (see `allowed.AllowedFlows`).
+    :raises NotTrusted: if the factory is not allowed.
+    :raises ImportError: if it cannot be found.
+    :raises Exception: as `make`.
     """
     _check(args, kwargs)
     rules = allowed.of_process(flows)
-    path = _path(name, args)
+    path = _flow_of_path(name, args)
     if path is not None:
-        return _behind(path, rules.load)
+        return _flow_at(path, rules.load)
     factory = rules.load(name)
-    return _made(f"Flow factory {name!r}", factory(*(args or ()), **(kwargs or {})))
+    return _check_flow(f"Flow factory {name!r}", factory(*(args or ()), **(kwargs or {})))
 
 
-def _path(name: str, args: Iterable[Any] | None) -> str | None:
-    """What `flow_of` is called with; None: it is another factory."""
+def _flow_of_path(name: str, args: Iterable[Any] | None) -> str | None:
     if name != FLOW_OF or args is None:
         return None
-    found = list(args)
-    return found[0] if len(found) == 1 and isinstance(found[0], str) else None
+    arguments = list(args)
+    return arguments[0] if len(arguments) == 1 and isinstance(arguments[0], str) else None
 
 
 def _check(args: Iterable[Any] | None, kwargs: Mapping[str, Any] | None) -> None:
     if args is not None and (isinstance(args, str) or not isinstance(args, Iterable)):
-        raise TypeError(f"factory_args must be a list or tuple, not {args!r}")
+        raise TypeError(f"factory_args must be a list or tuple, got {args!r}")
     if kwargs is not None and not isinstance(kwargs, Mapping):
-        raise TypeError(f"factory_kwargs must be a dict, not {kwargs!r}")
+        raise TypeError(f"factory_kwargs must be a dict, got {kwargs!r}")
 
 
 def note(
     name: str, args: Iterable[Any] | None, kwargs: Mapping[str, Any] | None, *, encodes: bool
 ) -> dict[str, Any]:
-    """What records say of a flow's factory, for `make`.
+    """Return the note about a flow's factory for its record, to be read by `remake`.
 
-    :raises NotEncodable: a backend that `encodes` cannot keep an argument.
+    :raises NotEncodable: if the backend `encodes` values and cannot encode an argument.
     """
-    noted = {"name": name, "args": list(args or ()), "kwargs": dict(kwargs or {})}
+    factory_note = {"name": name, "args": list(args or ()), "kwargs": dict(kwargs or {})}
     if encodes:
-        _codec.pack(noted["args"], "factory_args")
-        _codec.pack(noted["kwargs"], "factory_kwargs")
-    return noted
+        _codec.pack(factory_note["args"], "factory_args")
+        _codec.pack(factory_note["kwargs"], "factory_kwargs")
+    return factory_note
 
 
 def flow_of(path: str) -> Any:
-    """The flow (or task) behind `'package.module:name'`: a function that makes it, or itself.
+    """Return the flow (or task) at `'package.module:name'`: a flow, or a function that returns one.
 
-    What is raised inside of the module or the function goes through as it is.
+    Exceptions of the module or the function pass through.
 
-    :raises ValueError: `path` is not of that form.
-    :raises ImportError: there is no such module, or it has no such name.
-    :raises NotAFlow: that makes no flow.
+    :raises ValueError: if `path` does not have this form.
+    :raises ImportError: if the module does not exist or has no such name.
+    :raises NotAFlow: if the result is neither a flow nor a task.
     """
     module, _, name = path.partition(":")
     if not name:
-        raise ValueError(f"{path!r} is not of the form MODULE:FACTORY{_offer(module)}")
-    return _behind(path, _names.load)
+        raise ValueError(f"The flow must be MODULE:FACTORY, got {path!r}{_suggest_flows(module)}")
+    return _flow_at(path, _names.load)
 
 
-def _behind(path: str, load: Callable[[str], Any]) -> Any:
+def _flow_at(path: str, load: Callable[[str], Any]) -> Any:
     try:
-        found = load(path)
+        loaded = load(path)
     except ModuleNotFoundError as error:
         module = path.partition(":")[0]
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise
-        raise ImportError(f"there is no module {error.name!r} (here, or on $PYTHONPATH)") from error
-    if is_flow(found):
-        return found
-    if not callable(found):
+        raise ImportError(f"{_names.no_module(error.name)} (here, or on $PYTHONPATH)") from error
+    if is_flow(loaded):
+        return loaded
+    if not callable(loaded):
         raise exceptions.NotAFlow(
-            f"{path!r} is neither a flow nor a function that makes one, but {found!r:.80}"
+            f"{path!r} must be a flow or a function that returns one, got {loaded!r:.80}"
         )
-    return _made(f"{path}()", found())
+    return _check_flow(f"{path}()", loaded())
 
 
-def _made(what: str, made: Any) -> Any:
-    if not is_flow(made):
-        raise exceptions.NotAFlow(f"{what} made neither a flow nor a task, but {made!r:.80}")
-    return made
+def _check_flow(source: str, value: Any) -> Any:
+    if not is_flow(value):
+        raise exceptions.NotAFlow(f"{source} must return a flow or a task, got {value!r:.80}")
+    return value
 
 
-def _offer(module: str) -> str:
-    """Which flows the module has, if it is one."""
+def _suggest_flows(module: str) -> str:
     try:
         names = vars(importlib.import_module(module)).items()
     except Exception:
         return ""
-    found = [f"{module}:{name}" for name, value in names if is_flow(value)]
-    return f"; there is {', '.join(found[:5])}" if found else ""
+    paths = [f"{module}:{name}" for name, value in names if is_flow(value)]
+    return f"; this module has {', '.join(paths[:5])}" if paths else ""

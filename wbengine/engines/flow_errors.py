@@ -1,4 +1,4 @@
-"""What is raised, and told, about a flow that did not come to the end that was meant."""
+"""Exceptions and summaries for flows that failed, were reverted or were cancelled."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final, NoReturn
 
 from wbengine import exceptions, states
 from wbengine.persistence import history
-from wbengine.runtime.control import GivenUp, recorded
+from wbengine.runtime.control import GivenUp, read_given_up
 from wbengine.runtime.plan import TASK, Plan
 from wbengine.runtime.run import Run
 from wbengine.storage import Storage
@@ -16,122 +16,128 @@ from wbengine.types import failure as ft
 
 __all__ = ["in_short", "line_of", "raise_failures", "raise_recorded"]
 
-#: Atoms in these did something that was not undone.
-_LEFT_DONE: Final = (states.SUCCESS, states.FAILURE, states.REVERT_FAILURE)
-#: So many atoms at most are named in one line.
-_NAMED: Final = 3
+#: States of atoms with effects that were not reverted.
+_NOT_REVERTED: Final = (states.SUCCESS, states.FAILURE, states.REVERT_FAILURE)
+_MAX_NAMES: Final = 3
 
 
 def raise_failures(run: Run, storage: Storage, deadline: float | None) -> None:
-    """Raise what a run that is over failed with, if it did.
+    """Raise the failure of a run that is over, if it has one.
 
-    :raises DeadlineExceeded: time was up, in this run (then `deadline` says how much that was) or
-        in an earlier one.
-    :raises Cancelled: somebody cancelled it, in this run or in an earlier one.
-    :raises Exception: what failed.
+    :raises DeadlineExceeded: if the deadline passed in this run (of `deadline` seconds) or before.
+    :raises Cancelled: if the flow was cancelled in this run or before.
+    :raises Exception: the failure of the flow.
     """
     if run.state in (states.SUCCESS, states.SUSPENDED):
         return
-    own = run.end_reason is not None and deadline is not None
-    given = f"{deadline:g} seconds" if own else None
-    _raise(storage, run.errors, run.end_reason or recorded(storage.flow_meta), given)
+    is_own = run.end_reason is not None and deadline is not None
+    limit = f"{deadline:g} seconds" if is_own else None
+    _raise(storage, run.errors, run.end_reason or read_given_up(storage.flow_meta), limit)
 
 
 def raise_recorded(storage: Storage) -> NoReturn:
-    """Raise what a kept flow that is in FAILURE or REVERTED failed with.
+    """Raise the failure of a stored flow that is in FAILURE or REVERTED.
 
-    :raises DeadlineExceeded: time was up.
-    :raises Cancelled: somebody cancelled it.
-    :raises Exception: what failed.
+    :raises DeadlineExceeded: if its deadline passed.
+    :raises Cancelled: if it was cancelled.
+    :raises Exception: the failure of the flow.
     """
-    _raise(storage, {}, recorded(storage.flow_meta))
+    _raise(storage, {}, read_given_up(storage.flow_meta))
     state = storage.get_flow_state()
-    raise exceptions.ExecutionFailure(f"Flow {storage.flow_name!r} came to {state}")
+    raise exceptions.ExecutionFailure(f"Flow {storage.flow_name!r} ended in {state}")
 
 
 def _raise(
     storage: Storage,
     errors: Mapping[str, ft.Failure],
-    why: GivenUp | None,
-    given: str | None = None,
+    given_up: GivenUp | None,
+    limit: str | None = None,
 ) -> None:
-    if why is None:
-        _raise_what_stopped(storage, errors)
+    if given_up is None:
+        _raise_atom_failures(storage, errors)
         return
     cause: BaseException | None = None
     try:
-        _raise_what_stopped(storage, errors, besides=True)
+        _raise_atom_failures(storage, errors, skip_cancelled=True)
     except BaseException as error:
         cause = error
     flow = f"Flow {storage.flow_name!r}"
-    if not why.cancelled:
-        flow = f"{flow} did not end within {given or 'the time an earlier run was given'}"
-    found = why.error(flow, cause)
-    found.__cause__ = cause
-    raise found
+    if not given_up.cancelled:
+        flow = f"{flow} did not end within {limit or 'the deadline of an earlier run'}"
+    end_error = given_up.error(flow, cause)
+    end_error.__cause__ = cause
+    raise end_error
 
 
-def _raise_what_stopped(
-    storage: Storage, errors: Mapping[str, ft.Failure], besides: bool = False
+def _raise_atom_failures(
+    storage: Storage, errors: Mapping[str, ft.Failure], skip_cancelled: bool = False
 ) -> None:
-    """What kept atoms from being reverted, if anything did; else what failed.
+    """Raise the failures of reversions; without such failures, the ones of executions.
 
-    `errors` are those of retries.  The former has the latter as its context: it happened while that
-    was being handled.  What was cancelled counts only if nothing else failed, and, where it is
-    known (`besides`), not at all.
+    `errors` are failures of retries. The failures of executions become the context of the
+    others. Failures by cancellation count only if there is no other failure, and not at all
+    with `skip_cancelled` (the caller raises the cancellation itself).
     """
-    stuck = storage.get_revert_failures().values()
+    revert_failures = storage.get_revert_failures().values()
     failed = [*errors.values(), *storage.get_execute_failures().values()]
-    others = [failure for failure in failed if not failure.check(exceptions.Cancelled)]
+    other_failures = [failure for failure in failed if not failure.check(exceptions.Cancelled)]
     try:
-        ft.Failure.reraise_if_any(others if others or besides else failed)
+        ft.Failure.reraise_if_any(other_failures if other_failures or skip_cancelled else failed)
     except BaseException:
-        ft.Failure.reraise_if_any(stuck)
+        ft.Failure.reraise_if_any(revert_failures)
         raise
-    ft.Failure.reraise_if_any(stuck)
+    ft.Failure.reraise_if_any(revert_failures)
 
 
 def in_short(run: Run, storage: Storage, plan: Plan) -> str | None:
-    """In one line: why the run ended as it did, if something went wrong: what failed first, the
-    retries that failed to decide about it, and what is left done of a flow that was, or was to be,
-    reverted.
+    """Return in one line why the run did not succeed; None if it succeeded or was suspended.
+
+    The line contains the first failure, the failures of retries, and the atoms of a reverted flow
+    whose effects remain.
     """
     if run.state in (states.SUCCESS, states.SUSPENDED):
         return None
-    left = _left_done(storage, plan)
-    why = run.end_reason or recorded(storage.flow_meta)
-    if why is not None:
-        error = why.error("the flow" if why.cancelled else "the time it was given is over")
-        return f"{line_of(error)}{left}"
+    not_reverted = _list_not_reverted(storage, plan)
+    given_up = run.end_reason or read_given_up(storage.flow_meta)
+    if given_up is not None:
+        error = given_up.error("the flow" if given_up.cancelled else "the deadline has passed")
+        return f"{line_of(error)}{not_reverted}"
     failed = storage.get_execute_failures() or storage.get_revert_failures()
-    told = sorted(failed, key=lambda name: storage.record(name).ended or math.inf)[:1]
-    known = {**run.errors, **failed}
-    lines = [f"{name}: {history.in_short(known[name])}" for name in [*told, *run.errors]]
-    return "; ".join(lines) + left if lines else None
+    first_failed = sorted(failed, key=lambda name: storage.record(name).ended or math.inf)[:1]
+    why_failed = [
+        *((_shown_name(plan, name), failed[name]) for name in first_failed),
+        *run.errors.items(),
+    ]
+    lines = [f"{name}: {history.one_line(failure)}" for name, failure in why_failed]
+    return "; ".join(lines) + not_reverted if lines else None
 
 
-def _left_done(storage: Storage, plan: Plan) -> str:
-    """Which atoms are not reverted, where others are, or were to be: tasks, then retries.
+def _shown_name(plan: Plan, name: str) -> str:
+    node = plan.by_name.get(name)
+    return name if node is None else plan.shown_name(node)
 
-    The retry that was made for a task with retries of its own is not named.
+
+def _list_not_reverted(storage: Storage, plan: Plan) -> str:
+    """Return the end of a line with the atoms that are not reverted although others are.
+
+    Tasks come first, then retries, without the retries of single tasks.
     """
     tasks: list[str] = []
     retries: list[str] = []
-    untouched = True
+    is_untouched = True
     for node in plan.atoms():
         record = storage.records[node]
         if record is None:
             continue
-        untouched = untouched and record.intention == states.EXECUTE
-        if record.state in _LEFT_DONE and node - 1 not in plan.retried:
+        is_untouched = is_untouched and record.intention == states.EXECUTE
+        if record.state in _NOT_REVERTED and node - 1 not in plan.retried:
             (tasks if plan.kinds[node] == TASK else retries).append(record.name)
-    left = tasks + retries
-    if not left or untouched:
+    names = tasks + retries
+    if not names or is_untouched:
         return ""
-    more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
-    return f"; not reverted: {', '.join(left[:_NAMED])}{more}"
+    omitted = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    return f"; not reverted: {', '.join(names[:_MAX_NAMES])}{omitted}"
 
 
 def line_of(error: BaseException) -> str:
-    """The type of an exception, and what it says."""
     return f"{type(error).__name__}: {exceptions.exception_message(error)}"

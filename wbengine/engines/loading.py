@@ -1,17 +1,19 @@
-"""From a flow and the name of a kind to an engine, and back from records to the flow."""
+"""Making engines from flows, and from the records of stored flows."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import urllib.parse
+import warnings
 import weakref
 from collections import UserDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from wbengine import _codec, _names, _options, _plugins, exceptions
+from wbengine import _codec, _names, _options, _plugins, _secrets, exceptions
 from wbengine import storage as storage_module
 from wbengine.engines import allowed, async_run, base, factories
 from wbengine.patterns import linear_flow
@@ -31,21 +33,21 @@ __all__ = [
     "save_factory_details",
 ]
 
-#: The entry point group that kinds of engines are looked up in.
+#: Entry point group of kinds of engines.
 ENGINES_NAMESPACE: Final = "wbengine.engines"
 ENGINE_DEFAULT: Final = "default"
 
-#: What makes flows that a version before has kept, by where that was then.
-_MOVED: Final = {"wbengine.operations.factories.flow_of": factories.FLOW_OF}
+#: Former names of factories in stored records.
+_FORMER_NAMES: Final = {"wbengine.operations.factories.flow_of": factories.FLOW_OF}
 
 Backend = persistence.Backend | Mapping[str, Any] | str | None
 Store = Mapping[str, Any] | Iterable[tuple[str, Any]] | None
 
 
 class Defaults(UserDict[str, Any]):
-    """Options of engines, by name: what `load` gives to every engine that is not told otherwise.
+    """Default options of engines, which `load` uses for all engines of this process.
 
-    :raises ValueError: an option is not one that every kind of engine has.
+    :raises ValueError: if not every kind of engine has the option.
     """
 
     def __setitem__(self, name: str, value: Any) -> None:
@@ -53,11 +55,15 @@ class Defaults(UserDict[str, Any]):
         super().__setitem__(name, value)
 
 
-#: Of this process.
 defaults: Final = Defaults()
 
-# What is noted of a flow's factory, for a backend that `encodes` or for another one.
-_Noted = Callable[..., dict[str, Any]]
+_ARGUMENTS: Final = (
+    "backend", "book", "deadline", "engine", "factory_args", "factory_kwargs", "flow_detail",
+    "flows", "inputs", "name", "namespace", "store", "tags", "uuid",
+)  # fmt: skip
+
+# Returns the note about a flow's factory; `encodes` is the attribute of the backend.
+_MakeNote = Callable[..., dict[str, Any]]
 
 
 def load(
@@ -74,58 +80,69 @@ def load(
     tags: Mapping[str, str] | None = None,
     **options: Any,
 ) -> base.Engine:
-    """Make an engine that is ready to run `flow`.
+    """Return an engine for `flow`, ready to run.
 
-    `inputs` (a dict, or pairs; `store` is its older name) holds the values that are there from the
-    start.  `name` (default: that of `flow`) and `tags` are of its new record, to be found by.
-    `engine` is a kind ('serial', 'parallel', 'worker-based', ...) or a URI with options
-    ('parallel://?max_workers=4');
-    `options` win over those, and those over `defaults`.  `backend` (a backend, or what
-    `persistence.backends.fetch` takes) keeps the records, in `flow_detail` of `book`; those that
-    are not given are made.  A load that fails leaves nothing in the backend or the book.  A backend
-    that is opened for it is closed when the engine and its storage are gone.
+    `inputs` (a dict, or pairs; `store` is its older name) contains the inputs of the flow. `name`
+    (default: the name of `flow`) and `tags` belong to its new record and can be searched. `engine`
+    is a kind ('serial', 'parallel', 'worker-based', ...) or a URI with options
+    ('parallel://?max_workers=4'). `options` have precedence over those of the URI, and these over
+    `defaults`. `backend` (a backend, or an argument for `persistence.backends.fetch`) stores the
+    records, in `flow_detail` of `book`, which are created by default. If loading fails, nothing
+    remains in the backend or the book. A backend that is opened here is closed when the engine and
+    its storage are deleted.
 
-    :raises NotFound: there is no such kind of engine, or of backend; or `flow_detail` is not kept
-        by the backend: its book has to be saved first.
-    :raises ValueError: the kind does not know an option, or an option has no such value.
-    :raises NotEncodable: the backend cannot keep a value of `inputs`.
-    :raises ValueError: a tag is too long, or holds what it must not; or a `flow_detail` is given
-        beside a name or tags.
-    :raises Duplicate: two atoms have the same name.
-    :raises NotAFlow: it is neither a flow nor a task.
-    :raises CompilationFailure: it cannot be run as it is.
-    :raises TypeError: another argument is of a wrong type.
+    :raises NotFound: if the kind of engine or backend is unknown; or if `flow_detail` is not in the
+        backend: its book must be saved first.
+    :raises ValueError: if an option is unknown or its value is not allowed.
+    :raises NotEncodable: if the backend cannot encode a value of `inputs`.
+    :raises ValueError: if the name or a tag is too long, or a tag contains a character that is not
+        allowed; or if both a `flow_detail` and a name or tags are given.
+    :raises Duplicate: if two atoms have the same name.
+    :raises NotAFlow: if `flow` is neither a flow nor a task.
+    :raises CompilationFailure: if the flow is invalid.
+    :raises TypeError: if another argument has a wrong type.
     """
     record = _new_record(name, tags)
     if flow_detail is not None and (name is not None or tags):
-        raise ValueError("name= and tags= are of a new record: leave them out beside flow_detail=")
+        raise ValueError(
+            "name= and tags= apply only to a new record: omit them if you pass flow_detail="
+        )
     store = _inputs(store, inputs)
     return _load(flow, store, flow_detail, book, backend, namespace, engine, options, record)
 
 
 class _NewRecord(NamedTuple):
-    """What the record of a new flow is made with; `noted` tells what made the flow."""
+    """Data for the record of a new flow; `make_note` returns the note about its factory.
+
+    `require_inputs`: reject a flow with missing inputs before it is stored.
+    """
 
     name: str | None = None
     tags: Mapping[str, str] = MappingProxyType({})
     uuid: str | None = None
-    noted: _Noted | None = None
+    make_note: _MakeNote | None = None
+    require_inputs: bool = False
 
 
 def _new_record(
     name: str | None,
     tags: Mapping[str, str] | None,
     uuid: str | None = None,
-    noted: _Noted | None = None,
+    make_note: _MakeNote | None = None,
+    require_inputs: bool = False,
 ) -> _NewRecord:
     if name is not None and not (isinstance(name, str) and name):
-        raise TypeError(f"name must be a text with something in it, not {name!r:.200}")
-    return _NewRecord(name, listing.check_tags({} if tags is None else tags), uuid, noted)
+        raise TypeError(f"name must be a non-empty str, got {name!r:.200}")
+    _names.check_length("The name of a flow", name or "")
+    checked = listing.check_tags({} if tags is None else tags)
+    return _NewRecord(name, checked, uuid, make_note, require_inputs)
 
 
 def _inputs(store: Store, inputs: Store) -> Store:
     if store is not None and inputs is not None:
-        raise ValueError("store= and inputs= say the same: leave out one of them")
+        raise ValueError(
+            "store= and inputs= are two names of the same option: pass only one of them"
+        )
     return store if inputs is None else inputs
 
 
@@ -140,55 +157,57 @@ def _load(
     options: Mapping[str, Any],
     record: _NewRecord,
 ) -> base.Engine:
-    """`load`; a new flow is kept, as `record` says, once all is right."""
-    given = _checked(flow, store, flow_detail, book)
+    """Load a flow; a new flow is stored according to `record` after all checks."""
+    inputs = _check_arguments(flow, store, flow_detail, book)
     with contextlib.ExitStack() as failing:
-        kept = failing.enter_context(lent(backend))
-        kind, asked = _kind_and_options(engine)
-        factory = _find(namespace, kind)
-        if given and kept is not None and kept.encodes:
-            _codec.pack(given, "store")
+        open_backend = failing.enter_context(opened_backend(backend))
+        kind, given_options = _kind_and_options(engine, options)
+        factory = _find_kind(namespace, kind)
+        _check_names(factory, given_options)
+        if inputs and open_backend is not None and open_backend.encodes:
+            _codec.pack(inputs, "store")
         detail = flow_detail
         if detail is None:
-            if record.uuid is not None and kept is not None:
-                _check_free(record.uuid, kept)
+            if record.uuid is not None and open_backend is not None:
+                _check_uuid_unused(record.uuid, open_backend)
             detail = models.FlowDetail(record.name or flow.name, record.uuid or models.new_uuid())
-            if record.noted is not None:
-                encodes = kept is not None and kept.encodes
-                detail.meta[models.FACTORY] = record.noted(encodes=encodes)
+            if record.make_note is not None:
+                encodes = open_backend is not None and open_backend.encodes
+                detail.meta[models.FACTORY] = record.make_note(encodes=encodes)
             if record.tags:
                 detail.meta[models.TAGS] = record.tags
-            if kept is not None and kind != ENGINE_DEFAULT:
+            if open_backend is not None and kind != ENGINE_DEFAULT:
                 detail.meta[models.ENGINE] = kind
-            if given:
-                storage_module.add_injected(detail, given)
-            if record.noted is not None:
+            if inputs:
+                storage_module.add_injected(detail, inputs)
+            if record.make_note is not None:
                 detail.meta[models.FACTORY] = macs.signed_note(detail.meta[models.FACTORY], detail)
-        elif kept is not None:
-            _check_kept(detail, kept)
-        made: base.Engine = factory(flow, detail, kept, {**defaults, **asked, **options})
-        made.compile()
+        elif open_backend is not None:
+            _check_stored(detail, open_backend)
+        loaded = factory(flow, detail, open_backend, {**defaults, **given_options})
+        loaded.compile()
+        if record.require_inputs:
+            loaded.check_inputs()
         if flow_detail is None:
-            # Not before: what cannot run must not be found by those who run what is unfinished.
-            persistence.keep_flow_detail(detail, book, kept)
-        elif given:
-            made._provide(given)
+            # Last, so that processes that resume unfinished flows never find an invalid flow.
+            persistence.add_flow_detail(detail, book, open_backend)
+        elif inputs:
+            loaded._inject_inputs(inputs)
         opened = failing.pop_all()
-    if kept is not backend:  # it is closed when nobody can write to it any more
-        weakref.finalize(made.storage, opened.close).atexit = False
-    return made
+    if open_backend is not backend:  # closed when nothing can write to it any more
+        weakref.finalize(loaded.storage, opened.close).atexit = False
+    return loaded
 
 
-def _checked(flow: Any, store: Store, flow_detail: Any, book: Any) -> dict[str, Any]:
-    """The values of `store` by name, once all arguments are of the right type."""
+def _check_arguments(flow: Any, store: Store, flow_detail: Any, book: Any) -> dict[str, Any]:
     if not factories.is_flow(flow):
-        raise exceptions.NotAFlow(f"Only a flow or a task can be loaded, not {flow!r}")
+        raise exceptions.NotAFlow(f"Only a flow or a task can be loaded, got {flow!r}")
     if flow_detail is not None:
-        _detail(flow_detail)
+        _check_detail(flow_detail)
     if book is not None and not isinstance(book, models.LogBook):
-        raise TypeError(f"book must be a LogBook, not {book!r}")
+        raise TypeError(f"book must be a LogBook, got {book!r}")
     if store is not None and not isinstance(store, Iterable):
-        raise TypeError(f"store must be a dict or pairs, not {store!r}")
+        raise TypeError(f"store must be a dict or pairs, got {store!r}")
     return storage_module.values_by_name(store or {})
 
 
@@ -204,12 +223,12 @@ def run(
     deadline: float | None = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """Load (as `load` does) and run `flow`; return all values by name, injected ones included.
+    """Load `flow` like `load` and run it; return all values by name, including inputs.
 
-    `deadline`: seconds from the start of the run, after which it is reverted.
+    :param deadline: seconds from the start of the run, after which it is reverted.
     """
-    with lent(backend) as kept:
-        loaded = load(flow, store, flow_detail, book, kept, namespace, engine, **options)
+    with opened_backend(backend) as open_backend:
+        loaded = load(flow, store, flow_detail, book, open_backend, namespace, engine, **options)
         loaded.run(deadline=deadline)
         return loaded.storage.fetch_all()
 
@@ -226,23 +245,23 @@ async def arun(
     deadline: float | None = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """`run`, awaited: all of it happens in threads, while other coroutines go on.
+    """Run a flow like `run`, in threads, while other coroutines continue.
 
-    Cancelling it suspends the flow (see `Engine.arun`): with a `flow_detail` in a backend, another
-    engine goes on with it.
+    Cancelling it suspends the flow (see `Engine.arun`). If its `flow_detail` is in a backend,
+    another engine can continue it.
     """
     loaded = await async_run.in_thread(
         functools.partial(
             load, flow, store, flow_detail, book, backend, namespace, engine, **options
         )
     )
-    kept = loaded.storage.backend
+    open_backend = loaded.storage.backend
     try:
         await loaded.arun(deadline=deadline)
         return await async_run.in_thread(loaded.storage.fetch_all)
     finally:
-        if kept is not None and kept is not backend:
-            await async_run.in_thread(kept.close)
+        if open_backend is not None and open_backend is not backend:
+            await async_run.in_thread(open_backend.close)
 
 
 def save_factory_details(
@@ -252,24 +271,27 @@ def save_factory_details(
     factory_kwargs: Mapping[str, Any] | None,
     backend: Backend = None,
 ) -> None:
-    """Note in `flow_detail` what makes its flow, so that `load_from_detail` finds it again.
+    """Record the factory of a flow in `flow_detail`, for `load_from_detail`.
 
-    :raises ValueError: the factory (a function, or its dotted name) cannot be imported by name.
-    :raises TypeError: it is neither, or `flow_detail` is none.
-    :raises NotEncodable: the backend cannot keep an argument; nothing is noted then.
-    :raises NotFound: the backend does not keep `flow_detail`.
+    :raises ValueError: if the factory (a function or its dotted name) cannot be imported by name.
+    :raises TypeError: if it is neither, or `flow_detail` is not a flow detail.
+    :raises NotEncodable: if the backend cannot encode an argument; then nothing is recorded.
+    :raises NotFound: if `flow_detail` is not in the backend.
     """
-    with lent(backend) as kept:
-        name, encodes = factories.name_of(flow_factory), kept is not None and kept.encodes
-        noted = factories.note(name, factory_args, factory_kwargs, encodes=encodes)
-        detail = _detail(flow_detail)
-        detail.meta[models.FACTORY] = macs.signed_note(noted, detail)
-        injected = [atom for atom in detail if atom.noted(models.META_INJECTED)]
+    with opened_backend(backend) as open_backend:
+        name, encodes = (
+            factories.name_of(flow_factory),
+            open_backend is not None and open_backend.encodes,
+        )
+        note = factories.note(name, factory_args, factory_kwargs, encodes=encodes)
+        detail = _check_detail(flow_detail)
+        detail.meta[models.FACTORY] = macs.signed_note(note, detail)
+        injected = [atom for atom in detail if atom.meta_value(models.META_INJECTED)]
         for atom in injected:
             macs.sign_injected(detail, atom)
-        factories.note_named(name, factory_args)
-        if kept is not None:
-            with contextlib.closing(kept.get_connection()) as connection:
+        factories.note_used(name, factory_args)
+        if open_backend is not None:
+            with contextlib.closing(open_backend.get_connection()) as connection:
                 connection.save_changes(flow_detail, injected)
 
 
@@ -287,44 +309,50 @@ def load_from_factory(
     inputs: Store = None,
     name: str | None = None,
     tags: Mapping[str, str] | None = None,
+    require_inputs: bool = False,
     **options: Any,
 ) -> base.Engine:
-    """Make the flow by `flow_factory(*factory_args, **factory_kwargs)`, note that, and load it.
+    """Create a flow with `flow_factory(*factory_args, **factory_kwargs)`, record that, and load it.
 
-    The factory must make the same flow each time, or else nothing can be resumed.
+    The factory must return the same flow each time; otherwise the flow cannot be resumed.
 
-    :param uuid: of the new flow; without one, a random one.
-    :raises Duplicate: the backend has a flow with this uuid; besides what `load` raises.
+    :param uuid: uuid of the new flow; random by default.
+    :param require_inputs: reject a flow with missing inputs before it is stored.
+    :raises MissingDependencies: with `require_inputs`, if inputs are missing.
+    :raises Duplicate: if the backend has a flow with this uuid; also as `load`.
     """
     path = factories.name_of(flow_factory)
     flow = factories.make(path, factory_args, factory_kwargs)
-    noted = functools.partial(factories.note, path, factory_args, factory_kwargs)
-    record = _new_record(name, tags, uuid, noted)
+    make_note = functools.partial(factories.note, path, factory_args, factory_kwargs)
+    record = _new_record(name, tags, uuid, make_note, require_inputs)
     store = _inputs(store, inputs)
     return _load(flow, store, None, book, backend, namespace, engine, options, record)
 
 
 def flow_from_detail(flow_detail: models.FlowDetail, flows: allowed.Flows = None) -> Any:
-    """Make the flow again that `save_factory_details` noted.
+    """Create the flow again with the factory that `save_factory_details` recorded.
 
-    :param flows: what may be called: modules, as 'orders', or functions in them, as 'orders:make';
-        without it what `$WBENGINE_FLOWS` names, with commas; without both what this program made
-        flows by, and what is neither Python's own nor of an installed package.
-    :raises NotTrusted: what made the flow is not among that; or there are keys (`WBENGINE_KEYS`),
-        and the note has no MAC of theirs.
-    :raises ImportError: it cannot be found.
-    :raises ValueError: there is no such note.
-    :raises TypeError: `flow_detail` is none.
-    :raises NotAFlow: what was made is neither a flow nor a task.
+    :param flows: allowed factories: modules ('orders') or functions in them ('orders:make').
+        Default: the names in `$WBENGINE_FLOWS`, separated by commas, otherwise factories that this
+        program used itself, and modules that are neither part of Python nor of an installed
+        package.
+    :raises NotTrusted: if the factory is not allowed; or if there are keys (`WBENGINE_KEYS`), and
+        the note has no MAC of one of them.
+    :raises ImportError: if the factory cannot be found.
+    :raises ValueError: if no factory was recorded.
+    :raises TypeError: if `flow_detail` is not a flow detail.
+    :raises NotAFlow: if the factory returns neither a flow nor a task.
     """
-    detail = _detail(flow_detail)
-    noted = detail.meta.get(models.FACTORY)
-    if not isinstance(noted, Mapping) or "name" not in noted:
-        raise ValueError(f"Flow detail {flow_detail.name!r} does not say what made its flow")
-    macs.verify(macs.FLOW, detail.uuid, noted)
-    name = str(noted["name"])
-    args, kwargs = noted.get("args"), noted.get("kwargs")
-    return factories.remake(_MOVED.get(name, name), args, kwargs, flows)
+    detail = _check_detail(flow_detail)
+    note = detail.meta.get(models.FACTORY)
+    if not isinstance(note, Mapping) or "name" not in note:
+        raise ValueError(
+            f"Flow detail {flow_detail.name!r} does not record the factory of its flow"
+        )
+    macs.verify(macs.FLOW, detail.uuid, note)
+    name = str(note["name"])
+    args, kwargs = note.get("args"), note.get("kwargs")
+    return factories.remake(_FORMER_NAMES.get(name, name), args, kwargs, flows)
 
 
 def load_from_detail(
@@ -337,11 +365,11 @@ def load_from_detail(
     flows: allowed.Flows = None,
     **options: Any,
 ) -> base.Engine:
-    """Load the flow of `flow_detail` (see `flow_from_detail`), to go on where it stopped.
+    """Load the flow of `flow_detail` (see `flow_from_detail`) to continue it.
 
-    :raises NotTrusted: also where there are keys, and an input is not the one it was made with.
+    :raises NotTrusted: also if there are keys, and an input was changed in the store.
     """
-    macs.check_inputs(_detail(flow_detail))
+    macs.check_inputs(_check_detail(flow_detail))
     return load(
         flow_from_detail(flow_detail, flows),
         store=store,
@@ -353,87 +381,128 @@ def load_from_detail(
     )
 
 
-def _kind_and_options(engine: str | None) -> tuple[str, dict[str, Any]]:
-    if engine is None or engine == "":  # nothing was configured
-        return ENGINE_DEFAULT, {}
+def _kind_and_options(engine: str | None, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the kind of an engine, and its options; `options` have precedence over its URI."""
+    merged = dict(options)
+    conf = merged.pop("engine_conf", None)
+    if conf is not None:
+        _warn_deprecated("engine_conf= is deprecated: use engine= and separate options")
+        if not isinstance(conf, str | Mapping):
+            raise TypeError(
+                f"engine_conf must be a kind, a URI or a dict, got {type(conf).__name__}"
+            )
+        settings = {"engine": conf} if isinstance(conf, str) else dict(conf)
+        engine, merged = settings.pop("engine", ENGINE_DEFAULT), {**settings, **merged}
+    if engine is None or engine == "":  # not configured
+        return ENGINE_DEFAULT, merged
     if not isinstance(engine, str):
-        raise TypeError(f"engine must be the name of a kind, or a URI, not {engine!r}")
-    kind, separator, _ = engine.partition(":")
-    if not separator:
-        return engine, {}
-    query = urllib.parse.urlsplit(engine).query
-    return kind, dict(urllib.parse.parse_qsl(query, keep_blank_values=True))
+        raise TypeError(f"engine must be the name of a kind or a URI, got {engine!r}")
+    kind, separator, address = engine.partition(":")
+    location, _, query = address.partition("?")
+    if location.strip("/") or (not separator and "?" in engine):
+        raise ValueError(
+            "engine must be KIND or KIND://?OPTION=VALUE&OPTION=VALUE, with the URL of"
+            f" the broker as option `url`, got {_secrets.masked(engine)!r}"
+        )
+    return kind, {**dict(urllib.parse.parse_qsl(query, keep_blank_values=True)), **merged}
+
+
+def _warn_deprecated(text: str) -> None:
+    """Warn with the position of the first caller outside of this package."""
+    level, frame = 1, inspect.currentframe()
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("wbengine."):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, DeprecationWarning, stacklevel=level)
+
+
+def _check_names(factory: Callable[..., base.Engine], given: Iterable[str]) -> None:
+    if hasattr(factory, "known_options"):  # a plug-in may be any function
+        label = getattr(factory, "__name__", repr(factory))
+        _options.check_known(label, given, factory.known_options(), _ARGUMENTS)
+
+
+def check_engine_uri(engine: str) -> None:
+    """Check the kind and the options of an engine URI, without making an engine.
+
+    :raises NotFound: if the kind is unknown.
+    :raises ValueError: if an option is unknown or its value is not allowed.
+    """
+    kind, given_options = _kind_and_options(engine, {})
+    factory = _find_kind(ENGINES_NAMESPACE, kind)
+    _check_names(factory, given_options)
+    if isinstance(factory, type) and issubclass(factory, base.Engine):
+        factory.read_options(given_options)
 
 
 def check_engine(engine: str | None, options: Mapping[str, Any]) -> None:
-    """Make sure that `load` takes this kind (or URI) of an engine, and these options.
+    """Check that `load` accepts this kind (or URI) of engine and these options.
 
-    `local_tasks` is left out: it is about one flow.
+    `local_tasks` is not checked, because its values belong to one flow.
 
-    :raises NotFound: there is no such kind.
-    :raises ValueError: the kind does not know an option, or an option has no such value.
-    :raises TypeError: `engine` is no text, or an option is of a wrong type.
+    :raises NotFound: if the kind is unknown.
+    :raises ValueError: if an option is unknown or its value is not allowed.
+    :raises TypeError: if `engine` is not a string, or an option has a wrong type.
     """
-    kind, asked = _kind_and_options(engine)
-    told = {**defaults, **asked, **options}
-    told.pop("local_tasks", None)
-    _find(ENGINES_NAMESPACE, kind)(
-        linear_flow.Flow("check"), models.FlowDetail("check"), None, told
-    )
+    kind, given_options = _kind_and_options(engine, options)
+    factory = _find_kind(ENGINES_NAMESPACE, kind)
+    _check_names(factory, given_options)
+    all_options = {**defaults, **given_options}
+    all_options.pop("local_tasks", None)
+    factory(linear_flow.Flow("check"), models.FlowDetail("check"), None, all_options)
 
 
-def _find(namespace: str, kind: str) -> Callable[..., base.Engine]:
+def _find_kind(namespace: str, kind: str) -> Callable[..., base.Engine]:
     try:
-        found: Callable[..., base.Engine] = _plugins.find(namespace, kind)
+        factory: Callable[..., base.Engine] = _plugins.find(namespace, kind)
     except exceptions.NotFound as error:
-        known = _plugins.names(namespace)
+        kinds = _plugins.names(namespace)
         raise exceptions.NotFound(
-            f"Unknown engine kind {kind!r}{_names.hint(kind, known)};"
-            f" known kinds: {', '.join(known) or 'none'}"
+            f"Unknown engine kind {kind!r}{_names.hint(kind, kinds)};"
+            f" known kinds: {', '.join(kinds) or 'none'}"
         ) from error
-    return found
+    return factory
 
 
 @contextlib.contextmanager
-def lent(backend: Backend) -> Iterator[persistence.Backend | None]:
-    """The backend that is meant, for the length of a `with` block; one that is opened is closed.
+def opened_backend(backend: Backend) -> Iterator[persistence.Backend | None]:
+    """Yield the backend for a `with` block; close it afterwards if it is opened here.
 
-    :raises TypeError: it is none.
+    :raises TypeError: if it is not a backend, a dict or a URI.
     """
     if backend is None or isinstance(backend, persistence.Backend):
         yield backend
         return
     if not isinstance(backend, str | Mapping):
         raise TypeError(
-            f"backend must be a Backend, a dict of its options or a URI, not {backend!r}"
+            f"backend must be a Backend, a dict of its options or a URI, got {backend!r}"
         )
-    with contextlib.closing(backends.fetch(backend)) as kept:
-        yield kept
+    with contextlib.closing(backends.fetch(backend)) as fetched:
+        yield fetched
 
 
-def _check_kept(flow_detail: models.FlowDetail, backend: persistence.Backend) -> None:
+def _check_stored(flow_detail: models.FlowDetail, backend: persistence.Backend) -> None:
     with contextlib.closing(backend.get_connection()) as connection:
         try:
             connection.get_lease(flow_detail.uuid)
         except exceptions.NotFound as error:
             raise exceptions.NotFound(
-                f"Flow detail {flow_detail.name!r} ({flow_detail.uuid}) is not kept by the backend"
-                " that was given with it: save its book first (connection.save_logbook(book)), or"
-                " leave flow_detail out",
+                f"Flow detail {flow_detail.name!r} ({flow_detail.uuid}) is not in the"
+                " given backend: save its book first (connection.save_logbook(book)), or"
+                " omit flow_detail",
                 error,
             ) from error
 
 
-def _check_free(uuid: str, backend: persistence.Backend) -> None:
+def _check_uuid_unused(uuid: str, backend: persistence.Backend) -> None:
     with contextlib.closing(backend.get_connection()) as connection:
         try:
-            kept = connection.get_flow_details(uuid, lazy=True)
+            existing = connection.get_flow_details(uuid, lazy=True)
         except exceptions.NotFound:
             return
-    raise exceptions.Duplicate(f"There is a flow {uuid} already: {kept.name!r}, {kept.state}")
+    raise exceptions.Duplicate(f"Flow {uuid} already exists: {existing.name!r}, {existing.state}")
 
 
-def _detail(flow_detail: Any) -> models.FlowDetail:
+def _check_detail(flow_detail: Any) -> models.FlowDetail:
     if not isinstance(flow_detail, models.FlowDetail):
-        raise TypeError(f"flow_detail must be a FlowDetail, not {flow_detail!r}")
+        raise TypeError(f"flow_detail must be a FlowDetail, got {flow_detail!r}")
     return flow_detail

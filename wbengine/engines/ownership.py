@@ -1,8 +1,7 @@
-"""Taking the lease of a flow for one run of an engine, waiting for it, and giving it back."""
+"""Acquisition and release of a flow's lease for one run of an engine."""
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 import queue
@@ -11,30 +10,31 @@ from typing import Final
 
 from wbengine import _clock, exceptions
 from wbengine import storage as storage_module
+from wbengine.concurrency import scopes
 from wbengine.persistence import base, lease_renewer, leases, owners
 
 __all__ = ["FAIL", "ON_BUSY", "WAIT", "Ownership", "WaitEnded"]
 
 LOG: Final = logging.getLogger(__name__)
 
-#: What `run` does about a flow that somebody else runs.
+#: Values of the option `on_busy`, for a flow that another engine runs.
 FAIL: Final = "fail"
 WAIT: Final = "wait"
 ON_BUSY: Final = (FAIL, WAIT)
 
-#: The longest wait between two looks at a flow that somebody else runs, or changes.
-_LONGEST: Final = 1.0
-_LONGEST_OF_CHANGE: Final = 0.05
+#: Maximum seconds between two attempts to acquire the lease, for a run and for a single change.
+_MAX_PAUSE_SECONDS: Final = 1.0
+_MAX_CHANGE_PAUSE_SECONDS: Final = 0.05
 
 
 class WaitEnded(exceptions.FlowBusy):
-    """Waiting for the flow was ended by `suspend`, or `cancel`."""
+    """Waiting for the flow was ended by `suspend` or `cancel`."""
 
 
 class Ownership:
-    """One engine's way to own its flow; one run at a time.
+    """Ownership of one flow by one engine; one run at a time.
 
-    `lease_seconds`: seconds after which a lease that is not renewed ends.
+    `lease_seconds`: seconds after which a lease that is not renewed expires.
     """
 
     def __init__(
@@ -49,22 +49,22 @@ class Ownership:
         self._clock = clock
         self.waits = on_busy == WAIT
         self._lease_seconds = lease_seconds
-        # Wakes the run that waits for the flow; None while none does.
-        self._waking: queue.SimpleQueue[None] | None = None
-        #: The current one; None: no run, or no backend.
+        # Wakes the run that waits for the flow; None: no run waits.
+        self._wake_queue: queue.SimpleQueue[None] | None = None
+        #: The current lease; None: no run, or no backend.
         self.held: lease_renewer.HeldLease | None = None
 
     def wake(self) -> bool:
-        """Let who waits for the flow give up; False if nobody does.
+        """End the wait for the lease; return False if no run waits.
 
-        From any thread, and from signal handlers.
+        May be called from any thread and from signal handlers.
         """
-        waking = self._waking
+        waking = self._wake_queue
         if waking is not None:
             waking.put(None)
         return waking is not None
 
-    @contextlib.contextmanager
+    @scopes.scope
     def owned(
         self,
         due: float | None = None,
@@ -73,52 +73,61 @@ class Ownership:
         *,
         momentary: bool = False,
     ) -> Iterator[None]:
-        """Own the flow for the length of a `with` block; without a backend everybody does.
+        """Own the flow during a `with` block; without a backend this does nothing.
 
-        `due` is the moment at which `deadline` seconds are over; a run that is to be
-        cancelled (there are `requests`) does not wait.  `momentary`: for one change, without a run.
+        `due` is the time on the monotonic clock at which `deadline` seconds are over. If there are
+        `requests` (to cancel the run), this does not wait. `momentary`: for a single change outside
+        of a run.
 
-        An owner that is momentary is waited for in any case, `leases.MOMENT` seconds at most.
+        A momentary owner is waited for in any case, at most `leases.CHANGE_WAIT_SECONDS` seconds.
 
-        :raises FlowBusy: somebody else runs it, and waiting was not asked for.
-        :raises DeadlineExceeded: nor did the owner end in time.
-        :raises WaitEnded: `wake` was called meanwhile, or there are `requests`.
-        :raises StorageFailure: the store could not be asked.
+        :raises FlowBusy: if another engine runs the flow, and `on_busy` is not 'wait'.
+        :raises DeadlineExceeded: if the other engine did not end in time.
+        :raises WaitEnded: if `wake` was called during the wait, or there are `requests`.
+        :raises StorageFailure: if the store cannot be read.
         """
         backend = self._storage.backend
         if backend is None:
             yield
             return
         owner = owners.new(self._clock, momentary=momentary)
+        held_lease: lease_renewer.HeldLease | None = None
         try:
-            self._waking = self._clock.queue()
+            self._wake_queue = self._clock.queue()
             try:
-                held = self._wait(backend, str(owner), due, deadline, requests)
+                held_lease = self._wait(backend, str(owner), due, deadline, requests)
             finally:
-                self._waking = None
-            self.held = held
-            lease_renewer.of_process().add(held)
+                self._wake_queue = None
+            self.held = held_lease
+            lease_renewer.of_process().add(held_lease)
             try:
                 yield
             except exceptions.LeaseLost as error:
-                held.lose(error)
+                held_lease.lose(error)
                 raise exceptions.LeaseLost(
-                    f"Flow {self._storage.flow_name!r} was taken over or removed while it was run"
-                    f" here, and nothing more is written by this run: {error}",
+                    f"Flow {self._storage.flow_name!r} was taken over or deleted during"
+                    f" this run, which writes nothing more: {error}",
                     error,
                 ) from error
-            finally:
-                self.held = None
-                held.on_lost = held.on_tick = lease_renewer.ignore
-                held.on_command = None
-                held.awaits_signals = lease_renewer.never
-                lease_renewer.of_process().remove(held)
-                with self._storage.writer.mutex:  # between the two nothing here can be written
-                    self._storage.writer.detach_lease()
-                    if held.error is None:
-                        self._storage.writer.give_back_lease(held.lease)
         finally:
-            owner.let_go()
+            try:
+                self._release(owner, held_lease)
+            except BaseException as error:
+                if not isinstance(error, Exception):  # an interrupt; each step can be repeated
+                    self._release(owner, held_lease)
+                raise
+
+    def _release(self, owner: owners.Owner, held_lease: lease_renewer.HeldLease | None) -> None:
+        """Release the lease; without `held_lease`, one acquired just before an interrupt."""
+        if held_lease is not None:
+            self.held = None
+            held_lease.on_lost = held_lease.on_tick = lease_renewer.do_nothing
+            held_lease.on_command = None
+            held_lease.awaits_signals = lease_renewer.never
+            lease_renewer.of_process().remove(held_lease)
+        is_lost = held_lease is not None and held_lease.error is not None
+        self._storage.writer.release_lease(str(owner), is_lost=is_lost)
+        owner.end_run()
 
     def _wait(
         self,
@@ -128,41 +137,42 @@ class Ownership:
         deadline: float | None,
         requests: Sized,
     ) -> lease_renewer.HeldLease:
-        pause, until = 0.01, self._clock.monotonic() + leases.MOMENT
+        pause, until = 0.01, self._clock.monotonic() + leases.CHANGE_WAIT_SECONDS
         while True:
             try:
-                return self._take(backend, owner)
+                return self._acquire(backend, owner)
             except exceptions.FlowBusy as busy:
                 changing = owners.is_momentary(busy.owner)
                 now = self._clock.monotonic()
                 if not (self.waits or (changing and now < until)):
-                    text = f"{busy} (on_busy='wait' waits for the end)"
+                    text = f"{busy} (use on_busy='wait' to wait for its end)"
                     raise _reworded(busy, text, exceptions.FlowBusy) from None
-                left = math.inf if due is None else due - now
-                if left <= 0:
+                remaining = math.inf if due is None else due - now
+                if remaining <= 0:
                     raise exceptions.DeadlineExceeded(
                         f"{busy}: it did not end within {deadline:g} seconds", busy
                     ) from busy
-                if self._woken(min(pause, left, max(busy.seconds, 0.01)), requests):
-                    text = f"{busy}; it was waited for until `suspend` or `cancel` ended that"
+                if self._wait_ended(min(pause, remaining, max(busy.seconds, 0.01)), requests):
+                    text = f"{busy}; `suspend` or `cancel` ended the wait for its end"
                     raise _reworded(busy, text, WaitEnded) from None
-                pause = min(pause * 2, _LONGEST_OF_CHANGE if changing else _LONGEST)
+                pause = min(
+                    pause * 2, _MAX_CHANGE_PAUSE_SECONDS if changing else _MAX_PAUSE_SECONDS
+                )
 
-    def _woken(self, seconds: float, requests: Sized) -> bool:
-        """Whether waiting is over, within so many seconds."""
-        assert self._waking is not None
-        if requests:  # before it waited
+    def _wait_ended(self, seconds: float, requests: Sized) -> bool:
+        assert self._wake_queue is not None
+        if requests:  # added before the wait
             return True
         try:
-            self._waking.get(True, seconds)
+            self._wake_queue.get(True, seconds)
         except queue.Empty:
             return False
         return True
 
-    def _take(self, backend: base.Backend, owner: str) -> lease_renewer.HeldLease:
-        taken = lease_renewer.now()
-        lease = self._storage.take_lease(owner, self._lease_seconds)
-        return lease_renewer.HeldLease(backend, lease, self._lease_seconds, taken)
+    def _acquire(self, backend: base.Backend, owner: str) -> lease_renewer.HeldLease:
+        acquired_at = lease_renewer.now()
+        lease = self._storage.acquire_lease(owner, self._lease_seconds)
+        return lease_renewer.HeldLease(backend, lease, self._lease_seconds, acquired_at)
 
 
 def _reworded(

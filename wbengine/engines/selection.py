@@ -1,4 +1,4 @@
-"""Which atoms of a flow somebody means, by object, name or class."""
+"""Selection of atoms of a flow by object, name or class."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ __all__ = ["local_tasks", "nodes_of"]
 
 
 def nodes_of(plan: plans.Plan, chosen: Iterable[Any]) -> frozenset[int]:
-    """The nodes of tasks and retries: those given, and those inside the flows and retries given.
+    """Return the nodes of the chosen atoms (or their names), and of those inside chosen flows.
 
-    Each is an atom, a flow, or the name of one.
+    A chosen retry includes the atoms of its flow.
 
-    :raises NotFound: the flow has no such thing; the text names the nearest.
-    :raises TypeError: it is none of these.
+    :raises NotFound: if the flow has no such element; the text suggests a name.
+    :raises TypeError: if an element has another type.
     """
-    found: set[int] = set()
-    for one in chosen:
-        found.update(_nodes_of(plan, one))
-    return frozenset(found)
+    nodes: set[int] = set()
+    for element in chosen:
+        nodes.update(_nodes_of(plan, element))
+    return frozenset(nodes)
 
 
-def _nodes_of(plan: plans.Plan, one: Any) -> Iterable[int]:
-    if not isinstance(one, str | atom.Atom | flow.Flow):
-        raise TypeError(f"What is chosen is a task, a retry, a flow, or its name, not {one!r:.80}")
-    name = one if isinstance(one, str) else one.name
-    if not isinstance(one, flow.Flow) and name in plan.by_name:
+def _nodes_of(plan: plans.Plan, element: Any) -> Iterable[int]:
+    if not isinstance(element, str | atom.Atom | flow.Flow):
+        raise TypeError(f"atoms must be tasks, retries, flows or their names, got {element!r:.80}")
+    name = element if isinstance(element, str) else element.name
+    if not isinstance(element, flow.Flow) and name in plan.by_name:
         node = plan.by_name[name]
         return _atoms(plan, plan.scope(node)) if plan.kinds[node] == plans.RETRY else (node,)
-    starts = [n for n in plan.end if plan.items[n] is one]
+    starts = [n for n in plan.end if plan.items[n] is element]
     starts = starts or [n for n in plan.end if plan.names[n] == name]
-    if isinstance(one, atom.Atom) or not starts:
-        known = {*plan.by_name, *(plan.names[n] for n in plan.end)}
+    if isinstance(element, atom.Atom) or not starts:
+        names = {*plan.by_name, *(plan.names[n] for n in plan.end)}
         raise exceptions.NotFound(
-            f"Flow {plan.names[0]!r} has no {name!r}{_names.hint(name, known)}"
+            f"Flow {plan.names[0]!r} has no atom or flow {name!r}{_names.hint(name, names)}"
         )
     return [node for n in starts for node in _atoms(plan, range(n, plan.end[n]))]
 
@@ -47,13 +47,14 @@ def _atoms(plan: plans.Plan, nodes: range) -> Iterator[int]:
 
 
 def local_tasks(plan: plans.Plan, chosen: Any) -> composite_executor.LocalTasks | None:
-    """Which tasks stay in the engine's process: those of the option `local_tasks`, and those that
-    are marked.  None: no task of the flow.
+    """Return the tasks that run in the engine's process; None: no task of the flow.
 
-    Each is a name, a class, or the dotted name of one; in one text, they are separated by commas.
+    These are the tasks of the option `local_tasks` and those that are marked `local`. Each
+    element is a name, a class, or the dotted name of a class; in one string, they are separated
+    by commas.
 
-    :raises ValueError: a text is none of these in the flow; names the nearest.
-    :raises TypeError: it is something else.
+    :raises ValueError: if a string does not match a task of the flow; the text suggests a name.
+    :raises TypeError: if an element has another type.
     """
     if chosen is None:
         return composite_executor.LocalTasks() if any(item.local for item in _tasks(plan)) else None
@@ -62,11 +63,11 @@ def local_tasks(plan: plans.Plan, chosen: Any) -> composite_executor.LocalTasks 
     elif isinstance(chosen, type) or not isinstance(chosen, Iterable):
         chosen = [chosen]
     tasks = {item.name: item for item in _tasks(plan)}
-    found: set[str] = set()
-    for one in chosen:
-        found.update(_named(tasks, one))
+    names: set[str] = set()
+    for element in chosen:
+        names.update(_matching_tasks(tasks, element))
     marked = any(item.local for item in tasks.values())
-    return composite_executor.LocalTasks(found) if found or marked else None
+    return composite_executor.LocalTasks(names) if names or marked else None
 
 
 def _tasks(plan: plans.Plan) -> Iterator[Any]:
@@ -74,26 +75,27 @@ def _tasks(plan: plans.Plan) -> Iterator[Any]:
     return (item for kind, item in pairs if kind == plans.TASK)
 
 
-def _named(tasks: dict[str, Any], one: Any) -> Iterable[str]:
-    if isinstance(one, type) and issubclass(one, task.Task):
-        return [name for name, item in tasks.items() if one in _classes(item)]
-    if not isinstance(one, str):
-        raise TypeError(f"Option local_tasks takes names and classes of tasks, not {one!r:.80}")
-    if one in tasks:
-        return (one,)
-    wanted = one.replace(":", ".")
-    found = [name for name, item in tasks.items() if wanted in map(_names.dotted, _classes(item))]
-    if not found:
-        known = {*tasks, *(_names.dotted(type(item)) for item in tasks.values())}
+def _matching_tasks(tasks: dict[str, Any], element: Any) -> Iterable[str]:
+    if isinstance(element, type) and issubclass(element, task.Task):
+        return [name for name, item in tasks.items() if element in _classes(item)]
+    if not isinstance(element, str):
+        raise TypeError(f"local_tasks must be names or classes of tasks, got {element!r:.80}")
+    if element in tasks:
+        return (element,)
+    dotted_name = element.replace(":", ".")
+    matching_names = [
+        name for name, item in tasks.items() if dotted_name in map(_names.dotted, _classes(item))
+    ]
+    if not matching_names:
+        candidates = {*tasks, *(_names.dotted(type(item)) for item in tasks.values())}
         raise ValueError(
-            f"Option local_tasks names {one!r}, which is no task of the flow, nor the class of"
-            f" one{_names.hint(one, known)}"
+            "local_tasks must be names or classes of tasks of the flow, got"
+            f" {element!r}{_names.hint(element, candidates)}"
         )
-    return found
+    return matching_names
 
 
 def _classes(item: task.Task) -> Iterator[type]:
-    """What a task is an instance of; a Map is also what its items are."""
     yield from type(item).__mro__
     if isinstance(item, task.Map):
         yield from type(item.inner).__mro__

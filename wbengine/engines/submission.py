@@ -1,4 +1,4 @@
-"""Submitted flows: kept with a job for those who conduct, and watched from where they were made."""
+"""Submission of flows to conductors, and handles to observe and control submitted flows."""
 
 from __future__ import annotations
 
@@ -22,27 +22,26 @@ from wbengine.jobs.backends import impl_memory, impl_sql
 from wbengine.persistence import base as persistence
 from wbengine.persistence import commands, lease_renewer, leases, models, owners
 from wbengine.persistence.backends import sql
-from wbengine.runtime import control
 from wbengine.storage import Storage
 
 __all__ = ["FlowHandle", "handle", "new_book", "new_flow", "submit", "submit_many"]
 
 
-#: A job board, or what `jobs.backends.fetch` takes; None: that in the database of the flows.
+#: A job board, or an argument for `jobs.backends.fetch`; None: the board in the flows' database.
 Board = jobs.JobBoard | Mapping[str, Any] | str | None
 
-#: The namespace of the uuids of the log books that stand for keys.
-_KEYS: Final = uuid.uuid5(uuid.NAMESPACE_URL, "wbengine:unique")
+#: Namespace of the uuids of logbooks that are derived from `unique` keys.
+_KEY_NAMESPACE: Final = uuid.uuid5(uuid.NAMESPACE_URL, "wbengine:unique")
 
-#: Seconds between two looks at a flow, at first and at most.
-_FIRST: Final = 0.01
-_LONGEST: Final = 0.5
+#: Seconds between two polls of a flow: the first pause and the longest.
+_FIRST_PAUSE_SECONDS: Final = 0.01
+_MAX_PAUSE_SECONDS: Final = 0.5
 
 
 class FlowHandle:
-    """A submitted flow, wherever it runs; any thread may call its methods.
+    """A submitted flow, wherever it runs. All methods are thread-safe.
 
-    `id` is its uuid.  With `await`, it is what `result` returns.
+    `id` is the uuid of the flow. Awaiting a handle returns the value of `result`.
     """
 
     def __init__(
@@ -54,52 +53,55 @@ class FlowHandle:
         opened: object = None,
     ) -> None:
         self.id: Final = id
-        self._opened = opened
+        self._open = opened
         self._backend = backend
         self._board = board
         self._job = job
 
     @property
     def state(self) -> str:
-        """The state that is stored: PENDING before it was begun.
+        """The stored state; PENDING before the flow starts.
 
-        :raises NotFound: it is not kept any more.
+        :raises NotFound: if the flow is not stored any more.
         """
         return self._read(lazy=True).state or states.PENDING
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it has ended, for `timeout` seconds at most; whether it has.
+        """Wait at most `timeout` seconds until the flow has ended; return whether it has.
 
-        A store that is away is waited for.
+        If the store is unavailable, this waits for it.
 
-        :raises JobFailure: its job is gone, and no engine runs it: it was not to be run as it is
-            (the log of the conductor says why).
-        :raises NotFound: it is not kept any more.
+        :raises JobFailure: if its job was deleted and no engine runs the flow: the conductor could
+            not run it, and its log contains the reason.
+        :raises NotFound: if the flow is not stored any more.
         """
         base.check_seconds("timeout", timeout)
         until = None if timeout is None else time.monotonic() + timeout
         for pause in self._pauses():
-            left = pause if until is None else until - time.monotonic()
-            if left <= 0:
+            seconds = pause if until is None else until - time.monotonic()
+            if seconds <= 0:
                 return False
-            time.sleep(min(pause, left))
+            time.sleep(min(pause, seconds))
         return True
 
     def result(self, timeout: float | None = None) -> dict[str, Any]:
-        """Wait until it has ended; all its values by name, as `engines.run` returns them.
+        """Wait until the flow has ended; return all values by name, as `engines.run` does.
 
-        What made the flow is called, to know which values there are.
+        This calls the factory of the flow, because the flow defines the names of the values.
 
-        :raises TimeoutError: it has not ended in time.
-        :raises Cancelled: it was cancelled.
-        :raises Exception: what the flow failed with, or what `wait` raises.
+        :raises TimeoutError: if the flow has not ended in time.
+        :raises Cancelled: if the flow was cancelled.
+        :raises Exception: the failure of the flow, or as `wait`.
         """
         if not self.wait(timeout):
-            raise TimeoutError(f"Flow {self.id} has not ended within {timeout:g} s: {self.state}")
+            raise TimeoutError(
+                f"Flow {self.id} did not end within {timeout:g} s: it is {self.state}"
+            )
         detail = self._read()
         if detail.state != states.SUCCESS:
             flow_errors.raise_recorded(Storage(detail))
-        engine = loading.load_from_detail(detail)  # of the copy that was read: nothing is written
+        # based on the copy that was read: this writes nothing
+        engine = loading.load_from_detail(detail)
         engine.prepare()
         return engine.storage.fetch_all()
 
@@ -113,10 +115,10 @@ class FlowHandle:
         return await async_run.in_thread(self.result)
 
     def cancel(self, reason: str | None = None) -> bool:
-        """Let it end, and revert what it did; False: it has ended already.  Does not wait.
+        """Cancel the flow: it ends and is reverted. Return False if it has ended. Does not wait.
 
-        The engine that runs it is told (it looks each second); one that has not begun, or is
-        between two engines, is ended by the conductor that takes it next; no `eta` is waited for.
+        An engine that runs the flow reads this command within about a second. If no engine runs
+        it, the conductor that claims it next reverts it, without waiting for its `eta`.
         """
         command = commands.FlowCommand(commands.CANCEL, reason, None, time.time())
         command.check()
@@ -127,78 +129,72 @@ class FlowHandle:
                 with contextlib.suppress(exceptions.InvalidState):
                     connection.send_command(self.id, command)
                     return True
-                with contextlib.suppress(exceptions.FlowBusy):  # an engine took it meanwhile
+                with contextlib.suppress(exceptions.FlowBusy):  # an engine acquired it first
                     return self._cancel_now(connection, reason)
-            time.sleep(_FIRST)
+            time.sleep(_FIRST_PAUSE_SECONDS)
 
     def signal(self, name: str, value: Any = None) -> None:
-        """Give the flow a signal, for the tasks that wait for it (`task.WaitFor`), now or later.
+        """Send a signal to the flow, for tasks that wait for it (`task.WaitFor`) now or later.
 
-        :raises NotFound: it is not kept, or none of its tasks waits for such a signal.  (Before
-            the flow has begun any name is taken.)
-        :raises InvalidState: it has ended.
-        :raises Duplicate: it was given this signal before.
-        :raises NotEncodable: the value cannot be sent, or is too long.
-        :raises TypeError, ValueError: the name can be none.
+        `operations.signal` has the same arguments and exceptions.
         """
-        made = signals.Signal.of(name, value, time.time())
-        lease_renewer.send_signal(self._backend, self.id, made)
+        new_signal = signals.Signal.of(name, value, time.time())
+        lease_renewer.send_signal(self._backend, self.id, new_signal)
 
     def _cancel_now(self, connection: persistence.Connection, reason: str | None) -> bool:
-        """Note in a flow that no engine runs that it is cancelled; False: it has ended.
+        """Mark a flow that no engine runs as cancelled; return False if it has ended.
 
-        Under a lease: an engine may have come, and gone, since it was read last.
+        The lease is needed, because an engine may have run the flow since the last read.
 
-        :raises FlowBusy: an engine runs it.
+        :raises FlowBusy: if an engine runs the flow.
         """
         owner = owners.new(momentary=True)
         try:
-            lease = connection.take_lease(self.id, str(owner), leases.LEASE_SECONDS)
+            lease = connection.acquire_lease(self.id, str(owner), leases.LEASE_SECONDS)
             try:
                 detail = connection.get_flow_details(self.id, lazy=True)
                 if detail.state in states.FLOW_ENDED:
                     return False
-                why = control.GivenUp(True, reason)
-                detail.meta[why.key] = why.record(time.time())
+                detail.cancel(time.time(), reason)
                 connection.save_changes(detail, (), lease=lease)
-                connection.hasten_job(self.id)
+                connection.make_job_due(self.id)
                 return True
             finally:
-                connection.give_back_lease(lease)
+                connection.release_lease(lease)
         finally:
-            owner.let_go()
+            owner.end_run()
 
     def _pauses(self) -> Iterator[float]:
-        """Look at the flow until it has ended; seconds until the next look."""
-        pause = _FIRST
+        """Poll the flow until it has ended; yield the seconds until the next poll."""
+        pause = _FIRST_PAUSE_SECONDS
         while True:
-            with contextlib.suppress(exceptions.StorageFailure):  # it may come back
+            with contextlib.suppress(exceptions.StorageFailure):
                 if self.state in states.FLOW_ENDED:
                     return
-                if pause == _LONGEST:
-                    self._check_not_given_up()
+                if pause == _MAX_PAUSE_SECONDS:
+                    self._check_job_exists()
             yield pause
-            pause = min(2 * pause, _LONGEST)
+            pause = min(2 * pause, _MAX_PAUSE_SECONDS)
 
-    def _check_not_given_up(self) -> None:
+    def _check_job_exists(self) -> None:
         board = self._board
         try:
-            gone = (self._job is not None and self._job.state == states.COMPLETE) or (
+            is_gone = (self._job is not None and self._job.state == states.COMPLETE) or (
                 isinstance(board, jobs.FlowBoard) and board.is_trashed(self.id)
             )
-        except exceptions.JobFailure:  # the board is away: that cannot be told
+        except exceptions.JobFailure:  # the board is unavailable: its jobs are unknown
             return
-        if not gone:
+        if not is_gone:
             return
         with contextlib.closing(self._backend.get_connection()) as connection:
             lease = connection.get_lease(self.id)
-        is_run = lease is not None and not owners.died(lease.owner)
+        is_running = lease is not None and not owners.is_dead(lease.owner)
         state = self.state
-        # One that was suspended waits to be resumed.
-        if not is_run and state not in states.FLOW_ENDED | {states.SUSPENDED}:
+        # A suspended flow waits to be resumed.
+        if not is_running and state not in states.FLOW_ENDED | {states.SUSPENDED}:
             raise exceptions.JobFailure(
-                f"Flow {self.id} is in {state}, and its job is gone: the conductor could not"
-                " run it, and its log says why"
+                f"Flow {self.id} is {state}, and its job was deleted: the conductor could"
+                " not run it; see the log of the conductor"
             )
 
     def _read(self, lazy: bool = False) -> models.FlowDetail:
@@ -223,39 +219,42 @@ def submit(
     tags: Mapping[str, str] | None = None,
     board: Board = None,
 ) -> FlowHandle:
-    """Hand a flow over to a conductor (`wbengine serve`): it is kept when this returns.
+    """Submit a flow to a conductor (`wbengine serve`): it is stored when this returns.
 
     The factory is a function that other processes can import, or its name ('orders:order_flow',
-    which may also be a flow).  `backend` and `board` (default: that in the database of `backend`)
-    are those of the conductor; where both are in one database, the flow and its job are one
-    transaction.  One that is opened here, of a URI, stays open while the handle lives.
+    which may also be a flow). `backend` and `board` (default: the board in the database of
+    `backend`) must be those of the conductor. If both use one database, the flow and its job are
+    written in one transaction. A store or board that is opened here stays open as long as the
+    handle exists.
 
-    :param eta: it does not begin before: a moment with a time zone, or seconds from now.
-    :param unique: while a flow of this key has not ended, nothing is kept, and the handle is that
-        flow's; also where many submit at once.
-    :raises ValueError: the factory cannot be imported elsewhere; there is no such priority;
-        `board` is that of another store's flows, or of this call alone; `unique` or `eta` is
-        given, and the job is not in the database of the flow.
-    :raises MissingDependencies: inputs are missing.
-    :raises Exception: what `engines.load_from_factory` raises.
+    :param eta: earliest start: a time with a time zone, or seconds from now.
+    :param unique: key; while a flow with this key has not ended, nothing is stored, and the
+        returned handle refers to that flow, also with concurrent submissions.
+    :raises ValueError: if the factory cannot be imported elsewhere; if the priority is unknown; if
+        `board` belongs to another store, or exists only in this call; if `unique` or `eta` is given
+        and the job is not in the database of the flow.
+    :raises MissingDependencies: if inputs are missing.
+    :raises Exception: as `engines.load_from_factory`.
     """
-    detail, given = new_flow(
+    detail, values = new_flow(
         flow_factory, factory_args, factory_kwargs, inputs=inputs, name=name, tags=tags
     )
     book = new_book(detail, unique)
     if unique is None:
-        (made,) = _submit([(detail, book)], [given], backend, board, priority, eta)
-        return made
+        (flow_handle,) = _submit([(detail, book)], [values], backend, board, priority, eta)
+        return flow_handle
     priority = jobs.JobPriority.convert(priority)
     with contextlib.ExitStack() as failing:
-        kept, posted = _opened(backend, board, [given], failing)
-        if not (isinstance(posted, impl_sql.SQLJobBoard) and posted.keeps_flows):
-            raise ValueError("unique= needs the flow and its job in one database")
-        found = posted.post_flow(detail.name, book, detail, priority, eta=eta)
-        assert found is not None
-        if isinstance(found, str):
-            return FlowHandle(found, kept, posted, posted.find(found), _Opened(failing))
-        return FlowHandle(detail.uuid, kept, posted, found, _Opened(failing))
+        open_backend, open_board = _open(backend, board, [values], failing)
+        if not (isinstance(open_board, impl_sql.SQLJobBoard) and open_board.keeps_flows):
+            raise ValueError("unique= requires a flow and a job in the same database")
+        job = open_board.post_flow(detail.name, book, detail, priority, eta=eta)
+        assert job is not None
+        if isinstance(job, str):
+            return FlowHandle(
+                job, open_backend, open_board, open_board.find(job), _OpenResources(failing)
+            )
+        return FlowHandle(detail.uuid, open_backend, open_board, job, _OpenResources(failing))
 
 
 def submit_many(
@@ -271,23 +270,23 @@ def submit_many(
     tags: Mapping[str, str] | None = None,
     board: Board = None,
 ) -> list[FlowHandle]:
-    """Hand over one flow for each of `inputs`: all are kept when this returns; see `submit`.
+    """Submit one flow for each element of `inputs`, see `submit`; all are stored on return.
 
-    That is one transaction for all flows (and their jobs, if these are in the same database), and
-    one step of a board in Redis: much faster than as many calls of `submit`.  Where it raises in
-    between, none is kept; those of a board elsewhere that could not be asked are kept and will be
-    run, as the error says.
+    All flows (and their jobs, if these are in the same database) are written in one transaction:
+    much faster than separate calls of `submit`. If this raises, nothing is stored, with one
+    exception: if a separate board is unavailable, the flows are stored and will run, as the error
+    says.
 
-    :raises Exception: what `submit` raises.
+    :raises Exception: as `submit`.
     """
     args = None if factory_args is None else tuple(factory_args)
     flows, values = [], []
-    for one in inputs:
-        detail, given = new_flow(
-            flow_factory, args, factory_kwargs, inputs=one, name=name, tags=tags
+    for flow_inputs in inputs:
+        detail, all_inputs = new_flow(
+            flow_factory, args, factory_kwargs, inputs=flow_inputs, name=name, tags=tags
         )
         flows.append((detail, new_book(detail)))
-        values.append(given)
+        values.append(all_inputs)
     return _submit(flows, values, backend, board, priority, eta)
 
 
@@ -299,42 +298,42 @@ def _submit(
     priority: jobs.JobPriority | str,
     eta: datetime | float | None,
 ) -> list[FlowHandle]:
-    """Keep flows, each in a new book, with their jobs."""
     priority = jobs.JobPriority.convert(priority)
     with contextlib.ExitStack() as failing:
-        kept, posted = _opened(backend, board, inputs, failing)
-        made: Sequence[jobs.Job | None]
-        if isinstance(posted, impl_sql.SQLJobBoard) and posted.keeps_flows:
-            made = posted.post_flows(flows, priority, eta=eta)
+        open_backend, open_board = _open(backend, board, inputs, failing)
+        posted_jobs: Sequence[jobs.Job | None]
+        if isinstance(open_board, impl_sql.SQLJobBoard) and open_board.keeps_flows:
+            posted_jobs = open_board.post_flows(flows, priority, eta=eta)
         elif eta is not None:
-            raise ValueError("eta= needs the flow and its job in one database")
+            raise ValueError("eta= requires a flow and a job in the same database")
         else:
-            made = _keep_and_post(flows, kept, posted, priority)
-        opened = _Opened(failing)
+            posted_jobs = _store_and_post(flows, open_backend, open_board, priority)
+        opened = _OpenResources(failing)
         return [
-            FlowHandle(detail.uuid, kept, posted, job, opened)
-            for (detail, _), job in zip(flows, made, strict=True)
+            FlowHandle(detail.uuid, open_backend, open_board, job, opened)
+            for (detail, _), job in zip(flows, posted_jobs, strict=True)
         ]
 
 
-def _keep_and_post(
+def _store_and_post(
     flows: Sequence[tuple[models.FlowDetail, models.LogBook]],
-    kept: persistence.Backend,
+    backend: persistence.Backend,
     board: jobs.JobBoard,
     priority: jobs.JobPriority,
 ) -> Sequence[jobs.Job | None]:
-    """Keep flows, each in its book, and then post their jobs on a board that is elsewhere.
+    """Store flows, each in its logbook, and then post their jobs on a separate board.
 
-    In between, a flow says on which board its job is to be: whoever serves that posts it.
+    A flow whose job is not posted yet contains the identity of its board. A conductor that serves
+    the board posts the job if this process dies.
     """
     if isinstance(board, stored.StoredJobBoard):
         for detail, _ in flows:
             stored.note_submitted(detail.meta, board, priority)
-    if isinstance(kept, sql.SQLBackend):
-        kept.keep_new_books([book for _, book in flows])
+    if isinstance(backend, sql.SQLBackend):
+        backend.save_new_books([book for _, book in flows])
     else:
         for detail, book in flows:
-            persistence.keep_flow_detail(detail, book, kept)
+            persistence.add_flow_detail(detail, book, backend)
     if not isinstance(board, stored.StoredJobBoard):
         return [
             board.post(detail.name, book, {"flow_uuid": detail.uuid}, priority)
@@ -342,14 +341,19 @@ def _keep_and_post(
         ]
     crashpoint("submit.kept")
     try:
-        made = board.repost_all(flows, priority)
-        # Whoever serves the board may have posted one before.
-        return [job or board.find(flow.uuid) for job, (flow, _) in zip(made, flows, strict=True)]
+        reposted = board.repost_all(flows, priority)
+        # A conductor that serves the board may have posted the job first.
+        return [
+            job or board.find(flow.uuid) for job, (flow, _) in zip(reposted, flows, strict=True)
+        ]
     except exceptions.JobFailure as error:
-        which = f"Flow {flows[0][0].uuid} is" if len(flows) == 1 else f"{len(flows)} flows are"
+        if len(flows) == 1:
+            summary = f"Flow {flows[0][0].uuid} is saved, but its job could not be posted"
+        else:
+            summary = f"{len(flows)} flows are saved, but not all of their jobs could be posted"
         raise exceptions.JobFailure(
-            f"{which} kept, and will be run, though no job could be posted: `wbengine serve` posts"
-            f" what is missing ({error})"
+            f"{summary}: {error}. Do not submit again: `wbengine serve` posts missing jobs as soon"
+            " as it reaches the board"
         ) from error
 
 
@@ -364,23 +368,27 @@ def new_flow(
     uuid: str | None = None,
     flows: allowed.AllowedFlows | None = None,
 ) -> tuple[models.FlowDetail, dict[str, Any]]:
-    """The record of a flow that a conductor can run, which is not kept yet, and its inputs.
+    """Return the record of a new flow that a conductor can run, not stored yet, and its inputs.
 
-    :param flows: what may be called, where a store says what is; None: this program does.
-    :raises NotTrusted: it must not be called.
-    :raises Exception: what `submit` raises.
+    :param flows: the allowed factories if the name comes from a store; None: the name comes from
+        this program.
+    :raises NotTrusted: if the factory is not allowed.
+    :raises Exception: as `submit`.
     """
     if flows is not None:
         flows.load(str(flow_factory))
-    path, args = _importable(flow_factory, factory_args, factory_kwargs)
-    made = loading.load_from_factory(
-        path, args, factory_kwargs, inputs=inputs, name=name, tags=tags, uuid=uuid
+    path, args = _importable_factory(flow_factory, factory_args, factory_kwargs)
+    engine = loading.load_from_factory(
+        path,
+        args,
+        factory_kwargs,
+        inputs=inputs,
+        name=name,
+        tags=tags,
+        uuid=uuid,
+        require_inputs=True,
     )
-    detail = made.storage.flow_detail.copy()
-    given = made.storage.fetch_all()
-    made.prepare()
-    made.validate()
-    return detail, given
+    return engine.storage.flow_detail, engine.storage.fetch_all()
 
 
 def handle(
@@ -389,108 +397,107 @@ def handle(
     backend: loading.Backend,
     board: Board = None,
 ) -> FlowHandle:
-    """The handle of a flow that was submitted, in this process or in another one.
+    """Return the handle of a flow that was submitted by any process.
 
-    :raises NotFound: the backend keeps no such flow.
+    :raises NotFound: if the backend does not contain the flow.
     """
     with contextlib.ExitStack() as failing:
-        kept, posted = _opened(backend, board, (), failing)
-        job = posted.find(flow_id) if isinstance(posted, jobs.FlowBoard) else None
-        found = FlowHandle(flow_id, kept, posted, job, _Opened(failing))
-        _ = found.state  # it is kept
-        return found
+        open_backend, open_board = _open(backend, board, (), failing)
+        job = open_board.find(flow_id) if isinstance(open_board, jobs.FlowBoard) else None
+        flow_handle = FlowHandle(flow_id, open_backend, open_board, job, _OpenResources(failing))
+        _ = flow_handle.state  # raises NotFound if it is not stored
+        return flow_handle
 
 
-class _Opened:
-    """A store and a board that were opened for handles: closed when the last of these is gone."""
+class _OpenResources:
+    """A store and a board opened for handles; closed with the last of these handles."""
 
     def __init__(self, stack: contextlib.ExitStack) -> None:
         weakref.finalize(self, stack.pop_all().close).atexit = False
 
 
-def _importable(
+def _importable_factory(
     factory: factories.Factory, args: Iterable[Any] | None, kwargs: Mapping[str, Any] | None
 ) -> tuple[str, Iterable[Any] | None]:
-    """The name of what makes the flow, and its arguments.
-
-    :raises ValueError: another process cannot import it.
-    """
     name = factories.name_of(factory)
     if name.startswith(("__main__.", "__main__:")):
         raise ValueError(
-            f"Flow factory {name!r} is in the program that runs, which no other process can import:"
-            " put it into a module"
+            f"Flow factory {name!r} is in the main program, which other processes cannot"
+            " import: move it into a module"
         )
-    found = _names.load(name)
-    if isinstance(found, types.ModuleType):
-        raise ValueError(f"{name!r} is a module: what makes a flow is named as '{name}:function'")
-    if factories.is_flow(found):
+    loaded = _names.load(name)
+    if isinstance(loaded, types.ModuleType):
+        raise ValueError(
+            f"{name!r} is a module: name a flow or a function in it, as in '{name}:function'"
+        )
+    if factories.is_flow(loaded):
         if args is not None or kwargs is not None:
-            raise ValueError(f"{name!r} is a flow, which takes no arguments")
+            raise ValueError(f"{name!r} is a flow and takes no arguments")
         return factories.FLOW_OF, [name]
     return name, args
 
 
 def new_book(detail: models.FlowDetail, key: str | None = None) -> models.LogBook:
-    """The new book of the flow, or that of a key."""
+    """Return a new logbook with the flow; with a key, the logbook of that key."""
     if key is None:
-        book = models.LogBook(f"{detail.name} book")
-    elif isinstance(key, str) and key and _json_text.is_text(key):
-        book = models.LogBook(key, str(uuid.uuid5(_KEYS, key)))
+        book = models.LogBook(detail.name)
+    elif isinstance(key, str) and key and _json_text.is_text(_names.check_length("unique", key)):
+        book = models.LogBook(key, str(uuid.uuid5(_KEY_NAMESPACE, key)))
         book.meta[models.UNIQUE] = detail.uuid
     else:
-        raise ValueError(f"unique={key!r} is no text with something in it")
+        raise ValueError(f"unique must be a non-empty str of valid Unicode, got {key!r}")
     book.meta[models.MADE_BY] = "wbengine"
     book.add(detail)
     return book
 
 
-def _opened(
+def _open(
     backend: loading.Backend,
     board: Board,
     inputs: Iterable[Mapping[str, Any]],
     stack: contextlib.ExitStack,
 ) -> tuple[persistence.Backend, jobs.JobBoard]:
-    """The backend that is meant, which can keep these inputs, and the board; `stack` closes what is
-    opened.
+    """Return the backend, which must be able to encode these inputs, and the board.
+
+    `stack` closes what is opened here.
     """
-    kept = stack.enter_context(loading.lent(backend))
-    if kept is None:
+    open_backend = stack.enter_context(loading.opened_backend(backend))
+    if open_backend is None:
         raise TypeError("backend must be given: a Backend, a dict of its options or a URI")
-    for given in inputs if kept.encodes else ():
-        _codec.pack(given, "inputs")
-    return kept, _connected(board, kept, stack)
+    for values in inputs if open_backend.encodes else ():
+        _codec.pack(values, "inputs")
+    return open_backend, _connect_board(board, open_backend, stack)
 
 
-def _connected(
+def _connect_board(
     board: Board,
-    kept: persistence.Backend,
+    backend: persistence.Backend,
     stack: contextlib.ExitStack,
 ) -> jobs.JobBoard:
-    """The board that is meant, connected; `stack` closes one that is opened."""
     if isinstance(board, jobs.JobBoard):
-        theirs = getattr(board, "persistence", None)
-        if theirs is not None and not _is_same(theirs, kept):
+        owner = getattr(board, "persistence", None)
+        if owner is not None and not _is_same_store(owner, backend):
             raise ValueError(
-                f"board= is that of conductors whose flows are in {theirs!r}, not in {kept!r}:"
-                " they would not find the flow"
+                f"board uses flows in {owner!r}, but backend is {backend!r}: its conductors"
+                " would not find the flow"
             )
         return board
-    if board is None and not isinstance(kept, sql.SQLBackend):
-        raise ValueError(f"board= is needed: {kept!r} is no database, which would have one")
-    made = boards.fetch("submitted", "sql" if board is None else board, persistence=kept)
-    stack.enter_context(contextlib.closing(made))
-    if isinstance(made, impl_memory.MemoryJobBoard):
+    if board is None and not isinstance(backend, sql.SQLBackend):
         raise ValueError(
-            "board='memory' would be a board of this call alone: give the board object that a"
-            " conductor of this process has"
+            f"board= is required: {backend!r} is not a database, so it has no job board"
         )
-    made.connect()
-    return made
+    opened_board = boards.fetch("submitted", "sql" if board is None else board, persistence=backend)
+    stack.enter_context(contextlib.closing(opened_board))
+    if isinstance(opened_board, impl_memory.MemoryJobBoard):
+        raise ValueError(
+            "board='memory' would create a new, unconnected board: pass the board object"
+            " of a conductor in this process"
+        )
+    opened_board.connect()
+    return opened_board
 
 
-def _is_same(one: persistence.Backend, other: persistence.Backend) -> bool:
-    """Whether two backends keep their flows in one place."""
+def _is_same_store(one: persistence.Backend, other: persistence.Backend) -> bool:
     if one is other:
         return True
     if not (isinstance(one, sql.SQLBackend) and isinstance(other, sql.SQLBackend)):

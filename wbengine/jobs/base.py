@@ -1,7 +1,7 @@
-"""What every job board promises, and what is the same for all of them.
+"""The interface of job boards and their common parts.
 
-A job names a flow that is to be run: a board allots it to one conductor at a time.  A claim is no
-more than that: which engine may write a flow's records is decided by the flow's lease alone.
+A job names a flow to run, and a board assigns it to one conductor at a time. A claim does not
+protect the flow's records: the flow's lease decides which engine may write them.
 """
 
 from __future__ import annotations
@@ -14,28 +14,51 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from datetime import datetime
 from typing import Any, ClassVar, Final, Protocol, TypeVar, cast, runtime_checkable
 
-from wbengine import _options, exceptions, states
+from wbengine import _names, _options, exceptions, states
 from wbengine.persistence import base, macs, models
 from wbengine.types import notifier
 
 __all__ = [
     "CLAIMED", "POSTED", "REMOVAL", "FlowBoard", "Job", "JobBoard", "JobBoardIterator",
-    "JobPriority", "NotifyingJobBoard", "check_who", "posting_details", "verify",
+    "JobPriority", "NotifyingJobBoard", "UnknownExpire", "check_who", "claims_expiring_after",
+    "default_expiry", "posting_details", "verify",
 ]  # fmt: skip
 
 _M = TypeVar("_M", bound=Callable[..., Any])
 
-#: Events of boards: a job was posted, was claimed, or was removed (consumed, or trashed).
 POSTED: Final = "POSTED"
 CLAIMED: Final = "CLAIMED"
 REMOVAL: Final = "REMOVAL"
 
+#: Time until a claim without an expiry expires; None: never.
+default_expiry: Final[ContextVar[float | None]] = ContextVar("default_expiry", default=None)
+
+
+@contextlib.contextmanager
+def claims_expiring_after(seconds: float) -> Iterator[None]:
+    """Set an expiry in the block for claims to which neither the caller nor the board sets one."""
+    token = default_expiry.set(seconds)
+    try:
+        yield
+    finally:
+        default_expiry.reset(token)
+
+
+class UnknownExpire(enum.IntEnum):
+    """The result of `Job.expires_in` if there is no number of seconds."""
+
+    #: The job is claimed, and the claim does not expire.
+    DOES_NOT_EXPIRE = -1
+    #: The job is not claimed.
+    KEY_NOT_FOUND = -2
+
 
 class JobPriority(enum.Enum):
-    """How urgent a job is; the most urgent comes first."""
+    """The priority of a job; the highest comes first."""
 
     VERY_HIGH = "VERY_HIGH"
     HIGH = "HIGH"
@@ -45,31 +68,34 @@ class JobPriority(enum.Enum):
 
     @property
     def rank(self) -> int:
-        """Its place in the order: 0 is the most urgent."""
+        """Position in the order; 0 is the highest priority."""
         return _RANKS[self]
 
     @classmethod
     def convert(cls, value: JobPriority | str) -> JobPriority:
-        """The priority of this name, in letters of either case.
+        """Return the priority with this name, in upper or lower case.
 
-        :raises ValueError: there is none; the text names those there are.
+        :raises ValueError: if the name is unknown; the message lists the known ones.
         """
         if isinstance(value, cls):
             return value
         try:
             return cls(str(value).upper())
         except ValueError:
-            known = ", ".join(each.value for each in cls)
-            raise ValueError(f"{value!r} is no priority of a job: it is one of {known}") from None
+            known = [each.value for each in cls]
+            raise ValueError(
+                f"priority must be one of {', '.join(known)}, got"
+                f" {value!r}{_names.hint(str(value), known)}"
+            ) from None
 
     @classmethod
     def reorder(cls, *values: tuple[JobPriority | str, Any]) -> Any:
-        """The values of pairs (priority, value), the most urgent first; a single one by itself.
+        """Return the values of pairs (priority, value), highest priority first, or a single value.
 
-        :raises ValueError: there is no pair, or a priority that is none.
+        :raises ValueError: if there is no pair, or a priority is unknown.
         """
         if not values:
-            raise ValueError("At least one pair (priority, value) is needed")
+            raise ValueError("At least one pair (priority, value) is required")
         ranked = sorted(values, key=lambda pair: cls.convert(pair[0]).rank)
         return ranked[0][1] if len(ranked) == 1 else tuple(value for _, value in ranked)
 
@@ -78,11 +104,14 @@ _RANKS: Final = {priority: rank for rank, priority in enumerate(JobPriority)}
 
 
 class Job(abc.ABC):
-    """Work that is posted on a board: a log book, by its uuid, and `details` about it.
+    """Work on a board: a logbook, named by its uuid, and `details`.
 
-    Conductors read `details['flow_uuid']` (which flow of the book; needed if there are several) and
-    `details['store']` (further inputs of the flow).
+    Conductors read `details['flow_uuid']` (the flow of the logbook; required if there are several)
+    and `details['store']` (further inputs of the flow).
     """
+
+    #: Duration in seconds of the latest claim of this object; None: it does not expire.
+    claim_seconds: float | None = None
 
     def __init__(
         self,
@@ -95,7 +124,7 @@ class Job(abc.ABC):
         book_data: Mapping[str, Any] | None = None,
     ) -> None:
         self._board = board
-        self._name = name
+        self._name = _names.check_length("Job name", name)
         self._uuid = uuid or models.new_uuid()
         self._details = dict(details or {})
         self._backend = backend
@@ -104,7 +133,6 @@ class Job(abc.ABC):
 
     @property
     def board(self) -> JobBoard:
-        """The board it was posted on."""
         return self._board
 
     @property
@@ -129,7 +157,7 @@ class Job(abc.ABC):
 
     @property
     def book(self) -> models.LogBook | None:
-        """Its log book, read with all that is in it when first asked for; None: it has none."""
+        """The logbook with its contents, loaded on first access; None if the job has none."""
         if self._book is None and self._backend is not None and self.book_uuid is not None:
             with contextlib.closing(self._backend.get_connection()) as connection:
                 self._book = connection.get_logbook(self.book_uuid)
@@ -142,7 +170,7 @@ class Job(abc.ABC):
     @property
     @abc.abstractmethod
     def claims(self) -> int:
-        """How often it was claimed, when the board was asked last."""
+        """Number of claims when the board was last read."""
 
     @property
     @abc.abstractmethod
@@ -151,20 +179,23 @@ class Job(abc.ABC):
     @property
     @abc.abstractmethod
     def last_modified(self) -> datetime | None:
-        """When it was posted, claimed or abandoned last; asks the board.  None: it is gone."""
+        """Time of the latest posting, claim or abandonment (from the board); None if deleted."""
 
     @property
     @abc.abstractmethod
     def state(self) -> str:
-        """UNCLAIMED, CLAIMED, or COMPLETE if it is on the board no more; asks the board."""
+        """UNCLAIMED, CLAIMED, or COMPLETE after the job left the board; read from the board."""
 
     @abc.abstractmethod
-    def expires_in(self) -> float | None:
-        """Seconds until the claim ends unless it is extended; None: there is none, or no end."""
+    def expires_in(self) -> float:
+        """Return the seconds until the claim expires, or an `UnknownExpire`."""
 
     @abc.abstractmethod
     def extend_expiry(self, expiry: float) -> bool:
-        """Let the claim end in `expiry` seconds from now; False: it has ended, or is another's."""
+        """Set the expiry of the claim to `expiry` seconds from now.
+
+        Return False if the claim has expired or belongs to another owner.
+        """
 
     def wait(
         self,
@@ -174,32 +205,35 @@ class Job(abc.ABC):
         max_delay: float = 1.0,
         sleep_func: Callable[[float], object] = time.sleep,
     ) -> bool:
-        """Wait until it is COMPLETE, for `timeout` seconds at most; whether it is.
+        """Wait until the job is COMPLETE. Return False after `timeout` seconds.
 
-        The board is asked after `delay` seconds, and then after times that grow by
+        The board is polled after `delay` seconds, then at intervals that grow by
         `delay_multiplier`, up to `max_delay`.
 
-        :raises ValueError: a number is negative or NaN.
+        :raises ValueError: if a number is negative or NaN.
         """
         until = _deadline(timeout)
-        delay, most = _options.number("delay", delay), _options.number("max_delay", max_delay)
+        delay, longest_delay = (
+            _options.number("delay", delay),
+            _options.number("max_delay", max_delay),
+        )
         growth = _options.number("delay_multiplier", delay_multiplier)
         while self.state != states.COMPLETE:
-            left = delay if until is None else until - time.monotonic()
-            if left <= 0:
+            remaining = delay if until is None else until - time.monotonic()
+            if remaining <= 0:
                 return False
-            sleep_func(min(delay, left))
-            delay = min(delay * growth, most)
+            sleep_func(min(delay, remaining))
+            delay = min(delay * growth, longest_delay)
         return True
 
     def __str__(self) -> str:
-        # Without its details: there may be secrets in them.
-        told = f"{self.name} (priority={self.priority.value}, uuid={self.uuid})"
-        return f"{type(self).__name__}: {told}"
+        # Without details, which may contain secrets.
+        description = f"{self.name} (priority={self.priority.value}, uuid={self.uuid})"
+        return f"{type(self).__name__}: {description}"
 
 
 class JobBoardIterator(Iterator[Job]):
-    """The jobs of a `board`, the most urgent first, and the oldest first of those as urgent."""
+    """The jobs of a `board` in the order of their priority, oldest first within a priority."""
 
     def __init__(
         self,
@@ -218,23 +252,22 @@ class JobBoardIterator(Iterator[Job]):
 
 
 class JobBoard(abc.ABC):
-    """A place where jobs are posted, and claimed by those who run them.
+    """A list of jobs that are posted and claimed.
 
-    Jobs are given out the most urgent first, and the oldest first of those as urgent.  Any thread
-    may call any method.  What the store of the board cannot do raises `JobFailure`; so does each
-    call before `connect` and after `close`.
+    All methods are thread-safe. A method raises `JobFailure` if the store of the board fails,
+    and before `connect` and after `close`.
     """
 
-    #: Seconds between two looks for jobs, by who waits for one.
-    LOOK_SECONDS: ClassVar[float] = 0.05
+    #: Interval between two polls in `wait`.
+    POLL_SECONDS: ClassVar[float] = 0.05
 
     def __init__(self, name: str, conf: Mapping[str, Any] | None = None) -> None:
-        self._name = name
+        self._name = _names.check_length("Job board name", name)
         self._conf = dict(conf or {})
 
     @property
     def name(self) -> str:
-        """A name for people; other boards may have it too."""
+        """Name for display; not unique."""
         return self._name
 
     @property
@@ -243,11 +276,11 @@ class JobBoard(abc.ABC):
 
     @abc.abstractmethod
     def connect(self) -> None:
-        """Reach the store of the board; does nothing the second time."""
+        """Connect to the store of the board; idempotent."""
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Let it go; `connect` reaches it again."""
+        """Disconnect; `connect` connects again."""
 
     @abc.abstractmethod
     def post(
@@ -257,92 +290,93 @@ class JobBoard(abc.ABC):
         details: Mapping[str, Any] | None = None,
         priority: JobPriority | str = JobPriority.NORMAL,
     ) -> Job:
-        """Post a job; it is durable when this returns.
+        """Post a job. It is durable when this method returns.
 
-        `book` has to be kept by the persistence backend of those who claim the job.
-
-        :raises ValueError: the name is empty, or there is no such priority.
-        :raises TypeError: `book` is no log book, or `details` are no dict.
-        :raises NotEncodable: a detail cannot be kept.
+        :param book: a logbook in the persistence backend of the conductors.
+        :raises ValueError: if the name is empty or too long, or the priority is unknown.
+        :raises TypeError: if `book` is not a logbook or `details` is not a dict.
+        :raises NotEncodable: if a detail cannot be encoded.
         """
 
     @abc.abstractmethod
     def iterjobs(
         self, only_unclaimed: bool = False, ensure_fresh: bool = False
     ) -> JobBoardIterator:
-        """The jobs on the board, read some at a time; claims may have changed since.
+        """Return the jobs on the board, read in pages. Claims may change during the iteration.
 
-        `ensure_fresh`: where a board keeps a copy of its list, read it anew.
+        :param ensure_fresh: if the board caches its list, read it again.
         """
 
     @property
     @abc.abstractmethod
     def job_count(self) -> int:
-        """How many jobs are on the board, claimed or not."""
+        """Number of jobs on the board, claimed or not."""
 
     @abc.abstractmethod
     def find_owner(self, job: Job) -> str | None:
-        """Who has claimed a job; None: nobody has, or the claim has ended, or the job is gone."""
+        """Return the owner of a job's claim; None if it is unclaimed, expired or deleted."""
 
     @abc.abstractmethod
     def claim(self, job: Job, who: str, expiry: float | None = None) -> None:
-        """Claim a job that nobody has claimed, for `expiry` seconds (None: without end).
+        """Claim an unclaimed job for `expiry` seconds.
 
-        :raises UnclaimableJob: it is claimed, be it by `who`.
-        :raises NotFound: it is not on the board any more.
+        Without `expiry`, the options of the board determine it; by default claims never expire.
+
+        :raises UnclaimableJob: if the job is claimed, even by `who`.
+        :raises NotFound: if the job is not on the board.
         """
 
     @abc.abstractmethod
     def consume(self, job: Job, who: str) -> None:
-        """Remove a job that is done.
+        """Delete a completed job.
 
-        A job object that was claimed answers for that very claim: after it has ended, a later claim
-        of the same name is another's.  So it is for `abandon` and `trash`.
+        A job object that made a claim refers to exactly this claim: after its end, a later claim
+        with the same name does not count. The same applies to `abandon` and `trash`.
 
-        :raises NotFound: it is not on the board any more, or nobody has claimed it.
-        :raises JobFailure: somebody else has claimed it.
+        :raises NotFound: if the job is not on the board or not claimed.
+        :raises JobFailure: if another owner has claimed it.
         """
 
     @abc.abstractmethod
     def abandon(self, job: Job, who: str) -> None:
-        """Give a claim up, for another to claim the job; raises what `consume` does."""
+        """Release a claim, so that the job can be claimed again. Raises the errors of `consume`."""
 
     @abc.abstractmethod
     def trash(self, job: Job, who: str) -> None:
-        """Put a broken job aside: it is kept, and never claimed; raises what `consume` does."""
+        """Move a broken job to the trash. Raises the errors of `consume`."""
 
     def register_entity(self, entity: Any) -> None:  # noqa: B027  (a default, not a stub)
-        """Tell the board who works on it, where it keeps a list of that; those here keep none."""
+        """Register a conductor with the board, if the board stores a list of them."""
 
     def waking(self, wake: Callable[[], None]) -> contextlib.AbstractContextManager[object]:
-        """In a `with` block, have `wake` called, in any thread, when there may be a new job.
+        """Call `wake`, in any thread, when there may be a new job, inside a `with` block.
 
-        Where the board can tell; it may miss some, so that who waits looks now and then, too.
+        Only some boards support this, and notifications may be missed, so callers must also poll.
         """
         return contextlib.nullcontext()
 
     def wait(self, timeout: float | None = None) -> JobBoardIterator:
-        """Wait for a job that can be claimed, and iterate over those there are.
+        """Wait for an unclaimed job. Return an iterator over all unclaimed jobs.
 
-        :raises NotFound: there was none for `timeout` seconds.
-        :raises ValueError: `timeout` is negative or NaN.
+        :raises NotFound: if there was none for `timeout` seconds.
+        :raises ValueError: if `timeout` is negative or NaN.
         """
         until = _deadline(timeout)
         while True:
             jobs = self.iterjobs(only_unclaimed=True)
             for first in jobs:
                 return JobBoardIterator(self, itertools.chain([first], jobs), only_unclaimed=True)
-            pause = self.LOOK_SECONDS
-            left = pause if until is None else until - time.monotonic()
-            if left <= 0:
-                raise exceptions.NotFound(f"No job was to be claimed for {timeout:g} seconds")
-            time.sleep(min(pause, left))
+            pause = self.POLL_SECONDS
+            remaining = pause if until is None else until - time.monotonic()
+            if remaining <= 0:
+                raise exceptions.NotFound(f"No job could be claimed within {timeout:g} seconds")
+            time.sleep(min(pause, remaining))
 
 
 class NotifyingJobBoard(JobBoard):
-    """A board whose `notifier` tells of POSTED, CLAIMED and REMOVAL, with the `job`.
+    """A board with a `notifier` for POSTED, CLAIMED and REMOVAL; the details contain the `job`.
 
-    Of what is done through this very object, in the thread that does it.
+    It reports only operations of this object, in the thread of the operation.
     """
 
     def __init__(self, name: str, conf: Mapping[str, Any] | None = None) -> None:
@@ -352,10 +386,10 @@ class NotifyingJobBoard(JobBoard):
 
 @runtime_checkable
 class FlowBoard(Protocol):
-    """A board that has the job of a submitted flow under the flow's uuid."""
+    """A board that stores the job of a submitted flow under the flow's uuid."""
 
     def find(self, uuid: str) -> Job | None:
-        """The job with this uuid; None: it is not on the board (any more)."""
+        """Return the job with this uuid, or None if it is not on the board."""
 
     def repost(
         self,
@@ -364,10 +398,10 @@ class FlowBoard(Protocol):
         book: models.LogBook,
         priority: JobPriority | str = JobPriority.NORMAL,
     ) -> Job | None:
-        """Post a job for a flow that is kept; None: there is one, or one that was trashed."""
+        """Post a job for a stored flow. Return None if it has a job, even in the trash."""
 
     def is_trashed(self, uuid: str) -> bool:
-        """Whether the job with this uuid was trashed."""
+        """Return True if the job with this uuid is in the trash."""
 
 
 def _deadline(timeout: float | None) -> float | None:
@@ -377,49 +411,54 @@ def _deadline(timeout: float | None) -> float | None:
 
 
 def posting_details(uuid: str, book: Any, details: Any) -> dict[str, Any]:
-    """The details of a job to be posted, with a MAC where there are keys and they say more than
-    that the job is about the flow of its uuid.
+    """Return the details of a new job, with a MAC if needed.
 
-    :raises TypeError: `book` is no log book, or `details` are no dict.
+    Details that contain only the job's own uuid as the flow need no MAC.
+
+    :raises TypeError: if `book` is not a logbook or `details` is not a dict.
     """
     if book is not None and not isinstance(book, models.LogBook):
-        raise TypeError(f"book must be a LogBook, not {book!r:.80}")
+        raise TypeError(f"book must be a LogBook, got {book!r:.80}")
     if details is not None and not isinstance(details, Mapping):
-        raise TypeError(f"details must be a dict, not {details!r:.80}")
-    told = dict(details or {})
-    if _says_more(uuid, told) and (mac := macs.sign(macs.JOB, uuid, told)) is not None:
-        told[macs.MAC] = mac
-    return told
+        raise TypeError(f"details must be a dict, got {details!r:.80}")
+    signed_details = dict(details or {})
+    if (
+        _needs_mac(uuid, signed_details)
+        and (mac := macs.sign(macs.JOB, uuid, signed_details)) is not None
+    ):
+        signed_details[macs.MAC] = mac
+    return signed_details
 
 
 def verify(job: Job) -> None:
-    """Make sure that a job's details are those that were posted, if there are keys.
+    """Verify the MAC of a job's details, if there are keys.
 
-    :raises NotTrusted: they are not.
+    :raises NotTrusted: if the details were changed.
     """
-    if _says_more(job.uuid, job.details):
+    if _needs_mac(job.uuid, job.details):
         macs.verify(macs.JOB, job.uuid, job.details)
 
 
-def _says_more(uuid: str, details: Mapping[str, Any]) -> bool:
-    """Whether details say anything but that the job is about the flow of its uuid."""
+def _needs_mac(uuid: str, details: Mapping[str, Any]) -> bool:
     return bool(details) and dict(details) != {"flow_uuid": uuid}
 
 
 def check_who(method: _M) -> _M:
-    """Let a method of a board refuse a `who` that is no text (TypeError), or empty (ValueError).
+    """Validate the job and the owner's name before a method of a board.
 
-    And a job that is none (TypeError).
+    :raises TypeError: if `job` is not a job or `who` is not a str.
+    :raises ValueError: if `who` is empty or too long.
     """
 
     @functools.wraps(method)
     def checked(self: JobBoard, job: Job, who: str, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(job, Job):
-            raise TypeError(f"job must be a job of the board, not {job!r:.80}")
+            raise TypeError(f"job must be a job of the board, got {job!r:.80}")
         if not isinstance(who, str):
-            raise TypeError(f"who must be the name of an owner of jobs, not {who!r}")
+            raise TypeError(f"who must be the name of a job owner, got {who!r}")
         if not who:
-            raise ValueError("who must be the name of an owner of jobs, not an empty text")
+            raise ValueError("who must be the name of a job owner, got ''")
+        _names.check_length("Job owner name", who)
         return method(self, job, who, *args, **kwargs)
 
     return cast(_M, checked)

@@ -1,8 +1,8 @@
-"""Jobs that are kept in a store: what all boards have in common that keep theirs, and what those in
-Redis, ZooKeeper and etcd have, whose jobs are documents.
+"""Common parts of boards that keep their jobs in a store.
 
-Such a board may keep the job of a flow under the flow's uuid, as one in the flows' database does:
-`repost` posts it unless the board has it, so that a flow is never on the board twice.
+`StoredJobBoard` is the base of the boards in Redis, ZooKeeper and etcd, whose jobs are documents.
+Like a board in the flows' database, it stores the job of a flow under the flow's uuid, so that a
+flow is never on the board twice.
 """
 
 from __future__ import annotations
@@ -12,52 +12,50 @@ import contextlib
 import json
 import logging
 import socket
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
-from wbengine import _codec, _json_text, _options, exceptions, states
+from wbengine import _codec, _json_text, _names, _options, exceptions, states
+from wbengine.concurrency import conditions, threads
 from wbengine.jobs import base
 from wbengine.persistence import base as persistence_base
 from wbengine.persistence import models
 
 __all__ = [
-    "Identity", "KeptJobBoard", "NewJob", "Posting", "Status", "StoredJob", "StoredJobBoard",
+    "Identity", "BaseStoredJobBoard", "NewJob", "Posting", "Status", "StoredJob", "StoredJobBoard",
 ]  # fmt: skip
 
 LOG: Final = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
-#: The key of a flow's `meta` that says on which board its job is.
+#: Key in a flow's `meta` that names the board of its job.
 _SUBMITTED: Final = "submitted"
 
-#: Names of this host that every host has for itself.
+#: Host names that every host uses for itself.
 _LOOPBACKS: Final = ("localhost", "127.0.0.1", "::1")
 
-#: Seconds that a claim lasts at most.
-_LONGEST: Final = 1e9
+_MAX_CLAIM_SECONDS: Final = 1e9
 
-#: Seconds until who listens for posts connects again.
-_LISTEN_AGAIN: Final = 2.0
+#: Pause before a failed listener for posts connects again.
+_RELISTEN_SECONDS: Final = 2.0
 
 _PRIORITIES: Final = tuple(base.JobPriority)
 
-#: What reading a damaged document raises.
-_DAMAGES: Final = (LookupError, TypeError, ValueError, OverflowError, OSError, RecursionError)
+_DAMAGE_ERRORS: Final = (LookupError, TypeError, ValueError, OverflowError, OSError, RecursionError)
 
 
 class Posting(NamedTuple):
-    """A job as the store has it: `told` has its name, and perhaps its details and its book.
+    """A job in the store. `content` contains its name and optionally details and logbook.
 
-    `sequence` says in which order jobs of one `rank` were posted, `created` when, in unix seconds.
+    `sequence` is the order of posting among jobs of one `rank`; `created` is in Unix seconds.
     """
 
     uuid: str
     rank: int
     sequence: int
-    told: Mapping[str, Any]
+    content: Mapping[str, Any]
     created: float
     claims: int = 0
 
@@ -65,22 +63,22 @@ class Posting(NamedTuple):
     def of(
         cls, uuid: str, rank: int, sequence: int, document: str, created: float, claims: int = 0
     ) -> Posting:
-        """That of a document, which `StoredJobBoard.post` made.
+        """Create it from a document of `StoredJobBoard.post`.
 
-        :raises Exception: the document is damaged.
+        :raises Exception: if the document is damaged.
         """
         return cls(uuid, rank, sequence, json.loads(document), created, claims)
 
 
 class NewJob(NamedTuple):
-    """A job that is to be posted, with its details as they are kept."""
+    """A job to post, with encoded details."""
 
     uuid: str
     name: str
     book: models.LogBook | None
     details: Any
     priority: base.JobPriority
-    #: Whether it is about the flow of its uuid.
+    #: Whether its uuid is the uuid of its flow.
     is_of_flow: bool
 
     @classmethod
@@ -92,37 +90,43 @@ class NewJob(NamedTuple):
         details: Mapping[str, Any] | None,
         priority: base.JobPriority | str,
     ) -> NewJob:
-        """:raises ValueError, TypeError, NotEncodable: what it is of `JobBoard.post`."""
-        told = base.posting_details(uuid, book, details)
+        """Validate the arguments of `JobBoard.post` and encode the details.
+
+        :raises ValueError, TypeError, NotEncodable: as `JobBoard.post` does.
+        """
+        signed_details = base.posting_details(uuid, book, details)
         if not _is_key(uuid):
-            raise ValueError(f"{uuid!r:.80} is no uuid of a flow")
-        packed, chosen = _codec.pack(told, "details"), base.JobPriority.convert(priority)
-        is_of_flow = told.get("flow_uuid") == uuid
-        return cls(uuid, _options.text("name", name), book, packed, chosen, is_of_flow)
+            raise ValueError(f"uuid must be the uuid of a flow, got {uuid!r:.80}")
+        packed, converted_priority = (
+            _codec.pack(signed_details, "details"),
+            base.JobPriority.convert(priority),
+        )
+        is_of_flow = signed_details.get("flow_uuid") == uuid
+        _names.check_length("Job name", _options.text("name", name))
+        return cls(uuid, name, book, packed, converted_priority, is_of_flow)
 
     @classmethod
     def of_flow(
         cls, uuid: str, name: str, book: models.LogBook, priority: base.JobPriority | str
     ) -> NewJob:
-        """The job of a flow, with the flow's uuid."""
         return cls.of(uuid, name, book, {"flow_uuid": uuid}, priority)
 
     @property
     def document(self) -> str:
-        """It all, as JSON."""
-        told: dict[str, Any] = {
+        """All fields as JSON."""
+        fields: dict[str, Any] = {
             "uuid": self.uuid,
             "name": self.name,
             "priority": self.priority.value,
             "details": self.details,
         }
         if self.book is not None:
-            told["book"] = {"name": self.book.name, "uuid": self.book.uuid}
-        return json.dumps(told)
+            fields["book"] = {"name": self.book.name, "uuid": self.book.uuid}
+        return json.dumps(fields)
 
 
 class Status(NamedTuple):
-    """What becomes of a job: `remaining` is for how many seconds more its claim holds, if told."""
+    """The state of a job. `remaining` is in seconds until the claim expires, if known."""
 
     claims: int
     updated: float
@@ -131,9 +135,9 @@ class Status(NamedTuple):
 
 
 class Identity(NamedTuple):
-    """Which board a store has: its `id`, which is kept there, and the `run` of the server.
+    """The identity of a board: its `id`, which is in the store, and the `run` of the server.
 
-    The server may have lost jobs when either changes; `run` is empty where it loses none.
+    If either changes, the server may have lost jobs. `run` is empty if the server loses none.
     """
 
     id: str
@@ -141,42 +145,47 @@ class Identity(NamedTuple):
 
 
 class StoredJob(base.Job):
-    """A job of a `KeptJobBoard`."""
+    """A job of a `BaseStoredJobBoard`."""
 
-    def __init__(self, board: KeptJobBoard, posting: Posting) -> None:
-        told = posting.told
+    def __init__(self, board: BaseStoredJobBoard, posting: Posting) -> None:
+        content = posting.content
         super().__init__(
-            board, told["name"], posting.uuid, backend=board.persistence, book_data=told.get("book")
+            board,
+            content["name"],
+            posting.uuid,
+            backend=board.persistence,
+            book_data=content.get("book"),
         )
         self._stored_board = board
-        self._packed: Any = told.get("details")
+        self._packed: Any = content.get("details")
         self._priority = _PRIORITIES[posting.rank]
         self._created = _moment(posting.created)
         self._claims = posting.claims
-        #: In which order it was posted.
-        self.sequence: Final = posting.sequence
-        #: The claim that this object made, as its board names it; None: none.
+        self._sequence = posting.sequence
+        #: The claim of this object in the format of its board, or None.
         self.claim: Any = None
 
     @property
-    def details(self) -> dict[str, Any]:
-        """What was posted with it.
+    def sequence(self) -> int:
+        return self._sequence
 
-        :raises JobFailure: it cannot be read, which keeps nobody from reading other jobs.
+    @property
+    def details(self) -> dict[str, Any]:
+        """The details of the job.
+
+        :raises JobFailure: if they are damaged. Other jobs stay readable.
         """
         if self._packed is not None:
             try:
                 packed = self._packed
-                found = _codec.unpack(json.loads(packed) if isinstance(packed, str) else packed)
+                details = _codec.unpack(json.loads(packed) if isinstance(packed, str) else packed)
             except (ValueError, RecursionError, exceptions.InvalidFormat) as error:
+                raise exceptions.JobFailure(f"Details of {self} are damaged", error) from error
+            if not isinstance(details, dict):
                 raise exceptions.JobFailure(
-                    f"{self} has details that are damaged", error
-                ) from error
-            if not isinstance(found, dict):
-                raise exceptions.JobFailure(
-                    f"{self} has details that are a {type(found).__name__}, and no dict"
+                    f"Details of {self} must be a dict, got {type(details).__name__}"
                 )
-            self._details, self._packed = found, None
+            self._details, self._packed = details, None
         return self._details
 
     @property
@@ -193,26 +202,29 @@ class StoredJob(base.Job):
 
     @property
     def last_modified(self) -> datetime | None:
-        found = self._stored_board.look(self)
-        return None if found is None else _moment(found.updated)
+        status = self._stored_board.status_of(self)
+        return None if status is None else _moment(status.updated)
 
     @property
     def state(self) -> str:
-        found = self._stored_board.look(self)
-        if found is None:
+        status = self._stored_board.status_of(self)
+        if status is None:
             return states.COMPLETE
-        return states.UNCLAIMED if found.owner is None else states.CLAIMED
+        return states.UNCLAIMED if status.owner is None else states.CLAIMED
 
-    def expires_in(self) -> float | None:
-        found = self._stored_board.look(self)
-        return None if found is None else found.remaining
+    def expires_in(self) -> float:
+        status = self._stored_board.status_of(self)
+        if status is None or status.owner is None:
+            return base.UnknownExpire.KEY_NOT_FOUND
+        seconds = status.remaining
+        return base.UnknownExpire.DOES_NOT_EXPIRE if seconds is None else seconds
 
     def extend_expiry(self, expiry: float) -> bool:
         return self._stored_board.extend(self, check_expiry("expiry", expiry))
 
-    def claimed(self, claim: Any, claims: int) -> None:
-        """Note that this object made a claim, the last of so many."""
-        self.claim, self._claims = claim, claims
+    def record_claim(self, claim: Any, claims: int, seconds: float | None) -> None:
+        """Record a claim of this object: its name, the number of all claims, and its duration."""
+        self.claim, self._claims, self.claim_seconds = claim, claims, seconds
 
     def __lt__(self, other: object) -> bool:
         if not isinstance(other, StoredJob):
@@ -226,8 +238,12 @@ class StoredJob(base.Job):
         return hash(self.uuid)
 
 
-class KeptJobBoard(base.NotifyingJobBoard):
-    """A board whose jobs are in a store; what is one step of the store is for its classes."""
+class BaseStoredJobBoard(base.NotifyingJobBoard):
+    """A board that keeps its jobs in a store. Subclasses implement the operations of the store."""
+
+    JOB: ClassVar[type[StoredJob]] = StoredJob
+    #: Duration of claims from the options of the board, or None.
+    claim_seconds: float | None = None
 
     def __init__(
         self,
@@ -237,57 +253,53 @@ class KeptJobBoard(base.NotifyingJobBoard):
     ) -> None:
         super().__init__(name, conf)
         self.persistence: Final = persistence
-        # The jobs that could not be read: each is logged once.
+        # Unreadable jobs; each is logged once.
         self._unreadable: set[str] = set()
-
-    # -- what the store does --------------------------------------------------------------------
 
     @abc.abstractmethod
     def _rows(self, only_unclaimed: bool, ensure_fresh: bool) -> Iterator[tuple[str, Any]]:
-        """The jobs in the order in which they are given out, read some at a time.
+        """Yield the jobs in the order of claims, read in pages.
 
-        Each is a name for logs, and what the store has, for `_parse`.
+        Each one is a name for logs and the stored data for `_parse`.
         """
 
     @abc.abstractmethod
     def _parse(self, row: Any) -> Posting:
-        """The job that the store has as `row`; raises whatever there is if it is damaged."""
+        """Return the job for stored data. Any exception means damaged data."""
 
     @abc.abstractmethod
     def _put(self, job: NewJob) -> Posting | None:
-        """Keep a new job; None: there is one with this uuid, or it was trashed."""
+        """Store a new job. Return None if its uuid exists, even in the trash."""
 
     @abc.abstractmethod
     def _find(self, uuid: str) -> Any:
-        """What the store has of the job with this uuid, for `_parse`; None: nothing."""
+        """Return the stored data of a job for `_parse`, or None."""
 
     @abc.abstractmethod
     def _is_trashed(self, uuid: str) -> bool:
-        """What `is_trashed` does."""
+        """Implement `is_trashed`."""
 
     @abc.abstractmethod
-    def look(self, job: base.Job) -> Status | None:
-        """What becomes of a job; None: it is not on the board (any more)."""
+    def status_of(self, job: base.Job) -> Status | None:
+        """Return the state of a job, or None if it is not on the board."""
 
     @abc.abstractmethod
     def _claim(self, job: base.Job, who: str, expiry: float | None) -> tuple[Any, int] | Status:
-        """Claim a job: the name of the claim, and the number of claims; else who has claimed it.
+        """Claim a job. Return the claim and the number of claims, or the state of a claimed job.
 
-        :raises NotFound: it is not on the board any more.
+        :raises NotFound: if the job is not on the board.
         """
 
     @abc.abstractmethod
-    def _end_claim(self, job: base.Job, who: str, how: str) -> Status | None:
-        """Consume, abandon or trash a job; None: it was done, else who has claimed it, if any.
+    def _end_claim(self, job: base.Job, who: str, action: str) -> Status | None:
+        """Consume, abandon or trash a job. Return None on success, otherwise the state of the job.
 
-        :raises NotFound: it is not on the board any more.
+        :raises NotFound: if the job is not on the board.
         """
 
     @abc.abstractmethod
     def extend(self, job: StoredJob, expiry: float) -> bool:
-        """What `Job.extend_expiry` does."""
-
-    # -- posting --------------------------------------------------------------------------------
+        """Implement `Job.extend_expiry`."""
 
     def post(
         self,
@@ -296,10 +308,10 @@ class KeptJobBoard(base.NotifyingJobBoard):
         details: Mapping[str, Any] | None = None,
         priority: base.JobPriority | str = base.JobPriority.NORMAL,
     ) -> StoredJob:
-        found = self._put(NewJob.of(models.new_uuid(), name, book, details, priority))
-        if found is None:
-            raise exceptions.JobFailure(f"Posting job {name!r} failed: another one has its uuid")
-        return self._posted(found)
+        posting = self._put(NewJob.of(models.new_uuid(), name, book, details, priority))
+        if posting is None:
+            raise exceptions.JobFailure(f"Posting job {name!r} failed: another job has its uuid")
+        return self._posted(posting)
 
     def repost(
         self,
@@ -308,17 +320,14 @@ class KeptJobBoard(base.NotifyingJobBoard):
         book: models.LogBook,
         priority: base.JobPriority | str = base.JobPriority.NORMAL,
     ) -> StoredJob | None:
-        """Post a job for a flow that is kept, with the flow's uuid; None: there is or was one."""
-        found = self._put(NewJob.of_flow(flow_uuid, name, book, priority))
-        return found and self._posted(found)
+        """Post a job under the uuid of a stored flow. Return None if it has one, even trashed."""
+        posting = self._put(NewJob.of_flow(flow_uuid, name, book, priority))
+        return posting and self._posted(posting)
 
-    def _posted(self, found: Posting) -> StoredJob:
-        """The job that was posted just now; tells of it."""
-        job = StoredJob(self, found)
+    def _posted(self, posting: Posting) -> StoredJob:
+        job = self.JOB(self, posting)
         self.notifier.notify(base.POSTED, {"job": job})
         return job
-
-    # -- listing --------------------------------------------------------------------------------
 
     def iterjobs(
         self, only_unclaimed: bool = False, ensure_fresh: bool = False
@@ -329,45 +338,46 @@ class KeptJobBoard(base.NotifyingJobBoard):
     def _jobs(self, only_unclaimed: bool, ensure_fresh: bool) -> Iterator[StoredJob]:
         for name, row in self._rows(only_unclaimed, ensure_fresh):
             try:
-                job = StoredJob(self, self._parse(row))
-            except _DAMAGES as error:
-                # Of a later version, or damaged: it keeps nobody from the others.
+                job = self.JOB(self, self._parse(row))
+            except _DAMAGE_ERRORS as error:
+                # Damaged, or of a later version. Other jobs are still returned.
                 if name not in self._unreadable:
                     self._unreadable.add(name)
-                    LOG.warning("Job %s cannot be read, and is left: %r", name, error)
+                    LOG.warning("cannot read job %s; ignoring it: %r", name, error)
                 continue
             yield job
 
     def find(self, uuid: str) -> StoredJob | None:
-        """The job with this uuid; None: it is not on the board (any more)."""
+        """Return the job with this uuid, or None if it is not on the board."""
         row = self._find(uuid) if _is_key(uuid) else None
         if row is None:
             return None
         try:
-            return StoredJob(self, self._parse(row))
-        except _DAMAGES as error:
-            raise exceptions.JobFailure(f"Job {uuid} cannot be read: {error!r}") from error
+            return self.JOB(self, self._parse(row))
+        except _DAMAGE_ERRORS as error:
+            raise exceptions.JobFailure(f"Cannot read job {uuid}: {error!r}") from error
 
     def is_trashed(self, uuid: str) -> bool:
-        """Whether the job with this uuid was trashed."""
+        """Return True if the job with this uuid is in the trash."""
         return _is_key(uuid) and self._is_trashed(uuid)
 
     def find_owner(self, job: base.Job) -> str | None:
-        found = self.look(job)
-        return None if found is None else found.owner
-
-    # -- claims ---------------------------------------------------------------------------------
+        status = self.status_of(job)
+        return None if status is None else status.owner
 
     @base.check_who
     def claim(self, job: base.Job, who: str, expiry: float | None = None) -> None:
-        found = self._claim(job, who, None if expiry is None else check_expiry("expiry", expiry))
-        if isinstance(found, Status):
-            left, owner = found.remaining, found.owner
-            until = "" if left is None else f", for {left:.1f} seconds more"
-            why = "waits for its time" if owner is None else f"is claimed by {owner}"
-            raise exceptions.UnclaimableJob(f"{job} {why}{until}")
+        if expiry is None:
+            expiry = self.claim_seconds or base.default_expiry.get()
+        seconds = None if expiry is None else check_expiry("expiry", expiry)
+        result = self._claim(job, who, seconds)
+        if isinstance(result, Status):
+            remaining, owner = result.remaining, result.owner
+            until = "" if remaining is None else f" for {remaining:.1f} more seconds"
+            reason = "is not due" if owner is None else f"is claimed by {owner}"
+            raise exceptions.UnclaimableJob(f"{job} {reason}{until}")
         if isinstance(job, StoredJob):
-            job.claimed(*found)
+            job.record_claim(*result, seconds)
         self.notifier.notify(base.CLAIMED, {"job": job, "who": who})
 
     @base.check_who
@@ -384,27 +394,26 @@ class KeptJobBoard(base.NotifyingJobBoard):
         self._end(job, who, "trash")
         self.notifier.notify(base.REMOVAL, {"job": job})
 
-    def _end(self, job: base.Job, who: str, how: str) -> None:
-        found = self._end_claim(job, who, how)
-        if found is None:
+    def _end(self, job: base.Job, who: str, action: str) -> None:
+        status = self._end_claim(job, who, action)
+        if status is None:
             return
-        if found.owner is None:
-            raise exceptions.NotFound(f"{job} is not claimed: {who} cannot {how} it")
-        again = " anew" if found.owner == who else ""
+        if status.owner is None:
+            raise exceptions.NotFound(f"{who} cannot {action} {job}: it is not claimed")
+        again = " again" if status.owner == who else ""
         raise exceptions.JobFailure(
-            f"{job} is claimed{again} by {found.owner}: {who} cannot {how} it"
+            f"{who} cannot {action} {job}: it was claimed{again} by {status.owner}"
         )
 
 
-class StoredJobBoard(KeptJobBoard):
-    """A board whose jobs are documents of a store that has no flows.
+class StoredJobBoard(BaseStoredJobBoard):
+    """A board whose jobs are documents in a store without flows.
 
-    :raises ValueError: an option is wrong.
+    :raises ValueError: if an option is invalid.
     """
 
-    #: The kind of the store.
     KIND: ClassVar[str]
-    #: What reads each of the options.
+    #: Functions that read the options, by name.
     OPTIONS: ClassVar[Mapping[str, _options.Reader]]
 
     def __init__(
@@ -415,44 +424,41 @@ class StoredJobBoard(KeptJobBoard):
         persistence: persistence_base.Backend | None = None,
     ) -> None:
         super().__init__(name, conf, persistence)
-        #: The options that were given.
-        self._given: Final = _options.read(f"A job board in {self.KIND}", self._conf, self.OPTIONS)
+        self._settings: Final = _options.read(
+            f"A job board in {self.KIND}", self._conf, self.OPTIONS
+        )
         self._owns_client: Final = client is None
-        #: Unless it is given, the board's class makes it, and says where its store is.
+        #: The given client, or the one that the subclass creates.
         self._client: Any = client
-        #: Where the store is, as hosts name it; None: only its client knows.
+        #: Address of the store; None if only the client contains it.
         self.address: str | None = None
         self._opened = False
-        # The ids that the board has had, the last one last: a store that lost its data has another.
+        # All ids of the board so far, latest last. A store that lost its data gets a new id.
         self._ids: list[str] = []
-
-    # -- what the store does --------------------------------------------------------------------
 
     @property
     @abc.abstractmethod
     def place(self) -> str:
-        """What tells the board from others of its store."""
+        """Description that distinguishes the board from others in its store."""
 
     @abc.abstractmethod
     def _open_client(self) -> None:
-        """Make sure that the client reaches the store."""
+        """Connect the client to the store."""
 
     def _close_client(self) -> None:
-        """Let the client that the board made go; it may be opened again."""
+        """Close the client that the board created; it may be opened again."""
 
     @abc.abstractmethod
     def _reason(self, error: BaseException) -> str | None:
-        """What an error of the client says; None: it is none."""
+        """Return the message of a client error, or None for other errors."""
 
     @abc.abstractmethod
     def _identify(self, new: str) -> Identity:
-        """What `identify` returns; the id is `new` if there is none yet."""
+        """Return the identity of the board; `new` becomes its id if there is none."""
 
     def _put_all(self, jobs: Sequence[NewJob]) -> list[Posting | None]:
-        """What `_put` does, of many: in one step, where the store has one for that."""
+        """Store several jobs like `_put`, in one step if the store supports it."""
         return [self._put(job) for job in jobs]
-
-    # -- being connected ------------------------------------------------------------------------
 
     @property
     def connected(self) -> bool:
@@ -480,10 +486,10 @@ class StoredJobBoard(KeptJobBoard):
             raise exceptions.JobFailure(f"Job board {self.name!r} is not connected")
 
     @contextlib.contextmanager
-    def _asking(self, what: str) -> Iterator[None]:
-        """Ask the store.
+    def _accessing_store(self, what: str) -> Iterator[None]:
+        """Check the connection, and convert errors of the store.
 
-        :raises JobFailure: it says no, or the board is not connected.
+        :raises JobFailure: if the store fails or the board is not connected.
         """
         self._check_connected()
         with self._failures(what):
@@ -491,41 +497,36 @@ class StoredJobBoard(KeptJobBoard):
 
     @contextlib.contextmanager
     def _failures(self, what: str) -> Iterator[None]:
-        """Raise what is wrong with the store as what is wrong with the board."""
+        """Convert errors of the store to `JobFailure`."""
         try:
             yield
         except BaseException as error:
-            why = self._reason(error)
-            if why is None:
+            reason = self._reason(error)
+            if reason is None:
                 raise
             raise exceptions.JobFailure(
-                f"{what} failed: job board {self.name!r} in {self.place}: {why}"
+                f"{what} failed: job board {self.name!r} in {self.place}: {reason}"
             ) from error
 
-    # -- which board it is ----------------------------------------------------------------------
-
     def identify(self) -> Identity:
-        """Ask the store which board it has.
-
-        What `connect` does first: the board gets an id unless it has one.
-        """
-        found = self._identify(models.new_uuid())
-        if found.id not in self._ids:
-            self._ids.append(found.id)
-        return found
+        """Read the id of the board from the store, and create it if there is none."""
+        identity = self._identify(models.new_uuid())
+        if identity.id not in self._ids:
+            self._ids.append(identity.id)
+        return identity
 
     @property
     def note(self) -> dict[str, str]:
-        """What a flow is noted with whose job is to be on this board."""
+        """The entry in the `meta` of a flow whose job belongs on this board."""
         if not self._ids:
-            raise exceptions.JobFailure(f"Job board {self.name!r} was never connected")
-        found = {"board": self._ids[-1]}
-        return found if self.address is None else {**found, "at": f"{self.address} {self.place}"}
+            raise exceptions.JobFailure(f"Job board {self.name!r} must be connected first")
+        note = {"board": self._ids[-1]}
+        return note if self.address is None else {**note, "at": f"{self.address} {self.place}"}
 
     def is_noted(self, note: Mapping[str, Any]) -> bool:
-        """Whether a note is about this board, be it under another address.
+        """Return True if the note refers to this board, even under another address.
 
-        The id of a store that has lost its data is gone with that: there the address decides.
+        If the store lost its data, and with it the id, the address decides.
         """
         own = self.note
         return note.get("board") in self._ids or ("at" in own and note.get("at") == own["at"])
@@ -535,88 +536,87 @@ class StoredJobBoard(KeptJobBoard):
         flows: Iterable[tuple[models.FlowDetail, models.LogBook]],
         priority: base.JobPriority | str = base.JobPriority.NORMAL,
     ) -> list[StoredJob | None]:
-        """What `repost` does, of many flows, each in its book."""
-        made = [NewJob.of_flow(flow.uuid, flow.name, book, priority) for flow, book in flows]
-        return [found and self._posted(found) for found in self._put_all(made)]
+        """Repost several flows, each with its logbook; see `repost`."""
+        new_jobs = [NewJob.of_flow(flow.uuid, flow.name, book, priority) for flow, book in flows]
+        return [posting and self._posted(posting) for posting in self._put_all(new_jobs)]
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name} in {self.place}>"
 
 
 def note_submitted(meta: dict[str, Any], board: StoredJobBoard, priority: base.JobPriority) -> None:
-    """Note in a flow that its job is to be on a board, which is in another store than the flow."""
+    """Record in a flow's `meta` that its job belongs on a board in another store."""
     meta[_SUBMITTED] = {**board.note, "priority": priority.value}
 
 
 def is_noted(meta: Mapping[str, Any]) -> bool:
-    """Whether a flow says on which board its job is to be."""
+    """Return True if a flow's `meta` names the board of its job."""
     return isinstance(meta.get(_SUBMITTED), Mapping)
 
 
 def submitted(meta: Mapping[str, Any], board: base.JobBoard) -> base.JobPriority | None:
-    """How urgent a flow is that was submitted to this very board; None: it was not."""
-    told = meta.get(_SUBMITTED)
-    if not isinstance(told, Mapping) or not isinstance(board, StoredJobBoard):
+    """Return the priority of a flow that was submitted to this board, or None."""
+    note = meta.get(_SUBMITTED)
+    if not isinstance(note, Mapping) or not isinstance(board, StoredJobBoard):
         return None
-    if not board.is_noted(told):
+    if not board.is_noted(note):
         return None
     try:
-        return base.JobPriority.convert(told.get("priority", ""))
-    except ValueError:  # of a later version
+        return base.JobPriority.convert(note.get("priority", ""))
+    except ValueError:  # The priority comes from a later version.
         return base.JobPriority.NORMAL
 
 
 def located(job: base.Job, key: Callable[[StoredJob], _T], find: Callable[[str], _T | None]) -> _T:
-    """Where a job is: `key` says it of one that was read, `find` looks for the uuid of any other.
+    """Return the location of a job: `key` for jobs that were read, `find` by uuid for others.
 
-    :raises NotFound: it is not on the board any more.
+    :raises NotFound: if the job is not on the board.
     """
-    found = key(job) if isinstance(job, StoredJob) else find(job.uuid)
-    if found is None:
-        raise gone(job)
-    return found
+    location = key(job) if isinstance(job, StoredJob) else find(job.uuid)
+    if location is None:
+        raise missing_job_error(job)
+    return location
 
 
 def host_name(host: str) -> str:
-    """The name of a host that tells it from others, also where it calls itself localhost."""
+    """Return the name of a host as other hosts know it, also for localhost."""
     return socket.gethostname() if host in _LOOPBACKS else host
 
 
-def gone(job: base.Job) -> exceptions.NotFound:
-    """What to raise of a job that is on the board no more."""
-    return exceptions.NotFound(f"{job} is not on the board any more")
+def missing_job_error(job: base.Job) -> exceptions.NotFound:
+    return exceptions.NotFound(f"{job} is no longer on the job board")
 
 
 def claim_of(job: base.Job) -> Any:
-    """The claim that a job object made, as its board names it; None: none."""
+    """Return the claim of a job object in the format of its board, or None."""
     return job.claim if isinstance(job, StoredJob) else None
 
 
 def check_expiry(name: str, value: Any) -> float:
-    """Read an option that says for how many seconds a claim is to last.
+    """Read an option with the duration of a claim in seconds.
 
-    :raises ValueError: it is no number above 0, or too large for one.
+    :raises ValueError: if it is not a number above 0, or too large.
     """
-    found = _options.number(name, value)
-    if not 0 < found <= _LONGEST:
-        raise ValueError(f"Option {name}={value} is no time for a claim to last")
-    return found
+    seconds = _options.number(name, value)
+    if not 0 < seconds <= _MAX_CLAIM_SECONDS:
+        raise ValueError(f"Option {name} must be a number of seconds above 0, got {value}")
+    return seconds
 
 
 @contextlib.contextmanager
-def listening(board: base.JobBoard, listen: Callable[[threading.Event], None]) -> Iterator[None]:
-    """In the block, `listen` for posts in a thread, until an event; again when it fails."""
-    ended = threading.Event()
+def listening(board: base.JobBoard, listen: Callable[[conditions.Event], None]) -> Iterator[None]:
+    """Run `listen` in a thread until the end of the block; restart it after an error."""
+    ended = conditions.Event()
 
     def work() -> None:
         while not ended.is_set():
             try:
                 listen(ended)
             except Exception as error:
-                LOG.debug("Posts to %r are not heard: %s", board, error)
-                ended.wait(_LISTEN_AGAIN)
+                LOG.debug("cannot subscribe to posts on %r: %s", board, error)
+                ended.wait(_RELISTEN_SECONDS)
 
-    thread = threading.Thread(target=work, name="wbengine-posts", daemon=True)
+    thread = threads.Thread(target=work, name="wbengine-posts", daemon=True)
     thread.start()
     try:
         yield
@@ -626,7 +626,7 @@ def listening(board: base.JobBoard, listen: Callable[[threading.Event], None]) -
 
 
 def page_sizes(largest: int = 1024) -> Iterator[int]:
-    """How many jobs to read at a time: few at first, for who wants one only."""
+    """Yield sizes of pages. The first ones are small, for callers that need only one job."""
     size = 16
     while True:
         yield size
@@ -634,7 +634,7 @@ def page_sizes(largest: int = 1024) -> Iterator[int]:
 
 
 def _is_key(uuid: object) -> bool:
-    """Whether a store can have a job under this uuid."""
+    """Return True if a store accepts this uuid as a key."""
     return isinstance(uuid, str) and bool(uuid) and _json_text.is_text(uuid)
 
 

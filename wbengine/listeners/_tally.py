@@ -1,98 +1,156 @@
-"""What is known of a run at any moment: where every atom is, in one byte each.
+"""The current state of every atom of a run, one byte each.
 
-Written by the engine's thread, one event at a time and O(1) each; read by whoever shows it, at any
-time.  A reader sees each atom as it was told last; it may see two atoms as they never were at the
-same moment, which for a picture is good enough, and needs no lock.
+The thread of the engine writes, one event at a time, O(1) each. Displays read at any time, without
+a lock: a reader may see a combination of states that never existed at one moment.
 """
 
 from __future__ import annotations
 
+import bisect
 import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from wbengine import states
-from wbengine.drawing import styles, tree
+from wbengine import states, task
+from wbengine.drawing import styles, terminal_tree
+from wbengine.persistence import models
 from wbengine.runtime import plan as plan_module
 from wbengine.runtime import retries
 from wbengine.types import failure as ft
-from wbengine.views import formatting, structure
+from wbengine.views import formatting, structure, waiting
+from wbengine.views.atoms import QUEUED
+from wbengine.views.event_history import OF_RETRY
 
-__all__ = ["News", "Tally"]
+__all__ = ["Event", "Tally"]
 
-#: The mark of a task is the position of its state here, that of a retry the same plus RETRY.
-#: 0: no atom.
+#: The mark of a task is the index of its state here, that of a retry is this plus RETRY. 0: no
+#: atom.
 _STATES: Final = ("", *styles.STATES)
 _MARKS: Final = {state: mark for mark, state in enumerate(_STATES)}
-RETRY: Final = 16
+RETRY: Final = 32
 _PENDING: Final = _MARKS[states.PENDING]
 
 
-def _any_of(wanted: Iterable[str]) -> re.Pattern[bytes]:
-    found = [_MARKS[state] for state in wanted]
-    return re.compile(b"[%s]" % re.escape(bytes([*found, *(mark + RETRY for mark in found)])))
+def _any_of(state_names: Iterable[str]) -> re.Pattern[bytes]:
+    marks = [_MARKS[state] for state in state_names]
+    return re.compile(b"[%s]" % re.escape(bytes([*marks, *(mark + RETRY for mark in marks)])))
 
 
-_WRONG: Final = _any_of(tree.WRONG)
-_BUSY: Final = _any_of(tree.BUSY)
+_FAILED_PATTERN: Final = _any_of(terminal_tree.FAILED_STATES)
+_RUNNING_PATTERN: Final = _any_of(terminal_tree.RUNNING_STATES)
 
-#: Of so many atoms under way those to be shown are chosen.
-_MOST_COMPARED: Final = 256
-#: So many failures are kept with their words.
-_MOST_FAILURES: Final = 100
-#: So many events wait at most to be said; those before them are only counted.
-_MOST_NEWS: Final = 20
+#: States of tasks that the executor has, but may not have started.
+_SUBMITTED: Final = (states.RUNNING, states.REVERTING)
+#: Seconds for which a computed queue stays valid, for each task that the executor has.
+_QUEUE_SECONDS: Final = 1e-5
+
+#: Number of running atoms from which the displayed ones are selected.
+_MAX_COMPARED_ATOMS: Final = 256
+#: Maximum number of failures that are stored with their text.
+_MAX_FAILURES: Final = 100
+#: Maximum number of events that wait to be displayed; further events are counted.
+_MAX_EVENTS: Final = 20
 
 
-class News(NamedTuple):
-    """Something worth a line of its own."""
+class Event(NamedTuple):
+    """An event that is displayed on a line of its own."""
 
     node: int
     state: str
     words: str
 
 
-class Tally(tree.Source):
-    """Where the atoms of one plan are."""
+class _Queue(NamedTuple):
+    #: Nodes that no slot or worker has started, ascending, by state.
+    waiting: Mapping[str, Sequence[int]] = {}
+    #: The first nodes that were started, in the order of their submission.
+    begun: Sequence[int] = ()
+    #: Time on the clock of the tally until which this is valid.
+    until: float = 0.0
 
-    def __init__(self, plan: plan_module.Plan, clock: Callable[[], float] = time.monotonic) -> None:
+    def counts(self, node_range: range) -> Iterator[tuple[str, int]]:
+        for state, nodes in self.waiting.items():
+            first = bisect.bisect_left(nodes, node_range.start)
+            yield state, bisect.bisect_left(nodes, node_range.stop, first) - first
+
+
+class Tally(terminal_tree.Source):
+    def __init__(
+        self,
+        plan: plan_module.Plan,
+        clock: Callable[[], float] = time.monotonic,
+        shown_state: Callable[[str], str] = str,
+        *,
+        has_queue: bool = False,
+    ) -> None:
+        """Create a tally in which all atoms are PENDING.
+
+        :param has_queue: tasks of the executor may wait for a slot or a worker; their records
+            contain the start.
+        """
         self.plan = plan
+        self._has_queue = has_queue
+        self._queue = _Queue()
         self.clock = clock
-        self.names, self.parents = plan.names, plan.parent
+        self._shown_state = shown_state
+        self._waits = {
+            node for node, item in enumerate(plan.items) if isinstance(item, task.WaitFor)
+        }
+        self.names = plan.names
+        parents = {enter + 2: plan.parent[enter] for enter in plan.retried}
+        self.parents = (
+            [parents.get(node, parent) for node, parent in enumerate(plan.parent)]
+            if parents
+            else plan.parent
+        )
+        self.root = 2 if 0 in plan.retried else 0
+        #: Task with retries -> its own state, and that of its retry.
+        self._own: dict[int, tuple[str, str]] = {}
         retry = plan_module.RETRY
         self._base = bytes(RETRY * (kind == retry) for kind in plan.kinds)
         self.marks = bytearray(
             _PENDING + self._base[node] if plan.is_atom(node) else 0 for node in range(len(plan))
         )
-        #: The records by node, once there are any.
-        self.records: Sequence[Any] = ()
-        #: When what is under way began.
+        for enter in plan.retried:
+            self.marks[enter + 1] = 0
+        #: The records by node, empty before the first run. Only atoms have records.
+        self.records: Sequence[models.AtomDetail | None] = ()
         self.since: dict[int, float] = {}
-        #: What went wrong, in a line.
         self.failures: dict[int, str] = {}
-        #: What was not said yet, and how much was dropped since the beginning.
-        self.news: deque[News] = deque()
+        self.events: deque[Event] = deque()
         self.dropped = 0
-        #: How often a retry had its flow run again.
-        self.waves = 0
-        self.state: str = states.PENDING
+        #: Number of times that a retry ran its flow again.
+        self.retry_runs = 0
+        self._state: str = states.PENDING
         self._began: float | None = None
         self._ended: float | None = None
 
-    # -- writing --------------------------------------------------------------------------------
-
-    def load(self, records: Sequence[Any]) -> None:
-        """Read where the atoms are from their records: an earlier run may have left them there."""
+    def load(self, records: Sequence[models.AtomDetail | None]) -> None:
+        """Read the states of the atoms from the records of an earlier run."""
         self.records = records
         for node, record in enumerate(records):
             if record is not None:
-                self.marks[node] = _MARKS.get(record.state, _PENDING) + self._base[node]
+                self._mark(node, record.state or states.PENDING)
+
+    def _mark(self, node: int, state: str) -> None:
+        """Store the state of an atom; a task with retries and its retry share a mark."""
+        retried = self.plan.retried
+        if retried and (node - 1 in retried or node - 2 in retried):
+            task = node + 1 if node - 1 in retried else node
+            own_state, retry_state = self._own.get(task, (states.PENDING, states.PENDING))
+            self._own[task] = own_state, retry_state = (
+                (own_state, state) if task != node else (state, retry_state)
+            )
+            node, state = task, retry_state if retry_state in OF_RETRY else own_state
+        if state == states.RUNNING and node in self._waits:
+            state = states.WAITING
+        self.marks[node] = _MARKS.get(state, _PENDING) + self._base[node]
 
     def flow(self, state: str) -> None:
-        """The flow entered `state`."""
-        self.state = state
+        """Record that the flow entered `state`."""
+        self._state = state
         if state == states.RUNNING:
             self._began, self._ended = self.clock(), None
         elif state not in (states.SUSPENDING, states.PENDING):
@@ -100,33 +158,39 @@ class Tally(tree.Source):
             self.since.clear()
 
     def atom(self, name: str, state: str, result: Any) -> None:
-        """An atom entered `state`."""
+        """Record that an atom entered `state`."""
         node = self.plan.by_name.get(name)
         if node is None:
             return
-        self.marks[node] = _MARKS.get(state, _PENDING) + self._base[node]
+        self._mark(node, state)
+        if node - 1 in self.plan.retried:
+            if state not in OF_RETRY:
+                return
+            node += 1
         if state in (states.RUNNING, states.REVERTING):
             self.since[node] = self.clock()
         else:
             self.since.pop(node, None)
-        if state in tree.WRONG:
-            line = _in_a_line(result)
-            if len(self.failures) < _MOST_FAILURES:
+        if state in terminal_tree.FAILED_STATES:
+            line = _format_failure(result)
+            if len(self.failures) < _MAX_FAILURES:
                 self.failures[node] = line
-            self._tell(News(node, state, line))
+            self._add_event(Event(node, state, line))
         elif state in (states.PENDING, states.RUNNING):
             self.failures.pop(node, None)
         elif state == states.RETRYING:
-            self.waves += 1
-            self._tell(News(node, state, ""))
+            self.retry_runs += 1
+            self._add_event(Event(node, state, ""))
 
-    def _tell(self, news: News) -> None:
-        if len(self.news) < _MOST_NEWS:
-            self.news.append(news)
+    def _add_event(self, event: Event) -> None:
+        if len(self.events) < _MAX_EVENTS:
+            self.events.append(event)
         else:
             self.dropped += 1
 
-    # -- reading --------------------------------------------------------------------------------
+    @property
+    def state(self) -> str:  # type: ignore[override]  # of a source it can be set
+        return self._shown_state(self._state)
 
     @property
     def duration(self) -> float | None:
@@ -135,7 +199,7 @@ class Tally(tree.Source):
         return (self.clock() if self._ended is None else self._ended) - self._began
 
     def remarks(self) -> Iterable[str]:
-        return [formatting.count(self.waves, "retry", "retries")] if self.waves else []
+        return [formatting.count(self.retry_runs, "retry", "retries")] if self.retry_runs else []
 
     def is_flow(self, node: int) -> bool:
         return self.plan.kinds[node] == plan_module.FLOW
@@ -146,65 +210,115 @@ class Tally(tree.Source):
     def members(self, flow: int) -> Iterator[int]:
         node, end = flow + 1, self.plan.end[flow]
         while node < end:
-            yield node
+            yield node + 2 if node in self.plan.retried else node
             node = self.plan.whole(node).stop
 
     def counts(self, node: int) -> Mapping[str, int]:
-        whole = self.plan.whole(node)
-        here = self.marks[whole.start : whole.stop]  # a copy, as others write to it
-        found = ((state, here.count(mark)) for mark, state in enumerate(_STATES) if mark)
-        return {state: count for state, count in found if count}
+        node_range = self.plan.whole(node)
+        marks = self.marks[
+            node_range.start : node_range.stop
+        ]  # a copy, because other threads write to it
+        by_state = {state: marks.count(mark) for mark, state in enumerate(_STATES) if mark}
+        for state, count in self._queued().counts(node_range):
+            queued = min(count, by_state[state])  # some may have ended since
+            by_state[state] -= queued
+            by_state[QUEUED] += queued
+        return {state: count for state, count in by_state.items() if count}
 
     def state_of(self, node: int) -> str:
         if self.is_flow(node):
             return structure.state_of(self.counts(node))
-        return _STATES[self.marks[node] & ~RETRY]
+        state = _STATES[self.marks[node] & ~RETRY]
+        return QUEUED if state in _SUBMITTED and self._is_queued(node) else state
+
+    def _is_queued(self, node: int) -> bool:
+        """Return whether the executor has the task, but no slot or worker has started it."""
+        record = self._record(node) if self._has_queue and not self.is_retry(node) else None
+        if record is None or record.items is not None:
+            return False
+        return record.started is None and record.progress is None
+
+    def _queued(self) -> _Queue:
+        queue, now = self._queue, self.clock()
+        if not self._has_queue or now < queue.until:
+            return queue
+        waiting: dict[str, list[int]] = {state: [] for state in _SUBMITTED}
+        started: list[int] = []
+        handed_out = list(self.since)
+        for node in handed_out:
+            state = _STATES[self.marks[node] & ~RETRY]
+            if state in waiting and self._is_queued(node):
+                waiting[state].append(node)
+            elif len(started) < _MAX_COMPARED_ATOMS:
+                started.append(node)
+        for nodes in waiting.values():
+            nodes.sort()
+        self._queue = queue = _Queue(waiting, started, now + len(handed_out) * _QUEUE_SECONDS)
+        return queue
 
     def progress(self, node: int) -> float | None:
-        if node >= len(self.records) or self.state_of(node) != states.RUNNING:
+        record = self._record(node)
+        if record is None or self.state_of(node) != states.RUNNING:
             return None
-        found = self.records[node].progress
-        return float(found) if isinstance(found, int | float) else None
+        return float(record.progress) if isinstance(record.progress, int | float) else None
+
+    def _record(self, node: int) -> models.AtomDetail | None:
+        return self.records[node] if self.records else None
 
     def details(self, node: int) -> Iterator[str]:
-        record = self.records[node] if self.is_retry(node) and self.records else None
-        if record is not None and len(record.results) > 1:
-            yield f"attempt {len(record.results)}"
+        retry = self._record(node - 1 if node - 2 in self.plan.retried else node)
+        if isinstance(retry, models.RetryDetail) and len(retry.results) > 1:
+            yield f"attempt {len(retry.results)}"
         began = self.since.get(node)
-        if began is not None:
-            yield formatting.seconds(max(0.0, self.clock() - began))
+        if self.state_of(node) == states.WAITING:
+            record = self._record(node)
+            wait = None if record is None else record.meta_value(waiting.WAITS_FOR)
+            if wait is not None:
+                yield waiting.for_signal(wait, time.time())
+        elif began is not None and self.state_of(node) != QUEUED:
+            yield formatting.seconds(max(0.0, self.clock() - began - self._queue_seconds(node)))
         line = self.failures.get(node)
         if line:
             yield line
-        at = record.meta.get(retries.RETRY_AT) if record is not None and record.has_meta else None
+        at = retry.meta_value(retries.RETRY_AT) if retry is not None else None
         if self.state_of(node) == states.RETRYING and isinstance(at, int | float):
             yield f"again in {max(0.0, at - time.time()):.0f} s"
 
-    def wrong(self, most: int) -> list[int]:
-        """Those that were reverted since come last."""
-        found = _first(_WRONG, self.marks, most)
-        since = [node for node in self.failures.copy() if node not in found]
-        return found + since[: most - len(found)]
+    def _queue_seconds(self, node: int) -> float:
+        record = self._record(node) if self._has_queue else None
+        if record is None or record.started is None or record.submitted is None:
+            return 0.0
+        return max(0.0, record.started - record.submitted)
 
-    def busy(self, most: int) -> list[int]:
-        """An executor may have been given many more than it can run: those that told how far they
-        are come first.
+    def failed_atoms(self, most: int) -> list[int]:
+        """Return failed atoms; those that were reverted come last."""
+        nodes = _first(_FAILED_PATTERN, self.marks, most)
+        reverted = [node for node in self.failures.copy() if node not in nodes]
+        return nodes + reverted[: most - len(nodes)]
+
+    def running_atoms(self, most: int) -> list[int]:
+        """Return running atoms, those with progress first, without queued ones.
+
+        An executor may have received many more tasks than it can run.
         """
-        found = _first(_BUSY, self.marks, max(most, _MOST_COMPARED))
-        return sorted(found, key=lambda node: self.progress(node) is None)[:most]
+        nodes = _first(_RUNNING_PATTERN, self.marks, max(most, _MAX_COMPARED_ATOMS))
+        if self._has_queue:
+            begun = dict.fromkeys((*nodes, *self._queued().begun))
+            nodes = [node for node in begun if self.state_of(node) in terminal_tree.RUNNING_STATES]
+        return sorted(nodes, key=lambda node: self.progress(node) is None)[:most]
 
 
-def _first(pattern: re.Pattern[bytes], among: bytearray, most: int) -> list[int]:
-    found: list[int] = []
-    # A copy: a bytearray that is being searched cannot grow, and others write to it.
+def _first(pattern: re.Pattern[bytes], among: bytearray, max_nodes: int) -> list[int]:
+    nodes: list[int] = []
+    # A copy: a bytearray cannot grow during a search, and other threads write to it.
     for match in pattern.finditer(bytes(among)):
-        if len(found) == most:
+        if len(nodes) == max_nodes:
             break
-        found.append(match.start())
-    return found
+        nodes.append(match.start())
+    return nodes
 
 
-def _in_a_line(result: Any) -> str:
+def _format_failure(result: Any) -> str:
     if not isinstance(result, ft.Failure):
         return ""
     kind = next(iter(result), "").rpartition(".")[2]

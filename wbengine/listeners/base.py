@@ -1,4 +1,4 @@
-"""What all listeners share: when they listen, and to whom."""
+"""The base classes of listeners."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = ["DEFAULT_LISTEN_FOR", "FINISH_STATES", "DumpingListener", "Listener"]
 
 LOG: Final = logging.getLogger(__name__)
 
-#: The states that an atom enters with a result (or a failure).
+#: States that an atom enters with a result or a failure.
 FINISH_STATES: Final = (states.FAILURE, states.SUCCESS, states.REVERTED, states.REVERT_FAILURE)
 
-#: Which states a listener wants to hear of, unless it is told otherwise: all.
+#: States that a listener receives by default: all.
 DEFAULT_LISTEN_FOR: Final = (nt.Notifier.ANY,)
 
 Details = dict[str, Any]
@@ -36,7 +36,6 @@ def _is_retry(details: Details) -> bool:
     return "retry_name" in details
 
 
-#: What tells the news of a kind from others of the same notifier.
 _FILTERS: Final[dict[str, nt.DetailsFilter | None]] = {
     "task": _is_task,
     "retry": _is_retry,
@@ -45,14 +44,14 @@ _FILTERS: Final[dict[str, nt.DetailsFilter | None]] = {
 
 
 class Listener:
-    """Hears of the changes of state of an engine's flow and atoms, while it is registered.
+    """Receives the state changes of an engine's flow and atoms while it is registered.
 
-    Derive from it and override `_flow_receiver`, `_task_receiver` or `_retry_receiver`, or
-    `_receive`, which is told by all of them; those that stay as they are cost nothing.
+    Subclasses override `_flow_receiver`, `_task_receiver` or `_retry_receiver`, or `_receive`,
+    which all three call. Receivers that are not overridden are not registered and cost nothing.
     `with Listener(engine): engine.run()` registers and deregisters.
 
-    Receivers are called in the engine's thread, after what they are told is stored, in the order it
-    happened.  What they raise is logged, and changes nothing for the flow.
+    Receivers are called in the thread of the engine, in the order of the events, after these
+    are stored. Their exceptions are logged, and do not affect the flow.
     """
 
     def __init__(
@@ -62,67 +61,75 @@ class Listener:
         flow_listen_for: Iterable[str] | None = DEFAULT_LISTEN_FOR,
         retry_listen_for: Iterable[str] | None = DEFAULT_LISTEN_FOR,
     ) -> None:
-        """
-        :param task_listen_for: the states of tasks to hear of; none of them if empty.
-        :raises TypeError: `engine` is none, or states are no strings.
+        """Create a listener for `engine`; `register` activates it.
+
+        :param task_listen_for: states of tasks to receive; empty: none.
+        :raises TypeError: if `engine` is not an engine, or states are not strings.
         """
         if not hasattr(engine, "atom_notifier"):
-            raise TypeError(f"A listener needs an engine to listen to, not {engine!r}")
+            raise TypeError(f"engine must be an engine, got {engine!r}")
         self._engine = engine
         self._listen_for: dict[str, tuple[str, ...]] = {
-            "task": _names.words("task_listen_for", task_listen_for),
-            "retry": _names.words("retry_listen_for", retry_listen_for),
-            "flow": _names.words("flow_listen_for", flow_listen_for),
+            "task": _names.as_tuple("task_listen_for", task_listen_for),
+            "retry": _names.as_tuple("retry_listen_for", retry_listen_for),
+            "flow": _names.as_tuple("flow_listen_for", flow_listen_for),
         }
         self._registered: list[Registration] = []
 
     def _flow_receiver(self, state: str, details: Details) -> None:
-        """The flow entered `state`; `details`: engine, flow_name, flow_uuid, old_state."""
+        """Receive that the flow entered `state`.
+
+        `details`: engine, flow_name, flow_uuid, old_state.
+        """
         self._receive("flow", state, details)
 
     def _task_receiver(self, state: str, details: Details) -> None:
-        """A task entered `state`; `details`: task_name, task_uuid, old_state, and attempt, the
-        number of its latest execution or reversion, 0 before the first, and how many there were of
-        each: executions, reversions; at its end also result, worker, submitted, started, ended,
-        runtime (see `models.Attempt`).
+        """Receive that a task entered `state`.
+
+        `details`: task_name, task_uuid, old_state; attempt (number of the latest execution or
+        reversion, 0 before the first); executions, reversions (their numbers); at the end also
+        result, worker, submitted, started, ended, runtime (see `models.Attempt`).
         """
         self._receive("task", state, details)
 
     def _retry_receiver(self, state: str, details: Details) -> None:
-        """A retry entered `state`; `details`: as for tasks, with retry_name and retry_uuid."""
+        """Receive that a retry entered `state`.
+
+        `details`: as for tasks, with retry_name and retry_uuid.
+        """
         self._receive("retry", state, details)
 
     def _receive(self, kind: str, state: str, details: Details) -> None:
-        """What is of `kind` ('flow', 'task' or 'retry') entered `state`."""
+        """Receive that a 'flow', 'task' or 'retry' (`kind`) entered `state`."""
 
     def register(self) -> None:
-        """Begin to listen; does nothing while it listens already.
+        """Register the receivers. Idempotent.
 
-        :raises ValueError: there is no such state, and then nothing is registered.
+        :raises ValueError: if a state does not exist; then nothing is registered.
         """
         if self._registered:
             return
         engine = self._engine
-        hears_all = type(self)._receive is not Listener._receive
+        receives_all = type(self)._receive is not Listener._receive
         try:
-            for kind, chosen in _FILTERS.items():
+            for kind, details_filter in _FILTERS.items():
                 receiver = getattr(self, f"_{kind}_receiver")
-                own = getattr(receiver, "__func__", None)
-                if own is getattr(Listener, receiver.__name__) and not hears_all:
+                function = getattr(receiver, "__func__", None)
+                if function is getattr(Listener, receiver.__name__) and not receives_all:
                     continue
                 notifier = engine.notifier if kind == "flow" else engine.atom_notifier
                 for state in dict.fromkeys(self._listen_for[kind]):
-                    notifier.register(state, receiver, details_filter=chosen)
-                    self._registered.append((notifier, state, receiver, chosen))
+                    notifier.register(state, receiver, details_filter=details_filter)
+                    self._registered.append((notifier, state, receiver, details_filter))
         except ValueError:
             Listener.deregister(self)
             raise
 
     def deregister(self) -> None:
-        """Listen no longer; does nothing if it does not listen."""
+        """Deregister the receivers. Idempotent."""
         while self._registered:
-            notifier, state, receiver, chosen = self._registered.pop()
-            notifier.deregister(state, receiver, details_filter=chosen)
+            notifier, state, receiver, details_filter = self._registered.pop()
+            notifier.deregister(state, receiver, details_filter=details_filter)
 
     def __enter__(self) -> Self:
         self.register()
@@ -132,29 +139,27 @@ class Listener:
         try:
             self.deregister()
         except Exception:
-            # It would hide what the flow raised.
-            LOG.warning("A listener could not be deregistered from %s", self._engine, exc_info=True)
+            # Raising would hide an exception of the flow.
+            LOG.warning("cannot deregister a listener from %s", self._engine, exc_info=True)
 
 
 class DumpingListener(Listener, metaclass=abc.ABCMeta):
-    """Makes a line of text of everything it hears; derive from it and write `_dump`."""
-
     @abc.abstractmethod
     def _dump(self, message: str, *args: Any, **kwargs: Any) -> None:
-        """Write `message % args`; `exc_info`, if it is given and not None, belongs to it."""
+        """Write `message % args`, and the exception `exc_info` if it is not None."""
 
     def _receive(self, kind: str, state: str, details: Details) -> None:
-        who = details[f"{kind}_name"], details[f"{kind}_uuid"], state, details["old_state"]
+        args = details[f"{kind}_name"], details[f"{kind}_uuid"], state, details["old_state"]
         message = f"%s has moved {kind} '%s' (%s) into state '%s' from state '%s'"
         if kind == "flow" or state not in FINISH_STATES:
-            self._dump(message, self._engine, *who)
+            self._dump(message, self._engine, *args)
             return
         result = details.get("result")
         failed = isinstance(result, ft.Failure)
         self._dump(
             f"{message} with result '%s' (failure=%s)",
             self._engine,
-            *who,
+            *args,
             result,
             failed,
             exc_info=result.exc_info if isinstance(result, ft.Failure) else None,

@@ -1,4 +1,4 @@
-"""Writes what happens to a logger."""
+"""Listeners that write events to a logger."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ __all__ = ["DynamicLoggingListener", "LoggingListener"]
 LOG: Final = logging.getLogger(__name__)
 
 
-#: States in which something went wrong.
-_WRONG_FLOW: Final = (states.FAILURE, states.REVERTED)
-_WRONG_ATOM: Final = (*_WRONG_FLOW, states.RETRYING, states.REVERT_FAILURE)
+_FAILED_FLOW_STATES: Final = (states.FAILURE, states.REVERTED)
+_FAILED_ATOM_STATES: Final = (*_FAILED_FLOW_STATES, states.RETRYING, states.REVERT_FAILURE)
 
 
 class LoggingListener(base.DumpingListener):
-    """Logs every change of state at one level."""
+    """Logs every state change at one level."""
 
-    #: The logger, when the constructor is given none; None: that of this module.
+    #: Default logger; None: the logger of this module.
     _LOGGER: ClassVar[Any] = None
 
     def __init__(
@@ -36,12 +35,13 @@ class LoggingListener(base.DumpingListener):
         log: Any = None,
         level: int = logging.DEBUG,
     ) -> None:
-        """
-        :param log: a logger, or an adapter of one.
-        :raises TypeError: `log` is none, or `level` is no number.
+        """Create a listener for `engine`.
+
+        :param log: a logger, or a logger adapter.
+        :raises TypeError: if `log` is neither, or `level` is not a number.
         """
         super().__init__(engine, task_listen_for, flow_listen_for, retry_listen_for)
-        self._logger = _pick(log, self._LOGGER)
+        self._logger = _first_logger(log, self._LOGGER)
         self._level = _level("level", level)
 
     def _dump(self, message: str, *args: Any, **kwargs: Any) -> None:
@@ -49,15 +49,14 @@ class LoggingListener(base.DumpingListener):
 
 
 class DynamicLoggingListener(base.Listener):
-    """Logs every change of state, and what went wrong at a higher level.
+    """Logs every state change, failures at a higher level.
 
-    `failure_level` is for flows that end in FAILURE or REVERTED, and for atoms that fail, were
-    reverted, could not be reverted, or are about to run again (RETRYING); `level` for all else.
-    A failure comes with its traceback, and with what was done before it (`fail_formatter`).
-    Results are shown only when `level` is enabled, and as far as they are not hidden or masked.
+    `failure_level` applies to flows that end in FAILURE or REVERTED, and to atoms that fail, are
+    reverted, cannot be reverted, or are about to run again (RETRYING); `level` to all others. A
+    failure is logged with its traceback and the atoms that ran before it (`fail_formatter`).
+    Results are logged only if `level` is enabled, except those that are hidden or masked.
     """
 
-    #: The logger, when the constructor is given none; None: that of this module.
     _LOGGER: ClassVar[Any] = None
 
     def __init__(
@@ -74,21 +73,23 @@ class DynamicLoggingListener(base.Listener):
         mask_inputs_keys: Collection[str] = (),
         mask_outputs_keys: Collection[str] = (),
     ) -> None:
-        """
-        :param hide_inputs_outputs_of: names of atoms whose arguments and results are not shown.
-        :param fail_formatter: has a `format` as that of `formatters.FailureFormatter`, which is
+        """Create a listener for `engine`.
+
+        :param hide_inputs_outputs_of: names of atoms whose arguments and results are hidden.
+        :param fail_formatter: object with a `format` like that of `formatters.FailureFormatter`,
             the default.
-        :param mask_inputs_keys: arguments, and keys in them, whose values are not shown.
-        :param mask_outputs_keys: the same for results, by the names they are provided under.
+        :param mask_inputs_keys: arguments, and keys in them, whose values are hidden.
+        :param mask_outputs_keys: names of provided results, and keys in them, whose values are
+            hidden.
         """
         super().__init__(engine, task_listen_for, flow_listen_for, retry_listen_for)
         self._failure_level = _level("failure_level", failure_level)
         self._level = _level("level", level)
-        words = _names.words
+        words = _names.as_tuple
         self._hide_inputs_outputs_of = words("hide_inputs_outputs_of", hide_inputs_outputs_of)
         self._mask_inputs_keys = words("mask_inputs_keys", mask_inputs_keys)
         self._mask_outputs_keys = words("mask_outputs_keys", mask_outputs_keys)
-        self._logger = _pick(log, self._LOGGER)
+        self._logger = _first_logger(log, self._LOGGER)
         self._fail_formatter = (
             fail_formatter
             if fail_formatter is not None
@@ -102,24 +103,24 @@ class DynamicLoggingListener(base.Listener):
 
     def _receive(self, kind: str, state: str, details: base.Details) -> None:
         name = details[f"{kind}_name"]
-        wrong = _WRONG_FLOW if kind == "flow" else _WRONG_ATOM
-        level = self._failure_level if state in wrong else self._level
+        failure_states = _FAILED_FLOW_STATES if kind == "flow" else _FAILED_ATOM_STATES
+        level = self._failure_level if state in failure_states else self._level
         message = f"{kind.capitalize()} '%s' (%s) transitioned into state '%s' from state '%s'"
-        who: tuple[Any, ...] = (name, details[f"{kind}_uuid"], state, details.get("old_state"))
+        args: tuple[Any, ...] = (name, details[f"{kind}_uuid"], state, details.get("old_state"))
         if "result" not in details or state not in base.FINISH_STATES:
-            self._logger.log(level, message, *who)
+            self._logger.log(level, message, *args)
             return
         result = details["result"]
         if isinstance(result, ft.Failure):
             exc_info, text = self._fail_formatter.format(result, formatters.NamedAtom(name))
             if text:
-                message, who = f"{message}%s%s", (*who, os.linesep, text)
-            self._logger.log(self._failure_level, message, *who, exc_info=exc_info)
+                message, args = f"{message}%s%s", (*args, os.linesep, text)
+            self._logger.log(self._failure_level, message, *args, exc_info=exc_info)
         elif self._shows(name):
             shown = self._masked(name, state, result)
-            self._logger.log(level, f"{message} with result '%s'", *who, shown)
+            self._logger.log(level, f"{message} with result '%s'", *args, shown)
         else:
-            self._logger.log(level, message, *who)
+            self._logger.log(level, message, *args)
 
     def _shows(self, name: str) -> bool:
         return self._logger.isEnabledFor(self._level) and name not in self._hide_inputs_outputs_of
@@ -137,14 +138,14 @@ class DynamicLoggingListener(base.Listener):
         return plan.items[plan.by_name[name]].save_as
 
 
-def _pick(*loggers: Any) -> Any:
-    found = next((logger for logger in loggers if logger is not None), LOG)
-    if not hasattr(found, "log"):
-        raise TypeError(f"log must be a logger, or an adapter of one, not {found!r}")
-    return found
+def _first_logger(*loggers: Any) -> Any:
+    chosen = next((logger for logger in loggers if logger is not None), LOG)
+    if not hasattr(chosen, "log"):
+        raise TypeError(f"log must be a logger or a logger adapter, got {chosen!r}")
+    return chosen
 
 
 def _level(name: str, value: int) -> int:
     if not isinstance(value, int):
-        raise TypeError(f"{name} must be a number, as logging.INFO is, not {value!r}")
+        raise TypeError(f"{name} must be a number such as logging.INFO, got {value!r}")
     return value

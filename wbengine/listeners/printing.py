@@ -1,4 +1,4 @@
-"""Prints what happens, for small programs and first looks."""
+"""A listener that prints events, for small programs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["PrintingListener"]
 
 
 class PrintingListener(base.DumpingListener):
-    """Prints a line per change of state, and the traceback of what failed."""
+    """Prints one line for each state change, and the traceback of each failure."""
 
     def __init__(
         self,
@@ -24,8 +24,9 @@ class PrintingListener(base.DumpingListener):
         retry_listen_for: Iterable[str] | None = base.DEFAULT_LISTEN_FOR,
         stderr: bool = False,
     ) -> None:
-        """
-        :param stderr: print there instead of to standard output.
+        """Create a listener for `engine`.
+
+        :param stderr: print to standard error instead of standard output.
         """
         super().__init__(engine, task_listen_for, flow_listen_for, retry_listen_for)
         self._file = sys.stderr if stderr else sys.stdout
@@ -34,5 +35,5 @@ class PrintingListener(base.DumpingListener):
         print(visible(message % args), file=self._file)
         exc_info = kwargs.get("exc_info")
         if exc_info is not None:
-            told = "".join(traceback.format_exception(*exc_info))
-            print(visible(told, lines=True), end="", file=self._file)
+            lines = "".join(traceback.format_exception(*exc_info))
+            print(visible(lines, lines=True), end="", file=self._file)

@@ -1,4 +1,4 @@
-"""Shows how far a flow is: a live tree on a terminal, plain lines everywhere else."""
+"""A display of the progress of a flow: a live tree on terminals, otherwise plain lines."""
 
 from __future__ import annotations
 
@@ -14,95 +14,100 @@ from rich.text import Text
 from rich.tree import Tree
 
 from wbengine import states
-from wbengine.drawing import tree
+from wbengine.concurrency import conditions, threads
+from wbengine.drawing import terminal_tree
 from wbengine.listeners import base
 from wbengine.listeners._tally import Tally
+from wbengine.views import flow_status as flows
 
 __all__ = ["ProgressListener"]
 
 LOG: Final = logging.getLogger(__name__)
 
-#: Rows of a live tree that are not for atoms and flows: the headline, and a line to type in.
+#: Rows of a live tree that do not contain atoms or flows: the headline, and a line for input.
 _MARGIN: Final = 3
 
 
-class Picture:
-    """Draws a tally for one console."""
+_NAMED_TASK_STATES: Final = (states.RUNNING, states.WAITING)
+_NAMED_FLOW_STATES: Final = (states.CANCELLING, states.WAITING)
 
+
+class Picture:
     def __init__(self, tally: Tally, console: Console, mask: Callable[[str], str] = str) -> None:
         self._tally = tally
         self._console = console
         self._mask = mask
-        # How many of the dropped news were told of.
-        self._dropped = 0
+        self._shown_dropped = 0
 
     def tree(self, rows: int) -> Tree:
-        """The run as a tree of at most about so many rows."""
-        return tree.tree(self._tally, self._console, rows, self._mask)
+        """Return the run as a tree of about `rows` rows at most."""
+        return terminal_tree.tree(self._tally, self._console, rows, self._mask)
 
     def line(self) -> str:
-        """How far the run is; the same text until that changes."""
+        """Return the progress of the run; the same text until it changes."""
         tally = self._tally
         busy = [
             self._busy(node)
-            for node in tally.busy(4)
-            if tally.state_of(node) == states.RUNNING and not tally.is_retry(node)
+            for node in tally.running_atoms(4)
+            if tally.state_of(node) in _NAMED_TASK_STATES and not tally.is_retry(node)
         ]
         names = f" ({', '.join([*busy[:3], *(['...'] if len(busy) > 3 else [])])})" if busy else ""
-        return f"{self._name(0)}: {tree.figures(tally)}{names}"
+        state = f"{tally.state}, " if tally.state in _NAMED_FLOW_STATES else ""
+        return f"{self._name(tally.root)}: {state}{terminal_tree.figures(tally)}{names}"
 
     def _busy(self, node: int) -> str:
         progress = self._tally.progress(node)
         return self._name(node) + ("" if progress is None else f" {progress:.0%}")
 
-    def news(self) -> Iterator[str]:
-        """A line for each event that is worth one and was not said yet."""
-        tally, flow = self._tally, self._name(0)
-        while tally.news:
-            node, state, words = tally.news.popleft()
-            who = f"{'retry' if tally.is_retry(node) else 'task'} '{self._name(node)}'"
+    def events(self) -> Iterator[str]:
+        """Yield a line for each event that was not displayed yet."""
+        tally, flow = self._tally, self._name(self._tally.root)
+        while tally.events:
+            node, state, text = tally.events.popleft()
+            name = f"{'retry' if tally.is_retry(node) else 'task'} '{self._name(node)}'"
             if state == states.RETRYING:
-                yield f"{flow}: {who}: its flow runs again"
+                yield (
+                    f"{flow}: {name}{': its flow runs' if tally.is_retry(node) else ' runs'} again"
+                )
             else:
-                what = "failed" if state == states.FAILURE else "could not be reverted"
-                yield f"{flow}: {who} {what}: {self._clean(words)}"
-        dropped = tally.dropped - self._dropped
+                verb = "failed" if state == states.FAILURE else "could not be reverted"
+                yield f"{flow}: {name} {verb}: {self._clean(text)}"
+        dropped = tally.dropped - self._shown_dropped
         if dropped:
-            self._dropped += dropped
+            self._shown_dropped += dropped
             yield f"{flow}: {dropped:,} more failures and retries"
 
     def summary(self) -> str:
-        """How the run ended."""
         tally = self._tally
-        return f"{self._name(0)}: {tally.state}, {tree.figures(tally)}, {self.elapsed()}"
+        figures = terminal_tree.figures(tally)
+        return f"{self._name(tally.root)}: {tally.state}, {figures}, {self.elapsed()}"
 
     def elapsed(self) -> str:
-        """How long the run took so far."""
         return f"{self._tally.duration or 0.0:.1f} s"
 
     def _name(self, node: int) -> str:
         return self._clean(self._tally.names[node])
 
     def _clean(self, text: str) -> str:
-        return tree.clean(text, self._console, self._mask)
+        return terminal_tree.clean(text, self._console, self._mask)
 
 
 class ProgressListener(base.Listener):
-    """Shows a flow while it runs, and what became of it at the end.
+    """Displays a flow while it runs, and its result at the end.
 
     ::
 
         with ProgressListener(engine):
             engine.run()
 
-    On a terminal: the flow as a tree with the states of its parts, bars for tasks that tell their
-    progress, retries, counts and the time.  Finished flows are folded; of a large flow, what runs
-    and what failed is shown, and the rest is counted.  Elsewhere (no terminal, `NO_COLOR`,
-    `TERM=dumb`): a plain line now and then, and one for each failure and retry.
+    On a terminal, it displays the flow as a tree with states, progress bars, retries, counts and
+    the duration. Finished flows are collapsed. Of a large flow, running and failed tasks are
+    displayed, and the others counted. Elsewhere (no terminal, `NO_COLOR`, `TERM=dumb`), it prints a
+    plain line at an interval, and one for each failure and retry.
 
-    An event costs a few assignments in the engine's thread, whatever the size of the flow; drawing
-    happens in a thread of its own, so many times a second and no more.  Shows one engine at a time,
-    which may run several times.
+    An event costs a few assignments in the thread of the engine, whatever the size of the flow. A
+    separate thread draws, at a limited rate. A listener displays one engine, which may run several
+    times.
     """
 
     def __init__(
@@ -116,14 +121,15 @@ class ProgressListener(base.Listener):
         max_rows: int = 40,
         mask: Callable[[str], str] = str,
     ) -> None:
-        """
-        :param console: where to show it; standard error by default.
-        :param live: a tree (True) or lines (False); None: whatever the console is good for.
+        """Create a listener for `engine`.
+
+        :param console: the console to write to; standard error by default.
+        :param live: a tree (True) or lines (False); None: depends on the console.
         :param refresh_per_second: how often a live tree is drawn.
         :param interval: seconds between plain lines; None: only when `refresh` is called.
-        :param max_rows: rows of a tree, if the terminal has so many.
-        :param mask: takes secrets out of names and messages.
-        :raises ValueError: a number is not positive.
+        :param max_rows: maximum rows of a tree, if the terminal has as many.
+        :param mask: removes secrets from names and messages.
+        :raises ValueError: if a number is not positive.
         """
         super().__init__(engine)
         for name, value in (
@@ -132,9 +138,9 @@ class ProgressListener(base.Listener):
             ("max_rows", max_rows),
         ):
             if not value > 0:
-                raise ValueError(f"{name} must be greater than zero, not {value!r}")
+                raise ValueError(f"{name} must be greater than zero, got {value!r}")
         self._console = console if console is not None else Console(stderr=True)
-        self._wants_live = _is_good(self._console) if live is None else live
+        self._wants_live = terminal_tree.can_redraw(self._console) if live is None else live
         self._rate = refresh_per_second
         self._interval = interval
         self._max_rows = max_rows
@@ -143,15 +149,13 @@ class ProgressListener(base.Listener):
         self._picture: Picture | None = None
         self._live: Live | None = None
         self._thread: threading.Thread | None = None
-        self._stopped = threading.Event()
-        self._said = ""
-        self._saying = threading.Lock()
+        self._stopped = conditions.Event()
+        self._last_line = ""
+        self._print_lock = threading.Lock()
         self._broken = False
 
-    # -- told by the engine ---------------------------------------------------------------------
-
     def _receive(self, kind: str, state: str, details: base.Details) -> None:
-        tally = self._known()
+        tally = self._get_tally()
         if tally is None:
             return
         if kind != "flow":
@@ -161,29 +165,36 @@ class ProgressListener(base.Listener):
             tally.load(self._engine.storage.records)
         tally.flow(state)
 
-    def _known(self) -> Tally | None:
-        """The tally, made when the flow is compiled."""
+    def _get_tally(self) -> Tally | None:
         if self._tally is None and self._engine.compilation is not None:
-            tally = Tally(self._engine.compilation.plan)
+            executor = getattr(self._engine, "executor", None)
+            tally = Tally(
+                self._engine.compilation.plan,
+                shown_state=self._shown_state,
+                has_queue=executor is not None and not executor.immediate,
+            )
             tally.load(self._engine.storage.records)
             self._picture = Picture(tally, self._console, self._mask)
             self._tally = tally
         return self._tally
 
-    # -- beginning and ending -------------------------------------------------------------------
+    def _shown_state(self, state: str) -> str:
+        engine = self._engine
+        waits = bool(engine.storage.flow_detail.waits_for)
+        return flows.shown_state(state, "", False, cancelled=engine.is_cancelled, waits=waits)
 
     def register(self) -> None:
-        """Begin to listen and to show; does nothing while it does already."""
+        """Start to listen and to display. Idempotent."""
         if self._registered:
             return
-        self._said, self._broken = "", False
-        self._known()
+        self._last_line, self._broken = "", False
+        self._get_tally()
         super().register()
         if not self._wants_live or not self._start_live():
             self._start_lines()
 
     def deregister(self) -> None:
-        """Listen no longer, and show what became of the flow; does nothing the second time."""
+        """Stop, and display the result of the flow. Idempotent."""
         if not self._registered:
             return
         super().deregister()
@@ -205,7 +216,7 @@ class ProgressListener(base.Listener):
         )
         try:
             live.start()
-        except LiveError:  # somebody else has one on this console
+        except LiveError:  # the console has another live display
             return False
         self._live = live
         return True
@@ -213,24 +224,22 @@ class ProgressListener(base.Listener):
     def _start_lines(self) -> None:
         self._stopped.clear()
         if self._interval is not None:
-            self._thread = threading.Thread(
-                target=self._say_now_and_then, name="wbengine-progress", daemon=True
+            self._thread = threads.Thread(
+                target=self._print_periodically, name="wbengine-progress", daemon=True
             )
             self._thread.start()
 
-    def _say_now_and_then(self) -> None:
+    def _print_periodically(self) -> None:
         while not self._stopped.wait(self._interval):
             self.refresh()
 
-    # -- showing --------------------------------------------------------------------------------
-
     def refresh(self) -> None:
-        """Show now what is known; plain lines only if something happened since the last ones."""
+        """Display the current state; plain lines only if it changed since the last ones."""
         if self._live is not None:
             self._live.refresh()
         else:
-            with self._saying:
-                self._show(self._say)
+            with self._print_lock:
+                self._show(self._print_lines)
 
     def _draw(self) -> RenderableType:
         drawn: list[RenderableType] = []
@@ -238,36 +247,31 @@ class ProgressListener(base.Listener):
         self._show(lambda picture: drawn.append(picture.tree(rows)))
         return drawn[0] if drawn else Text()
 
-    def _say(self, picture: Picture) -> None:
-        for line in picture.news():
+    def _print_lines(self, picture: Picture) -> None:
+        for line in picture.events():
             self._print(line)
         line = picture.line()
-        if line != self._said:
-            self._said = line
+        if line != self._last_line:
+            self._last_line = line
             self._print(f"{line}, {picture.elapsed()}")
 
     def _end(self, picture: Picture, live: bool) -> None:
         if live:
             self._console.print(picture.tree(self._max_rows))
         else:
-            for line in picture.news():
+            for line in picture.events():
                 self._print(line)
         self._print(picture.summary())
 
     def _print(self, line: str) -> None:
-        self._console.print(Text(line), soft_wrap=True, highlight=False)
+        self._console.print(Text(line), soft_wrap=not self._console.is_terminal, highlight=False)
 
     def _show(self, show: Callable[[Picture], Any]) -> None:
-        """Show something; what goes wrong is logged, once, and hurts nobody."""
+        """Call `show`; log the first exception, and then display nothing more."""
         if self._picture is None or self._broken:
             return
         try:
             show(self._picture)
-        except (Exception, SystemExit):  # rich's answer to a reader who has gone
+        except (Exception, SystemExit):  # rich exits if the output is closed
             self._broken = True
-            LOG.warning("Progress cannot be shown any more", exc_info=True)
-
-
-def _is_good(console: Console) -> bool:
-    """Can a picture be replaced by the next one there?"""
-    return console.is_terminal and not console.is_dumb_terminal and not console.no_color
+            LOG.warning("cannot show the progress any longer", exc_info=True)

@@ -1,4 +1,4 @@
-"""Measures how long things take, and notes when they happen."""
+"""Listeners that measure durations and record times."""
 
 from __future__ import annotations
 
@@ -23,20 +23,18 @@ _FLOW: Final = "flow"
 
 
 class DurationListener(base.Listener):
-    """Stores how many seconds each task, and the flow, took: `duration` in their metadata.
+    """Stores the seconds that each task and the flow took, as `duration` in their metadata.
 
-    That of a task is the time its worker needed for it, where the worker says so; otherwise, and
-    for the flow, the time between the two changes of state.  A task that is reverted, or runs
-    again, has that of the latest time.
+    For a task, this is the runtime that its worker reported; otherwise it is the time between the
+    two state changes. The latest run or revert of a task counts.
     """
 
     def __init__(self, engine: Any) -> None:
         super().__init__(engine, WATCH_STATES, WATCH_STATES, ())
-        #: When what is under way began, by kind and name.
         self._since: dict[str, dict[str, float]] = {_TASK: {}, _FLOW: {}}
 
     def deregister(self) -> None:
-        """Listen no longer; warns of what began and did not come to its end."""
+        """Stop listening; log a warning about tasks and flows that did not end."""
         super().deregister()
         for kind, since in self._since.items():
             if since:
@@ -52,35 +50,35 @@ class DurationListener(base.Listener):
         name = details[f"{kind}_name"]
         if state in STARTING_STATES:
             self._since[kind][name] = time.monotonic()
-            self._began(kind, name)
+            self._record_start(kind, name)
             return
         began = self._since[kind].pop(name, None)
-        given_back = kind == _TASK and "result" not in details
-        if began is None or state == states.PENDING or given_back:
+        withdrawn = kind == _TASK and "result" not in details
+        if began is None or state == states.PENDING or withdrawn:
             return
         started, ended = details.get("started"), details.get("ended")
         if started is None or ended is None:
             started, ended = began, time.monotonic()
         self._record_ending(max(0.0, ended - started), kind, name)
 
-    def _began(self, kind: str, name: str) -> None:
-        """Something began."""
+    def _record_start(self, kind: str, name: str) -> None:
+        """Handle the start of a task or flow; for subclasses."""
 
     def _record_ending(self, seconds: float, kind: str, name: str) -> None:
-        """Something that took `seconds` came to its end."""
+        """Handle the end of a task or flow that took `seconds`."""
         _store(self._engine, kind, name, {"duration": seconds})
 
 
 class PrintingDurationListener(DurationListener):
-    """Also says (by `print`, or `printer`) when something begins, and how long it took."""
+    """A `DurationListener` that also prints each start and duration, with `print` or `printer`."""
 
     def __init__(self, engine: Any, printer: Callable[[str], Any] | None = None) -> None:
         super().__init__(engine)
         if printer is not None and not callable(printer):
-            raise TypeError(f"printer must be a function that takes a line, not {printer!r}")
+            raise TypeError(f"printer must be a function that takes a line, got {printer!r}")
         self._printer = printer if printer is not None else print
 
-    def _began(self, kind: str, name: str) -> None:
+    def _record_start(self, kind: str, name: str) -> None:
         self._printer(f"'{name}' {kind} started.")
 
     def _record_ending(self, seconds: float, kind: str, name: str) -> None:
@@ -89,8 +87,9 @@ class PrintingDurationListener(DurationListener):
 
 
 class EventTimeListener(base.Listener):
-    """Stores when (unix seconds) a flow or atom entered a state: `<STATE>-timestamp` in its
-    metadata; of a state entered twice, the latest time.
+    """Stores when a flow or atom last entered a state: `<STATE>-timestamp` in its metadata.
+
+    The times are Unix seconds.
     """
 
     def _receive(self, kind: str, state: str, details: base.Details) -> None:
@@ -98,11 +97,11 @@ class EventTimeListener(base.Listener):
 
 
 def _store(engine: Any, kind: str, name: str, update: Mapping[str, Any]) -> None:
-    """Add to the metadata of a flow or an atom, if that is possible: it is not worth a failure."""
+    """Add to the metadata of a flow or an atom. Failures are logged and do not end the run."""
     try:
         if kind == _FLOW:
             engine.storage.update_flow_metadata(update)
         else:
             engine.storage.update_atom_metadata(name, update)
     except exceptions.StorageFailure:
-        LOG.warning("The %s of %s %r was not stored", update, kind, name, exc_info=True)
+        LOG.warning("cannot store the %s of %s %r", update, kind, name, exc_info=True)

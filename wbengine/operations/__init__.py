@@ -1,25 +1,25 @@
-"""What may be done to kept flows: the same for the command line, the dashboard, and programs.
+"""Operations on stored flows for the command line, the dashboard and programs.
 
-Each takes the backend that keeps the flow, and the uuid of the flow (`find` looks one up).
+Each takes the backend that contains the flow, and the uuid of the flow (see `find`).
 """
 
-from wbengine.operations.commands import Asked, cancel, is_run, suspend
 from wbengine.operations.exporting import export, import_flow
 from wbengine.operations.finding import find
 from wbengine.operations.moving import move
 from wbengine.operations.removing import delete, prune
 from wbengine.operations.resuming import Plan, plan, resume, retry, revert, start
 from wbengine.operations.signalling import signal
+from wbengine.operations.suspend_and_cancel import StateChange, cancel, is_running, suspend
 
 __all__ = [
-    "Asked",
+    "StateChange",
     "Plan",
     "cancel",
     "delete",
     "export",
     "find",
     "import_flow",
-    "is_run",
+    "is_running",
     "move",
     "plan",
     "prune",

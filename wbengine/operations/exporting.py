@@ -1,4 +1,4 @@
-"""A kept flow as one JSON document, and such a document as a kept flow."""
+"""Export of a stored flow to one JSON document, and import."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from wbengine import exceptions, task_logs
 from wbengine.persistence import base, models, trees
 from wbengine.signals import Signal
 from wbengine.types.outline import Outline
-from wbengine.types.schemas import Schema
+from wbengine.types.schema_validation import Schema
 
-__all__ = ["SCHEMA", "export", "import_flow", "keep_beside"]
+__all__ = ["SCHEMA", "export", "import_flow", "save_signals_and_logs"]
 
 SCHEMA: Final = "wbengine/flow-export/2"
 
 _UUID: Final = {"type": "string", "minLength": 1, "maxLength": 64}
 _TEXT: Final = {"type": ["string", "null"]}
-_MOMENT: Final = {"type": ["number", "null"]}
+_TIME: Final = {"type": ["number", "null"]}
 _COUNT: Final = {"type": "integer", "minimum": 0, "maximum": 2**62}
-#: What lists and pictures of flows rely on; records see to the rest.
+#: Checks the parts that lists and drawings rely on; the readers of records check the rest.
 _DOCUMENT: Final = Schema(
     {
         "type": "object",
@@ -33,7 +33,7 @@ _DOCUMENT: Final = Schema(
                 "properties": {
                     "uuid": _UUID,
                     "name": _TEXT,
-                    "created": _MOMENT,
+                    "created": _TIME,
                     "epoch": _COUNT,
                     "history": {
                         "type": "array",
@@ -59,7 +59,7 @@ _DOCUMENT: Final = Schema(
                         "attempt": _COUNT,
                         "reversions": _COUNT,
                         "epoch": _COUNT,
-                        **dict.fromkeys(("submitted", "started", "ended", "progress"), _MOMENT),
+                        **dict.fromkeys(("submitted", "started", "ended", "progress"), _TIME),
                     },
                     "required": ["kind", "uuid"],
                 },
@@ -91,12 +91,12 @@ _DOCUMENT: Final = Schema(
 
 
 def export(backend: base.Backend, uuid: str) -> dict[str, Any]:
-    """All that is kept of a flow, values and all, as what `json` can write.
+    """Return everything that is stored of a flow as data for `json`.
 
-    The same flow gives the same document, whatever keeps it; `import_flow` keeps it again.
+    The document is the same for all kinds of stores. `import_flow` stores it again.
 
-    :raises NotFound: the flow is not kept.
-    :raises NotEncodable: a value that is kept in memory cannot be written.
+    :raises NotFound: if the flow is not stored.
+    :raises NotEncodable: if a value in a memory store cannot be encoded.
     """
     with contextlib.closing(backend.get_connection()) as connection:
         flow = connection.get_flow_details(uuid)
@@ -105,11 +105,11 @@ def export(backend: base.Backend, uuid: str) -> dict[str, Any]:
         book = trees.tree_of(connection.get_logbook(row.book_uuid, lazy=True))
         logs = connection.get_logs(uuid)
         signals = connection.signals([uuid]).get(uuid, ())
-    del book["updated_at"]  # it changes with any of its flows
+    del book["updated_at"]  # changes with every flow of the book
     return {
         "schema": SCHEMA,
         "book": book,
-        **_told(flow),
+        **_contents(flow),
         "logs": [list(chunk) for chunk in logs],
         "signals": [list(signal) for signal in signals],
         "outline": None if outline is None else base64.b64encode(outline.to_bytes()).decode(),
@@ -117,18 +117,18 @@ def export(backend: base.Backend, uuid: str) -> dict[str, Any]:
 
 
 def import_flow(backend: base.Backend, document: Mapping[str, Any]) -> models.FlowDetail:
-    """Keep the flow of such a document, in its book, which is made if it is not kept.
+    """Store the flow of an exported document, in its logbook, which is created if necessary.
 
-    An import that ended before the outline was kept may be repeated, and keeps that.
+    An import that was interrupted before it stored the outline may be repeated, and completes.
 
-    :raises InvalidFormat: it is no such document.
-    :raises Duplicate: a flow with this uuid is kept already.
+    :raises InvalidFormat: if it is not such a document.
+    :raises Duplicate: if a flow with this uuid is already stored.
     """
     book, flow, outline, logs, signals = _read(document)
     with contextlib.closing(backend.get_connection()) as connection:
         connection.upgrade()
         try:
-            kept = connection.get_flow_details(flow.uuid)
+            existing = connection.get_flow_details(flow.uuid)
         except exceptions.NotFound:
             with contextlib.suppress(exceptions.NotFound):
                 book = connection.get_logbook(book.uuid, lazy=True)
@@ -136,30 +136,28 @@ def import_flow(backend: base.Backend, document: Mapping[str, Any]) -> models.Fl
             connection.save_logbook(book)
         else:
             complete = outline is None or connection.get_outline(flow.uuid) is not None
-            if complete or _told(kept) != _told(flow):
-                raise exceptions.Duplicate(f"A flow {flow.uuid} is kept already")
+            if complete or _contents(existing) != _contents(flow):
+                raise exceptions.Duplicate(f"Flow {flow.uuid} already exists")
         if outline is not None:
             connection.save_outline(flow.uuid, outline)
-        keep_beside(connection, flow, logs, signals)
+        save_signals_and_logs(connection, flow, logs, signals)
     return flow
 
 
-def keep_beside(
+def save_signals_and_logs(
     connection: base.Connection,
     flow: models.FlowDetail,
     logs: Sequence[models.LogChunk],
     signals: Iterable[Signal],
 ) -> None:
-    """Keep the signals of a flow that are not kept already; and what its tasks logged, unless
-    something of it is.
-    """
+    """Store missing signals of a flow, and its task logs unless some are stored already."""
     for signal in signals:
         connection.put_signal(flow.uuid, signal)
     if logs and not connection.get_logs(flow.uuid):
         connection.save_changes(flow, (), flow_row=False, logs=logs)
 
 
-def _told(flow: models.FlowDetail) -> dict[str, Any]:
+def _contents(flow: models.FlowDetail) -> dict[str, Any]:
     return {
         "flow": {**trees.tree_of(flow), "epoch": flow.epoch},
         "atoms": [_atom(atom) for atom in flow],
@@ -167,10 +165,10 @@ def _told(flow: models.FlowDetail) -> dict[str, Any]:
 
 
 def _atom(atom: models.AtomDetail) -> dict[str, Any]:
-    told = {"kind": atom.kind, **trees.tree_of(atom)}
+    tree = {"kind": atom.kind, **trees.tree_of(atom)}
     if atom.items is not None:
-        told["items"] = {**told["items"], "details": [trees.tree_of(item) for item in atom.items]}
-    return told
+        tree["items"] = {**tree["items"], "details": [trees.tree_of(item) for item in atom.items]}
+    return tree
 
 
 def _read(
@@ -178,15 +176,15 @@ def _read(
 ) -> tuple[models.LogBook, models.FlowDetail, Outline | None, list[models.LogChunk], list[Signal]]:
     try:
         if document["schema"] != SCHEMA:
-            raise ValueError(f"its schema is {document['schema']!r:.80}, not {SCHEMA!r}")
+            raise ValueError(f"schema must be {SCHEMA!r}, got {document['schema']!r:.80}")
         _DOCUMENT.check(document)
         book: models.LogBook = trees.record_of(trees.BOOK, document["book"])
         flow: models.FlowDetail = trees.record_of(trees.FLOW, document["flow"])
         flow.epoch = int(document["flow"]["epoch"])
-        for told in document["atoms"]:
-            atom: models.AtomDetail = trees.record_of(told["kind"], told)
+        for entry in document["atoms"]:
+            atom: models.AtomDetail = trees.record_of(entry["kind"], entry)
             if atom.items is not None:
-                for item in told["items"]["details"]:
+                for item in entry["items"]["details"]:
                     atom.items.put(trees.record_of(trees.ITEM, item))
             flow.add(atom)
         text = document["outline"]
@@ -196,11 +194,11 @@ def _read(
             for atom, attempt, item, lines in document.get("logs", ())
             if flow.find(atom) is not None
         ]
-        signals = [Signal(*told) for told in document.get("signals", ())]
+        signals = [Signal(*entry) for entry in document.get("signals", ())]
     except (
         *(LookupError, TypeError, ValueError, AttributeError, RecursionError, binascii.Error),
         exceptions.InvalidFormat,
     ) as error:
-        what = f"there is no {error}" if isinstance(error, LookupError) else str(error)
-        raise exceptions.InvalidFormat(f"This is no exported flow: {what}") from error
+        problem = f"missing key {error}" if isinstance(error, LookupError) else str(error)
+        raise exceptions.InvalidFormat(f"Document must be an exported flow: {problem}") from error
     return book, flow, outline, logs, signals

@@ -1,4 +1,4 @@
-"""Flows by uuid, or by as much of it as it takes."""
+"""Search for a flow by uuid or the beginning of it."""
 
 from __future__ import annotations
 
@@ -10,51 +10,53 @@ from wbengine.persistence import base
 
 __all__ = ["find"]
 
-#: So much of a uuid must be given.
-LEAST: Final = 4
-#: So many of the latest flows are compared with what is not found.
-_COMPARED: Final = 200
-_TOLD: Final = 5
+MIN_LENGTH: Final = 4
+#: Number of latest flows that are searched for a suggestion.
+_MAX_COMPARED: Final = 200
+_MAX_LISTED: Final = 5
 
 
 def find(backend: base.Backend, text: str) -> base.FlowRow:
-    """The flow whose uuid is `text`, or begins with it.
+    """Return the flow whose uuid is `text` or begins with it.
 
-    :raises NotFound: there is none; the text names the nearest, or those with this name.  Or it is
-        too short.
-    :raises MultipleChoices: there are several.
+    :raises NotFound: if there is none (the text suggests a uuid, or lists the flows with this
+        name), or `text` is too short.
+    :raises MultipleChoices: if there are several.
     """
-    wanted = text.strip().lower()
+    prefix = text.strip().lower()
     with contextlib.closing(backend.get_connection()) as connection:
-        if len(wanted) < LEAST:
+        if len(prefix) < MIN_LENGTH:
             raise exceptions.NotFound(
-                f"{text!r} is too short: it takes the uuid of a flow, or at least {LEAST}"
-                f" characters of it{_called(connection, text)}"
+                f"ID must be the uuid of a flow or at least its first {MIN_LENGTH} characters, got"
+                f" {text!r}{_flows_named(connection, text)}"
             )
-        rows = connection.list_flows(uuid=wanted, limit=_TOLD + 1).flows
+        rows = connection.list_flows(uuid=prefix, limit=_MAX_LISTED + 1).flows
         if not rows:
-            raise exceptions.NotFound(f"There is no flow {text!r}{_hint(connection, text)}")
-    if len(rows) > 1 and (whole := [row for row in rows if row.uuid == wanted]):
-        return whole[0]
+            raise exceptions.NotFound(f"Unknown flow {text!r}{_hint(connection, text)}")
+    if len(rows) > 1 and (exact := [row for row in rows if row.uuid == prefix]):
+        return exact[0]
     if len(rows) > 1:
-        names = ", ".join(row.uuid for row in rows[:_TOLD])
-        more = ", ..." if len(rows) > _TOLD else ""
-        raise exceptions.MultipleChoices(f"Several flows begin with {text!r}: {names}{more}")
+        names = ", ".join(row.uuid for row in rows[:_MAX_LISTED])
+        ellipsis = ", ..." if len(rows) > _MAX_LISTED else ""
+        raise exceptions.MultipleChoices(f"Flow id {text!r} is ambiguous: {names}{ellipsis}")
     return rows[0]
 
 
 def _hint(connection: base.Connection, text: str) -> str:
-    latest = connection.list_flows(limit=_COMPARED).flows
+    latest = connection.list_flows(limit=_MAX_COMPARED).flows
     if not latest:
-        return ": the store holds none"
+        return "; the store contains no flows"
     length = len(text.strip())
-    beginnings = {row.uuid[:length]: row.uuid for row in reversed(latest)}
-    near = _names.near(text.strip(), beginnings, 1)
-    return f" (did you mean {beginnings[near[0]]}?)" if near else _called(connection, text)
+    uuid_by_prefix = {row.uuid[:length]: row.uuid for row in reversed(latest)}
+    suggestions = _names.near(text.strip(), uuid_by_prefix, 1)
+    return (
+        f" (did you mean {uuid_by_prefix[suggestions[0]]}?)"
+        if suggestions
+        else _flows_named(connection, text)
+    )
 
 
-def _called(connection: base.Connection, text: str) -> str:
-    """The flows with this name."""
-    rows = connection.list_flows(name=text, limit=_COMPARED).flows
-    named = [row.uuid for row in rows if row.name == text][:_TOLD]
-    return f"; of this name there is {', '.join(named)}" if named else ""
+def _flows_named(connection: base.Connection, text: str) -> str:
+    rows = connection.list_flows(name=text, limit=_MAX_COMPARED).flows
+    named = [row.uuid for row in rows if row.name == text][:_MAX_LISTED]
+    return f"; flows with this name: {', '.join(named)}" if named else ""

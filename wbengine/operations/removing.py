@@ -1,4 +1,4 @@
-"""Forgetting flows: one, or all that ended long ago."""
+"""Deletion of one flow, or of all flows that ended before a given time."""
 
 from __future__ import annotations
 
@@ -7,30 +7,29 @@ from collections.abc import Collection, Iterator
 from typing import Final
 
 from wbengine import exceptions, states
-from wbengine.operations import commands
+from wbengine.operations import suspend_and_cancel
 from wbengine.persistence import base, owners
 from wbengine.persistence.models import MADE_BY
 
 __all__ = ["ENDED", "delete", "prune"]
 
-#: States of flows that nobody goes on with.
 ENDED: Final = (states.SUCCESS, states.REVERTED, states.FAILURE)
 
 
 def delete(backend: base.Backend, uuid: str, *, force: bool = False) -> None:
-    """Forget a flow, with all that is in it; and its book, if that was made for it alone.
+    """Delete a flow with all its records; and its logbook, if it was created for this flow only.
 
-    :param force: also if somebody runs it, who then cannot write any more.
-    :raises NotFound: there is no such flow.
-    :raises FlowBusy: somebody runs it.
+    :param force: also if an engine runs it, which then cannot write any more.
+    :raises NotFound: if the flow does not exist.
+    :raises FlowBusy: if an engine runs it.
     """
     with contextlib.closing(backend.get_connection()) as connection:
         row = next(iter(connection.list_flows(uuid=uuid, limit=1).flows), None)
         if row is None or row.uuid != uuid:
-            raise exceptions.NotFound(f"There is no flow {uuid!r}")
-        if not force and row.lease is not None and not owners.died(row.lease):
-            raise commands.busy(uuid, row.lease)
-        _forget(connection, row)
+            raise exceptions.NotFound(f"Unknown flow {uuid!r}")
+        if not force and row.lease is not None and not owners.is_dead(row.lease):
+            raise suspend_and_cancel.busy(uuid, row.lease)
+        _delete_flow(connection, row)
 
 
 def prune(
@@ -41,13 +40,12 @@ def prune(
     batch: int = 100,
     dry_run: bool = False,
 ) -> Iterator[base.FlowRow]:
-    """Forget the flows that were written last before a moment (unix seconds), and yield them.
+    """Delete the flows that were last written before a time (Unix seconds), and yield them.
 
-    Those that somebody runs are left alone.
+    Flows that an engine runs are skipped.
 
-    :param states: only flows in these.
-    :param batch: so many are looked at together.
-    :param dry_run: only yield them.
+    :param batch: number of flows that are read together.
+    :param dry_run: yield the flows without deleting them.
     """
     after: str | None = None
     while True:
@@ -59,7 +57,7 @@ def prune(
                 if not _is_old(row, before):
                     continue
                 if not dry_run:
-                    _forget(connection, row)
+                    _delete_flow(connection, row)
                 yield row
         if page.after is None or page.after == after:
             return
@@ -67,18 +65,18 @@ def prune(
 
 
 def _is_old(row: base.FlowRow, before: float) -> bool:
-    moment = row.updated if row.updated is not None else row.created
-    held = row.lease is not None and not owners.died(row.lease)
-    return not held and moment is not None and moment < before
+    last_write = row.updated if row.updated is not None else row.created
+    is_owned = row.lease is not None and not owners.is_dead(row.lease)
+    return not is_owned and last_write is not None and last_write < before
 
 
-def _forget(connection: base.Connection, row: base.FlowRow) -> None:
+def _delete_flow(connection: base.Connection, row: base.FlowRow) -> None:
     try:
         connection.destroy_flow(row.uuid)
         book = connection.get_logbook(row.book_uuid, lazy=True)
         if book.has_meta and book.meta.get(MADE_BY) and not _has_flows(connection, row.book_uuid):
             connection.destroy_logbook(row.book_uuid)
-    except exceptions.NotFound:  # somebody else did
+    except exceptions.NotFound:  # another process deleted it
         pass
 
 

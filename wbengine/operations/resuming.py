@@ -1,4 +1,4 @@
-"""Kept flows that are ready to be run: new ones, those to go on with, and what that would do."""
+"""Engines for new flows and for stored ones, and previews of what these would run."""
 
 from __future__ import annotations
 
@@ -20,11 +20,15 @@ RESUME: Final = "resume"
 RETRY: Final = "retry"
 REVERT: Final = "revert"
 
-#: Atoms in these have done something that can be undone.
-_DONE: Final = (states.RUNNING, states.SUCCESS, states.FAILURE, states.REVERTING, states.RETRYING)
-#: These are what `revert` undoes: what could not be undone is tried again.
-_UNDONE_BY_REVERT: Final = (*_DONE, states.REVERT_FAILURE)
-#: In these, they are not run again.
+_WITH_EFFECTS: Final = (
+    states.RUNNING,
+    states.SUCCESS,
+    states.FAILURE,
+    states.REVERTING,
+    states.RETRYING,
+)
+#: Failed reversions run again.
+_REVERTIBLE: Final = (*_WITH_EFFECTS, states.REVERT_FAILURE)
 _SETTLED: Final = (states.SUCCESS, states.IGNORE)
 
 
@@ -38,15 +42,15 @@ def start(
     book: str | None = None,
     **options: Any,
 ) -> engines_base.Engine:
-    """Make the flow behind `path` (see `engines.factories.flow_of`), keep it, and load it.
+    """Make the flow at `path` (see `engines.factories.flow_of`), store it, and load it.
 
-    The records say what made it, so that `resume` finds it again.
+    The factory is recorded, so that `resume` can make the flow again.
 
-    :param store: what is there from the start.
-    :param uuid: of the new flow; without one, a random one.
-    :param book: name of its log book; without one, that of the flow.
-    :param options: others of `engines.load`: its `name` and `tags`, and those of the engine.
-    :raises Duplicate: there is a flow with this uuid.
+    :param uuid: uuid of the new flow; random by default.
+    :param book: name of its logbook; by default that of the flow.
+    :param options: further arguments of `engines.load`: `name`, `tags` and engine options.
+    :raises Duplicate: if a flow with this uuid exists.
+    :raises MissingDependencies: if inputs are missing; nothing is stored then.
     """
     return engines.load_from_factory(
         factories.FLOW_OF,
@@ -56,6 +60,7 @@ def start(
         backend=backend,
         engine=engine,
         uuid=uuid,
+        require_inputs=True,
         **options,
     )
 
@@ -63,35 +68,35 @@ def start(
 def resume(
     backend: base.Backend, uuid: str, *, engine: str | None = None, **options: Any
 ) -> engines_base.Engine:
-    """An engine that goes on with a flow where it stopped; call its `run`.
+    """Return an engine that continues a flow when its `run` is called.
 
-    :param engine: kind of engine, or a URI; None: as it was run before.
-    :raises NotFound: there is no such flow.
-    :raises InvalidState: it has come to its end.
-    :raises ValueError: its records do not say what made it.
-    :raises ImportError: what made it cannot be imported here.
+    :param engine: kind of engine, or a URI; None: the kind that ran it before.
+    :raises NotFound: if the flow does not exist.
+    :raises InvalidState: if it has ended.
+    :raises ValueError: if its factory is not recorded.
+    :raises ImportError: if the factory cannot be imported here.
     """
-    detail = _detail(backend, uuid)
+    detail = _read_detail(backend, uuid)
     _check(detail, RESUME)
-    return _loaded(backend, detail, engine, options)
+    return _load_engine(backend, detail, engine, options)
 
 
 def retry(
     backend: base.Backend, uuid: str, *, engine: str | None = None, **options: Any
 ) -> engines_base.Engine:
-    """An engine that runs again what failed; call its `run`.
+    """Return an engine that runs failed atoms again when its `run` is called.
 
-    Of a flow that was kept in FAILURE, or suspended, that is what failed and what comes after it;
-    of one that was reverted everything.  What was kept in FAILURE is forgotten when this returns.
+    For a flow in FAILURE or SUSPENDED, these are the failed atoms, whose failures are deleted now,
+    and their successors; for a reverted flow, all atoms.
 
-    :raises InvalidState: nothing failed, or part of the flow was or is to be reverted.
-    :raises FlowBusy: somebody runs it.
+    :raises InvalidState: if nothing failed, or part of the flow was reverted or is to be.
+    :raises FlowBusy: if an engine runs it.
     :raises Exception: as `resume`.
     """
-    detail = _detail(backend, uuid)
+    detail = _read_detail(backend, uuid)
     _check(detail, RETRY)
-    loaded = _loaded(backend, detail, engine, options)
-    if detail.state != states.REVERTED:  # such a flow starts anew by itself
+    loaded = _load_engine(backend, detail, engine, options)
+    if detail.state != states.REVERTED:  # such a flow starts from the beginning anyway
         loaded.prepare()
         loaded.reset(failed_only=True)
     return loaded
@@ -105,30 +110,30 @@ def revert(
     engine: str | None = None,
     **options: Any,
 ) -> engines_base.Engine:
-    """An engine that undoes what a flow did, that nobody runs; call its `run`, which raises
-    `Cancelled` with the reason, or what the flow had failed with.
+    """Return an engine that reverts a flow that no engine runs, when its `run` is called.
 
-    What could not be reverted before is reverted again.
+    `run` raises `Cancelled` with the reason, or the earlier failure of the flow. Reversions that
+    failed run again.
 
-    :raises InvalidState: it came to a good end, or was reverted already.
+    :raises InvalidState: if the flow succeeded or was reverted already.
     :raises Exception: as `resume`.
     """
-    detail = _detail(backend, uuid)
+    detail = _read_detail(backend, uuid)
     _check(detail, REVERT)
-    loaded = _loaded(backend, detail, engine, options)
+    loaded = _load_engine(backend, detail, engine, options)
 
     def undo(state: str, details: Any) -> None:
         loaded.cancel(reason=reason)
 
-    # When it begins: a run that is cancelled starts nothing.
+    # At the start of the run: a cancelled run starts nothing.
     loaded.notifier.register(states.RUNNING, undo)
     return loaded
 
 
 class Plan(NamedTuple):
-    """The names of atoms that would run, and would be reverted, in the order of the flow.
+    """Names of atoms that would run, and that would be reverted, in the order of the flow.
 
-    What fails, what retries decide, and what deciders ignore is not foreseen.
+    Failures, decisions of retries and atoms that deciders ignore are not predicted.
     """
 
     run: tuple[str, ...]
@@ -136,10 +141,10 @@ class Plan(NamedTuple):
 
 
 def plan(backend: base.Backend, uuid: str, operation: str) -> Plan:
-    """What `resume`, `retry` or `revert` would do, by the flow's records.
+    """Return what `resume`, `retry` or `revert` would do according to the records of the flow.
 
-    :raises NotFound: there is no such flow.
-    :raises InvalidState: it cannot be done to a flow in this state.
+    :raises NotFound: if the flow does not exist.
+    :raises InvalidState: if the state of the flow does not allow the operation.
     """
     with contextlib.closing(backend.get_connection()) as connection:
         detail = connection.get_flow_details(uuid)
@@ -147,73 +152,75 @@ def plan(backend: base.Backend, uuid: str, operation: str) -> Plan:
     _check(detail, operation)
     atoms = [atom for atom in detail if atom.name != models.INJECTOR]
     names = [node.name for node in outline.nodes if node.kind != "flow"] if outline else []
-    order = {name: place for place, name in enumerate(names)}
+    order = {name: index for index, name in enumerate(names)}
     atoms.sort(key=lambda atom: order.get(atom.name, len(order)))
     recorded = {atom.name for atom in atoms}
-    new = [name for name in names if name not in recorded]
+    new_names = [name for name in names if name not in recorded]
     if operation == REVERT:
-        return Plan((), _named(atom for atom in atoms if atom.state in _UNDONE_BY_REVERT))
+        return Plan((), _visible_names(atom for atom in atoms if atom.state in _REVERTIBLE))
     if operation == RETRY and detail.state == states.REVERTED:
-        return Plan((*_named(atoms), *new), ())
-    if operation == RESUME and _part_reverted(detail, atoms):
+        return Plan((*_visible_names(atoms), *new_names), ())
+    if operation == RESUME and _has_nothing_to_revert(detail, atoms):
         return Plan((), ())
-    if operation == RESUME and any(_fails(atom) for atom in atoms):
-        return Plan((), _named(atom for atom in atoms if atom.state in _DONE))
-    return Plan((*_named(atom for atom in atoms if atom.state not in _SETTLED), *new), ())
+    tried_again = {
+        atom.meta_value(models.OF_TASK) for atom in atoms if atom.state == states.RETRYING
+    }
+    if operation == RESUME and any(
+        _causes_revert(atom) for atom in atoms if atom.name not in tried_again
+    ):
+        return Plan((), _visible_names(atom for atom in atoms if atom.state in _WITH_EFFECTS))
+    return Plan(
+        (*_visible_names(atom for atom in atoms if atom.state not in _SETTLED), *new_names), ()
+    )
 
 
 def _check(detail: models.FlowDetail, operation: str) -> None:
-    """
-    :raises InvalidState: it cannot be done to a flow in this state.
-    """
     state = detail.state or states.PENDING
     if operation == RESUME and state in (states.SUCCESS, states.REVERTED):
-        anew = "; retry runs it anew" if state == states.REVERTED else ""
-        raise exceptions.InvalidState(f"Flow {detail.uuid} has come to its end: {state}{anew}")
-    why = None
+        hint = "; to run it again, use retry" if state == states.REVERTED else ""
+        raise exceptions.InvalidState(f"Flow {detail.uuid} has already ended in {state}{hint}")
+    reason = None
     if operation == RETRY and state not in (states.FAILURE, states.SUSPENDED, states.REVERTED):
-        why = "there is nothing to run again"
+        reason = "no task can be retried"
     elif operation == REVERT and state == states.SUCCESS:
-        why = "a flow that succeeded cannot be reverted"
+        reason = "a flow that succeeded cannot be reverted"
     elif operation == REVERT and state in (states.REVERTED, states.PENDING):
-        why = "there is nothing to revert"
-    if why is not None:
-        raise exceptions.InvalidState(f"Flow {detail.uuid} is in {state}: {why}")
+        reason = "no task can be reverted"
+    if reason is not None:
+        raise exceptions.InvalidState(f"Flow {detail.uuid} is in {state}: {reason}")
 
 
-def _fails(atom: models.AtomDetail) -> bool:
-    """Whether it makes its flow be reverted."""
+def _causes_revert(atom: models.AtomDetail) -> bool:
     return atom.intention == states.REVERT or atom.state in (states.FAILURE, states.REVERTING)
 
 
-def _part_reverted(detail: models.FlowDetail, atoms: Iterable[models.AtomDetail]) -> bool:
-    """Whether all is reverted that was to be, and something else is left done."""
+def _has_nothing_to_revert(detail: models.FlowDetail, atoms: Iterable[models.AtomDetail]) -> bool:
     ended = (*_SETTLED, states.PENDING, states.REVERTED)
     return detail.state == states.FAILURE and all(atom.state in ended for atom in atoms)
 
 
-def _named(atoms: Iterable[models.AtomDetail]) -> tuple[str, ...]:
-    return tuple(atom.name for atom in atoms)
+def _visible_names(atoms: Iterable[models.AtomDetail]) -> tuple[str, ...]:
+    return tuple(atom.name for atom in atoms if atom.meta_value(models.OF_TASK) is None)
 
 
 def kind(backend: base.Backend, uuid: str) -> str:
-    """By which kind of engine a flow was last run, as far as its records say."""
+    """Return the kind of engine that last ran a flow, according to its records."""
     with contextlib.closing(backend.get_connection()) as connection:
         return _kind(connection.get_flow_details(uuid, lazy=True))
 
 
 def _kind(detail: models.FlowDetail) -> str:
-    noted = detail.meta.get(ENGINE) if detail.has_meta else None
-    # A kind, and never a URI: records do not say which broker inputs are sent to.
-    return noted.partition(":")[0] if isinstance(noted, str) else "serial"
+    recorded = detail.meta.get(ENGINE) if detail.has_meta else None
+    # Never a URI: a record must not decide to which broker inputs are sent.
+    return recorded.partition(":")[0] if isinstance(recorded, str) else "serial"
 
 
-def _detail(backend: base.Backend, uuid: str) -> models.FlowDetail:
+def _read_detail(backend: base.Backend, uuid: str) -> models.FlowDetail:
     with contextlib.closing(backend.get_connection()) as connection:
         return connection.get_flow_details(uuid)
 
 
-def _loaded(
+def _load_engine(
     backend: base.Backend, detail: models.FlowDetail, engine: str | None, options: dict[str, Any]
 ) -> engines_base.Engine:
     return engines.load_from_detail(

@@ -1,4 +1,4 @@
-"""Signals to flows: for the tasks that wait for them."""
+"""Signals to flows, for tasks that wait for them."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ __all__ = ["signal"]
 
 
 def signal(backend: base.Backend, uuid: str, name: str, value: Any = None) -> None:
-    """Give a flow a signal, for the tasks that wait for it (`task.WaitFor`), now or later.
+    """Send a signal to a flow, for tasks that wait for it (`task.WaitFor`) now or later.
 
-    Whether somebody runs the flow or not.
+    An engine may run the flow or not.
 
-    :raises NotFound: there is no such flow, or none of its tasks waits for such a signal (before
-        it has begun any name is taken).
-    :raises InvalidState: it has ended.
-    :raises Duplicate: it was given this signal before.
-    :raises NotEncodable: the value cannot be sent, or is too long.
-    :raises TypeError, ValueError: the name can be none.
+    :raises NotFound: if the flow does not exist, or none of its tasks waits for this signal
+        (every name is accepted before the flow starts).
+    :raises InvalidState: if the flow has ended.
+    :raises Duplicate: if this signal was sent before.
+    :raises NotEncodable: if the value cannot be encoded, or is too long.
+    :raises TypeError, ValueError: if the name is not allowed.
     """
-    made = signals.Signal.of(name, value, time.time())
-    lease_renewer.send_signal(backend, uuid, made)
+    new_signal = signals.Signal.of(name, value, time.time())
+    lease_renewer.send_signal(backend, uuid, new_signal)

@@ -1,20 +1,23 @@
-"""As the names and links between them say."""
+"""Flows whose order follows from names and links."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 from wbengine import _binding, _names, deciders, exceptions, flow
 from wbengine import retry as retry_module
 
 if TYPE_CHECKING:
-    # Imported where it is used: a worker that has tasks and flows in one module does not need it.
+    # The import is local where it is used: a worker whose modules contain tasks and flows does not
+    # need it.
     import networkx as nx
 
-LOG = logging.getLogger(__name__)
+LOG: Final = logging.getLogger(__name__)
+
+_OPTIONS: Final = ("resolve_requires", "resolve_existing")
 
 _F = TypeVar("_F", bound="Flow")
 _Decider = Callable[..., Any]
@@ -23,9 +26,9 @@ _Decider = Callable[..., Any]
 class Flow(flow.Flow):
     """A flow whose members depend on each other by the names they provide and require.
 
-    A member that requires a name comes after the member that provides it, whichever was added
-    first; `link` adds dependencies by hand.  Adding a member costs no more than what it is linked
-    to, so a big flow may be built one by one.
+    A member that requires a name runs after the member that provides it, whatever the order of
+    addition; `link` adds dependencies explicitly. The cost of adding a member depends only on its
+    links, so a large flow may be built one member at a time.
     """
 
     kind: ClassVar[str] = "graph"
@@ -35,12 +38,12 @@ class Flow(flow.Flow):
 
         super().__init__(name, retry)
         self._graph: nx.DiGraph[Any] = nx.DiGraph()
-        # What each member, by `id`, requires and provides, as last looked at.
+        # Required and provided names of each member, by `id`, as last read.
         self._symbols: dict[int, flow.Symbols] = {}
         self._providers: dict[str, list[Any]] = {}
-        # Members that no link gives a name they require, by name and `id`.
+        # Members with a required name that no link supplies, by name and `id`.
         self._wanting: dict[str, dict[int, Any]] = {}
-        # Members that were changed after they were looked at.
+        # Members that have changed since their names were read.
         self._stale: dict[int, Any] = {}
 
     # Building.
@@ -52,17 +55,21 @@ class Flow(flow.Flow):
         resolve_existing: bool = True,
         **others: Any,
     ) -> _F:
-        """Add members and link them to those they depend on.
+        """Add members and link them to the members they depend on.
 
-        :param resolve_requires: link the new members after those that provide what they require.
-        :param resolve_existing: link members that were there before after the new ones.
-        :param others: are not used, as in TaskFlow; the log says so.
-        :raises AmbiguousDependency: a required name has several providers.
-        :raises DependencyFailure: the links would form a circle.  Either way nothing is changed.
+        :param resolve_requires: link the new members after the providers of their required names.
+        :param resolve_existing: link existing members after new members that provide their names.
+        :param others: ignored with a log message, as in TaskFlow.
+        :raises AmbiguousDependency: if a required name has several providers; the flow is
+            unchanged.
+        :raises DependencyFailure: if the links would form a cycle; the flow is unchanged.
+        :raises TypeError: if one of the others is a misspelled option.
         """
         for name in others:
-            near = _names.hint(name, ("resolve_requires", "resolve_existing"))
-            LOG.warning("Flow %r was given %s=, which add() does not use%s", self.name, name, near)
+            near = _names.hint(name, _OPTIONS, cutoff=_names.CLOSE_SIMILARITY)
+            if near:
+                raise TypeError(f"add() of flow {self.name!r} has no option {name!r}{near}")
+            LOG.warning("add() of flow %r ignores the unknown option %s=", self.name, name)
         new = list(self._new(nodes).values())
         if not new:
             return self
@@ -98,28 +105,29 @@ class Flow(flow.Flow):
         decider: _Decider | None = None,
         decider_depth: deciders.Depth | str | None = None,
     ) -> _F:
-        """Make `v` come after `u`; linking them again adds to what is known of the link.
+        """Make `v` run after `u`. Repeated calls merge the metadata of the link.
 
-        :param decider: called with `history={name: result}` of the linked sources when `v` is about
-            to run; a falsy answer ignores `v`.
-        :param decider_depth: how much is ignored with it; everything after it by default.
-        :raises ValueError: not a member, not callable, unknown depth, or a depth without decider.
-        :raises DependencyFailure: the links would form a circle; nothing is changed.
+        :param decider: called with `history={name: result}` of the linked sources before `v` runs;
+            if it returns a false value, `v` is ignored.
+        :param decider_depth: which atoms are ignored with `v`; default: everything after it.
+        :raises ValueError: if `u` or `v` is not a member, the decider is not callable, or the depth
+            is unknown or lacks a decider.
+        :raises DependencyFailure: if the links would form a cycle; the flow is unchanged.
         """
         if id(u) not in self._nodes:
-            raise ValueError(f"Node '{u}' not found to link from: {self._no_member(u)}")
+            raise ValueError(f"The source of a link must be a member: {self._no_member(u)}")
         if id(v) not in self._nodes:
-            raise ValueError(f"Node '{v}' not found to link to: {self._no_member(v)}")
+            raise ValueError(f"The target of a link must be a member: {self._no_member(v)}")
         meta: dict[str, Any] = {flow.LINK_MANUAL: True}
         if decider is None:
             if decider_depth is not None:
-                raise ValueError("A decider depth needs a decider to be provided along with it")
+                raise ValueError("decider_depth requires a decider")
         elif not callable(decider):
-            raise ValueError(f"Decider must be callable, not {decider!r}")
+            raise ValueError(f"A decider must be callable, got {decider!r}")
         elif _binding.is_async(decider):
             raise ValueError(
-                f"Decider {_names.dotted(decider)} is an 'async def', and nobody would await it:"
-                " deciders are asked in the engine's own thread; make it a plain function"
+                f"Decider {_names.dotted(decider)} must be a plain function, got an 'async"
+                " def': the engine calls deciders in its own thread, without await"
             )
         else:
             meta[flow.LINK_DECIDER] = decider
@@ -133,41 +141,43 @@ class Flow(flow.Flow):
         return self
 
     def join(self: _F, node: Any, rule: deciders.Join | str) -> _F:
-        """Say when a member runs that comes after ignored ones; a later rule replaces an earlier.
+        """Set when a member runs that comes after ignored members.
 
-        :param rule: `ALL` (as without rule), `ANY` or `NONE_FAILED`; see `deciders.Join`.
-        :raises ValueError: not a member, or no such rule.
-        :raises TypeError: the rule is neither a `Join` nor a string.
+        A later rule replaces an earlier one.
+
+        :param rule: `ALL` (the default behaviour), `ANY` or `NONE_FAILED`; see `deciders.Join`.
+        :raises ValueError: if `node` is not a member or the rule is unknown.
+        :raises TypeError: if the rule is neither a `Join` nor a string.
         """
         if id(node) not in self._nodes:
             raise ValueError(self._no_member(node))
-        wanted = deciders.Join.translate(rule)
-        if wanted == deciders.Join.ALL:
+        join_rule = deciders.Join.translate(rule)
+        if join_rule == deciders.Join.ALL:
             self._graph.nodes[node].pop(flow.NODE_JOIN, None)
         else:
-            self._graph.nodes[node][flow.NODE_JOIN] = wanted
+            self._graph.nodes[node][flow.NODE_JOIN] = join_rule
         self._touch()
         return self
 
     def _no_member(self, node: Any) -> str:
-        known = [str(member.name) for member in self._nodes.values()]
+        member_names = [str(member.name) for member in self._nodes.values()]
         name = str(getattr(node, "name", node))
-        if name in known:
+        if name in member_names:
             return (
-                f"{node!r} is no member of flow {self.name!r}, but another object of that name is;"
+                f"flow {self.name!r} contains another object with the name of {node!r};"
                 " pass the object that was added"
             )
-        return f"{node!r} is no member of flow {self.name!r}{_names.hint(name, known)}"
+        return f"flow {self.name!r} does not contain {node!r}{_names.hint(name, member_names)}"
 
     def _connect(self, u: Any, v: Any) -> dict[str, Any]:
-        """The metadata of the link from `u` to `v`, which is made if it is not there."""
+        """Return the metadata of the link from `u` to `v`; create the link if necessary."""
         graph = self._graph
-        found: dict[str, Any] | None = graph.get_edge_data(u, v)
-        if found is None:
+        edge_data: dict[str, Any] | None = graph.get_edge_data(u, v)
+        if edge_data is None:
             self._refuse_circle(u, v)
             graph.add_edge(u, v)
-            found = graph.get_edge_data(u, v)
-        return found
+            edge_data = graph.get_edge_data(u, v)
+        return edge_data
 
     def _refuse_circle(self, u: Any, v: Any) -> None:
         graph = self._graph
@@ -176,14 +186,14 @@ class Flow(flow.Flow):
         import networkx as nx
 
         try:
-            # From both ends at once: costs no more than the smaller of the two sides.
+            # A search from both ends costs no more than the smaller of the two sides.
             back = nx.bidirectional_shortest_path(graph, v, u)
         except nx.NetworkXNoPath:
             return
         circle = " -> ".join(str(node.name) for node in (u, *back))
         raise exceptions.DependencyFailure(
-            f"Flow {self.name!r} cannot be ordered, its members would depend on each other"
-            f" in a circle: {circle}"
+            f"Flow {self.name!r} cannot be ordered: its members depend on each other in a"
+            f" circle: {circle}"
         )
 
     def _unmet_by_retry(self, symbols: flow.Symbols) -> list[str]:
@@ -197,8 +207,8 @@ class Flow(flow.Flow):
         if len(providers) > 1:
             several = ", ".join(repr(str(provider.name)) for provider in providers)
             raise exceptions.AmbiguousDependency(
-                f"{node.name!r} requires {name!r}, which several members of flow {self.name!r}"
-                f" provide: {several}"
+                f"{node.name!r} requires {name!r}, but several members of flow"
+                f" {self.name!r} provide it: {several}"
             )
         self._because(providers[0], node, name)
         return True
@@ -210,8 +220,9 @@ class Flow(flow.Flow):
         self._wanting.setdefault(name, {})[id(node)] = node
 
     def _serve(self, provider: Any, names: frozenset[str], served: list[tuple[str, Any]]) -> None:
-        """Link those that want one of `names` after their new `provider`."""
-        # Who is to be linked is found first: a link for one name may lead on to another provider.
+        """Link existing members that lack one of `names` after their new `provider`."""
+        # Collect all of them first: a new link for one name may connect a member to another
+        # provider.
         unmet = [
             (name, node)
             for name in sorted(names.intersection(self._wanting))
@@ -231,7 +242,7 @@ class Flow(flow.Flow):
                 del self._wanting[name]
 
     def _is_met(self, node: Any, name: str) -> bool:
-        """Does a member somewhere before `node` provide `name`?"""
+        """Return True if an ancestor of `node` provides `name`."""
         providers = self._providers.get(name)
         if not providers or not self._graph.pred[node]:
             return False
@@ -241,23 +252,25 @@ class Flow(flow.Flow):
         return any(provider in before for provider in providers)
 
     def _undo(self, new: list[Any], served: list[tuple[str, Any]]) -> None:
-        # Every link that `add` makes has a new member at one end: they go together.
-        gone = {id(node) for node in new if self._nodes.pop(id(node), None) is not None}
+        # Each link that `add` creates has a new member at one end and is removed together with it.
+        removed_ids = {id(node) for node in new if self._nodes.pop(id(node), None) is not None}
         for node in new:
-            if id(node) not in gone:
+            if id(node) not in removed_ids:
                 continue
             self._graph.remove_node(node)
             symbols = self._symbols.pop(id(node), _NOTHING)
             self._forget(node, symbols)
         for name, node in served:
-            if id(node) not in gone:
+            if id(node) not in removed_ids:
                 self._want(name, node)
 
     def _forget(self, node: Any, symbols: flow.Symbols) -> None:
         for name in symbols.requires:
             self._unwant(name, node)
         for name in symbols.provides:
-            providers = [other for other in self._providers.get(name, ()) if other is not node]
+            providers = [
+                provider for provider in self._providers.get(name, ()) if provider is not node
+            ]
             if providers:
                 self._providers[name] = providers
             else:
@@ -268,7 +281,7 @@ class Flow(flow.Flow):
             self._stale[id(member)] = member
 
     def _refresh(self) -> None:
-        """Look again at members that were changed since; their links stay."""
+        """Read the names of changed members again; their links remain."""
         while self._stale:
             _, node = self._stale.popitem()
             symbols = _frozen(flow.symbols_of(node))
@@ -288,17 +301,17 @@ class Flow(flow.Flow):
             for name in meta.get(flow.LINK_REASONS, ())
         }
 
-    # Looking.
+    # Reading.
 
     def _active(self) -> nx.DiGraph[Any]:
-        """The part of the graph that counts."""
+        """Return the part of the graph that runs."""
         return self._graph
 
     def __len__(self) -> int:
         return len(self._active())
 
     def iter_nodes(self) -> Iterator[tuple[Any, dict[str, Any]]]:
-        """`(member, metadata)`, each after everything it depends on."""
+        """Yield `(member, metadata)`, each after everything it depends on."""
         import networkx as nx
 
         graph = self._active()
@@ -311,7 +324,7 @@ class Flow(flow.Flow):
     def _combine(self, symbols: Mapping[int, flow.Symbols]) -> flow.Symbols:
         requires, offered = self._retry_symbols()
         graph = self._active()
-        # Copies: the circumstances of each member are looked at several times.
+        # Copies, because the sets of each member are read several times.
         members = {id(node): _frozen(flow.own_symbols(node, symbols)) for node in graph}
         providers: dict[str, list[Any]] = {}
         for node in graph:
@@ -342,7 +355,7 @@ class Flow(flow.Flow):
             )
         return unmet
 
-    # Travelling.
+    # Pickling.
 
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()
@@ -371,9 +384,9 @@ def _frozen(symbols: flow.Symbols) -> flow.Symbols:
 
 
 class TargetedFlow(Flow):
-    """A graph flow of which only a target, and what it depends on, counts.
+    """A graph flow that runs only a target and its dependencies.
 
-    Without a target everything counts.
+    Without a target, it runs all members.
     """
 
     def __init__(self, name: str, retry: retry_module.Retry | None = None) -> None:
@@ -382,17 +395,18 @@ class TargetedFlow(Flow):
         self._part: nx.DiGraph[Any] | None = None
 
     def set_target(self, target_node: Any) -> None:
-        """Let only `target_node` and what it depends on count.
+        """Run only `target_node` and its dependencies.
 
-        :raises ValueError: not a member.
+        :raises ValueError: if it is not a member.
         """
         if id(target_node) not in self._nodes:
-            raise ValueError(f"Node '{target_node}' not found: {self._no_member(target_node)}")
+            reason = self._no_member(target_node)
+            raise ValueError(f"The target of a flow must be a member: {reason}")
         self._target = target_node
         self._touch()
 
     def reset_target(self) -> None:
-        """Let everything count."""
+        """Run all members again."""
         self._target = None
         self._touch()
 
@@ -406,13 +420,15 @@ class TargetedFlow(Flow):
         if self._part is None:
             import networkx as nx
 
-            kept = nx.ancestors(self._graph, self._target)
-            kept.add(self._target)
-            # A copy, in the order added: iteration must not depend on hashes.
+            ancestors = nx.ancestors(self._graph, self._target)
+            ancestors.add(self._target)
+            # A copy in the order of addition: iteration must not depend on hashes.
             part: nx.DiGraph[Any] = nx.DiGraph()
-            part.add_nodes_from((n, data) for n, data in self._graph.nodes.items() if n in kept)
+            part.add_nodes_from(
+                (n, data) for n, data in self._graph.nodes.items() if n in ancestors
+            )
             part.add_edges_from(
-                (u, v, data) for u, v, data in self._graph.edges(data=True) if v in kept
+                (u, v, data) for u, v, data in self._graph.edges(data=True) if v in ancestors
             )
             self._part = part
         return self._part

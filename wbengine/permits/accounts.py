@@ -1,18 +1,18 @@
-"""The account of one limit: which flows have its permits, which wait, and who gets the next ones.
+"""Account of one limit: the flows that have permits or wait, and the order of new permits.
 
-A flow says each time how many permits it holds and how many more it could use, and is told when it
-may use those it gets: who says the same twice changes nothing, and what a flow that died held is
-free when its time is over.
+Each request of a flow contains the number of its permits and the number that it wants in addition,
+so a repeated request changes nothing. The answer contains when new permits may be used. The permits
+of a dead flow expire.
 
-Permits go one by one to the flow that waits and holds the fewest (where only the rate is limited:
-which was given the fewest since it waits), then to the one that came first.  So each of several
-flows gets the same share, whatever it waits for, and what one does not use goes to the others.
+Each permit is assigned to the waiting flow with the fewest permits (if only the rate is limited: to
+the one that was served least since it waits), then to the one that came first. So flows get equal
+shares, and other flows get the unused ones.
 
-A rate is kept by spacing: permits are `interval` apart, and given up to `HORIZON` seconds before
-they may be used, so that a flow asks about twice a second, however high the rate is.  What was not
-used when its time came is lost: nothing is saved up for a burst.
+Permits of a rate are `interval` apart and are assigned up to `HORIZON` seconds in advance, so a
+flow sends about two requests per second, however high the rate is. Unused permits are lost: nothing
+is saved up for a burst.
 
-Pure: times are arguments, in seconds of the store's clock.
+The module is pure: times are arguments, in seconds of the store's clock.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from wbengine.permits.limits import UNLIMITED, Quota
+from wbengine.permits.limit_attributes import UNLIMITED, Quota
 
 __all__ = ["HORIZON", "Account", "Answer", "PermitRequest"]
 
-#: So long before it may be used a permit of a rate is given, at most.
+#: Maximum time in advance at which a permit of a rate is assigned.
 HORIZON: Final = 1.0
 
 
 class PermitRequest(NamedTuple):
-    """What a flow says: it holds permits, and could use more.  Both 0: it has no part any more.
+    """Request of a flow: the permits that it has, and the number that it wants in addition.
 
-    `epoch` is that of its lease: who had an older one has nothing to say.  For `seconds` what it
-    holds is its own without another word.
+    If both are 0, the flow leaves the limit. `epoch` is that of its lease; requests with an older
+    epoch are ignored. Its permits expire after `seconds` without another request.
     """
 
     flow: str
@@ -46,14 +46,14 @@ class PermitRequest(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What flows get: for each permit, in how many seconds it may be used.
+    """Answer to flows: for each new permit, the seconds until it may be used.
 
-    `again`: in how many seconds there is something to ask for again; None: when permits are given
-    back, or shares change.
+    `retry_seconds`: seconds until another request can succeed; None: only after permits are
+    released or shares change.
     """
 
     permits: dict[str, list[float]]
-    again: float | None
+    retry_seconds: float | None
 
 
 @dataclass(slots=True)
@@ -62,14 +62,17 @@ class _Flow:
     held: int
     wanted: int
     until: float
-    #: How many permits it was given, or would have been if it had waited all the time.
+    #: Number of permits that the flow got, or would have got if it had always waited.
     served: int
 
 
 @dataclass(slots=True)
 class Account:
-    """`next`: from when on the next permit may be used.  `served` is that of the flow which got
-    the last one."""
+    """Account of one limit.
+
+    `next` is the time from which the next permit may be used. `served` is that of the flow that got
+    the last permit.
+    """
 
     quota: Quota = UNLIMITED
     next: float = 0.0
@@ -92,47 +95,51 @@ class Account:
         return {"terms": self.quota, "next": self.next, "served": self.served, "flows": flows}
 
     def live(self, now: float) -> dict[str, _Flow]:
-        """The flows whose time is not over."""
+        """Return the flows whose permits have not expired."""
         return {uuid: row for uuid, row in self.flows.items() if row.until > now}
 
     def expires(self, now: float) -> float:
-        """In how many seconds nothing of it is needed any more."""
+        """Return the seconds until the account can be deleted."""
         return max([self.next, *(row.until for row in self.flows.values())]) - now
 
     def settle(self, quota: Quota, requests: Iterable[PermitRequest], now: float) -> Answer:
-        """Hear what flows say, and give them what they get now."""
         self.quota = quota
         self.flows = self.live(now)
-        asked = dict[str, list[float]]()
-        for one in requests:
-            known = self.flows.get(one.flow)
-            if known is not None and known.epoch > one.epoch:
+        new_permits = dict[str, list[float]]()
+        for request in requests:
+            row = self.flows.get(request.flow)
+            if row is not None and row.epoch > request.epoch:
                 continue
-            if not (one.held or one.wanted):
-                self.flows.pop(one.flow, None)
+            if not (request.held or request.wanted):
+                self.flows.pop(request.flow, None)
                 continue
-            served = self.served if known is None else known.served
-            if known is not None and not known.wanted:
+            served = self.served if row is None else row.served
+            if row is not None and not row.wanted:
                 served = max(served, self.served)
-            until = now + one.seconds
-            self.flows[one.flow] = _Flow(one.epoch, one.held, one.wanted, until, served)
-            asked[one.flow] = []
-        return Answer(asked, self._give(asked, now))
+            until = now + request.seconds
+            self.flows[request.flow] = _Flow(
+                request.epoch, request.held, request.wanted, until, served
+            )
+            new_permits[request.flow] = []
+        return Answer(new_permits, self._assign_permits(new_permits, now))
 
-    def _give(self, asked: dict[str, list[float]], now: float) -> float | None:
-        """Give them permits; returns when to ask again, if only time is waited for."""
+    def _assign_permits(self, new_permits: dict[str, list[float]], now: float) -> float | None:
+        """Assign permits. Return the seconds until the next request if only time is missing."""
         interval, concurrency = self.quota.interval, self.quota.concurrency
-        free = math.inf
+        available = math.inf
         if concurrency is not None:
-            free = concurrency - sum(row.held for row in self.flows.values())
-        room = free
+            available = concurrency - sum(row.held for row in self.flows.values())
+        assignable = available
         if interval is not None:
-            if self.next > now + 2 * HORIZON + interval:  # the store's clock was set back
+            if self.next > now + 2 * HORIZON + interval:  # The store's clock was set back.
                 self.next = now
             self.next = max(now, self.next)
-            room = min(room, math.floor((now + HORIZON - self.next) / interval + 1e-6) + 1)
-        # What the others would get is left to them: of a rate no more than each gets until it asks
-        # again, so that a flow which died does not stop those that live.
+            assignable = min(
+                assignable, math.floor((now + HORIZON - self.next) / interval + 1e-6) + 1
+            )
+        # Permits are also reserved for waiting flows that are not part of this call. With a rate,
+        # each gets at most its share until its next request, so that a dead flow does not stop
+        # others.
         waiting = [
             (row.held if concurrency is not None else 0, row.served, number, uuid, row.wanted)
             for number, (uuid, row) in enumerate(self.flows.items())
@@ -140,26 +147,26 @@ class Account:
         ]
         if interval is not None and waiting:
             least = self.served - max(1, round(HORIZON / 2 / interval / len(waiting)))
-            waiting = [(held, max(served, least), *rest) for held, served, *rest in waiting]  # type: ignore[misc]
+            waiting = [(held, max(served, least), *others) for held, served, *others in waiting]  # type: ignore[misc]
         heapq.heapify(waiting)
-        while waiting and room > 0:
+        while waiting and assignable > 0:
             held, served, number, uuid, wanted = waiting[0]
-            room -= 1
-            if uuid in asked:
-                self._take(uuid, asked[uuid], now)
-            more = wanted - 1
-            if more:
+            assignable -= 1
+            if uuid in new_permits:
+                self._assign_permit(uuid, new_permits[uuid], now)
+            still_wanted = wanted - 1
+            if still_wanted:
                 held += concurrency is not None
-                heapq.heapreplace(waiting, (held, served + 1, number, uuid, more))
+                heapq.heapreplace(waiting, (held, served + 1, number, uuid, still_wanted))
             else:
                 heapq.heappop(waiting)
-        if interval is None or not any(self.flows[uuid].wanted for uuid in asked):
+        if interval is None or not any(self.flows[uuid].wanted for uuid in new_permits):
             return None
-        if free <= 0:
+        if available <= 0:
             return None
         return max(HORIZON, self.next - now) - HORIZON / 2
 
-    def _take(self, uuid: str, permits: list[float], now: float) -> None:
+    def _assign_permit(self, uuid: str, permits: list[float], now: float) -> None:
         row = self.flows[uuid]
         row.held += 1
         row.wanted -= 1

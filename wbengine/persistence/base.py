@@ -1,4 +1,4 @@
-"""Where records are kept: the contract of every persistence backend."""
+"""The interface of persistence backends."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = [
     "Page",
     "FlowCommand",
     "create_flow_detail",
-    "keep_flow_detail",
+    "add_flow_detail",
     "items_of",
     "readable",
     "temporary_flow_detail",
@@ -38,143 +38,137 @@ LOG: Final = logging.getLogger(__name__)
 
 _R = TypeVar("_R")
 
-#: Changed items, by the uuid of the atom they belong to.
+#: Changed items by the uuid of their atom.
 ItemChanges = Mapping[str, Sequence[models.ItemDetail]]
 NO_ITEMS: Final[ItemChanges] = {}
 
-#: Of so many attempts at an atom what they logged is kept.
+#: Number of latest attempts of an atom whose logs are kept.
 LOGGED_ATTEMPTS: Final = 20
 
 
 class Backend(abc.ABC):
-    """A place that keeps log books.  Thread-safe; each thread takes its own connection."""
+    """A store of logbooks. Thread-safe; each thread opens its own connection."""
 
-    #: Whether values leave this process: then only those can be kept that `types.codec` takes.
+    #: Whether values leave this process, so that only values that `types.codec` encodes can be
+    #: stored.
     encodes: bool = True
 
-    #: Seconds that an engine waits before it tries a write again that failed.
+    #: Seconds between an engine's attempts to write.
     write_pause: float = 5.0
 
     def __init__(self, conf: Mapping[str, Any] | None = None) -> None:
         if conf is not None and not isinstance(conf, Mapping):
             raise TypeError(
-                f"The configuration of a backend is a dict, not {conf!r};"
-                " `persistence.backends.fetch` takes URIs too"
+                f"conf must be a dict, got {conf!r}; `persistence.backends.fetch` also accepts URIs"
             )
         self._conf: dict[str, Any] = dict(conf or {})
 
     @property
     def conf(self) -> dict[str, Any]:
-        """The options the backend was made with."""
+        """The options of the backend."""
         return self._conf
 
     @abc.abstractmethod
     def get_connection(self) -> Connection:
-        """Open a connection; close it (or use it as a context manager)."""
+        """Open a connection. Close it, or use it as a context manager."""
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Give back what the backend holds; idempotent."""
+        """Release all resources of the backend; idempotent."""
 
 
 class Connection(abc.ABC):
-    """Reads and writes records.  What is read is a copy: changing it changes nothing that is kept.
+    """A connection that reads and writes records. Records that it returns are copies.
 
-    A method that writes either writes all it was given or raises `StorageFailure`.  Looking up what
-    is not there raises `NotFound`.
+    A write stores everything or raises `StorageFailure`. Reading a missing record raises
+    `NotFound`.
 
-    An atom that is read comes with its items (`AtomDetail.items`), in the order of their index: the
-    latest of each index that was written for the attempt that the atom's row names.  Those of any
-    other attempt are never read, and may be forgotten at any time; with the atom they have to be.
+    Items: an atom is read with the latest items of the attempt in its row (`AtomDetail.items`), in
+    the order of their index. A backend may delete items of other attempts at any time, and deletes
+    all items with the atom.
 
-    Whoever runs a flow holds its lease (`take_lease`); there is at most one holder.  Reading needs
-    none.  A write without one is for flows that nobody runs: to those that somebody runs it raises
-    `FlowBusy`, and changes nothing.  `FlowDetail.epoch` of what is read is that of the flow's
-    latest lease (0: there was none): who reads the same number twice knows that nobody ran the flow
-    in between.
+    Leases: an engine that runs a flow has its lease (`acquire_lease`); a flow has at most one
+    owner. Reading needs no lease. A write without a lease raises `FlowBusy` and changes nothing
+    while an engine runs the flow. `FlowDetail.epoch` is the epoch of the latest lease, or 0. If two
+    reads return the same epoch, no engine started the flow between them.
 
-    What is damaged raises `CorruptRecord` when it is read, and does not keep anything else from
-    being read: who reads several gets all that can be read, and then the error (see `readable`).
-    Reading changes nothing.
+    Damaged records: reading one raises `CorruptRecord`. A method that returns several records
+    returns all readable ones first (see `readable`). Reading changes nothing.
     """
 
     @property
     @abc.abstractmethod
     def backend(self) -> Backend:
-        """Whose connection this is."""
+        """The backend of this connection."""
 
     def upgrade(self) -> None:  # noqa: B027  (a default, not a stub)
-        """Bring what is kept to the current layout; idempotent."""
+        """Convert the store to the current layout; idempotent."""
 
     def validate(self) -> None:  # noqa: B027
-        """Raise if the layout of what is kept is not the current one."""
+        """Raise an error if the layout of the store is not the current one."""
 
     @abc.abstractmethod
     def clear_all(self) -> None:
-        """Forget every book with all that is in it."""
+        """Delete all logbooks with their contents."""
 
     @abc.abstractmethod
     def save_logbook(self, book: models.LogBook) -> models.LogBook:
-        """Create or update `book` with its flows, atoms and items; return what is now kept.
+        """Create or update `book` with its flows, atoms and items. Return the stored logbook.
 
-        One that is kept already has a new `updated_at` then, and its `created_at` stays.
-
-        Flows that somebody runs, or ran since these were read (their `epoch` is an older one), are
-        left as they are.  A flow that was not kept gets its latest `epoch` back: workers know the
-        requests of its runs by that.
+        An update sets a new `updated_at` and keeps `created_at`. Flows that an engine runs, or ran
+        since they were read (their `epoch` is older), are not changed. A new flow is stored with
+        its `epoch`, because workers identify the requests of its runs by it.
         """
 
     @abc.abstractmethod
     def destroy_logbook(self, book_uuid: str) -> None:
-        """Forget a book, its flows, their atoms and the items of these.
-
-        Whoever runs one of the flows has lost its lease.
-        """
+        """Delete a logbook with its flows. Engines that run them lose their leases."""
 
     @abc.abstractmethod
     def destroy_flow(self, flow_uuid: str) -> None:
-        """Forget a flow, with all that is in it; its book stays.
+        """Delete a flow with its contents. An engine that runs it loses its lease.
 
-        Whoever runs it has lost its lease.
-
-        :raises NotFound: it is not kept.
+        :raises NotFound: if the flow does not exist.
         """
 
     @abc.abstractmethod
     def get_logbook(self, book_uuid: str, lazy: bool = False) -> models.LogBook:
-        """Read one book; `lazy` leaves out what is in it."""
+        """Return a logbook; with `lazy`, without its flows."""
 
     @abc.abstractmethod
     def get_logbooks(self, lazy: bool = False) -> Iterator[models.LogBook]:
-        """Read all books."""
+        """Return all logbooks; with `lazy`, without their flows."""
 
-    @abc.abstractmethod
     def get_flows_for_book(self, book_uuid: str, lazy: bool = False) -> Iterator[models.FlowDetail]:
-        """Read the flows of a book; `lazy` leaves out their atoms."""
+        """Return the flows of a logbook; with `lazy`, without their atoms."""
+        flows = self.get_logbook(book_uuid)
+        return iter([flow.copy(retain_contents=False) for flow in flows] if lazy else flows)
 
     @abc.abstractmethod
     def get_flow_details(self, fd_uuid: str, lazy: bool = False) -> models.FlowDetail:
-        """Read one flow; `lazy` leaves out its atoms."""
+        """Return a flow; with `lazy`, without its atoms."""
 
     @abc.abstractmethod
     def get_changes(self, flow_uuid: str, since: str | None = None) -> Changes:
-        """What changed of a flow since a cursor (None: everything).
+        """Return the changes of a flow since a cursor.
 
-        A cursor is a text that an earlier call told, in this process or in another one.  One that
-        the store does not know, or not any more, is as None.  What was written before the call is
-        in the answer, and what is written after it is in that to the cursor told here.
+        The result contains all writes that completed before the call. A call with its cursor
+        returns all later ones.
 
-        Cost: that of what changed (and, of a `Map` whose items changed, a look at all of them).
+        :param since: the cursor of an earlier call, in any process. None, or a cursor that is
+            unknown or too old, returns everything.
+        :raises NotFound: if the flow does not exist.
 
-        :raises NotFound: the flow is not kept.
+        Cost: proportional to the changes. If items of a `Map` changed, all of its items are
+        examined.
         """
 
     @abc.abstractmethod
     def marks(self, flow_uuids: Collection[str]) -> Mapping[str, str]:
-        """A mark of each of these flows, by its uuid: another one once `get_changes` finds more.
+        """Return a mark for each of these flows, by uuid; missing flows are left out.
 
-        One read for all of them, to look only where it is worth it.  What is not kept (any more) is
-        left out.
+        A mark differs from the previous one if `get_changes` has new changes. One read returns all
+        marks.
         """
 
     def list_flows(
@@ -191,51 +185,49 @@ class Connection(abc.ABC):
         text: str | None = None,
         tags: Mapping[str, str] | None = None,
     ) -> Page:
-        """A page of flows, in the order of their creation.
+        """Return a page of flows in the order of their creation.
 
-        :param states: only those in one of these states (PENDING: also those never run).
-        :param name: only those with this in their name.
-        :param since: only those created from then on (unix seconds).
-        :param book: only those of the book with this uuid.
-        :param uuid: only those whose uuid begins like this.
-        :param limit: so many at most.
-        :param after: where to go on: what the page before told.
-        :param text: only those with this in their name, or whose uuid begins like this.
-        :param tags: only those with all of these tags.
-        :raises ValueError: there is no such state or tag, `limit` is no number from 1 on, or
-            `after` is not what a page told.
+        :param states: only flows in one of these states (PENDING includes flows that never ran).
+        :param name: only flows whose name contains this text.
+        :param since: only flows created at or after this time, in Unix seconds.
+        :param book: only flows of the logbook with this uuid.
+        :param uuid: only flows whose uuid starts with this text.
+        :param after: the position that the previous page returned.
+        :param text: only flows whose name contains this text or whose uuid starts with it.
+        :param tags: only flows with all of these tags.
+        :raises ValueError: if a state, a tag, `limit` or `after` is invalid.
         """
-        place = None if after is None else listing.Place.parse(after)
+        place = None if after is None else listing.Position.parse(after)
         return self.find_flows(
             listing.Query(states, name, since, book, uuid, newest_first, limit, place, text, tags)
         )
 
     @abc.abstractmethod
     def find_flows(self, query: listing.Query) -> Page:
-        """`list_flows`, of what was checked."""
+        """Return the page of flows for a validated query (see `list_flows`)."""
 
     @abc.abstractmethod
     def get_atom_details(self, ad_uuid: str) -> models.AtomDetail:
-        """Read one atom."""
+        """Return an atom."""
 
     @abc.abstractmethod
     def flow_of_atom(self, ad_uuid: str) -> str:
-        """The uuid of the flow that an atom belongs to.
+        """Return the uuid of the flow of an atom.
 
-        :raises NotFound: the atom is not kept.
+        :raises NotFound: if the atom does not exist.
         """
 
-    @abc.abstractmethod
     def get_atoms_for_flow(self, fd_uuid: str) -> Iterator[models.AtomDetail]:
-        """Read the atoms of a flow."""
+        """Return the atoms of a flow."""
+        return iter(self.get_flow_details(fd_uuid))
 
     def get_logs(
         self, flow_uuid: str, atom_uuid: str | None = None, limit: int | None = None
     ) -> list[models.LogChunk]:
-        """What the atoms of a flow logged, or one of them, in the order in which it was written:
-        all of it, or the latest `limit` chunks.
+        """Return logs of a flow, or of one of its atoms, in the order in which they were written.
 
-        :raises NotFound: the flow is not kept.
+        :param limit: return only this number of the latest chunks.
+        :raises NotFound: if the flow does not exist.
         """
         return []
 
@@ -250,183 +242,171 @@ class Connection(abc.ABC):
         logs: Sequence[models.LogChunk] = (),
         lease: leases.Lease | None = None,
     ) -> None:
-        """Write a turn of an engine, in one step: these atoms and items of `flow`, and its own row.
+        """Write changed atoms, items and logs of `flow`, and its own row, in one atomic step.
 
-        When it returns, what was written survives the end of this process and of the host.  Who
-        reads meanwhile sees all of it, or nothing.
+        The written data survives a crash of the process and of the host.
 
-        Atoms that are not kept yet are added.  Of an atom its row is written, and none of the items
-        it holds.  With `flow_row=False` the flow's own row did not change.
+        :param atoms: atoms to insert or update. Only their rows are written, not their items.
+        :param flow_row: False if the flow's own row did not change.
+        :param items: new or changed items, each complete and at most once. Their atoms are stored
+            or are in `atoms`, whose rows are written first. An item replaces the earlier one of the
+            same atom, attempt and index, so a backend may append it to a log in which the last
+            entry counts. The first write of an attempt contains all of its items, so no index is
+            written before a lower one.
+        :param logs: log chunks to add. Their atoms are stored or are in `atoms`. Logs of an atom
+            that are more than `LOGGED_ATTEMPTS` attempts old are deleted.
+        :raises LeaseLost: if `lease` is not the latest lease of the flow, or the flow was deleted.
+        :raises FlowBusy: if an engine runs the flow and no lease was given.
+        :raises NotFound: if the flow does not exist and no lease was given.
 
-        `items` are those that are new or have changed since they were written last, each complete,
-        at most once; their atoms are kept already, or among `atoms`, whose rows come first.  An
-        item counts instead of what was written before under the same atom, attempt and index: it
-        may be appended to a log of which the last entry counts.  The first write of an attempt has
-        all its items; so an index is never written before those below it.
-
-        `logs` are added to those of their atoms, which are kept already, or among `atoms`; those of
-        more than `LOGGED_ATTEMPTS` attempts before are forgotten.
-
-        Cost: proportional to what is given, whatever the size of the flow or the number of items.
-
-        :raises LeaseLost: `lease` is not the flow's latest one (any more), or the flow is gone.
-        :raises FlowBusy: without a lease, and somebody runs the flow.
-        :raises NotFound: without a lease, and the flow is not kept.
+        Cost: proportional to the arguments, independent of the size of the flow and its items.
         """
 
     @abc.abstractmethod
-    def take_lease(
+    def acquire_lease(
         self, flow_uuid: str, owner: str, seconds: float, *, dead: int | None = None
     ) -> leases.Lease:
-        """Become the one who runs a flow, for so many seconds from now on.
+        """Acquire the lease of a flow for a number of seconds from now.
 
-        Works when nobody holds a lease: none was taken, the latest one was given back, or its time
-        is over, or it is that of epoch `dead`, whose owner is known not to live any more.  Time is
-        told by the clock of the store, and by no other.
+        This succeeds if the latest lease was released or is expired, or its epoch is `dead`: the
+        caller has verified that its owner is dead. Only the clock of the store counts.
 
-        It survives the end of the host as soon as something is written under it; nobody else is
-        to be told of it (by the epoch of a request, say) before that.
+        The lease survives a crash of the host once something was written under it. Until then, the
+        caller must not publish the epoch, for example in a request.
 
-        :raises FlowBusy: somebody does; the error says who.
-        :raises NotFound: the flow is not kept.
+        :raises FlowBusy: if another owner has the lease; the error names it.
+        :raises NotFound: if the flow does not exist.
         """
 
     @abc.abstractmethod
     def renew_lease(self, lease: leases.Lease, seconds: float) -> None:
-        """Keep a lease for so many seconds from now on; also when its time is over but nobody took
-        another one since.
+        """Renew a lease for a number of seconds from now, even if it expired in the meantime.
 
-        :raises LeaseLost: somebody did, or it was given back, or the flow is gone.
+        :raises LeaseLost: if another lease was acquired, this one was released, or the flow was
+            deleted.
         """
 
     @abc.abstractmethod
-    def give_back_lease(self, lease: leases.Lease) -> None:
-        """Let others run the flow; without effect when the lease is lost."""
+    def release_lease(self, lease: leases.Lease) -> None:
+        """Release the lease. This has no effect if the lease is lost."""
 
     @abc.abstractmethod
     def get_lease(self, flow_uuid: str) -> leases.Lease | None:
-        """Who runs a flow, if anybody does.
+        """Return the current lease of a flow, or None.
 
-        :raises NotFound: the flow is not kept.
+        :raises NotFound: if the flow does not exist.
         """
 
     def send_command(self, flow_uuid: str, command: FlowCommand) -> None:
-        """Leave a command for the engine that runs a flow; one before that is forgotten.
+        """Store a command for the engine that runs a flow. The command replaces an earlier one.
 
-        The engine looks each second.
+        The engine reads commands each second. The store keeps the command until the run ends.
 
-        :raises NotFound: the flow is not kept.
-        :raises InvalidState: no engine runs it.
-        :raises ValueError: it is none of `commands.COMMANDS`.
+        :raises NotFound: if the flow does not exist.
+        :raises InvalidState: if no engine runs the flow.
+        :raises ValueError: if the command is not one of `commands.COMMANDS`.
         """
         command.check()
         lease = self.get_lease(flow_uuid)
-        if lease is None or owners.died(lease.owner) or not self.put_command(lease, command):
+        if lease is None or owners.is_dead(lease.owner) or not self.put_command(lease, command):
             raise exceptions.InvalidState(
-                f"Nobody runs flow {flow_uuid}: there is nothing to {command.what}"
+                f"Flow {flow_uuid} is not running: there is nothing to {command.what}"
             )
 
     @abc.abstractmethod
     def put_command(self, lease: leases.Lease, command: FlowCommand) -> bool:
-        """Keep a command about the run of this lease; False: that one is over."""
+        """Store a command for the run of this lease. Return False if that run has ended."""
 
     @abc.abstractmethod
     def commands(self, flow_uuids: Collection[str]) -> Mapping[str, FlowCommand]:
-        """The commands about the present runs of these flows, by their uuids.
+        """Return the commands for the current runs of these flows, by uuid.
 
-        One read for all of them, which costs next to nothing when there is none.  What is not kept
-        any more is left out.
+        One read returns all commands. Missing flows are left out.
         """
 
-    @abc.abstractmethod
-    def clear_command(self, lease: leases.Lease, command: FlowCommand) -> None:
-        """Forget a command about the run of this lease, unless another one came since."""
-
     def drop_job(self, flow_uuid: str) -> None:  # noqa: B027  (a default, not a stub)
-        """Remove the job of a flow, if it is kept beside the flow: no conductor goes on with it."""
+        """Delete the job of a flow, if the store contains it, so that no conductor continues it."""
 
-    def hasten_job(self, flow_uuid: str) -> None:  # noqa: B027
-        """Let the job of a flow, if it is kept beside the flow, wait for its time no longer."""
+    def make_job_due(self, flow_uuid: str) -> None:  # noqa: B027
+        """Make the job of a flow due now, if the store contains it and it waits for a time."""
 
     def send_signal(
         self, flow_uuid: str, signal: Signal, known: Collection[str] | None = None
     ) -> None:
-        """Leave a signal for the tasks of a flow that wait for it (`task.WaitFor`), now or later.
+        """Store a signal for tasks of a flow that wait for it (`task.WaitFor`), now or later.
 
-        The engine that runs it looks each second while one waits.
+        While a task waits, the engine reads signals each second.
 
-        :param known: what its tasks wait for; None: as its outline says.  Of a flow without one,
-            which was not begun yet, that is not known, and any name is taken.
-        :raises NotFound: the flow is not kept, or none of its tasks waits for such a signal.
-        :raises InvalidState: it has ended.
-        :raises Duplicate: it was given this signal before.
+        :param known: names of the signals that the flow's tasks wait for. None: the names in its
+            outline. A flow that never ran has no outline; then every name is accepted.
+        :raises NotFound: if the flow does not exist, or no task waits for this signal.
+        :raises InvalidState: if the flow has ended.
+        :raises Duplicate: if the flow received this signal before.
         """
         flow = self.get_flow_details(flow_uuid, lazy=True)
         if known is None and (outline := self.get_outline(flow_uuid)) is not None:
             known = outline.signals
         if known is not None and signal.name not in known:
             raise exceptions.NotFound(
-                f"No task of flow {flow.name!r} waits for a signal {signal.name!r}"
-                f"{_names.hint(signal.name, known)}"
+                f"Flow {flow.name!r} has no task that waits for signal"
+                f" {signal.name!r}{_names.hint(signal.name, known)}"
             )
         if flow.state in states.FLOW_ENDED:
             raise exceptions.InvalidState(
-                f"Flow {flow_uuid} has ended in {flow.state}: signal {signal.name!r} comes too late"
+                f"Flow {flow_uuid} has ended in {flow.state}: signal {signal.name!r} was not sent"
             )
         if not self.put_signal(flow_uuid, signal):
             raise exceptions.Duplicate(
-                f"Flow {flow_uuid} was given signal {signal.name!r} before, and that one counts"
+                f"Flow {flow_uuid} already has signal {signal.name!r}: its first value counts"
             )
 
     @abc.abstractmethod
     def put_signal(self, flow_uuid: str, signal: Signal) -> bool:
-        """Keep a signal with its flow, whoever runs that; False: there is one of its name, which
-        stays.  May be repeated with the same signal.
+        """Store a signal of a flow, also while an engine runs it. Idempotent.
 
-        :raises NotFound: the flow is not kept.
+        Return False if a different signal with this name is stored; it is not replaced.
+
+        :raises NotFound: if the flow does not exist.
         """
 
     @abc.abstractmethod
     def signals(self, flow_uuids: Collection[str]) -> Mapping[str, Sequence[Signal]]:
-        """What was signalled to these flows, by their uuids, the earliest first.
+        """Return the signals of these flows, by uuid, oldest first, with one read.
 
-        One read for all of them.  Flows without any are left out, and what is not kept any more.
+        Flows without signals and missing flows are left out.
         """
 
     @abc.abstractmethod
     def get_outline(self, flow_uuid: str) -> Outline | None:
-        """The structure of a flow; None: whoever made it did not keep it (it never ran, say).
+        """Return the structure of a flow, or None if it was never saved.
 
-        :raises NotFound: the flow is not kept.
+        :raises NotFound: if the flow does not exist.
         """
 
     @abc.abstractmethod
     def save_outline(
         self, flow_uuid: str, outline: Outline, *, lease: leases.Lease | None = None
     ) -> None:
-        """Keep the structure of a flow, in place of what was kept of that before.
+        """Save or replace the structure of a flow.
 
-        :raises LeaseLost: `lease` is not the flow's latest one (any more), or the flow is gone.
-        :raises NotFound: without a lease, and the flow is not kept.
+        :raises LeaseLost: if `lease` is not the latest lease of the flow, or the flow was deleted.
+        :raises NotFound: if the flow does not exist and no lease was given.
         """
 
     def update_flow_details(self, flow_detail: models.FlowDetail) -> models.FlowDetail:
-        """Write a flow that is kept already, with all its atoms and their items.
-
-        Returns what is now kept.
-        """
+        """Write a stored flow with all its atoms and their items. Return the stored flow."""
         self.save_changes(flow_detail, flow_detail, items=items_of(flow_detail))
         return self.get_flow_details(flow_detail.uuid)
 
     def update_atom_details(self, atom_detail: models.AtomDetail) -> models.AtomDetail:
-        """Write one atom that is kept already, with its items; return what is now kept."""
+        """Write a stored atom with its items. Return the stored atom."""
         flow = models.FlowDetail("", self.flow_of_atom(atom_detail.uuid))
         items = items_of([atom_detail])
         self.save_changes(flow, [atom_detail], flow_row=False, items=items)
         return self.get_atom_details(atom_detail.uuid)
 
     def close(self) -> None:  # noqa: B027
-        """Give back what the connection holds; idempotent."""
+        """Release all resources of the connection; idempotent."""
 
     def __enter__(self) -> Connection:
         return self
@@ -436,7 +416,7 @@ class Connection(abc.ABC):
 
 
 def items_of(atoms: Iterable[models.AtomDetail]) -> ItemChanges:
-    """All items of some atoms."""
+    """Return all items of these atoms."""
     return {atom.uuid: list(atom.items) for atom in atoms if atom.items is not None}
 
 
@@ -446,28 +426,28 @@ def create_flow_detail(
     backend: Backend | None = None,
     meta: Mapping[str, Any] | None = None,
 ) -> models.FlowDetail:
-    """Make the record of `flow`, in `book` (or a new one), kept by `backend` if there is one."""
+    """Create the record of `flow` in `book`, or in a new logbook. Save it if there is a backend."""
     detail = models.FlowDetail(flow.name)
     detail.meta.update(meta or {})
-    keep_flow_detail(detail, book, backend)
+    add_flow_detail(detail, book, backend)
     return detail
 
 
-def keep_flow_detail(
+def add_flow_detail(
     detail: models.FlowDetail,
     book: models.LogBook | None = None,
     backend: Backend | None = None,
 ) -> None:
-    """Put a new record of a flow in `book` (or a new one), and in `backend` if there is one."""
+    """Add a new flow record to `book`, or to a new logbook. Save it if there is a backend."""
     if book is None:
-        book = models.LogBook(f"{detail.name} book")
+        book = models.LogBook(detail.name)
         book.meta[models.MADE_BY] = "wbengine"
     book.add(detail)
     _save(book, backend)
 
 
 def temporary_log_book(backend: Backend | None = None) -> models.LogBook:
-    """Make a log book for a run nobody wants to find again."""
+    """Create a logbook for a temporary run."""
     book = models.LogBook("tmp")
     _save(book, backend)
     return book
@@ -476,18 +456,18 @@ def temporary_log_book(backend: Backend | None = None) -> models.LogBook:
 def temporary_flow_detail(
     backend: Backend | None = None, meta: Mapping[str, Any] | None = None
 ) -> tuple[models.LogBook, models.FlowDetail]:
-    """Make a flow detail (and its book) for a run nobody wants to find again."""
+    """Create a flow detail and its logbook for a temporary run."""
     book, detail = temporary_log_book(), models.FlowDetail("tmp-flow-detail")
     detail.meta.update(meta or {})
-    keep_flow_detail(detail, book, backend)
+    add_flow_detail(detail, book, backend)
     return book, detail
 
 
 def unfinished_flows(backend: Backend) -> Iterator[models.FlowDetail]:
-    """The flows that did not come to an end, and that nobody runs: after a crash, what is left.
+    """Yield flows that have not ended and that no engine runs, for example after a crash.
 
-    With their atoms, ready for `engines.load_from_detail`.  Those that never began are among them.
-    What is damaged is left out, with a line in the log.
+    They have their atoms, ready for `engines.load_from_detail`, and include flows that never
+    started. Damaged records are logged and skipped.
     """
     with contextlib.closing(backend.get_connection()) as connection:
         for book in _logged(connection.get_logbooks(lazy=True)):
@@ -496,41 +476,42 @@ def unfinished_flows(backend: Backend) -> Iterator[models.FlowDetail]:
                     continue
                 try:
                     lease = connection.get_lease(flow.uuid)
-                    if lease is None or owners.died(lease.owner):
+                    if lease is None or owners.is_dead(lease.owner):
                         yield connection.get_flow_details(flow.uuid)
-                except exceptions.NotFound:  # destroyed since
+                except exceptions.NotFound:
                     continue
                 except exceptions.CorruptRecord as error:
-                    LOG.warning("Flow %r (%s) is left out: %s", flow.name, flow.uuid, error)
+                    LOG.warning("Flow %r (%s) is skipped: %s", flow.name, flow.uuid, error)
 
 
 def _flows_of(connection: Connection, book: models.LogBook) -> Iterator[models.FlowDetail]:
     try:
-        found = connection.get_flows_for_book(book.uuid, lazy=True)
-    except exceptions.NotFound:  # destroyed since
+        flows = connection.get_flows_for_book(book.uuid, lazy=True)
+    except exceptions.NotFound:
         return iter(())
-    return _logged(found)
+    return _logged(flows)
 
 
-def _logged(found: Iterator[_R]) -> Iterator[_R]:
+def _logged(records: Iterator[_R]) -> Iterator[_R]:
     try:
-        yield from found
+        yield from records
     except exceptions.CorruptRecord as error:
-        LOG.warning("It is left out: %s", error)
+        LOG.warning("A record is skipped: %s", error)
 
 
-def readable(found: Iterable[_R | exceptions.CorruptRecord]) -> Iterator[_R]:
-    """For backends: of several records, each with its error where it is damaged, those that are
-    not; after them the first error is raised, and any other one logged.
+def readable(records: Iterable[_R | exceptions.CorruptRecord]) -> Iterator[_R]:
+    """Yield the readable records; then raise the first error and log the others.
+
+    For backends.
     """
     errors: list[exceptions.CorruptRecord] = []
-    for each in found:
+    for each in records:
         if isinstance(each, exceptions.CorruptRecord):
             errors.append(each)
         else:
             yield each
-    for other in errors[1:]:
-        LOG.warning("It is left out: %s", other)
+    for error in errors[1:]:
+        LOG.warning("A record is skipped: %s", error)
     if errors:
         raise errors[0]
 

@@ -1,4 +1,4 @@
-"""What changed of a flow's records since somebody looked last."""
+"""Changes of a flow's records since a cursor."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Final
 
 from wbengine.persistence import models
 
-__all__ = ["Changes", "turn_in"]
+__all__ = ["Changes", "batch_in_cursor"]
 
-#: The number of a turn has no more digits.
-_MOST_DIGITS: Final = 20
+_MAX_BATCH_DIGITS: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What `Connection.get_changes` found.
+    """The result of `Connection.get_changes`.
 
-    `cursor` is where to go on from the next time.  `whole`: this is all that is kept, and what was
-    known before does not count any more.  `flow` is the flow without its atoms.  `atoms` are those
-    that are new or have changed: complete where it is the `whole`, otherwise without items.  Those
-    of the items that changed are in `items` then, by the uuid of their atom, whose own row may have
-    stayed as it was.
+    :ivar cursor: the cursor for the next call.
+    :ivar whole: whether this is the complete flow, which replaces all earlier data.
+    :ivar flow: the flow without its atoms.
+    :ivar atoms: new or changed atoms: complete if `whole`, otherwise without items.
+    :ivar items: changed items by the uuid of their atom, if not `whole`. The atom's row may be
+        unchanged.
     """
 
     cursor: str
@@ -35,9 +35,10 @@ class Changes:
         return True
 
     def put_into(self, known: models.FlowDetail | None) -> models.FlowDetail:
-        """The flow as it is now, with its atoms; `known` is what it was at the cursor before.
+        """Apply the changes to the flow as of the previous cursor.
 
-        That one is changed, and returned, unless this is the whole.
+        :param known: that flow. It is modified, unless this is the complete flow.
+        :returns: the current flow with its atoms.
         """
         if known is None or self.whole:
             self.flow.add_all(self.atoms)
@@ -45,23 +46,24 @@ class Changes:
         known.update(self.flow)
         known.epoch = self.flow.epoch
         for atom in self.atoms:
-            kept = known.find(atom.uuid)
-            if kept is None:
+            stored_atom = known.find(atom.uuid)
+            if stored_atom is None:
                 known.add(atom)
             else:
-                kept.update_row(atom)
+                stored_atom.update_row(atom)
         for uuid, changed in self.items.items():
-            owner = known.find(uuid)
-            if owner is not None and owner.items is not None:
+            atom_of_items = known.find(uuid)
+            if atom_of_items is not None and atom_of_items.items is not None:
                 for item in changed:
-                    owner.items.put(item)
+                    atom_of_items.items.put(item)
         return known
 
 
-def turn_in(cursor: str | None, name: str, latest: int) -> int | None:
-    """The turn that was seen last, by a cursor `NAME.TURN`; None: it is none of the flow that the
-    store calls `name`, and has written `latest` as its last turn.
+def batch_in_cursor(cursor: str | None, name: str, latest: int) -> int | None:
+    """Return the number of the last batch in a cursor `NAME.NUMBER`.
+
+    Return None for an invalid cursor, another `name`, or a batch after `latest`.
     """
-    told, _, turn = (cursor or "").partition(".")
-    is_number = len(turn) <= _MOST_DIGITS and turn.isascii() and turn.isdigit()
-    return int(turn) if told == name and is_number and int(turn) <= latest else None
+    cursor_name, _, number = (cursor or "").partition(".")
+    is_number = len(number) <= _MAX_BATCH_DIGITS and number.isascii() and number.isdigit()
+    return int(number) if cursor_name == name and is_number and int(number) <= latest else None

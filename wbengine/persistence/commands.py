@@ -1,4 +1,4 @@
-"""A command to the engine that runs a flow, which is left for it in the store."""
+"""Commands to the engine that runs a flow, stored for it to read."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ COMMANDS: Final = (SUSPEND, CANCEL)
 
 
 class FlowCommand(NamedTuple):
-    """That the run of a flow be suspended, or cancelled: for a `reason`, by somebody (`by`).
+    """A request to suspend or cancel a run, with a `reason` and a sender (`by`).
 
-    `at` is when it was given (unix seconds).  It is about one run, that of the lease of `epoch`,
-    which the store fills in; a later run never hears of it.
+    `at` is its time in Unix seconds. Only the run whose lease has this `epoch`, which the store
+    sets, executes it.
     """
 
     what: str
@@ -27,36 +27,44 @@ class FlowCommand(NamedTuple):
     epoch: int = 0
 
     @property
-    def told(self) -> str | None:
-        """The reason, and whose it is."""
-        who = f"by {self.by}" if self.by else ""
-        return f"{self.reason} ({who})" if self.reason and who else self.reason or who or None
+    def explanation(self) -> str | None:
+        """The reason and the sender of the command, in one line, or None."""
+        sender = f"by {self.by}" if self.by else ""
+        return (
+            f"{self.reason} ({sender})" if self.reason and sender else self.reason or sender or None
+        )
 
-    def in_words(self) -> str:
-        """What is to be done, by whose command, and why."""
-        done = "suspended" if self.what == SUSPEND else "cancelled"
-        who = f" by {self.by}" if self.by else ""
-        return f"{done}{who}{f': {self.reason}' if self.reason else ''}"
+    def describe(self) -> str:
+        result = "suspended" if self.what == SUSPEND else "cancelled"
+        sender = f" by {self.by}" if self.by else ""
+        return f"{result}{sender}{f': {self.reason}' if self.reason else ''}"
 
     def check(self) -> None:
-        """:raises ValueError: no engine can do that.
-        :raises TypeError: the reason, or who gives it, is no text.
+        """Validate the command.
+
+        :raises ValueError: if the command is unknown.
+        :raises TypeError: if the reason or the sender is not a str.
         """
         if self.what not in COMMANDS:
-            raise ValueError(f"A command is one of {', '.join(COMMANDS)}, not {self.what!r}")
-        for what, told in (("reason", self.reason), ("by", self.by)):
-            if not isinstance(told, str | None):
-                raise TypeError(f"The {what} of a command is a text or None, not {told!r:.80}")
+            raise ValueError(f"A command must be one of {', '.join(COMMANDS)}, got {self.what!r}")
+        for field, value in (("reason", self.reason), ("by", self.by)):
+            if not isinstance(value, str | None):
+                raise TypeError(
+                    f"The {field} of a command must be a str or None, got {value!r:.80}"
+                )
 
     def to_dict(self) -> dict[str, Any]:
         return self._asdict()
 
     @classmethod
-    def from_dict(cls, told: Any) -> FlowCommand:
-        """:raises InvalidFormat: this is no command."""
+    def from_dict(cls, data: Any) -> FlowCommand:
+        """Create the command from a dict.
+
+        :raises InvalidFormat: if the data is not a valid command.
+        """
         try:
-            made = cls(**{key: told[key] for key in cls._fields})
-            made.check()
+            command = cls(**{key: data[key] for key in cls._fields})
+            command.check()
         except (LookupError, TypeError, ValueError) as error:
-            raise exceptions.InvalidFormat(f"This is no command: {error}") from error
-        return made
+            raise exceptions.InvalidFormat(f"invalid command: {error}") from error
+        return command

@@ -1,8 +1,7 @@
-"""The fields of records: how each is dumped as plain data, loaded from that, and copied.
+"""Fields of records: how they are dumped as data, loaded and copied.
 
-A field is declared where its class is, with its kind.  Data is *plain* (values of users are
-left as they are), or *typed*: then they are written by the typed codec, and all of it is what
-`json` can write and what comes back equal and of the same type.
+Each class declares its fields with their kinds. Data is *plain* (values of users are not converted)
+or *typed*: the typed codec writes values of users for `json` and preserves their types.
 """
 
 from __future__ import annotations
@@ -25,24 +24,28 @@ _R = TypeVar("_R", bound="Record")
 
 
 class Kind:
-    """A kind of field; this one is kept as it is.  None is dumped, and copied, as it is."""
+    """A kind of field. This base class keeps values unchanged, and all kinds keep None."""
 
     def dump(self, value: Any, name: str, typed: bool) -> Any:
-        """:raises NotEncodable: it cannot be typed."""
+        """Return the value as data.
+
+        :raises NotEncodable: if it cannot be typed.
+        """
         return value
 
     def load(self, data: Any, name: str, typed: bool) -> Any:
-        """:raises ValueError, TypeError: of a typed one, it was never dumped."""
+        """Return the value of the data.
+
+        :raises ValueError, TypeError: if typed data is invalid.
+        """
         return data
 
     def copy(self, value: Any) -> Any:
-        """A copy that shares nothing that can change."""
+        """Return a copy that shares no mutable object."""
         return value
 
 
 class _Word(Kind):
-    """A text that users give."""
-
     def dump(self, value: Any, name: str, typed: bool) -> Any:
         if typed and not (value.isascii() or _json_text.is_text(value)):
             raise exceptions.NotEncodable(path=name, type_name="str with lone surrogates")
@@ -50,32 +53,28 @@ class _Word(Kind):
 
     def load(self, data: Any, name: str, typed: bool) -> Any:
         if typed and not (isinstance(data, str) and _json_text.is_text(data)):
-            raise _wrong(data, name)
+            raise _invalid(data, name)
         return data
 
 
 class OneOf(Kind):
-    """One of some words, or None."""
-
-    def __init__(self, known: Collection[str]) -> None:
-        self._known = known
+    def __init__(self, words: Collection[str]) -> None:
+        self._words = words
 
     def load(self, data: Any, name: str, typed: bool) -> Any:
-        if typed and data is not None and data not in self._known:
-            raise _wrong(data, name)
+        if typed and data is not None and data not in self._words:
+            raise _invalid(data, name)
         return data
 
 
 class _Number(Kind):
     def load(self, data: Any, name: str, typed: bool) -> Any:
         if typed and not isinstance(data, int):
-            raise _wrong(data, name)
+            raise _invalid(data, name)
         return data
 
 
 class _Value(Kind):
-    """A value of users."""
-
     def dump(self, value: Any, name: str, typed: bool) -> Any:
         return _codec.pack(value, name) if typed else value
 
@@ -90,10 +89,10 @@ class _Value(Kind):
 
 
 class _Meta(_Value):
-    """What listeners and users attach, by key; None where that is nothing."""
+    """User data by key, or None if empty."""
 
     def dump(self, value: Any, name: str, typed: bool) -> Any:
-        # Of a copy: other threads may be adding to it.
+        # Other threads may add to the dict during the dump.
         return super().dump(dict(value), name, typed)
 
     def load(self, data: Any, name: str, typed: bool) -> Any:
@@ -101,7 +100,7 @@ class _Meta(_Value):
 
 
 class _Failure(Kind):
-    """Of the texts of one that is typed the first 65,536 characters are kept."""
+    """A failure. Texts of typed failures are cut at 65,536 characters."""
 
     def dump(self, value: ft.Failure, name: str, typed: bool) -> Any:
         data = value.to_json()
@@ -114,8 +113,6 @@ class _Failure(Kind):
 
 
 class Tuples(Kind):
-    """A tuple of named tuples."""
-
     def __init__(self, make: Callable[..., Any]) -> None:
         self._make = make
 
@@ -127,7 +124,7 @@ class Tuples(Kind):
 
 
 class _Moment(Kind):
-    """A `datetime` in UTC that does not say so, as TaskFlow's: the two kinds cannot be compared."""
+    """A `datetime` in UTC without a time zone, as in TaskFlow."""
 
     def dump(self, value: datetime, name: str, typed: bool) -> Any:
         return aware(value).isoformat() if typed else value
@@ -146,8 +143,8 @@ def naive(moment: datetime) -> datetime:
     return moment.astimezone(timezone.utc).replace(tzinfo=None)
 
 
-def _wrong(data: Any, name: str) -> ValueError:
-    return ValueError(f"its {name} is {data!r:.80}")
+def _invalid(data: Any, name: str) -> ValueError:
+    return ValueError(f"invalid {name}: {data!r:.80}")
 
 
 PLAIN: Final = Kind()
@@ -167,11 +164,11 @@ def field(
     given: bool = False,
     source: str | None = None,
 ) -> Any:
-    """A field of a record that is dumped.
+    """Declare a field of a record that is dumped.
 
-    :param rare: only if it is not empty.
-    :param given: to `__init__`.
-    :param source: the attribute that is dumped (default: the field).
+    :param rare: dump the field only if it is not empty.
+    :param given: make the field a parameter of `__init__`.
+    :param source: name of the attribute that is dumped; default: the field.
     """
     metadata = {"kind": kind, "rare": rare, "source": source}
     if given:
@@ -180,78 +177,79 @@ def field(
 
 
 class Record:
-    """Is dumped and loaded by its fields, but for those without a kind."""
+    """A record that is dumped and loaded by its fields, except fields without a kind."""
 
     __slots__ = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Describe the record's own row as plain data; values of users are left as they are."""
+        """Return the record's own fields as plain data; values of users are not converted."""
         return self.dump()
 
     @classmethod
     def from_dict(cls: type[_R], data: Mapping[str, Any]) -> _R:
-        """Make the record that `to_dict` described; keys that are missing keep their defaults.
+        """Create a record from the data of `to_dict`. Missing keys have their defaults.
 
-        :raises InvalidFormat: it is not said which record this is.
+        :raises InvalidFormat: if the keys that identify the record are missing.
         """
         return cls.load(data)
 
     def dump(self, typed: bool = False) -> dict[str, Any]:
-        """Describe the record's own row.
+        """Return the record's own fields as data.
 
-        :raises NotEncodable: a value cannot be typed.
+        :raises NotEncodable: if a value cannot be typed.
         """
-        known = _fields_of(type(self))
-        data = known.values(self)
-        for key, kind in known.dumpers:
+        class_fields = _fields_of(type(self))
+        data = class_fields.values(self)
+        for key, kind in class_fields.dumpers:
             value = data[key]
             if value is not None:
                 data[key] = kind.dump(value, key, typed)
-        for key in known.rare:
+        for key in class_fields.rare:
             if not data[key]:
                 del data[key]
         return data
 
     @classmethod
     def load(cls: type[_R], data: Mapping[str, Any], typed: bool = False) -> _R:
-        """Make the record that was dumped."""
-        record = cls._bare(data)
-        known = _fields_of(cls)
-        for name, key, kind in known.loaders:
+        record = cls._from_identity(data)
+        class_fields = _fields_of(cls)
+        for name, key, kind in class_fields.loaders:
             if key in data:
                 setattr(record, name, kind.load(data[key], key, typed))
-        for name, key in known.plain:
+        for name, key in class_fields.plain:
             if key in data:
                 setattr(record, name, data[key])
-        record._complete(data)
+        record._fill_missing(data)
         return record
 
     @classmethod
-    def _bare(cls: type[_R], data: Mapping[str, Any]) -> _R:
+    def _from_identity(cls: type[_R], data: Mapping[str, Any]) -> _R:
         raise NotImplementedError
 
-    def _complete(self, data: Mapping[str, Any]) -> None:
-        """Make up for what was not dumped yet when `data` was."""
+    def _fill_missing(self, data: Mapping[str, Any]) -> None:
+        """Set fields that `data` of an older format does not contain."""
 
     def _assign(self, other: Record) -> None:
-        """Have the fields of `other`; values are shared."""
+        """Copy all fields of `other`; values are shared."""
         _fields_of(type(self)).assign(self, other)
 
     def _assign_copies(self, other: Record) -> None:
-        """Have the fields of `other`, and share nothing that can change."""
+        """Copy all fields of `other` without sharing mutable objects."""
         self._assign(other)
         for name, kind in _fields_of(type(self)).copiers:
-            value = getattr(self, name)  # of `other` a thread may just add to it
+            value = getattr(self, name)  # Not that of `other`: a thread may add to it.
             if value is not None:
                 setattr(self, name, kind.copy(value))
 
 
 class _Fields:
-    """The fields of a class that are dumped, by what is to be done with them."""
+    """The dumped fields of a class, grouped by the operations they need."""
 
     def __init__(self, cls: Any) -> None:
-        every = [(each.name, each.metadata) for each in dataclasses.fields(cls) if each.metadata]
-        kinds = {name: more["kind"] for name, more in every}
+        metadata_by_name = [
+            (each.name, each.metadata) for each in dataclasses.fields(cls) if each.metadata
+        ]
+        kinds = {name: metadata["kind"] for name, metadata in metadata_by_name}
 
         def with_own(method: str) -> list[str]:
             return [
@@ -260,28 +258,34 @@ class _Fields:
                 if getattr(type(kind), method) is not getattr(Kind, method)
             ]
 
-        # Records are copied and dumped often: as fast as if it were written out for each class.
-        taken = "\n".join(f"    own.{name} = other.{name}" for name in kinds)
-        items = ", ".join(f"{_key(name)!r}: own.{more['source'] or name}" for name, more in every)
-        made: dict[str, Any] = {}
-        exec(f"def assign(own, other):\n{taken}\ndef values(own):\n    return {{{items}}}", made)
-        self.assign: Callable[[Any, Any], None] = made["assign"]
-        self.values: Callable[[Any], dict[str, Any]] = made["values"]
-        self.rare = tuple(_key(name) for name, more in every if more["rare"])
+        # Records are copied and dumped often: generated code is as fast as code written by hand.
+        assignments = "\n".join(f"    own.{name} = other.{name}" for name in kinds)
+        items = ", ".join(
+            f"{_key(name)!r}: own.{metadata['source'] or name}"
+            for name, metadata in metadata_by_name
+        )
+        namespace: dict[str, Any] = {}
+        exec(
+            f"def assign(own, other):\n{assignments}\ndef values(own):\n    return {{{items}}}",
+            namespace,
+        )
+        self.assign: Callable[[Any, Any], None] = namespace["assign"]
+        self.values: Callable[[Any], dict[str, Any]] = namespace["values"]
+        self.rare = tuple(_key(name) for name, metadata in metadata_by_name if metadata["rare"])
         self.dumpers = tuple((_key(name), kinds[name]) for name in with_own("dump"))
         self.loaders = tuple((name, _key(name), kinds[name]) for name in with_own("load"))
         self.plain = tuple((name, _key(name)) for name in kinds if name not in with_own("load"))
         self.copiers = tuple((name, kinds[name]) for name in with_own("copy"))
 
 
-_known: Final[dict[Any, _Fields]] = {}
+_fields_by_class: Final[dict[Any, _Fields]] = {}
 
 
 def _fields_of(cls: Any) -> _Fields:
-    found = _known.get(cls)
-    if found is None:
-        found = _known[cls] = _Fields(cls)
-    return found
+    class_fields = _fields_by_class.get(cls)
+    if class_fields is None:
+        class_fields = _fields_by_class[cls] = _Fields(cls)
+    return class_fields
 
 
 def _key(name: str) -> str:

@@ -1,6 +1,4 @@
-"""What is remembered of the past: attempts at atoms and items, workers that were lost with them,
-and changes of a flow's state.
-"""
+"""History of atoms, items and flows: attempts, lost workers and state changes."""
 
 from __future__ import annotations
 
@@ -11,24 +9,24 @@ from wbengine import states
 from wbengine.types import failure as ft
 
 __all__ = [
-    "UNKNOWN", "Attempt", "Change", "Incident", "Outcome", "changed", "error", "in_short",
-    "kept", "outcome", "remembered", "runtime", "with_incident", "with_worker",
+    "MAX_CHANGES", "UNKNOWN", "Attempt", "Change", "Incident", "Outcome", "with_change", "error",
+    "one_line", "with_attempt", "outcome", "load_attempts", "runtime", "with_incident",
+    "with_worker",
 ]  # fmt: skip
 
-#: So many attempts before the latest one, incidents, and changes are remembered.
-_MOST_ATTEMPTS: Final = 20
-_MOST_INCIDENTS: Final = 50
-_MOST_CHANGES: Final = 50
+#: Maximum stored attempts before the latest one, incidents and state changes.
+_MAX_PAST_ATTEMPTS: Final = 20
+_MAX_INCIDENTS: Final = 50
+MAX_CHANGES: Final = 50
 
-#: What is told in one line has at most so many characters.
-_LONGEST: Final = 200
+_MAX_REASON_LENGTH: Final = 200
 
-#: The state that an attempt led to, and in one line what it failed with; None: not, or not known.
+#: Final state of an attempt (None: unknown) and its error in one line, if any.
 Outcome = tuple[str | None, str | None]
 UNKNOWN: Final[Outcome] = (None, None)
 
-#: The states that an attempt may end in, by its action.
-_ENDS: Final[Mapping[str, Collection[str]]] = {
+#: Final states of an attempt by its action.
+_FINAL_STATES: Final[Mapping[str, Collection[str]]] = {
     "execute": (states.SUCCESS, states.FAILURE),
     "revert": (states.REVERTED, states.REVERT_FAILURE),
 }
@@ -38,14 +36,18 @@ _FAILED: Final = (states.FAILURE, states.REVERTED)
 
 
 class Attempt(NamedTuple):
-    """Who ran an atom, when, and how that ended.
+    """One attempt of an atom: worker, times and result.
 
-    `submitted` is when the engine handed it out (unix seconds on the engine's clock), `started` and
-    `ended` when it began and ended (on the clock of the `worker`); None: it is not known, or not
-    yet.  `state` is SUCCESS, FAILURE, REVERTED or REVERT_FAILURE; None: it has not ended, or nobody
-    knows how (whoever ran it died).  `error` is what it failed with, in one line of at most 200
-    characters: for people; it may tell secrets.  Of the attempts up to this one, itself included,
-    so many were `executions`, and so many `reversions`.
+    :ivar submitted: time at which the engine passed the task to its executor, in Unix seconds on
+        the engine's clock, or None.
+    :ivar started: start on the clock of `worker`, or None.
+    :ivar ended: end on the clock of `worker`, or None.
+    :ivar state: SUCCESS, FAILURE, REVERTED or REVERT_FAILURE; None if the attempt has not ended or
+        its process died.
+    :ivar error: the failure in one line of at most 200 characters, for display. It may contain
+        secrets.
+    :ivar reversions: number of reversions up to and including this attempt; the others are
+        `executions`.
     """
 
     attempt: int
@@ -64,12 +66,11 @@ class Attempt(NamedTuple):
 
     @property
     def runtime(self) -> float | None:
-        """Seconds from the start to the end, never less than none."""
         return runtime(self.started, self.ended)
 
 
 def runtime(started: float | None, ended: float | None) -> float | None:
-    """Seconds between two moments of one clock, which may have been set back meanwhile."""
+    """Return the seconds between two times, at least 0: the clock may have been set back."""
     return None if started is None or ended is None else max(0.0, ended - started)
 
 
@@ -80,49 +81,48 @@ def outcome(
     failure: ft.Failure | None,
     revert_failure: ft.Failure | None,
 ) -> Outcome:
-    """How the latest attempt of an atom ended, by what its record says now."""
+    """Return the result of the latest attempt from the fields of the record."""
     if state == states.RETRYING and ended is not None:
-        state = states.SUCCESS  # it provided something, and is about to do so again
-    if state is None or state not in _ENDS.get(action, ()):
+        state = states.SUCCESS  # The retry provided a value and is about to run again.
+    if state is None or state not in _FINAL_STATES.get(action, ()):
         return UNKNOWN
-    found = {states.FAILURE: failure, states.REVERT_FAILURE: revert_failure}.get(state)
-    return state, None if found is None else in_short(found)
+    cause = {states.FAILURE: failure, states.REVERT_FAILURE: revert_failure}.get(state)
+    return state, None if cause is None else one_line(cause)
 
 
-def in_short(failure: ft.Failure) -> str:
-    """The type of an exception and what it says, in one line of at most 200 characters."""
+def one_line(failure: ft.Failure) -> str:
+    """Return the type and message of an exception in one line of at most 200 characters."""
     name = next(iter(failure), "Exception").rpartition(".")[2]
-    said = " ".join(failure.exception_str[: 4 * _LONGEST].split())
-    return _cut(f"{name}: {said}" if said else name)
+    message = " ".join(failure.exception_str[: 4 * _MAX_REASON_LENGTH].split())
+    return _cut(f"{name}: {message}" if message else name)
 
 
-def remembered(past: Collection[Sequence[Any]], reversions: int) -> tuple[Attempt, ...]:
-    """The attempts that were kept, of which the last one came after so many `reversions`.
+def load_attempts(past: Collection[Sequence[Any]], reversions: int) -> tuple[Attempt, ...]:
+    """Create the stored attempts. The last one has this number of `reversions`.
 
-    What was kept before reversions were counted is counted now.
+    Older records do not contain these numbers; they follow from the actions.
     """
-    if all(len(told) == len(Attempt._fields) for told in past):
-        return tuple(Attempt(*told) for told in past)
-    found = []
-    for told in reversed(list(past)):
-        found.append(Attempt(*told)._replace(reversions=reversions))
-        reversions -= found[-1].action == "revert"
-    return tuple(reversed(found))
+    if all(len(entry) == len(Attempt._fields) for entry in past):
+        return tuple(Attempt(*entry) for entry in past)
+    attempts = []
+    for entry in reversed(list(past)):
+        attempts.append(Attempt(*entry)._replace(reversions=reversions))
+        reversions -= attempts[-1].action == "revert"
+    return tuple(reversed(attempts))
 
 
-def kept(past: tuple[Attempt, ...], latest: Attempt) -> tuple[tuple[Attempt, ...], int]:
-    """`past` with one more, and how many had to be dropped for it."""
-    every = (*past, latest)
-    return every[-_MOST_ATTEMPTS:], max(0, len(every) - _MOST_ATTEMPTS)
+def with_attempt(past: tuple[Attempt, ...], latest: Attempt) -> tuple[tuple[Attempt, ...], int]:
+    """Return `past` with `latest`, and the number of attempts that were dropped."""
+    attempts = (*past, latest)
+    return attempts[-_MAX_PAST_ATTEMPTS:], max(0, len(attempts) - _MAX_PAST_ATTEMPTS)
 
 
 class Incident(NamedTuple):
-    """What happened to an attempt at a moment (unix seconds, on the engine's clock).
+    """A loss of a worker, or a resend. `at` is in Unix seconds on the engine's clock.
 
-    WORKER_LOST: `worker` was lost while it had the task.  RESENT: the task was sent again, and
-    `worker` has begun it since (None: nobody yet); `lost` is who had it before (None: its message
-    was lost, no worker).  None for a worker that nobody knows.  `item` is the index of an item of a
-    Map, else -1.
+    WORKER_LOST: `worker` was lost while it had the task. RESENT: the request was published again;
+    `worker` (None: none yet) received it, and `lost` had it before (None: the message was lost).
+    None also stands for an unknown worker. `item` is the index of an item of a Map, or -1.
     """
 
     event: str
@@ -134,27 +134,26 @@ class Incident(NamedTuple):
 
 
 def with_incident(incidents: tuple[Incident, ...], latest: Incident) -> tuple[Incident, ...]:
-    """`incidents` with one more: the last of them are kept."""
-    return (*incidents, latest)[-_MOST_INCIDENTS:]
+    return (*incidents, latest)[-_MAX_INCIDENTS:]
 
 
 def with_worker(incidents: tuple[Incident, ...], item: int, worker: str) -> tuple[Incident, ...]:
-    """`incidents`, now that `worker` is known to have what was sent again."""
-    found = list(incidents)
-    for number in reversed(range(len(found))):
-        each = found[number]
+    """Set the receiver of the latest resend of this item."""
+    changed_incidents = list(incidents)
+    for number in reversed(range(len(changed_incidents))):
+        each = changed_incidents[number]
         if each.item == item:
             if each.event == states.RESENT and each.worker is None:
-                found[number] = each._replace(worker=worker)
+                changed_incidents[number] = each._replace(worker=worker)
             break
-    return tuple(found)
+    return tuple(changed_incidents)
 
 
 class Change(NamedTuple):
-    """A flow entered `state` at a moment (unix seconds, on the clock of whoever ran it).
+    """A change of a flow's state at a time in Unix seconds, on the clock of its engine.
 
-    `why` is told in one line, where there is more to tell than the state: what failed, who
-    suspended it.  It is for people, and may tell secrets.
+    `why` is a reason in one line, for example the failure or a user. It is for display and may
+    contain secrets.
     """
 
     state: str
@@ -162,20 +161,33 @@ class Change(NamedTuple):
     why: str | None = None
 
 
-def changed(history: tuple[Change, ...], latest: Change) -> tuple[Change, ...]:
-    """`history` with one change more."""
+def with_change(history: tuple[Change, ...], latest: Change) -> tuple[Change, ...]:
+    """Append a change; drop the oldest ones."""
     if latest.why is not None:
-        why = _cut(" ".join(latest.why[: 4 * _LONGEST].split()))
-        latest = latest._replace(why=why or None)
-    return (*history, latest)[-_MOST_CHANGES:]
+        reason = _cut(" ".join(latest.why[: 4 * _MAX_REASON_LENGTH].split()))
+        latest = latest._replace(why=reason or None)
+    return (*history, latest)[-MAX_CHANGES:]
+
+
+#: Reason in the history of a flow that was suspended because it only waits.
+PARKED: Final = "it waits"
+
+
+def why_suspended(history: tuple[Change, ...]) -> str | None:
+    """Return the reason for the current or requested suspension; None if there is none."""
+    for change in reversed(history):
+        if change.state not in (states.SUSPENDED, states.SUSPENDING):
+            break
+        if change.why is not None:
+            return change.why
+    return None
 
 
 def error(state: str | None, history: tuple[Change, ...]) -> str | None:
-    """Why a flow is in a state in which something failed."""
     if state not in _FAILED or not history or history[-1].state != state:
         return None
     return history[-1].why
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+    return text if len(text) <= _MAX_REASON_LENGTH else f"{text[: _MAX_REASON_LENGTH - 3]}..."

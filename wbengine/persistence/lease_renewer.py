@@ -1,8 +1,7 @@
-"""Renews the leases of all engines of this process, until they are given back or lost; and looks
-for the commands that others left for their flows.
+"""Renewal of the leases of all engines in this process, and delivery of commands and signals.
 
-Each store has a thread of its own for that, so that one which does not answer holds up only the
-leases that are kept there.  It starts when a flow is run, and ends when none has been for a while.
+Each store has its own thread, so a store that does not answer delays only its own leases. The
+thread starts with the first flow and ends a while after the last one.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Final
 
 from wbengine import exceptions
 from wbengine._crash import crashpoint
-from wbengine.concurrency import per_process
+from wbengine.concurrency import conditions, per_process, threads
 from wbengine.persistence import base, leases
 from wbengine.signals import Signal
 
@@ -26,16 +25,15 @@ __all__ = ["HeldLease", "LeaseRenewer", "of_process", "send_signal"]
 
 LOG: Final = logging.getLogger(__name__)
 
-#: Seconds the thread waits for another flow to be run.
-LINGER: Final = 2.0
+#: Time after the last flow until the thread ends.
+IDLE_SECONDS: Final = 2.0
 
-#: Seconds between two looks for commands.
-LOOK: Final = 1.0
+#: Interval between two polls for commands.
+POLL_SECONDS: Final = 1.0
 
-#: So many times a lease is renewed within its time.
-_RENEWALS: Final = 3
+_RENEWALS_PER_LEASE: Final = 3
 
-# It goes on while the host sleeps, and so does that of the store.
+# Continues while the host sleeps, as the clock of the store does.
 now: Callable[[], float] = (
     (lambda: time.clock_gettime(time.CLOCK_BOOTTIME))
     if hasattr(time, "CLOCK_BOOTTIME")
@@ -43,23 +41,23 @@ now: Callable[[], float] = (
 )
 
 
-def ignore() -> None:
-    """What is called where nothing is to be done."""
+def do_nothing() -> None:
+    """Ignore the call."""
 
 
-def ignore_signals(found: Sequence[Signal]) -> None:
-    """Where no task waits for them."""
+def ignore_signals(signals: Sequence[Signal]) -> None:
+    """Ignore the signals: no task waits for them."""
 
 
 def never() -> bool:
-    """Where no task waits for signals."""
+    """Return False: no task waits for signals."""
     return False
 
 
 class HeldLease:
-    """A lease that one engine holds: as long as `check` passes, no other engine runs the flow.
+    """A lease of one engine. While `check` passes, no other engine runs the flow.
 
-    `on_lost` is called, once and from any thread, when it is known that another may.
+    `on_lost` is called once, from any thread, when another engine may run the flow.
     """
 
     def __init__(
@@ -67,49 +65,46 @@ class HeldLease:
         backend: base.Backend,
         lease: leases.Lease,
         seconds: float,
-        taken: float,
+        acquired_at: float,
         clock: Callable[[], float] = now,
     ) -> None:
         self.backend = backend
         self.lease = lease
-        self.on_lost: Callable[[], None] = ignore
-        #: Obeys a command about the run, in a thread of its own; None: it cannot do so now.
+        self.on_lost: Callable[[], None] = do_nothing
+        #: Executes a command in its own thread; None while commands are impossible.
         self.on_command: Callable[[base.FlowCommand], object] | None = None
-        #: Called each second while the flow runs.
-        self.on_tick: Callable[[], None] = ignore
-        #: Whether a task waits for a signal, and what is told all that the flow was given.
+        self.on_tick: Callable[[], None] = do_nothing
+        #: Whether a task waits for a signal, and the receiver of all signals of the flow.
         self.awaits_signals: Callable[[], bool] = never
         self.on_signals: Callable[[Sequence[Signal]], object] = ignore_signals
-        # The command that is being obeyed, or was.
-        self._obeyed: base.FlowCommand | None = None
-        #: Why it is lost.
+        self._executed_command: base.FlowCommand | None = None
         self.error: exceptions.LeaseLost | None = None
         self._seconds = seconds
         self._clock = clock
         self._lock = threading.Lock()
-        #: When it ends unless it is renewed, and when that is to be tried.
-        self.until = taken + seconds
-        self.due = taken + seconds / _RENEWALS
+        #: Times of expiry and of the next renewal.
+        self.until = acquired_at + seconds
+        self.due = acquired_at + seconds / _RENEWALS_PER_LEASE
 
     def check(self) -> None:
-        """Make sure that the flow is ours: nothing may be started otherwise.
+        """Verify that the lease is held. Call this before each start of work.
 
-        Costs nothing as long as its time is not over; then the store is asked.
+        This reads only the clock, unless the lease has expired: then it tries one renewal.
 
-        :raises LeaseLost: it is not, or the store does not say so.
+        :raises LeaseLost: if the lease is lost or could not be renewed.
         """
         over = self.error is None and self._clock() >= self.until
         if over and not self.renew():
-            self._lose("it could not be renewed in time")
+            self._lose("it was not renewed in time")
         if self.error is not None:
             raise self.error
 
     def renew(self) -> bool:
-        """Renew it, or find out that it is lost; a store that fails is asked again later.
+        """Renew the lease. Return True on success.
 
-        Returns whether it is ours for another while.
+        If the store fails, the thread tries again later.
         """
-        asked = self._clock()
+        started = self._clock()
         try:
             with contextlib.closing(self.backend.get_connection()) as connection:
                 crashpoint("lease.before-renew")
@@ -118,186 +113,187 @@ class HeldLease:
             self._lose(str(error))
         except Exception as error:
             LOG.warning("The lease of flow %s could not be renewed: %s", self.lease.flow, error)
-            self.due = self._clock() + min(1.0, self._seconds / (4 * _RENEWALS))
+            self.due = self._clock() + min(1.0, self._seconds / (4 * _RENEWALS_PER_LEASE))
         else:
-            self.until = max(self.until, asked + self._seconds)
-            self.due = asked + max(self._seconds / _RENEWALS, 0.05)
+            self.until = max(self.until, started + self._seconds)
+            self.due = started + max(self._seconds / _RENEWALS_PER_LEASE, 0.05)
             return True
         return False
 
-    def obey(self, command: base.FlowCommand) -> None:
-        """Do what is commanded, if it is about this run and news, and then clear it."""
+    def execute(self, command: base.FlowCommand) -> None:
+        """Execute a command for this run, once.
+
+        The command stays in the store until the run ends, so that views show it.
+        """
         do = self.on_command
-        if do is None or command == self._obeyed or command.epoch != self.lease.epoch:
+        if do is None or command == self._executed_command or command.epoch != self.lease.epoch:
             return
-        self._obeyed = command
+        self._executed_command = command
 
         def work() -> None:
             try:
                 do(command)
-                with contextlib.closing(self.backend.get_connection()) as connection:
-                    connection.clear_command(self.lease, command)
             except Exception as error:
-                words = command.in_words()
-                LOG.warning("Flow %s was to be %s: %s", self.lease.flow, words, error)
+                description = command.describe()
+                LOG.warning("Flow %s cannot be %s: %s", self.lease.flow, description, error)
 
-        # It may take its time, and leases have to be renewed meanwhile.
-        threading.Thread(target=work, name="wbengine-command", daemon=True).start()
+        # A separate thread: the command may be slow, and leases must be renewed.
+        threads.Thread(target=work, name="wbengine-command", daemon=True).start()
 
     def lose(self, error: exceptions.LeaseLost) -> None:
-        """A write was refused."""
+        """Report that the store rejected a write."""
         self._lose(str(error))
 
-    def _lose(self, why: str) -> None:
+    def _lose(self, reason: str) -> None:
         with self._lock:
             if self.error is not None:
                 return
-            self.error = exceptions.LeaseLost(why)
+            self.error = exceptions.LeaseLost(reason)
         self.on_lost()
 
 
 class LeaseRenewer:
-    """Renews the leases it is given: those of each store in a thread of their own."""
-
     def __init__(self, clock: Callable[[], float] = now) -> None:
         self._clock = clock
         self._lock = threading.Lock()
         self._stores: weakref.WeakKeyDictionary[base.Backend, _StoreLeases]
         self._stores = weakref.WeakKeyDictionary()
 
-    def add(self, held: HeldLease) -> None:
-        """Renew it from now on."""
+    def add(self, held_lease: HeldLease) -> None:
         with self._lock:
-            store = self._stores.get(held.backend)
+            store = self._stores.get(held_lease.backend)
             if store is None:
-                store = self._stores[held.backend] = _StoreLeases(self._clock)
-        store.add(held)
+                store = self._stores[held_lease.backend] = _StoreLeases(self._clock)
+        store.add(held_lease)
 
-    def remove(self, held: HeldLease) -> None:
-        """Renew it no more; it may be being renewed right now."""
+    def remove(self, held_lease: HeldLease) -> None:
+        """Stop renewing a lease. A renewal may be in progress."""
         with self._lock:
-            store = self._stores.get(held.backend)
+            store = self._stores.get(held_lease.backend)
         if store is not None:
-            store.remove(held)
+            store.remove(held_lease)
 
-    def look_now(self, flow_uuid: str) -> None:
-        """Look at once for what others left for a flow, if it is run in this process."""
+    def poll_now(self, flow_uuid: str) -> None:
+        """Poll commands and signals of a flow now, if it runs in this process."""
         with self._lock:
             stores = list(self._stores.values())
         for store in stores:
-            store.look_now(flow_uuid)
+            store.poll_now(flow_uuid)
 
 
 class _StoreLeases:
-    """The leases that are kept in one store, and the thread that renews them."""
-
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = conditions.Condition(self._lock)
         self._held: dict[HeldLease, None] = {}
         self._running = False
-        # When the thread looks at its leases the next time, and when for what others left.
+        # Times of the next check of the leases and of the next poll.
         self._until = 0.0
-        self._look = 0.0
+        self._poll_at = 0.0
 
-    def add(self, held: HeldLease) -> None:
-        with self._changed:
-            self._held[held] = None
+    def add(self, held_lease: HeldLease) -> None:
+        with self._lock:
+            self._held[held_lease] = None
             if not self._running:
                 self._start()
-            elif held.due < self._until:
-                self._changed.notify()
+            elif held_lease.due < self._until:
+                self._changed.notify_all()
 
-    def remove(self, held: HeldLease) -> None:
-        with self._changed:
-            self._held.pop(held, None)
+    def remove(self, held_lease: HeldLease) -> None:
+        with self._lock:
+            self._held.pop(held_lease, None)
 
-    def look_now(self, flow_uuid: str) -> None:
-        with self._changed:
-            if any(held.lease.flow == flow_uuid for held in self._held):
-                self._look = 0.0
-                self._changed.notify()
+    def poll_now(self, flow_uuid: str) -> None:
+        with self._lock:
+            if any(held_lease.lease.flow == flow_uuid for held_lease in self._held):
+                self._poll_at = 0.0
+                self._changed.notify_all()
 
     def _start(self) -> None:
-        thread = threading.Thread(target=self._main, name="wbengine-leases", daemon=True)
+        thread = threads.Thread(target=self._main, name="wbengine-leases", daemon=True)
         try:
             thread.start()
         except RuntimeError as error:
-            # `check` renews a lease then, if its time is over.
-            LOG.warning("No thread keeps the leases of this process: %s", error)
-        else:
-            self._running = True
+            # Then `check` renews an expired lease.
+            LOG.warning("The thread that renews the leases of this process cannot start: %s", error)
+        finally:  # Set also after an interrupt.
+            self._running = thread.ident is not None
 
     def _main(self) -> None:
-        self._look = self._clock() + LOOK
+        self._poll_at = self._clock() + POLL_SECONDS
         while held_leases := self._wait():
             now = self._clock()
-            for held in held_leases:
-                if held.due > now or held not in self._held:
+            for held_lease in held_leases:
+                if held_lease.due > now or held_lease not in self._held:
                     continue
-                if held.error is None:
-                    held.renew()
-                if held.error is not None:
-                    self.remove(held)
-            if self._look <= now:
-                self._look = now + LOOK
-                self._hear([held for held in held_leases if held.on_command is not None])
+                if held_lease.error is None:
+                    held_lease.renew()
+                if held_lease.error is not None:
+                    self.remove(held_lease)
+            if self._poll_at <= now:
+                self._poll_at = now + POLL_SECONDS
+                self._poll(
+                    [held_lease for held_lease in held_leases if held_lease.on_command is not None]
+                )
 
     def _wait(self) -> list[HeldLease]:
-        """All leases, once one is due or it is time to look for commands; none: the thread ends."""
-        with self._changed:
+        """Return all leases when a renewal or a poll is due, or an empty list to end the thread."""
+        with self._lock:
             while True:
                 if not self._held:
-                    self._until = math.inf  # any lease that comes is due before
-                    if not self._changed.wait_for(lambda: self._held, LINGER):
+                    self._until = math.inf  # Every new lease is due earlier.
+                    self._changed.wait(IDLE_SECONDS)
+                    if not self._held:
                         self._running = False
                         return []
-                self._until = min(self._look, *(held.due for held in self._held))
+                self._until = min(self._poll_at, *(held_lease.due for held_lease in self._held))
                 seconds = self._until - self._clock()
                 if seconds <= 0:
                     return list(self._held)
                 self._changed.wait(seconds)
 
-    def _hear(self, held_leases: Collection[HeldLease]) -> None:
-        """Obey the commands about these flows: one read for all of them."""
+    def _poll(self, held_leases: Collection[HeldLease]) -> None:
         if not held_leases:
             return
-        found: Mapping[str, base.FlowCommand] = {}
+        commands: Mapping[str, base.FlowCommand] = {}
         backend = next(iter(held_leases)).backend
         try:
             with contextlib.closing(backend.get_connection()) as connection:
-                found = connection.commands([held.lease.flow for held in held_leases])
-        except Exception as error:  # the next look may succeed
+                commands = connection.commands(
+                    [held_lease.lease.flow for held_lease in held_leases]
+                )
+        except Exception as error:
             LOG.debug("Commands about %d flows could not be read: %s", len(held_leases), error)
-        for held in held_leases:
-            held.on_tick()
-            command = found.get(held.lease.flow)
+        for held_lease in held_leases:
+            held_lease.on_tick()
+            command = commands.get(held_lease.lease.flow)
             if command is not None:
-                held.obey(command)
-        self._tell_signals(backend, [held for held in held_leases if held.awaits_signals()])
+                held_lease.execute(command)
+        self._deliver_signals(
+            backend, [held_lease for held_lease in held_leases if held_lease.awaits_signals()]
+        )
 
-    def _tell_signals(self, backend: base.Backend, waiting: Collection[HeldLease]) -> None:
-        """Tell what was signalled to these flows: one read for all of them."""
+    def _deliver_signals(self, backend: base.Backend, waiting: Collection[HeldLease]) -> None:
         if not waiting:
             return
         try:
             with contextlib.closing(backend.get_connection()) as connection:
-                found = connection.signals([held.lease.flow for held in waiting])
-        except Exception as error:  # the next look may succeed
+                signals = connection.signals([held_lease.lease.flow for held_lease in waiting])
+        except Exception as error:
             LOG.debug("Signals to %d flows could not be read: %s", len(waiting), error)
             return
-        for held in waiting:
-            held.on_signals(found.get(held.lease.flow, ()))
+        for held_lease in waiting:
+            held_lease.on_signals(signals.get(held_lease.lease.flow, ()))
 
 
-#: The renewer for all engines of this process.
 of_process: Final = per_process.PerProcess(LeaseRenewer)
 
 
 def send_signal(
     backend: base.Backend, uuid: str, signal: Signal, known: Collection[str] | None = None
 ) -> None:
-    """`Connection.send_signal`; an engine of this process hears of it at once."""
+    """Send a signal; an engine of this process receives it at once."""
     with contextlib.closing(backend.get_connection()) as connection:
         connection.send_signal(uuid, signal, known)
-    of_process().look_now(uuid)
+    of_process().poll_now(uuid)

@@ -1,4 +1,4 @@
-"""A lease: who runs a flow, and so who may write its records."""
+"""The lease of a flow: the right of one engine to write its records."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import Final
 
 from wbengine import exceptions
 
-__all__ = ["LEASE_SECONDS", "MOMENT", "Lease", "busy", "lost"]
+__all__ = ["LEASE_SECONDS", "CHANGE_WAIT_SECONDS", "Lease", "busy_error", "lost_error"]
 
-#: So long after its last sign of life an owner's lease ends.
+#: Seconds after which a lease expires unless it is renewed.
 LEASE_SECONDS: Final = 15.0
 
-#: So many seconds at most a lease that is held for one change only is waited for.
-MOMENT: Final = 2.0
+#: Maximum seconds to wait for a lease that is held for one change only.
+CHANGE_WAIT_SECONDS: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
     """The right to write the records of one flow.
 
-    `epoch` rises by one with each lease of the flow, from 1, whoever takes it: it tells a write of
-    an owner from one of whoever came after.
+    `epoch` starts at 1 and increases by one with each lease of the flow, so it distinguishes writes
+    of successive owners.
     """
 
     flow: str
@@ -29,21 +29,23 @@ class Lease:
     epoch: int
 
 
-def busy(held: Lease, seconds: float) -> exceptions.FlowBusy:
-    """What to raise when somebody else holds the lease of a flow, for so many seconds more."""
+def busy_error(lease: Lease, seconds: float) -> exceptions.FlowBusy:
+    """Create the error for a lease that another owner has for `seconds` more."""
     return exceptions.FlowBusy(
-        f"Flow {held.flow} is run by {held.owner}",
-        owner=held.owner,
-        epoch=held.epoch,
+        f"Flow {lease.flow} is run by {lease.owner}",
+        owner=lease.owner,
+        epoch=lease.epoch,
         seconds=seconds,
     )
 
 
-def lost(lease: Lease, by: str | None = None, *, kept: bool = True) -> exceptions.LeaseLost:
-    """What to raise for a lease that is not the latest one.
+def lost_error(
+    lease: Lease, by: str | None = None, *, flow_exists: bool = True
+) -> exceptions.LeaseLost:
+    """Create the error for a lease that is not the latest one, but that of `by` (if known).
 
-    `by` is who took the flow over, if anybody did; `kept` is False where the flow is gone too.
+    :param flow_exists: False if the flow was deleted.
     """
-    gone = "its lease is gone" if kept else "it is not kept any more"
-    why = gone if by is None else f"{by} took it over"
-    return exceptions.LeaseLost(f"Flow {lease.flow} is not run by {lease.owner}: {why}")
+    default = "its lease was released" if flow_exists else "it was deleted"
+    reason = default if by is None else f"{by} took it over"
+    return exceptions.LeaseLost(f"Flow {lease.flow} is no longer run by {lease.owner}: {reason}")

@@ -1,4 +1,4 @@
-"""Flows in short, page by page, for whoever looks for one."""
+"""Summaries of flows in pages, and the queries that select them."""
 
 from __future__ import annotations
 
@@ -9,55 +9,92 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from wbengine import states
+from wbengine import _names, states
 
-__all__ = ["LIMIT", "FlowRow", "Page", "Place", "Query", "check_tags", "tags_of"]
+__all__ = [
+    "LIMIT", "FlowRow", "Page", "Position", "Query", "Wait", "check_tags", "tags_of", "waits_of",
+]  # fmt: skip
 
-#: So many flows are on a page.
+#: Default number of flows on a page.
 LIMIT: Final = 50
-#: So many tags may a flow have.
-MOST_TAGS: Final = 32
-_TAG: Final = re.compile(r"[A-Za-z0-9._/-]{1,64}")
+MAX_TAGS: Final = 32
+_TAG: Final = re.compile(r"[A-Za-z0-9._/-]+")
+_MAX_KEY_LENGTH: Final = 64
+_MAX_VALUE_LENGTH: Final = 256
 
 
 def check_tags(tags: object) -> dict[str, str]:
-    """Tags of a flow, if they can be some.
+    """Return valid tags of a flow as a dict.
 
-    :raises TypeError: this is no dict of texts.
-    :raises ValueError: there are too many, or a key or a value is too long or holds what it must
-        not.
+    :raises TypeError: if `tags` is not a dict of str.
+    :raises ValueError: if there are too many tags, or a key or value is invalid.
     """
     if not isinstance(tags, Mapping) or not all(
         isinstance(each, str) for pair in tags.items() for each in pair
     ):
-        raise TypeError(f"tags is a dict of texts, not {tags!r:.200}")
-    if len(tags) > MOST_TAGS:
-        raise ValueError(f"a flow has at most {MOST_TAGS} tags, not {len(tags)}")
+        raise TypeError(f"tags must be a dict of str, got {tags!r:.200}")
+    if len(tags) > MAX_TAGS:
+        raise ValueError(f"a flow can have at most {MAX_TAGS} tags, got {len(tags)}")
     for key, value in tags.items():
-        if not _TAG.fullmatch(key):
-            raise ValueError(f"tag {key!r:.80}: a key is up to 64 letters, digits and ._/-")
-        if not 0 < len(value) <= 256 or not value.isprintable() or value != value.strip():
+        if not _TAG.fullmatch(_names.check_length("The key of a tag", key, _MAX_KEY_LENGTH)):
             raise ValueError(
-                f"tag {key}={value!r:.80}: a value is 1 to 256 printable characters, without"
-                " blanks around them"
+                f"the key of a tag must be up to {_MAX_KEY_LENGTH} letters, digits and"
+                f" ._/-, got {key!r}"
+            )
+        _names.check_length(f"The value of tag {key}", value, _MAX_VALUE_LENGTH)
+        if not value or not value.isprintable() or value != value.strip():
+            raise ValueError(
+                f"the value of tag {key} must be 1 to {_MAX_VALUE_LENGTH} printable"
+                f" characters without surrounding blanks, got {value!r:.80}"
             )
     return dict(tags)
 
 
-def tags_of(noted: object) -> dict[str, str]:
-    """The tags among what a record notes as such; programs may note there what they like."""
-    pairs = noted.items() if isinstance(noted, Mapping) else ()
+def tags_of(value: object) -> dict[str, str]:
+    """Return the valid tags in a field of `meta`; programs may store anything there."""
+    pairs = value.items() if isinstance(value, Mapping) else ()
     return {key: v for key, v in pairs if isinstance(key, str) and isinstance(v, str)}
 
 
-class FlowRow(NamedTuple):
-    """What a list tells of a flow.
+class Wait(NamedTuple):
+    """A task that waits for a signal from `since` to `until` (None: no limit), in Unix seconds."""
 
-    `state` is PENDING also before anybody ran it.  `created` and `updated` (the last write) are in
-    unix seconds, None where nobody knows.  `counts` say how many of its tasks are in which state.
-    `lease` is the owner that runs it (`owners.in_words` tells people who that is), or None.
-    `error` says, in one line, why it is in FAILURE or REVERTED (None: nobody knows).  `tags` are
-    those it was made with.
+    task: str
+    signal: str
+    since: float
+    until: float | None
+
+
+def waits_of(value: object) -> tuple[Wait, ...]:
+    """Return the valid waits in a field of `meta`."""
+    if not isinstance(value, list):
+        return ()
+    waits = (_wait_of(each) for each in value)
+    return tuple(wait for wait in waits if wait is not None)
+
+
+def _wait_of(value: object) -> Wait | None:
+    if not isinstance(value, Mapping) or not set(Wait._fields) <= value.keys():
+        return None
+    task, signal, since, until = (value[name] for name in Wait._fields)
+    are_names = isinstance(task, str) and isinstance(signal, str)
+    is_known = isinstance(since, int | float) and isinstance(until, int | float | None)
+    return Wait(task, signal, since, until) if are_names and is_known else None
+
+
+class FlowRow(NamedTuple):
+    """The summary of a flow in a list.
+
+    :ivar state: the state of the flow; PENDING also before its first run.
+    :ivar created: creation time in Unix seconds; None if unknown.
+    :ivar updated: time of the latest write in Unix seconds; None if unknown.
+    :ivar counts: number of tasks by state.
+    :ivar lease: the owner that runs the flow, or None (`owners.describe` makes it readable).
+    :ivar error: reason for FAILURE or REVERTED in one line; None if unknown.
+    :ivar cancelled: whether the flow was cancelled.
+    :ivar command: the latest command to the owner (one of `commands.COMMANDS`), or None.
+    :ivar parked: whether the flow is suspended because it only waits.
+    :ivar waits_for: signals that the flow waits for.
     """
 
     uuid: str
@@ -71,17 +108,21 @@ class FlowRow(NamedTuple):
     lease: str | None
     error: str | None
     tags: Mapping[str, str] = MappingProxyType({})
+    cancelled: bool = False
+    command: str | None = None
+    parked: bool = False
+    waits_for: tuple[Wait, ...] = ()
 
 
 class Page(NamedTuple):
-    """Some flows; `after` is where the next page begins (None: there is none)."""
+    """Some flows; `after` is the position of the next page, or None on the last page."""
 
     flows: Sequence[FlowRow]
     after: str | None
 
 
-class Place(NamedTuple):
-    """Where a flow is among all, in the order of their creation."""
+class Position(NamedTuple):
+    """The position of a flow in the order of creation."""
 
     created: float
     tie: str | int
@@ -90,20 +131,25 @@ class Place(NamedTuple):
         return json.dumps(list(self))
 
     @classmethod
-    def parse(cls, text: str) -> Place:
-        """:raises ValueError: this is no place that a page told of."""
+    def parse(cls, text: str) -> Position:
+        """Parse a position.
+
+        :raises ValueError: if the text is invalid.
+        """
         try:
             created, tie = json.loads(text)
             if isinstance(tie, int) and abs(tie) >= 2**63:
-                raise ValueError("no database has so many")
+                raise ValueError("the tie is out of range")
             return cls(float(created), tie if isinstance(tie, int) else str(tie))
         except (ValueError, TypeError, OverflowError):
-            raise ValueError(f"after={text!r:.80} is not what a page told") from None
+            raise ValueError(
+                f"after must be a position from an earlier page, got {text!r:.80}"
+            ) from None
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Which flows are wanted, in which order."""
+    """The filter and the order of a list of flows."""
 
     states: Collection[str] | None = None
     name: str | None = None
@@ -112,24 +158,23 @@ class Query:
     uuid: str | None = None
     newest_first: bool = True
     limit: int = LIMIT
-    after: Place | None = None
+    after: Position | None = None
     text: str | None = None
     tags: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.states, str):
-            raise TypeError(f"states is a collection of states, not {self.states!r}")
+            raise TypeError(f"states must be a collection of states, got {self.states!r}")
         for state in self.states or ():
             states.check_known("state of a flow", state, states.FLOW_STATES)
         if isinstance(self.limit, bool) or not isinstance(self.limit, int) or self.limit < 1:
-            raise ValueError(f"limit is a number of flows from 1 on, not {self.limit!r}")
+            raise ValueError(f"limit must be a whole number of at least 1, got {self.limit!r}")
         check_tags(self.tags or {})
 
-    def wants_state(self, state: str | None) -> bool:
+    def matches_state(self, state: str | None) -> bool:
         return self.states is None or (state or states.PENDING) in self.states
 
-    def wants(self, uuid: str, name: str, tags: Mapping[str, str]) -> bool:
-        """Whether a flow of that name may be among them, whatever else it is."""
+    def matches(self, uuid: str, name: str, tags: Mapping[str, str]) -> bool:
         text = self.text
         return (
             (self.name is None or self.name in name)
@@ -138,8 +183,8 @@ class Query:
             and (self.tags or {}).items() <= tags.items()
         )
 
-    def wants_place(self, place: Place) -> bool:
-        """Whether a flow that is there was created late enough, and is on this page or later."""
+    def matches_position(self, place: Position) -> bool:
+        """Return True for a flow that matches `since` and is not on an earlier page."""
         if self.since is not None and place.created < self.since:
             return False
         if self.after is None:

@@ -1,9 +1,9 @@
-"""MACs of records that decide which code is run, and with what: made and verified here only.
+"""MACs of records that decide which code runs with which data.
 
-With keys (those that `WBENGINE_KEYS` names) a flow's note of what made it, what is injected into it
-later, the details of jobs, and schedules bear a MAC of the store's secret, bound to the flow's id,
-to that of the job, or to the schedule's name.  It is verified when a flow is to be made of them,
-never when they are looked at.
+With keys (named by `WBENGINE_KEYS`), a MAC with the store's secret protects the factory note of a
+flow, later injected values, the details of jobs, and schedules. It is bound to the id of the flow
+or job, or to the name of the schedule. It is verified before a flow is built from the record, but
+not for display.
 """
 
 from __future__ import annotations
@@ -22,66 +22,68 @@ __all__ = [
     "check_inputs", "sign", "sign_injected", "signed_note", "verify",
 ]  # fmt: skip
 
-#: What is signed.
 FLOW: Final = "flow"
 JOB: Final = "job"
 SCHEDULE: Final = "schedule"
 _INJECTED: Final = "what is injected into flow"
 
-#: Where the MAC is, among what it is of.
+#: Key of the MAC in the signed data.
 MAC: Final = "mac"
-#: In a flow's note: a digest of each input that it was made with.
+#: Key in a flow's note: a digest of each input.
 _INPUTS: Final = "inputs"
-#: Among them: all that programs written for TaskFlow put where conductors find it.
-_OF_META: Final = "meta['store']"
+#: Name for the values that TaskFlow programs store for conductors, among the digests of inputs.
+_META_STORE: Final = "meta['store']"
 
 
 def sign(kind: str, about: str, data: Mapping[str, Any]) -> str | None:
-    """The MAC of `data` about a flow, a job or a schedule; None: there are no keys.
+    """Return the MAC of the data of a flow, job or schedule, or None if there are no keys.
 
-    :raises NotTrusted: the keys have no secret for stores.
-    :raises InvalidFormat: there is no such key file, or it is none.
+    :raises NotTrusted: if the keys contain no secret for stores.
+    :raises InvalidFormat: if the key file is missing or invalid.
     """
-    found = keys.keyring(None)
-    return None if found is None else found.mac(f"{kind} record", _bytes(about, data))
+    keyring = keys.keyring(None)
+    return None if keyring is None else keyring.mac(f"{kind} record", _bytes(about, data))
 
 
 def verify(kind: str, about: str, data: Mapping[str, Any]) -> None:
-    """Make sure that `data` bear the MAC that `sign` made of them, if there are keys.
+    """Verify the MAC of `sign`, if there are keys.
 
-    Until `accept_unsigned_until` of the keys they may bear none.
+    Until `accept_unsigned_until` of the keys, the MAC may be missing.
 
-    :raises NotTrusted: they do not; the text says which of them.
+    :raises NotTrusted: if the MAC is missing or wrong; the message names the record.
     """
-    found = keys.keyring(None)
-    if found is None:
+    keyring = keys.keyring(None)
+    if keyring is None:
         return
     mac = data.get(MAC)
-    if mac is None and time.time() < found.accept_unsigned_until:
+    if mac is None and time.time() < keyring.accept_unsigned_until:
         return
     try:
-        found.verify_mac(f"{kind} record", _bytes(about, data), mac)
+        keyring.verify_mac(f"{kind} record", _bytes(about, data), mac)
     except exceptions.NotTrusted as error:
-        raise exceptions.NotTrusted(f"{kind} {about!r:.200} is not to be run: {error}") from error
+        raise exceptions.NotTrusted(f"{kind} {about!r:.200} is not trusted: {error}") from error
 
 
-def signed_note(noted: Mapping[str, Any], detail: models.FlowDetail) -> dict[str, Any]:
-    """A flow's note of what made it, with a MAC of that and of the inputs that are there, if there
-    are keys.  What no store can keep has none.
+def signed_note(factory_note: Mapping[str, Any], detail: models.FlowDetail) -> dict[str, Any]:
+    """Return the factory note with a MAC of it and of the present inputs, if there are keys.
+
+    A note that cannot be encoded gets no MAC.
     """
     if keys.keyring(None) is None:
-        return dict(noted)
+        return dict(factory_note)
     try:
         digests = {name: _digest(value) for name, value in _inputs(detail).items()}
-        note = {**noted, _INPUTS: digests}
+        note = {**factory_note, _INPUTS: digests}
         return {**note, MAC: sign(FLOW, detail.uuid, note)}
     except exceptions.NotEncodable:
-        return dict(noted)
+        return dict(factory_note)
 
 
 def sign_injected(detail: models.FlowDetail, atom: models.AtomDetail) -> None:
-    """Give the record of an atom, or of the injector, a MAC of what is injected, if there are keys
-    and the flow can be made of its record.  What no store can keep has none.
+    """Add a MAC of the injected values to the record of an atom or of the injector.
+
+    Requires keys and a flow that can be built from its record. Values that cannot be encoded get no
+    MAC.
     """
     if models.FACTORY not in detail.meta or not _injected(atom):
         return
@@ -95,7 +97,7 @@ def sign_injected(detail: models.FlowDetail, atom: models.AtomDetail) -> None:
 
 def _injected(atom: models.AtomDetail) -> Any:
     is_injector = atom.name == models.INJECTOR
-    return atom.results if is_injector else atom.noted(models.META_INJECTED)
+    return atom.results if is_injector else atom.meta_value(models.META_INJECTED)
 
 
 def _injected_note(atom: models.AtomDetail) -> dict[str, Any]:
@@ -103,38 +105,37 @@ def _injected_note(atom: models.AtomDetail) -> dict[str, Any]:
 
 
 def check_inputs(detail: models.FlowDetail) -> None:
-    """Make sure that a flow has the inputs that `signed_note` saw, and that what was injected
-    later, also for one atom, bears the MAC of `sign_injected`.
+    """Verify the inputs that `signed_note` signed and the values that `sign_injected` signed.
 
-    :raises NotTrusted: it has not.
+    :raises NotTrusted: if an input or a MAC does not match.
     """
     note = detail.meta.get(models.FACTORY)
-    noted = note.get(_INPUTS) if isinstance(note, Mapping) else None
-    if keys.keyring(None) is None or not isinstance(noted, Mapping):
+    digests = note.get(_INPUTS) if isinstance(note, Mapping) else None
+    if keys.keyring(None) is None or not isinstance(digests, Mapping):
         return
     inputs = _inputs(detail)
-    for name in {*noted, *({_OF_META} & inputs.keys())}:
-        if name not in inputs or _digest(inputs[name]) != noted.get(name):
+    for name in {*digests, *({_META_STORE} & inputs.keys())}:
+        if name not in inputs or _digest(inputs[name]) != digests.get(name):
             raise exceptions.NotTrusted(
-                f"flow {detail.uuid!r} is not to be run: its input {name!r:.200} is another"
+                f"flow {detail.uuid!r} is not trusted: its input {name!r:.200} was changed"
             )
     injectors = 0
     for atom in detail:
-        later = _injected(atom)
+        injected = _injected(atom)
         if atom.name == models.INJECTOR:
             injectors += 1
-            later = injectors > 1 or inputs.keys() - noted.keys() - {_OF_META}
-        if later:
-            mac = atom.noted(models.META_INJECTED_MAC)
+            injected = injectors > 1 or inputs.keys() - digests.keys() - {_META_STORE}
+        if injected:
+            mac = atom.meta_value(models.META_INJECTED_MAC)
             verify(_INJECTED, detail.uuid, {**_injected_note(atom), MAC: mac})
 
 
 def _inputs(detail: models.FlowDetail) -> dict[str, Any]:
     atoms: Iterable[models.AtomDetail] = detail
     injector = next((atom for atom in atoms if atom.name == models.INJECTOR), None)
-    found = {} if injector is None else dict(injector.results or {})
-    more = detail.meta.get("store")
-    return {**found, _OF_META: more} if more else found
+    injected = {} if injector is None else dict(injector.results or {})
+    meta_store = detail.meta.get("store")
+    return {**injected, _META_STORE: meta_store} if meta_store else injected
 
 
 def _digest(value: Any) -> str:
@@ -142,7 +143,7 @@ def _digest(value: Any) -> str:
 
 
 def _bytes(about: str, data: Mapping[str, Any]) -> bytes:
-    """The same for equal data, whichever store they went through."""
-    told = {name: value for name, value in data.items() if name != MAC}
-    packed = _codec.pack([about, told], "record")
+    """Equal data has equal bytes in all stores."""
+    unsigned = {name: value for name, value in data.items() if name != MAC}
+    packed = _codec.pack([about, unsigned], "record")
     return json.dumps(packed, sort_keys=True, separators=(",", ":")).encode()

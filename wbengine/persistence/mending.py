@@ -1,7 +1,7 @@
-"""Values that were kept already, and that somebody changed since into what cannot be kept.
+"""Restoring stored values that were modified into values that cannot be encoded.
 
-Tasks in this process are given the very objects that others returned.  One that puts something into
-such an object changes a record behind the engine's back: what was written is what counts then.
+Tasks in this process share objects that other tasks returned. If a task modifies one, a record
+changes without the engine; the stored value counts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["mend"]
 
 LOG: Final = logging.getLogger(__name__)
 
-_OF_ATOMS: Final = ("results", "progress_details", "_meta")
+_ATOM_VALUE_FIELDS: Final = ("results", "progress_details", "_meta")
 
 
 def mend(
@@ -25,51 +25,55 @@ def mend(
     atoms: Iterable[models.AtomDetail],
     items: Mapping[str, Sequence[models.ItemDetail]],
 ) -> bool:
-    """Give records back the values that are kept, where the present ones cannot be.
+    """Replace values that cannot be encoded by their stored values, if there are any.
 
-    Returns whether there was anything to be given back; what was never kept stays as it is.
+    Return True if a value was replaced.
     """
     mended = False
     for atom in atoms:
-        wrong = [slot for slot in _OF_ATOMS if not _fits(getattr(atom, slot))]
-        kept = _kept(connection, atom.uuid) if wrong else None
-        if kept is not None:
-            if not _same_result(atom, kept):
+        wrong = [slot for slot in _ATOM_VALUE_FIELDS if not _is_encodable(getattr(atom, slot))]
+        stored = _stored_atom(connection, atom.uuid) if wrong else None
+        if stored is not None:
+            if not _same_result(atom, stored):
                 wrong = [slot for slot in wrong if slot != "results"]
-            mended |= _give_back(f"Atom {atom.name!r}", atom, kept, wrong)
+            mended |= _restore(f"Atom {atom.name!r}", atom, stored, wrong)
     for uuid, changed in items.items():
         for item in changed:
-            if not _fits(item.value):
-                atom_kept = _kept(connection, uuid)
-                every = atom_kept.items if atom_kept is not None else None
-                if every is not None and every.attempt == item.attempt and item.index < len(every):
-                    who = f"Item {item.index}"
-                    mended |= _give_back(who, item, every[item.index], ["value"])
+            if not _is_encodable(item.value):
+                stored_atom = _stored_atom(connection, uuid)
+                stored_items = stored_atom.items if stored_atom is not None else None
+                if (
+                    stored_items is not None
+                    and stored_items.attempt == item.attempt
+                    and item.index < len(stored_items)
+                ):
+                    label = f"Item {item.index}"
+                    mended |= _restore(label, item, stored_items[item.index], ["value"])
     return mended
 
 
-def _same_result(atom: models.AtomDetail, kept: models.AtomDetail) -> bool:
-    """Whether what is kept is the result of the same execution."""
-    if isinstance(atom, models.RetryDetail) or kept.state not in models.WITH_RESULT:
+def _same_result(atom: models.AtomDetail, stored: models.AtomDetail) -> bool:
+    """Return True if the stored result belongs to the same execution."""
+    if isinstance(atom, models.RetryDetail) or stored.state not in models.STATES_WITH_RESULT:
         return False
-    return atom.state != states.SUCCESS or atom.attempt == kept.attempt
+    return atom.state != states.SUCCESS or atom.attempt == stored.attempt
 
 
-def _kept(connection: base.Connection, uuid: str) -> models.AtomDetail | None:
+def _stored_atom(connection: base.Connection, uuid: str) -> models.AtomDetail | None:
     try:
         return connection.get_atom_details(uuid)
     except exceptions.NotFound:
         return None
 
 
-def _give_back(who: str, record: Any, kept: Any, wrong: Iterable[str]) -> bool:
+def _restore(label: str, record: Any, stored: Any, wrong: Iterable[str]) -> bool:
     mended = False
     for slot in wrong:
-        value = getattr(kept, slot)
+        value = getattr(stored, slot)
         if value is not None:
             LOG.warning(
-                "%s: somebody changed its %s into what cannot be kept; what was kept counts",
-                who,
+                "%s: its %s has a new value that cannot be stored; the stored value remains",
+                label,
                 slot.strip("_"),
             )
             setattr(record, slot, value)
@@ -77,7 +81,7 @@ def _give_back(who: str, record: Any, kept: Any, wrong: Iterable[str]) -> bool:
     return mended
 
 
-def _fits(value: Any) -> bool:
+def _is_encodable(value: Any) -> bool:
     try:
         _codec.pack(value)
     except Exception:

@@ -1,17 +1,18 @@
-"""The records an engine writes: log book -> flow detail -> atom details (-> items of a `Map`).
+"""The records that an engine writes: logbook, flow detail, atom details, items of a `Map`.
 
-A record is plain data: it checks nothing and writes itself nowhere.  Those of atoms and items are
-kept small, for a flow of 100,000 tasks has 100,000 of them: slots, and a `meta` that exists from
-the first time it is asked for.
+A record is plain data: it neither validates nor saves itself. A flow of 100,000 tasks has as many
+records, so they are small: they have slots, and `meta` is created on its first use.
 """
 
-# Defaults of fields say of which kind they are:
+# Field defaults are calls that define the kind of the field:
 # ruff: noqa: RUF009
 
 from __future__ import annotations
 
 import copy
 import dataclasses
+import math
+import numbers
 import os
 import threading
 import time
@@ -19,7 +20,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import datetime, timezone
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
-from wbengine import exceptions, states, task_logs
+from wbengine import _names, exceptions, states, task_logs
 from wbengine.persistence import fields, history, listing, pictures
 from wbengine.persistence.fields import field
 from wbengine.persistence.history import Attempt, Change, Incident
@@ -37,7 +38,9 @@ __all__ = [
     "ATOM_TYPES",
     "Attempt",
     "Change",
+    "CANCELLED",
     "ENGINE",
+    "LOG_LEVEL",
     "FACTORY",
     "INJECTOR",
     "Incident",
@@ -46,6 +49,7 @@ __all__ = [
     "META_PROGRESS_DETAILS",
     "TAGS",
     "UNIQUE",
+    "WAITS_FOR",
     "atom_detail_class",
     "atom_detail_type",
     "new_uuid",
@@ -55,82 +59,92 @@ __all__ = [
 _D = TypeVar("_D", bound="AtomDetail")
 _N = TypeVar("_N", bound="_Named")
 
-#: States in which the record of a task that did not fail holds the result of `execute`.
-WITH_RESULT: Final = frozenset({states.SUCCESS, states.REVERTING})
+#: States in which the record of a task that did not fail contains the result of `execute`.
+STATES_WITH_RESULT: Final = frozenset({states.SUCCESS, states.REVERTING})
 
-#: Name of the record that keeps what was injected for the whole flow: it is no atom's.
+#: Name of the record that contains the values injected into the whole flow. It is not an atom.
 INJECTOR: Final = "_wbengine_injector"
 
-#: Keys of the `meta` of a task: its progress, and what the task said besides.
+#: Keys in the `meta` of a task: its progress and details of it.
 META_PROGRESS: Final = "progress"
 META_PROGRESS_DETAILS: Final = "progress_details"
-#: Of any atom: what was injected for it to stay, and (also of the injector) the MAC of that.
+#: Keys in the `meta` of an atom (or injector): persistently injected values, and their MAC.
 META_INJECTED: Final = "injected"
 META_INJECTED_MAC: Final = "injected_mac"
-#: Of a flow: what makes it, the kind of engine that it was first loaded into, and its tags.
+#: Key in the `meta` of a retry that was created for `Task.retries`: the name of the task.
+OF_TASK: Final = "of_task"
+#: Keys in the `meta` of a flow: factory, kind of its first engine, tags.
 FACTORY: Final = "factory"
 ENGINE: Final = "engine"
 TAGS: Final = "tags"
-#: Of a log book: that it was made for one flow; the latest flow of the key that it stands for.
+#: Keys in the `meta` of a flow: time and reason of its cancellation; signals it waits for.
+CANCELLED: Final = "cancelled"
+WAITS_FOR: Final = "waits_for"
+#: Key in the `meta` of a flow: root log level of its engine, if it excludes records of level INFO.
+LOG_LEVEL: Final = "log_level"
+#: Keys in the `meta` of a logbook: created for one flow; latest flow of its unique key.
 MADE_BY: Final = "made_by"
 UNIQUE: Final = "unique"
 
 _UUID_LENGTH: Final = 16
-# What says that they are random, in the seventh byte and the ninth.
+# The bits in the seventh and ninth byte that identify version 4.
 _VERSION: Final = bytes(0x40 | byte & 0x0F for byte in range(256))
 _VARIANT: Final = bytes(0x80 | byte & 0x3F for byte in range(256))
 
 
 def new_uuids(count: int) -> list[str]:
-    """Make `count` random (version 4) uuids, with one call of the system's random source."""
-    made = bytearray(os.urandom(_UUID_LENGTH * count))
-    made[6::_UUID_LENGTH] = made[6::_UUID_LENGTH].translate(_VERSION)
-    made[8::_UUID_LENGTH] = made[8::_UUID_LENGTH].translate(_VARIANT)
-    # All of them at once: groups of four digits, without the dashes that are too many.
-    text = bytearray(made.hex("-", 2), "ascii")
+    """Create `count` random (version 4) uuids with one call of the system's random source."""
+    random_bytes = bytearray(os.urandom(_UUID_LENGTH * count))
+    random_bytes[6::_UUID_LENGTH] = random_bytes[6::_UUID_LENGTH].translate(_VERSION)
+    random_bytes[8::_UUID_LENGTH] = random_bytes[8::_UUID_LENGTH].translate(_VARIANT)
+    # Format all uuids at once: groups of four digits, minus the surplus dashes.
+    text = bytearray(random_bytes.hex("-", 2), "ascii")
     del text[34::40], text[29::39], text[4::38]
     text[36::37] = b" " * (count - 1)
     return text.decode().split()
 
 
 def new_uuid() -> str:
-    """Make one random (version 4) uuid."""
+    """Create a random (version 4) uuid."""
     return new_uuids(1)[0]
 
 
-_making_meta: Final = threading.Lock()
+_meta_lock: Final = threading.Lock()
 _incidents_lock: Final = threading.Lock()
 
 
 @dataclasses.dataclass(slots=True, eq=False, repr=False)
 class _Named(fields.Record):
-    """A record with a name, a uuid, and a `meta`: what listeners and users attach."""
-
     name: str = field(fields.WORD, "", given=True)
     uuid: str = field(fields.PLAIN, given=True)
     _meta: dict[str, Any] | None = field(fields.META, source="own_meta")
 
     def __post_init__(self) -> None:
+        # The type is checked because a damaged record can contain any. The length is checked here
+        # to save a call per record.
+        if isinstance(self.name, str) and len(self.name) > _names.MAX_NAME_LENGTH:
+            _names.check_length(f"The name of a {type(self).__name__}", self.name)
         if self.uuid is None:
             self.uuid = new_uuid()
 
     @classmethod
-    def _bare(cls: type[_N], data: Mapping[str, Any]) -> _N:
+    def _from_identity(cls: type[_N], data: Mapping[str, Any]) -> _N:
         try:
             return cls(data["name"], data["uuid"])
+        except ValueError as error:
+            raise exceptions.InvalidFormat(str(error)) from None
         except (KeyError, TypeError):
             raise exceptions.InvalidFormat(
-                f"The description of a record is a dict with 'name' and 'uuid', not {data!r:.80}"
+                f"The dict of a record must contain 'name' and 'uuid', got {data!r:.80}"
             ) from None
 
     @property
     def meta(self) -> dict[str, Any]:
-        """Made when first asked for."""
+        """User data of the record, created on first access."""
         if self._meta is None:
-            with _making_meta:  # two threads must get the same one
+            with _meta_lock:  # Two threads must get the same dict.
                 if self._meta is None:
                     self._meta = {}
-        self._show(self._meta)
         return self._meta
 
     @meta.setter
@@ -141,39 +155,33 @@ class _Named(fields.Record):
     def has_meta(self) -> bool:
         return bool(self._meta)
 
-    def noted(self, key: str) -> Any:
-        """What somebody attached under a key of `meta`; None: nothing.  Makes no `meta`."""
+    def meta_value(self, key: str) -> Any:
+        """Return the value of a key of `meta`, or None, without creating `meta`."""
         return None if self._meta is None else self._meta.get(key)
 
     @property
     def own_meta(self) -> Mapping[str, Any]:
-        """What is kept there, without what is only shown."""
+        """The stored part of `meta`, without keys that are only displayed."""
         return self._meta or {}
-
-    def _show(self, meta: dict[str, Any]) -> None:
-        """Put in what is to be seen there but is kept elsewhere."""
 
     def _assign(self, other: fields.Record) -> None:
         fields.Record._assign(self, other)
-        if self._meta is not None:  # other threads may be adding to theirs
+        if self._meta is not None:  # A copy, because other threads may add to the dict of `other`.
             self._meta = dict(self._meta)
 
     def _merge_meta(self, mine: dict[str, Any] | None) -> None:
-        """Have those of `mine` too."""
         if mine:
             self._meta = {**mine, **(self._meta or {})}
 
-    def _picture(
+    def _describe(
         self, lines: Iterable[str], inside: Iterable[str], indent: int, linesep: str
     ) -> str:
         head = f"{type(self).__name__}: {self.name!r}"
         return pictures.picture(head, lines, inside, indent, linesep)
 
 
-# -- items of a Map --------------------------------------------------------------------------------
-
-#: Where the outcome is kept that leads to a state.
-_OUTCOMES: Final[Mapping[str, str]] = {
+#: Field that contains the result for each final state.
+_RESULT_FIELDS: Final[Mapping[str, str]] = {
     states.SUCCESS: "results",
     states.FAILURE: "failure",
     states.REVERTED: "revert_results",
@@ -182,8 +190,10 @@ _OUTCOMES: Final[Mapping[str, str]] = {
 
 
 class LogChunk(NamedTuple):
-    """What an execution of an atom logged, or a part of it: of an item of a `Map` where `item` is
-    not -1."""
+    """Log lines of one execution of an atom, or a part of them.
+
+    `item` is the index of the item of a `Map`, or -1.
+    """
 
     atom_uuid: str
     attempt: int
@@ -193,15 +203,12 @@ class LogChunk(NamedTuple):
 
 @dataclasses.dataclass(slots=True, eq=False, repr=False)
 class ItemDetail(fields.Record):
-    """What is known of one item of a `Map`: its value, its state, what it came to.
+    """The record of one item of a `Map`, separate so that writing one of 100,000 costs little.
 
-    `attempt` is the execution of the atom that the item belongs to, also while it is reverted.
-    `order` says as which of them it finished, from 1 (0: it has not).  States and results are those
-    of a task, without the ones in which something is under way: the atom's own state tells that.
-    `worker`, `submitted`, `started` and `ended` mean what they mean in an `Attempt`.
-
-    A Map may have 100,000 of them, so that what is written of one must not cost what all of them
-    cost: each is a record of its own, beside the row of its atom.
+    `attempt` is the attempt of the atom that executed the item; reversions do not change it.
+    `order` is the position in which the item finished, from 1, or 0. States and results are those
+    of a task, except states of running work, which only the atom has. `worker`, `submitted`,
+    `started` and `ended` are as in `Attempt`.
     """
 
     index: int = field(fields.NUMBER, 0, given=True)
@@ -220,35 +227,33 @@ class ItemDetail(fields.Record):
 
     @property
     def runtime(self) -> float | None:
-        """Seconds from the start to the end of what was done last, never less than none."""
         return history.runtime(self.started, self.ended)
 
     def put(self, state: str, result: Any) -> None:
-        """Enter `state` with `result`: a value, or the failure when `state` is a failed one."""
+        """Set `state` and its result: a value, or a failure if `state` is a failed one."""
         self.state = state
-        if state != states.REVERT_FAILURE:  # that may be reverted again
+        if state != states.REVERT_FAILURE:  # Results are kept for a repetition of the reversion.
             self.results = None
-        setattr(self, _OUTCOMES[state], result)
+        setattr(self, _RESULT_FIELDS[state], result)
 
-    def revert_again(self) -> None:
-        """If its revert failed, go back to where it was before that."""
+    def undo_failed_revert(self) -> None:
+        """If the reversion failed, restore the state before it."""
         if self.state == states.REVERT_FAILURE:
             self.state = states.SUCCESS if self.failure is None else states.FAILURE
             self.revert_failure = None
 
     def copy(self, deep: bool = True) -> ItemDetail:
-        """Copy the record, and (`deep`) its values too; failures are shared: they never change."""
         clone = ItemDetail()
         (clone._assign_copies if deep else clone._assign)(self)
         return clone
 
     @classmethod
-    def _bare(cls, data: Mapping[str, Any]) -> ItemDetail:
+    def _from_identity(cls, data: Mapping[str, Any]) -> ItemDetail:
         try:
             return cls(data["index"], None, data["attempt"])
         except (LookupError, TypeError):
             raise exceptions.InvalidFormat(
-                f"The description of an item has an 'index' and an 'attempt', not {data!r:.80}"
+                f"The dict of an item must contain 'index' and 'attempt', got {data!r:.80}"
             ) from None
 
     def __repr__(self) -> str:
@@ -256,10 +261,9 @@ class ItemDetail(fields.Record):
 
 
 class Items:
-    """The items of one attempt of a `Map`, by index.
+    """The items of one attempt of a `Map`, by index. Their number is fixed when the attempt starts.
 
-    The list was fixed when the attempt began.  `attempt` and `resumed` (how often it went on after
-    an interruption) belong to the row of the atom, the items are written on their own.
+    `attempt` and `resumed` (how often it was resumed) belong to the row of the atom.
     """
 
     __slots__ = ("_details", "attempt", "resumed")
@@ -282,11 +286,9 @@ class Items:
         return self._details[index]
 
     def put(self, item: ItemDetail) -> None:
-        """Add the next item, or replace the one of the same index.
+        """Add the next item, or replace the one with its index. Ignore other attempts.
 
-        One of another attempt is of the past, and left out.
-
-        :raises ValueError: the items before it are missing.
+        :raises ValueError: if items before it are missing.
         """
         if item.attempt != self.attempt:
             return
@@ -295,16 +297,17 @@ class Items:
         elif item.index < len(self._details):
             self._details[item.index] = item
         else:
-            raise ValueError(f"Item {item.index} came before item {len(self._details)}")
+            raise ValueError(
+                f"The index of the next item must be at most {len(self._details)}, got {item.index}"
+            )
 
     def copy(self, deep: bool = True) -> Items:
-        """Copy the items, and (`deep`) their values too."""
-        clone = self.emptied()
+        clone = self.without_items()
         clone._details = [item.copy(deep) for item in self._details]
         return clone
 
-    def emptied(self) -> Items:
-        """What the row of the atom says of them, without any."""
+    def without_items(self) -> Items:
+        """Return the part in the row of the atom, without items."""
         return Items(self.attempt, (), self.resumed)
 
     def __repr__(self) -> str:
@@ -312,7 +315,7 @@ class Items:
 
 
 class _ItemsKind(fields.Kind):
-    """What belongs to the row of the atom; the items are to be `put`."""
+    """The part of `Items` in the row of the atom."""
 
     def dump(self, value: Items, name: str, typed: bool) -> Any:
         return {"attempt": value.attempt, "resumed": value.resumed}
@@ -321,24 +324,21 @@ class _ItemsKind(fields.Kind):
         return Items(data["attempt"], (), data.get("resumed", 0)) if data else None
 
 
-# -- atoms -----------------------------------------------------------------------------------------
-
-
 @dataclasses.dataclass(slots=True, eq=False, repr=False)
 class AtomDetail(_Named):
-    """What is known of one atom: its state, its latest results and failures, its latest attempt.
+    """The record of one atom: its state, latest results and failures, and attempts.
 
-    `attempt` is 0 before the first one, and only rises: it counts `executions` and `reversions`
-    together, and says which of two attempts is the later one.  `worker`, `submitted`, `started` and
-    `ended` are those of that attempt (see `Attempt`).  `epoch` is the number under which its
-    request is published: it rises when whoever resumes the flow may have to publish it again.
-    `progress` is what the task itself last told (None: nothing, the state says it).  `revert_*`
-    hold what the latest reversion returned or raised.  `items` are those of the latest execution of
-    a `Map` (None: none so far, or no Map); they are records beside this one.
-
-    `past` are the attempts before the latest one, the oldest first: the last 20 of them, after
-    `attempts_dropped` others.  `incidents` are the last 50 losses of workers that had the atom, and
-    times it was sent again.
+    :ivar attempt: number of executions and reversions together, 0 before the first; it only
+        increases.
+    :ivar worker: worker of the latest attempt; `submitted`, `started` and `ended` are its times
+        (see `Attempt`).
+    :ivar epoch: epoch of its request. It increases if a resumed flow may publish the request again.
+    :ivar progress: the latest progress that the task reported; None: the state determines it.
+    :ivar revert_results: the return value of the latest reversion; `revert_failure` is its failure.
+    :ivar items: items of the latest execution of a `Map`, or None.
+    :ivar past: attempts before the latest one, oldest first: at most 20, preceded by
+        `attempts_dropped` others.
+    :ivar incidents: the latest 50 losses of workers that ran the atom and resends of its request.
     """
 
     state: str | None = field(fields.OneOf(states.ATOM_STATES))
@@ -362,14 +362,13 @@ class AtomDetail(_Named):
     past: tuple[Attempt, ...] = field(fields.Tuples(Attempt), (), rare=True)
     attempts_dropped: int = field(fields.PLAIN, 0, rare=True)
     incidents: tuple[Incident, ...] = field(fields.Tuples(Incident), (), rare=True)
-    #: How the latest attempt ended, when that was forgotten by `reset`.
+    #: Result of the latest attempt; set when `reset` clears the fields from which it follows.
     _came_to: history.Outcome | None = field(fields.PLAIN, rare=True)
 
     kind: ClassVar[str] = "atom"
 
     @property
     def executions(self) -> int:
-        """How often it was begun to be executed."""
         return self.attempt - self.reversions
 
     @property
@@ -383,30 +382,29 @@ class AtomDetail(_Named):
 
     @property
     def all_attempts(self) -> tuple[Attempt, ...]:
-        """The attempts that are remembered, the oldest first."""
+        """The stored attempts, oldest first."""
         last = self.last_attempt
         return self.past if last is None else (*self.past, last)
 
-    def keep_attempt(self) -> None:
-        """Let the latest attempt be of the past, for the next one is about to begin."""
+    def archive_attempt(self) -> None:
+        """Move the latest attempt to `past`, before the next one starts."""
         last = self.last_attempt
         if last is not None:
-            self.past, dropped = history.kept(self.past, last)
+            self.past, dropped = history.with_attempt(self.past, last)
             self.attempts_dropped += dropped
             self._came_to = None
 
     def add_incident(self, incident: Incident) -> None:
-        """Remember what happened to an attempt; from any thread."""
+        """Add an incident of an attempt. Thread-safe."""
         with _incidents_lock:
             self.incidents = history.with_incident(self.incidents, incident)
 
     def set_incident_worker(self, worker: str, item: int = -1) -> None:
-        """`worker` has what was sent again, if anything was; from any thread."""
+        """Record which worker received the resent request, if there was a resend. Thread-safe."""
         with _incidents_lock:
             self.incidents = history.with_worker(self.incidents, item, worker)
 
     def _outcome(self) -> history.Outcome:
-        """How the latest attempt ended."""
         if self._came_to is not None:
             return self._came_to
         return history.outcome(
@@ -415,15 +413,14 @@ class AtomDetail(_Named):
 
     @property
     def last_results(self) -> Any:
-        """The value the atom currently stands for."""
         return self.results
 
     def put(self, state: str, result: Any) -> None:
-        """Enter `state` with `result`: a value, or the failure when `state` is a failed one."""
+        """Set `state` and its result: a value, or a failure if `state` is a failed one."""
         raise NotImplementedError
 
     def reset(self, state: str) -> None:
-        """Forget results and failures and enter `state`; attempts and `meta` stay."""
+        """Clear results and failures and set `state`; attempts and `meta` stay."""
         outcome = self._outcome()
         self._came_to = outcome if outcome is not history.UNKNOWN else None
         self.results = self.revert_results = None
@@ -434,25 +431,25 @@ class AtomDetail(_Named):
         self.intention = states.EXECUTE
 
     def update(self: _D, other: _D) -> _D:
-        """Take over everything `other` says (values are shared, containers of ours are not)."""
+        """Copy all fields of `other`. Values are shared, containers are not."""
         self.update_row(other)
         if other.items is not None:
             self.items = other.items.copy(deep=False)
         return self
 
     def update_row(self: _D, other: _D) -> _D:
-        """`update` without the items: they stay, as long as they are of the same attempt."""
+        """Like `update`, but items of the same attempt stay."""
         mine, theirs = self.items, other.items
         self._assign(other)
         if theirs is not None:
             if mine is None or mine.attempt != theirs.attempt:
-                mine = theirs.emptied()
+                mine = theirs.without_items()
             mine.resumed = theirs.resumed
             self.items = mine
         return self
 
     def merge(self: _D, other: _D, deep_copy: bool = False) -> _D:
-        """Like `update`, but meta keys only `self` has are kept; `deep_copy` shares no value."""
+        """Like `update`, but keep keys of `meta` that `other` does not have."""
         if other is self:
             return self
         mine = self._meta
@@ -461,44 +458,138 @@ class AtomDetail(_Named):
         return self
 
     def copy(self: _D, retain_contents: bool = True) -> _D:
-        """Copy the record and, deeply, its values (failures are shared: they never change).
+        """Copy the record and its values deeply; failures are immutable and shared.
 
-        Its items are copied too, or (`retain_contents=False`) left out.
+        :param retain_contents: if False, leave out the items.
         """
         clone = type(self)(self.name, self.uuid)
         clone._assign_copies(self)
         if self.items is not None:
-            clone.items = self.items.copy() if retain_contents else self.items.emptied()
+            clone.items = self.items.copy() if retain_contents else self.items.without_items()
         return clone
 
-    def _complete(self, data: Mapping[str, Any]) -> None:
+    def _fill_missing(self, data: Mapping[str, Any]) -> None:
         if self._came_to is not None:
             self._came_to = self._came_to[0], self._came_to[1]
         now = bool(self.attempt) and self.action == "revert"
-        if "reversions" not in data:  # nobody counted them
+        if "reversions" not in data:  # Older records do not contain the number.
             self.reversions = now + sum(each.action == "revert" for each in self.past)
-        self.past = history.remembered(data.get("past") or (), self.reversions - now)
+        self.past = history.load_attempts(data.get("past") or (), self.reversions - now)
 
     def pformat(self, indent: int = 0, linesep: str = "\n") -> str:
-        """Describe the record in a few readable lines; long values are cut."""
-        return self._picture(pictures.lines_of_atom(self, self.own_meta), (), indent, linesep)
+        return self._describe(pictures.lines_of_atom(self, self.own_meta), (), indent, linesep)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} {self.state} #{self.attempt}>"
 
 
-class TaskDetail(AtomDetail):
-    """The record of a task: `results` is what `execute` returned.
+def progress_of(value: Any) -> float | None:
+    """Return the progress that a task reported as a float, or None if it is not a finite number."""
+    if not isinstance(value, numbers.Real):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
 
-    Its `meta` also has the progress, under the keys that TaskFlow keeps it in.
+
+class _TaskMeta(dict[str, Any]):
+    """The `meta` of a task's record. Writing its progress keys sets the progress of the record."""
+
+    __slots__ = ("_record",)
+
+    def __init__(self, record: TaskDetail, content: Mapping[str, Any]) -> None:
+        super().__init__(content)
+        self._record: Final = record
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self.update({key: value})
+
+    def __ior__(self, other: Any) -> _TaskMeta:  # type: ignore[override,misc]
+        self.update(other)
+        return self
+
+    def setdefault(self, key: str, default: Any = None) -> Any:
+        if key not in self:
+            self[key] = default
+        return self[key]
+
+    def update(self, *args: Any, **kwargs: Any) -> None:
+        content = dict(*args, **kwargs)
+        self._record.set_progress(content)
+        super().update(content)
+
+    def is_of(self, record: TaskDetail) -> bool:
+        return self._record is record
+
+    def __reduce__(self) -> Any:  # A copy belongs to no record.
+        return dict, (dict(self),)
+
+
+class TaskDetail(AtomDetail):
+    """The record of a task: `results` is the return value of `execute`.
+
+    Its `meta` also contains the progress, under the keys of TaskFlow; writing these keys sets it.
     """
 
     __slots__ = ()
     kind: ClassVar[str] = "task"
 
     @property
-    def so_far(self) -> float | None:
-        """How far the task is: what it last told, or what its state says; None before it began."""
+    def meta(self) -> dict[str, Any]:
+        """User data and progress, created on first access."""
+        meta = self._meta
+        if not isinstance(meta, _TaskMeta) or not meta.is_of(self):
+            with _meta_lock:  # Two threads must get the same dict.
+                meta = self._meta
+                if not isinstance(meta, _TaskMeta) or not meta.is_of(self):
+                    meta = self._meta = _TaskMeta(self, meta or {})
+        progress = self.effective_progress
+        if progress is not None:
+            shown = {META_PROGRESS: progress, META_PROGRESS_DETAILS: self.progress_details}
+            dict.update(meta, shown)
+        elif META_PROGRESS in meta:
+            for key in _PROGRESS_KEYS:
+                meta.pop(key, None)
+        return meta
+
+    @meta.setter
+    def meta(self, value: dict[str, Any] | None) -> None:
+        self.set_progress({**dict.fromkeys(_PROGRESS_KEYS), **(value or {})})
+        self._meta = value
+
+    def set_progress(self, meta: Mapping[str, Any]) -> None:
+        """Set the progress from `meta`, if it contains one.
+
+        :raises TypeError, ValueError: if it is not a finite number.
+        """
+        if META_PROGRESS in meta:
+            progress = meta[META_PROGRESS]
+            self.progress = None if progress is None else self.check_progress(progress)
+        if META_PROGRESS_DETAILS in meta:
+            self.progress_details = meta[META_PROGRESS_DETAILS]
+
+    def check_progress(self, progress: Any) -> float:
+        """Return the progress as a float.
+
+        :raises TypeError, ValueError: if it is not a finite number.
+        """
+        number = progress_of(progress)
+        if number is not None:
+            return number
+        if isinstance(progress, numbers.Real):
+            raise ValueError(f"The progress of {self.name!r} must be finite, got {progress!r:.80}")
+        raise TypeError(f"The progress of {self.name!r} must be a number, got {progress!r:.80}")
+
+    def _fill_missing(self, data: Mapping[str, Any]) -> None:
+        AtomDetail._fill_missing(self, data)
+        if self._meta:
+            self.set_progress(self._meta)
+
+    @property
+    def effective_progress(self) -> float | None:
+        """Reported progress, or the progress that follows from the state; None before the start."""
         if self.progress is not None or self.state in (None, states.PENDING, states.IGNORE):
             return self.progress
         return 1.0 if self.state in (states.SUCCESS, states.REVERTED) else 0.0
@@ -507,18 +598,10 @@ class TaskDetail(AtomDetail):
     def own_meta(self) -> Mapping[str, Any]:
         if not self._meta:
             return {}
-        own = self._meta.copy()  # other threads may be adding to it
-        for key in _SHOWN:
+        own = self._meta.copy()  # Other threads may add to it.
+        for key in _PROGRESS_KEYS:
             own.pop(key, None)
         return own
-
-    def _show(self, meta: dict[str, Any]) -> None:
-        progress = self.so_far
-        if progress is not None:
-            meta.update({META_PROGRESS: progress, META_PROGRESS_DETAILS: self.progress_details})
-        elif META_PROGRESS in meta:
-            for key in _SHOWN:
-                meta.pop(key, None)
 
     def put(self, state: str, result: Any) -> None:
         self.state = state
@@ -532,26 +615,28 @@ class TaskDetail(AtomDetail):
             self.revert_results = result
             self.results = self.revert_failure = None
         elif state == states.REVERT_FAILURE:
-            self.revert_failure = result  # the result stays: it may be reverted again
+            # The result stays, because the task may be reverted again.
+            self.revert_failure = result
             self.revert_results = None
 
 
-#: Keys of the `meta` of a task that are kept elsewhere.
-_SHOWN: Final = (META_PROGRESS, META_PROGRESS_DETAILS)
+#: Keys in the `meta` of a task that are stored in separate fields.
+_PROGRESS_KEYS: Final = (META_PROGRESS, META_PROGRESS_DETAILS)
 
-#: One entry of a retry's results: what it provided, and who failed with what while that was
-#: provided.
+#: One entry of a retry's history: the value it provided, and the failures with this value by atom
+#: name.
 HistoryEntry = tuple[Any, dict[str, ft.Failure]]
 
 
-class _TriesKind(fields.Kind):
-    """The results of a retry."""
-
+class _RetryHistoryKind(fields.Kind):
     def dump(self, value: Iterable[HistoryEntry], name: str, typed: bool) -> Any:
         return [
             [
                 fields.VALUE.dump(provided, name, typed),
-                {who: fields.FAILURE.dump(each, name, typed) for who, each in failures.items()},
+                {
+                    atom_name: fields.FAILURE.dump(each, name, typed)
+                    for atom_name, each in failures.items()
+                },
             ]
             for provided, failures in value
         ]
@@ -560,7 +645,7 @@ class _TriesKind(fields.Kind):
         return [
             (
                 fields.VALUE.load(provided, name, typed),
-                {who: ft.Failure.from_dict(each) for who, each in failures.items()},
+                {atom_name: ft.Failure.from_dict(each) for atom_name, each in failures.items()},
             )
             for provided, failures in data or ()
         ]
@@ -571,9 +656,9 @@ class _TriesKind(fields.Kind):
 
 @dataclasses.dataclass(slots=True, eq=False, repr=False)
 class RetryDetail(AtomDetail):
-    """The record of a retry: `results` is its history, one entry for each time it executed."""
+    """The record of a retry: `results` is its history, with one entry for each execution."""
 
-    results: list[HistoryEntry] = field(_TriesKind())
+    results: list[HistoryEntry] = field(_RetryHistoryKind())
     kind: ClassVar[str] = "retry"
 
     def __post_init__(self) -> None:
@@ -609,7 +694,6 @@ class RetryDetail(AtomDetail):
         self.results = []
 
 
-#: The kinds of atom records, by the names that TaskFlow keeps them under.
 _TYPES: Final[Mapping[str, type[AtomDetail]]] = {
     "RETRY_DETAIL": RetryDetail,
     "TASK_DETAIL": TaskDetail,
@@ -618,37 +702,35 @@ ATOM_TYPES: Final = list(_TYPES)
 
 
 def atom_detail_class(atom_type: str) -> type[AtomDetail]:
-    """The class of atom records of one of `ATOM_TYPES`.
+    """Return the class of atom records for one of `ATOM_TYPES`.
 
-    :raises TypeError: there is no such type.
+    :raises TypeError: if the type is unknown.
     """
     if atom_type not in _TYPES:
-        raise TypeError(f"Unknown atom type {atom_type!r}; known: {', '.join(ATOM_TYPES)}")
+        raise TypeError(f"Unknown atom type {atom_type!r}; known types: {', '.join(ATOM_TYPES)}")
     return _TYPES[atom_type]
 
 
 def atom_detail_type(atom_detail: AtomDetail) -> str:
-    """Which of `ATOM_TYPES` an atom record is of.
+    """Return the name in `ATOM_TYPES` of the type of a record.
 
-    :raises TypeError: it is none.
+    :raises TypeError: if it is not an atom record.
     """
     for name, kind in _TYPES.items():
         if type(atom_detail) is kind:
             return name
-    raise TypeError(f"Unknown atom {atom_detail!r}: not the record of a task or a retry")
-
-
-# -- flows and books -------------------------------------------------------------------------------
+    raise TypeError(f"Unknown atom {atom_detail!r}: it must be the record of a task or a retry")
 
 
 @dataclasses.dataclass(slots=True, eq=False, repr=False)
 class FlowDetail(_Named):
-    """The record of one flow, and those of its atoms.
+    """The record of one flow with its atoms.
 
-    `epoch` is that of the flow's latest lease when the record was read; backends set it, and it is
-    not written.  `created` is when the record was made (unix seconds; None: nobody knows any more).
-    `history` are the changes of the flow's state, the oldest first, the last 50 of them.
-    `outlined` names the outline that is kept of the flow, if one is (see `Outline.digest`).
+    :ivar epoch: epoch of the flow's latest lease when the record was read. Backends set it; it is
+        not written.
+    :ivar created: creation time in Unix seconds; None if unknown.
+    :ivar history: the latest 50 changes of the flow's state, oldest first.
+    :ivar outlined: digest of the stored outline, if there is one (see `Outline.digest`).
     """
 
     state: str | None = field(fields.OneOf(states.FLOW_STATES))
@@ -664,28 +746,66 @@ class FlowDetail(_Named):
 
     @property
     def tags(self) -> Mapping[str, str]:
-        """What it was made with, to be found by."""
+        """The tags by which the flow can be found."""
         return listing.tags_of(self.meta.get(TAGS))
 
+    @property
+    def is_parked(self) -> bool:
+        """Whether the flow is suspended because it only waits. A conductor resumes it in time."""
+        reason = history.why_suspended(self.history)
+        return self.state == states.SUSPENDED and reason == history.PARKED
+
+    @property
+    def waits_for(self) -> tuple[listing.Wait, ...]:
+        """The first 20 signals that the flow waits for while nothing else of it runs."""
+        return listing.waits_of(self.meta_value(WAITS_FOR))
+
+    @waits_for.setter
+    def waits_for(self, waits: Iterable[listing.Wait]) -> None:
+        self.meta[WAITS_FOR] = [wait._asdict() for wait in waits]
+
+    @property
+    def log_level(self) -> str | None:
+        """Root log level of the engine if it excludes INFO records of tasks, or None."""
+        level = self.meta_value(LOG_LEVEL)
+        return level if isinstance(level, str) else None
+
+    @log_level.setter
+    def log_level(self, level: str | None) -> None:
+        if level is not None:
+            self.meta[LOG_LEVEL] = level
+        elif self.meta_value(LOG_LEVEL) is not None:
+            del self.meta[LOG_LEVEL]
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the flow was cancelled. Its reversion may be complete, running or pending."""
+        return self.meta_value(CANCELLED) is not None
+
+    def cancel(self, at: float, reason: str | None) -> None:
+        """Record the cancellation. The engine that runs the flow reverts it."""
+        self.meta[CANCELLED] = {"at": at, "reason": reason}
+        self.history = history.with_change(self.history, Change(states.CANCELLING, at, reason))
+
     def enter(self, state: str, at: float, why: str | None = None) -> None:
-        """Be in `state` from now on, and remember that."""
+        """Set the state and add the change to the history."""
         self.state = state
-        self.history = history.changed(self.history, Change(state, at, why))
+        self.history = history.with_change(self.history, Change(state, at, why))
 
     @property
     def error(self) -> str | None:
-        """Why the flow is in FAILURE, or REVERTED, in one line; None: it is not, or nobody knows.
+        """The reason for FAILURE or REVERTED in one line, or None.
 
-        For people; it may tell secrets.
+        The text is for display and may contain secrets.
         """
         return history.error(self.state, self.history)
 
     def add(self, detail: AtomDetail) -> None:
-        """Make `detail` part of this flow; one with the same uuid is replaced."""
+        """Add an atom to this flow. It replaces the atom with the same uuid."""
         self._atoms[detail.uuid] = detail
 
     def add_all(self, details: Iterable[AtomDetail]) -> None:
-        # No list: so many tuples at once would set off the collector of cycles.
+        # A generator: as many tuples in a list would trigger the garbage collector.
         self._atoms.update((detail.uuid, detail) for detail in details)
 
     def find(self, uuid: str) -> AtomDetail | None:
@@ -705,19 +825,19 @@ class FlowDetail(_Named):
         return True
 
     def update(self, other: FlowDetail) -> FlowDetail:
-        """Take over the flow's own fields (not its atoms)."""
+        """Copy the flow's own fields, without its atoms."""
         uuid = self.uuid
         self._assign(other)
         self.uuid = uuid
         return self
 
-    def become(self, other: FlowDetail) -> None:
-        """Take over everything, atoms and epoch too, and nothing of before."""
+    def replace_with(self, other: FlowDetail) -> None:
+        """Replace everything by the contents of `other`, including atoms and epoch."""
         self.update(other)
         self.epoch, self._atoms = other.epoch, dict(other._atoms)
 
     def merge(self, other: FlowDetail, deep_copy: bool = False) -> FlowDetail:
-        """Take over what `other` says of the flow and of every atom; atoms only we have stay."""
+        """Copy the fields of `other` and of all its atoms. Other atoms of this flow stay."""
         if other is self:
             return self
         mine = self._meta
@@ -729,7 +849,7 @@ class FlowDetail(_Named):
         return self
 
     def copy(self, retain_contents: bool = True) -> FlowDetail:
-        """Copy the record; its atoms are copied too, or (`retain_contents=False`) left out."""
+        """Copy the record with its atoms, or without them if `retain_contents` is False."""
         clone = FlowDetail(self.name, self.uuid)
         clone._assign_copies(self)
         clone.epoch = self.epoch
@@ -737,15 +857,14 @@ class FlowDetail(_Named):
             clone.add_all(detail.copy() for detail in self)
         return clone
 
-    def _complete(self, data: Mapping[str, Any]) -> None:
+    def _fill_missing(self, data: Mapping[str, Any]) -> None:
         self.created = data.get("created")
 
     def pformat(self, indent: int = 0, linesep: str = "\n") -> str:
-        """Describe the flow, and its atoms, in readable lines."""
         lines = [f"- uuid = {self.uuid}", f"- state = {self.state}"]
         lines += pictures.lines_of_meta(self._meta)
-        inside = [atom.pformat(indent + pictures.STEP, linesep) for atom in self]
-        return self._picture(lines, inside, indent, linesep)
+        inside = [atom.pformat(indent + pictures.INDENT_STEP, linesep) for atom in self]
+        return self._describe(lines, inside, indent, linesep)
 
     def __repr__(self) -> str:
         return f"<FlowDetail {self.name!r} {self.state} ({len(self)} atoms)>"
@@ -753,9 +872,9 @@ class FlowDetail(_Named):
 
 @dataclasses.dataclass(slots=True, eq=False, repr=False)
 class LogBook(_Named):
-    """A named collection of flow details.
+    """A named group of flow details.
 
-    `created_at` and `updated_at` (None: not yet) are moments in UTC, without a time zone.
+    `created_at` and `updated_at` (None: never) are times in UTC, without a time zone.
     """
 
     created_at: datetime | None = field(fields.MOMENT)
@@ -771,11 +890,10 @@ class LogBook(_Named):
 
     @property
     def created(self) -> float:
-        """When the book was made, in unix seconds; 0 if that is not known."""
+        """Creation time in Unix seconds; 0 if unknown."""
         return 0.0 if self.created_at is None else fields.aware(self.created_at).timestamp()
 
     def discard(self, uuid: str) -> None:
-        """Let a flow be no part of this book, if it is."""
         self._flows.pop(uuid, None)
 
     def find(self, uuid: str) -> FlowDetail | None:
@@ -791,14 +909,14 @@ class LogBook(_Named):
         return True
 
     def update(self, other: LogBook) -> LogBook:
-        """Take over the book's own fields (not its flows)."""
+        """Copy the logbook's own fields, without its flows."""
         uuid = self.uuid
         self._assign(other)
         self.uuid = uuid
         return self
 
     def merge(self, other: LogBook, deep_copy: bool = False) -> LogBook:
-        """Take over what `other` says of the book and of every flow; flows only we have stay."""
+        """Copy the fields of `other` and of its flows. Other flows of this logbook stay."""
         if other is self:
             return self
         self.name = other.name
@@ -818,27 +936,26 @@ class LogBook(_Named):
         return clone
 
     def to_dict(self, marshal_time: bool = False) -> dict[str, Any]:
-        """Describe the book's own row; its flows describe themselves.
+        """Return the logbook's own fields as a dict, without its flows.
 
-        `marshal_time`: with ISO 8601 texts instead of `datetime` objects.
+        :param marshal_time: if True, times are ISO 8601 strings instead of `datetime` objects.
         """
-        return _with_moments(self.dump(), fields.MOMENT.dump if marshal_time else None)
+        return _with_times(self.dump(), fields.MOMENT.dump if marshal_time else None)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], unmarshal_time: bool = False) -> LogBook:
-        """Make the book that `to_dict` described, with `marshal_time` or without."""
-        return cls.load(_with_moments(data, fields.MOMENT.load if unmarshal_time else None))
+        """Create the logbook from a dict of `to_dict`, with or without `marshal_time`."""
+        return cls.load(_with_times(data, fields.MOMENT.load if unmarshal_time else None))
 
     def pformat(self, indent: int = 0, linesep: str = "\n") -> str:
-        """Describe the book, its flows, and their atoms, in readable lines."""
         lines = [f"- uuid = {self.uuid}"]
         for name in ("created_at", "updated_at"):
             moment = getattr(self, name)
             if moment is not None:
                 lines.append(f"- {name} = {moment.isoformat()}")
         lines += pictures.lines_of_meta(self._meta)
-        inside = [flow.pformat(indent + pictures.STEP, linesep) for flow in self]
-        return self._picture(lines, inside, indent, linesep)
+        inside = [flow.pformat(indent + pictures.INDENT_STEP, linesep) for flow in self]
+        return self._describe(lines, inside, indent, linesep)
 
     def __repr__(self) -> str:
         return f"<LogBook {self.name!r} ({len(self)} flows)>"
@@ -848,14 +965,18 @@ def _now() -> datetime:
     return fields.naive(datetime.now(timezone.utc))
 
 
-def _with_moments(
+def _with_times(
     data: Mapping[str, Any], change: Callable[[Any, str, bool], Any] | None
 ) -> dict[str, Any]:
-    found = {"created_at": None, "updated_at": None, **data}
+    fields_with_times = {"created_at": None, "updated_at": None, **data}
     if change is not None:
         for key in ("created_at", "updated_at"):
-            found[key] = None if found[key] is None else change(found[key], key, True)
-    return found
+            fields_with_times[key] = (
+                None
+                if fields_with_times[key] is None
+                else change(fields_with_times[key], key, True)
+            )
+    return fields_with_times
 
 
 def _merge_inside(ours: Any, theirs: Any, deep_copy: bool) -> None:

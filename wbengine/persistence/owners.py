@@ -1,8 +1,7 @@
-"""Who runs or changes a flow: a text that names a process, and by which its death can be proved.
+"""Owners of leases: texts that identify a process and allow proof of its death.
 
-The text travels in the lease.  Proving death is only tried where it is certain: for a process of
-this host, since it was booted last, among the processes that this one can see.  Everybody else's
-lease has to run out.
+The death of a process is certain only on the same host since its last boot, in the same process
+namespace. All other leases have to expire.
 """
 
 from __future__ import annotations
@@ -18,25 +17,25 @@ from typing import Final
 
 from wbengine import _clock
 
-__all__ = ["Owner", "died", "in_words", "is_momentary", "new"]
+__all__ = ["Owner", "is_dead", "describe", "is_momentary", "new"]
 
-#: Where nothing is known.
+#: Value of an unknown part.
 _UNKNOWN: Final = "-"
 
-#: The last part of the text of an owner that is `momentary`; others have none.
+#: Last part of the text of a `momentary` owner.
 _MOMENTARY: Final = "momentary"
 
-#: What of a host's name is kept: with the rest, the text has at most 160 characters.
-_HOST: Final = re.compile(r"[^A-Za-z0-9._-]")
+#: Characters that are replaced in the host name.
+_INVALID_HOST_CHARACTER: Final = re.compile(r"[^A-Za-z0-9._-]")
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
     """One run of an engine, or one change of a flow outside of runs, which is `momentary`.
 
-    `born` is when its process was started, `boot` and `space` say among which processes `pid` is
-    its number; `process` is random, and `run` tells the runs of that process apart.  `since` is in
-    unix seconds of its own host, for people.
+    The text has at most 160 characters. `born` is the start time of the process; `boot` and `space`
+    identify the boot and the namespace in which `pid` is valid. `process` is a random name of the
+    process, and `run` numbers its runs. `since` is in Unix seconds of its host, for display.
     """
 
     host: str
@@ -56,7 +55,7 @@ class Owner:
 
     @classmethod
     def parse(cls, text: str) -> Owner | None:
-        """The owner that `text` describes; None if it is of another make."""
+        """Parse the text of an owner. Return None if the format is unknown."""
         parts = text.split("/")
         try:
             host, pid, born, boot, space, process, run, since = parts[:8]
@@ -67,32 +66,31 @@ class Owner:
         except ValueError:
             return None
 
-    def let_go(self) -> None:
-        """This run is over, whatever its lease says."""
+    def end_run(self) -> None:
+        """End this run, regardless of its lease."""
         _running.discard((self.process, self.run))
 
 
 class _Process:
-    """What is the same for all owners of this process; made anew after a fork."""
+    """The parts that all owners of this process share; created again after a fork."""
 
     def __init__(self) -> None:
-        self.host = _HOST.sub("_", socket.gethostname())[:60] or _UNKNOWN
+        self.host = _INVALID_HOST_CHARACTER.sub("_", socket.gethostname())[:60] or _UNKNOWN
         self.pid = os.getpid()
         self.born = _status(self.pid)[1]
         self.boot = _read("/proc/sys/kernel/random/boot_id").strip().replace("-", "") or _UNKNOWN
-        self.space = _space()
+        self.space = _namespaces()
         self.name = secrets.token_hex(6)
 
 
-_this: _Process | None = None
+_process: _Process | None = None
 _numbers = itertools.count(1)
-#: The runs of this process that are not over.
 _running: set[tuple[str, int]] = set()
 
 
 def new(clock: _clock.Clock = _clock.SYSTEM, *, momentary: bool = False) -> Owner:
-    """The owner that begins now, in this process; call `let_go` when it ends."""
-    here = _here()
+    """Create an owner in this process. Call `end_run` at its end."""
+    here = _current_process()
     owner = Owner(
         here.host, here.pid, here.born, here.boot, here.space, here.name,
         next(_numbers), int(clock.time()), momentary,
@@ -101,50 +99,49 @@ def new(clock: _clock.Clock = _clock.SYSTEM, *, momentary: bool = False) -> Owne
     return owner
 
 
-def died(text: str) -> bool:
-    """Whether it is certain that the owner that `text` describes runs nothing any more."""
-    owner, here = Owner.parse(text), _here()
+def is_dead(text: str) -> bool:
+    """Return True if the owner has certainly ended."""
+    owner, here = Owner.parse(text), _current_process()
     if owner is None:
         return False
     if owner.process == here.name:
         return (owner.process, owner.run) not in _running
-    theirs = (owner.host, owner.boot, owner.space)
-    if _UNKNOWN in (*theirs, owner.born) or theirs != (here.host, here.boot, here.space):
+    origin = (owner.host, owner.boot, owner.space)
+    if _UNKNOWN in (*origin, owner.born) or origin != (here.host, here.boot, here.space):
         return False
     return _process_died(owner.pid, owner.born)
 
 
 def is_momentary(text: str) -> bool:
-    """Whether the owner that `text` describes holds the lease for one change only."""
+    """Return True if the owner has the lease only for one change."""
     owner = Owner.parse(text)
     return owner is not None and owner.momentary
 
 
-def in_words(text: str) -> str:
-    """An owner as people call it."""
+def describe(text: str) -> str:
     owner = Owner.parse(text)
     if owner is None:
         return text
     since = datetime.fromtimestamp(owner.since, timezone.utc)
-    mine = ", which is this one," if owner.process == _here().name else ""
-    return f"process {owner.pid}{mine} on host {owner.host} (since {since:%Y-%m-%d %H:%M:%S} UTC)"
+    note = " (this process)" if owner.process == _current_process().name else ""
+    return f"process {owner.pid}{note} on host {owner.host} (since {since:%Y-%m-%d %H:%M:%S} UTC)"
 
 
-def _here() -> _Process:
-    global _this
-    if _this is None:
-        _this = _Process()
-    return _this
+def _current_process() -> _Process:
+    global _process
+    if _process is None:
+        _process = _Process()
+    return _process
 
 
-def _forked() -> None:
-    global _this
-    _this = None
+def _reset_after_fork() -> None:
+    global _process
+    _process = None
     _running.clear()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
+    os.register_at_fork(after_in_child=_reset_after_fork)
 
 
 def _process_died(pid: int, born: str) -> bool:
@@ -155,16 +152,16 @@ def _process_died(pid: int, born: str) -> bool:
     except ProcessLookupError:
         return True
     except OSError:
-        pass  # it is somebody else's
+        pass  # The process belongs to another user.
     state, since = _status(pid)
     if since == _UNKNOWN:
-        return False  # it may be hidden from us
+        return False  # The process may be hidden from this one.
     return since != born or (state in ("Z", "X") and _threads(pid) <= 1)
 
 
 def _status(pid: int) -> tuple[str, str]:
-    """The state of a process and when it was started (in ticks since boot), as far as is told."""
-    # Its name comes first, in brackets, and may hold anything.
+    """Return the state and start time (in ticks since boot) of a process, or unknown."""
+    # The name precedes them in brackets and can contain any character.
     fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
     return (fields[0], fields[19]) if len(fields) > 19 else (_UNKNOWN, _UNKNOWN)
 
@@ -176,15 +173,15 @@ def _threads(pid: int) -> int:
         return 0
 
 
-def _space() -> str:
-    """Which processes this one can see, and by which clock it is told when they were started."""
-    found = []
+def _namespaces() -> str:
+    """Return the numbers of the pid namespace and of the time namespace of this process."""
+    numbers = []
     for kind in ("pid", "time"):
         try:
-            found.append(re.sub(r"\D", "", os.readlink(f"/proc/self/ns/{kind}")))
+            numbers.append(re.sub(r"\D", "", os.readlink(f"/proc/self/ns/{kind}")))
         except OSError:
-            found.append("")  # older systems have one clock for all
-    return ".".join(found) if found[0] else _UNKNOWN
+            numbers.append("")  # Older kernels have one clock for all processes.
+    return ".".join(numbers) if numbers[0] else _UNKNOWN
 
 
 def _read(path: str) -> str:

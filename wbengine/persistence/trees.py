@@ -1,7 +1,7 @@
-"""Records as plain JSON trees, for every backend whose records leave this process.
+"""Records as JSON trees, for backends whose records leave this process.
 
-A tree is what the record tells of itself, with the values of users written by the typed codec, so
-that they come back equal and of the same type; dates are ISO 8601 texts.
+A tree contains the fields of a record, with values of users in the typed codec, which preserves
+their types. Dates are ISO 8601 strings.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from wbengine.persistence import models
 
 __all__ = ["BOOK", "FLOW", "ITEM", "RETRY", "TASK", "Tree", "kind_of", "record_of", "tree_of"]
 
-#: A JSON object.
 Tree = dict[str, Any]
 
 BOOK: Final = "book"
@@ -36,34 +35,33 @@ _KINDS: Final = {kind: name for name, kind in _CLASSES.items()}
 
 
 def kind_of(record: Record) -> str:
-    """One of 'book', 'flow', 'task', 'retry' and 'item'."""
+    """Return 'book', 'flow', 'task', 'retry' or 'item'."""
     return record.kind if isinstance(record, models.AtomDetail) else _KINDS[type(record)]
 
 
 def tree_of(record: Record) -> Tree:
-    """The record's own row, as what `json` can write.
+    """Return the fields of a record as data for `json`, with shortened texts of failures.
 
-    Of the texts of failures the first 65,536 characters are kept.
-
-    :raises NotEncodable: a value cannot be kept; the error says of which record, and where in it.
+    :raises NotEncodable: if a value cannot be encoded; the message names the record and the
+        position.
     """
     try:
         return record.dump(typed=True)
     except exceptions.NotEncodable as error:
-        which = record.index if isinstance(record, models.ItemDetail) else record.name
+        label = record.index if isinstance(record, models.ItemDetail) else record.name
         raise exceptions.NotEncodable(
-            f"{kind_of(record)} {which!r} cannot be kept: {error}",
+            f"{kind_of(record)} {label!r} cannot be saved: {error}",
             path=error.path,
             type_name=error.type_name,
         ) from None
 
 
 def record_of(kind: str, tree: Mapping[str, Any]) -> Any:
-    """The record that `tree_of` wrote.
+    """Create the record from its tree.
 
-    :raises InvalidFormat: it is no such tree.
+    :raises InvalidFormat: if the tree is invalid.
     """
     try:
         return _CLASSES[kind].load(tree, typed=True)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise exceptions.InvalidFormat(f"This is no record of a {kind}: {error}", error) from error
+        raise exceptions.InvalidFormat(f"invalid {kind} record: {error}", error) from error

@@ -1,13 +1,14 @@
-"""What changed of one flow's records, and how it reaches the store: under the lease of the flow.
+"""Changes of one flow's records and their writes under the lease of the flow.
 
-A run holds the lease from its beginning to its end, any other change holds it for a moment.  Each
-write carries it, and is refused when somebody else took the flow over.
+A run has the lease from its start to its end; any other change has it briefly. The store rejects a
+write after another owner acquired the flow.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import logging
 import math
 import threading
@@ -18,6 +19,7 @@ from typing import Final, TypeVar
 
 from wbengine import exceptions
 from wbengine._crash import crashpoint
+from wbengine.concurrency import scopes
 from wbengine.persistence import base, leases, mending, models, owners
 from wbengine.types.outline import Outline
 
@@ -25,168 +27,190 @@ __all__ = ["EPOCHS_PER_RUN", "RecordWriter"]
 
 LOG: Final = logging.getLogger(__name__)
 
-_WRITE_TRIES: Final = 3
+_MAX_WRITE_ATTEMPTS: Final = 3
 
-#: So many times at most a run publishes the same request.
+#: Maximum number of copies of a request that a run publishes.
 EPOCHS_PER_RUN: Final = 1024
 
 _T = TypeVar("_T")
 
 
 class RecordWriter:
-    """Writes the records of one flow that are marked; without a `backend` there is none to write.
+    """The writer of the marked records of one flow. Without a `backend`, it does nothing.
 
-    Threads: records may be marked by any thread.  The lease is taken, and given back, by one that
-    holds `mutex`.  A write that fails with `StorageFailure` is tried three times, the backend's
-    `write_pause` apart.
+    Thread safety: any thread may mark records. Only a thread that holds `mutex` may acquire or
+    release the lease. A write that fails with `StorageFailure` is tried three times, with pauses of
+    the backend's `write_pause`.
     """
 
     def __init__(self, flow_detail: models.FlowDetail, backend: base.Backend | None) -> None:
         self.flow_detail: Final = flow_detail
         self.backend: Final = backend
-        #: Whether the store can keep only what `types.codec` takes.
         self.encodes: Final = backend is not None and backend.encodes
-        #: Who holds it is the only one to change records, besides the loop of a run.
+        #: Held by every thread that changes records, except the loop of a run.
         self.mutex: Final = threading.RLock()
-        #: The right to write; None: it is not held, or there is no store.
         self.lease: leases.Lease | None = None
         self._writing = threading.RLock()
-        # A deque, because appending from any thread needs no lock; `flush` removes doubles.
+        # Deques: any thread appends without a lock. `flush` removes duplicates.
         self._marked: deque[models.AtomDetail] = deque()
         self._marked_items: deque[tuple[str, models.ItemDetail]] = deque()
         self._marked_logs: deque[models.LogChunk] = deque()
         self._flow_marked = False
-        self._batches = 0
-        # The lease after which the store was as the records here are, but for what is marked.
-        # None: that is not known, because somebody may have run the flow since they were read.
+        # One object for each open batch. Adding and removing one is atomic, also for interrupts.
+        self._batches: set[object] = set()
+        # Epoch of the lease under which the stored records last matched these, except for marked
+        # changes. None if unknown: another engine may have run the flow since the records were
+        # read.
         self._known_epoch: int | None = None if flow_detail.epoch else 0
-        # A write failed often enough for this run.
         self._failing = False
 
     @property
     def first_epoch(self) -> int:
-        """The epoch under which this run publishes again what an earlier one may have published.
+        """The epoch for requests that an earlier run may have published.
 
-        Higher than any number of an earlier run, although those that rose since were not saved.
+        It is higher than all epochs of earlier runs, even if those did not save their increases:
+        each run publishes a request at most `EPOCHS_PER_RUN` times.
         """
         return 1 if self.lease is None else self.lease.epoch * EPOCHS_PER_RUN
 
     @property
-    def pending(self) -> bool:
-        """Whether something changed that is not written yet."""
+    def has_pending(self) -> bool:
         return bool(self._marked or self._marked_items or self._marked_logs or self._flow_marked)
 
     @property
-    def batching(self) -> bool:
-        """Whether a batch is open, at whose end all that is marked is written."""
-        return self._batches > 0
+    def is_batching(self) -> bool:
+        """Whether a batch is open, which writes all marked changes at its end."""
+        return bool(self._batches)
 
     @property
-    def failing(self) -> bool:
-        """Whether the store could not be written when it was tried last."""
+    def is_failing(self) -> bool:
+        """Whether the last access to the store failed."""
         return self._failing
 
-    # -- the lease ------------------------------------------------------------------------------
-
-    def take_lease(
+    def acquire_lease(
         self, owner: str, seconds: float
     ) -> tuple[leases.Lease, models.FlowDetail | None]:
-        """Become the one who writes, for so many seconds; of who is dead the flow is taken over.
+        """Acquire the lease for a number of seconds, also from a dead owner.
 
-        Returns also the flow as it is kept, if somebody else may have changed it since it was read:
-        then nothing that was marked before is written any more.
-
-        :raises FlowBusy: somebody else runs or changes the flow; the text says who.
-        :raises NotFound: it is not kept any more.
-        :raises StorageFailure: the store could not be asked, or read.
+        :returns: the lease, and the stored flow if another engine may have changed it since it was
+            read. In that case all marked changes are discarded.
+        :raises FlowBusy: if another owner has the lease; the message names it.
+        :raises NotFound: if the flow was deleted.
+        :raises StorageFailure: if the store could not be read or written.
         """
-        uuid, kept = self.flow_detail.uuid, None
+        uuid, stored_flow = self.flow_detail.uuid, None
 
-        def take(connection: base.Connection) -> leases.Lease:
+        def acquire(connection: base.Connection) -> leases.Lease:
             try:
-                return connection.take_lease(uuid, owner, seconds)
+                return connection.acquire_lease(uuid, owner, seconds)
             except exceptions.FlowBusy as busy:
-                # Ours: the store had written it when it failed to say so.
-                if busy.owner != owner and not owners.died(busy.owner):
-                    raise self._worded(busy) from None
-                LOG.info("Flow %s is taken over from %s", uuid, owners.in_words(busy.owner))
-                return connection.take_lease(uuid, owner, seconds, dead=busy.epoch)
+                # If this owner has the lease, an earlier attempt stored it and then failed.
+                if busy.owner != owner and not owners.is_dead(busy.owner):
+                    raise self._busy_error(busy) from None
+                LOG.info("Flow %s is taken over from %s", uuid, owners.describe(busy.owner))
+                return connection.acquire_lease(uuid, owner, seconds, dead=busy.epoch)
 
-        crashpoint("lease.before-take")
-        lease = self.attempt(take)
-        crashpoint("lease.after-take")
-        if self._known_epoch != lease.epoch - 1:
-            try:
-                kept = self.attempt(lambda connection: connection.get_flow_details(uuid))
-            except BaseException:
-                self.give_back_lease(lease)
-                raise
-            self.drop_pending()
-        self.attach_lease(lease)
-        return lease, kept
+        try:
+            crashpoint("lease.before-take")
+            lease = self.attempt(acquire)
+            crashpoint("lease.after-take")
+            if self._known_epoch != lease.epoch - 1:
+                try:
+                    stored_flow = self.attempt(lambda connection: connection.get_flow_details(uuid))
+                except BaseException:
+                    self._release_stored_lease(lease)
+                    raise
+                self.drop_pending()
+            self.attach_lease(lease)
+        except BaseException as error:
+            if not isinstance(error, Exception):
+                self._release_unseen_lease(owner)
+            raise
+        return lease, stored_flow
+
+    def _release_unseen_lease(self, owner: str) -> None:
+        """Release a lease that the store may have written just before an interrupt."""
+        assert self.backend is not None
+        with (
+            contextlib.suppress(exceptions.NotFound, exceptions.StorageFailure),
+            contextlib.closing(self.backend.get_connection()) as connection,
+        ):
+            lease = connection.get_lease(self.flow_detail.uuid)
+            if lease is not None and lease.owner == owner:
+                connection.release_lease(lease)
 
     def attach_lease(self, lease: leases.Lease) -> None:
-        """Write under `lease` from now on; the records are as they are kept."""
+        """Use `lease` for all writes. The records must equal the stored ones."""
         self.lease = lease
         self.flow_detail.epoch = self._known_epoch = lease.epoch
 
-    def detach_lease(self) -> None:
-        """Write nothing more: the lease is not ours any more, or soon will not be."""
-        with self.mutex, self._writing:
-            self.lease = None
+    def release_lease(self, owner: str, *, is_lost: bool = False) -> None:
+        """Stop all writes of `owner`, and release its lease in the store unless it `is_lost`."""
+        with self.mutex, self._writing:  # No write may occur between the two steps.
+            lease = self.lease
+            if lease is None or lease.owner != owner:
+                return
+            try:
+                if not is_lost:
+                    self._release_stored_lease(lease)
+            except Exception:
+                self.lease = None
+                raise
+            self.lease = None  # Last, so that after an interrupt another call releases it.
 
-    def give_back_lease(self, lease: leases.Lease) -> None:
-        """Let others run the flow; where the store fails the lease ends by itself."""
+    def _release_stored_lease(self, lease: leases.Lease) -> None:
+        """Release the lease. If the store fails, the lease expires."""
         assert self.backend is not None
         try:
             crashpoint("lease.before-give-back")
             with contextlib.closing(self.backend.get_connection()) as connection:
-                connection.give_back_lease(lease)
+                connection.release_lease(lease)
             crashpoint("lease.after-give-back")
         except exceptions.StorageFailure as error:
-            LOG.warning("The lease of flow %s ends by itself: %s", lease.flow, error)
+            LOG.warning(
+                "The lease of flow %s was not released and remains until it expires: %s",
+                lease.flow,
+                error,
+            )
 
-    def _worded(self, busy: exceptions.FlowBusy) -> exceptions.FlowBusy:
-        who, ends = owners.in_words(busy.owner), f"ends {math.ceil(busy.seconds)} s from now"
+    def _busy_error(self, busy: exceptions.FlowBusy) -> exceptions.FlowBusy:
+        owner, expiry = owners.describe(busy.owner), f"{math.ceil(busy.seconds)} s"
         if owners.is_momentary(busy.owner):
-            told = f"changed by {who}; its lease {ends} if that died"
+            text = f"changed by {owner}; if that process dies, its lease expires in {expiry}"
         else:
-            told = f"run by {who}; its lease is renewed as long as that lives, and {ends} otherwise"
+            text = f"run by {owner}; if that process dies, its lease expires in {expiry}"
         return exceptions.FlowBusy(
-            f"Flow {self.flow_detail.name!r} is {told}",
+            f"Flow {self.flow_detail.name!r} is {text}",
             owner=busy.owner,
             epoch=busy.epoch,
             seconds=busy.seconds,
         )
 
-    # -- what changed ---------------------------------------------------------------------------
-
     def mark(self, record: models.AtomDetail) -> None:
-        """Note that `record` changed; from any thread."""
+        """Mark an atom as changed. Thread-safe."""
         if self.backend is not None:
             self._marked.append(record)
 
     def mark_all(self, records: Iterable[models.AtomDetail]) -> None:
-        """`mark` each of them."""
         if self.backend is not None:
             self._marked.extend(records)
 
     def mark_items(self, record: models.AtomDetail, items: Iterable[models.ItemDetail]) -> None:
-        """Note that items of `record` are new or changed; only the engine's thread does."""
+        """Mark items of `record` as new or changed. Only the engine's thread may call this."""
         if self.backend is not None:
             self._marked_items.extend((record.uuid, item) for item in items)
 
     def mark_log(self, chunk: models.LogChunk) -> None:
-        """Note what an execution logged; from any thread."""
+        """Add logs of an execution. Thread-safe."""
         if self.backend is not None:
             self._marked_logs.append(chunk)
 
     def mark_flow(self) -> None:
-        """Note that the flow changed, without its atoms; from any thread."""
+        """Mark the flow's own row as changed. Thread-safe."""
         self._flow_marked = self.backend is not None
 
     def drop_pending(self) -> None:
-        """Never write what is marked: others go on from what is stored, and so do we later."""
+        """Discard marked changes: another engine continues from the stored records."""
         with self._writing:
             self._marked.clear()
             self._marked_items.clear()
@@ -194,92 +218,96 @@ class RecordWriter:
             self._flow_marked = False
             self._known_epoch = None
 
-    # -- writing --------------------------------------------------------------------------------
-
-    @contextlib.contextmanager
+    @scopes.scope
     def batch(self) -> Iterator[None]:
-        """While inside, changes are written by `flush` only; leaving writes what is left.
+        """Write changes inside the block only with `flush`, and the remaining ones at its end.
 
-        After an error it is the error that passes through, also if nothing could be written.
+        An exception from the block is raised even if the final write fails.
         """
-        with self.mutex:
-            self._batches += 1
+        me = object()
         try:
-            yield
+            try:
+                self._batches.add(me)
+                yield
+            finally:
+                self._batches.discard(me)
         except BaseException:
-            self._leave(self.try_flush)
+            if not self._batches:
+                self.try_flush()
             raise
-        self._leave(self.flush)
-
-    def _leave(self, write: Callable[[], object]) -> None:
-        with self.mutex:
-            self._batches -= 1
-            last = not self._batches
-        if last:
-            write()
+        if self._batches:
+            return
+        try:
+            self.flush()
+        except BaseException as error:
+            if not isinstance(error, Exception):  # After an interrupt the store still works.
+                self.try_flush()
+            raise
 
     def try_flush(self) -> None:
-        """`flush`, where a failure of the store is known already, or can only be logged."""
+        """Flush, but only log a failed write."""
         try:
             self.flush()
         except (exceptions.StorageFailure, exceptions.LeaseLost) as error:
-            LOG.warning("Not all of flow %r could be written: %s", self.flow_detail.name, error)
+            LOG.warning("Flow %r could not be saved completely: %s", self.flow_detail.name, error)
 
     def flush(self) -> bool:
-        """Write everything marked, in one step; return whether anything was.
+        """Write all marked changes in one step. Return True if there were any.
 
-        A record that changes while it is being written stays marked for the next time.  What is
-        marked while the lease is not held waits for it.
+        A record that changes during the write stays marked. Without a lease, changes stay marked.
 
-        :raises StorageFailure: it could not be, three times; the next flush tries once.
-        :raises LeaseLost: somebody else took the flow over, and nothing was written.
+        :raises StorageFailure: if three attempts failed; the next flush makes one attempt.
+        :raises LeaseLost: if another owner acquired the flow; nothing was written.
         """
-        if self.lease is None or not self.pending:
+        if self.lease is None or not self.has_pending:
             return False
-        with self._writing:  # or of two threads the one with the older picture may write last
+        with self._writing:  # Without it, the thread with the older data may write last.
             return self.attempt(self._flush)
 
     def attempt(self, do: Callable[[base.Connection], _T]) -> _T:
-        """`do` something with a connection, three times if the store fails.
+        """Call `do` with a connection, up to three times if the store fails.
 
-        Once, after it has been failing already.  What is damaged does not get any better.
+        If the previous access failed, or for a damaged record, there is one attempt.
         """
         assert self.backend is not None
-        for left in reversed(range(1 if self._failing else _WRITE_TRIES)):
+        for remaining in reversed(range(1 if self._failing else _MAX_WRITE_ATTEMPTS)):
             try:
                 with contextlib.closing(self.backend.get_connection()) as connection:
-                    found = do(connection)
+                    result = do(connection)
                 self._failing = False
-                return found
+                return result
             except exceptions.CorruptRecord:
                 raise
             except exceptions.StorageFailure:
-                if not left:
+                if not remaining:
                     self._failing = True
                     raise
                 time.sleep(self.backend.write_pause)
         raise AssertionError
 
     def _flush(self, connection: base.Connection) -> bool:
-        take = self._marked.popleft
-        changed = dict.fromkeys([take() for _ in range(len(self._marked))])
-        take_item = self._marked_items.popleft
-        items = dict.fromkeys([take_item() for _ in range(len(self._marked_items))])
-        logs = [self._marked_logs.popleft() for _ in range(len(self._marked_logs))]
-        flow_row = self._flow_marked
-        if flow_row:  # only then: another thread may be setting it right now
-            self._flow_marked = False
-        if not (changed or items or logs or flow_row):
-            return False
-        by_atom: dict[str, list[models.ItemDetail]] = {}
-        for uuid, item in items:
-            by_atom.setdefault(uuid, []).append(item)
-        crashpoint("storage.before-save")
-        save = functools.partial(
-            connection.save_changes, self.flow_detail, list(changed), flow_row=flow_row,
-            items=by_atom, logs=logs, lease=self.lease,
-        )  # fmt: skip
+        records: list[models.AtomDetail] = []
+        marked_items: list[tuple[str, models.ItemDetail]] = []
+        logs: list[models.LogChunk] = []
+        flow_row = False
         try:
+            _move(self._marked, records)
+            _move(self._marked_items, marked_items)
+            _move(self._marked_logs, logs)
+            flow_row = self._flow_marked
+            if flow_row:  # Cleared only if it was set: another thread may set it now.
+                self._flow_marked = False
+            changed, items = dict.fromkeys(records), dict.fromkeys(marked_items)
+            if not (changed or items or logs or flow_row):
+                return False
+            by_atom: dict[str, list[models.ItemDetail]] = {}
+            for uuid, item in items:
+                by_atom.setdefault(uuid, []).append(item)
+            crashpoint("storage.before-save")
+            save = functools.partial(
+                connection.save_changes, self.flow_detail, list(changed), flow_row=flow_row,
+                items=by_atom, logs=logs, lease=self.lease,
+            )  # fmt: skip
             try:
                 save()
             except exceptions.NotEncodable:
@@ -287,8 +315,8 @@ class RecordWriter:
                     raise
                 save()
         except BaseException:
-            self._marked.extendleft(reversed(changed))
-            self._marked_items.extendleft(reversed(items))
+            self._marked.extendleft(reversed(records))
+            self._marked_items.extendleft(reversed(marked_items))
             self._marked_logs.extendleft(reversed(logs))
             self._flow_marked = self._flow_marked or flow_row
             raise
@@ -296,9 +324,9 @@ class RecordWriter:
         return True
 
     def save_outline(self, outline: Outline) -> None:
-        """Have the structure of the flow kept, unless it is already; without, a run goes on.
+        """Save the structure of the flow unless it is stored. Log a failure of the store.
 
-        :raises LeaseLost: somebody else took the flow over.
+        :raises LeaseLost: if another owner acquired the flow.
         """
         digest = outline.digest
         if self.backend is None or self.flow_detail.outlined == digest:
@@ -307,7 +335,17 @@ class RecordWriter:
             with contextlib.closing(self.backend.get_connection()) as connection:
                 connection.save_outline(self.flow_detail.uuid, outline, lease=self.lease)
         except (exceptions.StorageFailure, exceptions.NotEncodable) as error:
-            LOG.warning("The outline of flow %r is not kept: %s", self.flow_detail.name, error)
+            LOG.warning(
+                "The structure of flow %r could not be saved: %s. The run continues; the flow can"
+                " be drawn from the store after a later run saves the structure",
+                self.flow_detail.name,
+                error,
+            )
         else:
             self.flow_detail.outlined = digest
             self.mark_flow()
+
+
+def _move(source: deque[_T], target: list[_T]) -> None:
+    """Move all items in one call of C, so that an interrupt loses none."""
+    target.extend(itertools.starmap(source.popleft, itertools.repeat((), len(source))))

@@ -1,8 +1,8 @@
-"""The report of one run: a page in one file that needs nothing else, to be kept or sent around.
+"""The report of a run: one self-contained HTML page.
 
-It has the flow's graph, who ran what when, the critical path, the slowest atoms, failures with
-their tracebacks, what was undone, and a table of all atoms.  Only what the view shows is in it:
-secrets are masked there.
+It contains the graph of the flow, the timeline, the critical path, the slowest atoms, failures with
+tracebacks, reverted atoms, and a table of all atoms. It contains only data of the view, in which
+secrets are masked.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from typing import Final
 
 from wbengine import version
 from wbengine.drawing import STYLESHEET
-from wbengine.drawing.labels import escaped
+from wbengine.drawing.box_text import escaped
 from wbengine.report import parts, style
 from wbengine.report.parts import Cell, Section, pill, table, tiles
 from wbengine.views import formatting
 from wbengine.views import timeline as timelines
-from wbengine.views.flow import FlowView
+from wbengine.views.flow_status import FlowView
 
 __all__ = ["Cell", "Section", "html", "pill", "table", "tiles", "write"]
 
 _HASH: Final = base64.b64encode(hashlib.sha256(style.SCRIPT.encode()).digest()).decode()
-#: Nothing is fetched, whatever may have found its way into the page.
+#: The page loads nothing, whatever its content is.
 _POLICY: Final = (
     f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{_HASH}'; img-src data:;"
     " base-uri 'none'; form-action 'none'"
@@ -40,18 +40,22 @@ def html(
     sections: Sequence[Section] = (),
     header: str = "",
 ) -> str:
-    """The page as text, to be written as UTF-8.
+    """Return the page as text, to be encoded as UTF-8.
 
-    :param title: instead of the flow's name.
-    :param sections: of somebody's own, put first.
-    :param header: HTML that is put below the figures, taken as it is.
+    :param title: title instead of the name of the flow.
+    :param sections: additional sections, which come first.
+    :param header: unescaped HTML below the figures.
     """
     timeline = timelines.timeline(view)
-    shown = [*sections, *parts.of_flow(view, timeline)]
+    all_sections = [*sections, *parts.of_flow(view, timeline)]
     name = escaped(title if title is not None else view.name)
-    links = "".join(f'<a href="#{escaped(each.id)}">{escaped(each.title)}</a>' for each in shown)
+    links = "".join(
+        f'<a href="#{escaped(section.id)}">{escaped(section.title)}</a>' for section in all_sections
+    )
     waiting = f'<p class="waiting">{escaped(view.waiting)}</p>\n' if view.waiting else ""
-    body = "\n".join(each.render() for each in shown)
+    if view.cancel_reason:
+        waiting += f'<p class="waiting">Cancelled: {escaped(view.cancel_reason)}</p>\n'
+    body = "\n".join(section.render() for section in all_sections)
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -65,7 +69,7 @@ def html(
 <body>
 <main>
 <header>
-<h1>{name} {pill(view.state)}</h1>
+<h1>{name} {pill(view.shown_state)}</h1>
 <p class="lead">{_lead(view, timeline)}</p>
 {tiles(_figures(view, timeline))}
 {waiting}{header}
@@ -89,16 +93,16 @@ def write(
     sections: Sequence[Section] = (),
     header: str = "",
 ) -> None:
-    """Write the page (see `html`) to a file, whole or not at all.
+    """Write the page (see `html`) to a file, atomically.
 
-    :raises OSError: it cannot be written.
+    :raises OSError: if the file cannot be written.
     """
-    place = pathlib.Path(path)
+    target = pathlib.Path(path)
     text = html(view, title=title, sections=sections, header=header)
-    draft = place.with_name(f".{place.name}.{os.getpid()}")
+    draft = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         draft.write_text(text, encoding="utf-8")
-        draft.replace(place)
+        draft.replace(target)
     finally:
         draft.unlink(missing_ok=True)
 
@@ -107,26 +111,26 @@ def _lead(view: FlowView, timeline: timelines.Timeline) -> str:
     total = len(view.atoms)
     atoms = f"A flow of <b>{total:,}</b> {'atom' if total == 1 else 'atoms'}"
     if view.duration is None:
-        return f"{atoms} that nobody has run yet."
-    verb = "ran in" if view.ended is not None else "has been running for"
+        return f"{atoms}. No engine has run it yet."
+    verb = "ran for" if view.ended is not None else "has been running for"
     workers = formatting.count(len(timeline.lanes), "worker")
-    worked = sum(lane.busy for lane in timeline.lanes)
-    by = (
-        f" on <b>{escaped(workers)}</b>,"
-        f" which put <b>{formatting.seconds(worked)}</b> of work into it"
+    busy_seconds = sum(lane.busy for lane in timeline.lanes)
+    worker_text = (
+        f" on <b>{escaped(workers)}</b>, with <b>{formatting.seconds(busy_seconds)}</b>"
+        " of execution time"
         if timeline.lanes
         else ""
     )
-    return f"{atoms} {verb} <b>{formatting.seconds(view.duration)}</b>{by}."
+    return f"{atoms} {verb} <b>{formatting.seconds(view.duration)}</b>{worker_text}."
 
 
 def _figures(view: FlowView, timeline: timelines.Timeline) -> list[tuple[str, str]]:
-    found = [("took", formatting.seconds(view.duration)), ("done", f"{view.progress:.0%}")]
-    found += parts.counted(view.shown_counts)
+    figures = [("took", formatting.seconds(view.duration)), ("done", f"{view.progress:.0%}")]
+    figures += parts.state_counts(view.shown_counts)
     attempts = sum(len(lane.bars) for lane in timeline.lanes)
     if attempts > len(view.atoms):
-        found.append(("attempts", f"{attempts:,}"))
-    worked = sum(lane.busy for lane in timeline.lanes)
-    if view.duration and worked:
-        found.append(("atoms at once", f"{worked / view.duration:.1f}"))
-    return found
+        figures.append(("attempts", f"{attempts:,}"))
+    busy_seconds = sum(lane.busy for lane in timeline.lanes)
+    if view.duration and busy_seconds:
+        figures.append(("average concurrency", f"{busy_seconds / view.duration:.1f}"))
+    return figures

@@ -1,4 +1,4 @@
-"""The sections of a report, each as HTML; whatever somebody named is escaped."""
+"""Sections of a report as HTML. All names are escaped."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from dataclasses import dataclass
 from typing import Final
 
 from wbengine import drawing
-from wbengine.drawing import labels, styles
-from wbengine.drawing.labels import escaped
+from wbengine.drawing import box_text, styles
+from wbengine.drawing.box_text import escaped
 from wbengine.views import critical, formatting
 from wbengine.views.atoms import AtomView, FailureView
-from wbengine.views.flow import FlowView
+from wbengine.views.flow_status import FlowView
 from wbengine.views.timeline import Timeline
 
 __all__ = ["Section", "of_flow", "pill", "table", "tiles"]
 
-#: So many rows of atoms, and so many failures, are in a report.
-ROWS: Final = 2000
-_FAILURES: Final = 50
-_OPEN: Final = 3
-_SLOWEST: Final = 15
-_PATH: Final = 100
+#: Maximum number of rows of a table of atoms, and of failures.
+MAX_ROWS: Final = 2000
+_MAX_FAILURES: Final = 50
+_MAX_OPEN_FAILURES: Final = 3
+_MAX_SLOWEST: Final = 15
+_MAX_PATH: Final = 100
 _DESCENDING: Final = ' aria-sort="descending"'
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A part of the page; `html` is taken as it is, all else is escaped."""
+    """A section of the page. `html` is not escaped, all else is."""
 
     id: str
     title: str
@@ -45,7 +45,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A cell of a table: `html`, and what it is sorted by."""
+    """A cell of a table: `html`, which is not escaped, and the value by which it is sorted."""
 
     html: str
     value: str | None = None
@@ -60,23 +60,23 @@ class Cell:
         return f'<td class="{self.kind} share"{value}{part}>{self.html}</td>'
 
 
-#: Of a table: an id ('' for none), the name in its first column, and the other cells.
+#: A row of a table: its id ('' if it has none), its first column, and the other cells.
 Row = tuple[str, str, Sequence[Cell]]
 
 
 def pill(state: str) -> str:
-    """A state as people see it: icon, word, colour."""
-    known = state if state in styles.STATES else "PENDING"
-    said = f"{styles.icon(state)} {escaped(styles.word(state))}"
-    return f'<span class="wbe-pill state-{known}">{said}</span>'
+    """Return a state with icon, word and colour."""
+    css_state = state if state in styles.STATES else "PENDING"
+    text = f"{styles.icon(state)} {escaped(styles.word(state))}"
+    return f'<span class="wbe-pill state-{css_state}">{text}</span>'
 
 
-def tiles(shown: Iterable[tuple[str, str]]) -> str:
-    """Figures with what they are."""
-    inside = "".join(
-        f"<div><dt>{escaped(what)}</dt><dd>{escaped(figure)}</dd></div>" for what, figure in shown
+def tiles(figures: Iterable[tuple[str, str]]) -> str:
+    """Return figures with their names as HTML. `figures`: pairs of name and figure."""
+    html = "".join(
+        f"<div><dt>{escaped(name)}</dt><dd>{escaped(figure)}</dd></div>" for name, figure in figures
     )
-    return f'<dl class="tiles">{inside}</dl>'
+    return f'<dl class="tiles">{html}</dl>'
 
 
 def table(
@@ -88,14 +88,16 @@ def table(
     sorted_by: str | None = None,
     finds: bool = False,
 ) -> str:
-    """A table that can be sorted.
+    """Return a table that can be sorted.
 
-    `columns` are names and kinds ('text', 'number').
+    :param columns: names and kinds ('text', 'number').
+    :param sorted_by: column by which the rows are sorted in descending order.
+    :param finds: whether the table has a search field.
     """
     heads = "".join(
         f'<th scope="col" class="{"n" if kind == "number" else "t"}" data-sort="{kind}"'
-        f"{_DESCENDING if says == sorted_by else ''}><button>{escaped(says)}</button></th>"
-        for says, kind in columns
+        f"{_DESCENDING if title == sorted_by else ''}><button>{escaped(title)}</button></th>"
+        for title, kind in columns
     )
     body = "\n".join(
         f"<tr{f' id={chr(34)}{escaped(key)}{chr(34)}' if key else ''}>"
@@ -103,14 +105,14 @@ def table(
         f"{''.join(cell.render() for cell in cells)}</tr>"
         for key, first, cells in rows
     )
-    find = (
+    search_field = (
         f'<input class="find" type="search" hidden data-finds="{name}-table"'
         f' placeholder="Find" aria-label="Find in {escaped(name)}">\n'
         if finds
         else ""
     )
     return (
-        f'{find}<div class="scroll table" tabindex="0" role="group"'
+        f'{search_field}<div class="scroll table" tabindex="0" role="group"'
         f' aria-label="{escaped(caption)}">\n<table id="{name}-table">\n'
         f"<caption>{escaped(caption)}</caption>\n"
         f"<thead><tr>{heads}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>\n</div>"
@@ -118,24 +120,24 @@ def table(
 
 
 def of_flow(view: FlowView, timeline: Timeline) -> list[Section]:
-    """All sections that a run has something to tell for."""
-    found = [_graph(view)]
+    """Return all sections that apply to a flow."""
+    sections = [_graph(view)]
     if view.failures:
-        found.append(_failures(view.failures))
+        sections.append(_failures(view.failures))
     if timeline.lanes:
-        found.append(_timeline(view, timeline))
+        sections.append(_timeline(view, timeline))
     path = critical.path(view)
     if len(path) > 1:
-        found.append(_critical(view, path))
-    slowest = critical.slowest(view, _SLOWEST)
+        sections.append(_critical(view, path))
+    slowest = critical.slowest(view, _MAX_SLOWEST)
     if len(slowest) > 1:
-        found.append(_slowest(slowest))
+        sections.append(_slowest(slowest))
     if view.revert_path:
-        found.append(_undone(view))
+        sections.append(_undone(view))
     if view.history:
-        found.append(_history(view))
-    found.append(_atoms(view))
-    return found
+        sections.append(_history(view))
+    sections.append(_atoms(view))
+    return sections
 
 
 def _anchor(atom: AtomView) -> str:
@@ -143,45 +145,46 @@ def _anchor(atom: AtomView) -> str:
 
 
 def _graph(view: FlowView) -> Section:
-    linked = len(view.atoms) <= ROWS
+    linked = len(view.atoms) <= MAX_ROWS
     picture = drawing.html(view.outline, view, link=_anchor if linked else None)
-    around = '<div class="scroll graph" tabindex="0" role="group" aria-label="Graph">'
-    inside = f"{around}\n{picture}\n</div>"
-    note = "What comes after what. Point at a box for its times"
-    note += ", press it for its row in the table below." if linked else "."
-    return Section("graph", "The flow", inside, note)
+    wrapper = '<div class="scroll graph" tabindex="0" role="group" aria-label="Graph">'
+    html = f"{wrapper}\n{picture}\n</div>"
+    note = "The order of the atoms. Point at a box to see its times"
+    note += "; press it to open its row in the table." if linked else "."
+    return Section("graph", "Graph", html, note)
 
 
 def _failures(failures: Sequence[FailureView]) -> Section:
-    inside = "\n".join(
-        _failure(failure, number < _OPEN) for number, failure in enumerate(failures[:_FAILURES])
+    html = "\n".join(
+        _failure(failure, number < _MAX_OPEN_FAILURES)
+        for number, failure in enumerate(failures[:_MAX_FAILURES])
     )
-    more = len(failures) - _FAILURES
-    if more > 0:
-        inside += f'\n<p class="dim">… and {more:,} more.</p>'
-    return Section("failures", "Failures", inside, "The earliest first.")
+    omitted = len(failures) - _MAX_FAILURES
+    if omitted > 0:
+        html += f'\n<p class="dim">… and {omitted:,} more.</p>'
+    return Section("failures", "Failures", html, "Earliest first.")
 
 
-def _failure(failure: FailureView, opened: bool) -> str:
-    where = [f"attempt {formatting.nth(failure)}" if failure.attempt else ""]
-    where += [f"on {failure.worker}" if failure.worker not in (None, "local") else ""]
-    where += [f"at {formatting.clock(failure.at)} UTC" if failure.at is not None else ""]
-    said = ", ".join(each for each in where if each)
-    doing = ", while it was reverted" if failure.action == "revert" else ""
+def _failure(failure: FailureView, is_open: bool) -> str:
+    details = [f"attempt {formatting.nth(failure)}" if failure.attempt else ""]
+    details += [f"on {failure.worker}" if failure.worker not in (None, "local") else ""]
+    details += [f"at {formatting.clock(failure.at)} UTC" if failure.at is not None else ""]
+    detail_text = ", ".join(each for each in details if each)
+    phase = ", during reversion" if failure.action == "revert" else ""
     return (
-        f'<details class="failure"{" open" if opened else ""}>'
-        f"<summary>{escaped(failure.atom or '')}{doing}: {escaped(failure.line)}"
-        f' <span class="dim">{escaped(said)}</span></summary>'
+        f'<details class="failure"{" open" if is_open else ""}>'
+        f"<summary>{escaped(failure.atom or '')}{phase}: {escaped(failure.line)}"
+        f' <span class="dim">{escaped(detail_text)}</span></summary>'
         f"<pre>{escaped(failure.text)}</pre></details>"
     )
 
 
 def _timeline(view: FlowView, timeline: Timeline) -> Section:
-    linked = len(view.atoms) <= ROWS
+    linked = len(view.atoms) <= MAX_ROWS
     svg = drawing.chart(timeline, link=(lambda bar: f"#atom-{bar.node}") if linked else None)
-    inside = f'<div class="scroll" tabindex="0" role="group" aria-label="Timeline">\n{svg}\n</div>'
-    note = "A lane for each worker, a bar for each attempt; dashed ones undo."
-    return Section("timeline", "Who ran what when", inside, note)
+    html = f'<div class="scroll" tabindex="0" role="group" aria-label="Timeline">\n{svg}\n</div>'
+    note = "A lane for each worker, a bar for each attempt. Dashed bars are reversions."
+    return Section("timeline", "Timeline", html, note)
 
 
 def _critical(view: FlowView, path: Sequence[AtomView]) -> Section:
@@ -191,7 +194,7 @@ def _critical(view: FlowView, path: Sequence[AtomView]) -> Section:
 
     def rows() -> Iterator[Row]:
         ended = begin
-        for atom in path[-_PATH:]:
+        for atom in path[-_MAX_PATH:]:
             started = atom.started if atom.started is not None else ended
             waited = max(0.0, started - ended)
             ended = atom.ended or ended
@@ -199,19 +202,19 @@ def _critical(view: FlowView, path: Sequence[AtomView]) -> Section:
             began = _seconds(max(0.0, started - begin))
             yield _row(atom.name, began, _seconds(waited), took, _text(atom.worker))
 
-    columns = [("atom", "text"), ("began at", "number"), ("waited", "number")]
+    columns = [("atom", "text"), ("started at", "number"), ("waited", "number")]
     columns += [("took", "number"), ("worker", "text")]
     total = view.duration or 0.0
-    note = f"Each of these {len(path):,} waited for the one before it."
+    note = f"Each of these {len(path):,} atoms waited for the previous one."
     if total:
-        note += f" They worked for {formatting.seconds(spent)} of {formatting.seconds(total)}; "
+        note += f" They ran for {formatting.seconds(spent)} of {formatting.seconds(total)}; "
         note += (
-            "the faster they are, the faster the flow is."
+            "faster atoms make the flow faster."
             if spent > total / 2
-            else "most of the time there was no worker for the next one."
+            else "most of the time, the next atom waited for a worker."
         )
-    shown = table("critical", "The critical path, from its beginning", columns, rows())
-    return Section("critical", "Critical path", shown, note)
+    html = table("critical", "Atoms of the critical path, in order", columns, rows())
+    return Section("critical", "Critical path", html, note)
 
 
 def _slowest(atoms: Sequence[AtomView]) -> Section:
@@ -220,14 +223,16 @@ def _slowest(atoms: Sequence[AtomView]) -> Section:
         _row(
             atom.name,
             _seconds(atom.runtime, (atom.runtime or 0.0) / longest),
-            _state(atom.state),
+            _state(atom.shown_state),
             _text(atom.worker),
         )
         for atom in atoms
     )
     columns = [("atom", "text"), ("took", "number"), ("state", "text"), ("worker", "text")]
-    shown = table("slowest", "Latest attempts that took longest", columns, rows, sorted_by="took")
-    return Section("slowest", "Slowest atoms", shown)
+    html = table(
+        "slowest", "Atoms with the longest latest attempt", columns, rows, sorted_by="took"
+    )
+    return Section("slowest", "Slowest atoms", html)
 
 
 def _undone(view: FlowView) -> Section:
@@ -239,13 +244,13 @@ def _undone(view: FlowView) -> Section:
             _text(undone.attempt.worker),
             _text(undone.attempt.error, "wrap"),
         )
-        for undone in view.revert_path[:ROWS]
+        for undone in view.revert_path[:MAX_ROWS]
     )
     columns = [("atom", "text"), ("state", "text"), ("took", "number"), ("worker", "text")]
-    shown = table(
-        "undone", "In the order in which it happened", [*columns, ("error", "text")], rows
+    html = table(
+        "undone", "Reverted atoms, in order of reversion", [*columns, ("error", "text")], rows
     )
-    return Section("undone", "What was undone", shown)
+    return Section("undone", "Reverted atoms", html)
 
 
 def _history(view: FlowView) -> Section:
@@ -253,32 +258,34 @@ def _history(view: FlowView) -> Section:
         _row(f"{formatting.clock(change.at)} UTC", _state(change.state), _text(change.why, "wrap"))
         for change in view.history
     )
-    columns = [("when", "text"), ("state", "text"), ("why", "text")]
-    shown = table("history", "Its states", columns, rows)
-    return Section("history", "What became of the flow", shown)
+    columns = [("when", "text"), ("state", "text"), ("reason", "text")]
+    html = table("history", "States of the flow", columns, rows)
+    return Section("history", "History", html)
 
 
 def _atoms(view: FlowView) -> Section:
     longest = max((atom.runtime or 0.0 for atom in view.atoms), default=0.0) or 1.0
     columns = [("atom", "text"), ("state", "text"), ("took", "number"), ("executions", "number")]
     columns += [("worker", "text"), ("in", "text"), ("remarks", "text")]
-    rows = (_atom(atom, longest) for atom in view.atoms[:ROWS])
-    more = len(view.atoms) - ROWS
-    caption = "Press a column's name to sort by it."
-    if more > 0:
-        caption += f" These are the first {ROWS:,}; {more:,} more are not listed."
-    shown = table("atoms", caption, columns, rows, finds=True)
-    return Section("atoms", "All atoms", shown)
+    rows = (_atom(atom, longest) for atom in view.atoms[:MAX_ROWS])
+    omitted = len(view.atoms) - MAX_ROWS
+    caption = "Press the name of a column to sort by it."
+    if omitted > 0:
+        caption += (
+            f" The table contains the first {MAX_ROWS:,} atoms; {omitted:,} more are not listed."
+        )
+    html = table("atoms", caption, columns, rows, finds=True)
+    return Section("atoms", "All atoms", html)
 
 
 def _atom(atom: AtomView, longest: float) -> Row:
     failure = atom.revert_failure or atom.failure
-    remarks = [labels.shortened(failure.line, 200)] if failure is not None else []
+    remarks = [box_text.shortened(failure.line, 200)] if failure is not None else []
     remarks += [atom.waiting] if atom.waiting else []
-    remarks += [labels.counted(atom.items)] if atom.items else []
+    remarks += [box_text.counted(atom.items)] if atom.items else []
     return _row(
         atom.name,
-        _state(atom.state),
+        _state(atom.shown_state),
         _seconds(atom.runtime, (atom.runtime or 0.0) / longest),
         Cell(f"{atom.executions:,}", str(atom.executions), "n"),
         _text(atom.worker),
@@ -306,8 +313,8 @@ def _seconds(duration: float | None, share: float | None = None) -> Cell:
     return Cell(formatting.seconds(duration), f"{duration:.6f}", "n", share or None)
 
 
-def counted(counts: Mapping[str, int]) -> list[tuple[str, str]]:
-    """Tiles for the states that atoms are in."""
+def state_counts(counts: Mapping[str, int]) -> list[tuple[str, str]]:
+    """Return figures with the number of atoms by state."""
     return [
         (styles.word(state), f"{counts[state]:,}") for state in styles.STATES if counts.get(state)
     ]

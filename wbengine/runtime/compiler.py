@@ -1,8 +1,7 @@
-"""From a tree of flows to a `Plan`, in one walk without recursion.
+"""Compile a tree of flows into a `Plan`, in one walk without recursion.
 
-The walk keeps one frame per open flow.  Whatever it meets gets the next id, so that ids ascend in
-topological order (graph flows hand out their children in such an order) and whatever a node can see
-has been met before it.
+Ids ascend in topological order, because graph flows iterate over their children in such an order.
+All providers that a node can use are visited before the node.
 """
 
 from __future__ import annotations
@@ -25,21 +24,21 @@ from wbengine.runtime.resolver import Frame, Links, Resolver
 
 _NONE: Final[tuple[int, ...]] = ()
 
-#: So many tasks are appended one by one in less time than all at once.
+#: Up to this number of tasks, appending them one by one is faster than appending them together.
 _FEW: Final = 4
 
 
 def compile(root: flow.Flow | task.Task) -> Plan:
-    """Turn a flow (or one task) into a plan.
+    """Compile a flow, or a single task, into a plan.
 
-    Reads `root` once and changes nothing in it; O(V+E) in time and memory.  Required names are not
-    checked here: inputs may come later.
+    This reads `root` once and does not change it. It takes O(V+E) time and memory. Required names
+    are not checked here, because inputs may be added later.
 
-    :raises Duplicate: two atoms have the same name.
-    :raises ValueError: the same atom or flow object is met twice.
-    :raises NotAFlow: something in there is neither a task nor a flow.
-    :raises CompilationFailure: the priority of a task is no number, or one of its options about
-        retries makes no sense.
+    :raises Duplicate: if two atoms have the same name.
+    :raises ValueError: if the same atom or flow object occurs twice.
+    :raises NotAFlow: if a member is neither a task nor a flow.
+    :raises CompilationFailure: if the priority of a task is not a number, or an option of its
+        retries is invalid.
     """
     return _Compiler().compile(root)
 
@@ -64,7 +63,7 @@ class _Compiler:
         self.reasons: dict[int, tuple[tuple[str, ...], ...]] = {}
         self.resolver = Resolver(self.items, self.pred, self.reasons)
         self.flows: set[int] = set()
-        # Classes of tasks: to ask of each task again takes its time.
+        # Task classes that were checked: each is checked only once, to save time.
         self.tasks: set[type] = set()
 
     def compile(self, root: Any) -> Plan:
@@ -75,7 +74,7 @@ class _Compiler:
         elif isinstance(root, flow.Flow):
             self._walk(root)
         else:
-            raise exceptions.NotAFlow(f"Only a flow or a task can be compiled, not {root!r}")
+            raise exceptions.NotAFlow(f"Only a flow or a task can be compiled, got {root!r}")
         return Plan(
             kinds=bytes(self.kinds),
             items=self.items,
@@ -97,15 +96,13 @@ class _Compiler:
             firsts=self.resolver.firsts,
         )
 
-    # -- the walk
-
     def _is_task(self, item: Any) -> bool:
-        found = isinstance(item, task.Task)
-        if found:
+        is_task = isinstance(item, task.Task)
+        if is_task:
             self.tasks.add(type(item))
             if item.backoff is not None or item.retry_on is not None:
                 task_retries.check(item)
-        return found
+        return is_task
 
     def _walk(self, root: flow.Flow) -> None:
         stack, tasks = [self._enter(root, None)], self.tasks
@@ -124,8 +121,7 @@ class _Compiler:
                     continue
                 if not isinstance(item, flow.Flow):
                     raise exceptions.NotAFlow(
-                        f"Flow {frame.flow.name!r} holds {item!r}, which is neither a task nor"
-                        " a flow"
+                        f"Flow {frame.flow.name!r} must contain only tasks and flows, got {item!r}"
                     )
                 self._tasks(frame, row)
                 stack.append(self._enter(item, frame))
@@ -136,7 +132,7 @@ class _Compiler:
                 self._leave(frame, stack[-1] if stack else None)
 
     def _retried(self, item: task.Task, frame: Frame | None) -> None:
-        """Append a task with retries of its own: as a flow that has a retry, and holds only it."""
+        """Append a task with `retries` as a flow of this task with a retry controller."""
         if item.name in self.by_name:
             raise self._refusal(item, -1)
         inner = self._enter(task_retries.flow_of(item), frame, item)
@@ -145,7 +141,6 @@ class _Compiler:
         self._leave(inner, frame)
 
     def _tasks(self, frame: Frame, row: list[task.Task]) -> None:
-        """Append tasks that follow each other in `frame`."""
         if frame.links is None and len(row) > _FEW:
             self._row(frame, row)
             return
@@ -155,9 +150,9 @@ class _Compiler:
             self._ended(frame, item, node, node)
 
     def _row(self, frame: Frame, row: list[task.Task]) -> None:
-        """`_atom` for tasks of a flow without links: what they have in common is found once."""
+        """Append many tasks of a flow without links; values that they share are computed once."""
         count, first = len(row), len(self.kinds)
-        # The same numbers everywhere: a flow may have many tasks.
+        # All lists share these integers: a flow may have many tasks.
         nodes, add = [*range(first, first + count)], self.resolver.add
         self.kinds += bytes((TASK,)) * count
         self.items += row
@@ -167,11 +162,12 @@ class _Compiler:
         self.controller += [frame.controller] * count
         by_name = self.by_name
         for node, item in zip(nodes, row, strict=True):
-            known = by_name.setdefault(item.name, node)
-            if known != node or not isinstance(item.priority, (int, float)):
+            first_node = by_name.setdefault(item.name, node)
+            if first_node != node or not isinstance(item.priority, (int, float)):
                 raise self._refusal(item, node)
         if frame.starts is None:
-            # The same tuple says what comes before the next one, and after the one before.
+            # A tuple `(node,)` is shared: it is the successors of the node before `node` and the
+            # predecessors of the node after it.
             line = [(frame.last,), *[(node,) for node in nodes]]
             self.pred += line[:-1]
             self.succ[frame.last] = line[1]
@@ -193,24 +189,22 @@ class _Compiler:
         frame.last = nodes[-1]
 
     def _refusal(self, item: atom.Atom, node: int) -> Exception:
-        """What is wrong with an atom."""
         name = item.name
         if self.by_name[name] == node:
             return exceptions.CompilationFailure(
-                f"The priority of atom {name!r} must be a number, not {item.priority!r}"
+                f"The priority of atom {name!r} must be a number, got {item.priority!r}"
             )
-        known = self.items[self.by_name[name]]
-        if known is item:
-            return ValueError(f"Atom {name!r} is in there twice; each may be used once")
+        other_item = self.items[self.by_name[name]]
+        if other_item is item:
+            return ValueError(f"Atom {name!r} occurs twice in the flow: use each atom once")
         return exceptions.Duplicate(
-            f"Two atoms are named {name!r} ({known!r} and {item!r});"
-            " names must be unique in the whole flow, nested flows included"
+            f"Two atoms have the name {name!r} ({other_item!r} and {item!r}): names must be"
+            " unique in the whole flow, including nested flows"
         )
 
     def _node(
         self, kind: int, item: Any, name: str, frame: Frame | None, preds: tuple[int, ...]
     ) -> int:
-        """Append a node inside `frame`."""
         node = len(self.kinds)
         self.kinds.append(kind)
         self.items.append(item)
@@ -237,9 +231,9 @@ class _Compiler:
     def _enter(
         self, item: flow.Flow, frame: Frame | None, member: task.Task | None = None
     ) -> Frame:
-        """Append the enter node of a flow, which `member` is in the place of in `frame`."""
+        """Append the enter node of a flow. In `frame`, the flow may stand for `member`."""
         if id(item) in self.flows:
-            raise ValueError(f"Flow {item.name!r} is in there twice; each may be used once")
+            raise ValueError(f"Flow {item.name!r} occurs twice in the flow: use each flow once")
         self.flows.add(id(item))
         preds = _NONE if frame is None else self._preds(frame, member or item)
         node = self._node(FLOW, item, item.name, frame, preds)
@@ -255,7 +249,7 @@ class _Compiler:
         return inner
 
     def _retry(self, item: retry.Retry, inner: Frame, frame: Frame | None) -> None:
-        """Append the retry of the flow just entered: it stands, and sees, where its flow does."""
+        """Append the retry controller of the flow just entered; it sees what the flow sees."""
         enter = inner.enter
         node = len(self.kinds)
         self._atom(RETRY, item, frame, enter, (enter,))
@@ -268,10 +262,10 @@ class _Compiler:
     def _atom(
         self, kind: int, item: atom.Atom, frame: Frame | None, at: int, preds: tuple[int, ...]
     ) -> None:
-        """Append an atom that sees what the node `at` of `frame` sees."""
+        """Append an atom that sees the same values as the node `at` of `frame`."""
         node = self._node(kind, item, item.name, frame, preds)
-        known = self.by_name.setdefault(item.name, node)
-        if known != node or not isinstance(item.priority, (int, float)):
+        first_node = self.by_name.setdefault(item.name, node)
+        if first_node != node or not isinstance(item.priority, (int, float)):
             raise self._refusal(item, node)
         if frame is None:
             self.resolver.add(node, item, 0, None)
@@ -311,16 +305,14 @@ class _Compiler:
         self.end[enter] = node
         gated = enter in self.deciders or enter in self.joins
         if gated and max(self.kinds.find(kind, enter) for kind in (TASK, RETRY)) < 0:
-            # No atom is there to be ignored: nobody is asked.
+            # The flow contains no atom that could be ignored, so no decider is called.
             self.deciders.pop(enter, None)
             self.joins.pop(enter, None)
         if parent is not None:
             self._ended(parent, frame.member, enter, node)
 
-    # -- edges
-
     def _preds(self, frame: Frame, item: Any) -> tuple[int, ...]:
-        """What the next child of `frame` comes after; the child is about to get the next id."""
+        """Return the predecessors of the next child of `frame`, which gets the next id."""
         node = len(self.kinds)
         if frame.starts is None:
             self.succ[frame.last] = (node,)
@@ -336,7 +328,7 @@ class _Compiler:
             incoming = links.incoming.get(id(item))
             if incoming:
                 return self._linked(links, incoming, node)
-        # One tuple for all: the exit node reads them, nobody changes them.
+        # A shared tuple: the exit node reads it, and nothing changes it.
         first = frame.starts[0]
         return (frame.head,) if first == node else self.pred[first]
 
@@ -356,7 +348,7 @@ class _Compiler:
                 )
                 source = -1
                 if not isinstance(u, flow.Flow):
-                    source = end if self.kinds[end] == TASK else end - 1  # before its flow ends
+                    source = end if self.kinds[end] == TASK else end - 1
                 edges.append(Edge(source, decider, depth, end))
         if named:
             self.reasons[node] = tuple(tuple(meta.get("reasons") or ()) for _, _, meta in arrows)
@@ -365,7 +357,6 @@ class _Compiler:
         return tuple(end for end, _, _ in arrows)
 
     def _ended(self, frame: Frame, item: Any, start: int, end: int) -> None:
-        """A child of `frame` is complete."""
         if frame.starts is None:
             frame.last = end
             return

@@ -1,8 +1,8 @@
-"""How one run is stopped from outside: suspended, cancelled, out of time, or no longer its owner's.
+"""Stop a run from outside: suspend, cancel, deadline, loss of the lease.
 
-A thread that cancels leaves a `CancelRequest` where the run loop finds it (`StopSignal`), and tells
-the calls in flight at once; the loop does the rest in its next turn.  A call is noted as in flight
-before the loop looks for requests: so one of the two sees the other.
+A thread that cancels adds a `CancelRequest` to the `StopSignal` and cancels the calls in flight at
+once; the loop does the rest in its next iteration. The loop adds a call to the calls in flight
+before it reads the requests, so either the loop or the other thread sees the other's change.
 """
 
 from __future__ import annotations
@@ -15,89 +15,89 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeGuard
 
 from wbengine import exceptions
 from wbengine import invocation as calls
+from wbengine.persistence import models
 from wbengine.types import failure as ft
 
 if TYPE_CHECKING:
-    from wbengine.runtime.atoms import Call
+    from wbengine.runtime.atom_lifecycle import Call
 
 __all__ = [
-    "DEADLINE", "KEYS", "PARKED", "Arrival", "CancelRequest", "GivenUp", "InFlight", "Inbox",
-    "Parked", "StopSignal", "SuspendRequest", "Withdrawn", "is_cancellable", "recorded",
+    "DEADLINE", "GIVEN_UP_KEYS", "Arrival", "CancelRequest", "GivenUp", "InFlight", "Inbox",
+    "Parked", "StopSignal", "SuspendRequest", "Withdrawn", "is_cancellable", "read_given_up",
 ]  # fmt: skip
 
 _DEADLINE: Final = "deadline_exceeded"
-_CANCELLED: Final = "cancelled"
+_CANCELLED: Final = models.CANCELLED
 
-#: Where a flow's `meta` says that, and when (unix seconds), it was given up.
-KEYS: Final = (_DEADLINE, _CANCELLED)
+#: Keys of a flow's `meta` with the time (Unix seconds) of the cancellation or of the passed
+#: deadline.
+GIVEN_UP_KEYS: Final = (_DEADLINE, _CANCELLED)
 
 
 class GivenUp(NamedTuple):
-    """Time was up, or somebody asked for the flow to end (`cancelled`), for a `reason`, perhaps."""
+    """Why unfinished atoms were cancelled: a request to cancel, or the deadline."""
 
     cancelled: bool
     reason: str | None = None
 
-    @property
-    def key(self) -> str:
-        return _CANCELLED if self.cancelled else _DEADLINE
-
-    def record(self, now: float) -> Any:
-        """What a flow's `meta` says under `key`."""
-        return {"at": now, "reason": self.reason} if self.cancelled else now
-
-    def error(self, what: str, cause: BaseException | None = None) -> exceptions.ExecutionFailure:
-        """What is raised about it, after `what` was given up."""
+    def note(self, flow: models.FlowDetail, now: float) -> None:
         if self.cancelled:
-            told = f"{what} was cancelled{f': {self.reason}' if self.reason else ''}"
-            return exceptions.Cancelled(told, cause)
-        return exceptions.DeadlineExceeded(what, cause)
+            flow.cancel(now, self.reason)
+        else:
+            flow.meta[_DEADLINE] = now
 
-    def failure(self, what: str) -> ft.Failure:
-        """`error`, as what an atom fails with."""
-        return ft.Failure.from_exception(self.error(what))
+    def error(
+        self, subject: str, cause: BaseException | None = None
+    ) -> exceptions.ExecutionFailure:
+        if self.cancelled:
+            message = f"{subject} was cancelled{f': {self.reason}' if self.reason else ''}"
+            return exceptions.Cancelled(message, cause)
+        return exceptions.DeadlineExceeded(subject, cause)
+
+    def failure(self, subject: str) -> ft.Failure:
+        return ft.Failure.from_exception(self.error(subject))
 
 
 DEADLINE: Final = GivenUp(False)
 
 
-def recorded(meta: Mapping[str, Any]) -> GivenUp | None:
-    """Why an earlier run gave the flow up, if it did."""
-    found = meta.get(_CANCELLED)
-    if found is not None:
-        return GivenUp(True, found.get("reason") if isinstance(found, Mapping) else None)
+def read_given_up(meta: Mapping[str, Any]) -> GivenUp | None:
+    cancellation = meta.get(_CANCELLED)
+    if cancellation is not None:
+        return GivenUp(
+            True, cancellation.get("reason") if isinstance(cancellation, Mapping) else None
+        )
     return DEADLINE if _DEADLINE in meta else None
 
 
 class Withdrawn(list["Call"]):
-    """Calls that were given back before they started."""
+    """Calls that were withdrawn before they started."""
 
 
-#: An outcome, calls that were taken back, or (None) that there is something to write or to stop.
+#: An outcome, withdrawn calls, or None: the loop only has to wake up.
 Arrival = tuple["Call", calls.Outcome] | Withdrawn | None
 
 Inbox = queue.SimpleQueue[Arrival]
 
 
 class CancelRequest(NamedTuple):
-    """These atoms are to end (None: all of them), and so is their flow."""
+    """A request to cancel these atoms (None: all) and, with them, their flow."""
 
     nodes: Collection[int] | None
     reason: str | None = None
 
     def covers(self, call: calls.Invocation) -> bool:
-        """Whether it is about what `call` does: whatever is being undone, goes on."""
+        """Return whether the request concerns `call`. Reverts continue."""
         return call.action == calls.EXECUTE and (self.nodes is None or call.node in self.nodes)
 
 
 class SuspendRequest(NamedTuple):
-    """Nothing more is to start; `why` goes into the flow's history."""
+    """A request to start nothing more; the flow's history contains `reason`."""
 
-    why: str | None = None
+    reason: str | None = None
 
 
 def is_cancellable(call: object) -> TypeGuard[calls.Invocation]:
-    """Whether `call` ends early where it is undone."""
     return (
         isinstance(call, calls.Invocation)
         and call.task.cancel_on_revert
@@ -106,66 +106,58 @@ def is_cancellable(call: object) -> TypeGuard[calls.Invocation]:
 
 
 class InFlight:
-    """The calls that are under way, and the requests that were granted."""
-
-    __slots__ = ("_executor", "cancellable", "ending", "granted", "sent")
+    __slots__ = ("_executor", "cancellable", "cancelled_nodes", "granted", "submitted")
 
     def __init__(self, executor: calls.TaskExecutor) -> None:
         self._executor = executor
-        #: Handed out, and not back yet.
-        self.sent: set[calls.Invocation] = set()
-        #: Also for what is handed out later: what an earlier run left has to come to an end.
+        #: Submitted calls without an outcome.
+        self.submitted: set[calls.Invocation] = set()
+        #: Requests also apply to later calls: recovered calls of an earlier run must end.
         self.granted: list[CancelRequest] = []
-        #: What of it ends early where it is undone (`Task.cancel_on_revert`).
         self.cancellable: set[calls.Invocation] = set()
-        #: The nodes of what was told so, until they run again.
-        self.ending: set[int] = set()
+        #: Nodes that were cancelled because their scope is reverted, until they run again.
+        self.cancelled_nodes: set[int] = set()
 
     def targets(self, request: CancelRequest) -> set[calls.Invocation]:
-        """What is under way and targets by `request`; from any thread."""
-        return {call for call in self.sent.copy() if request.covers(call)}
+        """Return the calls in flight that `request` concerns. Thread-safe."""
+        return {call for call in self.submitted.copy() if request.covers(call)}
 
     def cancel(self, invocations: Iterable[calls.Invocation]) -> None:
-        """Let calls know that they are to end; those not started do not start any more."""
-        found = list(invocations)
-        for call in found:
+        targets = list(invocations)
+        for call in targets:
             call.cancellation.cancel()
-        if found:
-            self._executor.cancel(found)
+        if targets:
+            self._executor.cancel(targets)
 
-    def undo(self, found: Iterable[calls.Invocation]) -> None:
-        """Let these end early, for what they are part of is being undone; idempotent."""
-        told = [call for call in found if not call.cancellation.cancelled]
-        self.ending.update(call.node for call in told)
-        self.cancel(told)
+    def cancel_for_revert(self, invocations: Iterable[calls.Invocation]) -> None:
+        """Cancel these calls because their scope is reverted. Idempotent."""
+        uncancelled = [call for call in invocations if not call.cancellation.cancelled]
+        self.cancelled_nodes.update(call.node for call in uncancelled)
+        self.cancel(uncancelled)
 
     def cancellable_of(self, node: int) -> list[calls.Invocation]:
-        """What of one node ends early; of a Map, the items that are under way."""
+        """Return the cancellable calls of a node: for a Map, those of its items in flight."""
         return [call for call in self.cancellable if call.node == node]
 
-    def expected(self, node: int, failure: ft.Failure) -> bool:
-        """Whether an atom's failure says no more than that it was told to end early."""
-        return node in self.ending and failure.check(exceptions.Cancelled) is not None
+    def is_expected(self, node: int, failure: ft.Failure) -> bool:
+        """Return whether a failure is only the consequence of such a cancellation."""
+        return node in self.cancelled_nodes and failure.check(exceptions.Cancelled) is not None
 
-    def unwanted(self, call: calls.Invocation) -> CancelRequest | None:
-        """The request that a call about to be handed out is against."""
+    def denial_of(self, call: calls.Invocation) -> CancelRequest | None:
+        """Return the granted request that forbids to submit `call`, or None."""
         return next((request for request in self.granted if request.covers(call)), None)
 
     def refusal(self, call: calls.Invocation, request: CancelRequest) -> calls.Outcome:
-        """The outcome of a call that is not handed out any more."""
         given_up = GivenUp(True, request.reason)
         return calls.Outcome(given_up.failure(f"Task {call.task.name!r}"))
 
 
-#: Why a flow was suspended, in its history: nothing of it runs, and everything waits.
-PARKED: Final = "it waits"
-
-
 class Parked(NamedTuple):
-    """That a run was suspended because nothing of its flow runs, and everything waits.
+    """What the flow of a parked run waits for.
 
-    For `seconds` (None: no time is set), or until there are more than `signals` (None: it waits for
-    none).
+    :ivar seconds: maximum time to wait; None: no deadline.
+    :ivar signals: number of signals received so far; a further one ends the wait. None: it waits
+        for no signal.
     """
 
     seconds: float | None
@@ -173,9 +165,9 @@ class Parked(NamedTuple):
 
 
 class StopSignal:
-    """The way to suspend one run, or to cancel it, from any thread and from signal handlers.
+    """Suspends or cancels a run, from any thread and from signal handlers.
 
-    Once the run is over the executor may be another run's, and nothing is taken back from it.
+    After the run is over, the executor may belong to another run, so nothing is withdrawn from it.
     """
 
     def __init__(self, executor: calls.TaskExecutor, inbox: Inbox, in_flight: InFlight) -> None:
@@ -184,24 +176,20 @@ class StopSignal:
         self._in_flight = in_flight
         self._lock = threading.RLock()
         self._over = False
-        #: How the run ends is decided: to cancel comes too late.
+        #: True if the final state is decided: a request to cancel is then too late.
         self.decided = False
         self._thread = -1
-        #: Nothing more is to start in this run.
         self.suspending = False
-        #: What is to end, until the loop has done it.
         self.requests: deque[CancelRequest] = deque()
-        #: Nothing is to start now: for one of both reasons.
+        #: Nothing may start now: the run is suspending, or a request is not handled.
         self.stopping = False
 
     def begin(self) -> None:
-        """The run begins; its loop is in the calling thread."""
         self._thread = threading.get_ident()
 
     def suspend(self) -> None:
-        """Let nothing more start, and take back what has not started."""
         if threading.get_ident() == self._thread:
-            # The loop may be in the midst of anything; it takes back what it can when it comes by.
+            # The loop may be at any point; it withdraws what it can in its next iteration.
             self.suspending = self.stopping = True
             self._inbox.put(None)
             return
@@ -211,9 +199,9 @@ class StopSignal:
                 self._inbox.put(Withdrawn(self._executor.withdraw()))
 
     def cancel(self, request: CancelRequest) -> bool:
-        """Let some atoms, or all, come to an end, and take back what has not started.
+        """Cancel atoms, and withdraw calls that have not started. Idempotent.
 
-        Idempotent.  False: the run is over.
+        :returns: False if the run is over.
         """
         with self._lock:
             if self._over or self.decided:
@@ -221,35 +209,33 @@ class StopSignal:
             self.requests.append(request)
             self.stopping = True
             if threading.get_ident() == self._thread:
-                if self._executor.immediate:  # a task of this very thread, maybe
+                if self._executor.immediate:  # the caller may be a task that runs in this thread
                     self._in_flight.cancel(self._in_flight.targets(request))
                 self._inbox.put(None)
             else:
-                # In this order: what was there before, and is not taken back, runs.
+                # In this order: a call that was in flight and is not withdrawn, runs.
                 targets = self._in_flight.targets(request)
-                taken = self._executor.withdraw()
-                self._inbox.put(Withdrawn(taken))
-                self._in_flight.cancel(targets.difference(taken))
+                withdrawn = self._executor.withdraw()
+                self._inbox.put(Withdrawn(withdrawn))
+                self._in_flight.cancel(targets.difference(withdrawn))
             return True
 
     def decide(self) -> None:
-        """How the run ends is decided now: to cancel later comes too late."""
         with self._lock:
             self.decided = True
 
-    def granted(self) -> None:
-        """The loop did what the first of the requests is about."""
+    def remove_request(self) -> None:
         with self._lock:
             self.requests.popleft()
-            # In this order: a signal's handler may come in between.
+            # `requests` is read last, because a signal handler may add a request at any moment.
             self.stopping = self.suspending
             if self.requests:
                 self.stopping = True
 
     def disown(self) -> None:
-        """The flow is somebody else's from now on: the executor forgets it, and the loop is woken.
+        """Let the executor forget the flow, and wake the loop: another process owns the flow now.
 
-        From any thread.
+        Thread-safe.
         """
         with self._lock:
             if not self._over:
@@ -258,6 +244,6 @@ class StopSignal:
                 self._inbox.put(None)
 
     def end(self) -> None:
-        """The run is over: to suspend it comes too late."""
+        """Record that the run is over: later requests to suspend have no effect."""
         with self._lock:
             self._over = True

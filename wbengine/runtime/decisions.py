@@ -1,8 +1,4 @@
-"""Which nodes deciders and join rules let run, and what a refusal makes IGNORE.
-
-`DecisionPoints` tell whether a node may run once everything before it is settled; `Ignored` knows
-how far each refusal reaches; `recall` finds out what an earlier run decided, from the saved states.
-"""
+"""Decide which nodes run, by deciders and join rules, and which nodes a refusal ignores."""
 
 from __future__ import annotations
 
@@ -18,82 +14,78 @@ _NOBODY: Final[tuple[Edge, ...]] = ()
 
 
 class DecisionPoints:
-    """The nodes of a plan with deciders or a join rule, as the marks of one run tell of them.
+    """The nodes of a plan with deciders or a join rule, evaluated on the marks of a run.
 
-    Everything directly before a node is settled when it is asked for; nothing here changes a mark.
+    All direct predecessors of a node must be settled before a query. Queries do not change marks.
     """
 
-    __slots__ = ("_gone", "_marks", "_plan", "nodes")
+    __slots__ = ("_ignored_exits", "_marks", "_plan", "nodes")
 
     def __init__(self, plan: Plan, marks: bytearray) -> None:
         self._plan = plan
         self._marks = marks
-        # What `gone` found out about exits of flows.
-        self._gone: dict[int, bool] = {}
-        #: Those with deciders or a join rule.
+        self._ignored_exits: dict[int, bool] = {}
         self.nodes = plan.deciders.keys() | plan.joins.keys()
 
     def must_decide(self, node: int) -> bool:
-        """Whether it has to be decided if the node runs: with a `ballot`, which may be empty."""
+        """Return whether a decision is needed for the node. Its `ballot` may be empty."""
         if self._plan.joins.get(node) != Join.ANY:
             return bool(self.ballot(node))
         deciding = {edge.end for edge in self._plan.deciders.get(node, _NOBODY)}
-        return not any(n not in deciding and not self.gone(n) for n in self._plan.pred[node])
+        return not any(n not in deciding and not self.is_ignored(n) for n in self._plan.pred[node])
 
     def ballot(self, node: int) -> list[Edge]:
-        """The links whose deciders are asked."""
         edges = self._plan.deciders.get(node, _NOBODY)
         if node in self._plan.joins:
-            return [edge for edge in edges if not self.gone(edge.end)]
-        # TaskFlow's rule: a flow has its vote even if it was ignored.
+            return [edge for edge in edges if not self.is_ignored(edge.end)]
+        # TaskFlow's rule: a decider whose source is a flow is called even if the flow was ignored.
         return [edge for edge in edges if edge.source < 0 or self._marks[edge.source] != IGNORED]
 
     def refused(self, node: int, refusals: Sequence[Edge]) -> Depth | None:
-        """How deep a node is ignored when these links of its ballot said no; None: it runs."""
+        """Return the depth at which a node is ignored after these refusals, or None if it runs."""
         if self._plan.joins.get(node) == Join.ANY:
             if len(refusals) < len(self.ballot(node)):
                 return None
-            if not refusals or any(self.gone(n) for n in self._plan.pred[node]):
+            if not refusals or any(self.is_ignored(n) for n in self._plan.pred[node]):
                 return Depth.ALL
         return pick_widest(edge.depth for edge in refusals) if refusals else None
 
-    def gone(self, node: int) -> bool:
-        """Whether a link that begins at the node cannot be taken, because its source was ignored.
+    def is_ignored(self, node: int) -> bool:
+        """Return whether links from this node cannot be taken because it was ignored.
 
-        Of a flow that is so when all its last members were.  O(1); the first time O(members) of a
-        flow.
+        A flow counts as ignored if all its last members were. O(1), after O(members) for the first
+        query of a flow.
         """
         if self._plan.kinds[node] != FLOW_END:
             return self._marks[node] == IGNORED
-        known = self._gone.get(node)
-        if known is None:
-            known = self._gone[node] = self._all_gone(node)
-        return known
+        is_gone = self._ignored_exits.get(node)
+        if is_gone is None:
+            is_gone = self._ignored_exits[node] = self._are_all_ignored(node)
+        return is_gone
 
-    def _all_gone(self, node: int) -> bool:
+    def _are_all_ignored(self, node: int) -> bool:
         kinds, pred, marks = self._plan.kinds, self._plan.pred, self._marks
-        work = [node]
-        while work:
-            n = work.pop()
+        pending = [node]
+        while pending:
+            n = pending.pop()
             if kinds[n] == FLOW_END:
-                work += pred[n]
+                pending += pred[n]
             elif marks[n] != IGNORED:
                 return False
         return True
 
-    def forget(self) -> None:
-        """Marks of nodes that were settled have changed."""
-        self._gone.clear()
+    def clear_cache(self) -> None:
+        """Clear the cache after marks of settled nodes changed."""
+        self._ignored_exits.clear()
 
 
 class Ignored:
-    """Which nodes are ignored, and because of how much: several refusals may reach a node, and a
-    retry takes some back.
+    """The ignored nodes, with the number of refusals that reach each of them.
 
-    A refusal walks along the edges as far as nothing did before in the same manner; where it meets
-    what is reached already it only counts one reason more.  To take it back, the same way is
-    walked as far as no reason is left.  So the refusals of a run together cost O(V+E), and not the
-    reach of each.
+    A retry controller takes refusals back. A refusal follows the edges until it meets nodes that a
+    refusal of the same depth has reached; there it only increments a counter. Taking it back
+    follows the same path until a counter stays above zero. All refusals of a run together therefore
+    cost O(V+E), not the sum of what each of them reaches.
     """
 
     __slots__ = ("_marks", "_plan", "_reasons", "_refused")
@@ -102,106 +94,106 @@ class Ignored:
         self._plan = plan
         self._marks = marks
         self._refused: dict[int, Depth] = {}
-        # Node -> how many reasons it has to be ignored: that take what follows along everywhere, or
-        # in the same flow, or not at all.
+        # Counters by node, for each depth: ALL includes all successors, FLOW those in the same
+        # flow, ATOM only the node.
         self._reasons: dict[Depth, dict[int, int]] = {Depth.ALL: {}, Depth.FLOW: {}, Depth.ATOM: {}}
 
     def __contains__(self, node: int) -> bool:
         return any(node in reasons for reasons in self._reasons.values())
 
     def add(self, target: int, depth: Depth) -> list[int]:
-        """A target was refused; returns what is reached, perhaps not for the first time."""
+        """Add a refused target; return the nodes reached, which may have been ignored before."""
         self._refused[target] = depth
         return self._spread(target, depth, 1)
 
     def refuse(self, target: int, depth: Depth) -> list[int]:
-        """`add` a target and mark what is reached; returns the atoms, ascending, that were not
-        ignored yet.
-        """
+        """Add a refused target; mark and return the newly ignored atoms, ascending."""
         marks = self._marks
-        new = [n for n in set(self.add(target, depth)) if marks[n] == PENDING]
-        for n in new:
+        newly_ignored = [n for n in set(self.add(target, depth)) if marks[n] == PENDING]
+        for n in newly_ignored:
             marks[n] = IGNORED
-        return sorted(n for n in new if self._plan.is_atom(n))
+        return sorted(n for n in newly_ignored if self._plan.is_atom(n))
 
     def take_back(self, scope: range) -> list[int]:
-        """What targets in `scope` refused is refused no more.
+        """Take back the refusals of targets in `scope`.
 
-        Returns those behind the scope that are PENDING now, because no reason is left.
+        :returns: nodes after the scope that are PENDING again because no refusal reaches them.
         """
         if not self._refused:
             return []
         marks = self._marks
-        left = []
+        released = []
         for target in scope:
             depth = self._refused.pop(target, None)
             if depth is not None:
-                left += self._spread(target, depth, -1)
-        back = {n for n in left if n >= scope.stop and marks[n] == IGNORED and n not in self}
-        for n in back:
+                released += self._spread(target, depth, -1)
+        reopened = {
+            n for n in released if n >= scope.stop and marks[n] == IGNORED and n not in self
+        }
+        for n in reopened:
             marks[n] = PENDING
-        return list(back)
+        return list(reopened)
 
-    def _spread(self, target: int, depth: Depth, by: int) -> list[int]:
-        """Add a reason for what a refusal reaches, or take it away.
+    def _spread(self, target: int, depth: Depth, change: int) -> list[int]:
+        """Add (`change` is 1) or subtract (-1) a refusal on all nodes that it reaches.
 
-        A flow as the target is ignored as a whole, and only ALL reaches further: it is its members
-        that are in the same flow, and next to each other.  A node with a join rule is not reached,
-        nor what is behind it; inside a flow that is ignored as a whole, everything is.
+        A flow as the target is ignored as a whole; only depth ALL reaches its successors. A refusal
+        does not pass nodes with a join rule, except inside a flow that is ignored as a whole.
 
-        Returns where it was the first reason of its manner, or the last one.
+        :returns: nodes whose counter of this depth changed from or to zero.
         """
         plan = self._plan
         succ, joins = plan.succ, plan.joins
         is_flow = plan.kinds[target] == FLOW and target not in plan.retried
-        work = [(depth, target)]
+        pending = [(depth, target)]
         if depth == Depth.ATOM or (is_flow and depth != Depth.ALL):
-            work = [(Depth.ATOM, n) for n in plan.whole(target)]
+            pending = [(Depth.ATOM, n) for n in plan.whole(target)]
         elif depth == Depth.NEIGHBORS:
-            after = succ[plan.whole(target)[-1]]
-            near = [n for n in after if plan.is_like_task(n) and n not in joins]
-            work = [(Depth.ATOM, m) for n in (target, *near) for m in plan.whole(n)]
-        found = []
-        while work:
-            depth, node = work.pop()
-            if not self._count(depth, node, by):
+            successors = succ[plan.whole(target)[-1]]
+            neighbors = [n for n in successors if plan.is_like_task(n) and n not in joins]
+            pending = [(Depth.ATOM, m) for n in (target, *neighbors) for m in plan.whole(n)]
+        changed_nodes = []
+        while pending:
+            depth, node = pending.pop()
+            if not self._count(depth, node, change):
                 continue
-            found.append(node)
+            changed_nodes.append(node)
             if depth == Depth.ATOM:
                 continue
-            whole, wide = plan.whole(node), depth == Depth.ALL
-            # A flow that is entered like this is ignored as a whole, whatever rules are in there.
-            work += [(Depth.ATOM, n) for n in whole[1:]]
-            work += [
+            node_range, all_successors = plan.whole(node), depth == Depth.ALL
+            # A flow that is reached here is ignored as a whole, whatever rules it contains.
+            pending += [(Depth.ATOM, n) for n in node_range[1:]]
+            pending += [
                 (depth, n)
-                for n in succ[whole[-1]]
-                if n not in joins and (wide or plan.is_like_task(n))
+                for n in succ[node_range[-1]]
+                if n not in joins and (all_successors or plan.is_like_task(n))
             ]
-        return found
+        return changed_nodes
 
-    def _count(self, depth: Depth, node: int, by: int) -> bool:
-        """Whether it was the first reason, or the last one."""
+    def _count(self, depth: Depth, node: int, change: int) -> bool:
         reasons = self._reasons[depth]
-        before = reasons.get(node, 0)
-        if before + by:
-            reasons[node] = before + by
+        count = reasons.get(node, 0)
+        if count + change:
+            reasons[node] = count + change
         else:
             del reasons[node]
-        return not before or not before + by
+        return not count or not count + change
 
 
-def recall(plan: Plan, points: DecisionPoints, marks: bytearray, ignored: Ignored) -> set[int]:
-    """Fill in who ignored whom, and mark the flows that were ignored.
+def restore_decisions(
+    plan: Plan, points: DecisionPoints, marks: bytearray, ignored: Ignored
+) -> set[int]:
+    """Derive refusals from saved states, and mark the ignored flows.
 
-    Decisions are not saved.  What they led to is: whoever was refused is IGNORE, and so is what was
-    ignored with it.
+    Only the effects of decisions are saved: a refused node and all nodes ignored with it are in
+    IGNORE. Takes O(V) plus the reach of each refusal.
 
-    Returns the enter nodes that were let in: nobody is asked about them again.  O(V), and what each
-    refusal reaches.
+    :returns: enter nodes of flows that have begun; their deciders are not called again.
     """
-    inside = _Inside(plan, marks)
+    inside = _FlowContents(plan, marks)
     begun = set()
-    # Whatever made a node ignored has a smaller id: who is not reached yet was refused itself.
+    # Causes have smaller ids than their effects, so an ignored node that is not reached yet was
+    # refused itself.
     for node in sorted(points.nodes):
         if plan.kinds[node] == FLOW:
             if inside.any_begun(node):
@@ -215,15 +207,12 @@ def recall(plan: Plan, points: DecisionPoints, marks: bytearray, ignored: Ignore
         for n in ignored.add(node, _depth(plan, points, marks, node)):
             if not plan.is_atom(n) and (plan.kinds[n] != FLOW or inside.may_be_ignored(n)):
                 marks[n] = IGNORED
-    points.forget()
+    points.clear_cache()
     return begun
 
 
 def _depth(plan: Plan, points: DecisionPoints, marks: bytearray, node: int) -> Depth:
-    """How deep a node was ignored that its ballot refused.
-
-    Where deciders of several depths may have said no, the widest of them that fits what is ignored.
-    """
+    """Return the widest depth that is consistent with the ignored nodes."""
     ballot = points.ballot(node)
     if plan.joins.get(node) == Join.ANY:
         return points.refused(node, ballot) or Depth.ALL
@@ -238,9 +227,7 @@ def _depth(plan: Plan, points: DecisionPoints, marks: bytearray, node: int) -> D
             return depth
 
 
-class _Inside:
-    """What the atoms inside a flow have become."""
-
+class _FlowContents:
     def __init__(self, plan: Plan, marks: bytearray) -> None:
         self._end = plan.end
         atoms = list(plan.atoms())

@@ -1,4 +1,4 @@
-"""Where tasks run on this host: in the engine's thread, in threads, in processes."""
+"""Executors for tasks on this host: in the thread of the engine, in threads, in processes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,19 @@ from typing import Any, ClassVar, Final
 from wbengine import _names, exceptions, running, task_logs
 from wbengine import invocation as calls
 from wbengine import task as task_module
-from wbengine.concurrency import child_process, event_loop, interrupts, limits, pools, process_pool
+from wbengine.concurrency import (
+    child_process,
+    event_loop,
+    interrupts,
+    process_pool,
+    thread_pools,
+    time_limits,
+)
 from wbengine.runtime import strict as strictness
 from wbengine.types import failure as ft
 
 __all__ = [
-    "CANCEL_GRACE",
+    "CANCEL_GRACE_SECONDS",
     "FutureProcessTaskExecutor",
     "LocalTaskExecutor",
     "ProcessTaskExecutor",
@@ -29,31 +36,33 @@ __all__ = [
 
 Invoke = Callable[[calls.Invocation, event_loop.EventLoop], calls.Outcome]
 
-#: What a child sends back: the value (or Failure), when it started, and when it ended.
-_Answer = tuple[Any, float | None, float | None]
+#: The value (or Failure) that a child returns, with its start and end times.
+_TimedResult = tuple[Any, float | None, float | None]
 
-#: Seconds that a cancelled task in a process of its own has to end before that is killed.
-CANCEL_GRACE: Final = 10.0
+#: Seconds that a cancelled task in a process may still run before the process is killed.
+CANCEL_GRACE_SECONDS: Final = 10.0
 
 
 class LocalTaskExecutor(calls.TaskExecutor):
-    """What the executors of this host share.
+    """The common part of executors on this host.
 
-    `strict`: refuse the arguments and results that could not travel to a worker.  `limit`: that of
-    tasks which say nothing of their own (`Task.timelimit`).
+    :param strict: refuse arguments and results that could not be sent to a worker.
+    :param limit: time limit of tasks without a `timelimit`.
     """
 
-    def __init__(self, *, strict: bool = False, limit: limits.TimeLimit = limits.UNLIMITED) -> None:
+    def __init__(
+        self, *, strict: bool = False, limit: time_limits.TimeLimit = time_limits.UNLIMITED
+    ) -> None:
         self._strict = strict
         self._limit = limit
 
     def submit(self, invocation: calls.Invocation, done: calls.Done) -> None:
-        refused = strictness.refused(invocation) if self._strict else None
-        if refused is not None:
-            done(invocation, refused)
+        refusal_outcome = strictness.refused(invocation) if self._strict else None
+        if refusal_outcome is not None:
+            done(invocation, refusal_outcome)
             return
-        if invocation.action == calls.REVERT and strictness.never_left(invocation.result):
-            # What could not be sent then cannot be sent now, and has nothing to undo.
+        if invocation.action == calls.REVERT and strictness.was_not_sent(invocation.result):
+            # The result cannot be sent, as its failure says, and there is nothing to revert.
             done(invocation, calls.Outcome(None))
             return
         try:
@@ -66,46 +75,47 @@ class LocalTaskExecutor(calls.TaskExecutor):
             invocation.cancellation.cancel()
 
     def disown(self) -> None:
-        self.withdraw()  # nobody else sees what waits here
+        self.withdraw()  # no other process can see the queued calls
 
     @abc.abstractmethod
     def _begin(self, invocation: calls.Invocation, done: calls.Done) -> None:
-        """Have it run, and end when it is cancelled; or raise why not."""
+        """Start the call; raise an exception if it cannot start."""
 
 
-def _limit_of(invocation: calls.Invocation, default: limits.TimeLimit) -> limits.TimeLimit:
-    """How long a call may take.
-
-    :raises TypeError, ValueError: the task's `timelimit` is none.
-    """
-    given = invocation.task.timelimit
-    if given is None:
+def _limit_of(
+    invocation: calls.Invocation, default: time_limits.TimeLimit
+) -> time_limits.TimeLimit:
+    timelimit = invocation.task.timelimit
+    if timelimit is None:
         return default
-    return limits.read(given, f"the timelimit of task {invocation.task.name!r}")
+    return time_limits.read(timelimit, f"the timelimit of task {invocation.task.name!r}")
 
 
 class SerialTaskExecutor(calls.TaskExecutor):
-    """Runs every task at once, in the thread that submits it, in the order submitted.
+    """Runs each task immediately, in the submitting thread, in the order of submission.
 
-    Async bodies run in an event loop of its own, one after the other like all others.
+    Async bodies run in an event loop of the executor, one after the other.
 
-    What interrupts a task (`invocation.raise_interruption`) is not its outcome: it leaves `submit`.
+    An interruption of a task (`invocation.raise_interruption`) is not an outcome; `submit` raises
+    it.
 
-    When a limit is over, its exception (`SoftTimeLimitExceeded`, then `TimeLimitExceeded`) is
-    raised in the task, between two steps of its Python code.  Nothing else can end it here.
+    When a time limit is exceeded, its exception (`SoftTimeLimitExceeded`, then `TimeLimitExceeded`)
+    is raised in the task between two Python instructions. Nothing else can end a task here.
     """
 
-    #: Tasks run in the engine's process: their own notifiers have heard their events already.
+    #: Tasks run in the process of the engine, so their own notifiers have received their events.
     in_process: ClassVar[bool] = True
     immediate: bool = True
 
-    def __init__(self, *, strict: bool = False, limit: limits.TimeLimit = limits.UNLIMITED) -> None:
+    def __init__(
+        self, *, strict: bool = False, limit: time_limits.TimeLimit = time_limits.UNLIMITED
+    ) -> None:
         self._loop = event_loop.EventLoop()
         self._strict = strict
         self._limit = limit
 
     def stop(self) -> None:
-        # Another for the next run: an interruption may end the waiting for this one.
+        # The next run gets a new loop, because an interrupt may end the wait for this one.
         loop, self._loop = self._loop, event_loop.EventLoop()
         loop.stop()
 
@@ -114,14 +124,15 @@ class SerialTaskExecutor(calls.TaskExecutor):
             invocation.cancellation.cancel()
 
     def submit(self, invocation: calls.Invocation, done: calls.Done) -> None:
-        if invocation.cancellation.cancelled and not invocation.recovered:  # just before
+        if invocation.cancellation.cancelled and not invocation.recovered:
             refusal = exceptions.Cancelled(f"Task {invocation.task.name!r} was cancelled")
             done(invocation, calls.Outcome(ft.Failure.from_exception(refusal)))
             return
-        if invocation.not_after is not None and (late := invocation.expired()) is not None:
-            done(invocation, late)
+        if invocation.not_after is not None and (expired := invocation.expired()) is not None:
+            done(invocation, expired)
             return
-        _tell_begin(invocation, written=False)  # nobody writes anything while it runs
+        # the start is stored with the outcome: nothing is written while the task runs
+        _report_begin(invocation, written=False)
         invoke: Invoke = calls.invoke
         if self._strict:
             invoke = strictness.invoke
@@ -129,11 +140,11 @@ class SerialTaskExecutor(calls.TaskExecutor):
             if refused is not None:
                 done(invocation, refused)
                 return
-        if self._limit is limits.UNLIMITED and invocation.task.timelimit is None:
+        if self._limit is time_limits.UNLIMITED and invocation.task.timelimit is None:
             outcome = invoke(invocation, self._loop)
         else:
             outcome = _outcome_of(self._limited(invoke, invocation))
-        if isinstance(outcome.value, ft.Failure):  # without a call for each task that succeeds
+        if isinstance(outcome.value, ft.Failure):  # saves a call for each task that succeeds
             calls.raise_interruption(outcome)
         done(invocation, outcome)
 
@@ -148,15 +159,16 @@ class SerialTaskExecutor(calls.TaskExecutor):
 
 
 class ThreadTaskExecutor(LocalTaskExecutor):
-    """Runs tasks in a pool of threads: its own, or any `concurrent.futures.Executor` of threads.
+    """Runs tasks in a pool of threads: its own, or a given `concurrent.futures.Executor`.
 
-    An own pool has `max_workers` threads (default: 4 more than processors, at most 32), started
-    when needed.  A given `executor` is used as it is and never shut down.
+    Its own pool has at most `max_workers` threads (default: processors + 4, at most 32), which
+    start when needed. A given `executor` must use threads and is never shut down.
 
-    Async bodies need no thread of the pool: they all run, as many as there are, in one event loop.
-    It is the executor's own also when the pool is given, and ends with `stop`.
+    Async bodies need no thread of the pool: all of them run in one event loop. The loop belongs to
+    the executor, also if the pool is given, and ends with `stop`.
 
-    Limits are kept as `pools.ThreadPool`, `pools.ExternalPool` and `EventLoop` say.
+    `thread_pools.ThreadPool`, `thread_pools.ExternalPool` and `EventLoop` describe how time limits
+    are enforced.
     """
 
     in_process: ClassVar[bool] = True
@@ -167,14 +179,14 @@ class ThreadTaskExecutor(LocalTaskExecutor):
         max_workers: int | None = None,
         *,
         strict: bool = False,
-        limit: limits.TimeLimit = limits.UNLIMITED,
+        limit: time_limits.TimeLimit = time_limits.UNLIMITED,
     ) -> None:
         super().__init__(strict=strict, limit=limit)
-        self._given = executor is not None
+        self._is_external = executor is not None
         self._max_workers = max_workers
-        self._pool: pools.ThreadPool | pools.ExternalPool | None = None
+        self._pool: thread_pools.ThreadPool | thread_pools.ExternalPool | None = None
         if executor is not None:
-            self._pool = pools.ExternalPool(executor)
+            self._pool = thread_pools.ExternalPool(executor)
         self._loop = event_loop.EventLoop()
         self._invoke = strictness.invoke if strict else calls.invoke
         self._ainvoke = strictness.ainvoke if strict else calls.ainvoke
@@ -182,24 +194,29 @@ class ThreadTaskExecutor(LocalTaskExecutor):
     def start(self) -> None:
         if self._pool is None:
             size = self._max_workers
-            self._pool = pools.ThreadPool(size if size is not None else _default_threads())
+            self._pool = thread_pools.ThreadPool(size if size is not None else _default_threads())
 
     def stop(self) -> None:
         pool = self._pool
         if pool is not None:
-            if not self._given:
-                self._pool = None
-            pool.stop()
-        # After the pool: plain bodies may have hooks that are async.  Another one for the next run:
-        # an interruption may end the waiting for this one.
+            try:
+                pool.stop()
+            except BaseException:
+                pool.stop(wait=False)  # An interrupt may have stopped the first call early.
+                raise
+            finally:
+                if not self._is_external:
+                    self._pool = None
+        # After the pool, because plain bodies may have async hooks. The next run gets a new loop,
+        # because an interrupt may end the wait for this one.
         loop, self._loop = self._loop, event_loop.EventLoop()
         loop.stop()
 
     def withdraw(self) -> list[calls.Invocation]:
-        taken = [call.args[0] for call in self._loop.withdraw()]
+        withdrawn = [call.args[0] for call in self._loop.withdraw()]
         if self._pool is not None:
-            taken.extend(call.args[1] for call in self._pool.withdraw())
-        return taken
+            withdrawn.extend(call.args[1] for call in self._pool.withdraw())
+        return withdrawn
 
     def disown(self) -> None:
         super().disown()
@@ -211,11 +228,11 @@ class ThreadTaskExecutor(LocalTaskExecutor):
     def _begin(self, invocation: calls.Invocation, done: calls.Done) -> None:
         pool = self._pool
         if pool is None:
-            raise RuntimeError("the executor was not started")
+            raise RuntimeError("the executor is not started")
         limit = _limit_of(invocation, self._limit)
         task, tell = invocation.task, functools.partial(_report, invocation, done)
         if task.async_bodies and invocation.action in task.async_bodies:
-            _tell_begin(invocation)  # none of these waits for others
+            _report_begin(invocation)  # async calls do not wait for each other
             self._loop.submit(
                 self._ainvoke,
                 (invocation,),
@@ -244,7 +261,6 @@ def _is_detached(call: event_loop.LoopCall) -> bool:
 
 
 def _default_threads() -> int:
-    """How many threads a pool has that was not told."""
     return min(32, (os.cpu_count() or 1) + 4)
 
 
@@ -252,54 +268,49 @@ def _call_here(
     invoke: Invoke,
     invocation: calls.Invocation,
     loop: event_loop.EventLoop,
-    emit: pools.PoolCall,
+    emit: thread_pools.PoolCall,
 ) -> calls.Outcome:
-    late = None if invocation.not_after is None else invocation.expired()
-    if late is not None:
-        return late
-    _tell_begin(invocation)
+    expired = None if invocation.not_after is None else invocation.expired()
+    if expired is not None:
+        return expired
+    _report_begin(invocation)
     return invoke(invocation, loop)
 
 
-def _tell_begin(invocation: calls.Invocation, *, written: bool = True) -> None:
-    """Let those know who look at the store: soon, or (not `written`) with what is told next."""
+def _report_begin(invocation: calls.Invocation, *, written: bool = True) -> None:
+    """Report that a call began; stored soon, or (not `written`) with the next change."""
     began = getattr(invocation.events, "began", None)
     if began is not None:
         began(calls.LOCAL, written)
 
 
 def _report(invocation: calls.Invocation, done: calls.Done, value: Any) -> None:
-    """Tell the outcome of a call: that, or what stands for it."""
     done(invocation, _outcome_of(value))
 
 
 def _outcome_of(value: Any) -> calls.Outcome:
-    """The outcome that a call gave, or of what stands for it."""
     return value if isinstance(value, calls.Outcome) else calls.Outcome(value)
 
 
 class _RemoteTaskExecutor(LocalTaskExecutor):
-    """What executors share whose tasks run in other processes."""
-
     in_process: ClassVar[bool] = False
 
-    _pool: process_pool.ProcessPool | pools.ExternalPool | None
+    _pool: process_pool.ProcessPool | thread_pools.ExternalPool | None
 
     def withdraw(self) -> list[calls.Invocation]:
         if self._pool is None:
             return []
-        told: list[Any] = [call.done for call in self._pool.withdraw()]
-        return [done.invocation for done in told]
+        completions: list[Any] = [call.done for call in self._pool.withdraw()]
+        return [done.invocation for done in completions]
 
 
 class FutureProcessTaskExecutor(_RemoteTaskExecutor):
     """Runs tasks in a given `concurrent.futures.ProcessPoolExecutor`, which is never shut down.
 
-    Tasks, arguments and results are pickled.  Such a pool has no way back but the result: what a
-    task tells while it runs is lost, and it does not hear that it was cancelled
-    (`ProcessTaskExecutor` can do both).  Its processes cannot be ended one by one: when a limit is
-    over, its exception is raised in the task, and no more.  Async bodies run in an event loop of
-    their process, one at a time.
+    Tasks, arguments and results are pickled. Such a pool transfers nothing but results: events of a
+    running task are lost, and the task is not notified of a cancellation (`ProcessTaskExecutor`
+    supports both). Its processes cannot be killed individually, so a time limit only raises an
+    exception in the task. Async bodies run in an event loop of their process, one at a time.
     """
 
     def __init__(
@@ -307,10 +318,10 @@ class FutureProcessTaskExecutor(_RemoteTaskExecutor):
         executor: futures.Executor,
         *,
         strict: bool = False,
-        limit: limits.TimeLimit = limits.UNLIMITED,
+        limit: time_limits.TimeLimit = time_limits.UNLIMITED,
     ) -> None:
         super().__init__(strict=strict, limit=limit)
-        self._pool: pools.ExternalPool = pools.ExternalPool(executor, remote=True)
+        self._pool: thread_pools.ExternalPool = thread_pools.ExternalPool(executor, remote=True)
 
     def stop(self) -> None:
         self._pool.stop()
@@ -318,20 +329,21 @@ class FutureProcessTaskExecutor(_RemoteTaskExecutor):
     def _begin(self, invocation: calls.Invocation, done: calls.Done) -> None:
         data = _pickled_call(self._strict, _limit_of(invocation, self._limit), invocation)
         completion = _Completion(invocation, done)
-        fn, args = _sent(invocation, (_call_pickled, (data,)))
+        fn, args = _with_trace_context(invocation, (_call_pickled, (data,)))
         name, cancellation = invocation.task.name, invocation.cancellation
+        _report_begin(invocation)  # the executor does not report when it begins a call
         self._pool.submit(fn, args, completion, name=name, cancellation=cancellation)
 
 
 class ProcessTaskExecutor(_RemoteTaskExecutor):
-    """Runs tasks in `max_workers` child processes (default: one per processor).
+    """Runs tasks in `max_workers` child processes (default: one for each processor).
 
-    Tasks are pickled without their listeners; what they tell while they run comes back and reaches
-    `Invocation.events` here.  What cannot be pickled, and a child that dies, is a failure of that
-    task alone.  Async bodies run in an event loop of their child, one at a time.
+    Tasks are pickled without their listeners. Their events are sent back to `Invocation.events`. A
+    task that cannot be pickled, or whose child dies, fails alone. Async bodies run in an event loop
+    of their child, one at a time.
 
-    Limits are kept as `ProcessPool` says; a cancelled task that runs on for `grace` seconds is
-    killed (None: never).
+    `ProcessPool` describes how time limits are enforced. A cancelled task is killed after `grace`
+    seconds (None: never).
     """
 
     def __init__(
@@ -339,8 +351,8 @@ class ProcessTaskExecutor(_RemoteTaskExecutor):
         max_workers: int | None = None,
         *,
         strict: bool = False,
-        limit: limits.TimeLimit = limits.UNLIMITED,
-        grace: float | None = CANCEL_GRACE,
+        limit: time_limits.TimeLimit = time_limits.UNLIMITED,
+        grace: float | None = CANCEL_GRACE_SECONDS,
     ) -> None:
         super().__init__(strict=strict, limit=limit)
         self._grace = grace
@@ -359,10 +371,10 @@ class ProcessTaskExecutor(_RemoteTaskExecutor):
 
     def _begin(self, invocation: calls.Invocation, done: calls.Done) -> None:
         pool = self._pool
-        if pool is None:
-            raise RuntimeError("the executor was not started")
+        if not isinstance(pool, process_pool.ProcessPool):
+            raise RuntimeError("the executor is not started")
         limit = _limit_of(invocation, self._limit)
-        fn, args = _sent(invocation, (_call, (self._strict, *_portable(invocation))))
+        fn, args = _with_trace_context(invocation, (_call, (self._strict, *_portable(invocation))))
         pool.submit(
             fn,
             args,
@@ -373,12 +385,11 @@ class ProcessTaskExecutor(_RemoteTaskExecutor):
             cancellation=invocation.cancellation,
             grace=self._grace,
             always_begins=invocation.recovered,
+            on_begin=functools.partial(_report_begin, invocation),
         )
 
 
 class _Completion:
-    """Turns the value a pool gives for one call into the outcome of its invocation."""
-
     __slots__ = ("_done", "invocation")
 
     def __init__(self, invocation: calls.Invocation, done: calls.Done) -> None:
@@ -389,28 +400,33 @@ class _Completion:
         if isinstance(value, bytes):
             value = pickle.loads(value)
         if isinstance(value, ft.Failure):
-            outcome = calls.Outcome(_named(value, self.invocation))
+            outcome = calls.Outcome(_name_refused_argument(value, self.invocation))
         else:
-            answer, started, ended = value
-            if isinstance(answer, ft.Failure):
-                answer = _with_interruption(answer)
-            outcome = calls.Outcome(answer, calls.LOCAL, started, ended)
+            result, started, ended = value
+            if isinstance(result, ft.Failure):
+                result = _with_interruption(result)
+            outcome = calls.Outcome(result, calls.LOCAL, started, ended)
         self._done(self.invocation, outcome)
 
 
 def _with_interruption(failure: ft.Failure) -> ft.Failure:
-    """What is to end the program ends it here, too, although exceptions stay in their process."""
-    kind: Any = failure.check(KeyboardInterrupt, SystemExit)
-    return failure if kind is None else ft.Failure.from_exception(kind(*failure.exception_args))
+    """Return a failure with a new exception object if it is one that ends the program.
+
+    The child process returns only the data of the failure, without the exception object.
+    """
+    exception_class: Any = failure.check(KeyboardInterrupt, SystemExit)
+    return (
+        failure
+        if exception_class is None
+        else ft.Failure.from_exception(exception_class(*failure.exception_args))
+    )
 
 
 def _pool_size() -> int:
-    """How many processes are worth having here."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _sent(invocation: calls.Invocation, call: running.Call) -> running.Call:
-    """The call, with what whoever traces has taken along."""
+def _with_trace_context(invocation: calls.Invocation, call: running.Call) -> running.Call:
     if running.sending is None:
         return call
     return running.sending((invocation.uuid, invocation.attempt), call)
@@ -449,8 +465,7 @@ def _call(
     origin: tuple[str, int, int, int, bool, bool],
     not_after: float | None,
     emit: Any,
-) -> _Answer:
-    """Run one task in a child."""
+) -> _TimedResult:
     call = calls.Invocation(task, action, uuid, attempt, arguments, result, failures, emit)
     call.flow_uuid, call.index, call.resumed, call.epoch, call.recovered, call.captures = origin
     call.not_after = not_after
@@ -460,19 +475,22 @@ def _call(
         call.cancellation = emit.cancellation
     if call.captures:
         task_logs.capture()
-    late = None if not_after is None else call.expired()
-    if late is not None:
-        return late.value, None, None
+    expired = None if not_after is None else call.expired()
+    if expired is not None:
+        return expired.value, None, None
     outcome = strictness.invoke(call) if strict else calls.invoke(call)
     return outcome.value, outcome.started, outcome.ended
 
 
-def _pickled_call(strict: bool, limit: limits.TimeLimit, invocation: calls.Invocation) -> bytes:
+def _pickled_call(
+    strict: bool, limit: time_limits.TimeLimit, invocation: calls.Invocation
+) -> bytes:
     try:
         return pickle.dumps((limit, strict, *_portable(invocation)))
     except Exception as error:
         raise exceptions.NotEncodable(
-            f"Task {invocation.task.name!r} and its arguments cannot be sent to a process: {error}",
+            f"Task {invocation.task.name!r} and its arguments cannot be sent to a child"
+            f" process: {error}",
             path="call",
         ) from error
 
@@ -481,33 +499,37 @@ def _call_pickled(data: bytes, emit: None) -> bytes:
     limit, *arguments = pickle.loads(data)
     name = arguments[1].name
     call: Any = functools.partial(_call, *arguments)
-    answer: Any
-    if limit == limits.UNLIMITED:
-        answer = call(emit)
+    timed_result: Any
+    if limit == time_limits.UNLIMITED:
+        timed_result = call(emit)
     else:
         interrupts.handle_signal()
-        answer = interrupts.limited(limit, call, (emit,))
-        if isinstance(answer, ft.Failure):
-            answer = answer, None, None
+        timed_result = interrupts.limited(limit, call, (emit,))
+        if isinstance(timed_result, ft.Failure):
+            timed_result = timed_result, None, None
     try:
-        return pickle.dumps(answer)
+        return pickle.dumps(timed_result)
     except Exception as error:
         refusal = exceptions.NotEncodable(
-            f"The result of task {name!r} cannot be sent back from its process: {error}"
+            f"The result of task {name!r} cannot be sent from its child process: {error}"
         )
-        return pickle.dumps((ft.Failure.from_exception(refusal), *answer[1:]))
+        return pickle.dumps((ft.Failure.from_exception(refusal), *timed_result[1:]))
 
 
-def _named(failure: ft.Failure, invocation: calls.Invocation) -> ft.Failure:
-    """Say which task, and which of its arguments, a refusal of the pool is about."""
+def _name_refused_argument(failure: ft.Failure, invocation: calls.Invocation) -> ft.Failure:
     error = failure.exception
     if not isinstance(error, exceptions.NotEncodable):
         return failure
-    given = invocation.arguments.items()
-    odd = [(name, value) for name, value in given if not child_process.pickles(value)]
-    path, kind = error.path, error.type_name
-    if odd:
-        path, kind = f"arguments[{odd[0][0]!r}]", _names.dotted(type(odd[0][1]))
-    text = f"Task {invocation.task.name!r}: {f'{path}: ' if odd else ''}{error}"
-    refusal = exceptions.NotEncodable(text, cause=error, path=path, type_name=kind)
+    arguments = invocation.arguments.items()
+    refused_arguments = [
+        (name, value) for name, value in arguments if not child_process.pickles(value)
+    ]
+    path, type_name = error.path, error.type_name
+    if refused_arguments:
+        path, type_name = (
+            f"arguments[{refused_arguments[0][0]!r}]",
+            _names.dotted(type(refused_arguments[0][1])),
+        )
+    text = f"Task {invocation.task.name!r}: {f'{path}: ' if refused_arguments else ''}{error}"
+    refusal = exceptions.NotEncodable(text, cause=error, path=path, type_name=type_name)
     return ft.Failure.from_exception(refusal)

@@ -1,4 +1,4 @@
-"""Workers that are lost with tasks, and tasks that are sent again: kept with the flow, and told."""
+"""Store and report incidents: workers lost with tasks, and tasks that are resent."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ __all__ = ["IncidentEvent", "Incidents"]
 
 
 class IncidentEvent(NamedTuple):
-    """An incident to be told: once it is written, and in the engine's thread."""
+    """An incident to deliver in the thread of the engine, after it is written."""
 
     event: str
     details: dict[str, Any]
 
-    def tell(self, notifier: notifier_module.Notifier | None) -> None:
+    def notify_listeners(self, notifier: notifier_module.Notifier | None) -> None:
         if notifier is not None:
             notifier.notify_only(self.event, self.details)
 
 
 class Incidents:
-    """Keeps the incidents of one run in its records, from any thread.
+    """Stores the incidents of a run in its records. Thread-safe.
 
-    Those that listeners of `notifier` want to hear of are `untold` until the engine's thread, which
+    Events for listeners of `notifier` stay in `undelivered` until the thread of the engine, which
     `wake` wakes, takes them.
     """
 
@@ -42,15 +42,16 @@ class Incidents:
         self._storage = storage
         self._notifier = notifier
         self._wake = wake
-        self.untold: deque[IncidentEvent] = deque()
+        self.undelivered: deque[IncidentEvent] = deque()
 
     def take(self) -> list[IncidentEvent]:
-        """Take out what is untold by now."""
-        return [self.untold.popleft() for _ in range(len(self.untold))]
+        return [self.undelivered.popleft() for _ in range(len(self.undelivered))]
 
     def add(self, node: int, attempt: int, event: str, worker: str | None, item: int = -1) -> None:
-        """`worker` was lost with an atom, or with an item of it (WORKER_LOST); or what it had is
-        sent again (RESENT), and nobody has begun that yet.
+        """Add an incident of an atom or an item.
+
+        WORKER_LOST: `worker` was lost. RESENT: the request was sent again and no worker has begun
+        it.
         """
         record = self._storage.records[node]
         if record is None or record.attempt != attempt or record.state not in _UNDER_WAY:
@@ -64,7 +65,7 @@ class Incidents:
         if self._storage.backend is not None:
             self._storage.writer.mark(record)
         if event in self._notifier.topics:
-            self.untold.append(IncidentEvent(event, _details(record, incident)))
+            self.undelivered.append(IncidentEvent(event, _details(record, incident)))
             self._wake()
 
 

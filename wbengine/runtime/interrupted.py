@@ -1,9 +1,8 @@
-"""Attempts that an earlier run began, and whose end it did not see.
+"""Attempts that an earlier run began and did not finish.
 
-Where tasks run in the engine's own process they ended with it: such an attempt is over, and the
-next one begins.  An executor that survives the engine may still have it under way, or know how it
-ended: then the same attempt goes on.  So it does where what the task began is outside
-(`Task.detached`).
+If tasks run in the process of the engine, such attempts ended with it, and a new attempt begins. An
+executor that survives the engine may still run the attempt, or have its result; the same attempt
+then continues. It also continues if the work of the task is outside (`Task.detached`).
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _BEGUN: Final = {calls.EXECUTE: states.RUNNING, calls.REVERT: states.REVERTING}
 
 
 class InterruptedAttempts:
-    """What one run goes on with.  Only the engine's thread calls it."""
+    """The attempts that a run continues. Only the thread of the engine uses it."""
 
     def __init__(
         self,
@@ -36,7 +35,7 @@ class InterruptedAttempts:
         self._calls: dict[int, calls.Invocation] = {}
 
     def is_resumed(self, record: models.AtomDetail, atom: Any, action: calls.Action) -> bool:
-        """Whether `action`, which is about to begin, is one that an earlier run left unfinished."""
+        """Return whether `action` continues an unfinished attempt of an earlier run."""
         return (
             record.state == _BEGUN[action]
             and record.action == action
@@ -50,15 +49,14 @@ class InterruptedAttempts:
         return executor is not None and executor.survives_engine and not self._stays(atom)
 
     def number_items(self, record: models.AtomDetail, atom: Any, action: calls.Action) -> bool:
-        """Give what is to become of the items of a Map its number: that of the attempt that was
-        left unfinished, or else the next one.
+        """Set the attempt number of a Map's items: that of an unfinished attempt, or the next one.
 
-        Returns whether the executor is to find out what became of each item.  Most of them may
-        never have been started: if it cannot tell those from the lost ones, all that are not done
-        are started, under new ids.
+        :returns: whether the executor has to look up the result of each item. Without a ledger,
+            items that never started cannot be distinguished from lost ones, so all unfinished items
+            then start again with new ids.
         """
         if not maps.resumes(record, action):
-            record.keep_attempt()
+            record.archive_attempt()
             record.attempt += 1
             record.epoch = 1
             if action == calls.EXECUTE:
@@ -66,7 +64,7 @@ class InterruptedAttempts:
                 return False
             record.reversions += 1
             for item in record.items or ():
-                item.revert_again()
+                item.undo_failed_revert()
             return False
         assert record.items is not None
         has_ledger = self._executor is not None and self._executor.has_ledger
@@ -80,21 +78,22 @@ class InterruptedAttempts:
         return self._local_tasks is not None and atom in self._local_tasks
 
     def raise_epoch(self, record: models.AtomDetail) -> None:
-        """Give an attempt that goes on an epoch that no run has used for it."""
+        """Give a continued attempt an epoch that no run has used for it."""
         record.epoch = max(self._storage.writer.first_epoch, record.epoch + writer.EPOCHS_PER_RUN)
 
-    def take_up(self, call: calls.Invocation, record: models.AtomDetail) -> None:
-        """Let a call be the one that an earlier run may have submitted."""
+    def mark_recovered(self, call: calls.Invocation, record: models.AtomDetail) -> None:
+        """Mark a call as one that an earlier run may have submitted."""
         call.recovered = True
         call.epoch = record.epoch
         self._calls[call.node] = call
 
     def keeps(self, node: int) -> bool:
-        """Whether what is given back may be under way all the same, so that it has to be gone on
-        with later; asked once.
+        """Return whether a call that did not start in this run may still be in flight.
+
+        Such a call has to be continued later. It is removed from the set.
         """
         call = self._calls.pop(node, None)
         if call is None or not call.recovered:
             return False
         record = self._storage.records[node]
-        return record is not None and call.attempt == record.attempt  # it did not end since
+        return record is not None and call.attempt == record.attempt  # it has not ended since

@@ -1,7 +1,7 @@
-"""Maps at work: their items begin, end, or are given back; what is stored of each.
+"""Run the items of Maps and store the state of each.
 
-To the plan and to the scheduler a Map is one node, in flight until its last item came back.  Only
-the engine's thread calls this, but for `item_failed`.
+For the plan and the scheduler, a Map is one node that is in flight until its last item ends. Only
+the thread of the engine uses this module, except for `item_failed`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from wbengine.types import failure as ft
 
 __all__ = ["Idle", "ItemEvents", "MapCall", "Maps", "is_item", "resumes"]
 
-#: States in which an interrupted attempt may have been left.
+#: States in which an interrupted attempt may be stored.
 _BEGUN: Final[Mapping[str, frozenset[str]]] = {
     calls.EXECUTE: frozenset({states.RUNNING, states.PENDING}),
     calls.REVERT: frozenset({states.REVERTING, states.SUCCESS, states.FAILURE}),
@@ -31,27 +31,25 @@ _BEGUN: Final[Mapping[str, frozenset[str]]] = {
 
 
 class MapCall(NamedTuple):
-    """A Map about to run, or to be reverted, item by item."""
-
     node: int
     task: task_module.Map
     action: calls.Action
 
 
-#: Makes what takes what an item tells: of its Map's node and attempt, its index, its task, and
-#: whether that is run in the engine's process, where others are not.
+#: Returns the receiver of events of an item. Arguments: node and attempt of the Map, index and task
+#: of the item, and whether only this task runs in the process of the engine.
 ItemEvents = Callable[[int, int, int, task_module.Task, bool], calls.EventSink | None]
 
 
 def is_item(call: object) -> TypeGuard[calls.Invocation]:
-    """Whether `call` is that of one item."""
     return isinstance(call, calls.Invocation) and call.index >= 0
 
 
 class Idle(NamedTuple):
-    """A Map that does not go on: with its outcome, or else none in this run.
+    """A Map that does not continue.
 
-    `begun`: some of its items are done, or may be.
+    :ivar outcome: None: it has no outcome in this run.
+    :ivar begun: some of its items are done, or may be.
     """
 
     call: MapCall
@@ -61,28 +59,26 @@ class Idle(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Running:
-    """A Map that is under way."""
-
     call: MapCall
     record: models.AtomDetail
     fanout: Fanout
-    #: What the items are given besides themselves.
+    #: Arguments of all items, without the items themselves.
     shared: Mapping[str, Any]
     failures: Mapping[str, ft.Failure]
     takes_item: bool
     started: float
-    #: Whether its items run in the engine's own process, although others do not.
+    #: The items run in the process of the engine although other tasks do not.
     local: bool = False
-    #: Whether an earlier run may have sent its items already, under the numbers they have now.
+    #: An earlier run may have submitted the items with their present numbers.
     recovered: bool = False
-    #: Whether nothing more of it is executed, for what it is part of is being undone.
+    #: The scope of the Map is being reverted: nothing more is executed.
     undone: bool = False
-    #: Whether what was in the executor was taken back.
+    #: The items were withdrawn from the executor.
     withdrawn: bool = False
 
 
 def resumes(record: models.AtomDetail, action: calls.Action) -> bool:
-    """Whether `action` goes on with what an earlier run left unfinished: it keeps its number."""
+    """Return whether `action` continues an unfinished attempt, with its number."""
     items = record.items
     if items is None or record.action != action or record.state not in _BEGUN[action]:
         return False
@@ -90,10 +86,9 @@ def resumes(record: models.AtomDetail, action: calls.Action) -> bool:
 
 
 class Maps:
-    """The Maps of one run that are under way.
+    """The Maps of a run that are in flight.
 
-    Where the executor runs tasks elsewhere, those in `local_tasks` stay here.  `captures`: what
-    items log is told, too.
+    :param local_tasks: tasks that run in this process although the executor runs others elsewhere.
     """
 
     def __init__(
@@ -105,45 +100,45 @@ class Maps:
     ) -> None:
         self._storage = storage
         self._captures = captures
-        self._kept = storage.backend is not None
+        self._has_store = storage.backend is not None
         self._local_tasks = local_tasks
-        #: By node; empty as long as a flow has none.
         self.running: dict[int, _Running] = {}
-        # Those that may hand out something, in the order in which they became so.
+        # Maps with items to submit, oldest first.
         self._refillable: dict[int, None] = {}
-        # Those of which nothing may be under way any more, although they are not done.
+        # Maps that may have no items in flight although they are not done.
         self._maybe_idle: dict[int, None] = {}
         self._halted = False
-        # Why nothing more is to be executed.
         self._given_up: GivenUp | None = None
 
     def begin(
         self, call: MapCall, record: models.AtomDetail, recovered: bool = False
     ) -> calls.Outcome | None:
-        """Begin an attempt, or go on with it.
+        """Begin or continue an attempt.
 
-        `recovered`: whoever runs the items has to find out what became of those that are not done.
-        Returns the outcome when there is nothing (more) to be done.
-
-        :raises NotFound: an argument has no value.
-        :raises TypeError: what was found is no list of items; iterating over it may raise anything.
+        :param recovered: the executor has to look up the results of items that are not done.
+        :returns: the outcome if there is nothing to do.
+        :raises NotFound: if an argument has no value.
+        :raises TypeError: if the value is not a list of items. Iterating over it may raise any
+            exception.
         """
         task, action = call.task, call.action
-        found = self._arguments(call, record)
+        shared_arguments = self._arguments(call, record)
         failures = calls.NO_FAILURES
         if action == calls.EXECUTE:
-            values = found.pop(task.over, None)
+            values = shared_arguments.pop(task.over, None)
             if record.items is None:
                 self._expand(task, record, values)
         else:
             failures = self._storage.get_execute_failures()
         if record.items is None:
-            return calls.Outcome(None)  # it failed before there were any
+            return calls.Outcome(None)  # the Map failed before its list existed
         limit, collect = task.max_in_flight, task.collects
         fanout = Fanout(record.items, action, limit, collect=collect, maybe_sent=recovered)
         now, takes_item = time.time(), task.takes_item(action)
         local = self._local_tasks is not None and task in self._local_tasks
-        running = _Running(call, record, fanout, found, failures, takes_item, now, local, recovered)
+        running = _Running(
+            call, record, fanout, shared_arguments, failures, takes_item, now, local, recovered
+        )
         if self._given_up is not None and action == calls.EXECUTE:
             fanout.stop()
         if fanout.over:
@@ -158,47 +153,49 @@ class Maps:
         task, items = call.task, record.items
         if call.action == calls.EXECUTE:
             rebind, optional = task.rebind, task.optional
-            if items is not None:  # the list is fixed already
+            if items is not None:  # the list was stored already
                 rebind = {to: stored for to, stored in rebind.items() if to != task.over}
         elif items is not None and any(item.order for item in items):
             rebind, optional = task.revert_rebind, task.revert_optional
         else:
-            return {}  # nothing was done, so there is nothing to undo
+            return {}  # nothing was executed, so there is nothing to revert
         return dict(self._storage.fetch_mapped_args(rebind, task.name, optional_args=optional))
 
     def _expand(self, task: task_module.Map, record: models.AtomDetail, values: Any) -> None:
         listed = task.listed(values)
         self._storage.check(listed, f"arguments[{task.over!r}]")
         if isinstance(values, Iterator):
-            # Whoever looks next finds what this one has used up.
+            # The iterator is used up, so later readers need the list.
             self._storage.replace(record.name, task.over, values, listed)
         record.items = models.Items(record.attempt, listed)
         self._storage.writer.mark_items(record, record.items)
 
     def refill(
         self,
-        most: int,
+        max_items: int,
         events: ItemEvents,
         now: float | None = None,
         is_full: Callable[[int], bool] | None = None,
     ) -> list[calls.Invocation]:
-        """What may be submitted `now` (unix seconds), at most `most` items, each with its `events`;
-        of no Map of which so many wait that it `is_full`.
+        """Return items to submit, of all Maps together.
+
+        :param now: Unix seconds, stored as the time of submission.
+        :param is_full: returns whether too many items of a Map wait for permits.
         """
-        found: list[calls.Invocation] = []
+        invocations: list[calls.Invocation] = []
         for node in list(self._refillable):
-            if len(found) == most:
+            if len(invocations) == max_items:
                 break
             if is_full is not None and is_full(node):
                 continue
             running = self.running[node]
-            taken = running.fanout.take(most - len(found))
-            for item in taken:
+            new_items = running.fanout.take(max_items - len(invocations))
+            for item in new_items:
                 item.submitted = now
-                found.append(self._invocation(running, item, events))
+                invocations.append(self._invocation(running, item, events))
             if not running.fanout.can_take:
                 del self._refillable[node]
-        return found
+        return invocations
 
     def _invocation(
         self, running: _Running, item: models.ItemDetail, events: ItemEvents
@@ -208,7 +205,7 @@ class Maps:
         arguments = running.shared
         if running.takes_item:
             arguments = {**arguments, parent.item: item.value}
-        made = calls.Invocation(
+        invocation = calls.Invocation(
             task,
             action,
             record.uuid,
@@ -225,24 +222,27 @@ class Maps:
             epoch=record.epoch,
             recovered=running.recovered,
         )
-        made.local = running.local
-        made.captures = self._captures
-        return made
+        invocation.local = running.local
+        invocation.captures = self._captures
+        return invocation
 
     def item_failed(self, call: calls.Invocation) -> None:
-        """An item of a Map failed just now: start no further ones.  From any thread."""
+        """Start no further items after a failure of this one. Thread-safe."""
         running = self.running.get(call.node)
         if running is not None:
             running.fanout.item_failed()
 
-    def holds_back(self, call: calls.Invocation) -> bool:
-        """Whether an item that was handed out is not to start: its Map starts no further ones."""
+    def is_stopped(self, call: calls.Invocation) -> bool:
+        """Return whether a submitted item must not start because its Map stopped."""
         running = self.running.get(call.node)
         return running is not None and running.fanout.stopped and not call.recovered
 
-    def to_withdraw(self, node: int) -> bool:
-        """Whether what a Map has in the executor is to be taken back; True once, unless more of it
-        may turn out not to have started."""
+    def must_withdraw(self, node: int) -> bool:
+        """Return whether submitted items of a Map have to be withdrawn.
+
+        This is True once; for a recovered Map again, because more items may turn out not to have
+        started.
+        """
         running = self.running[node]
         if running.withdrawn or not running.fanout.stopped:
             return False
@@ -252,7 +252,7 @@ class Maps:
     def finish(
         self, call: calls.Invocation, outcome: calls.Outcome
     ) -> tuple[MapCall, calls.Outcome] | None:
-        """Store the outcome of one item; returns that of the Map, if this was the last."""
+        """Store the outcome of an item; return the outcome of the Map if this was the last item."""
         running = self.running[call.node]
         fanout, record, parent = running.fanout, running.record, running.call.task
         self._storage.keepable(outcome)
@@ -263,7 +263,7 @@ class Maps:
             record.set_incident_worker(outcome.worker, call.index)
         self._storage.writer.mark_items(record, (item,))
         record.progress = fanout.done / fanout.total
-        if self._kept:
+        if self._has_store:
             self._storage.writer.mark(record)
         if parent._listeners is not None:
             parent.update_progress(record.progress)
@@ -272,10 +272,9 @@ class Maps:
         self._changed(call.node, fanout)
         return None
 
-    def give_back(self, call: calls.Invocation) -> None:
-        """An item that was to be submitted, or was, did not start."""
+    def return_item(self, call: calls.Invocation) -> None:
         fanout = self.running[call.node].fanout
-        fanout.give_back(call.index, call.recovered)
+        fanout.return_item(call.index, call.recovered)
         self._changed(call.node, fanout)
 
     def _changed(self, node: int, fanout: Fanout) -> None:
@@ -287,56 +286,57 @@ class Maps:
             self._maybe_idle[node] = None
 
     def halt(self) -> None:
-        """Nothing more starts in this run: all of them are to be found `idle` sooner or later."""
+        """Start nothing more in this run; all Maps become `idle`."""
         self._halted = True
         self._maybe_idle.update(dict.fromkeys(self.running))
 
-    def stop(self, why: GivenUp) -> None:
-        """Execute no further items, although nothing failed."""
-        self._given_up = why
+    def stop(self, given_up: GivenUp) -> None:
+        """Execute no further items although nothing failed."""
+        self._given_up = given_up
         for node, running in self.running.items():
             if running.call.action == calls.EXECUTE:
                 running.fanout.stop()
                 self._changed(node, running.fanout)
 
-    def undo(self, scope: range, limited: Container[int]) -> list[int]:
-        """Execute no further items of the Maps in a scope that is being undone, if their items end
-        early then, or are `limited`; returns their nodes.
+    def stop_for_revert(self, scope: range, limited: Container[int]) -> list[int]:
+        """Stop Maps with `cancel_on_revert`, and those in `limited`, in a reverted scope.
+
+        :returns: their nodes.
         """
-        found = []
+        nodes = []
         for node, running in self.running.items():
             call = running.call
-            ends = call.task.cancel_on_revert or node in limited
-            if node in scope and ends and call.action == calls.EXECUTE:
+            is_stopped = call.task.cancel_on_revert or node in limited
+            if node in scope and is_stopped and call.action == calls.EXECUTE:
                 running.undone = True
                 running.fanout.stop()
                 self._changed(node, running.fanout)
-                found.append(node)
-        return found
+                nodes.append(node)
+        return nodes
 
     def idle(self) -> list[Idle]:
-        """Take out those of which nothing is under way, and nothing more will be in this run.
+        """Remove and return Maps without items in flight that will not get any in this run.
 
-        Those that only wait to be refilled stay.
+        Maps that only wait for `refill` stay.
         """
         if not self._maybe_idle:
             return []
         candidates, self._maybe_idle = self._maybe_idle, {}
-        found = []
+        idle_maps = []
         for node in candidates:
             running = self.running.get(node)
             if running is None or not (
                 running.fanout.over or (self._halted and running.fanout.idle)
             ):
                 continue
-            begun = self.drop(node)
-            ended = begun and running.fanout.over
+            has_begun = self.drop(node)
+            ended = has_begun and running.fanout.over
             outcome = self._outcome(running) if ended else None
-            found.append(Idle(running.call, outcome, begun))
-        return found
+            idle_maps.append(Idle(running.call, outcome, has_begun))
+        return idle_maps
 
     def drop(self, node: int) -> bool:
-        """Forget a Map that does not go on; returns whether any of its items is done, or may be."""
+        """Remove a Map that does not continue; return whether any item is, or may be, done."""
         self._refillable.pop(node, None)
         running = self.running.pop(node)
         return running.fanout.done > 0 or running.fanout.may_be_under_way
@@ -353,11 +353,11 @@ class Maps:
         return calls.Outcome(value, calls.LOCAL, running.started, time.time())
 
     def _unfinished(self, task: task_module.Map, fanout: Fanout, undone: bool) -> ft.Failure:
-        why = self._given_up or (GivenUp(True, "it is to be undone") if undone else DEADLINE)
+        reason = self._given_up or (GivenUp(True, "it is being reverted") if undone else DEADLINE)
         done = f"{fanout.done} of its {fanout.total} items were done"
-        if why.cancelled:
-            return why.failure(f"Map {task.name!r}, when {done},")
-        return why.failure(f"Map {task.name!r} was given up when {done}")
+        if reason.cancelled:
+            return reason.failure(f"Map {task.name!r}, of which {done},")
+        return reason.failure(f"Map {task.name!r} did not end before its deadline: {done}")
 
 
 _DONE: Final = (states.SUCCESS, states.FAILURE)
@@ -365,13 +365,13 @@ _UNDONE: Final = (states.REVERTED, states.REVERT_FAILURE)
 
 
 class Fanout:
-    """The executions, or the reversions, of the items of one attempt.
+    """The executions, or the reverts, of the items of an attempt.
 
-    `items` tells what came of them before; what is missing is to be done.  Executions go in the
-    order of the items, reversions of what finished in the opposite order of finishing.  At most
-    `limit` (None: any number) are under way.  When one fails, unless `collect`, no more are handed
-    out; but for those that an earlier run may have under way, if there was one (`maybe_sent`): what
-    became of them is to be found out.
+    `items` contains the earlier results; items without one are to do. Executions follow the order
+    of the items, reverts the reverse order in which the executions ended. At most `limit` (None:
+    any number) are in flight. After a failure, unless `collect`, nothing more is submitted, except
+    for items that an earlier run may have submitted (`maybe_sent`): their results have to be looked
+    up.
     """
 
     __slots__ = (
@@ -406,47 +406,41 @@ class Fanout:
         if executes:
             todo = [item for item in items if item.state == states.PENDING]
             self.done = len(items) - len(todo)
-            bad = states.FAILURE
+            failed_state = states.FAILURE
         else:
             todo = [item for item in items if item.state in _DONE]
             todo.sort(key=lambda item: -item.order)
             self.done = sum(item.state in _UNDONE for item in items)
-            bad = states.REVERT_FAILURE
+            failed_state = states.REVERT_FAILURE
         self._todo = deque(item.index for item in todo)
-        # What an earlier run handed out: never more at a time, and in this order.
+        # Items that an earlier run submitted: at most `limit`, in this order.
         self._maybe_sent = set(itertools.islice(self._todo, limit if maybe_sent else 0))
-        # Whether only such are left to be done.
+        # Only such items are left in `_todo`.
         self._filtered = False
-        #: How many there are to be done in all, and how many of them are.
         self.total = self.done + len(todo)
-        #: How many were handed out and did not come back.
         self.running = 0
-        # Those that failed, in the order in which they did.
-        self._failures = [item for item in items if item.state == bad]
+        self._failures = [item for item in items if item.state == failed_state]
         self._failures.sort(key=lambda item: item.order)
-        #: No more are handed out.
         self.stopped = bool(self._failures) and not self._collects
 
-    def take(self, most: int) -> list[models.ItemDetail]:
-        """Hand out what may go now, at most `most` of them."""
-        room = min(most, self._left)
+    def take(self, max_items: int) -> list[models.ItemDetail]:
+        room = min(max_items, self._remaining)
         if self._limit is not None:
             room = min(room, self._limit - self.running)
-        found = [self.items[self._todo.popleft()] for _ in range(room)]
-        self.running += len(found)
-        return found
+        taken_items = [self.items[self._todo.popleft()] for _ in range(room)]
+        self.running += len(taken_items)
+        return taken_items
 
     def item_failed(self) -> None:
-        """An item failed: hand out no more, unless that does not matter.  From any thread."""
+        """Stop after the failure of an item, unless failures are collected. Thread-safe."""
         if not self._collects:
             self.stopped = True
 
     def stop(self) -> None:
-        """Hand out no more, whatever becomes of those under way."""
+        """Submit no more items. Items in flight continue."""
         self.stopped = True
 
     def put(self, index: int, outcome: calls.Outcome) -> models.ItemDetail:
-        """What was handed out came to an end; returns its record, which tells so."""
         item, failed = self.items[index], outcome.failed
         self.running -= 1
         self.done += 1
@@ -458,7 +452,7 @@ class Fanout:
         item.worker, item.started, item.ended = outcome.worker, outcome.started, outcome.ended
         if failed:
             if self._collects and outcome.value.check(exceptions.Cancelled):
-                # Somebody asked for it to end: no failure like others.
+                # A cancelled item ends the Map, also if failures are collected.
                 self._collects = False
                 self._failures.insert(0, item)
             else:
@@ -466,8 +460,8 @@ class Fanout:
             self.item_failed()
         return item
 
-    def give_back(self, index: int, maybe_sent: bool = False) -> None:
-        """What was handed out did not start after all, or not in this run (`maybe_sent`)."""
+    def return_item(self, index: int, maybe_sent: bool = False) -> None:
+        """Take back an item that did not start; with `maybe_sent`, at least not in this run."""
         self.running -= 1
         if not maybe_sent:
             self._maybe_sent.discard(index)
@@ -476,32 +470,29 @@ class Fanout:
 
     @property
     def idle(self) -> bool:
-        """Nothing is under way."""
         return self.running == 0
 
     @property
     def over(self) -> bool:
-        """Nothing is under way, and nothing will be."""
-        return self.running == 0 and not self._left
+        """True if nothing is in flight and nothing more will be submitted."""
+        return self.running == 0 and not self._remaining
 
     @property
     def decided(self) -> bool:
-        """`value` has a meaning: all is done, or something failed where that ends it."""
+        """True if `value` is defined: all items are done, or a failure ends the Map."""
         return self.done == self.total or (bool(self._failures) and not self._collects)
 
     @property
     def can_take(self) -> bool:
-        """`take` would hand out something."""
-        return self._left > 0 and self.running != self._limit
+        return self._remaining > 0 and self.running != self._limit
 
     @property
     def may_be_under_way(self) -> bool:
-        """Something may be under way that was not handed out."""
+        """True if an item may be in flight that this run did not submit."""
         return not self._maybe_sent.isdisjoint(self._todo)
 
     @property
-    def _left(self) -> int:
-        """How many are still to be handed out."""
+    def _remaining(self) -> int:
         if self.stopped and not self._filtered:
             self._filtered = True
             self._todo = deque(filter(self._maybe_sent.__contains__, self._todo))
@@ -509,7 +500,7 @@ class Fanout:
 
     @property
     def value(self) -> Any:
-        """What it amounts to, once `over`: the results in the order of the items, or a failure."""
+        """The results in the order of the items, or a failure. Defined once `over`."""
         if self._failures and not self._collects:
             item = self._failures[0]
             return item.failure if self.action == calls.EXECUTE else item.revert_failure

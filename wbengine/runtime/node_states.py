@@ -1,7 +1,6 @@
-"""Where each node of a plan is in a run, and where a resumed flow begins.
+"""Marks of the nodes of a plan in a run, and their initial values for a resumed flow.
 
-The scheduler knows more about a node than its saved state says (it is ready, was handed out, ...):
-these are its own marks, small integers in one array.
+The scheduler distinguishes more states than records do (for example, ready and submitted).
 """
 
 from __future__ import annotations
@@ -13,31 +12,31 @@ from typing import Final
 from wbengine import states as st
 from wbengine.runtime.plan import Plan
 
-# At rest, and nothing keeps it from being undone, if there is something to undo.
+# At rest. These marks allow a revert, if there is something to revert.
 PENDING: Final = 0
 DONE: Final = 1
 IGNORED: Final = 2
 FAILED: Final = 3
 REVERTED: Final = 4
-# Not to be undone now: REVERTED is the last one that may be.
-#: Its reversion failed: it and whatever comes before it stay as they are, unless the flow is
-#: cancelled in a later run.
+# The following marks do not allow a revert; REVERTED is the last one that does.
+#: The revert failed. This node and all nodes before it keep their states until a later
+#: cancellation.
 REVERT_FAILED: Final = 5
-# Waiting to be handed out.
+# Waiting for submission.
 READY: Final = 6
-#: As READY, but it ran when its engine died: nothing may cancel it, it has to come to an end.
+#: READY, but it ran when its engine died: it cannot be cancelled and has to end.
 RERUN: Final = 7
 DECISION_READY: Final = 8
 REVERT_READY: Final = 9
 RETRY_READY: Final = 10
-#: A retry that waits for its time; somebody will wake it.
+#: A retry controller that waits for its time.
 RETRY_WAITING: Final = 11
-# Handed out.
+# Submitted.
 DECIDING: Final = 12
 RUNNING: Final = 13
 REVERTING: Final = 14
 
-#: Nothing of it is executed, or will be, unless it is tried again.
+#: Nothing of the node is executed, or will be, unless it is retried.
 ENDED: Final = frozenset({DONE, IGNORED, FAILED, REVERTED, REVERT_FAILED, REVERT_READY, REVERTING})
 
 #: Saved state and intention of an atom.
@@ -59,7 +58,7 @@ _MARKS: Final[Mapping[str | None, int]] = {
 
 @dataclass(slots=True)
 class SavedStates:
-    """How far an earlier run came; nodes ascending."""
+    """The progress of an earlier run; nodes in ascending order."""
 
     marks: bytearray
     failed: list[int] = field(default_factory=list)
@@ -67,19 +66,20 @@ class SavedStates:
 
 
 def read(plan: Plan, saved: Mapping[int, Saved]) -> SavedStates:
-    """Translate saved states and intentions; O(V), and at once when nothing was saved."""
-    found = SavedStates(bytearray(len(plan)))
-    marks = found.marks
+    """Translate saved states and intentions. Takes O(V), or O(1) if nothing was saved."""
+    saved_states = SavedStates(bytearray(len(plan)))
+    marks = saved_states.marks
     if not saved:
-        return found
+        return saved_states
     for node, (state, intention) in sorted(saved.items()):
         mark = _MARKS[state]
         if mark == RERUN and intention == st.RETRY:
-            # It was about to run again when the engine died, and has to begin with a clear scope.
+            # The controller was about to run again when the engine died; its scope has to be reset
+            # first.
             mark = DONE
         marks[node] = mark
         if mark == FAILED:
-            found.failed.append(node)
+            saved_states.failed.append(node)
         elif mark == RERUN:
-            found.rerun.append(node)
-    return found
+            saved_states.rerun.append(node)
+    return saved_states

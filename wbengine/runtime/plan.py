@@ -1,14 +1,13 @@
-"""The frozen form of a flow that the engine works with.
+"""The compiled form of a flow.
 
-A plan is what `compiler.compile` makes of a tree of flows: nodes are small integers, ids ascend in
-topological order, and a flow is one contiguous range of ids: its enter node, its retry when it has
-one, its children, its exit node.  "Is this node inside that flow" is a comparison of integers, and
-"everything inside that flow" is a `range`.
+Nodes are small integers, ids ascend in topological order, and a flow is a contiguous range of ids:
+its enter node, its retry controller (if any), its children, its exit node. Whether a node is inside
+a flow is therefore a comparison of integers.
 
-Names are resolved without any table per atom.  Every stored name has one ascending list of the
-nodes that provide it.  Inside one branch of a flow that is not linear, whatever has a smaller id
-is a predecessor, so a slice of that list *is* the list of visible providers; only at the borders
-of unordered and graph flows something has to be hidden or searched.
+Each stored name has an ascending list of the nodes that provide it. Inside one branch of a flow
+that is not linear, all nodes with smaller ids are predecessors, so a slice of that list contains
+the visible providers. Only at the borders of unordered and graph flows are providers hidden or
+searched.
 """
 
 from __future__ import annotations
@@ -27,104 +26,109 @@ RETRY: Final = 1
 TASK: Final = 2
 FLOW_END: Final = 3
 
-#: Appended to a flow's name to name its exit node.
 END_SUFFIX: Final = "[$]"
 
 
 class Provider(NamedTuple):
-    """A node that provides a stored name, and where in its result (`None`: the whole result)."""
+    """A node that provides a stored name, and the index in its result (None: the whole result)."""
 
     node: int
     index: Any
 
 
 class Edge(NamedTuple):
-    """A link that carries a decider; `source` is -1 when the link comes from a flow."""
+    """A link with a decider; `source` is -1 if the link comes from a flow."""
 
     source: int
     decider: Callable[..., Any]
     depth: deciders.Depth
-    #: The node that the link begins at: the source, or the exit of the flow.
+    #: The source, or the exit of the flow.
     end: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """What to run, in which order, and who answers for what.
+    """A compiled flow: nodes, order and responsibilities.
 
-    Nothing in it changes after compilation; it may be shared by any number of runs and threads.
-    Sequences are indexed by node id.
+    A plan is immutable after compilation and may be shared by runs and threads. Sequences are
+    indexed by node id.
     """
 
     #: FLOW (an enter node), RETRY, TASK or FLOW_END.
     kinds: Sequence[int]
-    #: The atom of a RETRY or TASK; the flow of an enter or exit node.
     items: Sequence[flow.Flow | atom.Atom]
-    #: Atom and flow names; an exit node is called `name[$]`.
+    #: Names of atoms and flows; an exit node is called `name[$]`.
     names: Sequence[str]
     succ: Sequence[Sequence[int]]
     pred: Sequence[Sequence[int]]
-    #: Enter node of the flow around a node; that of a flow's own enter and exit is the flow around
-    #: *that* flow.  -1 around the root.
+    #: Enter node of the flow around a node; -1 around the root. For the enter and exit nodes of a
+    #: flow, this is the flow around that flow.
     parent: Sequence[int]
-    #: Enter node -> exit node.
+    #: Enter node to exit node.
     end: Mapping[int, int]
-    #: The retry that answers for a failure of the node, -1 when there is none.  A retry answers for
-    #: what is inside its flow, not for itself.
+    #: The retry controller responsible for failures of the node, or -1. A controller is responsible
+    #: for the content of its flow, not for itself.
     controller: Sequence[int]
-    #: Node -> its join rule, where it is not ALL.  A node may be an enter node.
+    #: Node to join rule, except for ALL.
     joins: Mapping[int, deciders.Join]
-    #: Target -> the links with deciders that lead to it.  A target may be an enter node.
+    #: Target to the links with deciders that lead to it. A target may be an enter node.
     deciders: Mapping[int, tuple[Edge, ...]]
-    #: Enter nodes of the flows that were made for one task each, which has retries: the enter node,
-    #: its retry, the task, the exit node.
+    #: Enter nodes of the flows that were created for tasks with retries. Each has four nodes: enter
+    #: node, retry controller, task, exit node.
     retried: Collection[int]
-    #: Node ids of tasks and retries.
     by_name: Mapping[str, int]
-    #: The nearest visible provider of each name an atom binds, by node: `first` without search.
+    #: For each node, the nearest visible provider of each name that its atom binds.
     firsts: Mapping[int, Mapping[str, Provider | None]]
 
-    # How names are resolved: the branch a node is in (the child of the innermost flow around it
-    # that is not linear), that flow's enter node (-1: linear up to the root), the enter node of an
-    # exit.
+    # The branch of a node (the child of the innermost flow around it that is not linear), the enter
+    # node of that flow (-1: linear up to the root), and the enter node of an exit.
     _branch: Sequence[int]
     _around: Sequence[int]
     _begin: Sequence[int]
-    # Child of a graph flow -> the names each of its `pred` was linked for, when there are any.
+    # Child of a graph flow to the names for which each of its `pred` was linked, if any.
     _reasons: Mapping[int, tuple[Collection[str], ...]]
-    # Stored name -> the nodes that provide it, ascending.
+    # Stored name to the nodes that provide it, ascending.
     _suppliers: Mapping[str, Sequence[int]]
 
     def __len__(self) -> int:
         return len(self.kinds)
 
     def scope(self, retry: int) -> range:
-        """The retry node itself and everything inside its flow, up to (without) the exit node."""
+        """Return the range of a retry controller and its flow, without the exit node."""
         return range(retry, self.end[self.parent[retry]])
 
     def is_like_task(self, node: int) -> bool:
-        """Whether a link to the node leads to a task: to itself, or to the flow made for it."""
+        """Return whether the node is a task, or the flow created for a single task."""
         return self.kinds[node] == TASK or node in self.retried
 
+    def shown_name(self, node: int) -> str:
+        """Return the name that users see: that of the task for nodes of a task's own flow."""
+        for enter in (node, node - 1):
+            if enter in self.retried:
+                return self.names[enter + 2]
+        return self.names[node]
+
     def whole(self, node: int) -> range:
-        """The node, and of a flow's enter node all that is in the flow, its exit node included."""
+        """Return the range of a node: for an enter node, the whole flow including its exit node."""
         return range(node, self.end.get(node, node) + 1)
 
     def is_atom(self, node: int) -> bool:
         return self.kinds[node] in (TASK, RETRY)
 
     def atoms(self) -> Iterator[int]:
-        """The node ids of all tasks and retries, ascending."""
         return (n for n, kind in enumerate(self.kinds) if kind in (TASK, RETRY))
 
     def provides(self, name: str) -> bool:
-        """Whether any atom of the plan provides the stored name, visible or not."""
         return name in self._suppliers
 
-    def first(self, node: int, name: str) -> Provider | None:
-        """The nearest visible provider of a stored name, or None.
+    @property
+    def provided_names(self) -> Collection[str]:
+        return self._suppliers.keys()
 
-        O(1) for the names that the atom itself binds; a search for any other.
+    def first(self, node: int, name: str) -> Provider | None:
+        """Return the nearest visible provider of a stored name, or None.
+
+        O(1) for names that the atom itself binds; a search for others.
         """
         firsts = self.firsts.get(node)
         if firsts is not None and name in firsts:
@@ -132,14 +136,14 @@ class Plan:
         return next(self.candidates(node, name), None)
 
     def candidates(self, node: int, name: str) -> Iterator[Provider]:
-        """Every visible provider of a stored name, nearest first, found as far as it is asked for.
+        """Iterate over the visible providers of a stored name, nearest first, lazily.
 
-        Visible is what is a predecessor in the execution graph.  A retry sees what its flow sees
-        from outside.
+        The visible providers are the predecessors in the execution graph. A retry controller sees
+        what its flow sees from outside.
         """
-        for found in self._visible(node, name):
-            item: Any = self.items[found]
-            yield Provider(found, item.save_as[name])
+        for provider_node in self._visible(node, name):
+            item: Any = self.items[provider_node]
+            yield Provider(provider_node, item.save_as[name])
 
     def _visible(self, node: int, name: str) -> Iterator[int]:
         suppliers = self._suppliers.get(name)
@@ -159,7 +163,7 @@ class Plan:
     def _siblings(
         self, suppliers: Sequence[int], around: int, branch: int, name: str
     ) -> Iterator[int]:
-        """Providers among the ancestors of a graph flow's child: those linked for `name` first."""
+        """Yield providers among a child's ancestors; those linked for `name` first."""
         head = around + 1 if self.kinds[around + 1] == RETRY else around
         at = bisect_right(suppliers, head)
         if at == len(suppliers) or suppliers[at] >= branch:
@@ -170,7 +174,7 @@ class Plan:
         named = [node for node, names in pairs if name in names]
         for node in reversed(named):
             yield from within(suppliers, self._begin[node], node + 1)
-        # Ids ascend along every link: a heap meets the ancestors nearest first, each once.
+        # Ids ascend along each link, so a heap yields each ancestor once, nearest first.
         heap = [-node for node in self.pred[branch] if node >= lowest]
         heapq.heapify(heap)
         seen = set(heap)
@@ -178,14 +182,14 @@ class Plan:
             node = -heapq.heappop(heap)
             if node not in named:
                 yield from within(suppliers, self._begin[node], node + 1)
-            for before in self.pred[self._begin[node]]:
-                if before >= lowest and -before not in seen:
-                    seen.add(-before)
-                    heapq.heappush(heap, -before)
+            for predecessor in self.pred[self._begin[node]]:
+                if predecessor >= lowest and -predecessor not in seen:
+                    seen.add(-predecessor)
+                    heapq.heappush(heap, -predecessor)
 
 
 def within(suppliers: Sequence[int], low: int, high: int) -> Iterator[int]:
-    """Those in [low, high), greatest first."""
+    """Yield the nodes in [low, high), in descending order."""
     at = bisect_left(suppliers, high) - 1
     while at >= 0 and suppliers[at] >= low:
         yield suppliers[at]

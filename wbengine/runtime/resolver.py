@@ -1,9 +1,8 @@
-"""Which provider an atom's names lead to, found out while the flow is being walked.
+"""Find the nearest provider of each name while the compiler walks the flow.
 
-The walk meets everything in the order of ids, so the providers known at any moment are those that
-may be visible to the node that comes next; only borders of unordered and graph flows hide some.
-`Plan.candidates` tells the same later on, in full; here the first one is found for everybody, and
-what one member of a flow found outside is kept for its siblings.
+The walk meets nodes in the order of their ids, so the providers known at any moment are those that
+the next node may see; only the borders of unordered and graph flows hide some. Siblings share what
+one of them found outside their flow. `Plan.candidates` finds the other providers later.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from wbengine.runtime.plan import Provider
 
 
 class Frame:
-    """A flow whose end has not been met yet."""
+    """A flow whose end the walk has not reached."""
 
     __slots__ = (
         "branch",
@@ -38,32 +37,29 @@ class Frame:
         self, item: flow.Flow, enter: int, branch: int, outer: Frame | None, controller: int
     ) -> None:
         self.flow = item
-        #: What stands in the flow around it: the flow itself, or the task that it was made for.
+        #: The member of the surrounding flow: this flow, or the task for which it was created.
         self.member: Any = item
         self.enter = enter
-        # Cheaper than a generator that stays suspended in each of many nested flows.
+        # A list costs less than a generator that stays suspended in each of many nested flows.
         self.children: Iterator[Any] = iter([node for node, _ in item.iter_nodes()])
-        # The node everything inside comes after: the retry, else the enter node.
+        # The predecessor of all members: the retry controller, otherwise the enter node.
         self.head = enter
         self.controller = controller
-        # Where the flow itself stands: the branch of the innermost flow around that is not linear.
+        # The branch that contains this flow, in the innermost surrounding flow that is not linear.
         self.branch = branch
         self.outer = outer
-        # Of a linear flow: where its latest child ends.  Else: the latest child.
+        # In a linear flow, the end of the latest child; otherwise the latest child.
         self.last = enter
         self.starts: list[int] | None = None if item.kind == "linear" else []
         self.links = Links(item) if item.kind == "graph" else None
-        #: Name -> the nearest provider outside the latest child, as that child sees it.
+        #: Name to the nearest provider outside the latest child that is visible to this child.
         self.view: dict[str, Provider | None] | None = None
 
 
 class Links:
-    """The links among the children of one graph flow."""
-
     __slots__ = ("begins", "best", "ends", "incoming", "joins", "named", "outgoing")
 
     def __init__(self, item: flow.Flow) -> None:
-        #: Join rules of children, by `id`.
         self.joins: dict[int, deciders.Join] = {
             id(node): meta[flow.NODE_JOIN]
             for node, meta in item.iter_nodes()
@@ -75,14 +71,14 @@ class Links:
         self.begins: dict[int, int] = {}
         self.ends: dict[int, int] = {}
         self.outgoing: dict[int, list[int]] = {}
-        # Name -> the nodes the latest child is linked to for it.
+        # Name to the nodes to which the latest child is linked for this name.
         self.named: dict[str, list[int]] | None = None
-        # Name -> child -> position among the suppliers of the nearest one that is an ancestor.
+        # For each name: child to the position of its nearest ancestor among the providers.
         self.best: dict[str, dict[int, int]] = {}
 
 
 class Resolver:
-    """All providers met so far; `items`, `pred` and `reasons` are the growing ones of the plan."""
+    """The providers met so far. `items`, `pred` and `reasons` are the growing lists of the plan."""
 
     def __init__(
         self,
@@ -93,73 +89,72 @@ class Resolver:
         self.items = items
         self.pred = pred
         self.reasons = reasons
-        #: A tuple, as long as there is one: so it is for most names.
+        #: A tuple for a single provider, which is the most frequent case; otherwise a list.
         self.suppliers: dict[str, tuple[int, ...] | list[int]] = {}
         self.firsts: dict[int, dict[str, Provider | None]] = {}
 
     def add(self, node: int, item: atom.Atom, branch: int, scope: Frame | None) -> None:
-        """Look up all that an atom binds, seen from `branch` of `scope`; note what it provides."""
+        """Look up the names that an atom binds in `scope`; add the names it provides."""
         if item.rebind or item.revert_rebind or item.optional or item.revert_optional:
             self.firsts[node] = {
-                bound: self.lookup(bound, branch, scope)
+                bound_name: self.lookup(bound_name, branch, scope)
                 for names in (
                     item.rebind.values(),
                     item.optional,
                     item.revert_rebind.values(),
                     item.revert_optional,
                 )
-                for bound in names
+                for bound_name in names
             }
         for provided in item.save_as:
-            alone = (node,)
-            known = self.suppliers.setdefault(provided, alone)
-            if isinstance(known, list):
-                known.append(node)
-            elif known is not alone:
-                self.suppliers[provided] = [*known, node]
+            single = (node,)
+            nodes = self.suppliers.setdefault(provided, single)
+            if isinstance(nodes, list):
+                nodes.append(node)
+            elif nodes is not single:
+                self.suppliers[provided] = [*nodes, node]
 
     def lookup(self, name: str, branch: int, scope: Frame | None) -> Provider | None:
-        """The nearest provider of `name` for the node that gets the next id."""
         suppliers = self.suppliers.get(name)
         if suppliers is None:
             return None
         if suppliers[-1] >= branch:
             return self._provider(suppliers[-1], name)
-        # Further out: what one branch found there holds for its siblings, and for what they hold.
+        # Search outwards. The result for one branch is valid for its siblings and their content.
         missed: list[dict[str, Provider | None]] = []
-        found: Provider | None = None
+        provider: Provider | None = None
         while scope is not None:
             if scope.view is None:
                 scope.view = {}
             elif name in scope.view:
-                found = scope.view[name]
+                provider = scope.view[name]
                 break
             missed.append(scope.view)
-            found = self._outside(name, suppliers, scope)
-            if found is not None:
+            provider = self._outside(name, suppliers, scope)
+            if provider is not None:
                 break
             scope = scope.outer
         for view in missed:
-            view[name] = found
-        return found
+            view[name] = provider
+        return provider
 
     def _provider(self, node: int, name: str) -> Provider:
         return Provider(node, self.items[node].save_as[name])
 
     def _outside(self, name: str, ids: Sequence[int], frame: Frame) -> Provider | None:
-        """What the latest child of `frame` sees of `frame`, and of the branch `frame` is in."""
+        """Return the provider that the latest child sees in `frame` and in its branch."""
         if frame.links is not None:
             at = self._sibling(name, ids, frame, frame.links)
             if at >= 0:
                 return self._provider(ids[at], name)
-        # The head last, as the nearest one: nothing of `frame` has a smaller id.
+        # The head comes last because it is the farthest: no node of `frame` has a smaller id.
         at = bisect_right(ids, frame.head) - 1
         if at >= 0 and ids[at] >= frame.branch:
             return self._provider(ids[at], name)
         return None
 
     def _sibling(self, name: str, ids: Sequence[int], frame: Frame, links: Links) -> int:
-        """Position in `ids` of the nearest provider among a graph child's ancestors, or -1."""
+        """Return the position in `ids` of a child's nearest providing ancestor, or -1."""
         child = frame.last
         low = bisect_right(ids, frame.head)
         if low == bisect_left(ids, child):
@@ -178,10 +173,11 @@ class Resolver:
     def _nearest(
         self, child: int, ids: Sequence[int], low: int, begins: dict[int, int], best: dict[int, int]
     ) -> int:
-        """Fill `best` for `child` and for as many of its ancestors as that needs.
+        """Return the nearest provider for `child`.
 
-        Ids ascend along links, so the nearest provider behind an ancestor that provides the name
-        itself is never nearer than that one: the search need not pass it.
+        It is stored in `best`, with those of visited ancestors. Ids ascend along links, so no
+        provider before an ancestor that provides the name is nearer than that ancestor: the search
+        ends there.
         """
         stack = [child]
         while stack:

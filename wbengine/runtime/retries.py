@@ -1,4 +1,4 @@
-"""Retries at work: they execute, decide and are reverted in the engine's own thread."""
+"""Retry controllers: they execute, decide and are reverted in the thread of the engine."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from wbengine.types import failure as ft
 
 __all__ = ["RETRY_AT", "Retries", "RetryCall"]
 
-#: Where the record of a retry that waits says until when (unix seconds), in its `meta`.
+#: Key in the `meta` of a waiting retry controller: the end of the wait in Unix seconds.
 RETRY_AT: Final = "retry_at"
 
 
 class RetryCall(NamedTuple):
-    """A retry about to execute or to be reverted, in the engine's own thread."""
+    """A retry controller that is about to execute or to be reverted."""
 
     node: int
     retry: retry_module.Retry
@@ -30,18 +30,16 @@ class RetryCall(NamedTuple):
 
 
 class Retries:
-    """The retries of one plan on one storage."""
-
     def __init__(self, plan: plan_module.Plan, storage: storage_module.Storage) -> None:
         self._plan = plan
         self._storage = storage
-        #: What went wrong while retries were asked, by their names, where no other one tried again.
+        #: Errors of retry controllers by name, if no surrounding controller retried.
         self.errors: dict[str, ft.Failure] = {}
 
     def run(self, call: RetryCall) -> calls.Outcome:
-        """Execute or revert a retry here and now; whatever it raises is its outcome.
+        """Execute or revert a retry controller; an exception becomes its outcome.
 
-        :raises BaseException: an interruption ended it, `SystemExit` or Ctrl-C.
+        :raises BaseException: if it was interrupted (`SystemExit` or Ctrl-C).
         """
         started = time.time()
         retry, fetch = call.retry, self._storage.fetch_mapped_args
@@ -49,11 +47,13 @@ class Retries:
         try:
             history = self._storage.get_retry_history(retry.name)
             if call.action == calls.EXECUTE:
-                found = fetch(retry.rebind, retry.name, optional_args=retry.optional)
-                value = retry.execute(history=history, **found)
+                arguments = fetch(retry.rebind, retry.name, optional_args=retry.optional)
+                value = retry.execute(history=history, **arguments)
             else:
-                found = fetch(retry.revert_rebind, retry.name, optional_args=retry.revert_optional)
-                value = retry.revert(**self._offered(retry, history), **found)
+                arguments = fetch(
+                    retry.revert_rebind, retry.name, optional_args=retry.revert_optional
+                )
+                value = retry.revert(**self._offered(retry, history), **arguments)
         except BaseException as error:
             value = ft.Failure.from_exception(error)
         outcome = calls.Outcome(value, calls.LOCAL, started, time.time())
@@ -62,7 +62,6 @@ class Retries:
         return outcome
 
     def _offered(self, retry: retry_module.Retry, history: retry_module.History) -> dict[str, Any]:
-        """What the engine itself gives to a retry's `revert`, as far as it takes it."""
         accepts = retry.revert_accepts
         offered: dict[str, Any] = {}
         if accepts is None or retry_module.EXECUTE_REVERT_HISTORY in accepts:
@@ -73,21 +72,22 @@ class Retries:
         return offered
 
     def ask(self, failure: ft.Failure, retry_node: int, failed_node: int) -> str:
-        """Tell a retry who failed, and return what it decides.  What it raises passes through."""
+        """Return the decision of a retry controller. Its exceptions propagate."""
         retry: Any = self._plan.items[retry_node]
         self._storage.save_retry_failure(retry.name, self._plan.names[failed_node], failure)
         if retry_node - 1 in self._plan.retried and self._is_final(failed_node, failure):
             return retry_module.REVERT
         history = self._storage.get_retry_history(retry.name)
-        found = self._storage.fetch_mapped_args(
+        arguments = self._storage.fetch_mapped_args(
             retry.rebind, retry.name, optional_args=retry.optional
         )
-        decision: str = retry.on_failure(history=history, **found)
+        decision: str = retry.on_failure(history=history, **arguments)
         return decision
 
     def _is_final(self, node: int, failure: ft.Failure) -> bool:
-        """Whether a task with retries of its own would fail in the same way each time: the moment
-        until which it may start is over, or an argument is missing.
+        """Return whether a task with `retries` would fail again in the same way.
+
+        This is so if its `expires` moment has passed or an argument is missing.
         """
         task: Any = self._plan.items[node]
         if isinstance(task.expires, dt.datetime) and failure.check(exceptions.Expired):
@@ -99,10 +99,10 @@ class Retries:
     def resolve(
         self, node: int, failure: ft.Failure, defer_reverts: bool
     ) -> retry_decisions.Resolution:
-        """Ask the retries around an atom that failed.
+        """Ask the retry controllers around a failed atom.
 
-        A retry that raises, or answers nonsense, is a failure itself: those around it are asked.
-        Nobody is asked whether what was cancelled is tried again: somebody wanted it to end.
+        A controller that raises an exception, or returns an invalid decision, fails itself; the
+        next outer controller is asked. A cancelled atom is not retried.
         """
         if failure.check(exceptions.Cancelled):
             return retry_decisions.everything(self._plan)
@@ -115,33 +115,35 @@ class Retries:
 
         while True:
             try:
-                found = retry_decisions.resolve(self._plan, node, ask, defer_reverts=defer_reverts)
+                resolution = retry_decisions.resolve(
+                    self._plan, node, ask, defer_reverts=defer_reverts
+                )
             except Exception as error:
                 failure = ft.Failure.from_exception(error)
                 errors.append((node, failure))
                 continue
-            if found.intention != states.RETRY:
-                self.errors.update((self._plan.names[n], error) for n, error in errors)
-            return found
+            if resolution.intention != states.RETRY:
+                self.errors.update((self._plan.shown_name(n), error) for n, error in errors)
+            return resolution
 
-    def backoff_left(self, node: int, now: float, over: bool) -> float:
-        """How many seconds a retry that runs its flow again has to wait from `now` on.
+    def backoff_left(self, node: int, now: float, wait_ended: bool) -> float:
+        """Return the seconds from `now` that a retry controller has to wait before it retries.
 
-        Asks it the first time, and keeps the answer in its record; `over` says that it waited
-        already.  What the retry raises passes through.
+        The first call asks the controller and stores its answer. Exceptions of the controller
+        propagate.
 
-        :raises ValueError: when its answer is no number of seconds.
+        :param wait_ended: the wait is over.
+        :raises ValueError: if the answer is not a number of seconds.
         """
         retry: Any = self._plan.items[node]
         record = self._storage.record(retry.name)
-        moment = record.noted(RETRY_AT)
-        if moment is not None:
-            return 0.0 if over else max(0.0, moment - now)
+        retry_at = record.meta_value(RETRY_AT)
+        if retry_at is not None:
+            return 0.0 if wait_ended else max(0.0, retry_at - now)
         seconds = retry.wait(self._storage.get_retry_history(retry.name))
         if not (isinstance(seconds, int | float) and seconds >= 0):
             raise ValueError(
-                f"wait() of retry {retry.name!r} answered {seconds!r}; it must be seconds, not"
-                " negative"
+                f"wait() of retry {retry.name!r} must return 0 or more seconds, got {seconds!r}"
             )
         if seconds:
             record.meta[RETRY_AT] = now + seconds
@@ -150,7 +152,6 @@ class Retries:
 
     @staticmethod
     def clear_backoff(record: models.AtomDetail) -> None:
-        """A retry, or a task that waited for a signal, does not wait any more."""
         if record.has_meta:
             record.meta.pop(RETRY_AT, None)
             record.meta.pop(waits.WAITS_FOR, None)

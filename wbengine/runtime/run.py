@@ -1,19 +1,18 @@
-"""The run loop: the one place that talks to everything.
+"""The run loop: it connects the scheduler, the records, the executor and the listeners.
 
-A turn: what became ready begins (SCHEDULING), something is awaited (WAITING), what arrived is
-finished (ANALYZING).  The parts answer with values; none of them knows the run.
+Each iteration begins the ready atoms (SCHEDULING), waits for an event (WAITING) and handles the
+events that arrived (ANALYZING). The collaborators return values; none of them refers to the run.
 
-What holds at any moment, also when the process dies (with a durability less than `saving.EACH` the
-store may be behind):
+Invariants, including after a crash (with a durability below `saving.EACH` the store may be behind):
 
-- RUNNING (or REVERTING) and the attempt number are written before the task is submitted;
-- a result is written before what depends on it is submitted;
-- listeners hear of a change after it is written, in the order of the changes;
-- only the thread of the loop changes scheduler state; outcomes, and whatever else other
-  threads have to say, come through one queue, so that nothing is ever polled;
-- an executor is told that it may forget an outcome (`retire`) after that outcome is written;
-- who waits for a time (a retry, the deadline of the run) holds up nobody: the one wait of a turn
-  ends when the first of them is due.
+- RUNNING (or REVERTING) and the attempt number are written before the task is submitted.
+- A result is written before the atoms that depend on it are submitted.
+- Listeners are notified of a change after it is written, in the order of the changes.
+- Only the thread of the loop changes scheduler state. Outcomes and requests of other threads arrive
+  through one queue, so that nothing is polled.
+- The executor may forget an outcome (`retire`) after that outcome is written.
+- The loop blocks until the next event or the earliest deadline, so a delayed task never delays
+  another.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ from wbengine import _clock, states
 from wbengine import invocation as calls
 from wbengine._crash import crashpoint
 from wbengine.permits import tasks as limited_module
-from wbengine.runtime import atoms, retry_decisions, saving
+from wbengine.runtime import atom_lifecycle, retry_decisions, saving
+from wbengine.runtime import deadlines as timers_module
 from wbengine.runtime import plan as plan_module
 from wbengine.runtime import scheduler as scheduler_module
-from wbengine.runtime import timers as timers_module
 from wbengine.runtime import waits as waits_module
 from wbengine.runtime.control import (
     DEADLINE,
@@ -46,44 +45,42 @@ from wbengine.runtime.control import (
     Withdrawn,
     is_cancellable,
 )
-from wbengine.runtime.held_calls import HeldCalls
+from wbengine.runtime.deferred_calls import DeferredCalls
 from wbengine.runtime.maps import is_item
 from wbengine.types import failure as ft
 
-__all__ = ["MOST_PER_SHORT_TURN", "MOST_PER_TURN", "Run"]
+__all__ = ["MAX_ATOMS_PER_ITERATION", "MAX_ATOMS_PER_SHORT_ITERATION", "Run"]
 
 
 @dataclass(slots=True)
 class Stats:
-    """Written by the run loop; reading is fine from any thread, at any time."""
+    """Counters of a run. The run loop writes them; any thread may read them at any time."""
 
-    #: How many outcomes were handled.
     completed: int = 0
-    #: How many calls were taken back before they started.
     withdrawn: int = 0
-    #: How many failures arrived when the run was over already; the next run resolves them.
+    #: Number of failures that arrived after the run was over. The next run resolves them.
     discarded: int = 0
-    #: How long the loop spent in each of its states, when that is measured.
+    #: Seconds that the loop spent in each state, if they are measured.
     seconds_per_state: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
 
 
-#: So many atoms at most are begun in one turn: what a very wide flow holds in memory at a time, and
-#: how long listeners wait for the news of a turn, stays bounded.
-MOST_PER_TURN: Final = 4096
+#: Maximum number of atoms that begin in one iteration. It bounds the memory of very wide flows and
+#: the delay of notifications to listeners.
+MAX_ATOMS_PER_ITERATION: Final = 4096
 
-#: The same where they run one after the other in this thread, and no
-#: store is to be told of them before: what is made for a task is then used up while it is at hand.
-MOST_PER_SHORT_TURN: Final = 256
+#: The maximum for executors that run tasks in the thread of the loop, without a store. It is lower,
+#: so that few objects exist at a time.
+MAX_ATOMS_PER_SHORT_ITERATION: Final = 256
 
 
 class Run:
-    """One run of one plan: `run_iter`, once."""
+    """A single run of a plan: `run_iter` is called once."""
 
     def __init__(
         self,
         plan: plan_module.Plan,
         scheduler: scheduler_module.Scheduler,
-        lifecycle: atoms.AtomLifecycle,
+        lifecycle: atom_lifecycle.AtomLifecycle,
         saver: saving.Saver | None,
         executor: calls.TaskExecutor,
         inbox: Inbox,
@@ -97,15 +94,12 @@ class Run:
         park_after: float = math.inf,
     ) -> None:
         self._plan = plan
-        #: None: no task is limited.
         self._limited = limited
-        # Suspends the flow where nothing of it runs, and nothing is due for so many seconds.
+        # The flow is suspended if nothing runs and nothing is due within this time.
         self._park = park
         self._park_after = park_after
-        #: Until when it was suspended, for that.
         self.parked: Parked | None = None
-        #: What was begun and has to wait.
-        self.held = HeldCalls(
+        self.deferred = DeferredCalls(
             inbox, clock, lifecycle.record, waits, keeps_times=executor.keeps_times
         )
         self._scheduler = scheduler
@@ -116,55 +110,57 @@ class Run:
         self._clock = clock
         self._never_resolve = never_resolve
         self._in_flight = InFlight(executor)
-        self._sent = self._in_flight.sent
-        #: How to stop it, for any thread.
+        self._sent = self._in_flight.submitted
+        #: May be used from any thread.
         self.stop_signal = StopSignal(executor, inbox, self._in_flight)
-        # A failure was kept as it is, or a revert failed: what is left must not go on.
+        # After a failure that is not resolved, or a failed revert: the remaining atoms must not
+        # run.
         self._broken = False
-        # What this turn began, until it is handed to the executor: the calls, and all their nodes.
-        self._begun: list[atoms.Call] = []
+        # Calls that began in this iteration and were not submitted yet, and all their nodes.
+        self._begun: list[atom_lifecycle.Call] = []
         self._beginning: list[int] = []
-        # What of a turn was not handed to an executor yet.
-        self._unsent: deque[atoms.Call] = deque()
+        # Calls of this iteration that the executor has not received yet.
+        self._unsent: deque[atom_lifecycle.Call] = deque()
         self.stats = Stats()
-        #: Why what was unfinished was given up, if it was.
         self.end_reason: GivenUp | None = None
         self._retries = lifecycle.retries
+        # Nodes for which the flow waits, as stored. None: unknown, because an earlier run may have
+        # stored some.
+        self._stored_waits: Sequence[int] | None = None
         self._saver = saver
-        # A flow that is not kept is nobody else's.
+        # Without a store, no other process can take the flow over.
         self._check = None if saver is None else saver.check
-        self._flush_interval = saving.FLUSH_INTERVAL if saver is None else saver.flush_interval
-        self._by_turns = saver is not None and saver.by_turns
+        self._flush_seconds = saving.FLUSH_SECONDS if saver is None else saver.flush_seconds
+        self._saves_iterations = saver is not None and saver.saves_iterations
         self._defer_reverts = defer_reverts
         self._immediate = executor.immediate
-        # What is written is written for a turn at a time.
+        # With a store, the changes of a whole iteration are written together.
         short = executor.immediate and saver is None
-        self._most = MOST_PER_SHORT_TURN if short else MOST_PER_TURN
+        self._max_atoms = MAX_ATOMS_PER_SHORT_ITERATION if short else MAX_ATOMS_PER_ITERATION
         self._retires = type(executor).retire is not calls.TaskExecutor.retire
         self._timeout: float | None = None
         self._arrived: deque[Arrival] = deque()
         self._finished: list[calls.Invocation] = []
-        # When what happened was last written and told.
-        self._saved = 0.0
-        #: Errors of the run itself (of retries that answer nonsense), besides those of atoms.
+        self._saved_at = 0.0
+        #: Errors of the run itself (for example invalid decisions of retry controllers).
         self.errors = self._retries.errors
-        #: The latest state entered; after the run, how it ended.
+        #: The state entered last; after the run, its final state.
         self.state: str = states.UNDEFINED
 
     def run_iter(
         self, timeout: float | None = None, deadline: float | None = None, *, measure: bool = True
     ) -> Iterator[str]:
-        """Go on from where the records say; yield each state entered, an end state last.
+        """Continue from the records; yield each state entered, the final state last.
 
-        `timeout` bounds each single wait (then ANALYZING finds nothing and waiting goes on); it
-        is no limit for the run.  `deadline` is one: a moment on the machine's clock at which what
-        is unfinished is given up.  With `measure`, `stats` tell how long each state took.
+        :param timeout: maximum seconds of each single wait; the run itself goes on.
+        :param deadline: moment on the monotonic clock at which unfinished atoms are cancelled.
+        :param measure: record the seconds of each state in `stats`.
         """
         self.stop_signal.begin()
-        self._timeout = None if timeout is None else min(timeout, timers_module.LONGEST)
+        self._timeout = None if timeout is None else min(timeout, timers_module.MAX_WAIT_SECONDS)
         if deadline is not None:
-            self.held.timers = timers_module.Timers(deadline)
-        # Not kept: it would refer back to this object, and a cycle outlives the engine for long.
+            self.deferred.timers = timers_module.Timers(deadline)
+        # Not an attribute: it would refer to this object, and the cycle would delay its deletion.
         reactions: dict[str, Callable[[], str]] = {
             states.RESUMING: self._resume,
             states.SCHEDULING: self._schedule,
@@ -172,40 +168,40 @@ class Run:
             states.ANALYZING: self._analyze,
         }
         spent, monotonic = self.stats.seconds_per_state, self._clock.monotonic
-        state, before = states.RESUMING, monotonic()
+        state, since = states.RESUMING, monotonic()
         while state in reactions:
             self.state = state
             yield state
             following = reactions[state]()
             if measure:
                 now = monotonic()
-                spent[state] += now - before
-                before = now
+                spent[state] += now - since
+                since = now
             state = following
         self.state = state
         yield state
 
     def abandon(self) -> None:
-        """After an error in the loop: start nothing more, take back what has not started.
+        """Start nothing more and withdraw calls that have not started, after an error in the loop.
 
-        Afterwards the executor is to be stopped, and `collect` called.
+        The caller then stops the executor and calls `collect`.
         """
         self.stop_signal.end()
         sent = [*self._unsent, *self._withdraw()]
         for node in [*self._beginning, *(call.node for call in sent)]:
-            self._lifecycle.give_back(node)
+            self._lifecycle.undo_begin(node)
 
     def collect(self) -> None:
-        """Save the outcomes that arrived after `abandon`; failures are resolved by the next run."""
+        """Save the outcomes that arrived after `abandon`. The next run resolves failures."""
         arrived, lifecycle, maps = self._arrivals(), self._lifecycle, self._maps
         for item in [arrived.popleft() for _ in range(len(arrived))]:
             if isinstance(item, Withdrawn):
                 for call in item:
-                    lifecycle.give_back(call.node)
+                    lifecycle.undo_begin(call.node)
             elif item is not None:
                 call, outcome = item
                 if calls.interrupted(outcome):
-                    continue  # the next run begins it again
+                    continue  # the next run begins this call again
                 if is_item(call):
                     ended = maps.finish(call, outcome)
                     if ended is None:
@@ -215,16 +211,14 @@ class Run:
                 self.stats.completed += 1
         for node in list(maps.running):
             if not maps.drop(node):
-                lifecycle.give_back(node)
+                lifecycle.undo_begin(node)
         self._save(saving.OVER)
-
-    # -- the reactions: each returns the next state -----------------------------------------------
 
     def _resume(self) -> str:
         self._scheduler.start()
         earlier = self._lifecycle.given_up_before
         if earlier is not None:
-            # What was under way then is not to run again, only to be undone.
+            # Calls that were in flight then must not run again; they are only reverted.
             self._maps.stop(earlier)
             if earlier.cancelled:
                 self._in_flight.granted.append(CancelRequest(None, earlier.reason))
@@ -237,29 +231,34 @@ class Run:
 
     def _schedule(self) -> str:
         self._begin_all()
+        if self.deferred.waits is not None:
+            self._store_waits()
         self._save(saving.START)
         self._submit()
         if self._lifecycle.failed_before_submit:
             for ended in self._lifecycle.take_failed_before_submit():
                 self._inbox.put(ended)
-        if self._by_turns and not (self._immediate and self._inbox.qsize()):
-            self._save(saving.TURN)
+        if self._saves_iterations and not (self._immediate and self._inbox.qsize()):
+            self._save(saving.ITERATION)
         return states.WAITING
 
     def _wait(self) -> str:
-        timeout, timers = self._timeout, self.held.timers
+        timeout, timers = self._timeout, self.deferred.timers
+        waits_changed = self.deferred.waits is not None and self._store_waits()
         asleep = timers is not None and not (self.stop_signal.suspending or self._scheduler.done)
         limited = self._limited
-        if limited is not None and limited.closed:
+        if limited is not None and limited.flow_waits:
             asleep = asleep or not self._scheduler.done
         if self._park is not None and not self._inbox.qsize() and self._may_park():
             park, self._park = self._park, None
             park()
         elif not self._inbox.qsize() and (self._scheduler.in_flight or asleep):
+            if waits_changed:
+                self._save(saving.LATE)
             if timers is not None:
                 timeout = timers.wait(self._clock.monotonic(), timeout)
             try:
-                # One step: an interruption must not come between taking it out and keeping it.
+                # A single C call: an interrupt cannot come between taking an event and storing it.
                 self._arrived.extend(map(self._inbox.get, (True,), (timeout,)))
             except queue.Empty:
                 pass
@@ -268,84 +267,82 @@ class Run:
     def _analyze(self) -> str:
         if self._check is not None:
             self._check()
-        timers, suspending = self.held.timers, self.stop_signal.suspending
-        due = timers is not None and timers.passed(self._clock.monotonic())
-        if due and not suspending:
-            self._expire()  # first: what arrives now came too late
+        timers, suspending = self.deferred.timers, self.stop_signal.suspending
+        is_due = timers is not None and timers.passed(self._clock.monotonic())
+        if is_due and not suspending:
+            self._expire()  # first: outcomes that arrive now are too late
         granted = bool(self.stop_signal.requests) and self._grant_requests()
-        if self.held.waits is not None and self.held.waits.news:
-            self.held.end_waits(self.held.waits)
-        permitted = self._limited is not None and self._limited.news
-        woken = self._take_in() or due or granted or permitted
+        if self.deferred.waits is not None and self.deferred.waits.has_new:
+            self.deferred.end_waits(self.deferred.waits)
+        permitted = self._limited is not None and self._limited.may_have_permits
+        woken = self._handle_arrivals() or is_due or granted or permitted
         if suspending:
-            self.held.timers = None
+            self.deferred.timers = None
             self._stop_starting()
         if self._maps.running:
             self._release_idle_maps()
-        if self._by_turns and self._immediate:
-            self._save(saving.TURN)
+        if self._saves_iterations and self._immediate:
+            self._save(saving.ITERATION)
         if self._scheduler.done:
             return self._end()
         return states.SCHEDULING if woken or self.stop_signal.suspending else states.WAITING
 
     def _end(self) -> str:
-        """How the run ends."""
         self.stop_signal.decide()
         if self.stop_signal.requests:
-            self._grant_requests()  # somebody suspended, and then cancelled
+            self._grant_requests()  # a request to cancel that followed one to suspend
         self._save(saving.OVER)
         if self._broken:
             return states.FAILURE
         return self._scheduler.verdict()
 
-    # -- turns ----------------------------------------------------------------------------------
-
     def _begin_all(self) -> None:
         scheduler, lifecycle, limited = self._scheduler, self._lifecycle, self._limited
-        # The flow itself waits for a permit; but what was done is undone in any case.
-        is_closed = limited is not None and limited.closed and not scheduler.reverting
-        if limited is not None and is_closed and not limited.enter():
+        # The flow itself waits for a permit. Reverts do not wait.
+        is_closed = limited is not None and limited.flow_waits and not scheduler.reverting
+        if limited is not None and is_closed and not limited.try_enter():
             return
-        held = self.held
+        held = self.deferred
         while not (self.stop_signal.stopping or (held.timers is not None and self._overdue())):
             lifecycle.now = self._clock.time()
             woken = self._wake() if held.timers is not None else ()
-            turn = scheduler.take(max(0, self._most - len(self._begun)))
+            ready = scheduler.take(max(0, self._max_atoms - len(self._begun)))
             if self._limited is not None:
-                turn.execute = self._permitted(turn.execute, self._limited)
-            if turn.retry:
-                again = [node for node in turn.retry if self._begin_again(node, node in woken)]
-                for node in again:
+                ready.execute = self._select_permitted(ready.execute, self._limited)
+            if ready.retry:
+                retrying = [node for node in ready.retry if self._begin_retry(node, node in woken)]
+                for node in retrying:
                     lifecycle.reset(scheduler.reset_scope(node))
-                    self._in_flight.ending.difference_update(self._plan.scope(node))
-                self._begin(again, calls.EXECUTE)
-            self._begin(turn.execute, calls.EXECUTE)
-            if turn.revert:
-                self._begin(turn.revert, calls.REVERT)
-            ran = bool(self._plan.retried) and self._run_own_retries()
-            if not (turn.votes or ran):
+                    self._in_flight.cancelled_nodes.difference_update(self._plan.scope(node))
+                self._begin(retrying, calls.EXECUTE)
+            self._begin(ready.execute, calls.EXECUTE)
+            if ready.revert:
+                self._begin(ready.revert, calls.REVERT)
+            has_run_retries = bool(self._plan.retried) and self._run_own_retries()
+            if not (ready.votes or has_run_retries):
                 return
-            for node in turn.votes:
-                self._vote(node)
+            for node in ready.votes:
+                self._decide(node)
 
     def _run_own_retries(self) -> bool:
-        """Execute the retries that were made for single tasks and have just begun; returns whether
-        there were any.
+        """Execute the retry controllers of single tasks that have just begun.
 
-        So the tasks go out with this turn, each in the place that its priority gives it.
+        Their tasks are then submitted in this iteration, in the order of their priorities.
+
+        :returns: whether there were any.
         """
-        own: list[atoms.RetryCall] = []
-        others: list[atoms.Call] = []
-        made = self._plan.retried
+        task_retries: list[atom_lifecycle.RetryCall] = []
+        other_calls: list[atom_lifecycle.Call] = []
+        retried_tasks = self._plan.retried
         for call in self._begun:
-            if isinstance(call, atoms.RetryCall) and call.node - 1 in made:
-                (own if call.action == calls.EXECUTE else others).append(call)
+            if isinstance(call, atom_lifecycle.RetryCall) and call.node - 1 in retried_tasks:
+                (task_retries if call.action == calls.EXECUTE else other_calls).append(call)
             else:
-                others.append(call)
-        self._begun = others
-        for call in own:
+                other_calls.append(call)
+        self._begun = other_calls
+        for call in task_retries:
             self._handle_outcome(call, self._retries.run(call))
-        return bool(own)
+        return bool(task_retries)
 
     def _begin(self, nodes: Sequence[int], action: calls.Action) -> None:
         self._beginning += nodes
@@ -356,14 +353,13 @@ class Run:
                 begun.append(call)
 
     def _begin_call(self, call: calls.Invocation) -> None:
-        """Hand out with this turn, or the next, what was held back, or taken back."""
         self._begun.append(call)
         self._beginning.append(call.node)
 
-    def _vote(self, node: int) -> None:
+    def _decide(self, node: int) -> None:
         ballot = self._scheduler.ballot(node)
         try:
-            refusals = self._lifecycle.vote(ballot)
+            refusals = self._lifecycle.call_deciders(ballot)
         except Exception as error:
             self._lifecycle.fail_before_start(node, error)
             self._scheduler.approve(node)
@@ -373,44 +369,45 @@ class Run:
     def _submit(self) -> None:
         begun = self._begun
         tasks = [call for call in begun if isinstance(call, calls.Invocation)]
-        retries: list[atoms.RetryCall] = []
+        retries: list[atom_lifecycle.RetryCall] = []
         if len(tasks) != len(begun):
-            retries = [call for call in begun if isinstance(call, atoms.RetryCall)]
+            retries = [call for call in begun if isinstance(call, atom_lifecycle.RetryCall)]
         if self._maps.running and not self._scheduler.halted:
             is_full = None if self._limited is None else self._limited.is_full
             events = self._lifecycle.item_events
-            tasks += self._maps.refill(self._most, events, self._clock.time(), is_full)
+            tasks += self._maps.refill(self._max_atoms, events, self._clock.time(), is_full)
         if self._maps.running or self._plan.retried:
             tasks.sort(key=lambda call: (-call.priority, call.node))
-        late: list[calls.Invocation] = []
+        to_cancel: list[calls.Invocation] = []
         if self._in_flight.granted:
-            tasks, late = self._refuse(tasks)
+            tasks, to_cancel = self._refuse(tasks)
         timed = [c for c in tasks if c.task.eta is not None or c.task.expires is not None]
-        if timed or self.held.waits is not None:
-            tasks = self.held.hold_back(tasks)
+        if timed or self.deferred.waits is not None:
+            tasks = self.deferred.defer(tasks)
         if self._limited is not None:
             tasks = self._without_limited(tasks, self._limited)
         self._unsent = deque([*tasks, *retries])
         self._begun, self._beginning = [], []
         if tasks:
             if self._scheduler.reverting:
-                self._end_late(tasks, late)
+                self._cancel_recovered(tasks, to_cancel)
             crashpoint("engine.before-submit")
-            self._executor.submit_many(self._while_wanted(len(tasks)), self._done)
+            self._executor.submit_many(self._iter_unsent(len(tasks)), self._done)
             crashpoint("engine.after-submit")
-            if late:
-                self._in_flight.cancel(late)
-        for call in self._while_wanted(len(retries)) if retries else ():
+            if to_cancel:
+                self._in_flight.cancel(to_cancel)
+        for call in self._iter_unsent(len(retries)) if retries else ():
             self._inbox.put((call, self._retries.run(call)))
         if self._unsent:
             unsent, self._unsent = self._unsent, deque()
             self._inbox.put(Withdrawn(unsent))
 
-    def _while_wanted(self, count: int) -> Iterator[Any]:
-        """Stop in the middle of a turn when somebody suspends or cancels, or time is up: nobody
-        else could.
+    def _iter_unsent(self, count: int) -> Iterator[Any]:
+        """Yield unsent calls until the run is stopped or its deadline passes.
+
+        If tasks run in this thread, this is checked and outcomes are handled between two tasks.
         """
-        unsent, stop_signal, held = self._unsent, self.stop_signal, self.held
+        unsent, stop_signal, held = self._unsent, self.stop_signal, self.deferred
         mapping, sent = self._maps.running, self._sent
         tasks = bool(unsent) and isinstance(unsent[0], calls.Invocation)
         immediate, check, cancellable = self._immediate, self._check, self._in_flight.cancellable
@@ -419,44 +416,50 @@ class Run:
                 check()
             call: Any = unsent[0]
             if tasks and immediate:
-                sent.add(call)  # before the look: who cancels now sees it
+                # before `stopping` is read, so that a concurrent request to cancel sees the call
+                sent.add(call)
             if stop_signal.stopping or (held.timers is not None and self._overdue()):
                 return
             unsent.popleft()
-            if mapping and is_item(call) and self._maps.holds_back(call):
+            if mapping and is_item(call) and self._maps.is_stopped(call):
                 self._inbox.put(Withdrawn([call]))
             else:
                 yield call
                 if immediate:
-                    if unsent:  # else the turn is over anyway
+                    if unsent:  # otherwise the iteration is over
                         self._catch_up()
                 elif tasks:
-                    sent.add(call)  # not before: nobody can be told of what is not there
+                    # after the executor received it: earlier, it could not be cancelled there
+                    sent.add(call)
                     if call.task.cancel_on_revert and call.action == calls.EXECUTE:
                         cancellable.add(call)
 
     def _catch_up(self) -> None:
-        """Finish what ended in the middle of a turn, when that takes its time: nobody who watches,
-        and no crash, should have to wait for the end of a turn whose tasks all run in this thread.
+        """Handle outcomes in the middle of a long iteration.
+
+        If all tasks run in this thread, listeners and the store would otherwise receive nothing
+        until the end of the iteration.
         """
-        if self._clock.monotonic() - self._saved < self._flush_interval:
+        if self._clock.monotonic() - self._saved_at < self._flush_seconds:
             return
-        # Who cancelled, or gave no more time, did so before it ended.
-        late = self.stop_signal.requests or (self.held.timers is not None and self._overdue())
-        if not late and self._take_in():
+        # Requests to cancel and the deadline precede the outcomes; the loop handles them in that
+        # order.
+        is_too_late = self.stop_signal.requests or (
+            self.deferred.timers is not None and self._overdue()
+        )
+        if not is_too_late and self._handle_arrivals():
             self._save(saving.LATE)
-            # What follows from it is for the next turn, which must not wait for more.
+            # The next iteration begins the successors and must not block.
             self._inbox.put(None)
 
-    def _take_in(self) -> bool:
-        """Handle what arrived by now; return whether anything did."""
+    def _handle_arrivals(self) -> bool:
         arrived = self._arrivals()
         woken = bool(arrived)
         while arrived:
             item = arrived.popleft()
             if isinstance(item, Withdrawn):
                 for call in item:
-                    self._give_back(call)
+                    self._undo_begin(call)
             elif item is not None:
                 self._handle_outcome(*item)
         return woken
@@ -466,16 +469,17 @@ class Run:
             self._maps.item_failed(invocation)
         self._inbox.put((invocation, outcome))
 
-    def _handle_outcome(self, call: atoms.Call, outcome: calls.Outcome) -> None:
-        if isinstance(outcome.value, ft.Failure):  # without a call for each task that succeeds
+    def _handle_outcome(self, call: atom_lifecycle.Call, outcome: calls.Outcome) -> None:
+        # checked here to save a call for each task that succeeds
+        if isinstance(outcome.value, ft.Failure):
             calls.raise_interruption(outcome)
         if isinstance(call, calls.Invocation):
             self._sent.discard(call)
             self._in_flight.cancellable.discard(call)
             if self._limited is not None:
-                self._limited.ended(call.node, call.index)
+                self._limited.release(call.node, call.index)
             if call.cancellation.cancelled and self._immediate and outcome.started is None:
-                self._give_back(call)  # it was told before it began
+                self._undo_begin(call)  # cancelled before it began
                 return
         if self._maps.running and is_item(call):
             self._handle_item(call, outcome)
@@ -501,131 +505,131 @@ class Run:
         ended = self._maps.finish(call, outcome)
         if ended is not None:
             self._handle_outcome(*ended)
-        elif not self._scheduler.halted and self._maps.to_withdraw(call.node):
+        elif not self._scheduler.halted and self._maps.must_withdraw(call.node):
             self._in_flight.cancel(self._in_flight.cancellable_of(call.node))
-            self._give_back_limited(range(call.node, call.node + 1))
-            for other in self._withdraw():
-                if other.node == call.node:
-                    self._give_back(other)
+            self._withdraw_limited(range(call.node, call.node + 1))
+            for withdrawn_call in self._withdraw():
+                if withdrawn_call.node == call.node:
+                    self._undo_begin(withdrawn_call)
                 else:
-                    self._begin_call(other)
+                    self._begin_call(withdrawn_call)
 
     def _release_idle_maps(self) -> None:
-        """Let go of the Maps that cannot go on: nothing of them is under way any more."""
         while idle := self._maps.idle():
-            for call, outcome, begun in idle:
+            for call, outcome, has_begun in idle:
                 if outcome is not None:
                     self._handle_outcome(call, outcome)
-                elif begun:
-                    self._scheduler.give_back(call.node, begun)
+                elif has_begun:
+                    self._scheduler.undo_begin(call.node, has_begun)
                 else:
-                    self._give_back(call)
+                    self._undo_begin(call)
 
     def _fail(self, node: int, failure: ft.Failure) -> None:
         self._scheduler.failed(node)
         if self._never_resolve:
             self._stop()
-        elif not self._in_flight.expected(node, failure):
-            # Also when its scope is being undone already: its retry has to know of every failure,
-            # and may think differently of this one (which can only widen what is undone).
+        elif not self._in_flight.is_expected(node, failure):
+            # Failures in a scope that is being reverted are resolved too: its retry controller
+            # needs all of them, and its decision can only extend the scope.
             self._resolve(node, failure)
 
     def _resolve(self, node: int, failure: ft.Failure) -> None:
         resolution = self._retries.resolve(node, failure, self._defer_reverts)
-        self._lifecycle.intend(self._scheduler.apply(resolution))
-        self._end_early(resolution.scope)
-
-    # -- time -----------------------------------------------------------------------------------
+        self._lifecycle.set_intentions(self._scheduler.apply(resolution))
+        self._cancel_in_scope(resolution.scope)
 
     def _wake(self) -> Collection[int]:
-        """Hand out with the next turn the retries, and what was held back, whose time has come."""
         woken = set()
-        for due in self.held.due():
-            if isinstance(due, int):
-                self._scheduler.wake(due)
-                woken.add(due)
+        for item in self.deferred.due():
+            if isinstance(item, int):
+                self._scheduler.wake(item)
+                woken.add(item)
             else:
-                self._begin_call(due)
+                self._begin_call(item)
         return woken
 
-    # -- limits ---------------------------------------------------------------------------------
-
-    def _permitted(
+    def _select_permitted(
         self, nodes: Sequence[int], limited: limited_module.LimitedTasks
     ) -> Sequence[int]:
-        """What of these may begin, and what waited for its permit and has it."""
-        found, items = limited.take()
+        permitted, items = limited.take_permitted()
         for call in items:
             self._begin_call(call)
         for node in nodes:
             item: Any = self._plan.items[node]
             if node not in limited.limits or item.fans_out:
-                found.append(node)
+                permitted.append(node)
                 continue
-            # What an earlier run began is under way, or has to be found; and what is cancelled is
-            # not handed out.
-            begun = self._lifecycle.record(node).state == states.RUNNING
+            # A node that an earlier run began is in flight or must be looked up, so it does not
+            # wait. A cancelled node is not submitted.
+            has_begun = self._lifecycle.record(node).state == states.RUNNING
             refused = any(
                 request.nodes is None or node in request.nodes
                 for request in self._in_flight.granted
             )
             try:
-                if refused or limited.begin(node, item.priority, anyway=begun):
-                    found.append(node)
+                if refused or limited.try_begin(node, item.priority, is_running=has_begun):
+                    permitted.append(node)
             except Exception as error:
                 self._lifecycle.fail_before_start(node, error)
-                found.append(node)
-        limited.ask()
-        return found
+                permitted.append(node)
+        limited.request_permits()
+        return permitted
 
     def _without_limited(
         self, tasks: list[calls.Invocation], limited: limited_module.LimitedTasks
     ) -> list[calls.Invocation]:
-        """Hold back the items of Maps that wait for permits, and return the other calls."""
-        found = []
+        permitted = []
         for call in tasks:
             try:
                 if (
                     not is_item(call)
                     or call.action != calls.EXECUTE
-                    or limited.begin(call.node, call.priority, call, anyway=call.recovered)
+                    or limited.try_begin(call.node, call.priority, call, is_running=call.recovered)
                 ):
-                    found.append(call)
+                    permitted.append(call)
             except Exception as error:
                 self._inbox.put((call, calls.Outcome(ft.Failure.from_exception(error))))
-        limited.ask()
-        return found
+        limited.request_permits()
+        return permitted
 
-    def _give_back_limited(self, scope: range) -> None:
-        """What waits for permits in a scope is not to begin now."""
+    def _withdraw_limited(self, scope: range) -> None:
         for node, call in () if self._limited is None else self._limited.withdraw(scope):
             if call is None:
-                self._scheduler.give_back(node)
+                self._scheduler.undo_begin(node)
             else:
-                self._give_back(call)
+                self._undo_begin(call)
+
+    def _store_waits(self) -> bool:
+        """Store what the flow waits for once all of it waits; return whether that changed."""
+        nodes = self.deferred.awaiting(self._scheduler.in_flight)
+        if nodes == self._stored_waits:
+            return False
+        self._stored_waits = nodes
+        self._lifecycle.store_waits(nodes)
+        return True
 
     def _may_park(self) -> bool:
-        """Whether nothing runs, and nothing is due for long; then `parked` says until when."""
+        """Return whether nothing runs and nothing is due soon; set `parked` in that case."""
         if self.stop_signal.stopping or self._maps.running or self._scheduler.done:
             return False
-        if self._limited is not None and self._limited.keeps_place:
+        if self._limited is not None and self._limited.must_not_suspend:
             return False
-        if self._scheduler.in_flight > len(self.held):
+        if self._scheduler.in_flight > len(self.deferred):
             return False
-        self.parked = self.held.parked(self._park_after)
+        self.parked = self.deferred.parked(self._park_after)
         return self.parked is not None
 
-    def _begin_again(self, node: int, over: bool) -> bool:
-        """A retry was handed out to run its flow again: False when it has to wait first."""
-        seconds = self._lifecycle.begin_again(node, self._clock.time(), over)
+    def _begin_retry(self, node: int, wait_ended: bool) -> bool:
+        """Prepare a retry controller to run its flow again; return False if it has to wait."""
+        seconds = self._lifecycle.begin_retry(node, self._clock.time(), wait_ended)
         if not seconds:
             return True
         self._scheduler.postpone(node)
-        self.held.set_timer(node, self._clock.monotonic() + seconds)
+        self.deferred.set_timer(node, self._clock.monotonic() + seconds)
         return False
 
     def _save(self, moment: int) -> None:
-        """Write if it is time to, and then let go of what ended; tell what happened."""
+        """Write the changes if the durability includes `moment`, then notify listeners."""
         self._lifecycle.take_incidents()
         written = self._saver is None or self._saver.save(moment)
         if written and self._finished:
@@ -634,59 +638,58 @@ class Run:
             self._executor.retire(finished)
             crashpoint("engine.after-retire")
         if self._lifecycle.events:
-            # Who hears of it may suspend, or cancel: then what began is given back.
+            # A listener may suspend or cancel the flow. The calls that have just begun are then
+            # undone.
             self._lifecycle.deliver(self._stopping if moment == saving.START else None)
         if self._immediate:
-            self._saved = self._clock.monotonic()
+            self._saved_at = self._clock.monotonic()
 
     def _stopping(self) -> bool:
         return self.stop_signal.stopping
 
     def _arrivals(self) -> deque[Arrival]:
-        """What arrived by now; what is not taken out and handled stays for `collect`."""
+        """Move events from the inbox to `_arrived`. Unhandled ones stay there for `collect`."""
         arrived, inbox = self._arrived, self._inbox
         arrived.extend(map(inbox.get, (False,) * inbox.qsize()))
         return arrived
 
-    # -- stopping ------------------------------------------------------------------------------
-
     def _overdue(self) -> bool:
-        timers = self.held.timers
+        timers = self.deferred.timers
         return timers is not None and self._clock.monotonic() >= timers.deadline
 
     def _expire(self) -> None:
-        """If time is up, give up what is unfinished."""
-        if self.held.timers is None or not self._overdue():
+        if self.deferred.timers is None or not self._overdue():
             return
-        self.held.timers.deadline = math.inf
+        self.deferred.timers.deadline = math.inf
         if not (self._broken or self._scheduler.done):
             self._give_up(DEADLINE)
 
     def _grant_requests(self) -> bool:
-        """End what requests to cancel name; returns whether there were any.
+        """End the nodes that requests to cancel name; return whether there were requests.
 
-        A request comes too late for what has ended.
+        A request for a node that has ended has no effect.
         """
         requests = self.stop_signal.requests
-        found = bool(requests)
+        had_requests = bool(requests)
         while requests:
-            request = requests[0]  # nothing starts before it is out
+            # the request stays in the queue until it is handled: nothing starts meanwhile
+            request = requests[0]
             if self._may_grant(request):
                 if not self._broken:
-                    # A revert that failed in an earlier run may succeed by now.
+                    # A revert that failed in an earlier run may succeed now.
                     self._scheduler.try_reverts_again()
                     self._give_up(GivenUp(True, request.reason))
                 self._in_flight.granted.append(request)
-                self._give_back_limited(range(len(self._plan)))
+                self._withdraw_limited(range(len(self._plan)))
                 for call in self._withdraw():
-                    self._give_back(call)
+                    self._undo_begin(call)
                 self._in_flight.cancel(self._in_flight.targets(request))
-            self.stop_signal.granted()
-        return found
+            self.stop_signal.remove_request()
+        return had_requests
 
     def _may_grant(self, request: CancelRequest) -> bool:
         scheduler = self._scheduler
-        # What was left done can still be undone, as long as the run is not over.
+        # Completed atoms can still be reverted as long as the run is not over.
         if (
             scheduler.done
             and not scheduler.halted
@@ -695,72 +698,74 @@ class Run:
             return False
         return request.nodes is None or not all(map(scheduler.ended, request.nodes))
 
-    def _give_up(self, why: GivenUp) -> None:
+    def _give_up(self, given_up: GivenUp) -> None:
         if self._never_resolve:
-            self.end_reason = why
+            self.end_reason = given_up
             self._stop()
             return
         changes = self._scheduler.apply(retry_decisions.everything(self._plan))
-        # No changes: everything is being reverted anyway, for a reason of its own.
+        # No changes: everything is already being reverted for another reason.
         if changes:
-            self.end_reason = why
-            self._lifecycle.give_up(changes, why, self._clock.time())
-            self._maps.stop(why)
+            self.end_reason = given_up
+            self._lifecycle.give_up(changes, given_up, self._clock.time())
+            self._maps.stop(given_up)
             for call in self._withdraw():
-                self._give_back(call)
-            self._end_early(range(len(self._plan)))
+                self._undo_begin(call)
+            self._cancel_in_scope(range(len(self._plan)))
 
-    def _end_early(self, scope: range) -> None:
-        """A scope is being undone: cancel what of it is under way, as far as that says so itself
-        (`Task.cancel_on_revert`).
-        """
-        self._give_back_limited(scope)
+    def _cancel_in_scope(self, scope: range) -> None:
+        self._withdraw_limited(scope)
         if self._maps.running:
             limited = () if self._limited is None else self._limited.limits
-            self._in_flight.ending.update(self._maps.undo(scope, limited))
-        found = [call for call in self._in_flight.cancellable if call.node in scope]
-        if self._unsent and self._executor.immediate:  # in the midst of a turn
-            found += [call for call in self._unsent if is_cancellable(call) and call.node in scope]
-        for call in self.held.take(lambda call: is_cancellable(call) and call.node in scope):
-            found.append(call)
+            self._in_flight.cancelled_nodes.update(self._maps.stop_for_revert(scope, limited))
+        cancellable = [call for call in self._in_flight.cancellable if call.node in scope]
+        if self._unsent and self._executor.immediate:  # called during `_iter_unsent`
+            cancellable += [
+                call for call in self._unsent if is_cancellable(call) and call.node in scope
+            ]
+        for call in self.deferred.take(lambda call: is_cancellable(call) and call.node in scope):
+            cancellable.append(call)
             self._inbox.put((call, self._in_flight.refusal(call, CancelRequest(None))))
-        if found:
-            self._in_flight.undo(found)
+        if cancellable:
+            self._in_flight.cancel_for_revert(cancellable)
 
-    def _end_late(self, tasks: Collection[calls.Invocation], late: list[calls.Invocation]) -> None:
-        """What an earlier run had begun is about to be handed out, and what it is part of is being
-        undone: add to `late` what of it is to be cancelled then.
+    def _cancel_recovered(
+        self, tasks: Collection[calls.Invocation], late: list[calls.Invocation]
+    ) -> None:
+        """Add to `late` recovered calls of a reverted scope, so that they are cancelled.
 
-        Where tasks run in this very thread, those have to be told before.
+        An executor that runs tasks in this thread has to cancel them before they are submitted.
         """
-        undoes = self._scheduler.undoes
-        found = [call for call in tasks if is_cancellable(call) and undoes(call.node)]
+        is_reverting = self._scheduler.is_reverting
+        unwanted = [call for call in tasks if is_cancellable(call) and is_reverting(call.node)]
         if self._executor.immediate:
-            early = [call for call in {*found, *late} if call.recovered]
-            self._in_flight.ending.update(call.node for call in found)
-            self._in_flight.cancel(early)
+            recovered = [call for call in {*unwanted, *late} if call.recovered]
+            self._in_flight.cancelled_nodes.update(call.node for call in unwanted)
+            self._in_flight.cancel(recovered)
             late.clear()
         else:
-            self._in_flight.ending.update(call.node for call in found)
-            late += found
+            self._in_flight.cancelled_nodes.update(call.node for call in unwanted)
+            late += unwanted
 
     def _refuse(
         self, tasks: list[calls.Invocation]
     ) -> tuple[list[calls.Invocation], list[calls.Invocation]]:
-        """Let no execution start that somebody cancelled; what an earlier run may have under way
-        has to be found, and then is to end.
+        """Separate cancelled executions from calls to submit.
 
-        Returns what is to be handed out, and what of it is to be cancelled then.
+        A call that an earlier run may have in flight is submitted, so that it is found, and then
+        cancelled.
+
+        :returns: calls to submit, and those among them to cancel afterwards.
         """
-        wanted, late = [], []
+        to_submit, to_cancel = [], []
         for call in tasks:
-            request = self._in_flight.unwanted(call)
+            request = self._in_flight.denial_of(call)
             if request is None or call.recovered:
-                wanted.append(call)
-                late += [] if request is None else [call]
+                to_submit.append(call)
+                to_cancel += [] if request is None else [call]
             else:
                 self._inbox.put((call, self._in_flight.refusal(call, request)))
-        return wanted, late
+        return to_submit, to_cancel
 
     def _stop(self) -> None:
         self._broken = True
@@ -770,24 +775,23 @@ class Run:
         if not self._scheduler.halted:
             self._scheduler.halt()
             self._maps.halt()
-        self._give_back_limited(range(len(self._plan)))
-        begun, self._begun, self._beginning = self._begun, [], []
-        for call in [*begun, *self._withdraw()]:
-            self._give_back(call)
+        self._withdraw_limited(range(len(self._plan)))
+        unstarted, self._begun, self._beginning = self._begun, [], []
+        for call in [*unstarted, *self._withdraw()]:
+            self._undo_begin(call)
 
     def _withdraw(self) -> list[calls.Invocation]:
-        """Take back all that has not started."""
-        return [*self.held.take(), *self._executor.withdraw()]
+        return [*self.deferred.take(), *self._executor.withdraw()]
 
-    def _give_back(self, call: atoms.Call) -> None:
+    def _undo_begin(self, call: atom_lifecycle.Call) -> None:
         if isinstance(call, calls.Invocation):
             self._sent.discard(call)
             self._in_flight.cancellable.discard(call)
             if self._limited is not None:
-                self._limited.ended(call.node, call.index)
+                self._limited.release(call.node, call.index)
         if is_item(call):
-            self._maps.give_back(call)
+            self._maps.return_item(call)
             return
-        kept = self._lifecycle.give_back(call.node)
-        self._scheduler.give_back(call.node, kept)
+        may_have_begun = self._lifecycle.undo_begin(call.node)
+        self._scheduler.undo_begin(call.node, may_have_begun)
         self.stats.withdrawn += 1

@@ -1,7 +1,7 @@
-"""When a run writes what it changed: before it goes on, once a turn, or at its end.
+"""Decide when a run writes its changes: before it continues, once in an iteration, or at its end.
 
-And what it may not do before it has: an executor is told to forget an outcome after that is
-written, and nothing is started once the flow is not ours any more.
+An executor forgets an outcome only after the outcome is written. Nothing is started after the lease
+of the flow is lost.
 """
 
 from __future__ import annotations
@@ -14,56 +14,64 @@ from wbengine import _clock
 from wbengine.persistence.writer import RecordWriter
 
 __all__ = [
-    "BATCH", "EACH", "END", "FLUSH_INTERVAL", "LATE", "LEVELS", "OVER", "START", "TURN",
-    "EarlyFlush", "Saver",
+    "BATCH",
+    "EACH",
+    "END",
+    "FLUSH_SECONDS",
+    "ITERATION",
+    "LATE",
+    "LEVELS",
+    "OVER",
+    "START",
+    "EarlyFlush",
+    "Saver",
 ]  # fmt: skip
 
-#: Nothing is started, told or forgotten before what led to it is written.
+#: Changes are written before the calls, events and deletions that follow from them.
 EACH: Final = "each"
-#: What a turn changed is written at its end: what it started, or told, may be ahead of the store.
+#: Changes are written at the end of an iteration. Calls and events may be ahead of the store.
 BATCH: Final = "batch"
-#: Everything is written when the run ends, however it does.
+#: Changes are written when the run ends, in whatever way.
 END: Final = "end"
 LEVELS: Final = (EACH, BATCH, END)
 
-# The moments of a run at which it can be written: before tasks are started, in the midst of a long
-# turn, at the end of a turn, and when the run is over.
+# Moments at which a run may write: before tasks start, during a long iteration, after each
+# iteration, at the end of the run.
 START: Final = 0
 LATE: Final = 1
-TURN: Final = 2
+ITERATION: Final = 2
 OVER: Final = 3
 
 _MOMENTS: Final = {
     EACH: frozenset({START, LATE, OVER}),
-    BATCH: frozenset({LATE, TURN, OVER}),
+    BATCH: frozenset({LATE, ITERATION, OVER}),
     END: frozenset({OVER}),
 }
 
-#: Seconds after which what ended is told, and written, although its turn goes on.
-FLUSH_INTERVAL: Final = 0.05
+#: Seconds after which results are written and reported although the iteration continues.
+FLUSH_SECONDS: Final = 0.05
 
-#: The same where nobody relies on it.
-_FLUSH_INTERVALS: Final = {EACH: FLUSH_INTERVAL, BATCH: 1.0, END: FLUSH_INTERVAL}
+#: With BATCH, the order of calls and writes does not matter.
+_FLUSH_SECONDS: Final = {EACH: FLUSH_SECONDS, BATCH: 1.0, END: FLUSH_SECONDS}
 
 
 class Saver:
-    """Writes the records of one run, which has a backend, when `level` says so.
+    """Writes the records of a run with a store at the moments that `level` defines.
 
-    `check` raises when the flow is not ours any more.
+    :param check: raises an exception if the lease of the flow is lost.
     """
 
-    __slots__ = ("_moments", "_writer", "by_turns", "check", "flush_interval")
+    __slots__ = ("_moments", "_writer", "check", "flush_seconds", "saves_iterations")
 
     def __init__(self, writer: RecordWriter, level: str, check: Callable[[], None]) -> None:
         self._writer = writer
         self._moments = _MOMENTS[level]
         self.check = check
-        self.flush_interval = _FLUSH_INTERVALS[level]
-        #: Whether the end of a turn is such a moment.
-        self.by_turns = TURN in self._moments
+        self.flush_seconds = _FLUSH_SECONDS[level]
+        self.saves_iterations = ITERATION in self._moments
 
     def save(self, moment: int) -> bool:
-        """Write everything if this is the moment; returns whether everything is written."""
+        """Write everything if this is the right moment; return whether everything is written."""
         if moment not in self._moments:
             return False
         self._writer.flush()
@@ -71,10 +79,10 @@ class Saver:
 
 
 class EarlyFlush:
-    """Lets what was told while tasks run be written soon; any thread may call it.
+    """Writes events of running tasks soon. Thread-safe.
 
-    `wake` wakes the loop, which writes.  In an engine whose loop runs the tasks itself, whoever
-    tells something in its thread writes it, at most once in `interval` seconds.
+    `wake` wakes the loop, which writes. In an engine whose loop runs the tasks itself, a task that
+    reports something writes it in the same thread, at most once in `interval` seconds.
     """
 
     __slots__ = ("_clock", "_due", "_immediate", "_interval", "_thread", "_wake", "_writer")
@@ -102,10 +110,10 @@ class EarlyFlush:
             now = self._clock.monotonic()
             if now >= self._due:
                 self._due = now + self._interval
-                # What runs has no part in this: if it fails, the loop finds out.
+                # An error must not affect the running task; the loop meets it later.
                 self._writer.try_flush()
 
     def on_tick(self) -> None:
-        """Have written what was told while no task ended."""
-        if not self._immediate and self._writer.pending:
+        """Wake the loop if events are pending although no task ended."""
+        if not self._immediate and self._writer.has_pending:
             self._wake()

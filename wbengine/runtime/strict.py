@@ -1,7 +1,7 @@
-"""Refuse on this host what could not travel to a worker: the same values, in the same words.
+"""Refuse values on this host that could not be sent to a worker, with the same messages.
 
-With it, a flow that runs here runs on workers as well, as far as values are concerned: arguments
-and results are looked at by the codec that would write them into messages.  Nothing is copied.
+A flow that passes this check runs on workers too. The codec of messages does the checks. Nothing is
+copied.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ if TYPE_CHECKING:
     from wbengine.concurrency import event_loop
 
 _ARGUMENTS: Final = "arguments["
-#: Where the path of an error about a call begins that never left.
 _UNSENT: Final = (_ARGUMENTS, "call")
 
 
 def refused(invocation: calls.Invocation) -> calls.Outcome | None:
-    """The outcome of an invocation that would never reach a worker; None if it would."""
+    """Return the outcome of an invocation that could not be sent to a worker; None if it could."""
     executes = invocation.action == calls.EXECUTE
     if not executes and _nothing_to_undo(invocation):
         return calls.Outcome(None)
@@ -30,18 +29,17 @@ def refused(invocation: calls.Invocation) -> calls.Outcome | None:
             _codec.pack(value, f"{_ARGUMENTS}{name!r}]")
         if not executes and not isinstance(invocation.result, ft.Failure):
             _codec.pack(invocation.result, "result")
-    except Exception as error:  # whatever arguments do, nobody but their task is hurt
+    except Exception as error:  # arguments may raise any exception; only their task fails
         return calls.Outcome(ft.Failure.from_exception(error))
     return None
 
 
 def invoke(invocation: calls.Invocation, loop: event_loop.EventLoop | None = None) -> calls.Outcome:
-    """As `invocation.invoke`; a result that could not travel back is a failure."""
+    """Run `invocation.invoke`; a result that could not be sent becomes a failure."""
     return _checked(calls.invoke(invocation, loop))
 
 
 async def ainvoke(invocation: calls.Invocation) -> calls.Outcome:
-    """As `invocation.ainvoke`, likewise."""
     return _checked(await calls.ainvoke(invocation))
 
 
@@ -49,17 +47,17 @@ def _checked(outcome: calls.Outcome) -> calls.Outcome:
     if not outcome.failed:
         try:
             _codec.pack(outcome.value, "result")
-        except Exception as error:  # whatever a result does, there is an outcome
+        except Exception as error:  # a result may raise any exception, but an outcome is required
             outcome.value = ft.Failure.from_exception(error)
     return outcome
 
 
 def _nothing_to_undo(invocation: calls.Invocation) -> bool:
-    """Whether a reversion need not travel: it would do nothing, or undo what never began."""
-    return calls.reverts_nothing(type(invocation.task)) or never_left(invocation.result)
+    """Return whether a revert need not be sent: it has no effect, or the execution never began."""
+    return calls.reverts_nothing(type(invocation.task)) or was_not_sent(invocation.result)
 
 
-def never_left(result: Any) -> bool:
-    """Whether this is what an execution failed with whose task or arguments could not be sent."""
+def was_not_sent(result: Any) -> bool:
+    """Return whether this is the failure of a task that could not be sent."""
     error = result.exception if isinstance(result, ft.Failure) else None
     return isinstance(error, exceptions.NotEncodable) and error.path.startswith(_UNSENT)

@@ -1,34 +1,38 @@
-"""Retries of a single task (`Task.retries`): the flow that such a task is compiled as."""
+"""Retries of a single task (`Task.retries`): the task is compiled as a flow."""
 
 from __future__ import annotations
 
-from wbengine import exceptions, flow, retry, task
+from wbengine import _names, exceptions, flow, retry, task
 from wbengine.patterns import linear_flow
 
 __all__ = ["check", "flow_of"]
 
 
 def flow_of(item: task.Task) -> flow.Flow:
-    """A flow that holds only `item`, and has the retry `<name of the task>_retry`.
+    """Return a flow of only `item`, with the retry controller `<name of the task>_retry`.
 
-    :raises CompilationFailure: an option of the task makes no sense; the text names it.
+    Views, drawings and reports show only the task.
+
+    :raises CompilationFailure: if an option of the task is invalid; the message names it.
     """
     retries = item.retries
     if isinstance(retries, bool) or not isinstance(retries, int) or retries < 0:
         raise exceptions.CompilationFailure(
-            f"The retries of task {item.name!r} must be a whole number of 0 or more, not"
+            f"The retries of task {item.name!r} must be a whole number of at least 0, got"
             f" {retries!r}"
         )
-    again = _times(item, retries + 1)
-    if isinstance(item.priority, int | float):  # else the task itself is refused
-        again.priority = item.priority
-    return linear_flow.Flow(f"{item.name} with retries", again).add(item)
+    controller = _times(item, retries + 1)
+    controller._of_task = item.name
+    if isinstance(item.priority, int | float):  # otherwise the task is rejected later
+        controller.priority = item.priority
+    name = f"{item.name} with retries"[: _names.MAX_NAME_LENGTH]
+    return linear_flow.Flow(name, controller).add(item)
 
 
 def check(item: task.Task) -> None:
-    """Refuse wrong options of a task, also while it has no retries.
+    """Check the options of a task that concern retries.
 
-    :raises CompilationFailure: as `flow_of`.
+    :raises CompilationFailure: if an option is invalid.
     """
     _times(item, 1)
 

@@ -1,9 +1,9 @@
-"""Schedules: flows that are submitted at given times, by `wbengine serve`.
+"""Schedules: rules by which `wbengine serve` submits flows at given times.
 
     schedules.add("nightly", "shop:report", cron="30 2 * * *", time_zone="Europe/Berlin",
                   backend="postgresql://flows@db/flows")
 
-The public names are found on first use.
+The public names are imported on first use.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Entry", "Schedule", "Schedules", "add"]
 
-__getattr__, __dir__ = _lazily.names(
+__getattr__, __dir__ = _lazily.lazy_attributes(
     __name__,
     {
         **dict.fromkeys(("Entry", "Schedules", "add"), "wbengine.schedules.store"),

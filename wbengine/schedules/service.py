@@ -1,4 +1,4 @@
-"""What fires schedules: a part of `wbengine serve`."""
+"""The service in `wbengine serve` that fires schedules."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ LOG: Final = logging.getLogger(__name__)
 
 
 class ScheduleService:
-    """Fires the schedules in a database; any number of processes may do so.
+    """A service that fires the schedules in a database. Several processes may run it.
 
-    A firing is one transaction: the schedule has its next tick, if it still has the one that was
-    read, and the flow of the tick is kept, with its job.  Where `board` is elsewhere, the job is
-    posted afterwards: whoever serves the board does that, if this process dies before.
+    A firing is one transaction: it advances the schedule, if its next tick is still the one that
+    was read, and saves the flow of the tick with its job. If `board` is in another store, the job
+    is posted afterwards; if this process dies before that, another conductor of the board posts it.
 
-    :param clock: returns unix seconds, rather than the clock of the database.
-    :param flows: what may be called to make flows (see `engines.flow_from_detail`).
+    :param clock: returns Unix seconds; replaces the clock of the database.
+    :param flows: factories that may be called (see `engines.flow_from_detail`).
     """
 
-    #: Seconds between two looks, at most: for what others changed.
-    LOOK_SECONDS: Final = 5.0
-    #: Seconds between two looks at a flow that keeps the next one from being fired.
-    HELD_SECONDS: Final = 1.0
-    #: Seconds for which a schedule is left alone that could not be fired; others may be able to.
+    #: Maximum interval between two polls for changes.
+    POLL_SECONDS: Final = 5.0
+    #: Interval between two polls of a flow that delays the next firing.
+    BUSY_POLL_SECONDS: Final = 1.0
+    #: Time for which this process skips a schedule after an error; other processes may fire it.
     RETRY_SECONDS: Final = 10.0
-    #: What makes a flow may be slow: after so many seconds others are fired meanwhile, unless so
-    #: many are slow.
+    #: A factory may be slow. After this time, other schedules are fired meanwhile, unless
+    #: `MAX_SLOW` factories are slow.
     SLOW_SECONDS: Final = 1.0
-    MOST_SLOW: Final = 16
+    MAX_SLOW: Final = 16
 
     def __init__(
         self,
@@ -57,20 +57,20 @@ class ScheduleService:
         self.schedules: Final = Schedules(persistence, clock=clock)
         self._board = board
         self._flows = allowed.of_process(flows)
-        # Until when, on the monotonic clock, by name.
-        self._left_alone: dict[str, float] = {}
-        self._pool = futures.ThreadPoolExecutor(self.MOST_SLOW, "wbengine-firing")
-        # Those that are slow, by name.
-        self._under_way: dict[str, futures.Future[float]] = {}
+        # End of the pause after an error, by name, on the monotonic clock.
+        self._paused_until: dict[str, float] = {}
+        self._pool = futures.ThreadPoolExecutor(self.MAX_SLOW, "wbengine-firing")
+        self._in_progress: dict[str, futures.Future[float]] = {}
 
     def fire_due(self, is_ended: Callable[[], bool] = lambda: False) -> float:
-        """Fire what is due, a tick of each schedule; seconds until there is more to do.
+        """Fire one due tick of each schedule. Return the seconds until the next call.
 
-        :param is_ended: asked before each schedule; true: the others are left to another look.
-        :raises StorageFailure: the database cannot be used.
+        :param is_ended: called before each schedule; if it returns True, the remaining ones are
+            skipped.
+        :raises StorageFailure: if the database fails.
         """
-        wait = self.LOOK_SECONDS
-        for now, entries in self.schedules.due(self.LOOK_SECONDS):
+        wait = self.POLL_SECONDS
+        for now, entries in self.schedules.due(self.POLL_SECONDS):
             for entry in entries:
                 if is_ended():
                     return 0.0
@@ -78,35 +78,35 @@ class ScheduleService:
         return wait
 
     def _begin(self, entry: Entry, now: float) -> float:
-        """Have one fired, which is waited for unless it is slow; seconds until there is more."""
-        earlier = self._under_way.pop(entry.name, None)
-        done = self._pool.submit(self._handle, entry, now) if earlier is None else earlier
-        futures.wait([done], self.SLOW_SECONDS if earlier is None else 0.0)
-        if done.done():
-            return done.result() if earlier is None else 0.0
-        self._under_way[entry.name] = done
-        return self.HELD_SECONDS
+        """Fire a schedule and wait unless it is slow. Return the seconds until the next call."""
+        earlier = self._in_progress.pop(entry.name, None)
+        firing = self._pool.submit(self._handle, entry, now) if earlier is None else earlier
+        futures.wait([firing], self.SLOW_SECONDS if earlier is None else 0.0)
+        if firing.done():
+            return firing.result() if earlier is None else 0.0
+        self._in_progress[entry.name] = firing
+        return self.BUSY_POLL_SECONDS
 
     def close(self) -> None:
-        """Wait until nothing is fired any more."""
+        """Wait until all firings in progress have ended."""
         self._pool.shutdown()
 
     def _handle(self, entry: Entry, now: float) -> float:
-        wait = self._left_alone.get(entry.name, 0.0) - time.monotonic()
+        wait = self._paused_until.get(entry.name, 0.0) - time.monotonic()
         if wait > 0:
             return wait
-        self._left_alone.pop(entry.name, None)
+        self._paused_until.pop(entry.name, None)
         try:
-            return self._do(entry, now)
+            return self._process(entry, now)
         except (exceptions.StorageFailure, exceptions.JobFailure):
             raise
-        except (Exception, SystemExit, KeyboardInterrupt) as error:  # of what makes the flow
-            LOG.warning("Schedule %s could not be fired: %s", entry.name, error, exc_info=True)
+        except (Exception, SystemExit, KeyboardInterrupt) as error:  # Errors of the factory.
+            LOG.warning("cannot fire schedule %s: %s", entry.name, error, exc_info=True)
             self.schedules.note_trouble(entry, f"{type(error).__name__}: {error}")
-            self._left_alone[entry.name] = time.monotonic() + self.RETRY_SECONDS
+            self._paused_until[entry.name] = time.monotonic() + self.RETRY_SECONDS
             return self.RETRY_SECONDS
 
-    def _do(self, entry: Entry, now: float) -> float:
+    def _process(self, entry: Entry, now: float) -> float:
         entry.check_readable()
         entry.check_trusted()
         schedule = entry.schedule
@@ -120,16 +120,16 @@ class ScheduleService:
         if step is None:
             if schedule.overlap == ticks.CANCEL:
                 self._cancel(entry)
-            return self.HELD_SECONDS
+            return self.BUSY_POLL_SECONDS
         if step.tick is None:
             self.schedules.skip(entry, step)
-            LOG.info("Schedule %s: a tick is left out", entry.name)
+            LOG.info("schedule %s: firing skipped", entry.name)
         else:
             uuid = schedule.flow_id(step.tick)
             self._fire(
                 entry, step.tick, uuid, lambda it: self.schedules.advance(it, entry, step, uuid)
             )
-        return 0.0  # the next tick may be due
+        return 0.0  # The next tick may be due.
 
     def _fire(
         self, entry: Entry, tick: int, uuid: str, advance: Callable[[sa.Connection], bool]
@@ -146,17 +146,17 @@ class ScheduleService:
         priority = jobs.JobPriority.convert(schedule.priority)
         if isinstance(board, stored.StoredJobBoard):
             stored.note_submitted(flow.meta, board, priority)
-            done = self.schedules.backend.keep_new_books([book], advance)
-            if done:
+            is_saved = self.schedules.backend.save_new_books([book], advance)
+            if is_saved:
                 board.repost(flow.uuid, flow.name, book, priority)
         else:
             assert isinstance(board, impl_sql.SQLJobBoard)
-            done = board.post_flow(flow.name, book, flow, priority, first=advance) is not None
-        if done:
-            LOG.info("Schedule %s fired flow %s for %s", entry.name, uuid, ticks.iso(tick))
+            is_saved = board.post_flow(flow.name, book, flow, priority, first=advance) is not None
+        if is_saved:
+            LOG.info("schedule %s submitted flow %s for %s", entry.name, uuid, ticks.iso(tick))
 
     def _is_busy(self, entry: Entry) -> bool:
-        """Whether the flow that was fired last has not ended; one that was put aside has."""
+        """Return True if the latest fired flow has not ended and its job is not in the trash."""
         flow, board = entry.last_flow, self._board
         if flow is None or not self.schedules.is_unfinished(flow):
             return False
@@ -166,6 +166,6 @@ class ScheduleService:
         assert entry.last_flow is not None
         handle = submission.FlowHandle(entry.last_flow, self.schedules.backend, self._board)
         try:
-            handle.cancel(f"schedule {entry.name} is due again")
-        except exceptions.NotFound:  # it was deleted meanwhile
+            handle.cancel(f"schedule {entry.name} fires again")
+        except exceptions.NotFound:
             return

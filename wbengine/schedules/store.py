@@ -1,4 +1,4 @@
-"""Schedules as they are kept: rows in the database of the flows."""
+"""Schedules in the database of the flows."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ __all__ = ["Entry", "Schedules", "add"]
 _T = TypeVar("_T")
 
 _TABLE: Final = tables.SCHEDULES.name
-#: Characters of why a firing failed.
-_LONGEST: Final = 500
-#: So many schedules that are due are read at a time.
-_BATCH: Final = 100
+_MAX_ERROR_LENGTH: Final = 500
+_BATCH_SIZE: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A schedule as it is kept.
+    """A stored schedule.
 
-    `next_tick` is fired at `due` (both in unix seconds) unless it is paused; `last_flow` is the
-    uuid of the flow that was fired for `last_tick` (None: nothing yet).  `wanted` is the uuid of a
-    flow that is to be fired at once, besides the ticks.  `noted` says why the latest try to fire
-    failed.  `unreadable` says why this host cannot read the schedule, of which `schedule` then
-    tells what it can, unchecked.
+    :ivar next_tick: the next tick, fired at `due` unless the schedule is paused; both in Unix
+        seconds.
+    :ivar last_flow: uuid of the flow that was fired for `last_tick`, or None.
+    :ivar wanted: uuid of a flow to fire at once, in addition to the ticks, or None.
+    :ivar last_error: error of the latest attempt to fire, or None.
+    :ivar unreadable: reason why this host cannot read the schedule, or None. In that case
+        `schedule` contains the readable parts, without validation.
     """
 
     schedule: Schedule
@@ -47,7 +47,7 @@ class Entry:
     last_tick: int | None
     last_flow: str | None
     wanted: str | None
-    noted: str | None
+    last_error: str | None
     revision: int
     unreadable: str | None = None
     mac: str | None = None
@@ -58,25 +58,31 @@ class Entry:
 
     @property
     def trouble(self) -> str | None:
-        """Why it is not fired; None: nothing is wrong."""
-        return self.unreadable or self.noted
+        """Reason why the schedule is not fired, or None."""
+        return self.unreadable or self.last_error
 
     @property
     def fires_at(self) -> float | None:
-        """When it is fired next, in unix seconds; None: that cannot be told, or it is paused."""
+        """Time of the next firing in Unix seconds; None if unknown or paused."""
         return None if self.paused or self.unreadable else self.due
 
     def check_readable(self) -> None:
-        """:raises InvalidFormat: this host cannot read the schedule."""
+        """Check that this host can read the schedule.
+
+        :raises InvalidFormat: if it cannot.
+        """
         if self.unreadable is not None:
             raise exceptions.InvalidFormat(f"Schedule {self.name!r} {self.unreadable}")
 
     def check_trusted(self) -> None:
-        """:raises NotTrusted: there are keys, and it does not bear their MAC."""
+        """Verify the MAC of the schedule, if there are keys.
+
+        :raises NotTrusted: if the MAC is missing or wrong.
+        """
         macs.verify(macs.SCHEDULE, self.name, {**self.schedule.to_dict(), macs.MAC: self.mac})
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it: ticks in ISO 8601, and of inputs the names only."""
+        """Return data for JSON: ticks are in ISO 8601, and inputs are only names."""
         return {
             "name": self.name,
             **self.schedule.to_dict(),
@@ -92,78 +98,80 @@ class Entry:
 
 
 class Schedules:
-    """The schedules in the database of a backend; any thread may call any method.
+    """The schedules in the database of a backend. Thread-safe.
 
-    Times are those of the database's clock, or of `clock`, which returns unix seconds.
-
-    :raises ValueError: the backend is no database.
+    :param clock: returns Unix seconds; replaces the clock of the database.
+    :raises ValueError: if the backend is not a database.
     """
 
     def __init__(
         self, backend: persistence.Backend | None, *, clock: Callable[[], float] | None = None
     ) -> None:
         if not isinstance(backend, sql.SQLBackend):
-            raise ValueError(f"Schedules need a database to be kept in, not {backend!r}")
+            raise ValueError(f"Store of schedules must be a database, got {backend!r}")
         self.backend: Final = backend
         self._clock = clock
         self._sql = _Statements(backend.options.dialect)
 
     def add(self, schedule: Schedule, *, replace: bool = False) -> Entry:
-        """Keep a schedule; its first tick is the first one from now.
+        """Save a schedule. Its first tick is the first one after now.
 
-        Its flow is made once, to see that it can be, and that no inputs are missing.
+        The factory is called once, in order to find errors and missing inputs.
 
-        :param replace: where there is one of this name, this one takes its place; whether it is
-            paused stays, and so do the ticks that are due, unless their times change.
-        :raises Duplicate: there is one of this name.
-        :raises Exception: what `engines.submit` raises about a factory and its inputs.
+        :param replace: replace a schedule with this name. Its pause stays, and its due ticks too,
+            unless the times change.
+        :raises Duplicate: if a schedule with this name exists.
+        :raises Exception: errors of `engines.submit` about the factory and its inputs.
         """
-        _, given = submission.new_flow(
+        _, inputs = submission.new_flow(
             schedule.factory, inputs=schedule.inputs_at(0), tags=schedule.tags_at(0)
         )
-        _codec.pack(given, "inputs")
+        _codec.pack(inputs, "inputs")
         return self.declare(schedule, replace=replace)
 
     def declare(self, schedule: Schedule, *, replace: bool = True) -> Entry:
-        """As `add`, where what makes the flow need not be importable here."""
+        """Save a schedule like `add`, without importing its factory."""
         text = _text(schedule, macs.sign(macs.SCHEDULE, schedule.name, schedule.to_dict()))
 
         def work(connection: sa.Connection) -> None:
             now = self._now(connection)
             tick = schedule.after(now)
             row = {"name": schedule.name, "text": text, "tick": tick, "due": schedule.due(tick)}
-            kept = self._find(connection, schedule.name, lock=True)
-            is_new = kept is None
-            if kept is None:
+            stored = self._find(connection, schedule.name, lock=True)
+            is_new = stored is None
+            if stored is None:
                 connection.execute(self._sql.add, row)
-                kept = self._find(connection, schedule.name, lock=True)
-                assert kept is not None
-            is_same = not kept.unreadable and _text(kept.schedule, kept.mac) == text
+                stored = self._find(connection, schedule.name, lock=True)
+                assert stored is not None
+            is_same = not stored.unreadable and _text(stored.schedule, stored.mac) == text
             if not replace and not (is_new and is_same):
-                raise exceptions.Duplicate(f"There is a schedule {schedule.name!r} already")
+                raise exceptions.Duplicate(f"Schedule {schedule.name!r} already exists")
             if not is_same:
-                if _times(kept.schedule) == _times(schedule):
-                    row["tick"] = kept.next_tick
-                    row["due"] = schedule.due(kept.next_tick)
+                if _times(stored.schedule) == _times(schedule):
+                    row["tick"] = stored.next_tick
+                    row["due"] = schedule.due(stored.next_tick)
                 connection.execute(self._sql.replace, row)
 
-        self._transact(f"Keeping schedule {schedule.name!r}", work)
+        self._transact(f"Saving schedule {schedule.name!r}", work)
         return self.get(schedule.name)
 
     def get(self, name: str) -> Entry:
-        """:raises NotFound: there is none of this name."""
-        found = None
-        if self.backend.is_there():
-            found = self._transact(
+        """Return a schedule.
+
+        :raises NotFound: if no schedule has this name.
+        """
+        entry = None
+        if self.backend.has_tables():
+            entry = self._transact(
                 f"Reading schedule {name!r}", lambda it: self._find(it, name), write=False
             )
-        if found is None:
+        if entry is None:
             raise _missing(name)
-        return found
+        return entry
 
     def all(self) -> list[Entry]:
-        """All of them, by name."""
-        if not self.backend.is_there():
+        """Return all schedules, ordered by name."""
+        if not self.backend.has_tables():
             return []
         return self._transact(
             "Listing schedules",
@@ -172,103 +180,101 @@ class Schedules:
         )
 
     def page(self, limit: int, after: str = "") -> tuple[list[Entry], str | None]:
-        """So many of them, by name, of those behind `after`; what the next page is asked for with.
+        """Return a page of schedules by name, and the name to pass as `after` for the next page.
 
-        :raises ValueError: `limit` is no number above 0.
+        :raises ValueError: if `limit` is less than 1.
         """
         if limit < 1:
-            raise ValueError(f"limit={limit} is no number above 0")
-        if not self.backend.is_there():
+            raise ValueError(f"limit must be a number above 0, got {limit}")
+        if not self.backend.has_tables():
             return [], None
-        told = {"after": after, "limit": limit + 1}
-        found = self._transact(
+        parameters = {"after": after, "limit": limit + 1}
+        entries = self._transact(
             "Listing schedules",
-            lambda it: [_entry(row) for row in it.execute(self._sql.page, told).mappings()],
+            lambda it: [_entry(row) for row in it.execute(self._sql.page, parameters).mappings()],
             write=False,
         )
-        return found[:limit], found[limit - 1].name if len(found) > limit else None
+        return entries[:limit], entries[limit - 1].name if len(entries) > limit else None
 
     def pause(self, name: str) -> None:
-        """Fire no more ticks; those that come while it is paused are not caught up.
+        """Pause a schedule. Ticks during the pause are not caught up.
 
-        :raises NotFound: there is none of this name.
+        :raises NotFound: if no schedule has this name.
         """
         self._set(name, self._sql.pause, {})
 
     def resume(self, name: str) -> None:
-        """Go on with the next tick; nothing happens to one that is not paused.
+        """Resume a paused schedule with its next tick.
 
-        :raises NotFound: there is none of this name.
-        :raises InvalidFormat: this host cannot read it.
+        :raises NotFound: if no schedule has this name.
+        :raises InvalidFormat: if this host cannot read it.
         """
 
         def work(connection: sa.Connection) -> None:
-            kept = self._find(connection, name, lock=True)
-            if kept is None:
+            entry = self._find(connection, name, lock=True)
+            if entry is None:
                 raise _missing(name)
-            kept.check_readable()
-            tick = kept.schedule.after(self._now(connection))
-            told = {"name": name, "tick": tick, "due": kept.schedule.due(tick)}
-            connection.execute(self._sql.resume, told)
+            entry.check_readable()
+            tick = entry.schedule.after(self._now(connection))
+            parameters = {"name": name, "tick": tick, "due": entry.schedule.due(tick)}
+            connection.execute(self._sql.resume, parameters)
 
         self._transact(f"Resuming schedule {name!r}", work)
 
     def run(self, name: str) -> str:
-        """Have it fired once, now, besides its ticks, be it paused or not; the flow's uuid.
+        """Request one firing now and return the flow's uuid.
 
-        A `wbengine serve` does so, whatever the policy of overlaps says.  Until then, to ask again
-        is to ask for the same flow.
+        A `wbengine serve` process fires it in addition to the ticks, regardless of a pause and of
+        the overlap policy. Until then, another call returns the same uuid.
 
-        :raises NotFound: there is none of this name.
+        :raises NotFound: if no schedule has this name.
         """
 
         def work(connection: sa.Connection) -> str:
             connection.execute(self._sql.want, {"name": name, "uuid": models.new_uuid()})
-            kept = self._find(connection, name)
-            if kept is None:
+            entry = self._find(connection, name)
+            if entry is None:
                 raise _missing(name)
-            return str(kept.wanted)
+            return str(entry.wanted)
 
-        return self._transact(f"Asking for a firing of schedule {name!r}", work)
+        return self._transact(f"Requesting a firing of schedule {name!r}", work)
 
     def remove(self, name: str) -> None:
-        """Forget it; flows that were fired stay.
+        """Delete a schedule. Its flows stay.
 
-        :raises NotFound: there is none of this name.
+        :raises NotFound: if no schedule has this name.
         """
         self._set(name, self._sql.remove, {})
 
-    # -- for those who fire ---------------------------------------------------------------------
-
     def due(self, within: float) -> Iterator[tuple[float, list[Entry]]]:
-        """Those that are due in so many seconds, by when, in batches, each with the time now.
+        """Yield the current time and batches of schedules that are due within a number of seconds.
 
-        A batch begins with those that were asked for until then.
+        Each batch starts with the requested firings.
         """
-        place: dict[str, Any] = {"due": -1.0, "name": "", "limit": _BATCH}
+        parameters: dict[str, Any] = {"due": -1.0, "name": "", "limit": _BATCH_SIZE}
 
         def work(connection: sa.Connection) -> tuple[float, list[Entry], list[Entry]]:
             now = self._now(connection)
-            place.setdefault("until", now + within)
-            wanted = connection.execute(self._sql.wanted).mappings()
+            parameters.setdefault("until", now + within)
+            requested = connection.execute(self._sql.wanted).mappings()
             return (
                 now,
-                [_entry(row) for row in wanted],
-                [_entry(row) for row in connection.execute(self._sql.due, place).mappings()],
+                [_entry(row) for row in requested],
+                [_entry(row) for row in connection.execute(self._sql.due, parameters).mappings()],
             )
 
         while True:
-            what = "Looking for schedules that are due"
-            now, wanted, found = self._transact(what, work, write=False)
-            yield now, wanted + found
-            if len(found) < _BATCH:
+            operation = "Reading due schedules"
+            now, requested, due_entries = self._transact(operation, work, write=False)
+            yield now, requested + due_entries
+            if len(due_entries) < _BATCH_SIZE:
                 return
-            place.update(due=found[-1].due, name=found[-1].name)
+            parameters.update(due=due_entries[-1].due, name=due_entries[-1].name)
 
     def is_unfinished(self, flow: str) -> bool:
-        """Whether a flow is kept, and has not ended."""
+        """Return True if a flow exists and has not ended."""
         return self._transact(
-            f"Looking at flow {flow}",
+            f"Reading flow {flow}",
             lambda it: it.execute(self._sql.unfinished, {"uuid": flow}).first() is not None,
             write=False,
         )
@@ -276,43 +282,46 @@ class Schedules:
     def advance(
         self, connection: sa.Connection, entry: Entry, step: Step, flow: str | None
     ) -> bool:
-        """Note that a step is done, in a transaction; whether its flow is to be kept with that.
+        """Advance a schedule inside a transaction. Return True if the caller must save the flow.
 
-        False: another process has done so before, or there is such a flow.
+        Return False if another process advanced it before, or the flow exists.
         """
-        told = {
+        parameters = {
             "name": entry.name, "was": entry.next_tick, "revision": entry.revision,
             "tick": step.next_tick, "due": entry.schedule.due(step.next_tick),
         }  # fmt: skip
         if flow is None:
-            return connection.execute(self._sql.skip, told).rowcount > 0
+            return connection.execute(self._sql.skip, parameters).rowcount > 0
         return self._fired(
-            connection, self._sql.advance, {**told, "fired": step.tick, "uuid": flow}
+            connection, self._sql.advance, {**parameters, "fired": step.tick, "uuid": flow}
         )
 
     def grant(self, connection: sa.Connection, entry: Entry) -> bool:
-        """Note that the flow that was asked for is fired, in a transaction; as `advance` says."""
+        """Record a requested firing inside a transaction. The result is that of `advance`."""
         return self._fired(connection, self._sql.grant, {"name": entry.name, "uuid": entry.wanted})
 
     def _fired(
-        self, connection: sa.Connection, statement: sa.TextClause, told: Mapping[str, Any]
+        self, connection: sa.Connection, statement: sa.TextClause, parameters: Mapping[str, Any]
     ) -> bool:
-        done = connection.execute(statement, told).rowcount > 0
-        return done and connection.execute(self._sql.flow, told).first() is None
+        is_advanced = connection.execute(statement, parameters).rowcount > 0
+        return is_advanced and connection.execute(self._sql.flow, parameters).first() is None
 
     def skip(self, entry: Entry, step: Step) -> None:
-        """Leave a tick out."""
+        """Leave out a tick."""
         self._transact(
             f"Advancing schedule {entry.name!r}",
             lambda connection: self.advance(connection, entry, step, None),
         )
 
-    def note_trouble(self, entry: Entry, why: str) -> None:
-        """Note why it could not be fired."""
-        if why[:_LONGEST] != entry.noted:
-            self._set(entry.name, self._sql.trouble, {"why": rows.kept(why[:_LONGEST])}, True)
-
-    # -------------------------------------------------------------------------------------------
+    def note_trouble(self, entry: Entry, error: str) -> None:
+        """Record the error of a firing."""
+        if error[:_MAX_ERROR_LENGTH] != entry.last_error:
+            self._set(
+                entry.name,
+                self._sql.trouble,
+                {"why": rows.storable_text(error[:_MAX_ERROR_LENGTH])},
+                True,
+            )
 
     def _now(self, connection: sa.Connection) -> float:
         return float(connection.scalar(self._sql.now) if self._clock is None else self._clock())
@@ -323,10 +332,10 @@ class Schedules:
         return None if row is None else _entry(row)
 
     def _set(
-        self, name: str, statement: sa.TextClause, told: Mapping[str, Any], gone_ok: bool = False
+        self, name: str, statement: sa.TextClause, values: Mapping[str, Any], gone_ok: bool = False
     ) -> None:
         def work(connection: sa.Connection) -> None:
-            changed = connection.execute(statement, {"name": name, **told}).rowcount
+            changed = connection.execute(statement, {"name": name, **values}).rowcount
             if not (changed or gone_ok):
                 raise _missing(name)
 
@@ -340,16 +349,14 @@ class Schedules:
 
 
 class _Statements:
-    """The SQL of schedules, made once for its kind of database."""
-
     def __init__(self, dialect: str) -> None:
-        one = "WHERE name = :name"
+        by_name = "WHERE name = :name"
         select = tables.select(tables.SCHEDULES)
         changed = "revision = revision + 1"
         lock = "" if dialect == dialects.SQLITE else " FOR UPDATE"
         self.now = sa.text(f"SELECT {dialects.now(dialect)}")
-        self.find = sa.text(f"{select} {one}")
-        self.find_locked = sa.text(f"{select} {one}{lock}")
+        self.find = sa.text(f"{select} {by_name}")
+        self.find_locked = sa.text(f"{select} {by_name}{lock}")
         self.all = sa.text(f"{select} ORDER BY name")
         self.page = sa.text(f"{select} WHERE name > :after ORDER BY name LIMIT :limit")
         self.wanted = sa.text(f"{select} WHERE wanted IS NOT NULL ORDER BY name")
@@ -358,34 +365,34 @@ class _Statements:
             " AND (due, name) > (:due, :name) ORDER BY due, name LIMIT :limit"
         )
         columns = {"definition": ":text", "next_tick": ":tick", "due": ":due"}
-        #: Unless another process has just done so.
+        #: Insert the schedule unless another process has just inserted it.
         self.add = dialects.upsert(
             dialect, _TABLE, ["name", *columns], ["name"], keep=columns, given=columns
         )
         times = "next_tick = :tick, due = :due"
         self.replace = sa.text(
-            f"UPDATE {_TABLE} SET definition = :text, {times}, {changed}, trouble = NULL {one}"
+            f"UPDATE {_TABLE} SET definition = :text, {times}, {changed}, trouble = NULL {by_name}"
         )
-        self.pause = sa.text(f"UPDATE {_TABLE} SET paused = 1, {changed} {one}")
+        self.pause = sa.text(f"UPDATE {_TABLE} SET paused = 1, {changed} {by_name}")
         self.resume = sa.text(
             f"UPDATE {_TABLE} SET paused = 0, {times}, {changed}, trouble = NULL"
-            f" {one} AND paused = 1"
+            f" {by_name} AND paused = 1"
         )
-        self.want = sa.text(f"UPDATE {_TABLE} SET wanted = COALESCE(wanted, :uuid) {one}")
-        self.remove = sa.text(f"DELETE FROM {_TABLE} {one}")
-        self.trouble = sa.text(f"UPDATE {_TABLE} SET trouble = :why {one}")
-        ours = f"{one} AND paused = 0 AND next_tick = :was AND revision = :revision"
-        self.skip = sa.text(f"UPDATE {_TABLE} SET {times} {ours}")
+        self.want = sa.text(f"UPDATE {_TABLE} SET wanted = COALESCE(wanted, :uuid) {by_name}")
+        self.remove = sa.text(f"DELETE FROM {_TABLE} {by_name}")
+        self.trouble = sa.text(f"UPDATE {_TABLE} SET trouble = :why {by_name}")
+        unchanged = f"{by_name} AND paused = 0 AND next_tick = :was AND revision = :revision"
+        self.skip = sa.text(f"UPDATE {_TABLE} SET {times} {unchanged}")
         fired = "last_tick = :fired, last_flow = :uuid, trouble = NULL"
-        self.advance = sa.text(f"UPDATE {_TABLE} SET {times}, {fired} {ours}")
-        # What the policy of overlaps looks at are flows of ticks.
+        self.advance = sa.text(f"UPDATE {_TABLE} SET {times}, {fired} {unchanged}")
+        # `last_flow` stays, because the overlap policy applies only to flows of ticks.
         self.grant = sa.text(
-            f"UPDATE {_TABLE} SET wanted = NULL, trouble = NULL {one} AND wanted = :uuid"
+            f"UPDATE {_TABLE} SET wanted = NULL, trouble = NULL {by_name} AND wanted = :uuid"
         )
-        flows, kept = tables.FLOWS.name, "WHERE uuid = :uuid"
-        self.flow = sa.text(f"SELECT 1 FROM {flows} {kept}")
+        flows, by_uuid = tables.FLOWS.name, "WHERE uuid = :uuid"
+        self.flow = sa.text(f"SELECT 1 FROM {flows} {by_uuid}")
         self.unfinished = sa.text(
-            f"SELECT 1 FROM {flows} {kept}"
+            f"SELECT 1 FROM {flows} {by_uuid}"
             " AND (state IS NULL OR state NOT IN ('SUCCESS', 'FAILURE', 'REVERTED'))"
         )
 
@@ -393,29 +400,30 @@ class _Statements:
 def add(
     name: str, factory: str, *, backend: loading.Backend, replace: bool = False, **options: Any
 ) -> Entry:
-    """Keep a schedule in a database: `Schedules(backend).add(Schedule(...))`.
+    """Save a schedule in a database: `Schedules(backend).add(Schedule(...))`.
 
-    `backend` may be a URI, which is closed afterwards; `options` are those of `Schedule`.
+    :param backend: a backend, or a URI, which is closed afterwards.
+    :param options: fields of `Schedule`.
     """
     schedule = Schedule(name=name, factory=factory, **options)
-    with loading.lent(backend) as kept:
-        return Schedules(kept).add(schedule, replace=replace)
+    with loading.opened_backend(backend) as store:
+        return Schedules(store).add(schedule, replace=replace)
 
 
 def _entry(row: sa.RowMapping) -> Entry:
-    told: Any = {}
+    definition: Any = {}
     mac = unreadable = None
     try:
-        told = _codec.unpack(json.loads(row["definition"]))
-        mac = told.pop(macs.MAC, None) if isinstance(told, dict) else None
-        schedule = Schedule.from_dict(row["name"], told)
-    except Exception as error:  # of a newer version, of a zone that is not here, or damaged
-        unreadable = f"cannot be read here: {error}"
-        schedule = Schedule.unchecked(row["name"], told)
+        definition = _codec.unpack(json.loads(row["definition"]))
+        mac = definition.pop(macs.MAC, None) if isinstance(definition, dict) else None
+        schedule = Schedule.from_dict(row["name"], definition)
+    except Exception as error:  # From a newer version, in an unknown time zone, or damaged.
+        unreadable = f"cannot be read on this host: {error}"
+        schedule = Schedule.unchecked(row["name"], definition)
     return Entry(
         schedule,
         paused=bool(row["paused"]),
-        noted=row["trouble"],
+        last_error=row["trouble"],
         unreadable=unreadable,
         mac=mac,
         **{
@@ -426,14 +434,13 @@ def _entry(row: sa.RowMapping) -> Entry:
 
 
 def _text(schedule: Schedule, mac: str | None) -> str:
-    told = schedule.to_dict()
-    return rows.text_of(_codec.pack({**told, macs.MAC: mac} if mac else told, "schedule"))
+    fields = schedule.to_dict()
+    return rows.text_of(_codec.pack({**fields, macs.MAC: mac} if mac else fields, "schedule"))
 
 
 def _times(schedule: Schedule) -> tuple[Any, ...]:
-    """What its ticks follow from."""
     return schedule.cron, schedule.every, schedule.time_zone
 
 
 def _missing(name: str) -> exceptions.NotFound:
-    return exceptions.NotFound(f"There is no schedule {name!r}")
+    return exceptions.NotFound(f"Unknown schedule {name!r}")

@@ -1,4 +1,4 @@
-"""The names of attributes of spans, those of OpenTelemetry's conventions where they have one."""
+"""Attributes of spans, with the names of OpenTelemetry's semantic conventions where they exist."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wbengine.types import failure as ft
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
-__all__ = ["error_of", "failed", "failed_with", "flow", "message"]
+__all__ = ["error_type", "mark_failed", "mark_failed_with", "flow", "message"]
 
 FLOW_UUID: Final = "wbengine.flow.uuid"
 FLOW_NAME: Final = "wbengine.flow.name"
@@ -21,10 +21,10 @@ ATOM_NAME: Final = "wbengine.atom.name"
 ATOM_STATE: Final = "wbengine.atom.state"
 #: `execute` or `revert`.
 DIRECTION: Final = "wbengine.direction"
-#: Of the atom: its executions and reversions are counted together.
+#: The attempt of the atom, which counts executions and reversions.
 ATTEMPT: Final = "wbengine.attempt"
 WORKER: Final = "wbengine.worker"
-#: What a task is called that no engine sent.
+#: The name of a task that a foreign client sent.
 TASK: Final = "wbengine.task"
 ERROR: Final = "error.type"
 SYSTEM: Final = "messaging.system"
@@ -41,9 +41,9 @@ def flow(uuid: str, name: str) -> dict[str, Any]:
 def message(
     operation: str, system: str, topic: str, id: str, epoch: int, routing_key: str
 ) -> dict[str, Any]:
-    """Of a span that sends or processes (`operation`) a message."""
-    id = labels.text(id)  # as whoever sent it likes
-    found: dict[str, Any] = {
+    """Return the attributes of a span that sends or processes (`operation`) a message."""
+    id = labels.text(id)  # The client chooses the id.
+    attributes: dict[str, Any] = {
         SYSTEM: system,
         OPERATION: operation,
         OPERATION_TYPE: operation,
@@ -52,27 +52,27 @@ def message(
         CONVERSATION: id,
     }
     if system == "rabbitmq":
-        found["messaging.rabbitmq.destination.routing_key"] = routing_key
-    return found
+        attributes["messaging.rabbitmq.destination.routing_key"] = routing_key
+    return attributes
 
 
-def failed(span: Span, kind: str) -> None:
-    """Mark a span as failed: by the kind of the error only, for its message may hold anything."""
+def mark_failed(span: Span, kind: str) -> None:
+    """Mark a span as failed with a type of error, without the message: it may contain secrets."""
     from opentelemetry.trace import StatusCode
 
     span.set_attribute(ERROR, kind)
     span.set_status(StatusCode.ERROR)
 
 
-def failed_with(span: Span, value: Any) -> None:
-    """`failed`, if `value` is a failure, or several by name."""
+def mark_failed_with(span: Span, value: Any) -> None:
+    """Mark a span as failed if `value` is a failure or a mapping of failures."""
     if isinstance(value, Mapping):
         value = next(iter(value.values()), None)
-    kind = error_of(value)
+    kind = error_type(value)
     if kind is not None:
-        failed(span, kind)
+        mark_failed(span, kind)
 
 
-def error_of(value: Any) -> str | None:
-    """The kind of the error that a failure stands for; None: it is none."""
+def error_type(value: Any) -> str | None:
+    """Return the type of the error if `value` is a failure, else None."""
     return next(iter(value), "error") if isinstance(value, ft.Failure) else None

@@ -1,4 +1,4 @@
-"""Which span a call belongs to, so that what its body traces is found below it."""
+"""Span contexts of calls: spans that a task creates become children of the span of its call."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ if TYPE_CHECKING:
 
     from wbengine import invocation
 
-__all__ = ["TRACEPARENT", "Key", "carried", "enter", "handed_on", "leave", "read"]
+__all__ = ["TRACEPARENT", "Key", "to_headers", "enter", "inject_headers", "leave", "from_headers"]
 
 Key = running.Key
 
-#: What a context is called in the headers of messages, and in what is kept with a flow.
+#: Name of a context in headers of messages and in the metadata of flows.
 TRACEPARENT: Final = "traceparent"
 
 _CONTEXTS: Final[dict[Key, Context]] = {}
 
 
 def enter(key: Key, context: Context) -> None:
-    """From now on calls known by `key` run in `context`, in this process and in its children."""
+    """Run calls with this key in `context`, in this process and in its child processes."""
     _CONTEXTS[key] = context
     running.around, running.sending, running.tying = _around, _sending, _tie
 
 
 def leave(key: Key) -> None:
-    """Undo `enter`; idempotent."""
+    """Undo `enter`. Idempotent."""
     _CONTEXTS.pop(key, None)
 
 
-def carried(context: Context) -> dict[str, str]:
-    """The span of a context as text, by W3C's words for it; nothing, where there is none."""
+def to_headers(context: Context) -> dict[str, str]:
+    """Return the span of a context as W3C headers (empty without a span)."""
     from opentelemetry.trace.propagation import tracecontext
 
     carrier: dict[str, str] = {}
@@ -43,8 +43,8 @@ def carried(context: Context) -> dict[str, str]:
     return carrier
 
 
-def handed_on(context: Context) -> dict[str, str]:
-    """The headers of a message that belongs below a span, by the propagators of this process."""
+def inject_headers(context: Context) -> dict[str, str]:
+    """Return headers for a message below the span, in the formats of this process."""
     from opentelemetry import propagate
 
     carrier: dict[str, str] = {}
@@ -52,8 +52,8 @@ def handed_on(context: Context) -> dict[str, str]:
     return carrier
 
 
-def read(carrier: dict[str, str]) -> Context:
-    """A context with the span that is `carried`."""
+def from_headers(carrier: dict[str, str]) -> Context:
+    """Return a context with the span of a W3C header."""
     from opentelemetry import context
     from opentelemetry.trace.propagation import tracecontext
 
@@ -66,11 +66,11 @@ def _around(call: invocation.Invocation) -> Iterator[None]:
 
     origin: Any = call.origin
     key = (call.uuid, call.attempt) if origin is None else (origin.id, origin.epoch)
-    found = _CONTEXTS.get(key)
-    if found is None:
+    stored = _CONTEXTS.get(key)
+    if stored is None:
         yield
         return
-    token = context.attach(found)
+    token = context.attach(stored)
     try:
         yield
     finally:
@@ -78,18 +78,18 @@ def _around(call: invocation.Invocation) -> Iterator[None]:
 
 
 def _sending(key: Key, call: running.Call) -> running.Call:
-    found = _CONTEXTS.get(key)
-    if found is None:
+    stored = _CONTEXTS.get(key)
+    if stored is None:
         return call
     fn, args = call
-    # Behind the others: errors name arguments by their places.
-    return _called, (*args, key, carried(found), fn)
+    # Appended, because errors name arguments by position.
+    return _call_in_child, (*args, key, to_headers(stored), fn)
 
 
-def _called(*given: Any) -> Any:
-    """Make a call in a child, below a span of its parent; the pool adds its `emit`."""
-    *args, key, carrier, fn, emit = given
-    enter(key, read(carrier))
+def _call_in_child(*arguments: Any) -> Any:
+    """Make a call in a child process, below a span of the parent. The pool appends `emit`."""
+    *args, key, carrier, fn, emit = arguments
+    enter(key, from_headers(carrier))
     try:
         return fn(*args, emit)
     finally:
@@ -99,5 +99,5 @@ def _called(*given: Any) -> Any:
 def _tie(headers: dict[str, Any]) -> None:
     from opentelemetry import propagate
 
-    if TRACEPARENT not in headers:  # else somebody said what it belongs to
+    if TRACEPARENT not in headers:  # Otherwise, the caller has set the context.
         propagate.inject(headers)

@@ -1,4 +1,4 @@
-"""What OpenTelemetry measures of messages: how many go and come, and how long that takes."""
+"""OpenTelemetry metrics of messages: counts and durations."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import wbengine
-from wbengine.telemetry import attributes, labels, meters, names
+from wbengine.telemetry import attributes, labels, meters, metric_definitions
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import Meter, MeterProvider
@@ -15,90 +15,97 @@ if TYPE_CHECKING:
 
 __all__ = ["Instruments", "Operation"]
 
-#: So many types of errors are told apart; whatever else comes counts as `other`.
-ERRORS: Final = 100
+#: Maximum number of error types; others count as `other`.
+MAX_ERROR_TYPES: Final = 100
 
 
 class Operation:
-    """The span of something that is done with a message, and what is measured of it: as long."""
+    """A span that sends or processes a message, and a measurement of the same duration."""
 
-    __slots__ = ("_began", "_measured", "span")
+    __slots__ = ("_began", "_record", "span")
 
-    def __init__(self, span: Span, measured: Callable[[float, str | None], None]) -> None:
+    def __init__(self, span: Span, record: Callable[[float, str | None], None]) -> None:
         self.span = span
-        self._measured = measured
+        self._record = record
         self._began = time.perf_counter_ns()
 
     def end(self, error: str | None = None) -> None:
-        """It ended; `error` is the kind of what it failed with."""
+        """End the span; `error` is the type of an error."""
         if error is not None:
-            attributes.failed(self.span, error)
+            attributes.mark_failed(self.span, error)
         took = time.perf_counter_ns() - self._began
-        began = getattr(self.span, "start_time", None)  # of the SDK's, which are kept
-        self.span.end(began + took if isinstance(began, int) else None)
-        self._measured(took / 1e9, error)
+        span_start = getattr(
+            self.span, "start_time", None
+        )  # Only recorded spans of the SDK have it.
+        self.span.end(span_start + took if isinstance(span_start, int) else None)
+        self._record(took / 1e9, error)
 
 
 class Instruments:
-    """Measures by a meter of a provider (that of the process, by default).  Thread-safe.
+    """Metrics of a provider (default: the provider of the process). Thread-safe.
 
-    What is measured has few attributes: the topic, or the queue of Celery's clients, and no id.
+    Attributes have few values: the topic, or the queue of Celery's clients, but no ids.
     """
 
     def __init__(self, provider: MeterProvider | None = None) -> None:
         from opentelemetry import metrics
 
         meter = metrics.get_meter("wbengine", wbengine.__version__, provider)
-        self._topic, self._error = labels.Bounded(meters.TOPICS), labels.Bounded(ERRORS)
-        self._sending = _histogram(meter, names.OPERATION_DURATION)
-        self._sent = _counter(meter, names.SENT_MESSAGES)
-        self._consumed = _counter(meter, names.CONSUMED_MESSAGES)
-        self._processing = _histogram(meter, names.PROCESS_DURATION)
+        self._topic, self._error = (
+            labels.Bounded(meters.MAX_TOPICS),
+            labels.Bounded(MAX_ERROR_TYPES),
+        )
+        self._send_duration = _histogram(meter, metric_definitions.OPERATION_DURATION)
+        self._sent = _counter(meter, metric_definitions.SENT_MESSAGES)
+        self._consumed = _counter(meter, metric_definitions.CONSUMED_MESSAGES)
+        self._process_duration = _histogram(meter, metric_definitions.PROCESS_DURATION)
 
-    def sending(self, span: Span, system: str, topic: str) -> Operation:
-        """A message is about to be sent."""
+    def start_sending(self, span: Span, system: str, topic: str) -> Operation:
+        """Return the operation that sends a message."""
 
-        def measured(seconds: float, error: str | None) -> None:
-            told = self._told(system, "send", topic, error)
-            self._sent.add(1, told)
-            self._sending.record(seconds, {**told, attributes.OPERATION_TYPE: "send"})
+        def record(seconds: float, error: str | None) -> None:
+            attrs = self._attributes(system, "send", topic, error)
+            self._sent.add(1, attrs)
+            self._send_duration.record(seconds, {**attrs, attributes.OPERATION_TYPE: "send"})
 
-        return Operation(span, measured)
+        return Operation(span, record)
 
-    def consumed(self, system: str, topic: str) -> None:
-        """A message came."""
-        self._consumed.add(1, self._told(system, "receive", topic))
+    def count_consumed(self, system: str, topic: str) -> None:
+        """Count a received message."""
+        self._consumed.add(1, self._attributes(system, "receive", topic))
 
-    def processing(self, span: Span, system: str, topic: str) -> Operation:
-        """What a message asks for is about to be done."""
+    def start_processing(self, span: Span, system: str, topic: str) -> Operation:
+        """Return the operation that processes a message."""
 
-        def measured(seconds: float, error: str | None) -> None:
-            self._processing.record(seconds, self._told(system, "process", topic, error))
+        def record(seconds: float, error: str | None) -> None:
+            self._process_duration.record(
+                seconds, self._attributes(system, "process", topic, error)
+            )
 
-        return Operation(span, measured)
+        return Operation(span, record)
 
-    def _told(
+    def _attributes(
         self, system: str, operation: str, topic: str, error: str | None = None
     ) -> dict[str, str]:
-        told = {
+        attrs = {
             attributes.SYSTEM: system,
             attributes.OPERATION: operation,
             attributes.DESTINATION: self._topic(topic),
         }
         if error is not None:
-            told[attributes.ERROR] = self._error(error)
-        return told
+            attrs[attributes.ERROR] = self._error(error)
+        return attrs
 
 
 def _counter(meter: Meter, name: str) -> Any:
-    return meter.create_counter(name, "{message}", names.MESSAGING[name].help)
+    return meter.create_counter(name, "{message}", metric_definitions.MESSAGING[name].help)
 
 
 def _histogram(meter: Meter, name: str) -> Any:
-    metric = names.MESSAGING[name]
+    metric = metric_definitions.MESSAGING[name]
     try:
         return meter.create_histogram(
             name, "s", metric.help, explicit_bucket_boundaries_advisory=metric.buckets
         )
-    except TypeError:  # before 1.30 nobody could be given such advice
+    except TypeError:  # Versions before 1.30 lack the last parameter.
         return meter.create_histogram(name, "s", metric.help)

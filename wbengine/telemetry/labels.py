@@ -1,4 +1,4 @@
-"""Values of labels: few of them, and none that is new each time."""
+"""Values of labels. Their number is limited."""
 
 from __future__ import annotations
 
@@ -11,56 +11,55 @@ from wbengine import task as task_module
 
 __all__ = ["OTHER", "Bounded", "of_task", "of_topic", "of_worker", "text"]
 
-#: What stands for all values beyond those that a label may have.
+#: Value for everything beyond the maximum number of values.
 OTHER: Final = "other"
 
-#: Longer ones are cut.
-_LONGEST: Final = 120
+#: Maximum number of characters.
+_MAX_CHARS: Final = 120
 
 _UUID: Final = re.compile(
     r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|[0-9a-f]{32}", re.IGNORECASE
 )
 
-#: At the end of the names of queues, but for those of TaskFlow's workers.
+#: The end of the name of a queue, except queues of TaskFlow's workers.
 _DIGEST: Final = re.compile(r"\.[0-9a-f]{12}\Z")
 
 
 class Bounded:
-    """Lets the first `most` values of a label pass, and calls all others `OTHER`.
+    """Limits a label to its first `maximum` values, and replaces others by `OTHER`. Thread-safe.
 
-    A uuid within a value becomes `*`, and what is too long is cut: names that are made anew for
-    each flow must not become series of their own.  Thread-safe.
+    A uuid within a value becomes `*`, and long values are cut: a name that is generated for each
+    flow must not become a series.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._known: set[str] = set()
+    def __init__(self, maximum: int) -> None:
+        self._maximum = maximum
+        self._values: set[str] = set()
         self._lock = threading.Lock()
 
     def __call__(self, value: str) -> str:
-        if value in self._known:  # and so has no uuid, and is short
+        if value in self._values:  # Values in the set are short and contain no uuid.
             return value
-        value = text(_UUID.sub("*", value)[:_LONGEST])
-        if value in self._known:
+        value = text(_UUID.sub("*", value)[:_MAX_CHARS])
+        if value in self._values:
             return value
         with self._lock:
-            if len(self._known) >= self._most and value not in self._known:
+            if len(self._values) >= self._maximum and value not in self._values:
                 return OTHER
-            self._known.add(value)
+            self._values.add(value)
         return value
 
 
 def text(value: str) -> str:
-    """The same, or what can be written of it: halves of characters would spoil all that goes out
-    with it."""
+    """Return `value` with lone surrogates replaced, which would invalidate the whole export."""
     return value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")
 
 
 def of_task(task: Any) -> str:
-    """The label of a task: the dotted name of its class, or of the function in it; of a `Map`, also
-    of what it does with each item.
+    """Return the label of a task: the dotted name of its class or function.
 
-    Names that tasks have in a flow are as many as the flow has tasks.
+    The label of a `Map` also contains that of its inner task. Names of tasks in flows are not
+    labels: each flow may have others.
     """
     if isinstance(task, task_module.Map):
         return f"{_names.dotted(type(task))}({of_task(task.inner)})"
@@ -69,10 +68,10 @@ def of_task(task: Any) -> str:
 
 
 def of_topic(queue: str | None) -> str:
-    """The topic of a queue: its name without the digest at its end (see `describing`)."""
+    """Return the topic of a queue: its name without the digest at the end."""
     return "" if queue is None else _DIGEST.sub("", queue)
 
 
 def of_worker(identity: str) -> str:
-    """The label of a worker: its host and its process, without what makes it unique for ever."""
+    """Return the label of a worker: host and process, without the random part."""
     return identity.rpartition("-")[0] or identity

@@ -1,4 +1,4 @@
-"""The metrics of this process, in a registry of prometheus-client."""
+"""Metrics of this process, in a registry of prometheus-client."""
 
 from __future__ import annotations
 
@@ -9,43 +9,41 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import wbengine
-from wbengine import states
+from wbengine import _installing, states
 from wbengine.engines.worker_based import dispatcher
-from wbengine.telemetry import labels, names
+from wbengine.telemetry import labels, metric_definitions
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry, Metric
 
 __all__ = ["Meters", "client", "of"]
 
-#: So many tasks, flows and topics are told apart; whatever else comes counts as `other`.
-TASKS: Final = 200
-FLOWS: Final = 100
-TOPICS: Final = 50
+#: Maximum number of values of each label; others count as `other`.
+MAX_TASKS: Final = 200
+MAX_FLOWS: Final = 100
+MAX_TOPICS: Final = 50
 
-#: How an execution and a reversion end: well, and not.
-_ENDS: Final = {
+#: Final states of an execution and a reversion: success, failure.
+_FINAL_STATES: Final = {
     "execute": (states.SUCCESS, states.FAILURE),
     "revert": (states.REVERTED, states.REVERT_FAILURE),
 }
 
 
 def client() -> Any:
-    """The package that metrics need.
+    """Return the module `prometheus_client`.
 
-    :raises ImportError: it is not installed; says how to.
+    :raises ImportError: if it is not installed. The message contains the command for it.
     """
     try:
         import prometheus_client
     except ImportError:
-        raise ImportError(
-            "metrics need prometheus-client: pip install 'wbengine[metrics]'"
-        ) from None
+        raise ImportError(_installing.needs("metrics", "prometheus-client", "metrics")) from None
     return prometheus_client
 
 
 class Meters:
-    """Counts what is told to it.  Thread-safe; made by `of`, once for each registry."""
+    """The metrics of a registry. Thread-safe. Use `of`, which creates one for each registry."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         prometheus = client()
@@ -55,29 +53,31 @@ class Meters:
             "histogram": prometheus.Histogram,
         }
 
-        def make(name: str) -> Any:
-            metric = names.METRICS[name]
-            more: dict[str, Any] = {"buckets": metric.buckets} if metric.buckets else {}
-            return kinds[metric.kind](name, metric.help, metric.labels, registry=registry, **more)
+        def create(name: str) -> Any:
+            metric = metric_definitions.METRICS[name]
+            options: dict[str, Any] = {"buckets": metric.buckets} if metric.buckets else {}
+            return kinds[metric.kind](
+                name, metric.help, metric.labels, registry=registry, **options
+            )
 
-        self._task, self._flow = labels.Bounded(TASKS), labels.Bounded(FLOWS)
-        self._topic = labels.Bounded(TOPICS)
-        self._flows = make("wbengine_flows_total")
-        self._running = make("wbengine_flows_running")
-        self._flow_seconds = make("wbengine_flow_duration_seconds")
-        self._tasks = make("wbengine_tasks_total")
-        self._task_seconds = make("wbengine_task_duration_seconds")
-        self._waits = make("wbengine_task_queue_wait_seconds")
-        self._retries = make("wbengine_task_retries_total")
+        self._task, self._flow = labels.Bounded(MAX_TASKS), labels.Bounded(MAX_FLOWS)
+        self._topic = labels.Bounded(MAX_TOPICS)
+        self._flows = create("wbengine_flows_total")
+        self._running = create("wbengine_flows_running")
+        self._flow_seconds = create("wbengine_flow_duration_seconds")
+        self._tasks = create("wbengine_tasks_total")
+        self._task_seconds = create("wbengine_task_duration_seconds")
+        self._wait_seconds = create("wbengine_task_queue_wait_seconds")
+        self._retries = create("wbengine_task_retries_total")
         registry.register(_Untrusted())
-        build = make("wbengine_build_info")
+        build = create("wbengine_build_info")
         build.labels(wbengine.__version__, platform.python_version()).set(1)
 
     def flow_began(self, flow: str) -> None:
         self._running.labels(self._flow(flow)).inc()
 
     def flow_left(self, flow: str) -> None:
-        """It runs no more, or nobody knows."""
+        """Stop counting the flow as running."""
         self._running.labels(self._flow(flow)).dec()
 
     def flow_ended(self, flow: str, state: str, seconds: float) -> None:
@@ -88,25 +88,25 @@ class Meters:
     def task_ended(
         self, task: str, topic: str, action: str, failed: bool, attempt: int, seconds: float | None
     ) -> None:
-        """An execution or a reversion ended; `seconds`: as far as it began."""
+        """Count an execution or reversion; `seconds` is None if it did not start."""
         task = self._task(task)
-        self._tasks.labels(task, self._topic(topic), _ENDS[action][failed]).inc()
+        self._tasks.labels(task, self._topic(topic), _FINAL_STATES[action][failed]).inc()
         if seconds is not None:
             self._task_seconds.labels(task, action).observe(max(0.0, seconds))
         if action == "execute" and attempt > 1:
             self._retries.labels(task).inc()
 
     def task_ignored(self, task: str) -> None:
-        """Its deciders left it out."""
+        """Count a task that a decider skipped."""
         self._tasks.labels(self._task(task), "", states.IGNORE).inc()
 
     def waited(self, topic: str, seconds: float) -> None:
-        """A request had its turn."""
-        self._waits.labels(self._topic(topic)).observe(max(0.0, seconds))
+        """Record the time that a request waited for its worker."""
+        self._wait_seconds.labels(self._topic(topic)).observe(max(0.0, seconds))
 
 
 class _Untrusted:
-    """Shows how many messages this process refused because they were not signed as they must be."""
+    """Collector of the number of messages that lack a valid signature."""
 
     def describe(self) -> Iterable[Metric]:
         return self.collect()
@@ -115,21 +115,25 @@ class _Untrusted:
         from prometheus_client import core
 
         name = "wbengine_untrusted_messages_total"
-        yield core.CounterMetricFamily(name, names.METRICS[name].help, dispatcher.untrusted())
+        yield core.CounterMetricFamily(
+            name, metric_definitions.METRICS[name].help, dispatcher.untrusted()
+        )
 
 
-_made: weakref.WeakKeyDictionary[CollectorRegistry, Meters] = weakref.WeakKeyDictionary()
-_making: Final = threading.Lock()
+_meters_by_registry: weakref.WeakKeyDictionary[CollectorRegistry, Meters] = (
+    weakref.WeakKeyDictionary()
+)
+_lock: Final = threading.Lock()
 
 
 def of(registry: CollectorRegistry | None = None) -> Meters:
-    """The meters in a registry (that of prometheus-client, by default), made when first needed.
+    """Return the metrics of a registry (default: prometheus-client's).
 
-    :raises ImportError: prometheus-client is not installed.
+    :raises ImportError: if prometheus-client is not installed.
     """
-    found: CollectorRegistry = client().REGISTRY if registry is None else registry
-    with _making:
-        meters = _made.get(found)
+    key: CollectorRegistry = client().REGISTRY if registry is None else registry
+    with _lock:
+        meters = _meters_by_registry.get(key)
         if meters is None:
-            meters = _made[found] = Meters(found)
+            meters = _meters_by_registry[key] = Meters(key)
         return meters

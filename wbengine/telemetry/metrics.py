@@ -1,9 +1,9 @@
-"""Metrics for Prometheus: of engines, of workers, and of the fleet.
+"""Prometheus metrics of engines, workers and the fleet.
 
-Whoever runs a task counts it, so that what all processes show can be added up: an engine counts
-the flows that it runs, the tasks that run in its own process, and those that nobody else can count
-(that no worker began, or whose worker was lost); a worker those that it runs.
-All is counted in the process that is asked, never in the children of its pool.
+The sum over all processes counts each task once. A worker counts the tasks that it runs. An engine
+counts its flows, the tasks that run in its process, and the tasks that no worker can count because
+none started them or the worker was lost. Child processes of a pool count nothing, because their
+parent counts their tasks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from wbengine import invocation, states
 from wbengine.listeners import base
-from wbengine.telemetry import fleet, labels, meters
+from wbengine.telemetry import fleet_collector, labels, meters
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 __all__ = ["FleetCollector", "MetricsListener", "WorkerObserver", "observe", "render"]
 
-FleetCollector = fleet.FleetCollector
-render = fleet.render
+FleetCollector = fleet_collector.FleetCollector
+render = fleet_collector.render
 
-_ENDS: Final = frozenset({states.SUCCESS, states.FAILURE, states.REVERTED, states.SUSPENDED})
+_FLOW_ENDS: Final = frozenset({states.SUCCESS, states.FAILURE, states.REVERTED, states.SUSPENDED})
 _DIRECTIONS: Final = {
     states.SUCCESS: (invocation.EXECUTE, False),
     states.FAILURE: (invocation.EXECUTE, True),
@@ -41,13 +41,13 @@ _DIRECTIONS: Final = {
 
 
 class MetricsListener(base.Listener):
-    """Counts the runs of an engine's flow, and those of its tasks that it runs itself.
+    """Counts the runs of an engine's flow, and the tasks that no worker counts.
 
-    `registry` is where they are counted (by default, that of prometheus-client).  With `remote` the
-    tasks that ran on workers are counted here too: for fleets whose workers are not scraped.  How
-    long requests wait for a worker is always measured here.
+    The listener also measures how long requests wait for a worker.
 
-    :raises ImportError: prometheus-client is not installed.
+    :param registry: the registry (default: prometheus-client's).
+    :param remote: count tasks of workers, too; for fleets whose workers are not scraped.
+    :raises ImportError: if prometheus-client is not installed.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class MetricsListener(base.Listener):
         super().__init__(
             engine,
             task_listen_for=(*_DIRECTIONS, states.IGNORE),
-            flow_listen_for=(states.RUNNING, *_ENDS),
+            flow_listen_for=(states.RUNNING, *_FLOW_ENDS),
         )
         self._meters = meters.of(registry)
         self._remote = remote
@@ -65,29 +65,29 @@ class MetricsListener(base.Listener):
         weakref.finalize(self, self._run.leave)
 
     def deregister(self) -> None:
-        """Listen no longer; what still runs is not counted any more."""
+        """Stop listening. A flow that is running is not counted."""
         super().deregister()
-        self._look(False)
+        self._observe_executor(False)
         self._run.leave()
 
-    def _look(self, looks: bool) -> None:
-        """At the executor, for as long as the flow runs: others use it, too."""
+    def _observe_executor(self, enabled: bool) -> None:
+        """Observe the executor, which engines may share, only while the flow runs."""
         executor = self._engine.executor
         if hasattr(executor, "add_observer"):
-            (executor.add_observer if looks else executor.remove_observer)(self)
+            (executor.add_observer if enabled else executor.remove_observer)(self)
 
     def publishing(self, tracked: TrackedRequest, envelope: env.Envelope) -> None:
-        """Nothing is counted yet."""
+        """Do nothing: `settled` counts the request."""
 
     def published(self, tracked: TrackedRequest, error: BaseException | None) -> None:
-        """Nor now."""
+        """Do nothing: `settled` counts the request."""
 
     def settled(self, tracked: TrackedRequest, outcome: invocation.Outcome, waited: float) -> None:
-        """A request of the engine's executor ended, `waited` seconds after it was submitted."""
+        """Count a request that ended `waited` seconds after it was submitted."""
         if outcome.started is None or outcome.ended is None or tracked.invocation.recovered:
             return
         if tracked.flow != self._engine.storage.flow_uuid:
-            return  # of another engine, which uses the same executor
+            return  # The request belongs to another engine with the same executor.
         topic = labels.of_topic(tracked.queue)
         self._meters.waited(topic, waited - (outcome.ended - outcome.started))
         if self._remote:
@@ -97,7 +97,7 @@ class MetricsListener(base.Listener):
             )
 
     def _flow_receiver(self, state: str, details: base.Details) -> None:
-        self._look(state == states.RUNNING)
+        self._observe_executor(state == states.RUNNING)
         if state == states.RUNNING:
             self._run.begin(details["flow_name"])
         else:
@@ -108,10 +108,10 @@ class MetricsListener(base.Listener):
             self._meters.task_ignored(self._label(details["task_name"]))
             return
         if "result" not in details:
-            return  # it was given back
+            return  # The task was requeued.
         action, failed = _DIRECTIONS[state]
-        if details["worker"] not in (invocation.LOCAL, None) and self._began_there(details):
-            return  # a worker ran it, and counts it
+        if details["worker"] not in (invocation.LOCAL, None) and self._started_on_worker(details):
+            return  # A worker ran the task and counts it.
         self._meters.task_ended(
             self._label(details["task_name"]),
             "",
@@ -121,20 +121,19 @@ class MetricsListener(base.Listener):
             details["runtime"],
         )
 
-    def _began_there(self, details: base.Details) -> bool:
+    def _started_on_worker(self, details: base.Details) -> bool:
         executor = self._engine.executor
-        return details["runtime"] is not None or not getattr(executor, "tells_times", True)
+        return details["runtime"] is not None or not getattr(executor, "reports_times", True)
 
     def _label(self, name: str) -> str:
-        found = self._tasks.get(name)
-        if found is None:
+        label = self._tasks.get(name)
+        if label is None:
             plan = self._engine.compilation.plan
-            found = self._tasks[name] = labels.of_task(plan.items[plan.by_name[name]])
-        return str(found)
+            label = self._tasks[name] = labels.of_task(plan.items[plan.by_name[name]])
+        return str(label)
 
 
 class _Run:
-    """One run of a flow, from its beginning to whatever ends it."""
 
     def __init__(self, counts: meters.Meters) -> None:
         self._meters = counts
@@ -148,7 +147,7 @@ class _Run:
 
     def end(self, state: str) -> None:
         flow = self._flow
-        if flow is not None:  # else it was not run: an engine found it so
+        if flow is not None:  # None: the flow had ended before the engine started.
             self.leave()
             self._meters.flow_ended(flow, state, time.monotonic() - self._began)
 
@@ -162,7 +161,7 @@ class _Run:
 def observe(
     engine: Any, registry: CollectorRegistry | None = None, *, remote: bool = False
 ) -> Iterator[MetricsListener]:
-    """Count what an engine does, for the length of a `with` block: see `MetricsListener`."""
+    """Count what an engine does, for the length of a `with` block; see `MetricsListener`."""
     with MetricsListener(engine, registry, remote=remote) as listener:
         yield listener
 
@@ -170,24 +169,25 @@ def observe(
 class WorkerObserver:
     """Counts the tasks of a worker, as one of its `observers`.
 
-    :raises ImportError: prometheus-client is not installed.
+    :param registry: the registry (default: prometheus-client's).
+    :raises ImportError: if prometheus-client is not installed.
     """
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self._meters = meters.of(registry)
-        #: The topic of each queue; of what came from elsewhere the name of the queue says it.
+        #: Topics by queue. The topic of any other queue is derived from its name.
         self.topics: dict[str, str] = {}
 
     def received(self, job: Job) -> None:
-        """It is counted when it ended."""
+        """Do nothing: `ended` counts the task."""
 
     def started(self, job: Job) -> None:
-        """It is counted when it ended."""
+        """Do nothing: `ended` counts the task."""
 
     def ended(self, job: Job, outcome: invocation.Outcome) -> None:
         unit, started, ended = job.unit, outcome.started, outcome.ended
         if unit is None or started is None or ended is None:
-            return  # it never began: its engine counts it
+            return  # The task did not start: its engine counts it.
         queue = (getattr(job.receipt, "delivery_info", None) or {}).get("routing_key", "")
         topic = self.topics.get(queue) or labels.of_topic(queue)
         self._meters.task_ended(
@@ -195,11 +195,11 @@ class WorkerObserver:
         )
 
     def task_began(self, job: ForeignJob, system: str) -> Mapping[str, str]:
-        """It is counted when it ended."""
+        """Do nothing: `task_ended` counts the task."""
         return {}
 
     def task_ended(self, job: ForeignJob, outcome: invocation.Outcome, well: bool) -> None:
-        """A task ended that came in another way, such as from a client of Celery."""
+        """Count a task from another source, such as a client of Celery."""
         started, ended = outcome.started, outcome.ended
         seconds = None if started is None or ended is None else ended - started
         self._meters.task_ended(
@@ -207,10 +207,10 @@ class WorkerObserver:
         )
 
     def refused(self, job: Job) -> None:
-        """It never ran: its engine counts it."""
+        """Do nothing: the engine counts the task."""
 
     def returned(self, job: Job) -> None:
-        """Somebody else runs it, and counts it."""
+        """Do nothing: the next worker counts the task."""
 
     def given_up(self, job: Job) -> None:
-        """Its engine counts it, as lost."""
+        """Do nothing: the engine counts the task as lost."""

@@ -1,4 +1,4 @@
-"""Whether a worker, or a conductor, lives and takes requests: for supervisors."""
+"""Liveness and readiness of workers and conductors."""
 
 from __future__ import annotations
 
@@ -18,39 +18,45 @@ __all__ = ["Probed", "Pulse", "routes"]
 
 LOG: Final = logging.getLogger(__name__)
 
-#: Seconds in which a living worker gives its lock away.
-STUCK: Final = 2.0
+#: Time within which a live worker releases its lock.
+RESPONSE_SECONDS: Final = 2.0
 
-#: Seconds between two touches of a file.
-PERIOD: Final = 1.0
+#: Minimum interval between two updates of the file.
+TOUCH_SECONDS: Final = 1.0
 
 
 class Probed(Protocol):
-    """What can be asked how it is."""
+    """A worker or conductor."""
 
     @property
     def trouble(self) -> str | None:
-        """Why it takes nothing new now; None: it does."""
+        """The reason why it accepts no tasks now, or None."""
 
     def responds(self, seconds: float) -> bool:
-        """Whether it shows within so many seconds that it lives."""
+        """Return whether it reacts within this time."""
 
 
 def routes(worker: Probed) -> dict[str, Route]:
-    """`/livez`: it is able to do anything, also without its broker; when it is not, nothing helps
-    but another process.  `/readyz`: it takes requests; it may do so again by itself.
+    """Return the handlers of `/livez` and `/readyz`.
+
+    `/livez` fails if the process is blocked, so that only a restart helps; it does not depend on
+    the broker. `/readyz` fails while it accepts no tasks, which may be temporary.
     """
 
     def live() -> Answer:
-        return _told(None if worker.responds(STUCK) else f"it has been stuck for {STUCK:g} s")
+        return _answer(
+            None
+            if worker.responds(RESPONSE_SECONDS)
+            else f"the main loop has been stuck for {RESPONSE_SECONDS:g} s"
+        )
 
     def ready() -> Answer:
-        return _told(worker.trouble)
+        return _answer(worker.trouble)
 
     return {"/livez": live, "/readyz": ready}
 
 
-def _told(trouble: str | None) -> Answer:
+def _answer(trouble: str | None) -> Answer:
     if trouble is None:
         return Answer(b'{"status": "ok"}\n')
     body = json.dumps({"status": "unavailable", "why": trouble}) + "\n"
@@ -58,31 +64,31 @@ def _told(trouble: str | None) -> Answer:
 
 
 class Pulse:
-    """Touches a file whenever the broker was heard again, once a second at most.
+    """Touches a file after messages from the broker, at most once per second.
 
-    A worker that does not hear its broker, or whose loop does not turn, touches it no more.  Called
-    in each turn of that loop (see `Worker.tell_turns`); never raises.
+    `Worker.observe_loop` calls it in each iteration of the worker's loop. The file is not touched
+    while the broker is silent or the loop is blocked. Errors are logged.
 
-    :raises OSError: there is no such folder.
+    :raises FileNotFoundError: if the folder does not exist.
     """
 
     def __init__(self, path: Path) -> None:
         if not path.parent.is_dir():
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
         self._path = path
-        self._heard = -math.inf
+        self._last_message = -math.inf
         self._due = 0.0
-        self._ailing = False
+        self._has_failed = False
 
     def __call__(self, heard: float) -> None:
         now = time.monotonic()
-        if heard <= self._heard or now < self._due:
+        if heard <= self._last_message or now < self._due:
             return
-        self._heard, self._due = heard, now + PERIOD
+        self._last_message, self._due = heard, now + TOUCH_SECONDS
         try:
             self._path.touch()
-            self._ailing = False
+            self._has_failed = False
         except OSError as error:
-            if not self._ailing:
-                LOG.warning("the heartbeat file cannot be touched: %s", error)
-            self._ailing = True
+            if not self._has_failed:
+                LOG.warning("cannot touch the heartbeat file: %s", error)
+            self._has_failed = True

@@ -1,4 +1,4 @@
-"""The spans of a worker: one for each request, or other task, that it processes."""
+"""Spans of a worker, one for each task that it processes."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
 
 __all__ = ["WorkerTracing"]
 
-#: What stands for the kind of an error where a worker ended before its task did.
+#: Error type of a task whose worker stopped before the task ended.
 _GIVEN_UP: Final = "given_up"
 
 
 class WorkerTracing:
-    """Traces and measures what a worker processes, as one of its `observers`.
+    """Traces and measures the tasks of a worker, as one of its `observers`.
 
-    Each span is below the one that sent the request, and linked with it.  It is made in the process
-    of the worker, also where tasks run in children of it; what these trace is below it.  `worker`
-    and `system` are told once they are known.  Tasks of other sources of the worker are
-    traced likewise, if it is told of them (`Worker.observe_tasks`).
+    Each span is a child of the span that sent the request, and linked with it. The worker process
+    creates it, also for tasks that run in child processes. Spans that tasks create are its
+    children. Set `worker` and `system` before the first request. `Worker.observe_tasks` adds tasks
+    from other sources, such as clients of Celery.
 
-    :raises ImportError: opentelemetry-api is not installed.
+    :raises ImportError: if opentelemetry-api is not installed.
     """
 
-    #: What a child needs, besides its tasks, for what these trace.
+    #: Modules that child processes need.
     IN_CHILDREN: ClassVar = (
         "wbengine.telemetry.contexts",
         "opentelemetry.trace.propagation.tracecontext",
@@ -44,104 +44,104 @@ class WorkerTracing:
         meter_provider: MeterProvider | None = None,
     ) -> None:
         self._tracer = tracing.tracer_of(tracer_provider)
-        self._measures = instruments.Instruments(meter_provider)
+        self._instruments = instruments.Instruments(meter_provider)
         self._running: dict[contexts.Key, instruments.Operation] = {}
         self.worker = self.system = ""
 
     def received(self, job: Job) -> None:
-        """It may still be given back."""
-        self._measures.consumed(self.system, _topic(job))
+        """Count the message. The request may still be requeued."""
+        self._instruments.count_consumed(self.system, _topic(job))
 
     def started(self, job: Job) -> None:
-        self._running[job.key] = made = self._begin(job)
-        contexts.enter(job.key, tracing.below(made.span))
+        self._running[job.key] = operation = self._start_operation(job)
+        contexts.enter(job.key, tracing.context_of(operation.span))
 
     def ended(self, job: Job, outcome: invocation.Outcome) -> None:
-        made = self._pop(job)
-        if made is not None:
-            made.end(attributes.error_of(outcome.value))
+        operation = self._pop(job)
+        if operation is not None:
+            operation.end(attributes.error_type(outcome.value))
 
     def refused(self, job: Job) -> None:
-        made = self._pop(job) or self._begin(job)
-        made.end(type(job.refusal).__name__)
+        operation = self._pop(job) or self._start_operation(job)
+        operation.end(type(job.refusal).__name__)
 
     def returned(self, job: Job) -> None:
-        made = self._pop(job)
-        if made is not None:
-            made.end()
+        operation = self._pop(job)
+        if operation is not None:
+            operation.end()
 
     def given_up(self, job: Job) -> None:
-        made = self._pop(job)
-        if made is not None:
-            made.end(_GIVEN_UP)
+        operation = self._pop(job)
+        if operation is not None:
+            operation.end(_GIVEN_UP)
 
     def close(self) -> None:
-        """End what is left; its task was given up."""
+        """End the spans of tasks that are still running."""
         for key in list(self._running):
-            made = self._running.pop(key, None)
+            operation = self._running.pop(key, None)
             contexts.leave(key)
-            if made is not None:
-                made.end(_GIVEN_UP)
+            if operation is not None:
+                operation.end(_GIVEN_UP)
 
-    # Tasks of other sources.
+    # Tasks from other sources.
 
     def task_began(self, job: ForeignJob, system: str) -> Mapping[str, str]:
-        made = self._running.get(job.key)
-        if made is None:  # else more is called for it, such as what is to be told that it failed
-            made = self._running[job.key] = self._begin_for(job, system)
-            self._measures.consumed(system, job.queue)
-        context = tracing.below(made.span)
+        operation = self._running.get(job.key)
+        # Otherwise, this call belongs to the same task, such as its error callback.
+        if operation is None:
+            operation = self._running[job.key] = self._start_foreign_operation(job, system)
+            self._instruments.count_consumed(system, job.queue)
+        context = tracing.context_of(operation.span)
         contexts.enter(job.key, context)
-        return contexts.handed_on(context)
+        return contexts.inject_headers(context)
 
     def task_ended(self, job: ForeignJob, outcome: invocation.Outcome, well: bool) -> None:
-        made = self._pop(job)
-        if made is not None:
+        operation = self._pop(job)
+        if operation is not None:
             value = outcome.value
             kind = None if well else type(value).__name__
-            made.end(attributes.error_of(value) or kind)
+            operation.end(attributes.error_type(value) or kind)
 
     def _pop(self, job: Job | ForeignJob) -> instruments.Operation | None:
         contexts.leave(job.key)
         return self._running.pop(job.key, None)
 
-    def _begin(self, job: Job) -> instruments.Operation:
+    def _start_operation(self, job: Job) -> instruments.Operation:
         receipt: Any = job.receipt
         topic, system = _topic(job), self.system
-        found = attributes.message("process", system, topic, job.id, job.epoch, _queue(job))
-        found |= {
+        attrs = attributes.message("process", system, topic, job.id, job.epoch, _queue(job))
+        attrs |= {
             attributes.FLOW_UUID: labels.text(job.flow),
             attributes.ATOM_NAME: labels.text(job.name),
             attributes.ATTEMPT: job.attempt,
             attributes.WORKER: self.worker,
         }
         if job.unit is not None:
-            found[attributes.DIRECTION] = job.unit.action
-        span = self._start(topic, getattr(receipt, "headers", None) or {}, found)
-        return self._measures.processing(span, system, topic)
+            attrs[attributes.DIRECTION] = job.unit.action
+        span = self._start_span(topic, getattr(receipt, "headers", None) or {}, attrs)
+        return self._instruments.start_processing(span, system, topic)
 
-    def _begin_for(self, job: ForeignJob, system: str) -> instruments.Operation:
-        found = attributes.message("process", system, job.queue, job.id, job.epoch, job.queue)
-        found |= {
+    def _start_foreign_operation(self, job: ForeignJob, system: str) -> instruments.Operation:
+        attrs = attributes.message("process", system, job.queue, job.id, job.epoch, job.queue)
+        attrs |= {
             attributes.CONVERSATION: labels.text(job.flow or job.id),
             attributes.TASK: labels.text(job.task),
             attributes.ATTEMPT: job.attempt,
             attributes.WORKER: self.worker,
         }
-        span = self._start(job.queue, job.headers, found)
-        return self._measures.processing(span, system, job.queue)
+        span = self._start_span(job.queue, job.headers, attrs)
+        return self._instruments.start_processing(span, system, job.queue)
 
-    def _start(self, place: str, headers: Mapping[str, Any], found: dict[str, Any]) -> Span:
-        """A span below the one that `headers` tell of, if they do."""
+    def _start_span(self, topic: str, headers: Mapping[str, Any], attrs: dict[str, Any]) -> Span:
         from opentelemetry import context, propagate, trace
 
-        above = propagate.extract(headers, context.Context())
-        sender = trace.get_current_span(above).get_span_context()
+        parent = propagate.extract(headers, context.Context())
+        sender = trace.get_current_span(parent).get_span_context()
         return self._tracer.start_span(
-            f"process {place}",
-            above,
+            f"process {topic}",
+            parent,
             kind=trace.SpanKind.CONSUMER,
-            attributes=found,
+            attributes=attrs,
             links=[trace.Link(sender)] if sender.is_valid else [],
         )
 

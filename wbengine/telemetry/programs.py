@@ -1,4 +1,4 @@
-"""What a program that runs flows does for those who watch it, where its environment says so."""
+"""Telemetry of programs that run flows, configured by environment variables."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ __all__ = ["traced"]
 
 @contextlib.contextmanager
 def traced(engine: Any) -> Iterator[None]:
-    """Trace and measure an engine for the length of a `with` block, if `$OTEL_TRACES_EXPORTER` or
-    `$OTEL_METRICS_EXPORTER` name an exporter; at its end all of that goes out.
+    """Trace and measure an engine for the length of a `with` block, if the environment requests it.
 
-    Providers are those of the process, else made with these exporters, once.  Without such a name
-    nothing is loaded.
+    This needs `$OTEL_TRACES_EXPORTER` or `$OTEL_METRICS_EXPORTER`; otherwise nothing is imported.
+    The providers of the process are used, or are created with these exporters, once. The end of the
+    block exports all data.
 
-    :raises ImportError: the SDK or an exporter is not installed; says which.
+    :raises ImportError: if the SDK or an exporter is not installed.
     """
     if not (os.environ.get("OTEL_TRACES_EXPORTER") or os.environ.get("OTEL_METRICS_EXPORTER")):
         yield
         return
     from wbengine.telemetry import providers, tracing
 
-    if not providers.are_wanted():
+    if not providers.are_requested():
         yield
         return
-    made = providers.Providers(traces="none")
+    process_providers = providers.Providers(traces="none")
     try:
         with tracing.instrument(engine):
             yield
     finally:
-        made.flush()
+        process_providers.flush()

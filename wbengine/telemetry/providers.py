@@ -1,4 +1,4 @@
-"""Where spans and measurements of a worker go: to providers of the process, or of its making."""
+"""OpenTelemetry providers of a worker."""
 
 from __future__ import annotations
 
@@ -9,25 +9,27 @@ from collections.abc import Iterator
 from importlib import metadata
 from typing import Any, Final
 
+from wbengine import _installing
 from wbengine.telemetry import tracing
 
-__all__ = ["Providers", "are_wanted"]
+__all__ = ["Providers", "are_requested"]
 
 LOG: Final = logging.getLogger(__name__)
 
-#: Seconds in which the last of it goes out: whoever takes it may be away.
-PATIENCE: Final = 5.0
+#: Time for the last export: the receiver may be unreachable.
+FLUSH_SECONDS: Final = 5.0
 
-_OTLP: Final = {"grpc": "otlp_proto_grpc", "http/protobuf": "otlp_proto_http"}
+_OTLP_EXPORTERS: Final = {"grpc": "otlp_proto_grpc", "http/protobuf": "otlp_proto_http"}
 
 
-def are_wanted(*what: str) -> bool:
-    """Whether the environment asks for `traces` or `metrics` (by default: for either), and they can
-    be made.
+def are_requested(*signals: str) -> bool:
+    """Return whether the environment names exporters and opentelemetry-api is installed.
+
+    :param signals: `traces` or `metrics` (default: any of them).
     """
     if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return False
-    if not any(any(_named(each, "")) for each in what or ("traces", "metrics")):
+    if not any(any(_exporter_names(signal, "")) for signal in signals or ("traces", "metrics")):
         return False
     try:
         tracing.tracer_of()
@@ -37,45 +39,46 @@ def are_wanted(*what: str) -> bool:
 
 
 class Providers:
-    """Those of this process: as somebody has set them (such as `opentelemetry-instrument`), or new
-    ones of the SDK, with the exporters that `$OTEL_TRACES_EXPORTER` (else `traces`) and
-    `$OTEL_METRICS_EXPORTER` (else none) name.
+    """The providers of this process, which are created unless the process has set them.
 
-    :raises ImportError: the API, the SDK or an exporter is not installed; says which.
+    `opentelemetry-instrument` sets them, for example. New ones use the SDK and the exporters in
+    `$OTEL_TRACES_EXPORTER` (default: `traces`) and `$OTEL_METRICS_EXPORTER` (default: none).
+
+    :raises ImportError: if the API, the SDK or an exporter is not installed.
     """
 
     def __init__(self, traces: str = "otlp") -> None:
-        tracing.tracer_of()  # says what to install
+        tracing.tracer_of()  # Raises an error with the command for the installation.
         from opentelemetry import metrics, trace
 
         spans, counts = trace.get_tracer_provider(), metrics.get_meter_provider()
         if isinstance(spans, trace.ProxyTracerProvider):
-            exporters = _exporters("traces", traces)
+            exporters = _load_exporters("traces", traces)
             if exporters:
                 spans = _tracer_provider(exporters)
                 trace.set_tracer_provider(spans)
-        if type(counts).__name__ == "_ProxyMeterProvider":  # nobody has set one
-            exporters = _exporters("metrics", "none")
+        if type(counts).__name__ == "_ProxyMeterProvider":  # No provider is set.
+            exporters = _load_exporters("metrics", "none")
             if exporters:
                 counts = _meter_provider(exporters)
                 metrics.set_meter_provider(counts)
-        self._all: tuple[Any, ...] = spans, counts
+        self._providers: tuple[Any, ...] = spans, counts
 
     def flush(self) -> None:
-        """What is left goes out, for `PATIENCE` seconds: what takes longer is lost."""
+        """Export the remaining data. After `FLUSH_SECONDS`, the rest is lost."""
         thread = threading.Thread(target=self._flush, name="wbengine-flush", daemon=True)
         thread.start()
-        thread.join(PATIENCE)
+        thread.join(FLUSH_SECONDS)
         if thread.is_alive():
-            LOG.warning("the last spans and metrics did not go out within %g s", PATIENCE)
+            LOG.warning("the last spans and metrics were not exported within %g s", FLUSH_SECONDS)
 
     def _flush(self) -> None:
-        for provider in self._all:
+        for provider in self._providers:
             if hasattr(provider, "force_flush"):
                 provider.force_flush()
 
 
-# At the end of the process nobody is to wait for them once more: `flush` has.
+# `flush` replaces the export at the exit of the process, which would wait a second time.
 
 
 def _tracer_provider(exporters: list[Any]) -> Any:
@@ -83,57 +86,57 @@ def _tracer_provider(exporters: list[Any]) -> Any:
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError:
-        raise _no_sdk() from None
-    made = TracerProvider(shutdown_on_exit=False)
+        raise _missing_sdk() from None
+    provider = TracerProvider(shutdown_on_exit=False)
     for exporter in exporters:
-        made.add_span_processor(BatchSpanProcessor(exporter()))
-    return made
+        provider.add_span_processor(BatchSpanProcessor(exporter()))
+    return provider
 
 
 def _meter_provider(exporters: list[Any]) -> Any:
     try:
         from opentelemetry.sdk.metrics import MeterProvider, export
     except ImportError:
-        raise _no_sdk() from None
+        raise _missing_sdk() from None
     readers = []
-    for exporter in exporters:  # some are readers themselves, such as that for Prometheus
-        made = exporter()
-        is_reader = isinstance(made, export.MetricReader)
-        readers.append(made if is_reader else export.PeriodicExportingMetricReader(made))
+    for exporter in exporters:  # Some exporters are readers, such as that for Prometheus.
+        instance = exporter()
+        is_reader = isinstance(instance, export.MetricReader)
+        readers.append(instance if is_reader else export.PeriodicExportingMetricReader(instance))
     return MeterProvider(readers, shutdown_on_exit=False)
 
 
-def _no_sdk() -> ImportError:
-    return ImportError("traces would go nowhere: pip install opentelemetry-sdk, and an exporter")
+def _missing_sdk() -> ImportError:
+    command = _installing.pip("install", "opentelemetry-sdk", "opentelemetry-exporter-otlp")
+    return ImportError(f"traces need the OpenTelemetry SDK and an exporter: {command}")
 
 
-def _variable(what: str) -> str:
-    return f"OTEL_{what.upper()}_EXPORTER"
+def _variable(signal: str) -> str:
+    return f"OTEL_{signal.upper()}_EXPORTER"
 
 
-def _named(what: str, default: str) -> Iterator[str]:
-    """The names of the exporters of `traces` or `metrics` that are wanted."""
-    for name in os.environ.get(_variable(what), default).split(","):
+def _exporter_names(signal: str, default: str) -> Iterator[str]:
+    """Yield the names of the requested exporters of `traces` or `metrics`."""
+    for name in os.environ.get(_variable(signal), default).split(","):
         if name.strip().lower() not in ("", "none"):
             yield name.strip().lower()
 
 
-def _exporters(what: str, default: str) -> list[Any]:
-    """What makes them."""
-    return [_exporter(what, name) for name in _named(what, default)]
+def _load_exporters(signal: str, default: str) -> list[Any]:
+    return [_load_exporter(signal, name) for name in _exporter_names(signal, default)]
 
 
-def _exporter(what: str, name: str) -> Any:
-    group = f"opentelemetry_{what}_exporter"
+def _load_exporter(signal: str, name: str) -> Any:
+    group = f"opentelemetry_{signal}_exporter"
     if name == "otlp":
-        spoken = os.environ.get(f"OTEL_EXPORTER_OTLP_{what.upper()}_PROTOCOL") or os.environ.get(
-            "OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"
-        )
-        name = _OTLP.get(spoken, spoken)
+        protocol = os.environ.get(
+            f"OTEL_EXPORTER_OTLP_{signal.upper()}_PROTOCOL"
+        ) or os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
+        name = _OTLP_EXPORTERS.get(protocol, protocol)
     for point in metadata.entry_points(group=group, name=name):
         return point.load()
-    known = sorted({point.name for point in metadata.entry_points(group=group)})
+    installed = sorted({point.name for point in metadata.entry_points(group=group)})
     raise ImportError(
-        f"no exporter of {what} {name!r} is installed (${_variable(what)});"
-        f" there are: {', '.join(known)}"
+        f"${_variable(signal)} must name an installed exporter, got {name!r}; installed:"
+        f" {', '.join(installed)}"
     )

@@ -1,12 +1,10 @@
-"""Traces by OpenTelemetry: one for each run of a flow, across its engine and its workers; and what
-it measures of the messages between them.
+"""OpenTelemetry traces of flows across engines and workers, and metrics of their messages.
 
-A run is a span; below it there is one for each execution and reversion of an atom, below that the
-sending of its request, and below that its processing on a worker.  Values, arguments and messages
-of errors are in none of them.
+Each run of a flow is a span. Its children are the executions and reversions of atoms, below them
+the sending of requests, and below that their processing on a worker. Spans contain no values,
+arguments or error messages.
 
-This needs the package opentelemetry-api only; where all that goes is up to whoever configures the
-SDK.
+Only the package opentelemetry-api is needed; the configured SDK defines where data is exported.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Final
 
 import wbengine
-from wbengine import invocation, states
+from wbengine import _installing, invocation, states
 from wbengine.listeners import base
 from wbengine.telemetry import attributes, contexts, instruments, labels
 
@@ -28,24 +26,24 @@ if TYPE_CHECKING:
     from wbengine.engines.worker_based.messages import envelope as env
     from wbengine.engines.worker_based.requests.tracked import TrackedRequest
 
-__all__ = ["META", "FlowTracing", "below", "instrument", "tracer_of"]
+__all__ = ["META_KEY", "FlowTracing", "context_of", "instrument", "tracer_of"]
 
-#: Where a flow keeps the `traceparent` of its first run, in its meta.
-META: Final = contexts.TRACEPARENT
+#: Key of a flow's metadata with the `traceparent` of its first run.
+META_KEY: Final = contexts.TRACEPARENT
 
-_BEGUN: Final = {states.RUNNING: invocation.EXECUTE, states.REVERTING: invocation.REVERT}
-_ENDS: Final = frozenset({states.SUCCESS, states.FAILURE, states.REVERTED, states.SUSPENDED})
+_DIRECTIONS: Final = {states.RUNNING: invocation.EXECUTE, states.REVERTING: invocation.REVERT}
+_FLOW_ENDS: Final = frozenset({states.SUCCESS, states.FAILURE, states.REVERTED, states.SUSPENDED})
 
 
 def tracer_of(provider: TracerProvider | None = None) -> Tracer:
-    """What makes the spans.
+    """Return the tracer of a provider.
 
-    :raises ImportError: opentelemetry-api is not installed.
+    :raises ImportError: if opentelemetry-api is not installed.
     """
     try:
         from opentelemetry import trace
     except ImportError:
-        raise ImportError("traces need opentelemetry-api: pip install 'wbengine[otel]'") from None
+        raise ImportError(_installing.needs("tracing", "opentelemetry-api", "otel")) from None
     return trace.get_tracer("wbengine", wbengine.__version__, provider)
 
 
@@ -54,37 +52,37 @@ def instrument(
     tracer_provider: TracerProvider | None = None,
     meter_provider: MeterProvider | None = None,
 ) -> FlowTracing:
-    """Trace the runs of an engine, and measure what it sends, until `uninstrument` of what is
-    returned; idempotent, with the providers of the first call.
+    """Trace the runs of an engine and measure its messages, until `uninstrument` of the result.
 
-    `tracer_provider`, `meter_provider`: without one, that of the process.  What the bodies of tasks
-    trace themselves is found below their spans, also where they run in children of the process that
-    made these, an engine's or a worker's.
+    Idempotent: the providers of the first call stay. Spans that tasks create are children of the
+    span of their task, also in child processes of the engine or the worker.
 
-    :raises ImportError: opentelemetry-api is not installed.
-    :raises TypeError: `engine` is none.
+    :param tracer_provider: the provider of spans (default: the process's).
+    :param meter_provider: the provider of metrics (default: the process's).
+    :raises ImportError: if opentelemetry-api is not installed.
+    :raises TypeError: if `engine` is not an engine.
     """
-    with _instrumenting:
-        known = _INSTRUMENTED.get(engine) if hasattr(engine, "atom_notifier") else None
-        found = known() if known is not None else None
-        if found is None:
+    with _instrument_lock:
+        reference = _INSTRUMENTED.get(engine) if hasattr(engine, "atom_notifier") else None
+        tracing = reference() if reference is not None else None
+        if tracing is None:
             tracer = tracer_of(tracer_provider)
-            found = FlowTracing(engine, tracer, instruments.Instruments(meter_provider))
-            _INSTRUMENTED[engine] = weakref.ref(found)
-        found.register()
-    return found
+            tracing = FlowTracing(engine, tracer, instruments.Instruments(meter_provider))
+            _INSTRUMENTED[engine] = weakref.ref(tracing)
+        tracing.register()
+    return tracing
 
 
 class FlowTracing(base.Listener):
-    """Makes the spans of one engine; see `instrument`.  Thread-safe."""
+    """The spans of one engine; see `instrument`. Thread-safe."""
 
     def __init__(self, engine: Any, tracer: Tracer, measures: instruments.Instruments) -> None:
         super().__init__(engine)
         self._tracer = tracer
-        self._measures = measures
+        self._instruments = measures
         self._lock = threading.Lock()
         self._run: Span | None = None
-        # What all spans say of the flow.
+        # Attributes of all spans of the flow.
         self._flow: dict[str, Any] = {}
         self._atoms: dict[contexts.Key, Span] = {}
         self._sends: dict[str, instruments.Operation] = {}
@@ -94,30 +92,31 @@ class FlowTracing(base.Listener):
     def deregister(self) -> None:
         super().deregister()
         self._end_run(None)
-        with _instrumenting:
-            known = _INSTRUMENTED.get(self._engine)
-            if known is not None and known() is self:
+        with _instrument_lock:
+            reference = _INSTRUMENTED.get(self._engine)
+            if reference is not None and reference() is self:
                 del _INSTRUMENTED[self._engine]
 
-    #: Trace no more; what still runs ends here, as far as anybody is told.
+    #: Stop tracing, and end all open spans.
     uninstrument = deregister
 
-    # The flow.
+    # Flows.
 
     def _flow_receiver(self, state: str, details: base.Details) -> None:
         if state == states.RUNNING:
             self._begin_run(details["flow_name"], details["flow_uuid"])
-        elif state in _ENDS:
+        elif state in _FLOW_ENDS:
             self._end_run(state)
 
     def _begin_run(self, name: str, uuid: str) -> None:
         from opentelemetry import trace
 
         self._end_run(None)
-        if self._executor is not None:  # for as long as it runs: others use it, too
+        # Observe it only during a run, because engines may share the executor.
+        if self._executor is not None:
             self._executor.add_observer(self)
         storage = self._engine.storage
-        first = _context_of(storage.flow_meta.get(META))
+        first = _parse_traceparent(storage.flow_meta.get(META_KEY))
         links = [trace.Link(first)] if first is not None else []
         self._flow = attributes.flow(uuid, name)
         span = self._tracer.start_span(
@@ -125,46 +124,46 @@ class FlowTracing(base.Listener):
         )
         self._run = span
         if first is None and span.get_span_context().is_valid:
-            storage.update_flow_metadata({META: contexts.carried(below(span))[META]})
+            storage.update_flow_metadata(
+                {META_KEY: contexts.to_headers(context_of(span))[META_KEY]}
+            )
 
     def _end_run(self, state: str | None) -> None:
-        """It ended in this state; None: nobody is told how."""
+        """End the span of the run; `state` is None if unknown."""
         if self._executor is not None:
             self._executor.remove_observer(self)
         with self._lock:
-            left: list[Any] = [*self._sends.values(), *self._atoms.values()]
+            open_spans: list[Any] = [*self._sends.values(), *self._atoms.values()]
             keys = list(self._atoms)
             self._sends.clear()
             self._atoms.clear()
             span, self._run = self._run, None
         for key in keys:
             contexts.leave(key)
-        for each in left:
-            each.end()
+        for span_or_operation in open_spans:
+            span_or_operation.end()
         if span is None:
             return
         if state is not None:
             span.set_attribute(attributes.FLOW_STATE, state)
         if state in (states.FAILURE, states.REVERTED):
-            attributes.failed(span, "error")
+            attributes.mark_failed(span, "error")
             storage = self._engine.storage
-            attributes.failed_with(
+            attributes.mark_failed_with(
                 span, storage.get_revert_failures() or storage.get_execute_failures()
             )
         span.end()
 
-    # Atoms.
-
     def _task_receiver(self, state: str, details: base.Details) -> None:
-        self._atom(details["task_name"], details["task_uuid"], state, details)
+        self._on_atom_state(details["task_name"], details["task_uuid"], state, details)
 
     def _retry_receiver(self, state: str, details: base.Details) -> None:
-        self._atom(details["retry_name"], details["retry_uuid"], state, details)
+        self._on_atom_state(details["retry_name"], details["retry_uuid"], state, details)
 
-    def _atom(self, name: str, uuid: str, state: str, details: base.Details) -> None:
+    def _on_atom_state(self, name: str, uuid: str, state: str, details: base.Details) -> None:
         key = uuid, details["attempt"]
-        if state in _BEGUN:
-            self._span(key, name, _BEGUN[state])
+        if state in _DIRECTIONS:
+            self._span_of_attempt(key, name, _DIRECTIONS[state])
             return
         if state in (states.RETRYING, states.IGNORE) and self._run is not None:
             self._run.add_event(state.lower(), {attributes.ATOM_NAME: labels.text(name)})
@@ -176,11 +175,10 @@ class FlowTracing(base.Listener):
         span.set_attribute(attributes.ATOM_STATE, state)
         if details.get("worker"):
             span.set_attribute(attributes.WORKER, details["worker"])
-        attributes.failed_with(span, details.get("result"))
+        attributes.mark_failed_with(span, details.get("result"))
         span.end()
 
-    def _span(self, key: contexts.Key, name: str, direction: str) -> Span | None:
-        """That of an attempt: whoever hears of it first begins it."""
+    def _span_of_attempt(self, key: contexts.Key, name: str, direction: str) -> Span | None:
         with self._lock:
             run, span = self._run, self._atoms.get(key)
             if span is not None or run is None:
@@ -188,7 +186,7 @@ class FlowTracing(base.Listener):
             name = labels.text(name)
             span = self._atoms[key] = self._tracer.start_span(
                 f"{direction} {name}",
-                below(run),
+                context_of(run),
                 attributes={
                     **self._flow,
                     attributes.ATOM_UUID: key[0],
@@ -197,25 +195,25 @@ class FlowTracing(base.Listener):
                     attributes.ATTEMPT: key[1],
                 },
             )
-        contexts.enter(key, below(span))
+        contexts.enter(key, context_of(span))
         return span
 
     # Requests.
 
     def publishing(self, tracked: TrackedRequest, envelope: env.Envelope) -> None:
-        """Send the context of the request with it."""
+        """Start a span, and add its context to the headers of the request."""
         from opentelemetry import propagate, trace
 
         call = tracked.invocation
-        if call.flow_uuid != self._engine.storage.flow_uuid or META in envelope.headers:
-            return  # of another engine, or a second try
-        above = self._span((call.uuid, call.attempt), call.task.name, call.action)
-        if above is None:
+        if call.flow_uuid != self._engine.storage.flow_uuid or META_KEY in envelope.headers:
+            return  # The request belongs to another engine, or this is a resend.
+        parent = self._span_of_attempt((call.uuid, call.attempt), call.task.name, call.action)
+        if parent is None:
             return
         topic, system = labels.of_topic(tracked.queue), self._executor.system
         span = self._tracer.start_span(
             f"send {topic}",
-            below(above),
+            context_of(parent),
             kind=trace.SpanKind.PRODUCER,
             attributes={
                 **attributes.message(
@@ -224,45 +222,45 @@ class FlowTracing(base.Listener):
                 attributes.ATOM_NAME: labels.text(call.task.name),
             },
         )  # fmt: skip
-        propagate.inject(envelope.headers, context=below(span))
+        propagate.inject(envelope.headers, context=context_of(span))
         with self._lock:
-            before = self._sends.pop(tracked.id, None)
-            self._sends[tracked.id] = self._measures.sending(span, system, topic)
-        if before is not None:
-            before.end()
+            previous = self._sends.pop(tracked.id, None)
+            self._sends[tracked.id] = self._instruments.start_sending(span, system, topic)
+        if previous is not None:
+            previous.end()
 
     def published(self, tracked: TrackedRequest, error: BaseException | None) -> None:
-        """The broker has it."""
+        """End the span: the broker has the request, or rejected it."""
         with self._lock:
             sending = self._sends.pop(tracked.id, None)
         if sending is not None:
             sending.end(None if error is None else type(error).__name__)
 
     def settled(self, tracked: TrackedRequest, outcome: invocation.Outcome, waited: float) -> None:
-        """It is not sent any more, if it ever was."""
+        """End the span if the request ended before it was published."""
         if tracked.id in self._sends:
             self.published(tracked, None)
 
 
-# Who is registered lives as long as its engine, which it refers to.
+# The registration keeps a listener alive as long as its engine. A strong reference here would keep
+# the engine alive.
 _INSTRUMENTED: Final[weakref.WeakKeyDictionary[Any, weakref.ref[FlowTracing]]] = (
     weakref.WeakKeyDictionary()
 )
-_instrumenting: Final = threading.Lock()
+_instrument_lock: Final = threading.Lock()
 
 
-def below(span: Span) -> Context:
-    """The context of what is below a span: nothing else is in it, such as somebody's baggage."""
+def context_of(span: Span) -> Context:
+    """Return a context that contains only this span, and no baggage."""
     from opentelemetry import context, trace
 
     return trace.set_span_in_context(span, context.Context())
 
 
-def _context_of(traceparent: Any) -> Any:
-    """The span that a flow remembers, if it does."""
+def _parse_traceparent(traceparent: Any) -> Any:
     if not isinstance(traceparent, str):
         return None
     from opentelemetry import trace
 
-    span = trace.get_current_span(contexts.read({META: traceparent})).get_span_context()
+    span = trace.get_current_span(contexts.from_headers({META_KEY: traceparent})).get_span_context()
     return span if span.is_valid else None

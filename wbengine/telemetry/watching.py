@@ -1,4 +1,4 @@
-"""What the command of a worker does for those who watch it: serve metrics and probes, trace."""
+"""Metrics, probes and traces of the worker command."""
 
 from __future__ import annotations
 
@@ -21,12 +21,15 @@ LOG: Final = logging.getLogger(__name__)
 
 
 class Watch:
-    """All that is wanted of it; without anything, nothing is loaded, counted or served.
+    """The requested telemetry of a worker. Modules are imported on request only.
 
-    `traces` is the exporter of spans where the environment names none; None: nothing is traced.
-    `observers` are what the worker has to be made with.
+    `observers` must be passed to the worker.
 
-    :raises ImportError: a package is missing; says which.
+    :param metrics: the address of metrics.
+    :param health: the address of probes.
+    :param heartbeat: the file to touch.
+    :param traces: the exporter of spans if the environment names none; None disables tracing.
+    :raises ImportError: if a package is not installed.
     """
 
     def __init__(
@@ -55,9 +58,10 @@ class Watch:
             self.observers.append(self._tracing)
 
     def begin(self, worker: workers.Worker) -> None:
-        """Serve, before the worker runs.
+        """Start the servers. Call it before the worker runs.
 
-        :raises OSError: nobody can listen there, or the file cannot be made; says which.
+        :raises OSError: if an address is not available, or the folder of the heartbeat file does
+            not exist.
         """
         served: dict[serving.Address, dict[str, Any]] = {}
         if self._counter is not None and self._metrics is not None:
@@ -66,11 +70,11 @@ class Watch:
             served.setdefault(self._metrics, {})["/metrics"] = lambda: _metrics(worker)
         if self._health is not None:
             served.setdefault(self._health, {}).update(probes.routes(worker))
-        for where, routes in served.items():
+        for address, routes in served.items():
             try:
-                server = serving.Server(where, routes)
+                server = serving.Server(address, routes)
             except OSError as error:
-                raise OSError(f"cannot listen on {where}: {error.strerror or error}") from error
+                raise OSError(f"cannot listen on {address}: {error.strerror or error}") from error
             self._servers.append(server)
             LOG.info("serving %s on http://%s", ", ".join(routes), server.address)
             server.start()
@@ -79,10 +83,10 @@ class Watch:
             worker.observe_tasks(self._tracing)
             worker.preload(self._tracing.IN_CHILDREN)
         if self._heartbeat is not None:
-            worker.tell_turns(probes.Pulse(self._heartbeat))
+            worker.observe_loop(probes.Pulse(self._heartbeat))
 
     def end(self) -> None:
-        """Serve no more; what was traced goes out."""
+        """Stop the servers, and export the remaining spans."""
         for server in self._servers:
             server.stop()
         if self._tracing is not None:

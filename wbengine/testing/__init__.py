@@ -1,7 +1,7 @@
-"""For tests of flows and tasks: a broker, workers, an engine, a store, faults, a clock.
+"""Tools for tests of flows and tasks: a broker, workers, engines, a store, faults and a clock.
 
-With pytest the fixtures `wbe_broker`, `wbe_worker`, `wbe_engine`, `wbe_store` and `wbe_clock` are
-there by themselves (see `plugin`).  Nothing is loaded before it is used.
+pytest finds the fixtures `wbe_broker`, `wbe_worker`, `wbe_engine`, `wbe_store` and `wbe_clock`
+automatically (see `plugin`). Modules are imported on first use.
 """
 
 from __future__ import annotations
@@ -38,4 +38,4 @@ _PLACES: Final = {
     "worker_in_thread": "wbengine.testing.workers",
 }
 
-__getattr__, __dir__ = _lazily.names(__name__, _PLACES)
+__getattr__, __dir__ = _lazily.lazy_attributes(__name__, _PLACES)

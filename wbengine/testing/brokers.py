@@ -1,4 +1,4 @@
-"""A broker of one test: in this process, with faults."""
+"""An in-process broker for one test, with fault injection."""
 
 from __future__ import annotations
 
@@ -14,29 +14,32 @@ __all__ = ["Broker"]
 
 
 class Broker:
-    """A broker in this process that nobody else uses, at `url`, with an `exchange` of its own.
+    """An in-process broker at `url`, with a unique `exchange`.
 
-    Messages are of the kinds REQUEST (to workers), RESPONSE (from them) and NOTIFY (beats, and who
-    is there).  Of requests and answers those of one `atom` can be chosen (of all items of a `Map`,
-    or of one: `'resize[3]'`), of answers those with a `state`: RUNNING, EVENT, SUCCESS, FAILURE.
-    Each fault happens so many `times` (None: always) and counts them.
+    Methods that inject faults have these parameters:
+
+    :param kind: REQUEST (to workers), RESPONSE (from workers) or NOTIFY (heartbeats and queries).
+    :param atom: only requests and replies of this atom; for a `Map` all items, or one:
+        `'resize[3]'`.
+    :param state: only replies with this state: RUNNING, EVENT, SUCCESS or FAILURE.
+    :param times: the number of messages (None: all); the result counts them.
     """
 
     def __init__(self) -> None:
         self.exchange = f"test-{uuid.uuid4().hex[:12]}"
         self.url = f"memory://{self.exchange}"
-        # Keeps the broker, and what is in it, while nobody else is connected.
+        # Keeps the broker and its messages while no client is connected.
         self._broker = memory.MemoryBroker(self.exchange)
-        self._passing = threading.local()
-        self._gate = faults.Gate(self._let_in)
+        self._redelivery = threading.local()
+        self._gate = faults.Gate(self._deliver)
         self._timers: list[timers.Timer] = []
-        #: What kills workers, as one of their `observers`.
+        #: Kills workers that have it among their `observers`.
         self.saboteur = faults.Saboteur()
-        self._broker.hub.gate = self._pass
+        self._broker.hub.gate = self._intercept
 
     @property
     def options(self) -> dict[str, str]:
-        """What engines and workers have to be told to meet here."""
+        """Options for engines and workers that use this broker."""
         return {"url": self.url, "exchange": self.exchange}
 
     def drop(
@@ -44,15 +47,15 @@ class Broker:
     ) -> faults.Fault:
         """Lose messages."""
         fault = faults.Fault(f"drop {kind}", times)
-        return self._gate.add(fault, kind, atom, state, lambda again: True)
+        return self._gate.add(fault, kind, atom, state, lambda deliver: True)
 
     def double(
         self, kind: str, *, atom: str | None = None, state: str | None = None, times: int | None = 1
     ) -> faults.Fault:
         """Deliver messages twice."""
 
-        def act(again: Callable[[], None]) -> bool:
-            again()
+        def act(deliver: Callable[[], None]) -> bool:
+            deliver()
             return False
 
         return self._gate.add(faults.Fault(f"double {kind}", times), kind, atom, state, act)
@@ -66,12 +69,12 @@ class Broker:
         state: str | None = None,
         times: int | None = 1,
     ) -> faults.Fault:
-        """Deliver messages `seconds` later; others pass them."""
+        """Deliver messages `seconds` later. Later messages can overtake them."""
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
-            raise ValueError(f"seconds is {seconds!r}: it must be a number from 0")
+            raise ValueError(f"seconds must be a number from 0, got {seconds!r}")
 
-        def act(again: Callable[[], None]) -> bool:
-            self._timers.append(timers.of_process().after(seconds, again))
+        def act(deliver: Callable[[], None]) -> bool:
+            self._timers.append(timers.of_process().after(seconds, deliver))
             return True
 
         return self._gate.add(faults.Fault(f"delay {kind}", times), kind, atom, state, act)
@@ -79,27 +82,29 @@ class Broker:
     def kill_worker_at(
         self, atom: str, *, when: str = "start", times: int | None = 1
     ) -> faults.Fault:
-        """Kill the worker that takes this atom, as kill -9 would: before its body runs, or with
-        `when='end'` after that, before anybody is told.
+        """Kill the worker that receives this atom, like `kill -9`.
 
-        Workers of the fixture `wbe_worker`; others have to have `saboteur` as their observer.
+        :param when: `'start'`: before the body of the task; `'end'`: after it, before a reply is
+            sent.
+
+        Workers that are not created by the fixture `wbe_worker` need `saboteur` as an observer.
         """
         return self.saboteur.plan(faults.Fault(f"kill a worker at {atom}", times), atom, when)
 
     def close(self) -> None:
-        """Forget what is in it; nothing goes wrong any more.  Idempotent."""
+        """Delete all messages and end all faults. Idempotent."""
         self.saboteur.release()
         self._broker.hub.gate = None
         for timer in self._timers:
             timers.of_process().cancel(timer)
         self._broker.close()
 
-    def _pass(self, queue: str, priority: int, data: bytes) -> bool:
-        return not getattr(self._passing, "now", False) and self._gate(queue, priority, data)
+    def _intercept(self, queue: str, priority: int, data: bytes) -> bool:
+        return not getattr(self._redelivery, "now", False) and self._gate(queue, priority, data)
 
-    def _let_in(self, queue: str, priority: int, data: bytes) -> None:
-        self._passing.now = True
+    def _deliver(self, queue: str, priority: int, data: bytes) -> None:
+        self._redelivery.now = True
         try:
             self._broker.put(queue, priority, data)
         finally:
-            self._passing.now = False
+            self._redelivery.now = False

@@ -1,4 +1,4 @@
-"""What goes wrong with messages, workers and stores, when it is wanted."""
+"""Faults of messages, workers and stores."""
 
 from __future__ import annotations
 
@@ -15,45 +15,41 @@ from wbengine.types import failure as ft
 if TYPE_CHECKING:
     from wbengine.engines.worker_based.worker_side.jobs import Job
 
-__all__ = ["AT", "KINDS", "STATES", "Fault", "Gate", "Saboteur"]
+__all__ = ["WHEN", "KINDS", "STATES", "Fault", "Gate", "Saboteur"]
 
-#: What messages are: what an engine asks a worker for, what a worker answers, and what both say of
-#: themselves.
+#: Kinds of messages: requests, replies, and notices about engines and workers.
 KINDS: Final = (pr.REQUEST, pr.RESPONSE, pr.NOTIFY)
 
-#: What an answer may say.
+#: States of a reply.
 STATES: Final = (pr.RUNNING, pr.EVENT, pr.SUCCESS, pr.FAILURE)
 
-#: What is behind the name of a `Map` in those of its items.
-_ITEM: Final = re.compile(r"\[\d+\]\Z")
+#: Suffix of the name of an item of a `Map`.
+_ITEM_SUFFIX: Final = re.compile(r"\[\d+\]\Z")
 
-#: When a worker may be killed: before the body of a task runs, and before anybody is told how it
-#: ended.
-AT: Final = ("start", "end")
+#: When a worker may be killed: before the body of a task, or before the reply.
+WHEN: Final = ("start", "end")
 
 
 class Fault:
-    """Something that is to go wrong so many `times` (None: always); `count` is how often it did.
+    """An injected fault, which occurs `times` times (None: always).
 
-    As a context manager it is over at the end of the block.
+    `count` is how often it has occurred. At the end of a `with` block, the fault ends.
     """
 
-    def __init__(self, what: str, times: int | None) -> None:
+    def __init__(self, description: str, times: int | None) -> None:
         if times is not None and (type(times) is not int or times < 1):
-            raise ValueError(
-                f"times is {times!r}: it must be a whole number of at least 1, or None"
-            )
-        self._what = what
+            raise ValueError(f"times must be a whole number of at least 1 or None, got {times!r}")
+        self._description = description
         self._times = times
         self._lock = threading.Lock()
-        self._happened = threading.Event()
-        self._over = False
+        self._occurred = threading.Event()
+        self._is_over = False
         self.count = 0
 
     def end(self) -> None:
-        """It does not happen any more.  Idempotent."""
+        """End the fault. Idempotent."""
         with self._lock:
-            self._over = True
+            self._is_over = True
 
     def __enter__(self) -> Fault:
         return self
@@ -62,87 +58,89 @@ class Fault:
         self.end()
 
     def wait(self, timeout: float = 30.0) -> None:
-        """Until it happened.
+        """Wait until the fault has occurred.
 
-        :raises AssertionError: it did not in `timeout` seconds.
+        :raises AssertionError: if it does not occur within `timeout` seconds.
         """
-        assert self._happened.wait(timeout), f"{self!r} did not happen in {timeout:g} s"
+        assert self._occurred.wait(timeout), f"{self!r} did not happen within {timeout:g} s"
 
-    def strike(self) -> bool:
-        """Whether it happens now; if so, it is counted."""
+    def trigger(self) -> bool:
+        """Return whether the fault occurs now, and count it."""
         with self._lock:
-            if self._over or (self._times is not None and self.count >= self._times):
+            if self._is_over or (self._times is not None and self.count >= self._times):
                 return False
             self.count += 1
-        self._happened.set()
+        self._occurred.set()
         return True
 
     def __repr__(self) -> str:
-        return f"<Fault {self._what}, {self.count} times>"
+        return f"<Fault {self._description}, {self.count} times>"
 
 
 class _Rule:
-    """Which messages a fault is for, and what it does with them."""
+    """A fault, the messages that it affects, and its effect."""
 
     def __init__(
-        self, fault: Fault, kind: str, atom: str | None, state: str | None, act: _Act
+        self, fault: Fault, kind: str, atom: str | None, state: str | None, act: _Effect
     ) -> None:
         self.fault = fault
-        self._wanted = kind, atom, state
+        self._criteria = kind, atom, state
         self.act = act
 
-    def fits(self, kind: str, atom: str | None, state: str | None) -> bool:
-        wanted_kind, wanted_atom, wanted_state = self._wanted
+    def matches(self, kind: str, atom: str | None, state: str | None) -> bool:
+        wanted_kind, wanted_atom, wanted_state = self._criteria
         return (
             kind == wanted_kind
             and wanted_state in (None, state)
-            and (wanted_atom is None or _is_of(atom, wanted_atom))
+            and (wanted_atom is None or _matches_atom(atom, wanted_atom))
         )
 
 
-def _is_of(name: str | None, atom: str) -> bool:
-    """Whether a request is of an atom: as it is, or for one item of a `Map`."""
-    return name is not None and (name == atom or _ITEM.sub("", name) == atom)
+def _matches_atom(name: str | None, atom: str) -> bool:
+    """Return whether a request is for this atom, or for an item of it."""
+    return name is not None and (name == atom or _ITEM_SUFFIX.sub("", name) == atom)
 
 
-#: `(again)`: does something about a message, which `again` lets in once more; True: it was not let
-#: in, and will not be.
-_Act = Callable[[Callable[[], None]], bool]
+#: `(deliver)`: affects a message. Return True if the message is not delivered by other means.
+_Effect = Callable[[Callable[[], None]], bool]
 
 
 class Gate:
-    """Stands at a broker: each message that comes passes, or a fault sees to it."""
+    """The entrance of a broker: each message is delivered or affected by a fault."""
 
-    def __init__(self, let_in: Callable[[str, int, bytes], None]) -> None:
-        self._let_in = let_in
+    def __init__(self, deliver: Callable[[str, int, bytes], None]) -> None:
+        self._deliver = deliver
         self._rules: list[_Rule] = []
-        # The atoms of requests, by their ids: answers name only these.
+        # Names of atoms by the id of their request; replies contain only the id.
         self._atoms: dict[str, str] = {}
 
-    def add(self, fault: Fault, kind: str, atom: str | None, state: str | None, act: _Act) -> Fault:
-        """
-        :raises ValueError: there are no such messages.
+    def add(
+        self, fault: Fault, kind: str, atom: str | None, state: str | None, act: _Effect
+    ) -> Fault:
+        """Add a fault.
+
+        :raises ValueError: if there are no such messages.
         """
         if kind not in KINDS:
             hint = _names.hint(str(kind), KINDS)
-            raise ValueError(f"{kind!r} is no kind of message{hint}: {', '.join(KINDS)}")
+            raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}{hint}")
         if kind == pr.NOTIFY and (atom, state) != (None, None):
-            raise ValueError("a NOTIFY is of no atom and has no state")
+            raise ValueError("atom and state must be None for NOTIFY")
         if state is not None and kind != pr.RESPONSE:
-            raise ValueError(f"a {kind} has no state: only a {pr.RESPONSE} has one")
+            raise ValueError(f"state can be used only for {pr.RESPONSE}, got kind {kind}")
         if state is not None and state not in STATES:
             hint = _names.hint(str(state), STATES)
-            raise ValueError(f"{state!r} is no state of an answer{hint}: {', '.join(STATES)}")
+            raise ValueError(f"state must be one of {', '.join(STATES)}, got {state!r}{hint}")
         self._rules.append(_Rule(fault, kind, atom, state, act))
         return fault
 
     def __call__(self, queue: str, priority: int, data: bytes) -> bool:
-        """Whether somebody else sees to a message from now on."""
-        told = self._read(data)
+        """Return whether a fault takes over the delivery of a message."""
+        message = self._read(data)
         return any(
-            rule.act(lambda: self._let_in(queue, priority, data))
+            rule.act(lambda: self._deliver(queue, priority, data))
             for rule in tuple(self._rules)
-            if rule.fits(*told) and rule.fault.strike()
+            if rule.matches(*message) and rule.fault.trigger()
         )
 
     def _read(self, data: bytes) -> tuple[str, str | None, str | None]:
@@ -158,64 +156,63 @@ class Gate:
 
 
 class Saboteur:
-    """Kills workers: as their observer, it lets none go on that is to die.
+    """Observer that kills workers.
 
-    What is killed so does nothing more, like a process that is gone: it neither answers nor beats,
-    and keeps what it holds.  `release` ends its threads, without the body of the task having run.
+    A killed worker behaves like a dead process: it sends neither replies nor heartbeats, and keeps
+    its requests. `release` ends its threads without running the body of the task.
     """
 
     def __init__(self) -> None:
         self._plans: list[tuple[Fault, str, str]] = []
-        self._over = threading.Event()
+        self._is_over = threading.Event()
 
     def plan(self, fault: Fault, atom: str, when: str) -> Fault:
+        """Add a fault.
+
+        :raises ValueError: if `when` is not in `WHEN`.
         """
-        :raises ValueError: there is no such moment.
-        """
-        if when not in AT:
-            raise ValueError(
-                f"a worker dies at the 'start' or at the 'end' of an atom, not {when!r}"
-            )
+        if when not in WHEN:
+            raise ValueError(f"when must be 'start' or 'end', got {when!r}")
         self._plans.append((fault, atom, when))
         return fault
 
     def release(self) -> None:
-        """Nobody is killed any more."""
-        self._over.set()
+        """End all faults and the threads of killed workers."""
+        self._is_over.set()
 
-    def _may_die(self, job: Job, moment: str) -> bool:
+    def _kill_if_planned(self, job: Job, moment: str) -> bool:
         for fault, atom, when in self._plans:
-            wanted = when == moment and _is_of(job.name, atom)
-            if wanted and not self._over.is_set() and fault.strike():
-                self._over.wait()
+            is_affected = when == moment and _matches_atom(job.name, atom)
+            if is_affected and not self._is_over.is_set() and fault.trigger():
+                self._is_over.wait()
                 return True
         return False
 
-    # What observers are told, under the lock of the worker: who waits here holds up all of it.
+    # The worker calls observers under its lock: a method that waits blocks the whole worker.
 
     def received(self, job: Job) -> None:
-        """It lives."""
+        """Do nothing."""
 
     def started(self, job: Job) -> None:
-        if self._may_die(job, "start"):
-            gone: Any = _Gone()
-            job.endpoint = gone
+        if self._kill_if_planned(job, "start"):
+            replacement: Any = _KilledTask()
+            job.endpoint = replacement
 
     def ended(self, job: Job, outcome: invocation.Outcome) -> None:
-        self._may_die(job, "end")
+        self._kill_if_planned(job, "end")
 
     def refused(self, job: Job) -> None:
-        """It lives."""
+        """Do nothing."""
 
     def returned(self, job: Job) -> None:
-        """It lives."""
+        """Do nothing."""
 
     def given_up(self, job: Job) -> None:
-        """It is about to end anyway."""
+        """Do nothing."""
 
 
-class _Gone:
-    """What is left of a task whose worker was killed before it began."""
+class _KilledTask:
+    """Replacement of a task whose worker was killed before the task started."""
 
     def begin(self, *rest: Any) -> invocation.Outcome:
         return invocation.Outcome(ft.Failure.from_exception(RuntimeError("its worker was killed")))

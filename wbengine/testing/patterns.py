@@ -1,4 +1,4 @@
-"""What may happen, in which order: sequences, and sets whose members come in any order."""
+"""Patterns of events: sequences, and sets in any order."""
 
 from __future__ import annotations
 
@@ -10,118 +10,120 @@ from typing import Any, Final
 
 from wbengine import states
 
-__all__ = ["Mismatch", "Pattern", "match", "read"]
+__all__ = ["Mismatch", "Pattern", "match", "parse"]
 
 
 @dataclass(frozen=True)
 class Event:
-    """One thing that happens."""
+    """A single event."""
 
     text: str
 
     @functools.cached_property
-    def firsts(self) -> frozenset[str]:
-        """What it may begin with."""
+    def first_events(self) -> frozenset[str]:
+        """Events with which the pattern can start."""
         return frozenset((self.text,))
 
 
 @dataclass(frozen=True)
-class Row:
-    """One part after the other."""
+class Ordered:
+    """Parts in this order."""
 
     parts: tuple[Pattern, ...]
 
     @functools.cached_property
-    def firsts(self) -> frozenset[str]:
-        found: set[str] = set()
+    def first_events(self) -> frozenset[str]:
+        events: set[str] = set()
         for part in self.parts:
-            found |= part.firsts
-            if not _may_end(part):
+            events |= part.first_events
+            if not _can_end(part):
                 break
-        return frozenset(found)
+        return frozenset(events)
 
 
 @dataclass(frozen=True)
-class Heap:
-    """All parts at once: each in its own order, and whatever comes of the others in between."""
+class Unordered:
+    """Parts in any order, interleaved; each part keeps its own order."""
 
     parts: tuple[Pattern, ...]
 
     @functools.cached_property
-    def firsts(self) -> frozenset[str]:
-        return frozenset().union(*(part.firsts for part in self.parts))
+    def first_events(self) -> frozenset[str]:
+        return frozenset().union(*(part.first_events for part in self.parts))
 
 
-Pattern = Event | Row | Heap
+Pattern = Event | Ordered | Unordered
 
-_WELL: Final = (states.RUNNING, states.SUCCESS)
+_SUCCESSFUL_STATES: Final = (states.RUNNING, states.SUCCESS)
 
 
 @dataclass(frozen=True)
 class Mismatch:
-    """Where it went another way: after so many events something else was expected."""
+    """The first mismatch: the number of matching events, and the events that were expected next."""
 
-    place: int
+    position: int
     expected: tuple[str, ...]
 
 
-def read(told: Any) -> Pattern:
-    """What somebody wrote: a text is `'atom STATE'`, or `'atom'`, which runs and succeeds; lists
-    and tuples are in order, sets in any.
+def parse(expected: Any) -> Pattern:
+    """Return a pattern for text, lists, tuples and sets.
 
-    :raises TypeError: it is something else.
+    A text is `'atom STATE'`, or `'atom'` for an atom that runs and succeeds. Lists and tuples are
+    in order, sets in any order.
+
+    :raises TypeError: if `expected` contains anything else.
     """
-    if isinstance(told, str):
-        _, space, state = told.rpartition(" ")
+    if isinstance(expected, str):
+        _, space, state = expected.rpartition(" ")
         if space and state in states.ATOM_STATES:
-            return Event(told)
-        return Row(tuple(Event(f"{told} {each}") for each in _WELL))
-    if isinstance(told, AbstractSet):
-        return Heap(tuple(read(part) for part in sorted(told, key=repr)))
-    if isinstance(told, Sequence):
-        return Row(tuple(map(read, told)))
-    raise TypeError(f"a trace is made of texts, lists, tuples and sets, not of {told!r}")
+            return Event(expected)
+        return Ordered(tuple(Event(f"{expected} {each}") for each in _SUCCESSFUL_STATES))
+    if isinstance(expected, AbstractSet):
+        return Unordered(tuple(parse(part) for part in sorted(expected, key=repr)))
+    if isinstance(expected, Sequence):
+        return Ordered(tuple(map(parse, expected)))
+    raise TypeError(f"Expected trace must consist of str, list, tuple and set, got {expected!r}")
 
 
 def match(pattern: Pattern, events: Sequence[str]) -> Mismatch | None:
-    """Whether this is just what happened; None: it is."""
-    left = [pattern]
-    for place, event in enumerate(events):
-        after = [rest for each in left for rest in _after(each, event)]
-        if not after:
-            return Mismatch(place, _expected(left))
-        # To compare what is large takes long, and there is mostly one way only.
-        left = after if len(after) == 1 else list(dict.fromkeys(after))
-    if any(map(_may_end, left)):
+    """Compare the events with the pattern. Return None if they match."""
+    candidates = [pattern]
+    for position, event in enumerate(events):
+        remaining = [rest for each in candidates for rest in _advance(each, event)]
+        if not remaining:
+            return Mismatch(position, _expected(candidates))
+        # Mostly there is only one: large patterns are slow to compare.
+        candidates = remaining if len(remaining) == 1 else list(dict.fromkeys(remaining))
+    if any(map(_can_end, candidates)):
         return None
-    return Mismatch(len(events), _expected(left))
+    return Mismatch(len(events), _expected(candidates))
 
 
-def _after(pattern: Pattern, event: str) -> Iterator[Pattern]:
-    """What is still to come of it after `event`, in every way in which that may be its next."""
+def _advance(pattern: Pattern, event: str) -> Iterator[Pattern]:
+    """Yield the remaining patterns for each way in which `event` can be the next one."""
     if isinstance(pattern, Event):
         if pattern.text == event:
-            yield Row(())
-    elif isinstance(pattern, Row):
+            yield Ordered(())
+    elif isinstance(pattern, Ordered):
         for number, part in enumerate(pattern.parts):
-            for rest in _after(part, event) if event in part.firsts else ():
-                yield Row((*_some(rest), *pattern.parts[number + 1 :]))
-            if not _may_end(part):
+            for rest in _advance(part, event) if event in part.first_events else ():
+                yield Ordered((*_non_empty(rest), *pattern.parts[number + 1 :]))
+            if not _can_end(part):
                 return
     else:
         for number, part in enumerate(pattern.parts):
-            for rest in _after(part, event) if event in part.firsts else ():
-                others = pattern.parts[:number], pattern.parts[number + 1 :]
-                yield Heap((*others[0], *_some(rest), *others[1]))
+            for rest in _advance(part, event) if event in part.first_events else ():
+                before_and_after = pattern.parts[:number], pattern.parts[number + 1 :]
+                yield Unordered((*before_and_after[0], *_non_empty(rest), *before_and_after[1]))
 
 
-def _some(pattern: Pattern) -> tuple[Pattern, ...]:
+def _non_empty(pattern: Pattern) -> tuple[Pattern, ...]:
     return (pattern,) if isinstance(pattern, Event) or pattern.parts else ()
 
 
-def _may_end(pattern: Pattern) -> bool:
-    return not isinstance(pattern, Event) and all(map(_may_end, pattern.parts))
+def _can_end(pattern: Pattern) -> bool:
+    return not isinstance(pattern, Event) and all(map(_can_end, pattern.parts))
 
 
 def _expected(patterns: Sequence[Pattern]) -> tuple[str, ...]:
-    return tuple(sorted({text for pattern in patterns for text in pattern.firsts}))
+    return tuple(sorted({text for pattern in patterns for text in pattern.first_events}))

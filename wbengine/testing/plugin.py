@@ -1,7 +1,7 @@
-"""The plugin for pytest: `wbe_broker`, `wbe_worker`, `wbe_engine`, `wbe_store` and `wbe_clock`.
+"""Plugin for pytest: `wbe_broker`, `wbe_worker`, `wbe_engine`, `wbe_store` and `wbe_clock`.
 
-pytest loads it in every run of everybody who has wbengine installed: it imports nothing before one
-of the fixtures is used, and changes nothing for tests that do not use them.
+pytest loads it in every run where wbengine is installed. It imports nothing until a fixture is
+used, and does not affect other tests.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from wbengine.testing.brokers import Broker
     from wbengine.testing.stores import FaultyBackend
 
-#: Options of a worker that say where its tasks run, and how many at once.
+#: Options of a worker that define its pool.
 _POOLS: Final = frozenset({"concurrency", "executor", "pool", "processes_count", "threads_count"})
 
 
 @pytest.fixture
 def wbe_broker() -> Iterator[Broker]:
-    """A broker of this test alone, in this process; messages and workers can be hurt there."""
+    """Return an in-process broker for this test, which can inject faults."""
     from wbengine.testing.brokers import Broker
 
     broker = Broker()
@@ -37,39 +37,40 @@ def wbe_broker() -> Iterator[Broker]:
 
 @pytest.fixture
 def wbe_worker(wbe_broker: Broker) -> Iterator[Callable[..., workers.Worker]]:
-    """Starts workers: `wbe_worker(MyTask, other_module, topic='video', concurrency=1)`.
+    """Return a function that starts workers on the broker of the test.
 
-    Each is a real one, in a thread, and serves the tasks it is given on the broker of the test;
-    other options are those of `Worker`.  Where none says where tasks run, they do in 4 threads.
-    All are stopped at the end of the test.
+    `wbe_worker(MyTask, other_module, topic='video', concurrency=1)` starts a complete worker in a
+    thread. Options are those of `Worker`; by default, tasks run in 4 threads. All workers are
+    stopped at the end of the test.
     """
     from wbengine.testing.workers import worker_in_thread
 
     with contextlib.ExitStack() as started:
 
         def start(*tasks: Any, topic: Any = "tests", **options: Any) -> workers.Worker:
-            own = options.pop("observers", ())
-            options = {"observers": (wbe_broker.saboteur, *own), **options}
+            observers = options.pop("observers", ())
+            options = {"observers": (wbe_broker.saboteur, *observers), **options}
             if options.keys().isdisjoint(_POOLS):
                 options["concurrency"] = 4
-            made = worker_in_thread(wbe_broker.url, *tasks, topic=topic,
-                                    exchange=wbe_broker.exchange, **options)  # fmt: skip
-            return started.enter_context(made)
+            running = worker_in_thread(
+                wbe_broker.url, *tasks, topic=topic, exchange=wbe_broker.exchange, **options
+            )
+            return started.enter_context(running)
 
         try:
             yield start
         finally:
-            wbe_broker.saboteur.release()  # who was killed has to come to an end, too
+            wbe_broker.saboteur.release()  # Threads of killed workers have to end, too.
 
 
 @pytest.fixture
 def wbe_engine(wbe_broker: Broker) -> Callable[..., base.Engine]:
-    """Makes engines: `wbe_engine(flow, store={...}, **options)`, to be run by the test.
+    """Return a function that creates engines: `wbe_engine(flow, store={...}, **options)`.
 
-    By default their tasks run on the workers of the test, and a worker is lost after 4 seconds of
-    silence.  With `engine='serial'` or another kind they run here, and the broker is not used.
-    With a `clock` (see `wbe_clock`), waits between retries take no time.  What happens is kept for
-    `assert_flow_trace`.
+    The test runs the engine. By default, tasks run on the workers of the test, and a worker is lost
+    after 4 seconds without a message. With `engine='serial'` or another kind, tasks run in this
+    process. With a `clock` (see `wbe_clock`), waits between retries take no time. Events are
+    recorded for `assert_flow_trace`.
     """
     from wbengine import engines
     from wbengine.testing.traces import Trace
@@ -77,13 +78,13 @@ def wbe_engine(wbe_broker: Broker) -> Callable[..., base.Engine]:
     def make(flow: Any, *, clock: ManualClock | None = None, **options: Any) -> base.Engine:
         options.setdefault("engine", "worker-based")
         if options["engine"] in ("worker-based", "workers") and "executor" not in options:
-            # Less would lose workers on a machine that stands still for a second or two.
+            # A shorter time loses workers on a machine that pauses for a second or two.
             options = {**wbe_broker.options, "worker_expiry": 4.0, **options}
-        made: Any = engines.load(flow, **options)
+        loaded: Any = engines.load(flow, **options)
         if clock is not None:
-            made._clock = clock
-        Trace.of(made)
-        engine: base.Engine = made
+            loaded._clock = clock
+        Trace.of(loaded)
+        engine: base.Engine = loaded
         return engine
 
     return make
@@ -91,8 +92,9 @@ def wbe_engine(wbe_broker: Broker) -> Callable[..., base.Engine]:
 
 @pytest.fixture
 def wbe_store() -> Iterator[FaultyBackend]:
-    """A store in memory for flows of this test, to be given to engines as `backend`, in which
-    writes fail when they are told to.
+    """Return an in-memory store for this test, whose writes can fail on request.
+
+    Pass it to engines as `backend`.
     """
     from wbengine.testing.stores import FaultyBackend
 
@@ -102,7 +104,7 @@ def wbe_store() -> Iterator[FaultyBackend]:
 
 @pytest.fixture
 def wbe_clock() -> ManualClock:
-    """A clock that stands still until it is told to advance, or somebody waits on it."""
+    """Return a clock that only advances on request, or when a thread waits on it."""
     from wbengine._clock import ManualClock
 
     return ManualClock(1_000_000.0)

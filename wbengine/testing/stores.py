@@ -1,4 +1,4 @@
-"""A store of one test: any backend, in which writes fail when they are told to."""
+"""A store for one test, whose writes can fail on request."""
 
 from __future__ import annotations
 
@@ -15,42 +15,43 @@ __all__ = ["WRITES", "FaultyBackend"]
 
 _R = TypeVar("_R")
 
-#: What changes a store: methods of its connections.
+#: Methods of connections that change the store.
 WRITES: Final = (
     "save_changes",
     "save_logbook",
     "save_outline",
-    "take_lease",
-    "give_back_lease",
+    "acquire_lease",
+    "release_lease",
     "renew_lease",
     "put_command",
-    "clear_command",
     "put_signal",
     "drop_job",
-    "hasten_job",
+    "make_job_due",
     "destroy_flow",
     "destroy_logbook",
     "clear_all",
     "upgrade",
 )
 
-#: It comes by the clock, not by what a flow does: it is meant only where it is named.
-_BY_THE_CLOCK: Final = "renew_lease"
+#: Time causes this write, not a flow: faults affect it only by its name.
+_TIMED_WRITE: Final = "renew_lease"
 
 
 class FaultyBackend(base.Backend):
-    """A backend that passes everything on to `inner` (a backend, or what `backends.fetch` takes),
-    but for the faults that were asked for.
+    """A backend that passes calls on to `inner` and injects faults into writes. Thread-safe.
 
-    A fault is about writes: calls of the methods in `WRITES`; with `method` about those of one
-    method only.  Without, renewals of leases do not count, which come by the clock.  The first
-    `skip` of these writes go well, after that each `every`-th goes wrong, so many `times` (None:
-    always).  The fault that is returned counts them, and is over at the end of a `with` block.
+    Writes are calls of the methods in `WRITES`. An engine repeats a failed write twice, here
+    without a pause: three failures in a row end its run. At the end of a `with` block, this backend
+    and `inner` are closed. Methods that inject faults have these parameters; the fault that they
+    return counts, and ends at the end of its `with` block:
 
-    Each write takes `delay` seconds longer.  An engine tries a failed write twice again, here
-    without a pause: three failures in a row end its run.
+    :param times: the number of failed writes (None: unlimited).
+    :param skip: the number of first writes that succeed.
+    :param every: of the following writes, each `every`-th fails.
+    :param method: only this method is counted and fails (default: all, except renewals of leases).
 
-    Thread-safe.  As a context manager it closes itself and `inner` at the end.
+    :param inner: a backend, or an argument of `backends.fetch`.
+    :param delay: seconds that are added to each write.
     """
 
     write_pause = 0.0
@@ -68,20 +69,18 @@ class FaultyBackend(base.Backend):
 
     @property
     def delay(self) -> float:
-        """Seconds that each write takes longer."""
+        """Seconds that are added to each write."""
         return self._delay
 
     @delay.setter
     def delay(self, seconds: float) -> None:
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
-            raise ValueError(f"delay is {seconds!r}: it must be a number of seconds from 0")
+            raise ValueError(f"delay must be a number of seconds from 0, got {seconds!r}")
         self._delay = seconds
 
     @property
     def writes(self) -> list[str]:
-        """The methods of all writes so far, in order, also of those that failed; but for renewals
-        of leases.
-        """
+        """The methods of all writes except renewals of leases, in order, including failed ones."""
         with self._lock:
             return list(self._writes)
 
@@ -93,9 +92,9 @@ class FaultyBackend(base.Backend):
         every: int = 1,
         method: str | None = None,
     ) -> faults.Fault:
-        """Refuse writes: they raise `StorageFailure`, and nothing is written.
+        """Let writes fail: they raise `StorageFailure`, and nothing is written.
 
-        :raises ValueError: `method` is none of `WRITES`, or a number is out of its range.
+        :raises ValueError: if `method` is not in `WRITES`, or a number is out of range.
         """
         return self._add("fail", False, times, skip, every, method)
 
@@ -107,29 +106,29 @@ class FaultyBackend(base.Backend):
         every: int = 1,
         method: str | None = None,
     ) -> faults.Fault:
-        """Write, and report a time-out: `StorageFailure`, as if nobody knew what came of it.
+        """Let writes succeed and then raise `StorageFailure`, as after a timeout.
 
-        A write that `inner` refuses is refused.
+        If `inner` rejects a write, its exception is raised instead.
 
-        :raises ValueError: `method` is none of `WRITES`, or a number is out of its range.
+        :raises ValueError: if `method` is not in `WRITES`, or a number is out of range.
         """
         return self._add("lose the answer of", True, times, skip, every, method)
 
     def heal(self) -> None:
-        """Nothing goes wrong any more, and nothing is slow."""
+        """End all faults and delays."""
         with self._lock:
             self._rules.clear()
         self.delay = 0.0
 
     def get_connection(self) -> base.Connection:
-        """One of `inner`, whose writes may go wrong."""
+        """Return a connection of `inner` with faults."""
         connection = self.inner.get_connection()
         for method in WRITES:
-            setattr(connection, method, self._guarded(method, getattr(connection, method)))
+            setattr(connection, method, self._wrap(method, getattr(connection, method)))
         return connection
 
-    def _guarded(self, method: str, do: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda *given, **options: self.write(method, lambda: do(*given, **options))
+    def _wrap(self, method: str, do: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *args, **options: self.write(method, lambda: do(*args, **options))
 
     def close(self) -> None:
         self.inner.close()
@@ -141,56 +140,64 @@ class FaultyBackend(base.Backend):
         self.close()
 
     def _add(
-        self, what: str, written: bool, times: int | None, skip: int, every: int, method: str | None
+        self,
+        description: str,
+        is_written: bool,
+        times: int | None,
+        skip: int,
+        every: int,
+        method: str | None,
     ) -> faults.Fault:
         if method is not None and method not in WRITES:
             hint = _names.hint(str(method), WRITES)
-            raise ValueError(f"{method!r} is no write{hint}: {', '.join(WRITES)}")
-        for name, number, least in (("skip", skip, 0), ("every", every, 1)):
-            if type(number) is not int or number < least:
+            raise ValueError(f"method must be one of {', '.join(WRITES)}, got {method!r}{hint}")
+        for name, number, minimum in (("skip", skip, 0), ("every", every, 1)):
+            if type(number) is not int or number < minimum:
                 raise ValueError(
-                    f"{name} is {number!r}: it must be a whole number of at least {least}"
+                    f"{name} must be a whole number of at least {minimum}, got {number!r}"
                 )
-        fault = faults.Fault(f"{what} {method or 'a write'}", times)
+        fault = faults.Fault(f"{description} {method or 'a write'}", times)
         with self._lock:
-            self._rules.append(_Rule(fault, written, skip, every, method))
+            self._rules.append(_Rule(fault, is_written, skip, every, method))
         return fault
 
     def write(self, method: str, do: Callable[[], _R]) -> _R:
-        """Do one write, or what a fault makes of it; for connections."""
+        """Execute a write of a connection, with the faults that affect it."""
         with self._lock:
-            if method != _BY_THE_CLOCK:
+            if method != _TIMED_WRITE:
                 self._writes.append(method)
-            struck = [rule for rule in self._rules if rule.strikes(method)]
+            effective = [rule for rule in self._rules if rule.affects(method)]
         if self.delay:
             time.sleep(self.delay)
-        if not struck:
+        if not effective:
             return do()
-        if not all(rule.written for rule in struck):
-            raise exceptions.StorageFailure(f"{method} was refused, as the test wanted")
+        if not all(rule.is_written for rule in effective):
+            raise exceptions.StorageFailure(f"{method} failed as injected by the test")
         do()
-        raise exceptions.StorageFailure(f"{method} was not answered in time, as the test wanted")
+        raise exceptions.StorageFailure(
+            f"{method} was written but timed out as injected by the test"
+        )
 
 
 class _Rule:
-    """Which writes a fault is for, and whether they are written all the same."""
+    """A fault, the writes that it affects, and whether they are executed."""
 
     def __init__(
-        self, fault: faults.Fault, written: bool, skip: int, every: int, method: str | None
+        self, fault: faults.Fault, is_written: bool, skip: int, every: int, method: str | None
     ) -> None:
         self._fault = fault
-        self.written = written
-        self._left = skip + every
+        self.is_written = is_written
+        self._countdown = skip + every
         self._every = every
         self._method = method
 
-    def strikes(self, method: str) -> bool:
-        """Whether it happens to this write, which is counted."""
-        meant = method != _BY_THE_CLOCK if self._method is None else method == self._method
-        if not meant:
+    def affects(self, method: str) -> bool:
+        """Count a write, and return whether the fault affects it."""
+        is_counted = method != _TIMED_WRITE if self._method is None else method == self._method
+        if not is_counted:
             return False
-        self._left -= 1
-        if self._left:
+        self._countdown -= 1
+        if self._countdown:
             return False
-        self._left = self._every
-        return self._fault.strike()
+        self._countdown = self._every
+        return self._fault.trigger()

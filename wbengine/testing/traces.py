@@ -1,4 +1,4 @@
-"""What happened in a run, and whether that was what was expected."""
+"""Recorded events of a run, and their comparison with expected ones."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from wbengine.testing import patterns
 
 __all__ = ["Trace", "assert_flow_trace"]
 
-# Who is registered lives as long as its engine, which it refers to.
+# The registration keeps a listener alive as long as its engine. A strong reference here would keep
+# the engine alive.
 _TRACES: Final[weakref.WeakKeyDictionary[Any, weakref.ref[Trace]]] = weakref.WeakKeyDictionary()
 
 
 class Trace(base.Listener):
-    """Writes down what happens to the atoms of an engine: `events`, such as `'greet SUCCESS'`, in
-    the order told; and to the flow: `flow`, a list of states.
+    """Records the state changes of an engine's atoms and of its flow.
 
-    That an atom is PENDING (again) is not written down.
+    `events` contains texts such as `'greet SUCCESS'`, in order, without PENDING; `flow` contains
+    the states of the flow.
     """
 
     def __init__(self, engine: Any) -> None:
@@ -29,50 +30,49 @@ class Trace(base.Listener):
 
     @classmethod
     def of(cls, engine: Any) -> Trace:
-        """The one of an engine, which listens from now on, if it did not before."""
-        found = _known(engine)
-        if found is None:
-            found = cls(engine)
-            found.register()
-            _TRACES[engine] = weakref.ref(found)
-        return found
+        """Return the trace of an engine. The first call starts it."""
+        trace = _trace_of(engine)
+        if trace is None:
+            trace = cls(engine)
+            trace.register()
+            _TRACES[engine] = weakref.ref(trace)
+        return trace
 
     def _flow_receiver(self, state: str, details: base.Details) -> None:
         self.flow.append(state)
 
     def _task_receiver(self, state: str, details: base.Details) -> None:
-        self._note(details["task_name"], state)
+        self._record(details["task_name"], state)
 
     def _retry_receiver(self, state: str, details: base.Details) -> None:
-        self._note(details["retry_name"], state)
+        self._record(details["retry_name"], state)
 
-    def _note(self, name: str, state: str) -> None:
+    def _record(self, name: str, state: str) -> None:
         if state != states.PENDING:
             self.events.append(f"{name} {state}")
 
 
 def assert_flow_trace(traced: Any, expected: Any) -> None:
-    """See that just this happened, and nothing else.
+    """Assert that exactly the expected events occurred.
 
-    `traced` is an engine made by the fixture `wbe_engine` (or given to `Trace.of` before it ran), a
-    `Trace`, or a `CaptureListener`.  In `expected`, a text is `'atom STATE'`, or `'atom'` for one
-    that ran and succeeded; lists and tuples are in order, the members of sets in any order, also
-    mixed.
-
-    :raises AssertionError: something else happened; shows all of it, and where it differs.
-    :raises TypeError: `traced` is none of these, or nobody listened.
+    :param traced: an engine of the fixture `wbe_engine` (or one passed to `Trace.of` before the
+        run), a `Trace` or a `CaptureListener`.
+    :param expected: a text is `'atom STATE'`, or `'atom'` for one that ran and succeeded. Lists and
+        tuples are in order, members of sets in any order. They can be nested.
+    :raises AssertionError: if the events differ. The message shows all events and the difference.
+    :raises TypeError: if `traced` is something else, or was not recorded.
     """
     __tracebackhide__ = True
     events = _events_of(traced)
-    wrong = patterns.match(patterns.read(expected), events)
-    if wrong is None:
+    mismatch = patterns.match(patterns.parse(expected), events)
+    if mismatch is None:
         return
-    lines = ["the flow went another way:", *(f"  {event}" for event in events)]
-    wanted = " or ".join(wrong.expected) or "nothing more"
-    if wrong.place < len(events):
-        lines[wrong.place + 1] += f"   <-- expected: {wanted}"
+    lines = ["the trace differs:", *(f"  {event}" for event in events)]
+    alternatives = " or ".join(mismatch.expected) or "the end"
+    if mismatch.position < len(events):
+        lines[mismatch.position + 1] += f"   <-- expected: {alternatives}"
     else:
-        lines.append(f"  (nothing more)   <-- expected: {wanted}")
+        lines.append(f"  (the end)   <-- expected: {alternatives}")
     raise AssertionError("\n".join(lines))
 
 
@@ -85,15 +85,15 @@ def _events_of(traced: Any) -> list[str]:
             for kind, state, details in traced.values
             if kind != traced.FLOW and state != states.PENDING
         ]
-    found = _known(traced)
-    if found is None:
-        raise TypeError(f"nobody listened to {traced!r:.100}: call Trace.of(engine) before it runs")
-    return found.events
+    trace = _trace_of(traced)
+    if trace is None:
+        raise TypeError(f"{traced!r:.100} has no trace; call Trace.of(engine) before the run")
+    return trace.events
 
 
-def _known(engine: Any) -> Trace | None:
+def _trace_of(engine: Any) -> Trace | None:
     try:
-        found = _TRACES.get(engine)
-    except TypeError:  # nothing that can be referred to
+        reference = _TRACES.get(engine)
+    except TypeError:  # Not an engine: no weak reference is possible.
         return None
-    return None if found is None else found()
+    return None if reference is None else reference()

@@ -1,4 +1,4 @@
-"""Workers in threads of the process that tests them: real ones, which are always stopped."""
+"""Workers in threads of the test's process."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from wbengine.engines.worker_based import worker as workers
 
 __all__ = ["worker_in_thread"]
 
-#: Seconds that a worker may take to be there, and to end.
-_PATIENCE: Final = 60.0
+#: Maximum time for a worker to start, and to stop.
+_TIMEOUT_SECONDS: Final = 60.0
 
 
 @contextlib.contextmanager
 def worker_in_thread(
     url: str, *tasks: Any, topic: Any = "t", exchange: str = "default", **options: Any
 ) -> Iterator[workers.Worker]:
-    """A worker for these `tasks` (classes or modules), which takes requests, and has stopped
-    afterwards; `options` are those of `Worker`.
+    """Run a worker with these `tasks` (classes or modules) for the length of a `with` block.
 
-    :raises AssertionError: it is not there, or does not end, in a minute.
+    :param options: arguments of `Worker`.
+    :raises AssertionError: if the worker does not start or stop within a minute.
     """
-    made = workers.Worker(exchange, topic, list(tasks), url=url, **options)
-    thread = threading.Thread(target=made.run, kwargs={"display_banner": False}, daemon=True)
+    worker = workers.Worker(exchange, topic, list(tasks), url=url, **options)
+    thread = threading.Thread(target=worker.run, kwargs={"display_banner": False}, daemon=True)
     thread.start()
-    assert made.wait(_PATIENCE), f"worker {made.identity} is not there"
+    assert worker.wait(_TIMEOUT_SECONDS), f"worker {worker.identity} did not start"
     try:
-        yield made
+        yield worker
     finally:
-        made.stop()
-        thread.join(_PATIENCE)
-        assert not thread.is_alive(), f"worker {made.identity} did not end"
+        worker.stop()
+        thread.join(_TIMEOUT_SECONDS)
+        assert not thread.is_alive(), f"worker {worker.identity} did not end"

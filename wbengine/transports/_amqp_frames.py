@@ -1,7 +1,7 @@
-"""Frames of AMQP, for what is said all the time: a message, and that one was taken.
+"""Encoding and decoding of the most frequent AMQP frames: messages and acknowledgements.
 
-py-amqp can say the same, and everything else; this takes a fifth of the time, and gives bytes
-that any thread may send: py-amqp lays frames out in a buffer that all of a connection share.
+py-amqp supports the whole protocol, but takes five times as long. It also encodes frames in a
+buffer that a connection shares; the frames of this module are bytes that any thread may send.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ HEADER: Final = 2
 BODY: Final = 3
 HEARTBEAT: Final = 8
 
-#: What a frame ends with.
+#: Last byte of a frame.
 END: Final = 0xCE
 
-#: Class and method in one.
+#: Class and method in one number.
 PUBLISH: Final = 60 << 16 | 40
 DELIVER: Final = 60 << 16 | 60
 ACK: Final = 60 << 16 | 80
 
 BASIC: Final = 60
 
-#: What a method frame, a header and a body begin with; type, channel, size of the rest.
+#: Start of a method frame, a header and a body: type, channel, size of the rest.
 _BEGIN: Final = struct.Struct(">BHI")
 _HEADER: Final = struct.Struct(">BHIHHQ")
 _ACK: Final = struct.Struct(">BHIIQBB")
 
-#: The parts of a header that are there, in their order.
+#: Flags of the properties of a header, in the order in which the properties are encoded.
 CONTENT_TYPE: Final = 0x8000
 CONTENT_ENCODING: Final = 0x4000
 HEADERS: Final = 0x2000
@@ -46,10 +46,9 @@ TYPE: Final = 0x0020
 _TEXT: Final = struct.Struct(">cI")
 _INTEGER: Final = struct.Struct(">ci")
 _DOUBLE: Final = struct.Struct(">cd")
-_MOST: Final = 2**31 - 1
+_MAX_INTEGER: Final = 2**31 - 1
 
-#: So many names and addresses are remembered as they are written.
-_KNOWN: Final = 512
+_MAX_CACHED_NAMES: Final = 512
 
 _names: dict[str, bytes] = {}
 
@@ -59,10 +58,9 @@ _SIZE: Final = struct.Struct(">I")
 _INTEGER_AT: Final = struct.Struct(">i")
 _DOUBLE_AT: Final = struct.Struct(">d")
 
-#: What of a header is read here; what says more is left to py-amqp.
-_READ_HERE: Final = 0xFEA0 | MESSAGE_ID
+#: py-amqp decodes headers that contain others.
+_DECODED_PROPERTIES: Final = 0xFEA0 | MESSAGE_ID
 
-#: The names of headers, as they are read.
 _read_names: dict[bytes, str] = {}
 
 _TEXTS: Final = (
@@ -74,27 +72,23 @@ _TEXTS: Final = (
 
 
 def _short(text: str) -> bytes:
-    """A text of at most 255 bytes.
-
-    :raises ValueError: it is longer.
-    """
     data = text.encode("utf-8", "surrogatepass")
     return bytes((len(data),)) + data
 
 
 def _name(text: str) -> bytes:
-    found = _names.get(text)
-    if found is None:
-        if len(_names) >= _KNOWN:
+    encoded = _names.get(text)
+    if encoded is None:
+        if len(_names) >= _MAX_CACHED_NAMES:
             _names.clear()
-        found = _names[text] = _short(text)
-    return found
+        encoded = _names[text] = _short(text)
+    return encoded
 
 
 def table(values: Mapping[str, Any]) -> bytes:
-    """A table as py-amqp writes it.
+    """Encode a table as py-amqp does.
 
-    :raises Exception: it cannot be written.
+    :raises Exception: if a value cannot be encoded.
     """
     parts: list[bytes] = []
     for key, value in values.items():
@@ -102,13 +96,13 @@ def table(values: Mapping[str, Any]) -> bytes:
         if kind is str:
             data = value.encode("utf-8", "surrogatepass")
             parts += (_name(key), _TEXT.pack(b"S", len(data)), data)
-        elif kind is int and -_MOST <= value <= _MOST:
+        elif kind is int and -_MAX_INTEGER <= value <= _MAX_INTEGER:
             parts += (_name(key), _INTEGER.pack(b"I", value))
         elif kind is float:
             parts += (_name(key), _DOUBLE.pack(b"d", value))
         else:
-            whole: bytes = serialization.dumps("F", [values])
-            return whole
+            encoded: bytes = serialization.dumps("F", [values])
+            return encoded
     data = b"".join(parts)
     return len(data).to_bytes(4, "big") + data
 
@@ -122,9 +116,9 @@ def properties(
     reply_to: str | None,
     message_id: str | None,
 ) -> bytes:
-    """What the header of a message in JSON says, but for the size of its body.
+    """Encode the header of a JSON message, without the size of its body.
 
-    :raises Exception: it cannot be written.
+    :raises Exception: if a value cannot be encoded.
     """
     flags = CONTENT_TYPE | CONTENT_ENCODING | HEADERS | DELIVERY_MODE | PRIORITY | TYPE
     parts = [_JSON, table(headers), bytes((mode, priority))]
@@ -144,53 +138,54 @@ _JSON: Final = _short("application/json") + _short("utf-8")
 
 
 class Frames:
-    """What one channel says to one exchange.  Any thread may ask for it."""
+    """Encoder of frames for one channel and one exchange. Thread-safe."""
 
-    __slots__ = ("_exchange", "_most", "_number", "_routes")
+    __slots__ = ("_exchange", "_max_body_bytes", "_number", "_routes")
 
     def __init__(self, number: int, exchange: str, frame_max: int) -> None:
         self._number = number
         self._exchange = _short(exchange)
-        self._most = frame_max - 8
+        self._max_body_bytes = frame_max - 8
         self._routes: dict[tuple[str, bool], bytes] = {}
 
     def publish(self, key: str, mandatory: bool, head: bytes, body: bytes) -> bytes:
-        """A message, with what `properties` says of it.
+        """Encode a message.
 
-        :raises Exception: it cannot be written.
+        :param head: the result of `properties`.
+        :raises Exception: if the routing key cannot be encoded.
         """
         route = self._routes.get((key, mandatory)) or self._route(key, mandatory)
         size, number = len(body), self._number
         first = _HEADER.pack(HEADER, number, len(head) + 12, BASIC, 0, size)
-        if 0 < size <= self._most:
+        if 0 < size <= self._max_body_bytes:
             begin = _BEGIN.pack(BODY, number, size)
             return b"%b%b%b\xce%b%b\xce" % (route, first, head, begin, body)
         parts = [b"%b%b%b\xce" % (route, first, head)]
-        for at in range(0, size, self._most):
-            piece = body[at : at + self._most]
+        for at in range(0, size, self._max_body_bytes):
+            piece = body[at : at + self._max_body_bytes]
             parts.append(b"%b%b\xce" % (_BEGIN.pack(BODY, number, len(piece)), piece))
         return b"".join(parts)
 
     def _route(self, key: str, mandatory: bool) -> bytes:
-        said = b"%b\0\0%b%b%b" % (
+        arguments = b"%b\0\0%b%b%b" % (
             PUBLISH.to_bytes(4, "big"),
             self._exchange,
             _short(key),
             bytes((mandatory,)),
         )
-        if len(self._routes) >= _KNOWN:
+        if len(self._routes) >= _MAX_CACHED_NAMES:
             self._routes.clear()
-        found = b"%b%b\xce" % (_BEGIN.pack(METHOD, self._number, len(said)), said)
-        self._routes[key, mandatory] = found
-        return found
+        frame = b"%b%b\xce" % (_BEGIN.pack(METHOD, self._number, len(arguments)), arguments)
+        self._routes[key, mandatory] = frame
+        return frame
 
     def ack(self, tag: int, multiple: bool = False) -> bytes:
-        """That a delivery was taken; `multiple`: and all before it."""
+        """Encode the acknowledgement of a delivery, with `multiple` also of all before it."""
         return _ACK.pack(METHOD, self._number, 13, ACK, tag, multiple, END)
 
 
 class Channel(Protocol):
-    """The channel that a message came on, as far as the message knows it."""
+    """The methods that a message calls on its channel."""
 
     raw: Any
 
@@ -199,7 +194,7 @@ class Channel(Protocol):
 
 
 class Delivery:
-    """What kombu calls a message, as far as anybody here asks; its body is as it came."""
+    """Received message, not decoded, with the used attributes of a kombu message."""
 
     __slots__ = (
         "acknowledged",
@@ -236,7 +231,7 @@ class Delivery:
         self.routing_key = routing_key
         self.properties = properties
         headers = properties.get("application_headers") or {}
-        #: Whether it says that somebody has to expand it.
+        #: Whether the headers name a compression.
         self.compressed = "compression" in headers
         if self.compressed:
             headers = {key: value for key, value in headers.items() if key != "compression"}
@@ -246,7 +241,7 @@ class Delivery:
 
     @classmethod
     def of(cls, raw: Any, amqp_channel: Channel) -> Delivery:
-        """What py-amqp has read."""
+        """Convert a message that py-amqp has read."""
         info = raw.delivery_info
         return cls(
             amqp_channel,
@@ -280,9 +275,10 @@ class Delivery:
 
 
 def read(data: bytes, at: int, amqp_channel: Channel) -> tuple[Delivery, int] | None:
-    """The message whose first frame, which is all there, begins `at`, and where it ends.
+    """Decode the message whose first frame begins at offset `at` and is complete.
 
-    None: it is not all there yet, or it says what only py-amqp reads.
+    :returns: the message and the offset after it; None if the message is not complete yet, or if
+        only py-amqp can decode it.
     """
     try:
         return _read(data, at, amqp_channel)
@@ -294,7 +290,7 @@ def _read(data: bytes, at: int, amqp_channel: Channel) -> tuple[Delivery, int] |
     end = at + 7 + _SIZE.unpack_from(data, at + 3)[0]
     at += 11
     consumer, at = _text(data, at)
-    tag, again = _TAG.unpack_from(data, at)
+    tag, redelivered = _TAG.unpack_from(data, at)
     exchange, at = _text(data, at + 9)
     key, at = _text(data, at)
     at = end + 1
@@ -303,9 +299,9 @@ def _read(data: bytes, at: int, amqp_channel: Channel) -> tuple[Delivery, int] |
     if kind != HEADER or data[end] != END:
         return None
     _, _, length, flags = _CONTENT.unpack_from(data, at + 7)
-    if flags & ~_READ_HERE or at + 21 > end:
+    if flags & ~_DECODED_PROPERTIES or at + 21 > end:
         return None
-    found = _properties(data, at + 21, flags)
+    message_properties = _properties(data, at + 21, flags)
     body, at = b"", end + 1
     if length:
         kind, _, size = _BEGIN.unpack_from(data, at)
@@ -313,40 +309,43 @@ def _read(data: bytes, at: int, amqp_channel: Channel) -> tuple[Delivery, int] |
         if kind != BODY or size != length or data[end] != END:
             return None
         body, at = data[at + 7 : end], end + 1
-    return Delivery(amqp_channel, consumer, tag, bool(again & 1), exchange, key, found, body), at
+    return Delivery(
+        amqp_channel, consumer, tag, bool(redelivered & 1), exchange, key, message_properties, body
+    ), at
 
 
 def _text(data: bytes, at: int) -> tuple[str, int]:
     end = at + 1 + data[at]
-    # Anybody may send what is no text: whoever looks at it does not know it, and refuses it.
+    # A peer may send bytes that are not UTF-8. They become an unknown name, which is rejected
+    # later.
     return data[at + 1 : end].decode("utf-8", "replace"), end
 
 
 def _properties(data: bytes, at: int, flags: int) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     if flags & CONTENT_TYPE:
-        found["content_type"], at = _text(data, at)
+        values["content_type"], at = _text(data, at)
     if flags & CONTENT_ENCODING:
-        found["content_encoding"], at = _text(data, at)
+        values["content_encoding"], at = _text(data, at)
     if flags & HEADERS:
-        found["application_headers"], at = _table(data, at)
+        values["application_headers"], at = _table(data, at)
     if flags & DELIVERY_MODE:
-        found["delivery_mode"] = data[at]
+        values["delivery_mode"] = data[at]
         at += 1
     if flags & PRIORITY:
-        found["priority"] = data[at]
+        values["priority"] = data[at]
         at += 1
     for flag, name in _TEXTS:
         if flags & flag:
-            found[name], at = _text(data, at)
-    return found
+            values[name], at = _text(data, at)
+    return values
 
 
 def _table(data: bytes, at: int) -> tuple[dict[str, Any], int]:
     begin = at
     end = at + 4 + _SIZE.unpack_from(data, at)[0]
     at += 4
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     while at < end:
         raw = data[at + 1 : at + 1 + data[at]]
         at += len(raw) + 2
@@ -363,15 +362,15 @@ def _table(data: bytes, at: int) -> tuple[dict[str, Any], int]:
             value = _DOUBLE_AT.unpack_from(data, at)[0]
             at += 8
         else:
-            ((found,), at) = serialization.loads("F", data, begin)
-            return found, at
-        found[_read_names.get(raw) or _read_name(raw)] = value
-    return found, at
+            ((values,), at) = serialization.loads("F", data, begin)
+            return values, at
+        values[_read_names.get(raw) or _read_name(raw)] = value
+    return values, at
 
 
 def _read_name(raw: bytes) -> str:
-    found = raw.decode()
-    if len(_read_names) >= _KNOWN:
+    name = raw.decode()
+    if len(_read_names) >= _MAX_CACHED_NAMES:
         _read_names.clear()
-    _read_names[raw] = found
-    return found
+    _read_names[raw] = name
+    return name

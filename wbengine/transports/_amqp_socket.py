@@ -1,5 +1,6 @@
-"""The socket of an AMQP connection, in the place of py-amqp's transport: read and written in large
-pieces, by several threads, none of which waits for it.
+"""Socket of an AMQP connection that replaces the transport of py-amqp.
+
+It reads and writes large pieces, for several threads, without blocking them.
 """
 
 from __future__ import annotations
@@ -19,47 +20,49 @@ from kombu.transport import pyamqp
 
 from wbengine.transports import _amqp_frames as frames
 
-#: Seconds that a broker may take to read what it is sent, and to answer what it is asked.
-STALL: Final = 10.0
+#: Maximum time for the broker to read sent data, and to answer a method.
+STALL_SECONDS: Final = 10.0
 
-#: Bytes that are asked for at once, and that are offered to the system at once.
-_READ: Final = 64 * 1024
-_WRITE: Final = 256 * 1024
+#: Bytes for each system call.
+_READ_BYTES: Final = 64 * 1024
+_WRITE_BYTES: Final = 256 * 1024
 
 _BEGIN: Final = struct.Struct(">BHI")
 
-#: The system has nothing, or takes nothing; TLS says so in two ways.
-_NOT_NOW: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+#: Raised if the socket has no data or accepts none; the last two only with TLS.
+_WOULD_BLOCK: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class AmqpSocket:
-    """What a connection of py-amqp has for a transport; `transport`, which is py-amqp's, connects.
+    """Transport of a py-amqp connection that never blocks on writing.
 
-    One thread owns it: it reads, and calls py-amqp.  Any thread may `put` whole frames and `flush`:
-    they go out in the order of the calls, each in one piece.  What the system does not take at once
-    is left to the owner, who is told by `wake()`.
+    One thread is the owner: it reads, and calls py-amqp. Any thread may call `put`, with complete
+    frames, and `flush`. Frames are sent in the order of the calls, each without interleaving. If
+    the system does not accept all data at once, `wake()` is called and the owner sends the rest.
+
+    :param transport: py-amqp's transport, which connects.
     """
 
     def __init__(self, transport: Any) -> None:
         self._transport = transport
-        #: Of the system; none of py-amqp's is to wait for it.
+        #: The operating system's socket. It is non-blocking.
         self.sock: Any = None
-        self.wake: Callable[[], None] = _nobody
-        #: Received, and not read beyond `at`.
-        self.got = b""
+        self.wake: Callable[[], None] = _do_nothing
+        #: Received bytes. Those before `at` are processed.
+        self.received = b""
         self.at = 0
         self._out: deque[bytes] = deque()
         self._unsent = b""
         self._stuck_since = 0.0
-        # The thread that holds back what it writes.
+        # Identifier of the thread whose writes are deferred.
         self._corked = 0
         self._broken: OSError | None = None
         self._writing = threading.Lock()
-        # No two threads may use TLS.
+        # Two threads must not use a TLS socket at the same time.
         self._reading: Any = contextlib.nullcontext()
         self._timeout: float | None = None
 
-    # As py-amqp calls it.
+    # Interface for py-amqp.
 
     @property
     def connected(self) -> bool:
@@ -74,79 +77,83 @@ class AmqpSocket:
 
     def close(self) -> None:
         with self._writing:
-            self._broken = self._broken or ConnectionError("it was closed")
+            self._broken = self._broken or ConnectionError("the connection is closed")
             self._transport.close()
 
     @contextlib.contextmanager
     def having_timeout(self, timeout: float | None) -> Iterator[None]:
-        before, self._timeout = self._timeout, timeout
+        previous, self._timeout = self._timeout, timeout
         try:
             yield
         finally:
-            self._timeout = before
+            self._timeout = previous
 
     def read_frame(self) -> tuple[int, int, bytes]:
-        """Wait for a frame that says something, and take it: a broker that only beats is as silent.
+        """Wait for a frame that is not a heartbeat, and return it.
 
-        :raises TimeoutError: none came.
-        :raises ConnectionError: the broker does not even read what it is sent.
+        A broker that sends only heartbeats counts as silent.
+
+        :raises TimeoutError: if no frame arrived in time.
+        :raises ConnectionError: if the broker does not read what is sent.
         """
-        self._send()  # it may be an answer to that
-        until = time.monotonic() + (STALL if self._timeout is None else self._timeout)
-        found = self._next()
-        while found is None:
-            if not self._await(max(0.0, until - time.monotonic())):
+        self._send()  # The awaited frame may be the answer to this data.
+        deadline = time.monotonic() + (STALL_SECONDS if self._timeout is None else self._timeout)
+        received_frame = self._next()
+        while received_frame is None:
+            if not self._wait_for_socket(max(0.0, deadline - time.monotonic())):
                 if self._unsent:
-                    raise ConnectionError("it does not read what it is sent")
+                    raise ConnectionError("the broker does not read what this process sends")
                 raise TimeoutError("timed out")
             if self.is_busy:
                 self.proceed()
             self.fill()
-            found = self._next()
-        return found
+            received_frame = self._next()
+        return received_frame
 
     def _next(self) -> tuple[int, int, bytes] | None:
         while self.pending:
-            found = self.frame()
-            if found[0] != frames.HEARTBEAT:
-                return found
+            next_frame = self.frame()
+            if next_frame[0] != frames.HEARTBEAT:
+                return next_frame
         return None
 
-    def _await(self, seconds: float) -> bool:
+    def _wait_for_socket(self, seconds: float) -> bool:
         waiting = select.poll()
         waiting.register(self.sock, select.POLLIN | (select.POLLOUT if self._unsent else 0))
         return bool(waiting.poll(seconds * 1000))
 
     def write(self, data: Any) -> None:
-        """:raises OSError: the connection is lost."""
-        self._out.append(bytes(data))  # which is written over soon
+        """Send data.
+
+        :raises OSError: if the connection is lost.
+        """
+        self._out.append(bytes(data))  # py-amqp overwrites its buffer.
         self.flush()
         if self._broken is not None:
             raise self._broken
 
-    # Writing.
-
     @property
     def is_stuck(self) -> bool:
-        """Whether the system took only a part of what was to be sent."""
+        """Whether the system accepted only a part of the data."""
         return bool(self._unsent)
 
     @property
     def is_busy(self) -> bool:
-        """Whether there is something for `proceed` to do."""
+        """Whether `proceed` has work to do."""
         return bool(self._out or self._unsent) or self._broken is not None
 
     def put(self, data: bytes) -> None:
-        """Let this go out with the next `flush`; any thread."""
+        """Queue data for the next `flush`. Thread-safe."""
         self._out.append(data)
 
     def flush(self) -> None:
-        """Send what was put, as far as that goes without waiting; any thread."""
+        """Send queued data as far as possible without blocking. Thread-safe."""
         if self._corked != threading.get_ident():
             self._send()
 
     def _send(self) -> None:
-        # Whoever holds the lock looks again once he let go of it: nothing is left behind.
+        # If another thread holds the lock, this one returns. The other one checks for work again
+        # after it released the lock, so no data stays behind.
         while self._has_work and self._writing.acquire(blocking=False):
             try:
                 self._push()
@@ -164,19 +171,18 @@ class AmqpSocket:
             data = self._unsent
             if not data:
                 parts, size = [], 0
-                while self._out and size < _WRITE:
+                while self._out and size < _WRITE_BYTES:
                     parts.append(self._out.popleft())
                     size += len(parts[-1])
                 data = parts[0] if len(parts) == 1 else b"".join(parts)
-            self._unsent = self._offer(data)
+            self._unsent = self._send_once(data)
             if self._unsent:
                 return
 
-    def _offer(self, data: bytes) -> bytes:
-        """Send; what is left."""
+    def _send_once(self, data: bytes) -> bytes:
         try:
             sent = self.sock.send(data)
-        except _NOT_NOW:
+        except _WOULD_BLOCK:
             sent = 0
         except OSError as error:
             self._broken = _lost(error)
@@ -186,23 +192,23 @@ class AmqpSocket:
         return data[sent:]
 
     def proceed(self, since: float = 0.0) -> None:
-        """Send what the system takes now; the owner.
+        """Send what the system accepts now. Call this only in the thread of the owner.
 
-        :raises OSError: the connection is lost, or nobody reads what is sent, although the broker
-            was expected to since then.
+        :param since: monotonic time from which the broker was expected to read.
+        :raises OSError: if the connection is lost, or the broker read nothing for `STALL_SECONDS`.
         """
         if self._unsent:
             with self._writing:
                 self._push()
-            if self._unsent and time.monotonic() - max(self._stuck_since, since) > STALL:
-                self._broken = ConnectionError("it does not read what it is sent")
+            if self._unsent and time.monotonic() - max(self._stuck_since, since) > STALL_SECONDS:
+                self._broken = ConnectionError("the broker does not read what this process sends")
         self._send()
         if self._broken is not None:
             raise self._broken
 
     @contextlib.contextmanager
     def corked(self) -> Iterator[None]:
-        """Hold back what this thread writes, until the end, or until it waits for an answer."""
+        """Defer writes of this thread until the block ends or the thread waits for an answer."""
         self._corked = threading.get_ident()
         try:
             yield
@@ -210,56 +216,59 @@ class AmqpSocket:
             self._corked = 0
             self.flush()
 
-    # Reading.
-
     @property
     def pending(self) -> bool:
-        """Whether there is a whole frame that nobody has read."""
-        left = len(self.got) - self.at
-        if left < 8:
+        """Whether a complete frame is in the buffer."""
+        unread = len(self.received) - self.at
+        if unread < 8:
             return False
-        return left >= 8 + int.from_bytes(self.got[self.at + 3 : self.at + 7], "big")
+        return unread >= 8 + int.from_bytes(self.received[self.at + 3 : self.at + 7], "big")
 
     def fill(self) -> None:
-        """Take in what there is, without waiting for it.
+        """Read available data without blocking.
 
-        :raises OSError: the connection is lost.
+        :raises OSError: if the connection is lost.
         """
-        left = self.got[self.at :]
+        unread = self.received[self.at :]
         try:
             with self._reading:
-                found = self.sock.recv(_READ)
-        except _NOT_NOW:
-            found = None
+                new_data = self.sock.recv(_READ_BYTES)
+        except _WOULD_BLOCK:
+            new_data = None
         except OSError as error:
             raise _lost(error) from error
         if self._reading is self._writing and self._out:
-            self._send()  # others may have found it in use
-        if found == b"":
-            raise ConnectionResetError("the broker has closed the connection")
-        self.got, self.at = left + found if found else left, 0
+            self._send()  # Other threads may have failed to acquire the lock.
+        if new_data == b"":
+            raise ConnectionResetError("the broker closed the connection")
+        self.received, self.at = unread + new_data if new_data else unread, 0
 
     def frame(self) -> tuple[int, int, bytes]:
-        """Take the next frame, which is pending, as py-amqp has it.
+        """Remove the next complete frame and return it in the form of py-amqp.
 
-        :raises UnexpectedFrame: it is none.
+        :raises UnexpectedFrame: if the data is not a frame.
         """
-        data, at = self.got, self.at
+        data, at = self.received, self.at
         kind, channel, size = _BEGIN.unpack_from(data, at)
         end = at + 7 + size
         if data[end] != frames.END:
-            raise amqp_errors.UnexpectedFrame(f"a frame ends with {data[end]:#04x}")
+            raise amqp_errors.UnexpectedFrame(
+                f"a frame must end with {frames.END:#04x}, got {data[end]:#04x}"
+            )
         self.at = end + 1
         return kind, channel, data[at + 7 : end]
 
 
 def _lost(error: OSError) -> OSError:
-    """Whoever reads takes a timeout for: nothing came; this one is the system's, and final."""
+    """Convert a timeout of the system, which is final.
+
+    Callers interpret `TimeoutError` as "no data yet".
+    """
     return ConnectionError(str(error)) if isinstance(error, TimeoutError) else error
 
 
-def _nobody() -> None:
-    """Whoever reads looks by itself."""
+def _do_nothing() -> None:
+    """Do nothing: the reader polls."""
 
 
 class _Connection(pyamqp.Connection):  # type: ignore[misc]
@@ -268,6 +277,6 @@ class _Connection(pyamqp.Connection):  # type: ignore[misc]
 
 
 class Transport(pyamqp.Transport):  # type: ignore[misc]
-    """kombu's transport to a RabbitMQ, with this socket."""
+    """kombu's transport for RabbitMQ with `AmqpSocket`."""
 
     Connection = _Connection

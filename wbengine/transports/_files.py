@@ -1,4 +1,4 @@
-"""Folders of one's own, and files by which other processes see that this one lives."""
+"""Private folders, and locked files that show other processes that this process is alive."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from wbengine import exceptions
 _O_READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _O_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
-_holders: weakref.WeakSet[Holder] = weakref.WeakSet()
+_liveness_files: weakref.WeakSet[LivenessFile] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    for holder in _holders:
-        holder.forget()
+    for liveness_file in _liveness_files:
+        liveness_file.forget()
 
 
 if hasattr(os, "register_at_fork"):
@@ -26,12 +26,12 @@ if hasattr(os, "register_at_fork"):
 
 
 def make_folder(path: str, *, private: bool = False) -> str:
-    """Make a folder (mode 0700) unless it is there, and check that it is ours, and that others may
-    not write to it; its absolute path.
+    """Create a folder (mode 0700) unless it exists, and return its absolute path.
 
-    With `private` it must also be closed to others and no symlink.
+    The folder must belong to this user, and other users must not be able to write to it. With
+    `private` other users must have no access, and it must not be a symlink.
 
-    :raises TransportFailure: it is not so.
+    :raises TransportFailure: if the folder cannot be used.
     """
     path = os.path.abspath(path)
     try:
@@ -42,36 +42,36 @@ def make_folder(path: str, *, private: bool = False) -> str:
             pass
         link = os.lstat(path)
         if stat.S_ISLNK(link.st_mode) and (private or link.st_uid not in (os.geteuid(), 0)):
-            raise exceptions.TransportFailure(f"folder {path} is a symlink: refusing to use it")
-        found = os.stat(path)
+            raise exceptions.TransportFailure(f"folder {path} is a symlink and is not safe to use")
+        status = os.stat(path)
     except OSError as exc:
         raise exceptions.TransportFailure(
             f"folder {path} cannot be used: {exc.strerror or exc}"
         ) from exc
-    if not stat.S_ISDIR(found.st_mode):
+    if not stat.S_ISDIR(status.st_mode):
         raise exceptions.TransportFailure(f"folder {path} cannot be used: it is not a folder")
-    if found.st_uid != os.geteuid():
+    if status.st_uid != os.geteuid():
         raise exceptions.TransportFailure(
-            f"folder {path} belongs to user id {found.st_uid}, not to {os.geteuid()}: "
-            "refusing to use it"
+            f"folder {path} belongs to user id {status.st_uid}, not to {os.geteuid()},"
+            " and is not safe to use"
         )
-    if found.st_mode & (0o077 if private else 0o022):
-        does, mode = ("is open to", "700") if private else ("can be written by", "go-w")
+    if status.st_mode & (0o077 if private else 0o022):
+        problem, mode = ("is open to", "700") if private else ("can be written by", "go-w")
         raise exceptions.TransportFailure(
-            f"folder {path} {does} other users (mode {stat.S_IMODE(found.st_mode):04o}): "
-            f"refusing to use it; `chmod {mode} {path}` closes it"
+            f"folder {path} {problem} other users (mode {stat.S_IMODE(status.st_mode):04o})"
+            f" and is not safe to use; run `chmod {mode} {path}`"
         )
     return path
 
 
 def write_new(path: str, data: bytes) -> None:
-    """Make a file (mode 0600) that was not there."""
+    """Create a file (mode 0600) that must not exist."""
     with open(os.open(path, _O_NEW, 0o600), "wb") as file:
         file.write(data)
 
 
 def remove(path: str) -> bool:
-    """Unlink, whether it is there or not; True when it was."""
+    """Delete a file. Return True if it existed."""
     try:
         os.unlink(path)
     except OSError:
@@ -79,44 +79,46 @@ def remove(path: str) -> bool:
     return True
 
 
-class Holder:
-    """Proof that this process lives: a locked file, which the kernel unlocks when the process ends.
+class LivenessFile:
+    """File that this process locks to show that it is alive.
 
-    `alive(folder, name)` tells any process on the host at once.
+    The kernel unlocks it when the process ends. Any process on the host can check it with
+    `is_alive(folder, name)`.
     """
 
     def __init__(self, folder: str, name: str) -> None:
         self._path = f"{folder}/{name}"
         self._fd = os.open(f"{self._path}-new", _O_NEW, 0o600)
-        # Locked before it gets its name: no peer ever sees it unlocked while we live.
+        # The file is locked before it gets its name, so that no process sees it unlocked while this
+        # one lives.
         fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.rename(f"{self._path}-new", self._path)
-        _holders.add(self)
+        _liveness_files.add(self)
 
     @property
-    def held(self) -> bool:
-        """Whether this process proves its life with it; in a forked child it does not."""
+    def is_held(self) -> bool:
+        """Whether this process holds the lock. A forked child does not."""
         return self._fd >= 0
 
     def release(self) -> None:
-        """The file goes, then the lock."""
+        """Delete the file, then release the lock."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             remove(self._path)
             os.close(fd)
 
     def abandon(self) -> None:
-        """Only the lock goes: peers see a dead holder and clean up after it."""
+        """Release only the lock: other processes see a dead process and clean up after it."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
 
-    #: In a forked child: closing its copy leaves the parent's lock as it is.
+    #: In a forked child: closing its copy does not release the lock of the parent.
     forget = abandon
 
 
-def alive(folder: str, name: str) -> bool:
-    """Whether the process behind this holder lives; False also when there is no such holder."""
+def is_alive(folder: str, name: str) -> bool:
+    """Return True if the process behind this file lives, and the file exists."""
     try:
         fd = os.open(f"{folder}/{name}", _O_READ)
     except OSError:

@@ -1,12 +1,11 @@
-"""The file of a folder: queues and a ledger in one SQLite database, for all processes of a host.
+"""Database of a folder: queues and a ledger in one SQLite file, for all processes of a host.
 
-Each write is one statement that commits by itself, with triggers for what belongs to it: the file
-is locked while SQLite works, never while a process waits for its interpreter.
+Each write is a single statement with its own transaction; triggers do the dependent changes. So the
+file is locked only while SQLite works, never while a process waits for its interpreter.
 
-It is not synced at each write.  What a loss of power takes away is known by the id of the boot: of
-requests that are open in what is left, it is not known whether they ran, so a worker that nobody
-has (`LOST`) holds them from then on.  Times are those of the monotonic clock, which is the same for
-all processes since the host was booted.
+Writes are not synced one by one, so a power failure may lose the latest. A different boot id shows
+this: then open requests may have run, and are assigned to a worker that does not exist
+(`LOST_OWNER`). Times are those of the monotonic clock, which all processes of a boot share.
 """
 
 from __future__ import annotations
@@ -29,38 +28,36 @@ from urllib.parse import quote
 from wbengine import _sqlite_files, exceptions
 from wbengine.transports import _files
 
-__all__ = ["FREE", "LOST", "NAME", "TURNS", "Folder", "now", "open_folder"]
+__all__ = ["FREE", "LOST_OWNER", "NAME", "MAX_TAKES", "Folder", "now", "open_folder"]
 
 LOG = logging.getLogger("wbengine.transports.filesystem")
 
 _T = TypeVar("_T")
 Rows = list[tuple[Any, ...]]
 
-#: The time by which rows, messages and queues are old or young.
+#: Clock for the age of rows, messages and queues.
 now: Final = time.monotonic
 
-#: `taken` of a message that waits.  As large as any other, so that a message which is taken stays
-#: where it is in the file.
+#: `taken` of a message that waits. It has the same encoded size as other values, so a message keeps
+#: its place in the file when it is consumed.
 FREE: Final = -(1 << 62)
-#: A connection takes under so many numbers, from its own on.
-TURNS: Final = 1 << 22
-#: Who holds requests that may have run before the host lost its power.
-LOST: Final = "lost-with-the-power"
+#: Number of `taken` values that a connection uses, from its base on.
+MAX_TAKES: Final = 1 << 22
+#: Owner of requests that may have run before the host lost power.
+LOST_OWNER: Final = "lost-with-the-power"
 
 NAME: Final = "wbengine.db"
 _FORMAT: Final = 2
-#: Of a folder of the version before.
-_FORMER: Final = ("queues", "journal")
+_EARLIER_SUBFOLDERS: Final = ("queues", "journal")
 
-#: Bytes of the disk that are kept for what ends: requests are refused before.
-_RESERVE: Final = 32 * 1024 * 1024
-#: Seconds after which a process is told of that keeps others from writing.
-_BUSY: Final = 1.5
-#: Seconds after which who waits for it gives up.
-_PATIENCE: Final = 10.0
-#: Pages that are written before they are brought to their places in the file, and synced.
-_CHECKPOINT: Final = 4000
-_PAGE: Final = 4096
+#: Disk space reserved for results. Requests are refused if less is free.
+_RESERVE_BYTES: Final = 32 * 1024 * 1024
+#: After this time, the process that blocks writing is logged.
+_SQLITE_TIMEOUT_SECONDS: Final = 1.5
+_LOCK_TIMEOUT_SECONDS: Final = 10.0
+#: Number of written pages after which SQLite checkpoints and syncs.
+_CHECKPOINT_PAGES: Final = 4000
+_PAGE_BYTES: Final = 4096
 
 _SCHEMA: Final = f"""
 CREATE TABLE about(format INTEGER PRIMARY KEY, digest TEXT NOT NULL, boot TEXT NOT NULL,
@@ -83,9 +80,9 @@ CREATE VIEW ended AS SELECT NULL AS id, NULL AS epoch, NULL AS holder, NULL AS n
 CREATE TRIGGER claimed AFTER UPDATE OF taken ON message
 WHEN NEW.taken <> {FREE} AND NEW.id IS NOT NULL BEGIN
   UPDATE request SET state = 1, changed = NEW.at, taken = NEW.taken, message = NEW.n,
-    holder = (SELECT worker FROM connection WHERE base = NEW.taken & ~{TURNS - 1})
+    holder = (SELECT worker FROM connection WHERE base = NEW.taken & ~{MAX_TAKES - 1})
   WHERE id = NEW.id AND epoch = NEW.epoch AND state = 0
-    AND (SELECT worker FROM connection WHERE base = NEW.taken & ~{TURNS - 1}) IS NOT NULL;
+    AND (SELECT worker FROM connection WHERE base = NEW.taken & ~{MAX_TAKES - 1}) IS NOT NULL;
 END;
 CREATE TRIGGER held AFTER UPDATE OF state ON request WHEN NEW.state = 1 BEGIN
   INSERT INTO beat VALUES (NEW.holder, NEW.changed)
@@ -109,7 +106,7 @@ END;
 CREATE TRIGGER disconnected AFTER DELETE ON connection BEGIN
   DELETE FROM queue WHERE owner = OLD.base;
   UPDATE message SET taken = {FREE}, again = 1
-  WHERE taken BETWEEN OLD.base AND OLD.base + {TURNS - 1};
+  WHERE taken BETWEEN OLD.base AND OLD.base + {MAX_TAKES - 1};
 END;
 CREATE TRIGGER queue_made AFTER INSERT ON queue BEGIN
   UPDATE about SET routes = routes + 1;
@@ -131,15 +128,15 @@ CREATE TRIGGER booted AFTER UPDATE OF boot ON about BEGIN
   UPDATE message SET at = NEW.booted;
   UPDATE queue SET used = NEW.booted;
   UPDATE request SET changed = NEW.booted;
-  UPDATE request SET state = 1, holder = '{LOST}' WHERE state = 0 AND NOT NEW.is_whole;
+  UPDATE request SET state = 1, holder = '{LOST_OWNER}' WHERE state = 0 AND NOT NEW.is_whole;
 END;
 """
 
 
 class Folder:
-    """The file of one folder, as this process has it open; for any thread.
+    """Open database of one folder in this process. Thread-safe.
 
-    :raises TransportFailure: the folder cannot be used.
+    :raises TransportFailure: if the folder cannot be used.
     """
 
     def __init__(self, root: str) -> None:
@@ -147,37 +144,38 @@ class Folder:
         self.root: Final = os.path.abspath(root)
         self._path: Final = f"{self.root}/{NAME}"
         self._digest = f"dir-{os.urandom(16).hex()}"
-        self._told = 0.0
-        #: When this process found last that another one kept all from writing.
-        self.hindered = -math.inf
-        self._begin_anew()
+        self._next_warning_at = 0.0
+        #: Time at which another process last blocked writing.
+        self.last_blocked_at = -math.inf
+        self._reset()
         with self._lock, self._failures(exceptions.TransportFailure):
             self._open()
 
-    def _begin_anew(self) -> None:
+    def _reset(self) -> None:
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
         self._inode = -1
 
     def forget(self) -> sqlite3.Connection | None:
-        """In a child process: use the parent's connection no more; it must not be collected."""
+        """Forget the connection of the parent process, in a child process.
+
+        :returns: the connection. It must not be garbage-collected.
+        """
         connection = self._connection
-        self._begin_anew()
+        self._reset()
         return connection
 
     @property
     def digest(self) -> str:
-        """Which one this is: the same text in every process."""
+        """Identifier of this folder, the same in every process."""
         return self._digest
 
     def release(self) -> None:
-        """One user less; it is opened again should there be another one."""
+        """Remove one user. The last one closes the database; it reopens on demand."""
         with self._lock:
             self.users -= 1
             if self.users <= 0:
                 self._close()
-
-    # -- statements
 
     def write(
         self,
@@ -185,16 +183,16 @@ class Folder:
         values: Sequence[Any] = (),
         failure: type[exceptions.WbengineException] = exceptions.TransportFailure,
     ) -> int:
-        """Do one statement that changes something: how many rows it did.
+        """Execute one statement and return the number of changed rows.
 
-        :raises failure: it cannot be done, and nothing is.
+        :raises failure: if it fails. Nothing is changed then.
         """
         return self._do(lambda it: it.execute(statement, values).rowcount, failure)
 
     def write_through(self, statement: str, values: Sequence[Any] = ()) -> int:
-        """As `write`; rows that were changed by triggers count, too.
+        """Execute one statement. Return the number of changed rows, including those of triggers.
 
-        :raises TransportFailure: it cannot be done, and nothing is.
+        :raises TransportFailure: if it fails. Nothing is changed then.
         """
 
         def work(connection: sqlite3.Connection) -> int:
@@ -210,27 +208,27 @@ class Folder:
         values: Sequence[Any] = (),
         failure: type[exceptions.WbengineException] = exceptions.TransportFailure,
     ) -> Rows:
-        """All that one statement finds.
+        """Execute one statement and return all its rows.
 
-        :raises failure: it cannot be done.
+        :raises failure: if it fails.
         """
         return self._do(lambda it: it.execute(statement, values).fetchall(), failure)
 
     def check_room(self, failure: type[exceptions.WbengineException]) -> None:
-        """See that there is more on the disk than what is kept for ends.
+        """Check that the disk has more free space than the reserve for results.
 
-        :raises failure: there is not.
+        :raises failure: if it has not.
         """
         with self._failures(failure):
             disk = os.statvfs(self.root)
-        room = disk.f_bavail * disk.f_frsize
-        if room < _RESERVE:  # what was freed stays in the file
+        free_bytes = disk.f_bavail * disk.f_frsize
+        if free_bytes < _RESERVE_BYTES:  # Deleted rows leave free pages in the file.
             ((pages,),) = self.read("PRAGMA freelist_count", (), failure)
-            room += pages * _PAGE
-        if room < _RESERVE:
+            free_bytes += pages * _PAGE_BYTES
+        if free_bytes < _RESERVE_BYTES:
             raise failure(
-                f"folder {self.root}: No space left on device"
-                f" (the last {_RESERVE >> 20} MB are kept for results)"
+                f"folder {self.root}: No space left on device (the last {_RESERVE_BYTES >> 20}"
+                " MB are reserved for results)"
             )
 
     def _do(
@@ -241,42 +239,41 @@ class Folder:
         with self._lock, self._failures(failure):
             if self._connection is None:
                 self._open()
-            elif not self._is_there():
+            elif not self._has_path():
                 self._close()
                 raise FileNotFoundError(self._path)
             assert self._connection is not None
-            return self._when_free(self._connection, work)
+            return self._run_when_free(self._connection, work)
 
-    def _is_there(self) -> bool:
-        """Whether what is open is what other processes find."""
+    def _has_path(self) -> bool:
         try:
             return os.stat(self._path).st_ino == self._inode
         except FileNotFoundError:
             return False
 
-    def _when_free(self, connection: sqlite3.Connection, work: Callable[..., _T]) -> _T:
-        """`work` as soon as no other process writes; one that does so for long is named."""
-        until = time.monotonic() + _PATIENCE
+    def _run_when_free(self, connection: sqlite3.Connection, work: Callable[..., _T]) -> _T:
+        """Run `work` as soon as no other process writes. Log a process that blocks for long."""
+        deadline = time.monotonic() + _LOCK_TIMEOUT_SECONDS
         while True:
             try:
                 return work(connection)
             except sqlite3.OperationalError as error:
                 if "locked" not in str(error):
                     raise
-                self.hindered = now()
-                who = _sqlite_files.describe_writer(self._path)
-                if who is not None and time.monotonic() >= self._told:
-                    self._told = time.monotonic() + _PATIENCE
-                    LOG.warning("folder %s waits: %s", self.root, who)
-                if time.monotonic() > until:
-                    raise sqlite3.OperationalError(who or str(error)) from error
+                self.last_blocked_at = now()
+                writer = _sqlite_files.describe_writer(self._path)
+                if writer is not None and time.monotonic() >= self._next_warning_at:
+                    self._next_warning_at = time.monotonic() + _LOCK_TIMEOUT_SECONDS
+                    LOG.warning("folder %s waits: %s", self.root, writer)
+                if time.monotonic() > deadline:
+                    raise sqlite3.OperationalError(writer or str(error)) from error
 
     @contextlib.contextmanager
     def _failures(self, failure: type[exceptions.WbengineException]) -> Iterator[None]:
         try:
             yield
         except FileNotFoundError as error:
-            raise failure(f"folder {self.root} was removed") from error
+            raise failure(f"folder {self.root} was deleted") from error
         except OSError as error:
             raise failure(f"folder {self.root}: {error.strerror or error}") from error
         except sqlite3.Error as error:
@@ -286,37 +283,36 @@ class Folder:
                 raise
             raise failure(str(error)) from error
 
-    # -- opening
-
     def _open(self) -> None:
         _files.make_folder(self.root)
         kind = _sqlite_files.network_kind(self.root)
         if kind is not None:
             raise exceptions.TransportFailure(
-                f"folder {self.root} is on a file system of other hosts ({kind}), on which locks"
-                " do not hold: use one of this host"
+                f"folder {self.root} is on a network file system ({kind}), where locks are"
+                " not safe: use a local folder"
             )
-        with _alone(self.root) as folder:
+        with _locked_folder(self.root) as folder:
             if not os.path.exists(self._path):
-                self._make()
-            found = os.lstat(self._path)
-            if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+                self._create()
+            status = os.lstat(self._path)
+            if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
                 raise exceptions.TransportFailure(
-                    f"{self._path} is no file of this user's: refusing to use it"
+                    f"{self._path} must be a regular file of this user"
                 )
-            # Whoever closes it last leaves no log: one that is there was not brought home.
-            whole = not Path(f"{self._path}-wal").exists()
+            # The last process that closes the database removes the log, so an existing log was not
+            # checkpointed.
+            is_checkpointed = not Path(f"{self._path}-wal").exists()
             connection = sqlite3.connect(
-                f"file:{quote(self._path)}?mode=rw", _BUSY, isolation_level=None, uri=True,
-                check_same_thread=False, cached_statements=256,
+                f"file:{quote(self._path)}?mode=rw", _SQLITE_TIMEOUT_SECONDS, isolation_level=None,
+                uri=True, check_same_thread=False, cached_statements=256,
             )  # fmt: skip
             try:
                 connection.execute("PRAGMA synchronous = NORMAL")
-                # Where it is on, as in Debian, what is deleted is written once more, as zeros.
+                # Some builds, such as Debian's, enable it: deleted data would be overwritten.
                 connection.execute("PRAGMA secure_delete = OFF")
-                connection.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT}")
-                self._when_free(connection, lambda it: self._look(it, whole))
-                if whole:  # from now on the log is there, whatever happens
+                connection.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
+                self._run_when_free(connection, lambda it: self._check_format(it, is_checkpointed))
+                if is_checkpointed:  # A crash from here on leaves the log.
                     os.fsync(folder)
             except BaseException:
                 connection.close()
@@ -324,45 +320,46 @@ class Folder:
         self._inode = os.stat(self._path).st_ino
         self._connection = connection
 
-    def _look(self, connection: sqlite3.Connection, whole: bool) -> None:
+    def _check_format(self, connection: sqlite3.Connection, is_checkpointed: bool) -> None:
         ((format, self._digest, boot),) = connection.execute(
             "SELECT format, digest, boot FROM about"
         ).fetchall()
         if format < _FORMAT:
-            raise self._outdated()
+            raise self._outdated_error()
         if format > _FORMAT:
             raise exceptions.TransportFailure(
-                f"folder {self.root} has format {format}, this version of wbengine knows"
-                f" {_FORMAT}: use the version that made it"
+                f"the format of folder {self.root} must be {_FORMAT}, got {format}: use"
+                " the version of wbengine that created it"
             )
         if boot != _boot():
-            if not whole:
+            if not is_checkpointed:
                 LOG.warning(
-                    "folder %s: the host ended without warning; requests that waited count as lost",
+                    "folder %s: the host stopped unexpectedly; open requests are treated"
+                    " as lost with their workers",
                     self.root,
                 )
             connection.execute(
                 "UPDATE about SET boot = ?, is_whole = ?, booted = ?, queues_swept = ?3,"
                 " rows_swept = ?3",
-                (_boot(), whole, now()),
+                (_boot(), is_checkpointed, now()),
             )
 
-    def _outdated(self) -> exceptions.TransportFailure:
+    def _outdated_error(self) -> exceptions.TransportFailure:
         return exceptions.TransportFailure(
-            f"folder {self.root} is of an earlier version of wbengine: end what is under way with"
-            " that one, then remove the folder"
+            f"folder {self.root} was created by an earlier version of wbengine: finish its"
+            " flows with that version, then delete the folder"
         )
 
-    def _make(self) -> None:
-        for name in _FORMER:
+    def _create(self) -> None:
+        for name in _EARLIER_SUBFOLDERS:
             if os.path.isdir(f"{self.root}/{name}"):
-                raise self._outdated()
+                raise self._outdated_error()
         new = f"{self._path}-new"
         with contextlib.suppress(FileNotFoundError):
             os.unlink(new)
         os.close(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         with contextlib.closing(sqlite3.connect(new, isolation_level=None)) as connection:
-            connection.execute(f"PRAGMA page_size = {_PAGE}")
+            connection.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
             connection.execute("PRAGMA journal_mode = WAL")
             connection.executescript(f"BEGIN; {_SCHEMA} COMMIT;")
             connection.execute(
@@ -378,7 +375,7 @@ class Folder:
 
 
 def _boot() -> str:
-    """The id of this boot of the host; the same text always where the system does not tell."""
+    """Return the id of this boot of the host, or '' if the system has none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
@@ -386,17 +383,17 @@ def _boot() -> str:
 
 
 @contextlib.contextmanager
-def _alone(root: str) -> Iterator[int]:
-    """Be the only one that opens a folder: the number by which it is open."""
+def _locked_folder(root: str) -> Iterator[int]:
+    """Lock a folder exclusively while it is opened, and return its descriptor."""
     fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        until = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + _LOCK_TIMEOUT_SECONDS
         while True:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                if time.monotonic() > until:
+                if time.monotonic() > deadline:
                     raise
                 time.sleep(0.002)
         yield fd
@@ -406,22 +403,21 @@ def _alone(root: str) -> Iterator[int]:
 
 _folders: weakref.WeakValueDictionary[str, Folder] = weakref.WeakValueDictionary()
 _opening = threading.Lock()
-#: Connections of the parent process.
 _inherited: list[sqlite3.Connection | None] = []
 
 
 def open_folder(root: str) -> Folder:
-    """The file of a folder, made when it is not there; `release` it when it is not needed.
+    """Open the database of a folder, and create it if needed. The caller must `release` it.
 
-    :raises TransportFailure: it cannot be used.
+    :raises TransportFailure: if the folder cannot be used.
     """
     with _opening:
         key = os.path.realpath(root)
-        found = _folders.get(key)
-        if found is None:
-            found = _folders[key] = Folder(root)
-        found.users += 1
-        return found
+        folder = _folders.get(key)
+        if folder is None:
+            folder = _folders[key] = Folder(root)
+        folder.users += 1
+        return folder
 
 
 def _after_fork() -> None:

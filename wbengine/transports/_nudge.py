@@ -1,4 +1,4 @@
-"""A nudge: what any thread gives to one that waits for file descriptors."""
+"""Wake-up of a thread that waits for file descriptors, by any other thread."""
 
 from __future__ import annotations
 
@@ -6,37 +6,36 @@ import os
 
 
 class Nudge:
-    """`fd` can be read from when somebody called `give`, until `take`."""
+    """Pipe whose `fd` is readable from a call of `notify` until `clear`."""
 
-    __slots__ = ("_given", "_hand", "fd")
+    __slots__ = ("_notified", "_write_fd", "fd")
 
     def __init__(self) -> None:
-        self.fd, self._hand = os.pipe()
+        self.fd, self._write_fd = os.pipe()
         os.set_blocking(self.fd, False)
-        os.set_blocking(self._hand, False)
-        self._given = False
+        os.set_blocking(self._write_fd, False)
+        self._notified = False
 
-    def give(self) -> None:
-        """End a wait, or the next one; from any thread."""
-        if not self._given:
-            self._given = True
+    def notify(self) -> None:
+        """End a wait, or the next one. Thread-safe."""
+        if not self._notified:
+            self._notified = True
             try:
-                os.write(self._hand, b"!")
-            except OSError:  # full: it is there anyway; closed: nobody waits
+                os.write(self._write_fd, b"!")
+            except OSError:  # Full: a wake-up is pending. Closed: no thread waits.
                 pass
 
-    def take(self) -> None:
-        """It was noticed; what it announced is looked at after this."""
+    def clear(self) -> None:
+        """Reset the wake-up. The caller must check for work after this call, not before."""
         try:
             os.read(self.fd, 4096)
         except BlockingIOError:
             pass
-        # From here on `give` writes again.
-        self._given = False
+        # From here on `notify` writes again.
+        self._notified = False
 
     def close(self) -> None:
-        """Free the file descriptors; idempotent."""
-        fd, hand, self.fd, self._hand = self.fd, self._hand, -1, -1
+        fd, hand, self.fd, self._write_fd = self.fd, self._write_fd, -1, -1
         for descriptor in (fd, hand):
             if descriptor >= 0:
                 os.close(descriptor)

@@ -1,7 +1,7 @@
-"""One Redis as we talk to it: where it is, a connection, and scripts that are one step each.
+"""Connections to one Redis, and scripts that run atomically.
 
-Nothing here tries anything again: whether a step whose answer is missing was done is for the caller
-to find out.  A connection whose answer did not come is not used any more.
+Only `Pool` retries. In all other cases the caller finds out whether a step without an answer was
+done. A connection with a missing answer is not used again.
 """
 
 from __future__ import annotations
@@ -37,31 +37,28 @@ except ImportError:
 T = TypeVar("T")
 
 SCHEMES: Final = ("redis", "rediss")
-#: What keys begin with where nobody named an exchange.
+#: Prefix of keys if no exchange is given.
 DEFAULT_PREFIX: Final = "wbengine"
 
-#: Seconds to wait for an answer, and for a connection.
-_PATIENCE: Final = 5.0
-#: Lua has room for 8,000 values in a call.
-_PORTION: Final = 1000
-#: A connection that rested for so many seconds is tried before it is trusted.
-_HEALTH_CHECK: Final = 30
-#: Options of URLs and of `transport_options`: seconds, and what TLS is to trust.
-_SECONDS: Final = ("socket_timeout", "socket_connect_timeout")
-_TLS: Final = (*tls.NAMES, "ssl_ca_path", "ssl_ca_data", "ssl_password", "ssl_min_version")
-_IN_URL: Final = ("prefix", *_SECONDS, *_TLS)
-#: The transport has one more.
-OPTIONS: Final = (*_IN_URL, "dead_after")
+_TIMEOUT_SECONDS: Final = 5.0
+#: Maximum values in one call: Lua has room for 8,000.
+_MAX_SCRIPT_VALUES: Final = 1000
+#: Idle time after which a connection is checked before use.
+_HEALTH_CHECK_SECONDS: Final = 30
+_DURATION_OPTIONS: Final = ("socket_timeout", "socket_connect_timeout")
+_TLS_OPTIONS: Final = (*tls.NAMES, "ssl_ca_path", "ssl_ca_data", "ssl_password", "ssl_min_version")
+_URL_OPTIONS: Final = ("prefix", *_DURATION_OPTIONS, *_TLS_OPTIONS)
+OPTIONS: Final = (*_URL_OPTIONS, "dead_after")
 
-#: What says that the server was not reached, or went away, as opposed to: it refused.
+#: Exceptions for a server that was not reached or disconnected. Others mean that it refused.
 LOST: Final = (errors.ConnectionError, errors.TimeoutError, OSError)
 
 
 @dataclass(frozen=True)
 class Place:
-    """A part of one Redis: all keys that begin with `prefix`.
+    """Part of one Redis: all keys that begin with `prefix`.
 
-    `shown` is its URL without secrets.  `settings` are those of the client's connections.
+    `shown` is the URL without secrets. `settings` are those of the client's connections.
     """
 
     shown: str
@@ -71,40 +68,42 @@ class Place:
 
     @classmethod
     def parse(cls, url: str, options: Mapping[str, Any] | None = None) -> Place:
-        """Understand the URL `redis[s]://[USER][:PASSWORD@]HOST[:PORT][/DB][?OPTION=VALUE]`.
+        """Parse a URL `redis[s]://[USER][:PASSWORD@]HOST[:PORT][/DB][?OPTION=VALUE]`.
 
-        Options of the URL and of `options`: `prefix` (the name that keys begin with),
-        `socket_timeout` and `socket_connect_timeout` (seconds), and `ssl_...` as redis-py calls
-        them.  Other keys of `options` are not looked at.  Nothing is connected to.
+        Options of the URL and of `options`: `prefix` (start of all keys), `socket_timeout` and
+        `socket_connect_timeout` (seconds), and `ssl_...` as in redis-py. Other keys of `options`
+        are ignored. This does not connect.
 
-        :raises ValueError: it is none, or an option makes no sense.
+        :raises ValueError: if the URL or an option is invalid.
         """
         parts = urlsplit(url)
         if parts.scheme not in SCHEMES:
             raise ValueError(
-                f"{parts.scheme!r} is no scheme of a Redis: use {' or '.join(SCHEMES)}"
+                f"The scheme of a Redis URL must be {' or '.join(SCHEMES)}, got {parts.scheme!r}"
             )
         try:
             port = parts.port or 6379
         except ValueError as error:
-            raise ValueError(f"the URL of a Redis has a wrong port ({error})") from None
+            raise ValueError(f"The port of a Redis URL is invalid ({error})") from None
         host = unquote(parts.hostname or "localhost")
         path = parts.path.strip("/")
         if path and not path.isdecimal():
-            raise ValueError(f"/{path:.80} is no database of a Redis: databases are numbers")
-        told: dict[str, Any] = dict(parse_qsl(parts.query))
-        for name in told:
-            if name not in _IN_URL:
-                raise ValueError(f"a Redis has no option {name!r}{_names.hint(name, _IN_URL)}")
-        told = {**{name: (options or {}).get(name) for name in _IN_URL}, **told}
-        told = {name: value for name, value in told.items() if value is not None}
-        prefix = _names.check_label("prefix", told.pop("prefix", DEFAULT_PREFIX))
+            raise ValueError(f"The database of a Redis URL must be a number, got /{path:.80}")
+        values: dict[str, Any] = dict(parse_qsl(parts.query))
+        for name in values:
+            if name not in _URL_OPTIONS:
+                raise ValueError(
+                    f"A Redis URL has no option {name!r}{_names.hint(name, _URL_OPTIONS)}"
+                )
+        values = {**{name: (options or {}).get(name) for name in _URL_OPTIONS}, **values}
+        values = {name: value for name, value in values.items() if value is not None}
+        prefix = _names.check_label("prefix", values.pop("prefix", DEFAULT_PREFIX))
         settings: dict[str, Any] = {
             "host": host, "port": port, "db": int(path or 0),
-            "socket_keepalive": True, "health_check_interval": _HEALTH_CHECK,
+            "socket_keepalive": True, "health_check_interval": _HEALTH_CHECK_SECONDS,
         }  # fmt: skip
-        for name in _SECONDS:
-            settings[name] = _seconds(name, told.pop(name, _PATIENCE))
+        for name in _DURATION_OPTIONS:
+            settings[name] = _seconds(name, values.pop(name, _TIMEOUT_SECONDS))
         if parts.username:
             settings["username"] = unquote(parts.username)
         if parts.password:
@@ -112,24 +111,25 @@ class Place:
         secure = parts.scheme == "rediss"
         if secure:
             settings.update(ssl_cert_reqs="required", ssl_check_hostname=True)
-            settings.update({name: tls.read(name, value) for name, value in told.items()})
-        elif told:
-            raise ValueError(f"{next(iter(told))!r} is for rediss://, not for redis://")
+            settings.update({name: tls.read(name, value) for name, value in values.items()})
+        elif values:
+            raise ValueError(f"{next(iter(values))!r} requires rediss://, got redis://")
         where = f"[{host}]" if ":" in host else host
         shown = f"{parts.scheme}://{where}:{port}/{path or 0}"
         return cls(shown, f"wbe:{{{prefix}}}:", settings, secure)
 
-    def hurried(self, answer: float, connection: float) -> Place:
-        """The same, with no more patience than so many seconds."""
-        longest = dict(zip(_SECONDS, (answer, connection), strict=True))
-        less = {name: min(most, self.settings[name]) for name, most in longest.items()}
-        return replace(self, settings={**self.settings, **less})
+    def with_timeouts(self, answer: float, connection: float) -> Place:
+        """Return a copy with shorter timeouts, in seconds."""
+        limits = dict(zip(_DURATION_OPTIONS, (answer, connection), strict=True))
+        timeouts = {name: min(limit, self.settings[name]) for name, limit in limits.items()}
+        return replace(self, settings={**self.settings, **timeouts})
 
     def connect(self) -> Any:
-        """A connection, not opened yet."""
-        made: Any = redis.connection.SSLConnection if self.tls else redis.connection.Connection
-        # No attempt after the first one, whatever is the default of this version of the client.
-        return made(**self.settings, protocol=2, retry=Retry(NoBackoff(), 0))
+        connection_type: Any = (
+            redis.connection.SSLConnection if self.tls else redis.connection.Connection
+        )
+        # Disables retries, whose default depends on the version of the client.
+        return connection_type(**self.settings, protocol=2, retry=Retry(NoBackoff(), 0))
 
 
 def _seconds(name: str, value: Any) -> float:
@@ -138,12 +138,12 @@ def _seconds(name: str, value: Any) -> float:
     except (TypeError, ValueError):
         number = 0.0
     if not 0 < number < 3600:
-        raise ValueError(f"{name} is {value!r}: it must be a number of seconds above 0")
+        raise ValueError(f"{name} must be a number of seconds above 0, got {value!r}")
     return number
 
 
 class Script:
-    """What the server does in one step: Lua, given one key (the prefix) and arguments."""
+    """Lua script that the server runs atomically, with one key (the prefix) and arguments."""
 
     __slots__ = ("digest", "text")
 
@@ -153,24 +153,26 @@ class Script:
 
 
 class Link:
-    """One connection, opened at first use.  For one thread at a time.
+    """One connection, opened at first use. For one thread at a time.
 
-    Whatever `LOST` names means that it is over; `broken` then stays True.
+    After an exception of `LOST` the connection is closed for good, and `broken` is True.
     """
 
     def __init__(self, place: Place, greet: Greeting | None = None) -> None:
-        """`greet` is the first to use the connection when it is open."""
+        """Create a connection.
+
+        :param greet: called with the link when the connection is open, before any other use.
+        """
         self.place = place
         self.broken = False
         self._greet = greet
         self._connection: Any = None
 
     def send(self, *args: Any) -> None:
-        """Begin a command."""
         self.send_all((args,))
 
     def send_all(self, commands: Sequence[tuple[Any, ...]]) -> None:
-        """Begin commands, each of which is answered, in order."""
+        """Send several commands. The replies arrive in the order of the commands."""
         try:
             if self.broken:
                 raise errors.ConnectionError(f"the connection to {self.place.shown} was lost")
@@ -178,7 +180,7 @@ class Link:
                 connection = self.place.connect()
                 connection.connect()
                 if not self.place.tls:
-                    _leave_to_system(connection._sock, self.place.settings["socket_timeout"])
+                    _set_system_timeout(connection._sock, self.place.settings["socket_timeout"])
                 self._connection = connection
                 if self._greet is not None:
                     self._greet(self)
@@ -190,46 +192,46 @@ class Link:
             )
         except errors.InvalidResponse as error:
             self.close()
-            raise _no_redis(error) from error
+            raise _not_redis(error) from error
         except errors.ConnectionError as error:
             self.close()
-            _check_time(error)
+            _raise_if_timeout(error)
             raise
         except BaseException:
             self.close()
             raise
 
     def receive(self) -> Any:
-        """The answer to the first command that has none yet.
+        """Read the answer to the oldest unanswered command.
 
-        :raises ResponseError: the server refused it.
+        :raises ResponseError: if the server refused the command.
         """
         try:
             return self._connection.read_response()
         except errors.ConnectionError as error:
             self.close()
-            _check_time(error)
+            _raise_if_timeout(error)
             raise
         except errors.ResponseError:
             raise
         except errors.InvalidResponse as error:
             self.close()
-            raise _no_redis(error) from error
-        except BaseException:  # an answer that is not read now would be taken for the next one
+            raise _not_redis(error) from error
+        except BaseException:  # An answer that is not read now would be taken for the next one.
             self.close()
             raise
 
     def call(self, *args: Any) -> Any:
-        """A command and its answer."""
         self.send(*args)
         return self.receive()
 
     def run(self, script: Script, *args: Any, after: Sequence[tuple[Any, ...]] = ()) -> Any:
-        """Run a script; one that the server does not know (any more) is sent in full.
+        """Run a script. If the server has not loaded it, its text is sent.
 
-        It is run `after` other commands, whether they are refused or not.
+        :param after: commands that are sent first; the script runs even if they are refused.
         """
-        for command in after:  # large ones, which are not copied once more to go out together
+        # These commands may be large. Sending each alone avoids another copy.
+        for command in after:
             self.send(*command)
         self.send("EVALSHA", script.digest, 1, self.place.prefix, *args)
         for _ in after:
@@ -241,21 +243,21 @@ class Link:
             return self.call("EVAL", script.text, 1, self.place.prefix, *args)
 
     def fileno(self) -> int:
-        """The socket, to wait for an answer."""
-        found: int = self._connection._sock.fileno()
-        return found
+        """Return the descriptor of the socket, to wait for an answer."""
+        descriptor: int = self._connection._sock.fileno()
+        return descriptor
 
     def has_answer(self) -> bool:
-        """Whether `receive` would not block, now that the socket can be read."""
+        """Return True if `receive` would not block. Call this when the socket is readable."""
         try:
-            # What comes over TLS may be about TLS.
+            # Readable data may be a record of the TLS protocol itself.
             return not self.place.tls or bool(self._connection.can_read(0))
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
-        """Disconnect, for ever."""
+        """Disconnect for good."""
         self.broken = True
         connection, self._connection = self._connection, None
         if connection is not None:
@@ -265,34 +267,34 @@ class Link:
                 pass
 
 
-#: What is said first on each new connection.
+#: Uses each new connection first.
 Greeting = Callable[[Link], object]
 
 
-def _leave_to_system(sock: socket.socket, seconds: float) -> None:
-    """Let the system end what takes longer than so many seconds.
+def _set_system_timeout(sock: socket.socket, seconds: float) -> None:
+    """Move the timeout of a socket into the operating system.
 
-    Python asks it before each reading and writing of a socket that has a timeout of Python's own.
+    With a timeout set in Python, Python polls the socket before each read and write.
     """
     if os.name == "posix":
-        told = struct.pack("ll", int(seconds), int(seconds % 1 * 1_000_000))
+        timeout = struct.pack("ll", int(seconds), int(seconds % 1 * 1_000_000))
         for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-            sock.setsockopt(socket.SOL_SOCKET, option, told)
+            sock.setsockopt(socket.SOL_SOCKET, option, timeout)
         sock.settimeout(None)
 
 
-def _check_time(error: errors.ConnectionError) -> None:
-    """What the system ended is no broken connection, but an answer that did not come."""
+def _raise_if_timeout(error: errors.ConnectionError) -> None:
+    """Convert a timeout of the operating system, which is not a lost connection."""
     if isinstance(error.__context__, BlockingIOError):
-        raise errors.TimeoutError("it did not answer in time") from error
+        raise errors.TimeoutError("Redis did not answer in time") from error
 
 
-def _no_redis(error: errors.InvalidResponse) -> errors.ConnectionError:
-    return errors.ConnectionError(f"what answers there is no Redis ({error!s:.100})")
+def _not_redis(error: errors.InvalidResponse) -> errors.ConnectionError:
+    return errors.ConnectionError(f"the server is not a Redis ({error!s:.100})")
 
 
 class Client:
-    """A connection for all threads of a process, one step after the other."""
+    """One connection for all threads of a process, which use it one after another."""
 
     def __init__(
         self,
@@ -307,19 +309,20 @@ class Client:
 
     @property
     def broken(self) -> bool:
-        """Whether the connection was lost; it is not opened again."""
+        """Whether the connection was lost. It is not opened again."""
         return self._link.broken
 
     def run(self, script: Script, *args: Any, after: Sequence[tuple[Any, ...]] = ()) -> Any:
-        """Run a script, `after` other commands.
+        """Run a script after other commands.
 
-        :raises LOST: the server was not reached, or did not answer; it may have run all the same.
-        :raises kind: it refused, and nothing was done (out of memory, no permission, ...).
+        :raises LOST: if the server was not reached or did not answer. The script may have run.
+        :raises kind: if the server refused, for example without memory or permission. Nothing was
+            done.
         """
         return self._do(self._link.run, script, *args, after=after)
 
     def call(self, *args: Any) -> Any:
-        """Send a command; as `run`."""
+        """Send a command. Raises like `run`."""
         return self._do(self._link.call, *args)
 
     def _do(self, work: Callable[..., Any], *args: Any, **more: Any) -> Any:
@@ -332,16 +335,14 @@ class Client:
             raise self._kind(f"{self.place.shown}: {error}") from error
 
     def close(self) -> None:
-        """Disconnect."""
         with self._lock:
             self._link.close()
 
 
 class Pool:
-    """Connections for threads that do not wait for each other."""
+    """Pool of connections for concurrent threads."""
 
-    #: So many are kept that nobody uses.
-    _SPARE: Final = 4
+    _MAX_IDLE: Final = 4
 
     def __init__(
         self,
@@ -350,67 +351,69 @@ class Pool:
         name: str | None = None,
         greet: Greeting | None = None,
     ) -> None:
-        """`name`: what it is to people, beside its URL."""
+        """Create a pool.
+
+        :param name: name in messages, by default the URL.
+        """
         self.place = place
         self._kind = kind
         self._name = name or place.shown
         self._greet = greet
-        self._spare: deque[Link] = deque()
+        self._idle: deque[Link] = deque()
         self._closed = False
-        #: When the server was not reached last, or did not answer, on the monotonic clock.
+        #: Monotonic time of the last failure to reach the server.
         self.lost_at = -math.inf
 
     def run(self, script: Script, *args: Any) -> tuple[Any, bool]:
-        """Run a script, and once more where the connection was lost.
+        """Run a script, and retry once if the connection was lost.
 
-        The answer, and whether it is the second one: then the script may have run before.
-
-        :raises kind: the server was not reached, did not answer in time, or refused.
+        :returns: the answer, and whether it was a retry: then the script may have run before.
+        :raises kind: if the server was not reached, did not answer in time, or refused.
         """
         return self._with_link(lambda link: link.run(script, *args))
 
     def call(self, *args: Any) -> Any:
-        """Send a command; as `run`, but only the answer."""
+        """Send a command like `run`, and return only the answer."""
         return self._with_link(lambda link: link.call(*args))[0]
 
     def _with_link(self, work: Callable[[Link], Any]) -> tuple[Any, bool]:
-        again = False
+        is_retry = False
         while True:
             try:
-                link = self._spare.pop()
+                link = self._idle.pop()
             except IndexError:
                 link = Link(self.place, self._greet)
             try:
-                return work(link), again
+                return work(link), is_retry
             except LOST as error:
                 self.lost_at = time.monotonic()
-                # The others were as good as this one.  An answer that is late will not come sooner.
-                self._drop_spare()
-                if again or isinstance(error, errors.TimeoutError):
+                # The idle connections are probably lost as well. A retry after a timeout would not
+                # help.
+                self._close_idle()
+                if is_retry or isinstance(error, errors.TimeoutError):
                     raise self._kind(f"{self._name}: {reasons.explain(error)}") from error
-                again = True
+                is_retry = True
             except errors.ResponseError as error:
                 raise self._kind(f"{self._name}: {error}") from error
             finally:
                 if not link.broken:
-                    self._spare.append(link)
-                    if self._closed or len(self._spare) > self._SPARE:
-                        self._drop_spare(0 if self._closed else self._SPARE)
+                    self._idle.append(link)
+                    if self._closed or len(self._idle) > self._MAX_IDLE:
+                        self._close_idle(0 if self._closed else self._MAX_IDLE)
 
-    def _drop_spare(self, but: int = 0) -> None:
-        while len(self._spare) > but:
+    def _close_idle(self, but: int = 0) -> None:
+        while len(self._idle) > but:
             try:
-                self._spare.popleft().close()
+                self._idle.popleft().close()
             except IndexError:
                 return
 
     def close(self) -> None:
-        """Disconnect."""
         self._closed = True
-        self._drop_spare()
+        self._close_idle()
 
 
 def portions(things: Sequence[T]) -> Iterator[Sequence[T]]:
-    """As many at a time as a script takes as arguments of one command."""
-    for start in range(0, len(things), _PORTION):
-        yield things[start : start + _PORTION]
+    """Split values into parts that fit into one call of a script."""
+    for start in range(0, len(things), _MAX_SCRIPT_VALUES):
+        yield things[start : start + _MAX_SCRIPT_VALUES]

@@ -1,43 +1,46 @@
-"""What our Redis transport does in the server: each of these is one step.
+"""Lua scripts of the Redis transport. Each runs atomically in the server.
 
 Keys, all below one prefix:
 
-    m         id of all this (made anew after a loss), version of the routing, last number given,
-              when somebody looked after the dead last, and since when that was never long ago
+    m         id of the data (new after a loss), version of the routing, last message number,
+              time of the last `TEND`, and since when `TEND` has run without a long pause
     x, b      exchanges with their kinds; bindings as `exchange NUL queue NUL key`
-    qs, own   queues; those that go with their owner, by when he was last heard of
-    q:QUEUE   what waits: numbers, with an `r` if redelivered, by (9 - priority, number)
-    d:QUEUE   the messages that wait or are held, by number
-    b:ID      the body of a message whose number is told as `number@ID`, or of one (`number&ID`)
-              whose row keeps it, and goes with it; one that nothing refers to yet goes soon
-    c         who consumes, by when he was last heard of (the server's clock, in milliseconds)
-    h:WHO     what he holds: `queue number`, with its place in the queue and which take it was
-    bell:QUEUE, n:WHO   lists to block on
+    qs, own   queues; owned queues with the time of the owner's last report
+    q:QUEUE   waiting messages: numbers, with an `r` if redelivered, by (9 - priority, number)
+    d:QUEUE   waiting and taken messages, by number
+    b:ID      body that is stored out of line. The number of its message is `number@ID`, or
+              `number&ID` if a row of the ledger owns the body, which is then deleted with the
+              row. A body to which nothing refers yet expires soon
+    c         consumers with the time of their last report (server clock, milliseconds)
+    h:WHO     messages of a consumer: `queue number`, with the place in the queue and the take
+    bell:QUEUE, n:WHO   lists for blocking waits
 
-And those of the ledger beside them, where the script that takes a request claims its row:
+Keys of the ledger in the same database, whose rows are claimed by the script that takes requests:
 
-    r:ID          a row: epoch `e`, state `s`, holder `h`, result `d`, and `b` where its body is if
-                  that is apart; which claim it was `k`, the life it was opened in `l`; `t`
-                  milliseconds until it goes once it is DONE, if its
-                  engine wants less than a week
-    rows          ids, by when their rows were opened or ended (the server's clock, milliseconds)
-    held:HOLDER   the ids of the rows that a holder has
-    beats         holders, by when they were last heard of
-    ledger        which ledger this is
-    server        the server's `run_id` `run`, and the number of its life `life`; how often rows
-                  were claimed or revoked `count`, and when that life began `boot`; until when
-                  nothing is claimed `hold`, before which life OPEN rows are forgotten ones `from`
-    users         who has it open, by when he was last heard of
-    session:USER  the number of his session, and that of the last row which was made in one step
-                  with publishing its request; `*`: the server may have lost which that was
+    r:ID          a row: epoch `e`, state `s`, owner `h`, result `d`, ID of the rest of the result
+                  `b` if it is out of line, name of the claim `k`, incarnation in which the row was
+                  opened `l`, milliseconds until a DONE row expires `t` if its engine wants less
+                  than a week
+    rows          ids, by the time at which their rows were opened or finished (server clock,
+                  milliseconds)
+    held:HOLDER   ids of the rows that an owner has claimed
+    beats         owners with the time of their last heartbeat
+    ledger        identifier of the ledger
+    server        `run_id` of the server `run`, number of its incarnation `life`, number of claims
+                  and revocations `count`, and its value at the start of the incarnation `boot`;
+                  time until which claims are refused `hold`; rows that were OPEN before the
+                  incarnation `from` are treated as lost
+    users         processes that use the ledger, with the time of their last report
+    session:USER  number of the session of a user, and of the last row that was created in one step
+                  with publishing its request; `*`: the server may have lost this number
 
-A server that ends begins another *life*, perhaps with less than it had: what was OPEN when it was
-written to its disk may have run since.  Each connection of a ledger begins with `ARRIVE`, so the
-first one notices the new life before anybody claims anything in it.
+A restarted server begins a new incarnation, perhaps with less data: a request that was OPEN when
+the data was saved may have run since. Each connection to a ledger begins with `ARRIVE`, which
+detects a new incarnation before any claim.
 
-A server without memory refuses the first write of a script that needs some, and no later one.  So
-scripts that must work there begin with one that needs none, and `put` with one that does: it is
-refused before anything is done.
+A server without memory refuses the first write of a script that needs memory, but no later one.
+Scripts that must work then begin with a write that needs none. `put` begins with one that does, so
+it is refused before it changes anything.
 """
 
 from __future__ import annotations
@@ -45,22 +48,24 @@ from __future__ import annotations
 from typing import Final
 
 from wbengine.transports._redis_link import Script
+from wbengine.transports.broker import MAX_BATCH_BYTES
 
-#: Seconds without a sign of life after which what a consumer held goes back.
-DEAD_AFTER: Final = 10
-#: Seconds after which the queue goes whose owner is not heard of.
-OWNED_FOR: Final = 600
-#: Seconds after which nobody is taken to be there any more by the last one who leaves.
-GONE_AFTER: Final = 15
-#: Seconds after which everything goes that nobody came for.
-KEPT_FOR: Final = 7 * 24 * 3600
+#: Time after which the messages of a silent consumer are requeued.
+DEAD_AFTER_SECONDS: Final = 10
+#: Time after which an owned queue is deleted if its owner is silent.
+OWNED_QUEUE_SECONDS: Final = 600
+#: Time after which the last consumer that leaves treats silent consumers as gone.
+GONE_AFTER_SECONDS: Final = 15
+#: Time after which unused keys expire.
+UNUSED_KEY_SECONDS: Final = 7 * 24 * 3600
 
-#: Seconds after which the body of a message goes that is apart from it.
-BODY_KEPT_FOR: Final = 30 * 24 * 3600
+#: Time after which an out-of-line body expires.
+BODY_SECONDS: Final = 30 * 24 * 3600
 
 _TIMES: Final = f"""
-local TTL, OWNED, GONE = {KEPT_FOR * 1000}, {OWNED_FOR * 1000}, {GONE_AFTER * 1000}
-local BODY_TTL = {BODY_KEPT_FOR * 1000}
+local TTL, OWNED = {UNUSED_KEY_SECONDS * 1000}, {OWNED_QUEUE_SECONDS * 1000}
+local GONE = {GONE_AFTER_SECONDS * 1000}
+local BODY_TTL = {BODY_SECONDS * 1000}
 """
 HEAD: Final = (
     _TIMES
@@ -85,26 +90,27 @@ end
 #: A first write that needs no memory.
 ALWAYS: Final = "call('PEXPIRE', M, TTL)\n"
 
-#: Seconds after which nobody remembers a ledger, or who used it, that is not used.
-LEDGER_KEPT_FOR: Final = 30 * 24 * 3600
+#: Time after which an unused ledger and its users expire.
+UNUSED_LEDGER_SECONDS: Final = 30 * 24 * 3600
 
-#: Seconds in which a server that came back gives out nothing: whoever knows that it was set back
-#: says so meanwhile, for all reach it again within two seconds.
-HOLD: Final = 3
+#: Time in which a restarted server refuses claims. All clients reconnect within two seconds, and
+#: report claims that the server lost.
+CLAIM_REFUSAL_SECONDS: Final = 3
 
-#: Who has the rows that a server which was set back shows as OPEN: some worker may.
+#: Owner of rows that are OPEN on a server that lost data: a worker may have claimed them.
 FORGOTTEN: Final = "forgotten-by-redis"
 
-#: Seconds after which a row goes that nobody came for.
-ROW_KEPT_FOR: Final = 7 * 24 * 3600
+#: Time after which an unused row expires.
+ROW_SECONDS: Final = 7 * 24 * 3600
 
-#: ledger() -> its id, the life of its server, from which life on rows are not forgotten, until when
-#: nothing is claimed, count of claims
-#: is_gone_when_done(id, milliseconds that results are kept for its engine, and for its worker)
-#: whole(result, ID of its body if that is apart) -> the result; '' if it is lost
+#: ledger() -> its id, the incarnation of its server, the incarnation from which on rows are
+#: reliable, time until which claims are refused, count of claims
+#: is_gone_when_done(id, milliseconds for which its engine, and its worker, want the result)
+#: whole(result, ID of the rest if out of line) -> the result; '' if it is lost
 LEDGER: Final = f"""
-local FORGOTTEN, HOLD, LEDGER_TTL = '{FORGOTTEN}', {HOLD * 1000}, {LEDGER_KEPT_FOR * 1000}
-local ROW_TTL = {ROW_KEPT_FOR * 1000}
+local FORGOTTEN, HOLD = '{FORGOTTEN}', {CLAIM_REFUSAL_SECONDS * 1000}
+local LEDGER_TTL = {UNUSED_LEDGER_SECONDS * 1000}
+local ROW_TTL = {ROW_SECONDS * 1000}
 """ + """
 local known
 local function ledger()
@@ -136,7 +142,8 @@ local function is_held(t)
 end
 """  # fmt: skip
 
-#: make(id, epoch, life, milliseconds that results are kept or ''): a row, OPEN
+#: make(id, epoch, incarnation, milliseconds for which the result is stored or ''): create an OPEN
+#: row
 MAKE: Final = """
 local function make(id, epoch, life, kept)
   local r, ttl = P .. 'r:' .. id, tonumber(kept) or math.huge
@@ -148,10 +155,10 @@ local function make(id, epoch, life, kept)
 end
 """
 
-#: session(user) -> the number of his session, and that of the last row; None: there is none
+#: session(user) -> number of the session, and of the last row; None: there is none
 #: begin_session(user, number, last row)
 #:
-#: What was sent in another session does nothing any more.
+#: Steps of another session have no effect.
 SESSION: Final = """
 local function session(user)
   local number, last = string.match(call('GET', P .. 'session:' .. user) or '', '^(%d+) (%S+)$')
@@ -162,8 +169,8 @@ local function begin_session(user, number, last)
 end
 """
 
-#: here(digest, user, milliseconds, whether that is seldom said) -> digest of the ledger: the one
-#: given if the server lost it; count of claims
+#: here(digest, user, milliseconds, whether calls are rare) -> digest of the ledger: the argument,
+#: if the server has none; count of claims
 HERE: Final = """
 local function here(digest, user, t, seldom)
   local id, count = ledger()[1], ledger()[5]
@@ -182,11 +189,11 @@ local function here(digest, user, t, seldom)
 end
 """
 
-#: (the server's `run_id` when it was heard last, and the count then) -> its `run_id`, the count,
-#: the number of its life, and that of the last one that began with less than there was (0: none)
+#: (the server's `run_id` as last seen, and the count then) -> its `run_id`, the count, the number
+#: of its incarnation, and of the last incarnation that began with lost data (0: none)
 #:
-#: Without an append-only file it may always have been; with one, if somebody heard of a claim that
-#: it does not know of.
+#: Without an append-only file, each restart is treated as a loss of data. With one, only a restart
+#: with a lower count than a client has seen is a loss.
 ARRIVE: Final = Script(HEAD + LEDGER + """
 local function told(section, pattern)
   local info = redis.pcall('INFO', section)
@@ -214,10 +221,10 @@ if from ~= tonumber(l[5] or 0) then call('HSET', L, 'from', from) end
 return {run, count, life, from}
 """)  # fmt: skip
 
-#: claim(id, epoch, holder, name of this claim) -> verdict, epoch, holder, result
+#: claim(id, epoch, owner, name of the claim) -> verdict, epoch, owner, result
 #:
-#: The holder is to be heard of (`beats`) at about that time.  Who got no answer claims again by the
-#: same name, and is granted what he was granted.
+#: The owner must also write a heartbeat to `beats` at about the time of the claim. A client without
+#: an answer repeats the claim under the same name and gets the same result.
 CLAIM: Final = """
 local function claim(id, epoch, holder, name)
   local r = P .. 'r:' .. id
@@ -238,7 +245,7 @@ local function claim(id, epoch, holder, name)
 end
 """
 
-#: unclaim(id, holder, milliseconds): a CLAIMED row is OPEN again
+#: unclaim(id, owner, milliseconds): change a CLAIMED row back to OPEN
 UNCLAIM: Final = """
 local function unclaim(id, holder, t)
   call('HSET', P .. 'r:' .. id, 's', 'open', 'h', '', 'k', '', 'l', ledger()[2] or 0)
@@ -248,7 +255,7 @@ local function unclaim(id, holder, t)
 end
 """
 
-#: label(data) -> id, epoch and digest of the ledger of the row on which a message depends, if any
+#: label(data) -> id, epoch and ledger digest of the row of a message, if it has a row
 LABEL: Final = """
 local function label(data)
   if string.byte(data) ~= 33 then return end
@@ -258,8 +265,8 @@ local function label(data)
 end
 """
 
-#: keep(id, ID of a body) -> its mark: from now on it goes with that row; where that goes by itself
-#: sooner than the queue of an engine that is silent, with that
+#: keep(id, ID of a body) -> mark of the body, which is now deleted with the row. If the row expires
+#: earlier than the queue of a silent engine, the body expires with the queue
 _KEEP: Final = """
 local function keep(id, body)
   local r, b = P .. 'r:' .. id, P .. 'b:' .. body
@@ -270,8 +277,8 @@ local function keep(id, body)
 end
 """
 
-#: forget(queue, numbers): their messages go, and bodies of theirs
-#: clear(queue) -> how many messages waited, which go
+#: forget(queue, numbers): delete messages and their bodies
+#: clear(queue) -> number of waiting messages, which are deleted
 _FORGET: Final = """
 local function forget(queue, given)
   local numbers, bodies = {}, {}
@@ -291,7 +298,7 @@ local function clear(queue)
 end
 """
 
-#: What was taken and seen by nobody is neither marked as delivered nor claimed any more.
+#: Requeued messages that were not delivered are neither marked as redelivered nor claimed.
 _BACK: Final = (
     LEDGER
     + LABEL
@@ -358,7 +365,7 @@ local function made(fresh)
 end
 """
 
-#: (id for all this if it is new, exchange, kind) -> id of all this
+#: (id for new data, exchange, kind) -> id of the data
 EXCHANGE: Final = Script(HEAD + _MADE + ALWAYS + """
 local id = made(ARGV[1])
 if call('HSETNX', P .. 'x', ARGV[2], ARGV[3]) == 1 then call('HINCRBY', M, 'v', 1) end
@@ -366,7 +373,7 @@ call('PEXPIRE', P .. 'x', TTL)
 return id
 """)  # fmt: skip
 
-#: (id for all this if it is new, queue, 1: it goes with its owner) -> id of all this
+#: (id for new data, queue, 1: owned) -> id of the data
 QUEUE: Final = Script(HEAD + _MADE + ALWAYS + """
 local id = made(ARGV[1])
 call('SADD', P .. 'qs', ARGV[2])
@@ -378,13 +385,11 @@ end
 return id
 """)  # fmt: skip
 
-#: (queue) -> how many wait
+#: (queue) -> number of waiting messages
 SIZE: Final = Script("return redis.call('ZCARD', KEYS[1] .. 'q:' .. ARGV[1])")
 
-#: (queue) -> how many messages went
 DROP_QUEUE: Final = Script(HEAD + _FORGET + _DROP + "return drop(ARGV[1])")
 
-#: (queue) -> how many messages went
 PURGE: Final = Script(HEAD + _FORGET + "return clear(ARGV[1])")
 
 #: (binding)
@@ -408,7 +413,7 @@ ROUTES: Final = Script(HEAD + VERSION + """
 return {version, call('HGETALL', P .. 'x'), call('HKEYS', P .. 'b')}
 """)  # fmt: skip
 
-#: settle(who, queue, numbers) -> how many of them he held, who has them no more
+#: settle(consumer, queue, numbers) -> how many of them the consumer had; they are acknowledged
 SETTLING: Final = (
     _FORGET
     + """
@@ -430,7 +435,8 @@ end
 """
 )
 
-#: (who, id of all this where he declared anything, or '') -> 0: another one, he has not joined
+#: (consumer, id of the data in which it declared anything, or '') -> 0: the id has changed, and the
+#: consumer has not joined
 JOIN: Final = Script(HEAD + ALWAYS + """
 if ARGV[2] ~= '' and call('HGET', M, 'id') ~= ARGV[2] then return 0 end
 call('ZADD', C, now(), ARGV[1])
@@ -438,13 +444,27 @@ call('PEXPIRE', C, TTL)
 return 1
 """)  # fmt: skip
 
-#: take(first, last): the arguments in between are who, number of this take, holder of claims or '',
-#: digest of their ledger, 1: note that both are there, groups: (most, number of queues, queue...)
-#: -> None: he is not known (any more); else messages: group, queue, number, data, what a claim said
+#: take(first, last): the arguments in between are consumer, number of the take, owner of claims or
+#: '', digest of its ledger, 1: note the time of both, groups: (limit, number of queues, queue...)
+#: -> None: the consumer is unknown; else messages: group, queue, number, data, result of the claim
+#: fitting(queue, limit, bytes) -> number of the next messages that fit into a batch that has so
+#: many bytes, the bytes of the batch with them, whether the next message does not fit
 TAKING: Final = (
     LEDGER
     + CLAIM
+    + f"local MAX_BATCH_BYTES = {MAX_BATCH_BYTES}"
     + """
+local function fitting(queue, most, bytes)
+  local count = 0
+  for _, number in ipairs(call('ZRANGE', P .. 'q:' .. queue, 0, most - 1)) do
+    local key, body = string.match(number, '^(%d+)[@&]?(%x*)')
+    local size = call('HSTRLEN', P .. 'd:' .. queue, key)
+    if body ~= '' then size = size + call('STRLEN', P .. 'b:' .. body) end
+    if bytes > 0 and bytes + size > MAX_BATCH_BYTES then return count, bytes, true end
+    count, bytes = count + 1, bytes + size
+  end
+  return count, bytes, false
+end
 local function take(first, last, t)
   local who, take, holder, digest = ARGV[first], ARGV[first + 1], ARGV[first + 2], ARGV[first + 3]
   if not call('ZSCORE', C, who) then return false end
@@ -454,6 +474,7 @@ local function take(first, last, t)
   end
   local h, taken, group, i = P .. 'h:' .. who, {}, 0, first + 5
   local claims, granted, last_granted = holder ~= '' and ledger()[1] == digest, 0, nil
+  local bytes, full = 0, false  -- of this batch
   if claims and is_held(t) then return {} end
   while i <= last do
     local room, final = tonumber(ARGV[i]), i + 1 + ARGV[i + 1]
@@ -461,8 +482,9 @@ local function take(first, last, t)
     while i <= final do
       local queue = ARGV[i]
       local q, d = P .. 'q:' .. queue, P .. 'd:' .. queue
-      local most = room
-      local popped = most > 0 and call('ZPOPMIN', q, most) or {}
+      local most, count = room, 0
+      if most > 0 and not full then count, bytes, full = fitting(queue, most, bytes) end
+      local popped = count > 0 and call('ZPOPMIN', q, count) or {}
       if #popped > 0 then
         local numbers, held = {}, {}
         for k = 1, #popped, 2 do numbers[#numbers + 1] = string.match(popped[k], '^%d+') end
@@ -486,7 +508,7 @@ local function take(first, last, t)
         if #held > 0 then call('HSET', h, unpack(held)) end
       end
       -- Who took leaves the bell to the next one: it rings once for any number of messages.
-      if #popped > 0 and #popped == 2 * most and call('ZCARD', q) > 0 then ring(queue) end
+      if (full or (count > 0 and count == most)) and call('ZCARD', q) > 0 then ring(queue) end
       i = i + 1
     end
     group = group + 1
@@ -498,38 +520,38 @@ end
 """
 )
 
-#: (as `take`)
+#: (arguments of `take`)
 TAKE: Final = Script(HEAD + LABEL + TAKING + ALWAYS + "return take(1, #ARGV, now())")
 
-#: (who, queue, number...) -> how many of them he held
+#: (consumer, queue, number...) -> how many of them the consumer had
 SETTLE: Final = Script(HEAD + SETTLING + ALWAYS + """
 return settle(ARGV[1], ARGV[2], {unpack(ARGV, 3)})
 """)  # fmt: skip
 
-#: (who, queue, number): he does not run it; what was claimed with it is not claimed any more
+#: (consumer, queue, number): acknowledge a request that is not run, and undo its claim
 REFUSE: Final = Script(HEAD + _BACK + ALWAYS + """
 put_back(ARGV[1], ARGV[2] .. ' ' .. ARGV[3], false, {}, true)
 """)  # fmt: skip
 
-#: (who, queue, number, 1: it was delivered) -> 1 if he held it
-GIVE_BACK: Final = Script(HEAD + _BACK + ALWAYS + """
+#: (consumer, queue, number, 1: it was delivered) -> 1 if the consumer had it
+REQUEUE: Final = Script(HEAD + _BACK + ALWAYS + """
 return put_back(ARGV[1], ARGV[2] .. ' ' .. ARGV[3], ARGV[4] == '1', {})
 """)  # fmt: skip
 
-#: (queue): the bell was heard by one who cannot take
-RING: Final = Script(HEAD + ALWAYS + """
+#: (queue): repeat a wake-up whose receiver could not take messages
+NOTIFY: Final = Script(HEAD + ALWAYS + """
 if call('ZCARD', P .. 'q:' .. ARGV[1]) > 0 then ring(ARGV[1]) end
 """)  # fmt: skip
 
-#: (who): make him look up who is blocked on his own list
+#: (consumer): end its blocking wait
 POKE: Final = Script(HEAD + ALWAYS + """
 call('RPUSH', P .. 'n:' .. ARGV[1], 1)
 call('PEXPIRE', P .. 'n:' .. ARGV[1], 60000)
 """)  # fmt: skip
 
-#: (seconds until somebody silent is dead, who asks or '', number of queues that go with him,
-#: queue..., queues that are consumed...): refresh what is in use, and see after what dead ones left
-#: -> how many dead consumers were found
+#: (seconds after which a silent consumer is dead, calling consumer or '', number of its owned
+#: queues, queue..., consumed queues...): prolong keys in use, requeue messages of dead consumers
+#: -> number of dead consumers
 TEND: Final = Script(HEAD + _BACK + _DROP + ALWAYS + """
 local t, dead = now(), ARGV[1] * 1000
 for _, key in ipairs({'m', 'x', 'b', 'qs', 'own', 'c'}) do call('PEXPIRE', P .. key, TTL) end
@@ -543,7 +565,7 @@ for i = 4, #ARGV do
   call('PEXPIRE', P .. 'q:' .. queue, TTL)
   call('PEXPIRE', P .. 'd:' .. queue, TTL)
 end
--- Where nobody was for so long, the server may have been away: who lives has time to show it.
+-- After a gap longer than `dead` the server may have been down: consumers get time to report.
 local last = tonumber(call('HGET', M, 't') or 0)
 if t - last > dead then call('HSET', M, 'since', t) end
 call('HSET', M, 't', t)
@@ -560,8 +582,8 @@ end
 return #found
 """)  # fmt: skip
 
-#: (who or '', numbers of takes whose answers he did not hear, and `TAKE:NUMBER` of messages that he
-#: did not look at): he goes; the last one removes everything, unless messages wait
+#: (consumer or '', numbers of takes without an answer, and `TAKE:NUMBER` of undelivered messages):
+#: remove a consumer. The last one deletes all keys, unless messages exist
 LEAVE: Final = Script(HEAD + _BACK + _DROP + ALWAYS + """
 local t, unheard = now(), {}
 for what in string.gmatch(ARGV[2], '%S+') do unheard[what] = true end
@@ -578,12 +600,12 @@ call('DEL', P .. 'm', P .. 'x', P .. 'b', P .. 'qs', P .. 'own', P .. 'c')
 return 1
 """)  # fmt: skip
 
-# Publishing: refused, with nothing done, where the routing that chose the queues is not that of the
-# server any more.
+# Publishing is refused, without effect, if an outdated routing chose the queues.
 
-#: place(queue, priority, message, mark and ID of a body that is apart, or '') -> 1 if there is such
-#: a queue; all goes in with put().  bodies[n]: ID of the body of the n-th message, if it is apart;
-#: unless all of them are there, nothing is done.
+#: place(queue, priority, message, mark and ID of an out-of-line body, or '') -> 1 if the queue
+#: exists;
+#: put() writes all placed messages. bodies[n]: ID of the out-of-line body of message n. If one of
+#: them does not exist, nothing is done.
 _PUTTING: Final = """
 local known, total = {}, 0
 local function place(queue, priority, data, body)
@@ -632,10 +654,10 @@ end
 local function apart(n) return bodies[n] and '@' .. bodies[n] or '' end
 """
 
-#: (version of the routing that chose the queues, bodies that are apart as `n:ID ...`, n from 0,
+#: (version of the routing that chose the queues, out-of-line bodies as `n:ID ...`, n from 0,
 #: (priority, message, number of its queues, queue...)...)
-#: -> in how many queues each is; or as `ROUTES`, when the version is another one; None: a body is
-#: not there
+#: -> number of queues for each message; or the result of `ROUTES` if the version differs; None: a
+#: body does not exist
 PUT: Final = Script(HEAD + VERSION + _PUTTING + """
 local counts, i = {}, 3
 while i <= #ARGV do
@@ -648,15 +670,15 @@ put()
 return counts
 """)  # fmt: skip
 
-#: (version of the routing, bodies, user, number of his session, digest if there is none,
-#: milliseconds that results are kept or '', life of the server,
-#: (id, epoch, number of the row, life in which that was tried before or '', priority, request,
-#: number of its queues, queue...)...)
-#: -> in how many queues each request is, and as `HERE`; or -1, life and session, with nothing done,
-#: where one of these is another; or as `PUT`
+#: (version of the routing, bodies, user, number of its session, digest if there is none,
+#: milliseconds for which results are stored or '', incarnation of the server, (id, epoch, number of
+#: the row, incarnation of an earlier attempt or '', priority, request, number of its queues,
+#: queue...)...)
+#: -> number of queues for each request, and the result of `HERE`; or -1, incarnation and session,
+#: if one of these differs, and nothing is done; or the result of `PUT`
 #:
-#: Makes rows that nothing can be in the way of, and publishes their requests.  What was tried
-#: before, and got no answer, is done if the server knows that it was not.
+#: Creates rows that cannot conflict, and publishes their requests. An attempt that got no answer
+#: is repeated only if the server can tell that it was not done.
 OPEN_AND_PUT: Final = Script(HEAD + VERSION + _PUTTING + LEDGER + MAKE + SESSION + HERE + """
 local user, life, t = ARGV[3], tostring(ledger()[2] or 0), now()
 local number, last = session(user)
@@ -686,14 +708,15 @@ counts[#counts + 1] = here(ARGV[5], user, t)
 return counts
 """)  # fmt: skip
 
-#: (version of the routing, bodies, holder of claims, milliseconds that its results are kept, number
-#: of arguments of a take, those, (id, epoch, who took the request, its queue and number, priority,
-#: answer, number of its queues, queue...)...)
-#: -> in how many queues each answer is, -1: the row is somebody else's, and what the take returned;
-#: or as `PUT`
+#: (version of the routing, bodies, owner of claims, milliseconds for which it stores results,
+#: number of arguments of a take, these arguments, (id, epoch, consumer of the request, its queue
+#: and number, priority, reply, number of its queues, queue...)...)
+#: -> number of queues for each reply, -1: another process owns the row; and the result of the take;
+#: or the result of `PUT`
 #:
-#: Stores answers in rows, publishes them, acknowledges the requests, and takes others.  Whoever
-#: removed a row has no use for the answer; if it was lost, its engine may wait for that.
+#: Stores results in rows, publishes replies, acknowledges requests, and takes others. A reply
+#: without a row is published: if its engine deleted the row, the reply is ignored; if the row was
+#: lost, the engine may wait for the reply.
 END: Final = Script(HEAD + VERSION + _PUTTING + SETTLING + LABEL + TAKING + _KEEP + ALWAYS + """
 local t, holder, last, counts = now(), ARGV[3], 5 + ARGV[5], {}
 local i = last + 1

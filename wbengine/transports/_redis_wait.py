@@ -1,4 +1,4 @@
-"""Waiting for messages in Redis without asking again and again, and what comes with that."""
+"""Blocking wait for messages in Redis, without polling."""
 
 from __future__ import annotations
 
@@ -12,136 +12,147 @@ from redis import exceptions as errors
 from wbengine.transports._nudge import Nudge
 from wbengine.transports._redis_link import Link, Place
 
-#: Seconds until somebody who waits looks by himself: a bell may be lost with who heard it.
-POLL: Final = 1
+#: Maximum time until a waiting consumer polls. A wake-up is lost if its receiver dies.
+POLL_SECONDS: Final = 1
 
 
-class Heard(NamedTuple):
-    """What a wait ended with: whether it is worth to look for oneself, the queue whose bell was
-    heard, or '', and what the command after it returned, if there was one."""
+class WaitResult(NamedTuple):
+    """How a wait ended.
 
-    look: bool
-    rung: str = ""
+    `must_poll`: whether the caller must poll its queues. `notified_queue`: the queue that woke the
+    consumer, or ''. `answers`: the result of the command after the wait, if there was one.
+    """
+
+    must_poll: bool
+    notified_queue: str = ""
     answers: tuple[Any, ...] = ()
 
 
 class BlockingWait:
-    """One consumer's wait, blocked in the server on a connection of its own.
+    """Wait of one consumer, blocked in the server on its own connection.
 
-    `nudge` is for any thread, the rest for one.  A wait that a nudge ends goes on in the server,
-    and the next one takes it up: a nudge costs no round trip, unless other queues are waited for.
+    `nudge` is thread-safe. All other methods are for one thread. If a nudge ends a wait, the wait
+    continues in the server, and the next call resumes it. So a nudge costs no round trip, unless
+    the next call waits for other queues.
     """
 
     def __init__(self, place: Place, poke: Callable[[], object]) -> None:
-        """`poke` makes the server end what it blocks on."""
+        """Create a wait.
+
+        :param poke: makes the server end the blocking command.
+        """
         self._place = place
         self._poke = poke
         self._link = Link(place)
-        self._asked: tuple[str, ...] | None = None
-        self._then = False
-        self._late = 0.0
-        self._patience: float = place.settings["socket_timeout"]
+        self._blocked_keys: tuple[str, ...] | None = None
+        self._has_command = False
+        self._deadline = 0.0
+        self._answer_seconds: float = place.settings["socket_timeout"]
         self._nudge = Nudge()
         self._poll: select.poll | None = None
 
     def wait(
         self,
         timeout: float | None,
-        who: str,
+        consumer: str,
         queues: Sequence[str],
         then: Callable[[], tuple[Any, ...]] | None = None,
-    ) -> Heard:
-        """Wait for one of the queues, a nudge, or the time to look by oneself.
+    ) -> WaitResult:
+        """Wait for one of the queues, a nudge, or the time at which the caller must poll.
 
-        `then()` is a command that the server shall run by itself as soon as the wait ends there,
-        whatever ends it.  A bell that was heard may be one that was waited for before: whoever
-        cannot take from that queue is to ring it again.
+        The reported queue may be one of an earlier call. A caller that cannot consume from it must
+        wake it again.
 
-        :raises LOST: the server went away, or is not heard of.
+        :param then: returns a command that the server runs as soon as the wait ends, for any
+            reason.
+        :raises LOST: if the connection is lost or the server does not answer.
         """
-        keys = (f"{self._place.prefix}n:{who}", *(f"{self._place.prefix}bell:{q}" for q in queues))
-        if self._asked is not None and not set(keys) <= set(self._asked):
-            heard = self.recall()
-            if heard.rung or heard.answers:
-                return heard
-        if self._asked is None:
-            self._ask(keys, then)
-        left = self._late - time.monotonic()
-        ready = self._ready(left if timeout is None else min(timeout, left))
+        keys = (
+            f"{self._place.prefix}n:{consumer}",
+            *(f"{self._place.prefix}bell:{q}" for q in queues),
+        )
+        if self._blocked_keys is not None and not set(keys) <= set(self._blocked_keys):
+            result = self.recall()
+            if result.notified_queue or result.answers:
+                return result
+        if self._blocked_keys is None:
+            self._block(keys, then)
+        remaining = self._deadline - time.monotonic()
+        ready = self._ready(remaining if timeout is None else min(timeout, remaining))
         nudged = self._nudge.fd in ready
         if nudged:
-            self._nudge.take()
+            self._nudge.clear()
         if len(ready) > nudged and self._link.has_answer():
-            heard = self._hear()
-            return heard._replace(look=heard.look or nudged)
-        if time.monotonic() >= self._late:
+            result = self._receive_result()
+            return result._replace(must_poll=result.must_poll or nudged)
+        if time.monotonic() >= self._deadline:
             self.close_link()
             raise errors.TimeoutError(f"{self._place.shown} does not answer")
-        return Heard(nudged)
+        return WaitResult(nudged)
 
     def pause(self, seconds: float) -> bool:
-        """Wait for a nudge only, unless more is waited for already; whether there was one."""
-        if self._asked is not None:
+        """Wait only for a nudge, unless a wait is in the server. Return True after a nudge."""
+        if self._blocked_keys is not None:
             return False
-        nudges = select.poll()  # the number of a descriptor may be too large for `select`
+        nudges = select.poll()  # `select` does not support large descriptors.
         nudges.register(self._nudge.fd, select.POLLIN)
         nudged = bool(nudges.poll(seconds * 1000))
         if nudged:
-            self._nudge.take()
+            self._nudge.clear()
         return nudged
 
     @property
     def takes(self) -> bool:
-        """Whether a command waits in the server for the end of a wait."""
-        return self._asked is not None and self._then
+        """Whether a command in the server runs at the end of the wait."""
+        return self._blocked_keys is not None and self._has_command
 
-    def recall(self) -> Heard:
-        """End the wait that goes on in the server."""
+    def recall(self) -> WaitResult:
+        """End the wait that continues in the server."""
         self._poke()
-        return self._hear()
+        return self._receive_result()
 
-    def _ask(self, keys: tuple[str, ...], then: Callable[[], tuple[Any, ...]] | None) -> None:
-        self._then = then is not None
-        wait = ("BLPOP", *keys, POLL)
+    def _block(self, keys: tuple[str, ...], then: Callable[[], tuple[Any, ...]] | None) -> None:
+        self._has_command = then is not None
+        wait = ("BLPOP", *keys, POLL_SECONDS)
         self._link.send_all([wait] if then is None else [wait, then()])
-        self._asked = keys
-        self._late = time.monotonic() + POLL + self._patience
+        self._blocked_keys = keys
+        self._deadline = time.monotonic() + POLL_SECONDS + self._answer_seconds
 
     def _ready(self, timeout: float) -> list[int]:
-        """Which descriptors can be read."""
         if self._poll is None:
             self._poll = select.poll()
             for descriptor in (self._link.fileno(), self._nudge.fd):
                 self._poll.register(descriptor, select.POLLIN)
-        return [found for found, _ in self._poll.poll(max(0.0, timeout * 1000))]
+        return [ready_fd for ready_fd, _ in self._poll.poll(max(0.0, timeout * 1000))]
 
-    def _hear(self) -> Heard:
-        self._asked = None
+    def _receive_result(self) -> WaitResult:
+        self._blocked_keys = None
         try:
-            heard = self._link.receive()
+            answer = self._link.receive()
         except errors.ResponseError:
-            if self._then:  # which is answered, too: nobody must take that for something else
+            # The answer to the second command also arrives and must not be taken for another one.
+            if self._has_command:
                 self.close_link()
             raise
-        name = heard[0].decode() if heard else ""
-        rung = name.partition("}:")[2].removeprefix("bell:") if "}:bell:" in name else ""
-        if not self._then:
-            return Heard(True, rung)
+        name = answer[0].decode() if answer else ""
+        notified_queue = name.partition("}:")[2].removeprefix("bell:") if "}:bell:" in name else ""
+        if not self._has_command:
+            return WaitResult(True, notified_queue)
         try:
-            return Heard(False, rung, (self._link.receive(),))
-        except errors.ResponseError:  # whoever looks himself is told what is wrong
-            return Heard(True, rung)
+            return WaitResult(False, notified_queue, (self._link.receive(),))
+        except errors.ResponseError:  # The caller polls and receives the error itself.
+            return WaitResult(True, notified_queue)
 
     def nudge(self) -> None:
-        """End a `wait`, or the next one."""
-        self._nudge.give()
+        """End a `wait`, or the next one. Thread-safe."""
+        self._nudge.notify()
 
     def close_link(self) -> None:
-        """Disconnect: what the server blocks on ends."""
-        self._asked = None
+        """Disconnect, which ends the blocking command in the server."""
+        self._blocked_keys = None
         self._link.close()
 
     def close(self) -> None:
-        """Free everything; nobody waits."""
+        """Close the connection and the descriptors. No thread may be waiting."""
         self.close_link()
         self._nudge.close()

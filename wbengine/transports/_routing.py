@@ -1,25 +1,24 @@
-"""Which queues a routing key reaches.
+"""Routing: the queues that a routing key reaches.
 
-Exact keys are found in a dict; wildcard bindings (`*` is one word, `#` any number of words, words
-are separated by dots) are matched word by word.  Nothing here compiles a regular expression, so a
-pattern chosen by a peer cannot be made slow: one match costs at most words x pattern words.
+Exact keys are looked up in a dict. Wildcard bindings (`*` is one word, `#` any number of words,
+separated by dots) are matched word by word. Without regular expressions, a pattern from a peer
+cannot be slow: a match costs at most words x pattern words.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-#: Remembered routing keys per table; keys chosen by peers must not grow memory without end.
-_MEMO_LIMIT = 4096
+#: Maximum number of cached routing keys for each table. Peers choose the keys.
+_MAX_CACHED_KEYS = 4096
 
 
 def is_wild(pattern: str) -> bool:
-    """Whether a binding key holds a wildcard word."""
     return "*" in pattern or "#" in pattern
 
 
 def matches(pattern: Sequence[str], words: Sequence[str]) -> bool:
-    """Match the words of a routing key against the words of a topic pattern, in O(len x len)."""
+    """Match the words of a routing key with those of a topic pattern, in O(len x len)."""
     p = w = 0
     back_p = back_w = -1
     while w < len(words):
@@ -38,12 +37,12 @@ def matches(pattern: Sequence[str], words: Sequence[str]) -> bool:
 
 
 class Table:
-    """The bindings of one exchange; never changes, a changed exchange gets a new table."""
+    """Bindings of one exchange. Immutable: a changed exchange gets a new table."""
 
     __slots__ = ("_exact", "_memo", "_wild")
 
     def __init__(self, bindings: Iterable[tuple[str, str]]) -> None:
-        """`bindings` are (key, queue) pairs, in the order in which the queues are to be served."""
+        """Create a table from (key, queue) pairs, in the order in which the queues are served."""
         self._exact: dict[str, dict[str, None]] = {}
         self._wild: list[tuple[list[str], str]] = []
         self._memo: dict[str, tuple[str, ...]] = {}
@@ -54,16 +53,16 @@ class Table:
                 self._exact.setdefault(key, {})[queue] = None
 
     def route(self, key: str) -> tuple[str, ...]:
-        """The queues that get a message with this routing key, each of them once."""
-        found = self._memo.get(key)
-        if found is None:
+        """Return the queues that receive a message with this routing key, without duplicates."""
+        cached = self._memo.get(key)
+        if cached is None:
             queues = dict(self._exact.get(key, ()))
             if self._wild:
                 words = key.split(".")
                 for pattern, queue in self._wild:
                     if queue not in queues and matches(pattern, words):
                         queues[queue] = None
-            if len(self._memo) >= _MEMO_LIMIT:
+            if len(self._memo) >= _MAX_CACHED_KEYS:
                 self._memo.clear()
-            found = self._memo[key] = tuple(queues)
-        return found
+            cached = self._memo[key] = tuple(queues)
+        return cached

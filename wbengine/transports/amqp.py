@@ -1,4 +1,4 @@
-"""What kombu is told of a RabbitMQ: beats, timeouts, and how its certificate is checked."""
+"""Options of kombu for RabbitMQ: heartbeats, timeouts and the check of its certificate."""
 
 from __future__ import annotations
 
@@ -10,21 +10,20 @@ from urllib.parse import parse_qsl, urlsplit
 from wbengine import _names, _options
 from wbengine.transports import tls
 
-#: Seconds between two heartbeats that are asked of the broker; after two silent ones the
-#: connection is given up, by either side.  The transport option `heartbeat` says otherwise.
-HEARTBEAT: Final = 10.0
+#: Default of transport option `heartbeat`. After two missing heartbeats either side closes the
+#: connection.
+HEARTBEAT_SECONDS: Final = 10.0
 
-#: What fits into the message that asks for them.
-_LONGEST_HEARTBEAT: Final = 65535
+#: Maximum that fits into AMQP's tune method.
+_MAX_HEARTBEAT_SECONDS: Final = 65535
 
 _SECURE: Final = "amqps"
 _NAMES: Final = ("amqp", _SECURE, "pyamqp")
 
-#: What a URL may say after its `?`.
-_QUERY: Final = ("heartbeat", *tls.NAMES, "ssl_server_hostname")
-#: Transport options.  Those without `ssl` are py-amqp's.
+_URL_OPTIONS: Final = ("heartbeat", *tls.NAMES, "ssl_server_hostname")
+#: Those without `ssl` are py-amqp's.
 _OPTIONS: Final = (
-    *_QUERY,
+    *_URL_OPTIONS,
     "ssl",
     *("client_properties", "login_method", "login_response", "authentication", "locale"),
     *("channel_max", "frame_max", "connect_timeout", "read_timeout", "write_timeout"),
@@ -32,58 +31,58 @@ _OPTIONS: Final = (
 )
 
 
-class Malformed(ValueError):
-    """What is wrong with a URL or its options, in words that hold no secret."""
+class InvalidURLError(ValueError):
+    """A URL or its options are invalid. The message contains no secret."""
 
 
-def is_meant(url: str | None, transport: Any) -> bool:
-    """Whether a URL and the name of a transport, of which one may be missing, mean RabbitMQ."""
+def is_rabbitmq(url: str | None, transport: Any) -> bool:
+    """Return True if a URL and a transport, of which one may be missing, refer to RabbitMQ."""
     name = transport if transport is not None else (url or "").partition("://")[0]
     return name in _NAMES
 
 
 def alternates(url: str | None) -> tuple[str | None, ...]:
-    """The brokers of one URL: it may name several, with `;` between them."""
+    """Split a URL that contains several brokers, separated by `;`."""
     return tuple(url.split(";")) if url else (None,)
 
 
 def arguments(
     url: str | None, transport: Any, options: Mapping[str, Any]
 ) -> tuple[str | None, dict[str, Any]]:
-    """A URL without its query, and what else `kombu.Connection` is to be given.
+    """Return a URL without its query, and the other arguments of `kombu.Connection`.
 
-    `amqps` (or an option `ssl`) means TLS: certificates are required, and have to be of the host
-    that the URL names.  Only an explicit `cert_reqs` of none switches that off.
+    `amqps` (or an option `ssl`) enables TLS: a certificate is required and must match the host of
+    the URL. Only an explicit `cert_reqs` of none disables the check.
 
-    :raises ValueError: the query of the URL, or an option, says what nobody understands.
+    :raises ValueError: if the query of the URL or an option is unknown or invalid.
     """
-    left = dict(options)
+    remaining = dict(options)
     try:
-        _options.check_known("a RabbitMQ", left, _OPTIONS)
+        _options.check_known("a RabbitMQ", remaining, _OPTIONS)
     except ValueError as error:
-        raise Malformed(str(error)) from None
-    # TLS that was asked for in any way is TLS that is checked.
-    secure = left.pop("ssl", None)
+        raise InvalidURLError(str(error)) from None
+    # TLS is always checked, in whichever way it was requested.
+    secure = remaining.pop("ssl", None)
     named = secure.items() if isinstance(secure, Mapping) else ()
-    told: dict[str, Any] = {f"ssl_{name}": value for name, value in named}
-    told |= {name: left.pop(name) for name in options if name.startswith("ssl_")}
-    told = {name: value for name, value in told.items() if value is not None}
+    tls_options: dict[str, Any] = {f"ssl_{name}": value for name, value in named}
+    tls_options |= {name: remaining.pop(name) for name in options if name.startswith("ssl_")}
+    tls_options = {name: value for name, value in tls_options.items() if value is not None}
     scheme, bare = transport, url
     if url is not None and "://" in url:
         bare, _, query = url.partition("?")
         scheme = transport or bare.partition("://")[0]
         for name, value in parse_qsl(query):
-            if name not in _QUERY:
-                raise Malformed(
-                    f"the URL of a RabbitMQ says {name[:40]!r}{_names.hint(name, _QUERY)};"
-                    f" it may say: {', '.join(_QUERY)}"
+            if name not in _URL_OPTIONS:
+                raise InvalidURLError(
+                    f"The options of a RabbitMQ URL must be among {', '.join(_URL_OPTIONS)}, got"
+                    f" {name[:40]!r}{_names.hint(name, _URL_OPTIONS)}"
                 )
-            (left if name == "heartbeat" else told).setdefault(name, value)
-    # An option of py-amqp's would be taken as it is, and win.
-    heartbeat = _heartbeat(left.pop("heartbeat", HEARTBEAT))
-    result: dict[str, Any] = {"heartbeat": heartbeat, "transport_options": left}
-    if secure or told or scheme == _SECURE:
-        result["ssl"] = _checked(told, bare)
+            (remaining if name == "heartbeat" else tls_options).setdefault(name, value)
+    # py-amqp's own option `heartbeat` would have precedence over the argument.
+    heartbeat = _heartbeat(remaining.pop("heartbeat", HEARTBEAT_SECONDS))
+    result: dict[str, Any] = {"heartbeat": heartbeat, "transport_options": remaining}
+    if secure or tls_options or scheme == _SECURE:
+        result["ssl"] = _tls_arguments(tls_options, bare)
     return bare, result
 
 
@@ -92,23 +91,23 @@ def _heartbeat(value: Any) -> float:
         seconds = float(value)
     except (TypeError, ValueError):
         seconds = -1.0
-    if not 0 <= seconds <= _LONGEST_HEARTBEAT:
-        raise Malformed(
-            f"heartbeat is {value!r}: it must be seconds from 0 (none) to {_LONGEST_HEARTBEAT}"
+    if not 0 <= seconds <= _MAX_HEARTBEAT_SECONDS:
+        raise InvalidURLError(
+            f"heartbeat must be 0 (none) to {_MAX_HEARTBEAT_SECONDS} seconds, got {value!r}"
         )
     return seconds
 
 
-def _checked(told: Mapping[str, Any], url: str | None) -> dict[str, Any]:
-    """Options of TLS as py-amqp calls them."""
+def _tls_arguments(options: Mapping[str, Any], url: str | None) -> dict[str, Any]:
     try:
-        read = {name.removeprefix("ssl_"): tls.read(name, told[name]) for name in told}
+        read = {name.removeprefix("ssl_"): tls.read(name, options[name]) for name in options}
     except ValueError as error:
-        raise Malformed(str(error)) from None
+        raise InvalidURLError(str(error)) from None
     read["cert_reqs"] = ssl.VerifyMode[f"CERT_{read.get('cert_reqs', 'required')}".upper()]
     check_hostname = read.pop("check_hostname", True)
     if not check_hostname or read["cert_reqs"] == ssl.CERT_NONE:
-        read.pop("server_hostname", None)  # no name is checked of what may be anybody
+        # Without a verified certificate, its name is not checked.
+        read.pop("server_hostname", None)
     elif not read.get("server_hostname"):
         read["server_hostname"] = (urlsplit(url).hostname if url else None) or "localhost"
     return read

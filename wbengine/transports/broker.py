@@ -1,9 +1,12 @@
-"""The port of our own brokers: what each of them does on one connection, and what all share.
+"""The interface of wbengine's own brokers: one connection, its consumers, and their common parts.
 
-A `Broker` publishes, and hands out what its `Consumer`s take.  Order: consumers are served in the
-order in which they were made, and the first queue of each is emptied first; within a queue
-priority 9 comes first, then first in, first out per publisher.  Threads: one thread drains a
-connection.  Publishing, acknowledging, giving back and `wake()` are allowed from any thread.
+A `Broker` publishes messages and delivers those that its `Consumer`s take.
+
+Order: consumers are served in the order of their creation, and the first queue of each is emptied
+first. Within a queue, priority 9 comes first; equal priorities are first in, first out for each
+publisher.
+
+Threads: one thread drains a connection.
 """
 
 from __future__ import annotations
@@ -19,53 +22,67 @@ from typing import Any, Final
 
 from wbengine import exceptions
 from wbengine._log_rate import RareWarnings
-from wbengine.transports import _envelope
+from wbengine.transports import _encoding
 
 LOG = logging.getLogger(__name__)
 
-#: A message as it is published: exchange ('': `key` is a queue), key, priority, head, body.
+#: A message ready to publish: exchange ('': `key` is a queue), key, priority, head, body.
 LaidOut = tuple[str, str, int, bytes, bytes]
 
-Handle = Callable[[_envelope.Message], object]
+Handle = Callable[[_encoding.Message], object]
 
-#: Seconds after which the thread that drains looks up, however much there is.
-_TURN: Final = 0.5
+#: Maximum size of a batch that is taken; a larger message is taken alone.
+MAX_BATCH_BYTES: Final = 4 * 1024 * 1024
+
+#: Maximum time of one `drain` while messages keep arriving.
+_MAX_DRAIN_SECONDS: Final = 0.5
 
 
-class Taken:
-    """A message that left its queue and is not settled yet; `token` belongs to its broker.
+class TakenMessage:
+    """A message that was taken from its queue and is not settled; `token` belongs to its broker.
 
-    `claim`: what the ledger said of the request in it, where the broker asked it in the same step;
-    `label`: of the row that it looked at, as far as it is known; `at`: when that step was begun, on
-    the monotonic clock.  `away`: where its body is, which `Broker.fetch` brings.  No `data`: it was
-    in a row, and went with that.
+    :ivar claim: the answer of the ledger, if the broker claimed the request in the same step.
+    :ivar label: the known part of the label of the claimed row.
+    :ivar at: start of that step on the monotonic clock.
+    :ivar body_location: location of the body if it is stored out of line; `Broker.fetch` loads it.
+    :ivar data: None if the row that contained the message has been deleted.
     """
 
-    __slots__ = ("again", "at", "away", "body", "claim", "data", "label", "queue", "token")
+    __slots__ = (
+        "at",
+        "body",
+        "body_location",
+        "claim",
+        "data",
+        "label",
+        "queue",
+        "redelivered",
+        "token",
+    )
 
-    def __init__(self, queue: str, token: Any, data: bytes | None, again: bool) -> None:
+    def __init__(self, queue: str, token: Any, data: bytes | None, redelivered: bool) -> None:
         self.queue = queue
         self.claim: Any = None
         self.label = b""
         self.at: float | None = None
         self.token = token
         self.data = data
-        self.body = self.away = b""
-        self.again = again
+        self.body = self.body_location = b""
+        self.redelivered = redelivered
 
 
 class Broker(abc.ABC):
-    """One connection to a broker of ours.
+    """A connection to one of wbengine's own brokers.
 
-    `refresh`, `take_many`, `watch`, `unwatch`, `wait` and `drain` are of the thread that drains;
-    the rest may be called from any thread.  Once it is closed nothing may be called.
+    `refresh`, `take_many`, `watch`, `unwatch`, `wait` and `drain` belong to the thread that drains.
+    All other methods may be called from any thread, but none after `close`.
     """
 
-    #: How many messages are taken at once, at most, where a consumer has no limit of its own.
+    #: Maximum number of messages in a batch for consumers without a limit.
     batch = 1
-    #: Whether it reads labels (see `_envelope.label`).
+    #: Whether the broker reads labels (see `_encoding.label`).
     labels = False
-    # As kombu calls them.
+    # Names of kombu.
     recoverable_connection_errors: tuple[type[BaseException], ...] = (ConnectionError,)
     channel_errors: tuple[type[BaseException], ...] = ()
 
@@ -73,7 +90,7 @@ class Broker(abc.ABC):
         self.consumers: list[Consumer] = []
         #: Called for each message that cannot be read.
         self.on_discard: Callable[[], object] | None = None
-        #: Of those, by queue.
+        #: Rate-limited warnings about such messages, by queue.
         self.discards = RareWarnings(LOG)
         self._woken = False
 
@@ -84,105 +101,102 @@ class Broker(abc.ABC):
         self.release()
 
     def release(self) -> None:
-        """Give back all that is not acknowledged, and disconnect; idempotent.
+        """Requeue all messages that are not acknowledged, and disconnect. Idempotent.
 
-        What cannot be given back one by one, as the connection is lost or the server refuses, goes
-        back with the connection.
+        If the connection is lost or the server refuses, they are requeued with the connection.
         """
         for consumer in tuple(self.consumers):
             try:
                 consumer.close()
             except Exception as error:
-                LOG.debug("a consumer was not closed in order: %s", error)
+                LOG.debug("a consumer was not closed cleanly: %s", error)
         self.close()
-
-    # Declaring.
 
     @abc.abstractmethod
     def declare_exchange(self, name: str) -> None:
-        """Make the topic exchange when it is not there."""
+        """Create the topic exchange unless it exists."""
 
     @abc.abstractmethod
     def declare_queue(self, queue: str, *, owned: bool = False) -> None:
-        """Make the queue when it is not there.
+        """Create the queue unless it exists.
 
-        One that is `owned` is deleted when this process dies.  It outlives the connection, so that
-        a process which connects again finds what came meanwhile.
+        An `owned` queue is deleted when this process dies. It outlives the connection, so that the
+        process finds messages that arrive while it reconnects.
         """
 
     @abc.abstractmethod
     def delete_queue(self, queue: str) -> int:
-        """Remove the queue, its messages and its bindings; how many messages went."""
+        """Delete the queue with its messages and bindings. Return the number of messages."""
 
     @abc.abstractmethod
     def purge(self, queue: str) -> int:
-        """Remove the waiting messages; how many."""
+        """Delete the waiting messages. Return their number."""
 
     @abc.abstractmethod
     def size(self, queue: str) -> int:
-        """How many messages wait."""
+        """Return the number of waiting messages."""
 
     @abc.abstractmethod
     def bind(self, exchange: str, key: str, queue: str) -> None:
-        """Bind; doing it twice is once.
+        """Bind the queue. Idempotent.
 
-        :raises ValueError: the key is too long.
+        :raises ValueError: if the key is too long.
         """
 
     @abc.abstractmethod
     def unbind(self, exchange: str, key: str, queue: str) -> None:
-        """Undo `bind`; fine when there is no such binding."""
+        """Remove a binding. Idempotent."""
 
     @abc.abstractmethod
     def bindings(self) -> Iterable[tuple[str, str, str]]:
-        """All (queue, exchange, key)."""
+        """Return all bindings as (queue, exchange, key)."""
 
-    # Publishing.
+    def lay_out(self, message: _encoding.Sealed, exchange: str) -> LaidOut:
+        """Encode a message for `publish_many`.
 
-    def lay_out(self, message: _envelope.Sealed, exchange: str) -> LaidOut:
-        """What `publish_many` takes.
-
-        :raises TooLarge: it has more than 64 MiB.
-        :raises ValueError, TypeError: headers are no JSON, or no JSON numbers.
+        :raises TooLarge: if it exceeds 64 MiB.
+        :raises ValueError, TypeError: if a header cannot be encoded as JSON.
         """
-        head = _envelope.head_of(message, exchange)
+        head = _encoding.head_of(message, exchange)
         if self.labels:
-            head = _envelope.label(head, message.headers, message.correlation_id)
+            head = _encoding.label(head, message.headers, message.correlation_id)
         return exchange, message.routing_key, message.priority, head, message.encoded
 
     @abc.abstractmethod
     def publish_many(self, messages: Sequence[LaidOut]) -> Iterator[bool]:
-        """Publish, in order; whether each had a queue is told as soon as it is published.
+        """Publish messages in order. Yield after each whether it was routed to a queue.
 
-        :raises TransportFailure: it cannot be written (no space, no permission).
+        :raises TransportFailure: if a message cannot be written (no space, no permission).
         """
 
     def end_many(
         self,
-        ended: Sequence[tuple[tuple[str, int], Taken, LaidOut]],
-        told: Any = None,
-    ) -> tuple[Sequence[int], Sequence[Taken]]:
-        """For each request that was claimed while it was `taken`: store its answer in the row
-        (id, epoch), publish it, and forget the request, in one step.  In it messages are taken,
-        too, where `told`, by `order`, says so.
+        ended: Sequence[tuple[tuple[str, int], TakenMessage, LaidOut]],
+        take_order: Any = None,
+    ) -> tuple[Sequence[int], Sequence[TakenMessage]]:
+        """Finish requests that were claimed with their messages, in one step.
 
-        In how many queues each answer is; -1, and it is in none, where the row is somebody else's.
-        And what was taken.
+        For each request, the broker stores its reply in the row (id, epoch), publishes the reply
+        and acknowledges the request. With `take_order`, from `prepare_take`, it also takes
+        messages.
+
+        :returns: for each reply, the number of queues that received it, or -1 if another process
+            owns the row, so that it was not published; and the messages taken.
         """
         raise NotImplementedError
 
     def answer_many(
         self,
-        ended: Sequence[tuple[tuple[str, int], _envelope.Message, LaidOut]],
+        ended: Sequence[tuple[tuple[str, int], _encoding.Message, LaidOut]],
         order: AnswerAndTake | None = None,
     ) -> Sequence[int]:
-        """`end_many` of requests that were taken by whatever consumer; and what is ordered."""
+        """Finish requests of any consumers with `end_many`, and fill the order."""
         wanted = [(row, message.origin, laid_out) for row, message, laid_out in ended]
         if order is None:
             return self.end_many(wanted)[0]
         try:
-            counts, order.taken = self.end_many(wanted, order.told)
-        except exceptions.TransportFailure:  # nothing was done
+            counts, order.taken = self.end_many(wanted, order.take_order)
+        except exceptions.TransportFailure:  # Nothing was done.
             order.deliver()
             raise
         except BaseException:
@@ -190,95 +204,103 @@ class Broker(abc.ABC):
             raise
         return counts
 
-    def order(self, most: int, queues: Sequence[str]) -> Any:
-        """What `end_many`, of whatever connection, is to be told so that it takes so many messages
-        for this one; None: they have to be taken in the usual way.
+    def prepare_take(self, most: int, queues: Sequence[str]) -> Any:
+        """Return the argument with which `end_many` takes `most` messages for this connection.
 
-        What becomes of it is told: `heard`, or it is as if nobody knew of what was taken.
+        `end_many` may be called on another connection. Afterwards the caller calls
+        `confirm_taken` or `fail_taken`.
+
+        :returns: None if messages have to be taken with `take_many`.
         """
         return None
 
-    def heard(self, told: Any, left: Sequence[Taken]) -> None:  # noqa: B027 - who makes none
-        """What `end_many` took is known here now, but for what is `left`: of that nobody knows."""
+    def confirm_taken(self, take_order: Any, undelivered: Sequence[TakenMessage]) -> None:  # noqa: B027
+        """Confirm the messages that `end_many` took. The `undelivered` ones are requeued."""
 
-    def missed(self, told: Any) -> None:  # noqa: B027
-        """Nobody knows what `end_many` took: this connection is of no use any more."""
-
-    # Taking.
+    def fail_taken(self, take_order: Any) -> None:  # noqa: B027
+        """Close this connection, because the messages that `end_many` took are unknown."""
 
     @abc.abstractmethod
     def watch(self, queue: str) -> None:
-        """From now on `wait` also ends when something comes into this queue; counted."""
+        """Add a watcher for this queue: `wait` also returns when a message arrives in it.
+
+        Watchers are counted.
+        """
 
     @abc.abstractmethod
     def unwatch(self, queue: str) -> None:
-        """Undo one `watch`."""
+        """Remove one watcher of this queue."""
 
     @abc.abstractmethod
     def refresh(self) -> int:
-        """Look what came into the watched queues; an upper bound of what can be taken now."""
+        """Poll the watched queues. Return an upper bound of the number of available messages."""
 
     @abc.abstractmethod
-    def take_many(self, groups: Sequence[tuple[int, Sequence[str]]]) -> list[tuple[int, Taken]]:
-        """Take messages out, so that nobody else gets them: for each group at most so many, the
-        first queue before the second.
+    def take_many(
+        self, groups: Sequence[tuple[int, Sequence[str]]]
+    ) -> list[tuple[int, TakenMessage]]:
+        """Take messages exclusively: for each group at most its number, the first queue first.
 
-        Each comes with the number of its group.  With `batch` 1, one message at most.
+        Each message is returned with the index of its group. Together they have at most
+        `MAX_BATCH_BYTES`, unless the first one is larger. If `batch` is 1, at most one message is
+        returned.
         """
 
-    def fetch(self, taken: Iterable[Taken]) -> None:  # noqa: B027 - where all come whole
-        """Bring the bodies of those that are `away`; any thread."""
+    def fetch(self, taken: Iterable[TakenMessage]) -> None:  # noqa: B027
+        """Load the bodies that are stored out of line."""
 
     @abc.abstractmethod
-    def settle_many(self, taken: Sequence[Taken]) -> bool:
-        """Acknowledged: forget them.  False when one of them was no longer ours."""
+    def settle_many(self, taken: Sequence[TakenMessage]) -> bool:
+        """Acknowledge and delete messages. Return False if this connection had lost any of them."""
 
-    def refuse(self, taken: Taken) -> None:
-        """Acknowledged, and not run: what was claimed with it is as if it had not been, for a
-        request that names the same row and can be believed."""
+    def refuse(self, taken: TakenMessage) -> None:
+        """Acknowledge a message without running its request.
+
+        A claim made with it is undone, so that an authentic request can claim the row.
+        """
         self.settle_many((taken,))
 
     @abc.abstractmethod
-    def give_back(self, taken: Taken, *, delivered: bool = True) -> None:
-        """Put it back in its old place, marked as redelivered if it was delivered; else it is as if
-        it had never been taken, nor claimed.  What cannot be put back now goes back when this is
-        closed, in the same way."""
+    def requeue(self, taken: TakenMessage, *, delivered: bool = True) -> None:
+        """Requeue a message in its old place.
+
+        If it was `delivered`, it is marked as redelivered; otherwise the take and the claim are
+        undone. If this is impossible now, it happens when the connection is closed.
+        """
 
     @abc.abstractmethod
-    def discard(self, taken: Taken, why: str) -> None:
-        """It cannot be delivered to anyone: put it aside and say so."""
+    def discard(self, taken: TakenMessage, why: str) -> None:
+        """Delete a message that cannot be delivered, and log `why`. A folder keeps a copy."""
 
     @abc.abstractmethod
     def wait(self, timeout: float | None, queues: Sequence[str] = ()) -> None:
-        """Block until something may have come, `nudge` is called, or the timeout is over.
+        """Block until a message may have arrived, `nudge` is called, or the timeout has passed.
 
-        `queues` are those from which something could be taken.
+        :param queues: the queues from which messages could be taken.
         """
 
     @abc.abstractmethod
     def nudge(self) -> None:
-        """End a `wait` that runs, or the next one."""
+        """End the current or next `wait`."""
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Free everything; doing it twice is once."""
-
-    # Draining.
+        """Free all resources. Idempotent."""
 
     def wake(self) -> None:
-        """Make a blocked `drain`, or the next one, return at once; from any thread."""
+        """Let the current or next `drain` return at once."""
         self._woken = True
         self.nudge()
 
     def drain(self, timeout: float | None = None) -> None:
-        """Deliver all that is there, up to the limits; wait for it when there is nothing.
+        """Deliver the available messages, up to the limits; wait if there are none.
 
-        Returns after at least one delivery.  What comes in while callbacks run, or is left after
-        half a second, is delivered by the next call.  A message that cannot be read is put aside,
-        never raised.
+        Returns after at least one delivery. The next call delivers messages that arrive while
+        callbacks run, or that remain after half a second. Unreadable messages are discarded and
+        raise no error.
 
-        :raises TimeoutError: nothing came in `timeout` seconds (None: wait for ever), or `wake()`
-            was called.
+        :param timeout: seconds; None: no limit.
+        :raises TimeoutError: if no message arrived in time, or `wake()` was called.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
@@ -288,184 +310,193 @@ class Broker(abc.ABC):
             if self._woken:
                 self._woken = False
                 raise TimeoutError("woken")
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
+            seconds_left = None if deadline is None else deadline - time.monotonic()
+            if seconds_left is not None and seconds_left <= 0:
                 raise TimeoutError("timed out")
-            waiting = [each for each in self.consumers if each.queues and each.has_room]
-            self.wait(left, [queue for each in waiting for queue in each.queues])
+            waiting = [each for each in self.consumers if each.queues and each.has_capacity]
+            self.wait(seconds_left, [queue for each in waiting for queue in each.queues])
 
     def _deliver_available(self) -> int:
-        most, delivered = self.refresh(), 0
-        until = time.monotonic() + _TURN
-        found: Sequence[tuple[int, Taken]] = ()
-        # At first, what is left of the last time: a callback raised.
+        upper_bound, delivered = self.refresh(), 0
+        until = time.monotonic() + _MAX_DRAIN_SECONDS
+        taken_messages: Sequence[tuple[int, TakenMessage]] = ()
+        # Messages may remain from an earlier call whose callback raised an exception.
         consumers = tuple(self.consumers)
         while True:
             for consumer in consumers:
                 if consumer.ready:
                     delivered += consumer.deliver()
-            if delivered >= most or (found and self.batch > 1 and not self.refresh()):
+            if delivered >= upper_bound or (
+                taken_messages and self.batch > 1 and not self.refresh()
+            ):
                 return delivered
             if delivered and time.monotonic() >= until:
                 return delivered
-            asked = [(each, each.ask()) for each in self.consumers if each.queues]
-            asked = [(each, room) for each, room in asked if room > 0]
-            consumers = tuple(each for each, _ in asked)
-            found = self.take_many([(room, each.queues) for each, room in asked]) if asked else ()
-            for group, taken in found:
+            requests = [(each, each.reserve()) for each in self.consumers if each.queues]
+            requests = [(each, room) for each, room in requests if room > 0]
+            consumers = tuple(each for each, _ in requests)
+            taken_messages = (
+                self.take_many([(room, each.queues) for each, room in requests]) if requests else ()
+            )
+            for group, taken in taken_messages:
                 consumers[group].ready.append(taken)
             for consumer in consumers:
-                consumer.room.asked = 0
-            if not found:
+                consumer.credit.requested = 0
+            if not taken_messages:
                 return delivered
 
 
 class CreditWindow:
-    """What was given to a consumer and is not settled, by its number, and what may be given
-    besides.
+    """Unsettled messages of a consumer by delivery tag, and the remaining capacity.
 
-    At most `limit` (0: as much as there is) at a time, less what was asked for and is not there
-    yet: by the thread that drains, and by those who order.  `found()` is called when there is room
-    again after that thread was told that there is none.  Any thread, unless told otherwise.
+    At most `limit` (0: unlimited) messages are unsettled, minus those requested and not yet
+    received: by the draining thread (`requested`) or by orders. `on_capacity()` is called when
+    there is capacity again after that thread found none. Thread-safe unless stated otherwise.
     """
 
-    def __init__(self, found: Callable[[], object]) -> None:
+    def __init__(self, on_capacity: Callable[[], object]) -> None:
         self.limit = 0
-        self.held: dict[int, Taken] = {}
-        self._found = found
+        self.unsettled: dict[int, TakenMessage] = {}
+        self._on_capacity = on_capacity
         self._released: set[int] = set()
         self._lock = threading.Lock()
-        #: How many were asked for; 0 as soon as they are ready, or not there.
-        self.asked = 0
+        self.requested = 0
         self._ordered = 0
         self._starved = False
 
-    def ask(self, most: int, ready: int) -> int:
-        """How many there is room for, up to `most`, beside `ready` ones; they are `asked` for from
-        now on.  Of the thread that drains."""
+    def reserve(self, most: int, ready: int) -> int:
+        """Reserve and return the capacity beyond `ready` messages, at most `most`.
+
+        Call this only in the draining thread.
+        """
         if not self.limit:
             return most
-        self._starved = True  # before it looks: whoever makes room meanwhile sees one of both
+        # Set before reading, so that concurrently freed capacity is noticed either here or by the
+        # thread that frees it.
+        self._starved = True
         with self._lock:
-            self.asked = 0
-            self.asked = room = max(0, min(most, self._left(ready)))
-        self._starved = room <= 0
-        return room
+            self.requested = 0
+            self.requested = capacity = max(0, min(most, self._remaining(ready)))
+        self._starved = capacity <= 0
+        return capacity
 
-    def look(self, ready: int) -> bool:
-        """Whether there is room; as `ask`, but nothing is asked for."""
+    def has_capacity(self, ready: int) -> bool:
+        """Return whether there is capacity; like `reserve` without a reservation."""
         if not self.limit:
             return True
         self._starved = True
-        self._starved = starved = self._left(ready) <= 0
+        self._starved = starved = self._remaining(ready) <= 0
         return not starved
 
-    def order(self, most: int, ready: int) -> int:
-        """As `ask`, by another thread, until `delivered`; 0 unless the one that drains was told
-        that there is none: else it sees to that itself."""
+    def reserve_for_order(self, most: int, ready: int) -> int:
+        """Reserve capacity for another thread, until `release_order`.
+
+        Returns 0 unless the draining thread found no capacity before; otherwise that thread takes
+        the messages itself.
+        """
         if not self._starved:
             return 0
         with self._lock:
-            room = max(0, min(most, self._left(ready)))
-            self._ordered += room
-        return room
+            capacity = max(0, min(most, self._remaining(ready)))
+            self._ordered += capacity
+        return capacity
 
-    def delivered(self, ordered: int, count: int) -> None:
-        """Of what was ordered so many came, which are held by now."""
+    def release_order(self, ordered: int, count: int) -> None:
+        """Release a reservation after `count` of `ordered` messages have arrived."""
         with self._lock:
             self._ordered -= ordered
         if count < ordered:
-            self.made()
+            self.notify_capacity()
 
-    def _left(self, ready: int) -> int:
-        held = len(self.held) - len(self._released) + ready
-        return self.limit - held - self.asked - self._ordered
+    def _remaining(self, ready: int) -> int:
+        count = len(self.unsettled) - len(self._released) + ready
+        return self.limit - count - self.requested - self._ordered
 
     def release(self, numbers: Iterable[int]) -> None:
-        """These count no more."""
-        self._released |= self.held.keys() & set(numbers)
+        """Exclude these messages from the limit."""
+        self._released |= self.unsettled.keys() & set(numbers)
 
-    def settle(self, numbers: Iterable[int]) -> list[Taken]:
-        """These are not held any more; what of them was."""
-        found: list[Taken] = []
-        room = False
+    def settle(self, numbers: Iterable[int]) -> list[TakenMessage]:
+        """Remove messages. Return those that were unsettled."""
+        settled: list[TakenMessage] = []
+        has_freed = False
         for number in numbers:
             counted = number not in self._released
             self._released.discard(number)
-            taken = self.held.pop(number, None)
+            taken = self.unsettled.pop(number, None)
             if taken is not None:
-                found.append(taken)
-                room = room or counted
-        if room:
-            self.made()
-        return found
+                settled.append(taken)
+                has_freed = has_freed or counted
+        if has_freed:
+            self.notify_capacity()
+        return settled
 
-    def made(self) -> None:
-        """There may be more than there was."""
+    def notify_capacity(self) -> None:
+        """Report that capacity may have increased."""
         if self._starved:
             self._starved = False
-            self._found()
+            self._on_capacity()
 
 
 class AnswerAndTake:
-    """What a consumer takes while other requests are answered, in the same step: at most `most`
-    messages; `told` is how its broker says so.
+    """An order to take at most `most` messages in the step that finishes other requests.
 
-    Made by `Consumer.order`, given to `Broker.answer_many`, which fills in what was `taken`, and
-    ended by `deliver`; if nobody knows what was taken, by `Consumer.miss`.
+    `Consumer.order` creates it, `Broker.answer_many` fills in `taken`, and `deliver` ends it, or
+    `Consumer.miss` if the messages taken are unknown. `take_order` is from `Broker.prepare_take`.
     """
 
-    __slots__ = ("consumer", "most", "taken", "told")
+    __slots__ = ("consumer", "most", "take_order", "taken")
 
-    def __init__(self, consumer: Consumer, most: int, told: Any) -> None:
+    def __init__(self, consumer: Consumer, most: int, take_order: Any) -> None:
         self.consumer = consumer
         self.most = most
-        self.told = told
-        self.taken: Sequence[Taken] = ()
+        self.take_order = take_order
+        self.taken: Sequence[TakenMessage] = ()
 
     def deliver(self) -> None:
-        """Hand out what was taken, in this thread.  What is raised there is logged, and the
-        connection is given up: what nobody saw goes back as if it had not been taken."""
-        left: Sequence[_envelope.Message] = ()
+        """Deliver the messages taken, in this thread.
+
+        After an exception, which is logged, the connection is closed and undelivered messages are
+        requeued as if they had not been taken.
+        """
+        undelivered: Sequence[_encoding.Message] = ()
         over = False
         try:
-            left = self.consumer.receive(self)
-            while left:
-                message, *left = left
+            undelivered = self.consumer.receive(self)
+            while undelivered:
+                message, *undelivered = undelivered
                 self.consumer.handle(message)
             over = True
         except Exception:
-            LOG.exception("failed to hand out what was taken")
+            LOG.exception("failed to deliver received messages")
         finally:
             if not over:
                 self.consumer.miss(self)
-                self.consumer.put_back(left)
+                self.consumer.put_back(undelivered)
 
 
 class Consumer:
-    """Takes from queues of one connection, and calls `handle(message)` for each message, in the
-    thread that drains.
+    """Takes messages from queues and calls `handle(message)` in the draining thread.
 
-    At most `limit` messages are delivered and not yet acknowledged (0: any number).  What is not
-    acknowledged when it is closed goes back to its queue, marked as redelivered.
+    At most `limit` messages are delivered and not acknowledged (0: unlimited). When it is closed,
+    unacknowledged messages are requeued, marked as redelivered.
     """
 
     def __init__(self, broker: Broker, handle: Handle) -> None:
         self.handle = handle
         self.closed = False
         self._broker = broker
-        #: From which it takes, the first one first.
+        #: The queues, in the order in which they are emptied.
         self.queues: tuple[str, ...] = ()
-        #: Taken, and not delivered yet.
-        self.ready: deque[Taken] = deque()
-        #: What is held, and how much more may be given.
-        self.room = CreditWindow(broker.nudge)
+        #: Messages taken and not delivered.
+        self.ready: deque[TakenMessage] = deque()
+        self.credit = CreditWindow(broker.nudge)
         self._tags = itertools.count(1)
         self._closing = threading.Lock()
         broker.consumers.append(self)
 
     def consume(self, queues: Iterable[str], limit: int = 0) -> None:
-        """Take from these, which are there, besides those that it takes from."""
+        """Consume from further existing queues."""
         self.limit(limit)
         for queue in queues:
             if queue not in self.queues:
@@ -474,18 +505,18 @@ class Consumer:
         self._broker.nudge()
 
     def limit(self, most: int) -> None:
-        """Hold no more than so many."""
-        self.room.limit = most
+        """Set the maximum number of unsettled messages."""
+        self.credit.limit = most
         self._broker.nudge()
 
     def cancel(self) -> None:
-        """Take nothing more; what it got stays unacknowledged, what it did not get goes back."""
+        """Stop taking messages. Delivered ones stay unacknowledged, the others are requeued."""
         queues, self.queues = self.queues, ()
         for queue in queues:
             self._broker.unwatch(queue)
 
     def close(self) -> None:
-        """Cancel, and give back what is not acknowledged; idempotent."""
+        """Cancel, and requeue unacknowledged messages. Idempotent."""
         with self._closing:
             if self.closed:
                 return
@@ -493,130 +524,128 @@ class Consumer:
         self._broker.consumers.remove(self)
         self.cancel()
         self.deliver()
-        for tag in tuple(self.room.held):
+        for tag in tuple(self.credit.unsettled):
             self.reject(tag, requeue=True)
 
-    # Delivering; of the thread that drains.
-
     @property
-    def has_room(self) -> bool:
-        return self.room.look(len(self.ready))
+    def has_capacity(self) -> bool:
+        return self.credit.has_capacity(len(self.ready))
 
-    def ask(self) -> int:
-        """How many messages may be taken for it now, at most."""
-        return self.room.ask(self._broker.batch, len(self.ready))
+    def reserve(self) -> int:
+        """Reserve and return the number of messages that may be taken now."""
+        return self.credit.reserve(self._broker.batch, len(self.ready))
 
     def deliver(self) -> int:
-        """Hand out what is `ready`; how many."""
+        """Deliver the `ready` messages. Return their number."""
         count = 0
         while self.ready:
             message = self.hold(self.ready[0], self.ready)
-            self.ready.popleft()  # not before it is held: orders of others count it
+            self.ready.popleft()  # Last, because concurrent orders must count it.
             if message is not None:
                 count += 1
                 self.handle(message)
         return count
 
-    def hold(self, taken: Taken, ready: Iterable[Taken]) -> _envelope.Message | None:
-        """What was taken, and is the first of what is `ready`, as a message.  None: it cannot be
-        read, or nobody wants it, and it went back."""
+    def hold(self, taken: TakenMessage, ready: Iterable[TakenMessage]) -> _encoding.Message | None:
+        """Convert the first of the `ready` messages.
+
+        :returns: None if it cannot be read, or was requeued because its queue is not consumed.
+        """
         if self.closed or taken.queue not in self.queues:
-            self._broker.give_back(taken, delivered=False)
+            self._broker.requeue(taken, delivered=False)
             return None
-        if taken.away:
+        if taken.body_location:
             self._broker.fetch(ready)
-        if taken.data is None:  # whoever waited for it has it from there
+        if taken.data is None:  # The reply was read from the row.
             self._broker.refuse(taken)
             return None
         tag = next(self._tags)
         try:
-            message = _envelope.Message(taken.data, self, tag, taken.again, taken.body)
-            if taken.claim is not None and not _envelope.has_label(message, taken.label):
-                raise _envelope.BadMessage("its label names the row of another request")
-        except _envelope.BadMessage as exc:
+            message = _encoding.Message(taken.data, self, tag, taken.redelivered, taken.body)
+            if taken.claim is not None and not _encoding.has_label(message, taken.label):
+                raise _encoding.InvalidMessageError("its label names the row of another request")
+        except _encoding.InvalidMessageError as exc:
             self._broker.discard(taken, str(exc))
             if self._broker.on_discard is not None:
                 self._broker.on_discard()
             return None
         message.claim, message.taken, message.origin = taken.claim, taken.at, taken
         taken.data = taken.body = b""
-        self.room.held[tag] = taken
+        self.credit.unsettled[tag] = taken
         return message
 
-    # Ordering; any thread.
+    def order(self, done: Iterable[_encoding.Message]) -> AnswerAndTake | None:
+        """Return an order for the capacity that is free once `done` are settled.
 
-    def order(self, done: Iterable[_envelope.Message]) -> AnswerAndTake | None:
-        """An order for all there is room for when `done` need none any more.
+        Pass it to `answer_many` of any connection to the same broker, then deliver it.
 
-        It is to be given to `answer_many`, of whatever connection to the same broker, and delivered
-        then.  None: there is no room, or the thread that drains takes what comes.
+        :returns: None if the consumer is closed or has no capacity, or if its draining thread takes
+            the messages itself.
         """
-        self.room.release([message.delivery_tag for message in done])
-        with self._closing:  # who closes wants to know of all orders
+        self.credit.release([message.delivery_tag for message in done])
+        with self._closing:  # `close` must see all orders.
             if self.closed or not self.queues:
                 return None
-            most = self.room.order(self._broker.batch, len(self.ready))
-            told = self._broker.order(most, self.queues) if most else None
-        if told is not None:
-            return AnswerAndTake(self, most, told)
-        self.room.delivered(most, 0)
+            most = self.credit.reserve_for_order(self._broker.batch, len(self.ready))
+            take_order = self._broker.prepare_take(most, self.queues) if most else None
+        if take_order is not None:
+            return AnswerAndTake(self, most, take_order)
+        self.credit.release_order(most, 0)
         return None
 
-    def receive(self, order: AnswerAndTake) -> list[_envelope.Message]:
-        """What an order took, which is known here from now on."""
-        found: list[_envelope.Message] = []
+    def receive(self, order: AnswerAndTake) -> list[_encoding.Message]:
+        """Return the messages of an order. From here on this consumer owns them."""
+        messages: list[_encoding.Message] = []
         with self._closing:
             if self.closed:
-                return []  # what nobody heard of goes back, unseen
-            left = list(order.taken)
+                return []  # Unseen messages are requeued with the connection.
+            undelivered = list(order.taken)
             try:
-                self._broker.fetch(left)  # what is held while others do not come is seen by nobody
-                while left:
-                    message = self.hold(left[0], left)
+                # Done first, so that no message was delivered if it fails.
+                self._broker.fetch(undelivered)
+                while undelivered:
+                    message = self.hold(undelivered[0], undelivered)
                     if message is not None:
-                        found.append(message)
-                    del left[0]
+                        messages.append(message)
+                    del undelivered[0]
             finally:
-                self._broker.heard(order.told, left)
-            self.room.delivered(order.most, len(found))
-        return found
+                self._broker.confirm_taken(order.take_order, undelivered)
+            self.credit.release_order(order.most, len(messages))
+        return messages
 
-    def put_back(self, messages: Iterable[_envelope.Message]) -> None:
-        """Nobody saw these."""
+    def put_back(self, messages: Iterable[_encoding.Message]) -> None:
+        """Requeue messages that were not delivered."""
         for taken in self.forget_many(messages):
-            self._broker.give_back(taken, delivered=False)
+            self._broker.requeue(taken, delivered=False)
 
     def miss(self, order: AnswerAndTake) -> None:
-        """Nobody knows what became of an order."""
-        self._broker.missed(order.told)
+        self._broker.fail_taken(order.take_order)
 
-    # Settling; any thread.
+    def ack_many(self, messages: Iterable[_encoding.Message]) -> bool:
+        """Acknowledge messages of this consumer, except those that are settled.
 
-    def ack_many(self, messages: Iterable[_envelope.Message]) -> bool:
-        """Acknowledge messages of this consumer; those that are not held any more are passed over.
-
-        False when none was, or one was no longer ours.
+        :returns: False if all were settled before, or one was lost.
         """
-        found = self.forget_many(messages)
-        return bool(found) and self._broker.settle_many(found)
+        own_messages = self.forget_many(messages)
+        return bool(own_messages) and self._broker.settle_many(own_messages)
 
-    def forget_many(self, messages: Iterable[_envelope.Message]) -> list[Taken]:
-        """They are acknowledged, as far as this consumer is concerned: what of them it held."""
+    def forget_many(self, messages: Iterable[_encoding.Message]) -> list[TakenMessage]:
+        """Mark messages as acknowledged. Return those that this consumer held."""
         tags = []
         for message in messages:
             message.acknowledged = True
             tags.append(message.delivery_tag)
-        return self.room.settle(tags)
+        return self.credit.settle(tags)
 
-    def release_many(self, messages: Iterable[_envelope.Message]) -> None:
-        """From now on these do not count against the limit."""
-        self.room.release([message.delivery_tag for message in messages])
-        self.room.made()
+    def release_many(self, messages: Iterable[_encoding.Message]) -> None:
+        """Exclude these messages from the limit."""
+        self.credit.release([message.delivery_tag for message in messages])
+        self.credit.notify_capacity()
 
     def reject(self, tag: int, requeue: bool) -> None:
-        """Give back to the queue, in its old place; or with `requeue=False` throw away."""
-        for taken in self.room.settle([tag]):
+        """Requeue a message in its old place, or acknowledge it without running its request."""
+        for taken in self.credit.settle([tag]):
             if requeue:
-                self._broker.give_back(taken)
+                self._broker.requeue(taken)
             else:
                 self._broker.refuse(taken)

@@ -1,8 +1,8 @@
 """Transport inside one process: `memory://NAME`.
 
-Brokers are found by name.  What a broker holds is dropped when the last connection to it closes.
-Messages are laid out in bytes as by the other transports, so nothing is shared by accident and a
-header that is not JSON is refused here too.
+A broker is identified by its name. When its last connection closes, its messages are deleted.
+Messages are encoded as for other transports: objects are not shared by accident, and headers that
+are not JSON are rejected.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from wbengine import _names, exceptions
+from wbengine.concurrency import conditions
 from wbengine.transports import _routing
-from wbengine.transports.broker import Broker, LaidOut, Taken
+from wbengine.transports.broker import Broker, LaidOut, TakenMessage
 
-#: (9 - priority, running number, data, redelivered)
+#: (9 - priority, sequence number, data, redelivered)
 _Entry = tuple[int, int, bytes, bool]
 
 
@@ -39,11 +40,11 @@ class _Exchange:
 
 
 class Hub:
-    """Queues, exchanges and bindings of one name; `lock` guards all of them.
+    """Queues, exchanges and bindings of one broker, guarded by `lock`.
 
-    `ledger` is the ledger of those who talk through this broker; whoever opens it first puts it
-    here (under `lock`), so that all of them share one.  `gate`, if there is one, is asked of each
-    message that is put into a queue (queue, priority, data) whether somebody else sees to it.
+    All users of this broker share `ledger`, which the first one sets under `lock`. `gate`, if set,
+    is called with each message for a queue (queue, priority, data); if it returns True, the message
+    is not stored.
     """
 
     def __init__(self, name: str) -> None:
@@ -51,7 +52,7 @@ class Hub:
         self.lock = threading.RLock()
         self.queues: dict[str, _Queue] = {}
         self.exchanges: dict[str, _Exchange] = {}
-        self.numbers = itertools.count()
+        self.message_numbers = itertools.count()
         self.connections = 0
         self.ledger: Any = None
         self.gate: Callable[[str, int, bytes], bool] | None = None
@@ -62,44 +63,39 @@ _hubs_lock = threading.Lock()
 
 
 def hub(name: str = "default") -> Hub:
-    """The hub of this name, made when it is not there."""
     with _hubs_lock:
         return _find(name)
 
 
 def _find(name: str) -> Hub:
-    found = _hubs.get(name)
-    if found is None:
-        found = _hubs[name] = Hub(name)
-    return found
+    existing = _hubs.get(name)
+    if existing is None:
+        existing = _hubs[name] = Hub(name)
+    return existing
 
 
 def _connect(name: str) -> Hub:
     with _hubs_lock:
-        found = _find(name)
-        found.connections += 1
-        return found
+        target = _find(name)
+        target.connections += 1
+        return target
 
 
-def _disconnect(left: Hub) -> None:
+def _disconnect(target: Hub) -> None:
     with _hubs_lock:
-        left.connections -= 1
-        if left.connections == 0 and _hubs.get(left.name) is left:
-            del _hubs[left.name]
+        target.connections -= 1
+        if target.connections == 0 and _hubs.get(target.name) is target:
+            del _hubs[target.name]
 
 
 class MemoryBroker(Broker):
-    """One connection to a hub."""
-
     def __init__(self, name: str) -> None:
         super().__init__()
         self.hub = _connect(name)
         self._lock = self.hub.lock
-        self._signal = threading.Event()
+        self._signal = conditions.Event()
         self._watched: Counter[str] = Counter()
         self._closed = False
-
-    # Declaring.
 
     def declare_exchange(self, name: str) -> None:
         _names.check_label("exchange", name)
@@ -110,18 +106,18 @@ class MemoryBroker(Broker):
         _names.check_label("queue", queue)
         with self._lock:
             if queue not in self.hub.queues:
-                made = self.hub.queues[queue] = _Queue()
+                new_queue = self.hub.queues[queue] = _Queue()
                 if queue in self._watched:
-                    made.watchers.add(self)
+                    new_queue.watchers.add(self)
 
     def delete_queue(self, queue: str) -> int:
         with self._lock:
-            gone = self.hub.queues.pop(queue, None)
+            deleted = self.hub.queues.pop(queue, None)
             for exchange in self.hub.exchanges.values():
                 for binding in [b for b in exchange.bindings if b[1] == queue]:
                     del exchange.bindings[binding]
                     exchange.table = None
-            return 0 if gone is None else len(gone.entries)
+            return 0 if deleted is None else len(deleted.entries)
 
     def purge(self, queue: str) -> int:
         with self._lock:
@@ -131,22 +127,22 @@ class MemoryBroker(Broker):
             return count
 
     def size(self, queue: str) -> int:
-        found = self.hub.queues.get(queue)
-        return 0 if found is None else len(found.entries)
+        existing = self.hub.queues.get(queue)
+        return 0 if existing is None else len(existing.entries)
 
     def bind(self, exchange: str, key: str, queue: str) -> None:
         with self._lock:
-            found = self.hub.exchanges.get(exchange)
-            if found is None:
-                raise exceptions.TransportFailure(f"there is no exchange {exchange!r} any more")
-            found.bindings[(key, queue)] = None
-            found.table = None
+            target = self.hub.exchanges.get(exchange)
+            if target is None:
+                raise exceptions.TransportFailure(f"exchange {exchange!r} does not exist")
+            target.bindings[(key, queue)] = None
+            target.table = None
 
     def unbind(self, exchange: str, key: str, queue: str) -> None:
         with self._lock:
-            found = self.hub.exchanges.get(exchange)
-            if found is not None and found.bindings.pop((key, queue), self) is not self:
-                found.table = None
+            target = self.hub.exchanges.get(exchange)
+            if target is not None and target.bindings.pop((key, queue), self) is not self:
+                target.table = None
 
     def bindings(self) -> Iterable[tuple[str, str, str]]:
         with self._lock:
@@ -156,18 +152,16 @@ class MemoryBroker(Broker):
                 for key, queue in exchange.bindings
             ]
 
-    # Publishing.
-
     def _route(self, exchange: str, key: str) -> Sequence[str]:
         if not exchange:
             return (key,)
         with self._lock:
-            found = self.hub.exchanges.get(exchange)
-            if found is None:
+            target = self.hub.exchanges.get(exchange)
+            if target is None:
                 return ()
-            if found.table is None:
-                found.table = _routing.Table(found.bindings)
-            return found.table.route(key)
+            if target.table is None:
+                target.table = _routing.Table(target.bindings)
+            return target.table.route(key)
 
     def publish_many(self, messages: Sequence[LaidOut]) -> Iterator[bool]:
         for exchange, key, priority, head, body in messages:
@@ -175,14 +169,14 @@ class MemoryBroker(Broker):
             yield sum(self.put(queue, priority, data) for queue in self._route(exchange, key)) > 0
 
     def put(self, queue: str, priority: int, data: bytes) -> bool:
-        """Append to a queue; False when there is no such queue."""
+        """Append a message to a queue. Return False if the queue does not exist."""
         with self._lock:
-            found = self.hub.queues.get(queue)
-            if found is None:
+            target = self.hub.queues.get(queue)
+            if target is None:
                 return False
             gate = self.hub.gate
             if gate is None or not gate(queue, priority, data):
-                self._push(found, (9 - priority, next(self.hub.numbers), data, False))
+                self._push(target, (9 - priority, next(self.hub.message_numbers), data, False))
             return True
 
     @staticmethod
@@ -191,52 +185,51 @@ class MemoryBroker(Broker):
         for watcher in queue.watchers:
             watcher.nudge()
 
-    # Taking.
-
     def watch(self, queue: str) -> None:
         with self._lock:
             self._watched[queue] += 1
-            found = self.hub.queues.get(queue)
-            if found is not None:
-                found.watchers.add(self)
+            target = self.hub.queues.get(queue)
+            if target is not None:
+                target.watchers.add(self)
 
     def unwatch(self, queue: str) -> None:
         with self._lock:
-            self._watched -= Counter((queue,))  # it forgets what is down to none
-            found = self.hub.queues.get(queue)
-            if found is not None and queue not in self._watched:
-                found.watchers.discard(self)
+            self._watched -= Counter((queue,))  # This removes counts of zero.
+            target = self.hub.queues.get(queue)
+            if target is not None and queue not in self._watched:
+                target.watchers.discard(self)
 
     def refresh(self) -> int:
-        # Cleared before looking: what comes in from here on sets it again, so no `wait` misses it.
+        # Cleared before counting: a message that arrives later sets it again, so no `wait` misses
+        # it.
         self._signal.clear()
         with self._lock:
             return sum(map(self.size, self._watched))
 
-    def take_many(self, groups: Sequence[tuple[int, Sequence[str]]]) -> list[tuple[int, Taken]]:
+    def take_many(
+        self, groups: Sequence[tuple[int, Sequence[str]]]
+    ) -> list[tuple[int, TakenMessage]]:
         for group, (_, queues) in enumerate(groups):
             for queue in queues:
                 with self._lock:
-                    found = self.hub.queues.get(queue)
-                    if found is not None and found.entries:
-                        entry = heapq.heappop(found.entries)
-                        return [(group, Taken(queue, entry, entry[2], entry[3]))]
+                    target = self.hub.queues.get(queue)
+                    if target is not None and target.entries:
+                        entry = heapq.heappop(target.entries)
+                        return [(group, TakenMessage(queue, entry, entry[2], entry[3]))]
         return []
 
-    def settle_many(self, taken: Sequence[Taken]) -> bool:
+    def settle_many(self, taken: Sequence[TakenMessage]) -> bool:
         return not self._closed
 
-    def give_back(self, taken: Taken, *, delivered: bool = True) -> None:
-        before, number, data, again = taken.token
+    def requeue(self, taken: TakenMessage, *, delivered: bool = True) -> None:
+        before, number, data, redelivered = taken.token
         with self._lock:
-            found = self.hub.queues.get(taken.queue)
-            if found is not None:
-                self._push(found, (before, number, data, again or delivered))
+            target = self.hub.queues.get(taken.queue)
+            if target is not None:
+                self._push(target, (before, number, data, redelivered or delivered))
 
-    def discard(self, taken: Taken, why: str) -> None:
-        self.discards.tell(taken.queue, "a message in queue %s was put aside: %s", taken.queue, why)
-
-    # Waiting.
+    def discard(self, taken: TakenMessage, why: str) -> None:
+        self.discards.warn(taken.queue, "a message in queue %s was discarded: %s", taken.queue, why)
 
     def wait(self, timeout: float | None, queues: Sequence[str] = ()) -> None:
         self._signal.wait(timeout)
@@ -256,7 +249,7 @@ class MemoryBroker(Broker):
 
 
 def hub_name(url: str | None) -> str:
-    """The name of the hub in `memory://NAME`; 'default' when the URL names none."""
+    """Return the name of the hub in `memory://NAME`, by default 'default'."""
     scheme, mark, rest = (url or "").partition("://")
     if not mark or scheme != "memory":
         return "default"

@@ -1,14 +1,11 @@
 """Transport through Redis: `redis://HOST/DB`, `rediss://HOST/DB`.
 
-Transport options: `prefix` (the name that all keys begin with: that of the exchange, so that others
-in the same database are not disturbed), `socket_timeout`, `socket_connect_timeout` (seconds; 5),
-`dead_after` (seconds; 10) and `ssl_...` (as redis-py calls them; certificates and host names are
-verified unless told otherwise).
+Options: :ref:`transport-options`.
 
-Each step is one script, so a process that is killed at any instant leaves a message either in its
-queue or with its holder.  Consumers are heard of at least once a second; who was silent for
-`dead_after` seconds, on the server's clock, is taken for dead, and what he held goes back to its
-old place, marked as redelivered.  How long a message is held does not matter.
+Each step is one atomic script. If a process is killed, each message is either in its queue or
+assigned to its consumer. Consumers report at least once a second. If one is silent for `dead_after`
+seconds on the server's clock, its messages are requeued in their old place and marked as
+redelivered. A message may be unacknowledged for any time.
 """
 
 from __future__ import annotations
@@ -29,110 +26,108 @@ from redis import exceptions as errors
 
 from wbengine import _names, exceptions
 from wbengine.backoff import Backoff
-from wbengine.transports import _envelope, _redis_link, _redis_scripts, _routing
+from wbengine.transports import _encoding, _redis_link, _redis_scripts, _routing
 from wbengine.transports._redis_link import LOST, OPTIONS, Client, Link, Place, Script
-from wbengine.transports._redis_wait import BlockingWait, Heard
-from wbengine.transports.broker import Broker, LaidOut, Taken
+from wbengine.transports._redis_wait import BlockingWait, WaitResult
+from wbengine.transports.broker import Broker, LaidOut, TakenMessage
 
 __all__ = ["OPTIONS", "RedisBroker", "place"]
 
 LOG = logging.getLogger(__name__)
 
 
-#: Seconds between two looks after what is in use, and what dead consumers left.
-_TEND_EVERY: Final = 2.0
-#: Who is heard of each second must not be taken for dead because he is late once.
-_LEAST_DEAD_AFTER: Final = 1.5
-#: Seconds in which there may be room again.
-_NO_ROOM_PAUSE: Final = 0.005
-#: Seconds between two notes of who takes messages again and again.
-_NOTE_EVERY: Final = 0.2
-#: So many messages are taken at once by who has no limit of his own.
-_BATCH: Final = 64
-#: Pauses before everything is declared once more to a server that forgot it so many seconds ago.
-_PAUSES: Final = Backoff(0.05, max_delay=2.0, jitter=0.05)
-_FORGETS: Final = 10.0
-#: Milliseconds after which a body goes that no script came to use.
-_UNUSED: Final = 60_000
-#: At most so many are delivered before the drainer looks up.
-_AT_ONCE: Final = 1000
-#: Bodies of so many bytes are keys of their own: a script hashes each byte of what it is told.
-_LARGE: Final = 16 * 1024
+#: Interval at which a connection refreshes its keys and requeues messages of dead consumers.
+_TEND_SECONDS: Final = 2.0
+#: Minimum of `dead_after`. Consumers report each second, and one late report must not count.
+_MIN_DEAD_AFTER_SECONDS: Final = 1.5
+#: Pause while some consumers have no capacity.
+_NO_CAPACITY_PAUSE_SECONDS: Final = 0.005
+#: Minimum interval between two reports of a consumer that takes messages.
+_REPORT_SECONDS: Final = 0.2
+_MAX_MESSAGES_PER_BATCH: Final = 64
+#: Pauses before redeclaration if data was lost recently.
+_REDECLARE_BACKOFF: Final = Backoff(0.05, max_delay=2.0, jitter=0.05)
+_RECENT_LOSS_SECONDS: Final = 10.0
+#: Time after which a body expires that no script refers to.
+_UNUSED_BODY_MILLISECONDS: Final = 60_000
+#: Upper bound that `refresh` returns if messages may be available.
+_MAX_READY: Final = 1000
+#: Larger bodies have their own keys: Redis hashes each byte of a script's arguments.
+_LARGE_BODY_BYTES: Final = 16 * 1024
 
 
 def place(url: str | None, options: dict[str, Any] | None = None) -> Place:
-    """The part of a Redis that a URL and transport options mean.
+    """Return the part of a Redis that a URL and transport options identify.
 
-    :raises ValueError: they make no sense.
+    :raises ValueError: if they are invalid.
     """
-    dead_after = (options or {}).get("dead_after", _LEAST_DEAD_AFTER)
-    if not isinstance(dead_after, int | float) or not dead_after >= _LEAST_DEAD_AFTER:
+    dead_after = (options or {}).get("dead_after", _MIN_DEAD_AFTER_SECONDS)
+    if not isinstance(dead_after, int | float) or not dead_after >= _MIN_DEAD_AFTER_SECONDS:
         raise ValueError(
-            f"dead_after is {dead_after!r}: it must be {_LEAST_DEAD_AFTER} seconds or more"
+            f"dead_after must be at least {_MIN_DEAD_AFTER_SECONDS} seconds, got {dead_after!r}"
         )
     return Place.parse(url or "redis://", options)
 
 
-#: A consumer that left, as `LEAVE` is told.
-Left = tuple[str, str]
+LeaveArguments = tuple[str, str]
 
-#: What could not be said to a Redis that was away: the next connection to it says it first.
-_unsaid: Final[dict[Place, list[Left]]] = {}
+#: Arguments of the script `LEAVE` for consumers that left while Redis was unreachable. The next
+#: connection sends them first.
+_unsent_leaves: Final[dict[Place, list[LeaveArguments]]] = {}
 
 
 class TakeOrder(NamedTuple):
-    """A take with the end of others: for whom, which, when it was asked for, and how."""
+    """Take in the same step as replies: consumer, number, monotonic start time, arguments."""
 
     who: str
     number: str
     at: float
-    told: tuple[Any, ...]
+    arguments: tuple[Any, ...]
 
 
 class Takes:
-    """The takes of one consumer; any thread.
+    """The messages that one consumer took from queues, but may not have received. Thread-safe.
 
-    What came with an answer that he did not hear, and what he heard of and nobody saw, goes back
-    when he leaves, as if it had never been taken.
+    A take is one command that takes messages. When the consumer leaves, the messages of takes
+    without a reply of Redis, and messages that the consumer did not deliver, are requeued as if
+    they had not been taken.
     """
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
-        # `TAKE`, or `TAKE:NUMBER` of a message.
-        self._left: set[str] = set()
+        # Items are `TAKE`, or `TAKE:NUMBER` of a message.
+        self._undelivered: set[str] = set()
 
     def begin(self) -> str:
-        """The number of a take, whose answer is not heard until it is said to `end`."""
+        """Return the number of a new take, which has no reply until `end`."""
         number = str(next(self._numbers))
-        self._left.add(number)
+        self._undelivered.add(number)
         return number
 
-    def end(self, number: str, left: Sequence[Taken] = ()) -> None:
-        """Its answer was heard, and all but those `left` is looked at."""
-        for taken in left:
-            self.miss(taken)
-        self._left.discard(number)
+    def end(self, number: str, undelivered: Sequence[TakenMessage] = ()) -> None:
+        """Record the reply to a take. Its messages are delivered, except `undelivered`."""
+        for taken in undelivered:
+            self.mark_undelivered(taken)
+        self._undelivered.discard(number)
 
-    def miss(self, taken: Taken) -> None:
-        """Nobody looks at it, until it `went` back."""
-        self._left.add(_name(taken))
+    def mark_undelivered(self, taken: TakenMessage) -> None:
+        self._undelivered.add(_name(taken))
 
-    def went(self, taken: Taken) -> None:
-        """It went back."""
-        self._left.discard(_name(taken))
+    def mark_requeued(self, taken: TakenMessage) -> None:
+        self._undelivered.discard(_name(taken))
 
-    def left(self) -> str:
-        """As the script `LEAVE` is told."""
-        return " ".join(tuple(self._left))
+    def undelivered(self) -> str:
+        """Return the argument of the script `LEAVE`."""
+        return " ".join(tuple(self._undelivered))
 
 
-def _name(taken: Taken) -> str:
+def _name(taken: TakenMessage) -> str:
     _, number, take = taken.token
     return f"{take}:{number}"
 
 
 class Routes:
-    """The routing of one version; never changes."""
+    """The routing tables and their version. Immutable."""
 
     __slots__ = ("_tables", "version")
 
@@ -143,153 +138,157 @@ class Routes:
         self._tables = tables or {}
 
     @classmethod
-    def read(cls, told: Any) -> Routes:
-        """What the script `ROUTES` returned."""
+    def read(cls, reply: Any) -> Routes:
+        """Convert the result of the script `ROUTES`."""
         bound: dict[str, list[tuple[str, str]]] = {}
-        for queue, exchange, key in bindings(told):
+        for queue, exchange, key in bindings(reply):
             bound.setdefault(exchange, []).append((key, queue))
         tables = {exchange: _routing.Table(pairs) for exchange, pairs in bound.items()}
-        return cls(told[0].decode(), tables)
+        return cls(reply[0].decode(), tables)
 
     def of(self, exchange: str, key: str) -> Sequence[str]:
-        """The queues of what is published to an exchange; to '', of what is put into one queue."""
+        """Return the queues for a key. Without an exchange, it is the name of a queue."""
         if not exchange:
             return (key,)
         table = self._tables.get(exchange)
         return () if table is None else table.route(key)
 
 
-def bindings(told: Any) -> Iterator[tuple[str, str, str]]:
-    """All (queue, exchange, routing key) of what the script `ROUTES` returned."""
-    for binding in told[2]:
+def bindings(reply: Any) -> Iterator[tuple[str, str, str]]:
+    """Yield (queue, exchange, routing key) from the result of the script `ROUTES`."""
+    for binding in reply[2]:
         exchange, queue, key = binding.decode("utf-8", "surrogateescape").split("\0", 2)
         yield queue, exchange, key
 
 
 class Prefetched:
-    """What came with the end of a wait, in order, until there is room for it.  Of one thread."""
+    """Messages of an order that arrived with the end of a wait, until consumers have capacity.
+
+    For one thread.
+    """
 
     def __init__(self) -> None:
-        self._taken: list[Taken] = []
+        self._taken: list[TakenMessage] = []
 
     def __bool__(self) -> bool:
         return bool(self._taken)
 
-    def add(self, taken: Taken) -> None:
+    def add(self, taken: TakenMessage) -> None:
         self._taken.append(taken)
 
-    def hand_over(self, groups: Sequence[tuple[int, Sequence[str]]]) -> list[tuple[int, Taken]]:
-        """For each group at most so many, with the number of the group."""
-        places = {queue: place for place, (_, queues) in enumerate(groups) for queue in queues}
-        room = [most for most, _ in groups]
-        found, self._taken, prefetched = [], [], self._taken
+    def hand_over(
+        self, groups: Sequence[tuple[int, Sequence[str]]]
+    ) -> list[tuple[int, TakenMessage]]:
+        """Remove messages for each group, up to its limit, with the index of the group."""
+        places = {queue: group for group, (_, queues) in enumerate(groups) for queue in queues}
+        capacities = [most for most, _ in groups]
+        messages, self._taken, prefetched = [], [], self._taken
         for taken in prefetched:
-            place = places.get(taken.queue)
-            if place is not None and room[place] > 0:
-                room[place] -= 1
-                found.append((place, taken))
+            group = places.get(taken.queue)
+            if group is not None and capacities[group] > 0:
+                capacities[group] -= 1
+                messages.append((group, taken))
             else:
                 self._taken.append(taken)
-        return found
+        return messages
 
-    def leave(self, consumed: Container[str]) -> list[Taken]:
-        """What is of other queues: nobody consumes it any more."""
-        left = [taken for taken in self._taken if taken.queue not in consumed]
+    def leave(self, consumed: Container[str]) -> list[TakenMessage]:
+        """Remove and return the messages of queues that are not consumed."""
+        removed = [taken for taken in self._taken if taken.queue not in consumed]
         self._taken = [taken for taken in self._taken if taken.queue in consumed]
-        return left
+        return removed
 
 
 class RedisClaims(Protocol):
-    """For whom requests are claimed in the ledger of the same Redis, by the scripts that take and
-    answer them."""
+    """Claims of requests in the ledger of the same Redis, made by the scripts for requests."""
 
     holder: str
-    #: Milliseconds that results are kept; '': for ever.
+    #: Milliseconds for which results are stored; '': without limit.
     ttl: int | str
 
     @property
     def digest(self) -> str:
-        """Of that ledger."""
+        """Identifier of the ledger."""
 
     def greet(self, link: Link) -> None:
-        """Begin a connection that claims."""
+        """Prepare a new connection for claims."""
 
-    def read(self, said: Sequence[Any]) -> Any:
-        """What `Taken.claim` is to be: from verdict, epoch, holder, result, and the count."""
+    def read(self, claim_reply: Sequence[Any]) -> Any:
+        """Convert [verdict, epoch, owner, result, count] into the value of `TakenMessage.claim`."""
 
     def restore(self) -> None:
-        """The server may have lost everything: see that it still is that ledger.  Never raises."""
+        """Check the identity of the ledger after the server may have lost data. Never raises."""
 
 
 class RedisBroker(Broker):
     """One connection to a part of a Redis.
 
-    What it declared it declares again, should the server have lost it.
+    If the server loses data, the connection repeats its declarations.
     """
 
-    batch = _BATCH
+    batch = _MAX_MESSAGES_PER_BATCH
     labels = True
     recoverable_connection_errors = LOST
 
     def __init__(
         self,
-        where: Place,
+        place: Place,
         claims: RedisClaims | None = None,
-        dead_after: float = _redis_scripts.DEAD_AFTER,
+        dead_after: float = _redis_scripts.DEAD_AFTER_SECONDS,
     ) -> None:
         super().__init__()
-        self.place = where
+        self.place = place
         greet = claims.greet if claims is not None else None
-        self._client = Client(where, exceptions.TransportFailure, greet)
+        self._client = Client(place, exceptions.TransportFailure, greet)
         self._run = self._client.run
-        # What is declared again after a loss, and where the first of it was declared.
-        self._where = ""
+        # Declarations to repeat, and the id of the data in which the first was made.
+        self._data_id = ""
         self._exchanges: dict[str, None] = {}
         self._queues: dict[str, bool] = {}
         self._bindings: dict[str, None] = {}
         self._claims = claims
         self._dead_after = dead_after
-        self._who = ""
-        self._waiting = BlockingWait(where, lambda: self._run(_redis_scripts.POKE, self._who))
+        self._consumer_name = ""
+        self._waiting = BlockingWait(
+            place, lambda: self._run(_redis_scripts.POKE, self._consumer_name)
+        )
         self._takes = Takes()
-        # Bodies that go apart are called by what no other process says.
+        # Names of bodies with their own key are unique across processes.
         self._id, self._bodies = uuid.uuid4().hex, itertools.count()
         self._missed = False
-        self._look = True
-        # What comes with the end of a wait, and the number of the take that it comes with.
+        self._must_poll = True
+        # Messages that arrive at the end of a wait, and the number of their take.
         self._prefetched = Prefetched()
-        self._awaited = ""
-        self._tend_at = 0.0
-        self._note_at = 0.0
+        self._awaited_take = ""
+        self._next_tend_at = 0.0
+        self._next_report_at = 0.0
         self._watched: Counter[str] = Counter()
         self._routes = Routes()
-        # How often it declared everything again lately, and when last.
-        self._forgotten, self._declared_at = 0, -math.inf
+        # Number of recent redeclarations, and the time of the last.
+        self._recent_losses, self._declared_at = 0, -math.inf
         self._closed = False
 
     @classmethod
-    def reach(cls, where: Place, options: Mapping[str, Any]) -> RedisBroker:
-        """Connect; `options` are those of the transport.
+    def reach(cls, place: Place, options: Mapping[str, Any]) -> RedisBroker:
+        """Connect.
 
-        :raises LOST: the server cannot be reached.
+        :raises OSError: or another exception of `LOST`, if the server cannot be reached.
         """
-        dead_after = options.get("dead_after", _redis_scripts.DEAD_AFTER)
-        made = cls(where, options.get("claims"), dead_after)
+        dead_after = options.get("dead_after", _redis_scripts.DEAD_AFTER_SECONDS)
+        broker = cls(place, options.get("claims"), dead_after)
         try:
-            made._reach()
+            broker._reach()
         except BaseException:
-            made.close()
+            broker.close()
             raise
-        return made
+        return broker
 
     def _reach(self) -> None:
         self._routes = Routes.read(self._run(_redis_scripts.ROUTES))
-        for left in tuple(_unsaid.get(self.place, ())):
-            self._run(_redis_scripts.LEAVE, *left)
-            with contextlib.suppress(ValueError):  # another thread said it, too
-                _unsaid[self.place].remove(left)
-
-    # -- declaring
+        for departure in tuple(_unsent_leaves.get(self.place, ())):
+            self._run(_redis_scripts.LEAVE, *departure)
+            with contextlib.suppress(ValueError):  # Another thread reported it, too.
+                _unsent_leaves[self.place].remove(departure)
 
     def declare_exchange(self, name: str) -> None:
         self._exchanges[_names.check_label("exchange", name)] = None
@@ -307,8 +306,8 @@ class RedisBroker(Broker):
         return int(self._run(_redis_scripts.DROP_QUEUE, queue))
 
     def _declare(self, script: Script, *args: Any) -> None:
-        where = self._run(script, uuid.uuid4().hex, *args).decode()
-        self._where = self._where or where
+        data_id = self._run(script, uuid.uuid4().hex, *args).decode()
+        self._data_id = self._data_id or data_id
 
     def purge(self, queue: str) -> int:
         return int(self._run(_redis_scripts.PURGE, queue))
@@ -337,49 +336,50 @@ class RedisBroker(Broker):
         for binding in tuple(self._bindings):
             self._run(_redis_scripts.BIND, binding)
 
-    # -- publishing
-
     def publish_many(self, messages: Sequence[LaidOut]) -> Iterator[bool]:
-        """One step, and one round trip while nobody declares anything."""
-        done = self._routed(_redis_scripts.PUT, [((), message) for message in messages])
-        return map(bool, done)
+        """Publish messages in one step, with one round trip unless the routing has changed."""
+        counts = self._routed(_redis_scripts.PUT, [((), message) for message in messages])
+        return map(bool, counts)
 
     def open_and_put(
         self, first: tuple[Any, ...], messages: Sequence[tuple[tuple[Any, ...], LaidOut]]
     ) -> Sequence[Any]:
-        """Publish, and make the row of each message in the same step; as the script is told, and
-        answers."""
+        """Publish requests and create their rows in the same step (see the script)."""
         return self._routed(_redis_scripts.OPEN_AND_PUT, messages, *first)
 
     def end_many(
         self,
-        ended: Sequence[tuple[tuple[str, int], Taken, LaidOut]],
-        told: TakeOrder | None = None,
-    ) -> tuple[Sequence[int], Sequence[Taken]]:
+        ended: Sequence[tuple[tuple[str, int], TakenMessage, LaidOut]],
+        take_order: TakeOrder | None = None,
+    ) -> tuple[Sequence[int], Sequence[TakenMessage]]:
         assert self._claims is not None
         rows = [
             ((*row, taken.token[0], taken.queue, taken.token[1]), message)
             for row, taken, message in ended
         ]
-        take = () if told is None else told.told
-        *counts, found = self._routed(
+        take = () if take_order is None else take_order.arguments
+        *counts, messages_taken = self._routed(
             _redis_scripts.END, rows, self._claims.holder, self._claims.ttl, len(take), *take
         )
-        if told is None or found is None:  # forgotten: whoever waits finds that out
+        # None: the consumer is unknown; its next wait detects this.
+        if take_order is None or messages_taken is None:
             return counts, ()
-        return counts, [self._taken(told.who, told.number, told.at, *rest) for _, *rest in found]
+        return counts, [
+            self._taken(take_order.who, take_order.number, take_order.at, *rest)
+            for _, *rest in messages_taken
+        ]
 
-    def order(self, most: int, queues: Sequence[str]) -> TakeOrder | None:
-        if not self._who:
+    def prepare_take(self, most: int, queues: Sequence[str]) -> TakeOrder | None:
+        if not self._consumer_name:
             return None
         at, number = time.monotonic(), self._takes.begin()
-        told = *self._asking(number, at), most, len(queues), *queues
-        return TakeOrder(self._who, number, at, told)
+        arguments = *self._take_arguments(number, at), most, len(queues), *queues
+        return TakeOrder(self._consumer_name, number, at, arguments)
 
-    def heard(self, told: TakeOrder, left: Sequence[Taken]) -> None:
-        self._takes.end(told.number, left)
+    def confirm_taken(self, take_order: TakeOrder, undelivered: Sequence[TakenMessage]) -> None:
+        self._takes.end(take_order.number, undelivered)
 
-    def missed(self, told: TakeOrder) -> None:
+    def fail_taken(self, take_order: TakeOrder) -> None:
         self._missed = True
         self.nudge()
 
@@ -389,236 +389,264 @@ class RedisBroker(Broker):
         messages: Sequence[tuple[tuple[Any, ...], LaidOut]],
         *first: Any,
     ) -> Sequence[Any]:
-        whole = False
+        inline_bodies = False
         while True:
             routes = self._routes
-            told: list[Any] = []
+            arguments: list[Any] = []
             bodies: list[tuple[Any, ...]] = []
             names = ""
-            for number, (before, (exchange, key, priority, head, body)) in enumerate(messages):
+            for number, (row_arguments, (exchange, key, priority, head, body)) in enumerate(
+                messages
+            ):
                 queues = routes.of(exchange, key)
-                if len(body) < _LARGE or len(queues) != 1 or whole:
+                if len(body) < _LARGE_BODY_BYTES or len(queues) != 1 or inline_bodies:
                     head += body
                 else:
                     name = f"{self._id}{next(self._bodies):x}"
-                    bodies.append(("SET", f"{self.place.prefix}b:{name}", body, "PX", _UNUSED))
+                    bodies.append(
+                        (
+                            "SET",
+                            f"{self.place.prefix}b:{name}",
+                            body,
+                            "PX",
+                            _UNUSED_BODY_MILLISECONDS,
+                        )
+                    )
                     names += f"{number}:{name} "
-                told += *before, priority, head, len(queues), *queues
-            done: list[Any] | None = self._run(
-                script, routes.version, names, *first, *told, after=bodies
+                arguments += *row_arguments, priority, head, len(queues), *queues
+            answer: list[Any] | None = self._run(
+                script, routes.version, names, *first, *arguments, after=bodies
             )
-            if done is None:  # there was no room for a body, or it went before it was of use
-                whole = True
-            elif isinstance(done[0], int):
-                return done
+            if answer is None:  # No memory for a body, or it expired before the script ran.
+                inline_bodies = True
+            elif isinstance(answer[0], int):
+                return answer
             else:
-                self._routes = Routes.read(done)
-
-    # -- taking
+                self._routes = Routes.read(answer)
 
     def watch(self, queue: str) -> None:
         self._watched[queue] += 1
-        self._look = True
+        self._must_poll = True
 
     def unwatch(self, queue: str) -> None:
-        self._watched -= Counter((queue,))  # it forgets what is down to none
+        self._watched -= Counter((queue,))  # This removes counts of zero.
         if not self._client.broken:
             self._recall()
             for taken in self._prefetched.leave(self._watched):
-                self.give_back(taken, delivered=False)
+                self.requeue(taken, delivered=False)
 
     def refresh(self) -> int:
         if self._missed:
-            raise errors.ConnectionError("an answer did not come, and with it perhaps requests")
+            raise errors.ConnectionError("a reply of Redis is missing, perhaps with requests")
         now = time.monotonic()
-        if now >= self._tend_at:
-            # Well before anybody is dead: a longer pause means that nobody could be heard.
-            self._tend_at = now + min(_TEND_EVERY, self._dead_after / 3)
+        if now >= self._next_tend_at:
+            # The interval is much shorter than `dead_after`, because the scripts interpret a long
+            # pause as an outage of the server, in which no consumer could report.
+            self._next_tend_at = now + min(_TEND_SECONDS, self._dead_after / 3)
             self._tend()
-        return _AT_ONCE if self._look else 0
+        return _MAX_READY if self._must_poll else 0
 
     def _tend(self) -> None:
-        mine = [queue for queue, owned in tuple(self._queues.items()) if owned]
-        rest = [queue for queue in self._watched if queue not in mine]
-        told = self._dead_after, self._who, len(mine), *mine, *rest
-        dead = self._run(_redis_scripts.TEND, *told)
+        owned_queues = [queue for queue, owned in tuple(self._queues.items()) if owned]
+        consumed_queues = [queue for queue in self._watched if queue not in owned_queues]
+        arguments = (
+            self._dead_after,
+            self._consumer_name,
+            len(owned_queues),
+            *owned_queues,
+            *consumed_queues,
+        )
+        dead = self._run(_redis_scripts.TEND, *arguments)
         if dead:
-            LOG.info("%s: what %d dead consumers held went back", self.place.shown, dead)
+            LOG.info("%s: the messages of %d dead consumers were requeued", self.place.shown, dead)
 
-    def take_many(self, groups: Sequence[tuple[int, Sequence[str]]]) -> list[tuple[int, Taken]]:
-        self._look = False  # from here on, a nudge sets it again
+    def take_many(
+        self, groups: Sequence[tuple[int, Sequence[str]]]
+    ) -> list[tuple[int, TakenMessage]]:
+        self._must_poll = False  # Before taking, because a nudge may set it again meanwhile.
         self._recall()
-        if self._prefetched and (found := self._prefetched.hand_over(groups)):
+        if self._prefetched and (messages := self._prefetched.hand_over(groups)):
             alone = all(self._queues.get(queue) for _, queues in groups for queue in queues)
-            self._look = bool(self._prefetched) or not alone
-            return found
-        found = self._take(groups)
+            self._must_poll = bool(self._prefetched) or not alone
+            return messages
+        messages = self._take(groups)
         counts = [0] * len(groups)
-        for group, _ in found:
+        for group, _ in messages:
             counts[group] += 1
-        if any(count >= most >= _BATCH for count, (most, _) in zip(counts, groups, strict=True)):
-            self._look = True  # else there is no room, or nothing, and a bell rings for what comes
-        return found
+        if any(
+            count >= most >= _MAX_MESSAGES_PER_BATCH
+            for count, (most, _) in zip(counts, groups, strict=True)
+        ):
+            self._must_poll = True  # If all were taken, a new message causes a wake-up.
+        return messages
 
-    def _take(self, groups: Sequence[tuple[int, Sequence[str]]]) -> list[tuple[int, Taken]]:
-        told: list[Any] = []
-        for most, queues in groups:
-            told += most, len(queues), *queues
+    def _take(self, groups: Sequence[tuple[int, Sequence[str]]]) -> list[tuple[int, TakenMessage]]:
+        limits: list[Any] = []
+        for limit, queues in groups:
+            limits += limit, len(queues), *queues
         while True:
-            who = self._who or self._join()
-            # The answer may come late, and by then somebody else may have been given what is in it.
+            consumer = self._consumer_name or self._join()
+            # The time is read before the call: the answer may arrive after its claims have expired.
             began, number = time.monotonic(), self._takes.begin()
             try:
-                found = self._run(_redis_scripts.TAKE, *self._asking(number, began), *told)
-            except exceptions.TransportFailure:  # nothing was done
+                messages = self._run(
+                    _redis_scripts.TAKE, *self._take_arguments(number, began), *limits
+                )
+            except exceptions.TransportFailure:  # Nothing was done.
                 self._takes.end(number)
                 raise
             self._takes.end(number)
-            if found is not None:
-                return [(group, self._taken(who, number, began, *rest)) for group, *rest in found]
-            self._declare_again()
+            if messages is not None:
+                return [
+                    (group, self._taken(consumer, number, began, *rest))
+                    for group, *rest in messages
+                ]
+            self._redeclare_after_loss()
 
-    def _asking(self, number: str, now: float) -> tuple[Any, ...]:
-        """Who takes, and for whom it is claimed."""
-        # Now and then will do to note that we are there.
-        due = now >= self._note_at
+    def _take_arguments(self, number: str, now: float) -> tuple[Any, ...]:
+        due = now >= self._next_report_at
         if due:
-            self._note_at = now + _NOTE_EVERY
+            self._next_report_at = now + _REPORT_SECONDS
         claims = self._claims
         holder, digest = (claims.holder, claims.digest) if claims is not None else ("", "")
-        return self._who, number, holder, digest, int(due)
+        return self._consumer_name, number, holder, digest, int(due)
 
     def _taken(
         self,
-        who: str,
+        consumer: str,
         take: str,
         began: float,
         queue: bytes,
         number: bytes,
         data: bytes,
-        said: Any = None,
-    ) -> Taken:
-        token = who, number.decode(), take
-        label, data = _envelope.split(data)
-        taken = Taken(queue.decode(), token, data, number.endswith(b"r"))
+        claim_reply: Any = None,
+    ) -> TakenMessage:
+        token = consumer, number.decode(), take
+        label, data = _encoding.split(data)
+        taken = TakenMessage(queue.decode(), token, data, number.endswith(b"r"))
         if len(number) > 32:
-            taken.away = re.split(b"[@&r]", number)[1]
-        if said is not None and self._claims is not None:
-            taken.claim, taken.at = self._claims.read(said), began
+            taken.body_location = re.split(b"[@&r]", number)[1]
+        if claim_reply is not None and self._claims is not None:
+            taken.claim, taken.at = self._claims.read(claim_reply), began
             taken.label = label
         return taken
 
-    def fetch(self, taken: Iterable[Taken]) -> None:
-        away = [one for one in taken if one.away]
-        if not away:
+    def fetch(self, taken: Iterable[TakenMessage]) -> None:
+        incomplete = [message for message in taken if message.body_location]
+        if not incomplete:
             return
-        keys = [f"{self.place.prefix}b:{one.away.decode()}" for one in away]
-        for one, body in zip(away, self._client.call("MGET", *keys), strict=True):
-            one.body, one.away = body or b"", b""
-            if body is None and "&" in one.token[1]:
-                one.data = None
+        keys = [f"{self.place.prefix}b:{message.body_location.decode()}" for message in incomplete]
+        for message, body in zip(incomplete, self._client.call("MGET", *keys), strict=True):
+            message.body, message.body_location = body or b"", b""
+            if body is None and "&" in message.token[1]:
+                message.data = None
 
     def _join(self) -> str:
-        # A name is used once: what it held, and is not known of any more, was given to others.
-        # Whatever is lost before it is known is seen by the id, and afterwards by the name.
-        who = uuid.uuid4().hex
-        while not self._run(_redis_scripts.JOIN, who, self._where):
-            self._declare_again()
-        self._who = who
-        return who
+        # Each name is used once, because the messages of a forgotten name were requeued. The id in
+        # `_data_id` detects a loss of data before the name is registered; the name detects a later
+        # one.
+        consumer = uuid.uuid4().hex
+        while not self._run(_redis_scripts.JOIN, consumer, self._data_id):
+            self._redeclare_after_loss()
+        self._consumer_name = consumer
+        return consumer
 
-    def _declare_again(self) -> None:
-        """We were taken for dead, or the server lost what it had."""
-        LOG.warning("%s forgot this consumer: everything is declared again", self.place.shown)
-        # Each of those whom a server forgets that evicts keys would make it evict those of others.
+    def _redeclare_after_loss(self) -> None:
+        """Repeat all declarations, because this consumer counts as dead or the server lost data."""
+        LOG.warning(
+            "%s has no record of this consumer: declaring its queues and bindings again",
+            self.place.shown,
+        )
+        # If the server evicts keys, each redeclaration can evict those of other processes.
         now = time.monotonic()
-        self._forgotten = self._forgotten + 1 if now - self._declared_at < _FORGETS else 0
-        if self._forgotten:
-            time.sleep(_PAUSES.seconds(self._forgotten))
+        self._recent_losses = (
+            self._recent_losses + 1 if now - self._declared_at < _RECENT_LOSS_SECONDS else 0
+        )
+        if self._recent_losses:
+            time.sleep(_REDECLARE_BACKOFF.seconds(self._recent_losses))
         self._declared_at = time.monotonic()
-        self._who = self._where = ""
+        self._consumer_name = self._data_id = ""
         if self._claims is not None:
             self._claims.restore()
-        self._note_at = 0.0
+        self._next_report_at = 0.0
         self._redeclare()
 
-    def settle_many(self, taken: Sequence[Taken]) -> bool:
-        """One step for each queue, and each name that they were taken under."""
+    def settle_many(self, taken: Sequence[TakenMessage]) -> bool:
+        """Acknowledge messages, with one step for each queue and consumer name."""
         if self._closed or self._client.broken:
             return False
-        held: dict[tuple[str, str], list[str]] = {}
-        for one in taken:
-            who, number, _ = one.token
-            held.setdefault((who, one.queue), []).append(number)
+        numbers_by_queue: dict[tuple[str, str], list[str]] = {}
+        for message in taken:
+            consumer, number, _ = message.token
+            numbers_by_queue.setdefault((consumer, message.queue), []).append(number)
         count = 0
-        for (who, queue), numbers in held.items():
-            for some in _redis_link.portions(numbers):
-                count += self._run(_redis_scripts.SETTLE, who, queue, *some)
+        for (consumer, queue), numbers in numbers_by_queue.items():
+            for part in _redis_link.portions(numbers):
+                count += self._run(_redis_scripts.SETTLE, consumer, queue, *part)
         return count == len(taken)
 
-    def refuse(self, taken: Taken) -> None:
+    def refuse(self, taken: TakenMessage) -> None:
         if not (self._closed or self._client.broken):
             self._run(_redis_scripts.REFUSE, taken.token[0], taken.queue, taken.token[1])
 
-    def give_back(self, taken: Taken, *, delivered: bool = True) -> None:
+    def requeue(self, taken: TakenMessage, *, delivered: bool = True) -> None:
         if not delivered:
-            self._takes.miss(taken)
+            self._takes.mark_undelivered(taken)
         if self._client.broken:
-            return  # all that was held goes back at once, when this is closed
-        who, number, _ = taken.token
+            return  # Closing this connection requeues all its messages.
+        consumer, number, _ = taken.token
         try:
-            self._run(_redis_scripts.GIVE_BACK, who, taken.queue, number, int(delivered))
-            self._takes.went(taken)
+            self._run(_redis_scripts.REQUEUE, consumer, taken.queue, number, int(delivered))
+            self._takes.mark_requeued(taken)
         except (*LOST, exceptions.TransportFailure):
             if delivered:
                 raise
 
-    def discard(self, taken: Taken, why: str) -> None:
-        self.discards.tell(
-            taken.queue, "a message in queue %s was thrown away: %s", taken.queue, why
-        )
+    def discard(self, taken: TakenMessage, why: str) -> None:
+        self.discards.warn(taken.queue, "a message in queue %s was discarded: %s", taken.queue, why)
         self.refuse(taken)
 
-    # -- waiting
-
     def wait(self, timeout: float | None, queues: Sequence[str] = ()) -> None:
-        """What waits in queues of our own comes with the end of the wait: it is nobody else's.
+        """Wait for messages.
 
-        Not so requests that others could take as well: who waits may be frozen by now.
+        If all queues are owned, their messages arrive with the end of the wait. Requests in shared
+        queues do not, because this process may be frozen by then.
         """
         if len(queues) < len(self._watched) and self._waiting.pause(
-            min(_NO_ROOM_PAUSE, timeout or _NO_ROOM_PAUSE)
+            min(_NO_CAPACITY_PAUSE_SECONDS, timeout or _NO_CAPACITY_PAUSE_SECONDS)
         ):
-            self._look = True  # there is room again, where there was none
+            self._must_poll = True  # A consumer has capacity again.
             return
-        who = self._who or self._join()
+        consumer = self._consumer_name or self._join()
         alone = queues and all(map(self._queues.get, queues))
-        then = functools.partial(self._take_then, who, queues) if alone else None
-        self._hear(self._waiting.wait(timeout, who, queues, then), queues)
+        then = functools.partial(self._take_then, consumer, queues) if alone else None
+        self._process_wait(self._waiting.wait(timeout, consumer, queues, then), queues)
 
-    def _take_then(self, who: str, queues: Sequence[str]) -> tuple[Any, ...]:
-        self._awaited = number = self._takes.begin()
-        told = who, number, "", "", 1, _BATCH, len(queues), *queues
-        return "EVALSHA", _redis_scripts.TAKE.digest, 1, self.place.prefix, *told
+    def _take_then(self, consumer: str, queues: Sequence[str]) -> tuple[Any, ...]:
+        self._awaited_take = number = self._takes.begin()
+        arguments = consumer, number, "", "", 1, _MAX_MESSAGES_PER_BATCH, len(queues), *queues
+        return "EVALSHA", _redis_scripts.TAKE.digest, 1, self.place.prefix, *arguments
 
-    def _hear(self, heard: Heard, queues: Sequence[str]) -> None:
-        self._look = self._look or heard.look
-        for told in heard.answers:
-            self._takes.end(self._awaited)
-            for _, *rest in told or ():
-                self._prefetched.add(self._taken(self._who, self._awaited, 0.0, *rest))
-            if told is None:
-                self._declare_again()
-            self._look = self._look or told != []
-        if heard.rung and heard.rung not in queues:
-            self._run(_redis_scripts.RING, heard.rung)
+    def _process_wait(self, result: WaitResult, queues: Sequence[str]) -> None:
+        self._must_poll = self._must_poll or result.must_poll
+        for messages in result.answers:
+            self._takes.end(self._awaited_take)
+            for _, *rest in messages or ():
+                self._prefetched.add(
+                    self._taken(self._consumer_name, self._awaited_take, 0.0, *rest)
+                )
+            if messages is None:
+                self._redeclare_after_loss()
+            self._must_poll = self._must_poll or messages != []
+        if result.notified_queue and result.notified_queue not in queues:
+            self._run(_redis_scripts.NOTIFY, result.notified_queue)
 
     def _recall(self) -> None:
         if self._waiting.takes:
-            self._hear(self._waiting.recall(), ())
+            self._process_wait(self._waiting.recall(), ())
 
     def nudge(self) -> None:
-        self._look = True
+        self._must_poll = True
         self._waiting.nudge()
 
     def close(self) -> None:
@@ -626,27 +654,28 @@ class RedisBroker(Broker):
             return
         self._closed = True
         self._waiting.close()
-        if self._who or self._exchanges or self._queues:
+        if self._consumer_name or self._exchanges or self._queues:
             self._leave()
         self._client.close()
 
     def _leave(self) -> None:
-        """Give back what is held, and clean up behind the last one.  Never raises."""
-        left = (self._who, self._takes.left())
-        again = Client(self.place.hurried(1.0, 1.0), exceptions.TransportFailure)
-        for client in self._client, again:
+        """Requeue unacknowledged messages and remove unused keys. Never raises."""
+        departure = (self._consumer_name, self._takes.undelivered())
+        second_client = Client(self.place.with_timeouts(1.0, 1.0), exceptions.TransportFailure)
+        for client in self._client, second_client:
             try:
-                client.run(_redis_scripts.LEAVE, *left)
+                client.run(_redis_scripts.LEAVE, *departure)
                 break
             except (*LOST, exceptions.TransportFailure) as error:
-                LOG.debug("%s was not told that a consumer left: %s", self.place.shown, error)
+                LOG.debug("%s did not receive the end of a consumer: %s", self.place.shown, error)
         else:
-            _unsaid.setdefault(self.place, []).append(left)
-        again.close()
+            _unsent_leaves.setdefault(self.place, []).append(departure)
+        second_client.close()
 
     def __del__(self) -> None:
-        # A connection that was dropped without `release()`; half-made stores have no `_closed`.
-        # Nothing is said to the server here: it may be away, and others see that we are silent.
+        # The connection was dropped without `release()`. Partly initialized objects have no
+        # `_closed`. The server may be unreachable, so nothing is sent; other processes notice the
+        # silence.
         if not getattr(self, "_closed", True):
             self._closed = True
             self._waiting.close()

@@ -1,4 +1,4 @@
-"""Where to connect: from URL, transport name and options to what kombu needs."""
+"""Broker addresses: from URL, transport name and options to a connection."""
 
 from __future__ import annotations
 
@@ -8,38 +8,44 @@ import re
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import metadata
 from typing import Any, Final
 from urllib.parse import quote
 
 import kombu
-from kombu.transport import virtual
+from kombu.transport import TRANSPORT_ALIASES, virtual
 
-from wbengine import _names, _options
+from wbengine import _installing, _names, _options
 from wbengine.concurrency import eventlet
 from wbengine.transports import _amqp_socket, _files, amqp, filesystem, memory, tls
 from wbengine.transports.broker import Broker
 
-#: Names the broker of engines and workers that are told none.
+#: Environment variable with the default broker of engines and workers.
 URL_VARIABLE: Final = "WBENGINE_URL"
 
-#: Ours, and the names of their options.  Of `memory` one is kept for programs that were written for
-#: kombu's: here no time passes between two looks.
-_OURS: Final[Mapping[str, tuple[str, ...]]] = {
+#: Our transports and their options. `polling_interval` of `memory` has no effect; programs written
+#: for kombu's transport may pass it.
+_OUR_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "filesystem": ("data_folder_in", "data_folder_out", "polling_interval", "inotify"),
     "memory": ("polling_interval",),
 }
 _REDIS: Final = ("redis", "rediss")
-_KNOWN: Final = ("amqp", "amqps", *_REDIS, *_OURS)
+#: Ours are first, so that hints for a misspelled name prefer them.
+_KNOWN_TRANSPORTS: Final = tuple(
+    dict.fromkeys(("amqp", "amqps", *_REDIS, *_OUR_OPTIONS, *TRANSPORT_ALIASES))
+)
+#: Extras of kombu whose names differ from the transport.
+_KOMBU_EXTRAS: Final[Mapping[str, str]] = {"kafka": "confluentkafka", "sqla": "sqlalchemy"}
 
 
 @dataclass(frozen=True)
 class RetryOptions:
-    """How a broker is tried again that was not reached.
+    """Retries of an unreachable broker.
 
-    The wait is `interval_start` seconds, then each time `interval_step` more, up to `interval_max`;
-    of each up to a half is taken away at random, so that many do not come at once.  A start fails
-    after `max_retries` (None: when its time is over); a broker that was reached once is tried for
-    ever.
+    The pause is `interval_start` seconds, and grows by `interval_step` up to `interval_max`. A
+    random part of up to one half is subtracted, so that clients do not reconnect at the same time.
+    A start fails after `max_retries` (None: after its timeout). After a first connection, retries
+    never end.
     """
 
     interval_start: float = 0.1
@@ -48,31 +54,35 @@ class RetryOptions:
     max_retries: int | None = None
 
     @classmethod
-    def read(cls, told: Any) -> RetryOptions:
+    def read(cls, options: Any) -> RetryOptions:
         """Read an option of engines and workers.
 
-        :raises TypeError: it is no dict.
-        :raises ValueError: it has another key, or a value makes no sense.
+        :raises TypeError: if it is not a dict.
+        :raises ValueError: if it has an unknown key or an invalid value.
         """
-        found = _options.complete("retry_options", told, dataclasses.asdict(cls()))
-        most = found.pop("max_retries")
-        numbers = {name: _options.number(name, value) for name, value in found.items()}
+        values = _options.complete("retry_options", options, dataclasses.asdict(cls()))
+        retries = values.pop("max_retries")
+        numbers = {name: _options.number(name, value) for name, value in values.items()}
         return cls(
-            **numbers, max_retries=None if most is None else _options.whole("max_retries", most)
+            **numbers,
+            max_retries=None if retries is None else _options.whole("max_retries", retries),
         )
 
     def wait(self, attempts: int, chance: float) -> float:
-        """How long to wait after so many attempts failed; `chance` is from 0 to 1."""
+        """Return the pause in seconds after a number of failed attempts.
+
+        :param chance: random number from 0 to 1.
+        """
         full = min(self.interval_max, self.interval_start + self.interval_step * (attempts - 1))
         return full * (1 - chance / 2)
 
 
 @dataclass(frozen=True)
 class Target:
-    """A resolved broker address.
+    """Resolved broker address.
 
-    `transport` is the name of one of `ours`, else what kombu is to find by itself (an alias, or
-    None: by the URL).
+    If `ours` is True, `transport` is the name of a transport of wbengine. Otherwise it is an alias
+    of kombu, or None: then kombu uses the URL.
     """
 
     url: str | None
@@ -82,91 +92,86 @@ class Target:
     retry: RetryOptions = RetryOptions()
 
     def open(self) -> Broker:
-        """Connect to one of ours.
+        """Connect to a broker with a transport of wbengine.
 
-        :raises TransportFailure, OSError: it cannot be reached.
+        :raises TransportFailure, OSError: if it cannot be reached.
         """
         if self.broker is not None:
             return memory.MemoryBroker(self.broker)
         if self.folders is not None:
-            told = self.options
+            settings = self.options
             return filesystem.FileBroker(
                 *self.folders,
-                told.get("polling_interval"),
-                told.get("inotify", True),
-                told.get("claims"),
+                settings.get("polling_interval"),
+                settings.get("inotify", True),
+                settings.get("claims"),
             )
         from wbengine.transports import redis
 
         return redis.RedisBroker.reach(self.redis, self.options)
 
     def connect(self, number: int = 0, **kwargs: Any) -> kombu.Connection:
-        """A kombu connection to what is not ours, not yet opened; `kwargs` go to
-        `kombu.Connection`.
+        """Return a kombu connection to another broker, not open yet.
 
-        Where a URL of RabbitMQ names several brokers, `number` (of the attempt) chooses.
-
-        :raises ValueError: the URL is malformed.
+        :param number: number of the attempt. It selects one of several brokers of a RabbitMQ URL.
+        :param kwargs: arguments of `kombu.Connection`.
+        :raises ValueError: if the URL is malformed.
         """
         url = self.url
         transport: Any = self.transport
-        more: dict[str, Any] = {"transport_options": dict(self.options)}
+        settings: dict[str, Any] = {"transport_options": dict(self.options)}
         try:
             if self.amqp:
                 brokers = amqp.alternates(url)
-                url, more = amqp.arguments(
+                url, settings = amqp.arguments(
                     brokers[number % len(brokers)], self.transport, self.options
                 )
                 transport = _amqp_socket.Transport
-            return kombu.Connection(url, transport=transport, **{**more, **kwargs})
-        except amqp.Malformed as error:
+            return kombu.Connection(url, transport=transport, **{**settings, **kwargs})
+        except amqp.InvalidURLError as error:
             raise ValueError(str(error)) from None
         except ValueError:
-            # What kombu says may hold the password, of which it took a part for the port.
+            # kombu's message may contain a part of the password, which it took for the port.
             raise ValueError(f"the URL of the broker ({self.shown}) is malformed") from None
 
     def check(self) -> bool:
-        """See that its transport can be used here; whether it is one that kombu emulates.
+        """Check that the transport can be used here. Return whether kombu emulates it.
 
-        :raises ValueError: it is unknown, or not installed; a file of its options is not there; it
-            does not work in a process that eventlet has patched.
+        :raises ValueError: if it is unknown or not installed, if a file of its options does not
+            exist, or if it does not work in a process patched by eventlet.
         """
         if self.amqp or (self.ours and not self.broker):
             eventlet.check_poll(f"the broker at {self.shown}")
+        for number in range(1, len(amqp.alternates(self.url)) if self.amqp else 0):
+            self.connect(number)
         self._check_files()
         if self.ours:
             return False
         try:
             return isinstance(self.connect().transport, virtual.Transport)
-        except (KeyError, ImportError, AttributeError) as error:
+        except (KeyError, ImportError, AttributeError, NameError) as error:
             name = str(self.transport or str(self.url).partition("://")[0])
-            if isinstance(error, KeyError):
-                why = f"there is none of this name{_names.hint(name, _KNOWN)}"
-            else:  # kombu reads attributes of libraries that it could not import
-                extra = name.partition("+")[0].replace("rediss", "redis")
-                package = "wbengine" if extra == "redis" else "kombu"
-                why = f"what it takes is not installed: pip install '{package}[{extra}]'"
-            raise ValueError(f"{name!r} is no transport that can be used here: {why}") from error
+            raise ValueError(_unusable(name, error)) from error
 
     def _check_files(self) -> None:
-        """What reads them later does not say which one it missed."""
+        """Check that files of options exist. Later errors would not name the file."""
         if self.amqp:
-            told = {f"ssl_{name}": path for name, path in (self.connect().ssl or {}).items()}
+            files = {f"ssl_{name}": path for name, path in (self.connect().ssl or {}).items()}
         else:
-            told = dict(self.redis.settings) if self.redis is not None else {}
+            files = dict(self.redis.settings) if self.redis is not None else {}
         for name in tls.FILES:
-            path = told.get(name)
+            path = files.get(name)
             if path is not None and not os.path.isfile(path):
-                raise ValueError(f"{name} is {str(path)!r}: there is no such file")
+                raise ValueError(f"{name} must be an existing file, got {str(path)!r}")
 
     @property
     def amqp(self) -> bool:
-        """Whether this is a RabbitMQ, reached by kombu's py-amqp transport."""
-        return not self.ours and amqp.is_meant(self.url, self.transport)
+        """Whether this is RabbitMQ, reached by kombu's py-amqp transport."""
+        return not self.ours and amqp.is_rabbitmq(self.url, self.transport)
 
     @property
     def system(self) -> str:
-        """What carries messages there: `rabbitmq`, `redis`, `filesystem`, `memory`, ..."""
+        """Name of the messaging system: `rabbitmq`, `redis`, `filesystem`, `memory`, ..."""
         if self.amqp:
             return "rabbitmq"
         name = getattr(self.transport, "driver_type", None) or self.transport
@@ -174,12 +179,12 @@ class Target:
 
     @property
     def is_local(self) -> bool:
-        """Whether it is within this process, or a folder: what cannot break unnoticed."""
+        """Whether connections cannot break: the broker is in this process or a folder."""
         return self.folders is not None or self.broker is not None
 
     @property
     def shown(self) -> str:
-        """The URL for people: without passwords, and what may hold them."""
+        """URL for display, without passwords and options."""
         if self.url is None:
             name = self.transport
             return name if isinstance(name, str) else getattr(name, "driver_type", "the transport")
@@ -189,7 +194,7 @@ class Target:
 
     @property
     def redis(self) -> Any:
-        """The part of a Redis that our transport uses (`redis.Place`), else None."""
+        """Part of a Redis that wbengine's transport uses (`redis.Place`), else None."""
         if self.transport != "redis" or not self.ours:
             return None
         from wbengine.transports import redis
@@ -198,23 +203,24 @@ class Target:
 
     @property
     def folders(self) -> tuple[str, str] | None:
-        """(in, out) of our filesystem transport, else None."""
+        """Folders (in, out) of wbengine's filesystem transport, else None."""
         if self.transport != "filesystem" or not self.ours:
             return None
         return filesystem.folders(self.url, self.options)
 
     @property
     def broker(self) -> str | None:
-        """The hub's name of our memory transport, else None."""
+        """Name of the hub of wbengine's memory transport, else None."""
         return memory.hub_name(self.url) if self.transport == "memory" and self.ours else None
 
 
 def default_folder() -> str:
-    """The folder of this user: made with mode 0700 when it is not there.
+    """Return the default folder of this user, created with mode 0700 if needed.
 
-    `$XDG_RUNTIME_DIR/wbengine`, or `wbengine-<uid>` in the temporary folder.
+    It is `$XDG_RUNTIME_DIR/wbengine`, or `wbengine-<uid>` in the temporary folder.
 
-    :raises TransportFailure: it belongs to somebody else, is open to others, or is a symlink.
+    :raises TransportFailure: if it belongs to another user, is accessible to others, or is a
+        symlink.
     """
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     if runtime and os.path.isdir(runtime):
@@ -231,22 +237,20 @@ def resolve(
     *,
     exchange: str | None = None,
 ) -> Target:
-    """Find out where to connect.
+    """Resolve a broker address, without connecting.
 
-    `filesystem`, `memory`, `redis` and `rediss` (as transport or scheme of the URL) are ours,
-    anything else is kombu's.  Keys in Redis begin with the name of the exchange.  Without URL and
-    transport: `$WBENGINE_URL`, else the default folder.  Touches no broker; only the default folder
-    is made.
+    `filesystem`, `memory`, `redis` and `rediss` (as transport or scheme of the URL) are transports
+    of wbengine, all others are kombu's. Keys in Redis begin with the name of the exchange. Without
+    URL and transport, `$WBENGINE_URL` or the default folder is used, which is created.
 
-    :raises TypeError: an argument is of a wrong type.
-    :raises ValueError: an option makes no sense.
-    :raises ImportError: the client of a Redis is not installed.
-    :raises TransportFailure: the default folder is not safe to use.
+    :raises TypeError: if an argument has a wrong type.
+    :raises ValueError: if an option is invalid or the client of Redis is not installed.
+    :raises TransportFailure: if the default folder is not safe to use.
     """
     if url is not None and not isinstance(url, str):
-        raise TypeError(f"The url of a broker must be a str, not {url!r}")
+        raise TypeError(f"The url of a broker must be a str, got {url!r}")
     if transport_options is not None and not isinstance(transport_options, Mapping):
-        raise TypeError(f"transport_options must be a dict, not {transport_options!r}")
+        raise TypeError(f"transport_options must be a dict, got {transport_options!r}")
     options = dict(transport_options or {})
     has_folder = bool(options.get("data_folder_in") or options.get("data_folder_out"))
     if url is None and transport is None:
@@ -256,17 +260,17 @@ def resolve(
     name = transport if transport is not None else (url or "").partition("://")[0]
     if isinstance(name, str) and name in _REDIS:
         return _redis(url, name, options, exchange)
-    if not isinstance(name, str) or name not in _OURS:
+    if not isinstance(name, str) or name not in _OUR_OPTIONS:
         target = Target(url, transport, options)
         if transport is None and "://" not in (url or ""):
             raise ValueError(
-                f"the URL of a broker begins with its transport, as in amqp://{target.shown}"
+                f"The URL of a broker must begin with its transport, as in amqp://{target.shown}"
             )
         return target
-    _options.check_known(f"the {name} transport", options, _OURS[name])
+    _options.check_known(f"the {name} transport", options, _OUR_OPTIONS[name])
     interval = options.get("polling_interval")
     if interval is not None and not (isinstance(interval, int | float) and interval > 0):
-        raise ValueError(f"polling_interval is {interval!r}: it must be a number above 0")
+        raise ValueError(f"polling_interval must be a number above 0, got {interval!r}")
     if name == "memory":
         return Target(f"memory://{memory.hub_name(url)}", name, options, ours=True)
     if not has_folder and not filesystem.path_of(url or ""):
@@ -277,15 +281,35 @@ def resolve(
     return Target(_url(folder_in), name, options, ours=True)
 
 
+def check_names(
+    url: str | None, transport: str | None, transport_options: Mapping[str, Any] | None
+) -> None:
+    """Check the names of the transport and of its options, for transports of wbengine and RabbitMQ.
+
+    This neither connects nor creates a folder.
+
+    :raises ValueError: if a name is unknown. The message contains the nearest known name.
+    """
+    if url is None and transport in (None, "filesystem"):
+        # Any path, because without one the default folder would be created.
+        url = "filesystem:///-"
+    target = resolve(url, transport, transport_options)
+    if target.amqp:
+        for number in range(len(amqp.alternates(url))):
+            target.connect(number)
+    elif not target.ours:
+        name = str(transport or url).partition("://")[0].partition("+")[0]
+        # A transport of another library is given as the name of its class.
+        if not {".", ":"} & set(name) and name not in TRANSPORT_ALIASES:
+            raise ValueError(_unknown(name))
+
+
 def _redis(url: str | None, name: str, options: dict[str, Any], exchange: str | None) -> Target:
-    # Not on top: a process that does not use it is to do without the client.
+    # Processes without Redis do not need its client.
     try:
         from wbengine.transports import redis
     except ImportError as error:
-        raise ValueError(
-            f"{name!r} is no transport that can be used here: what it takes is not installed:"
-            f" pip install 'wbengine[redis]'"
-        ) from error
+        raise ValueError(_installing.needs(f"transport {name!r}", "redis-py", "redis")) from error
 
     _options.check_known("the redis transport", options, redis.OPTIONS)
     if exchange is not None:
@@ -293,6 +317,25 @@ def _redis(url: str | None, name: str, options: dict[str, Any], exchange: str | 
     url = url or f"{name}://"
     redis.place(url, options)
     return Target(url, "redis", options, ours=True)
+
+
+def _unknown(name: str) -> str:
+    return f"Unknown transport {name!r}{_names.hint(name, _KNOWN_TRANSPORTS)}"
+
+
+def _unusable(name: str, error: Exception) -> str:
+    if isinstance(error, KeyError):
+        return _unknown(name)
+    # Its library is not installed. kombu may raise NameError for names that it could not import.
+    kind = name.partition("+")[0].lower()
+    if kind in (*_REDIS, "sentinel"):
+        return _installing.needs(f"transport {name!r}", "redis-py", "redis")
+    extra = _KOMBU_EXTRAS.get(kind, kind)
+    if extra in metadata.metadata("kombu").get_all("Provides-Extra", []):
+        instruction = _installing.pip("install", f"kombu[{extra}]")
+    else:
+        instruction = str(error)
+    return f"transport {name!r} requires a library that is not installed: {instruction}"
 
 
 def _masked(url: str) -> str:
@@ -303,5 +346,5 @@ def _masked(url: str) -> str:
 
 
 def _url(folder: str) -> str:
-    # `;` separates alternates in kombu's URLs.
+    # `;` separates alternatives in kombu's URLs.
     return f"filesystem://{quote(folder)}"

@@ -1,4 +1,4 @@
-"""Channels of kombu's own transports that expand and decode nothing by themselves."""
+"""Channels of kombu's transports that neither decompress nor decode messages."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from kombu.transport import base
 
 
 class Message(base.Message):  # type: ignore[misc]
-    """A message whose body is what came: kombu's own expands one that says it is compressed before
-    anybody can refuse it, 200 bytes to 300 MB.
+    """Message with an unchanged body.
+
+    kombu decompresses a body before the receiver can reject it: 200 bytes can become 300 MB.
     """
 
-    #: Whether it says so.
+    #: Whether the headers name a compression.
     compressed: bool
 
     def __init__(self, *args: Any, headers: Any = None, **kwargs: Any) -> None:
-        given = headers if isinstance(headers, dict) else {}
-        plain = {key: value for key, value in given.items() if key != "compression"}
+        own_headers = headers if isinstance(headers, dict) else {}
+        plain = {key: value for key, value in own_headers.items() if key != "compression"}
         super().__init__(*args, headers=plain, **kwargs)
-        self.compressed = len(plain) < len(given)
+        self.compressed = len(plain) < len(own_headers)
 
 
 @functools.cache
@@ -30,11 +31,11 @@ def _of(kind: type) -> type:
 
 
 def channel_of(connection: kombu.Connection) -> Any:
-    """A new channel of a connection, whose messages are taken as they are."""
+    """Return a new channel of a connection whose messages are not decoded."""
     channel = connection.channel()
     kind = getattr(channel, "Message", None)
     if isinstance(kind, type) and issubclass(kind, base.Message):
         channel.Message = _of(kind)
-    if hasattr(channel, "auto_decode"):  # py-amqp: by whatever codec a message names
+    if hasattr(channel, "auto_decode"):  # py-amqp would use any codec that a message names.
         channel.auto_decode = False
     return channel

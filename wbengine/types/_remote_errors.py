@@ -1,17 +1,17 @@
-"""Exceptions of which only a description arrived, raised as what they were.
+"""Raise exceptions of which only a description arrived.
 
-A failure that came over the wire, or out of a store, has lost its exception.  What is raised in its
-place is a `WrappedFailure`, as code written for TaskFlow expects; where that is allowed, it is of
-the original's type as well, so that `except ValueError` catches it.
+A failure that was received in a message or read from a store has no exception. `reraise` then
+raises a `WrappedFailure`, as code written for TaskFlow expects. If that is allowed, it is also an
+instance of the original type, so that `except ValueError` catches it.
 
-Which types: a description is data, and data must not choose what code is used.  So a name in it
-leads only to classes that are imported already, and only to builtins, to errors of this package,
-to what the module of the failed task defines, and to what `allow` named.  Nothing is ever imported
-here; that loses nothing, for whoever can write `except Refused` has imported `Refused`.
+A description is data, and data must not select code. A name therefore refers only to classes that
+are already imported, and only to builtins, errors of this package, names of the module of the
+failed task, and names given to `allow`. Nothing is imported here; code that contains `except
+Refused` has imported `Refused`.
 
-Which not: what is no `Exception` (`SystemExit`, `KeyboardInterrupt`, ...), because what ended a
-task elsewhere must not end this process; exception groups, whose members do not travel; and
-classes of which no subclass can be made.
+Not supported: classes that are not an `Exception` (`SystemExit`, `KeyboardInterrupt`, ...), because
+an exception that ended a remote task must not end this process; exception groups, whose members are
+not sent; and classes that cannot be subclassed.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ if TYPE_CHECKING:
 _A = TypeVar("_A")
 
 _HEAP_TYPE: Final = 1 << 9
-#: The attribute in which a `WrappedFailure` keeps its failures.
 _FAILURES: Final = "_WrappedFailure__failures"
 _DOTTED: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
-#: What may be raised again, by dotted name: classes, or modules with all that is in and below them.
+#: Dotted names of classes that may be raised, or of modules with all their classes and submodules.
 _allowed: Final[set[str]] = {exceptions.__name__}
-#: Classes that were allowed themselves; they may be where no name leads, inside a function.
+#: Classes that were given to `allow`; some have no importable name (defined in a function).
 _classes: Final[dict[str, type[BaseException]]] = {}
 
 
 def allow(what: _A) -> _A:
-    """Let failures that lost their exception raise these types again, in this process.
+    """Allow failures without an exception to raise these types in this process.
 
-    `what` is an exception class (so this is a decorator, too), a module, which stands for
-    everything it and its submodules define, or the dotted name of either; a name is not imported.
-    Returns `what`.  May be called again and from any thread.
+    May be called repeatedly and from any thread.
 
-    :raises TypeError: it is something else.
-    :raises ValueError: it is a string, but no dotted name.
+    :param what: an exception class (this function is also a decorator), a module (everything that
+        it and its submodules define), or the dotted name of either. Names are not imported.
+    :returns: `what`.
+    :raises TypeError: if it is something else.
+    :raises ValueError: if it is a string but not a dotted name.
     """
     if isinstance(what, types.ModuleType):
         _allowed.add(what.__name__)
@@ -58,20 +58,22 @@ def allow(what: _A) -> _A:
         _classes[_names.dotted(what)] = what
     elif not isinstance(what, str):
         raise TypeError(
-            f"only exception classes and modules (or their names) can be allowed, not {what!r}"
+            f"only exception classes and modules (or their names) can be allowed, got {what!r}"
         )
     elif _DOTTED.fullmatch(what):
         _allowed.add(what)
     else:
-        raise ValueError(f"{what!r} is not of the form 'package.module' or 'package.module.Name'")
+        raise ValueError(
+            f"An allowed name must be 'package.module' or 'package.module.Name', got {what!r}"
+        )
     return what
 
 
 def find(name: str, home: str | None) -> type[BaseException] | None:
-    """The class that a description calls `name`, if it may be used; `home` is the task's module."""
-    found = _classes.get(name)
-    if found is not None:
-        return found
+    """Return the class with this name, if it may be used; `home` is the module of the task."""
+    cls = _classes.get(name)
+    if cls is not None:
+        return cls
     parts = name.split(".")
     if len(parts) == 1:
         module: Any = builtins
@@ -85,7 +87,7 @@ def find(name: str, home: str | None) -> type[BaseException] | None:
         module, parts = sys.modules[place], parts[length:]
     thing: Any = module
     for part in parts:
-        # Not by getattr(thing, part): modules and metaclasses may run code on being asked.
+        # `getattr` is not used, because modules and metaclasses may run code in it.
         thing = getattr(thing, "__dict__", {}).get(part)
     if isinstance(thing, type) and issubclass(thing, BaseException):
         return thing if _names.dotted(thing) == name else None
@@ -97,18 +99,18 @@ def _is_allowed(parts: list[str]) -> bool:
 
 
 class RemoteError(exceptions.WrappedFailure):
-    """The base of the types that are `WrappedFailure` and the original's type in one.
+    """The base of types that are both a `WrappedFailure` and the original type.
 
-    The original's own state did not travel.  So none of its code runs, neither when the type is
-    made nor when an instance is raised, printed, compared, copied or pickled; only its methods and
-    properties, when somebody asks for them, find that attributes are missing.
+    The state of the original exception was not sent. Therefore none of the original's code runs
+    when the type is created or when an instance is raised, printed, compared, copied or pickled.
+    Only its methods and properties, if they are used, meet missing attributes.
     """
 
-    #: The original's type.
+    #: The original type.
     original: ClassVar[type[BaseException]]
 
     def __init_subclass__(cls, **options: Any) -> None:
-        pass  # and not on to the original's, which may register, or refuse, its subclasses
+        pass  # not passed on: the original may register or refuse its subclasses
 
     __getattribute__ = BaseException.__getattribute__
     __setattr__ = BaseException.__setattr__
@@ -123,12 +125,13 @@ class RemoteError(exceptions.WrappedFailure):
     def __bool__(self) -> bool:
         return True
 
-    if not TYPE_CHECKING:  # or every attribute would seem to exist
+    if not TYPE_CHECKING:  # otherwise every attribute would seem to exist
 
         def __getattr__(self, name: str) -> Any:
             raise AttributeError(
-                f"{name!r} of the original {_names.dotted(self.original)} is not here: of an"
-                " exception only type, message and plain arguments travel"
+                f"{name!r} of the original {_names.dotted(self.original)} is not"
+                " available: only the type, the message and plain arguments of an"
+                " exception are transferred"
             )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -143,33 +146,35 @@ class RemoteError(exceptions.WrappedFailure):
 
 
 def original_of(cls: type[BaseException]) -> type[BaseException] | None:
-    """What `cls` was made from, if it is a type of `RemoteError`."""
+    """Return the original type from which `type_for` created `cls`, or None."""
     return cls.original if issubclass(cls, RemoteError) and cls is not RemoteError else None
 
 
 @functools.lru_cache(maxsize=1024)
 def type_for(original: type[BaseException]) -> type[RemoteError] | None:
-    """The type that is a `WrappedFailure` and an `original`, or None where there can be none."""
+    """Return the type that is a `WrappedFailure` and an `original`, or None if it is impossible."""
     if not issubclass(original, Exception) or hasattr(original, "derive"):
         return None
     if original is Exception or issubclass(original, exceptions.WrappedFailure):
-        return None  # which it is as a plain one
+        return None  # a plain `WrappedFailure` is an Exception already
     namespace = {
         "__module__": exceptions.__name__,
         "__qualname__": f"WrappedFailure[{original.__qualname__}]",
-        "__doc__": f"A failure that was a {_names.dotted(original)}.",
+        "__doc__": f"The local form of a remote {_names.dotted(original)}.",
         "original": original,
     }
     try:
-        # Past what a metaclass of the original's does when classes are made.
-        made = type.__new__(type(original), "WrappedFailure", (RemoteError, original), namespace)
+        # Bypasses the code that a metaclass of the original runs when classes are created.
+        wrapped_type = type.__new__(
+            type(original), "WrappedFailure", (RemoteError, original), namespace
+        )
     except Exception:
         return None
-    return cast(type[RemoteError], made)
+    return cast(type[RemoteError], wrapped_type)
 
 
 def remote_error(failure: ft.Failure) -> exceptions.WrappedFailure:
-    """A new exception for `failure`, whose causes are behind it; plain if it must be."""
+    """Return a new exception for `failure` with its causes, or a plain `WrappedFailure`."""
     error = _one(failure)
     if isinstance(error, RemoteError):
         last: BaseException = error
@@ -183,14 +188,14 @@ def _one(failure: ft.Failure) -> exceptions.WrappedFailure:
     kind = _type_of(failure)
     message = failure.exception_str
     args = failure.exception_args or ((message,) if message else ())
-    made = None if kind is None else _made(kind, args)
-    if made is None:
+    error = None if kind is None else _made(kind, args)
+    if error is None:
         return exceptions.WrappedFailure([failure])
-    exceptions.WrappedFailure.__init__(made, [failure])
-    if isinstance(made, SyntaxError) and made.msg is None:
-        made.msg = message  # else printing it would say that there is no detail
-    made.args = args
-    return made
+    exceptions.WrappedFailure.__init__(error, [failure])
+    if isinstance(error, SyntaxError) and error.msg is None:
+        error.msg = message  # otherwise the printed error would lack its details
+    error.args = args
+    return error
 
 
 def _type_of(failure: ft.Failure) -> type[RemoteError] | None:
@@ -198,30 +203,30 @@ def _type_of(failure: ft.Failure) -> type[RemoteError] | None:
     original = find(name, failure.home) if isinstance(name, str) else None
     try:
         return None if original is None else type_for(original)  # type: ignore[arg-type]
-    except Exception:  # a metaclass may even make classes that cannot be hashed
+    except Exception:  # a metaclass may create classes that are not hashable
         return None
 
 
 def _made(kind: type[RemoteError], args: tuple[Any, ...]) -> RemoteError | None:
-    """An instance that knows what a builtin original makes of its arguments (`errno`, `value`)."""
+    """Create an instance with the attributes that builtin types derive from arguments (`errno`)."""
     base: Any = next(cls for cls in kind.__mro__ if not cls.__flags__ & _HEAP_TYPE)
     if issubclass(base, SyntaxError):
-        args = args[:1]  # printing believes the others, whatever they are
-    for given in (args, ()):
+        args = args[:1]  # printing relies on the types of the others
+    for constructor_args in (args, ()):
         try:
-            made: Any = base.__new__(kind, *given)
+            error: Any = base.__new__(kind, *constructor_args)
         except Exception:
             continue
         try:
-            base.__init__(made, *given)
+            base.__init__(error, *constructor_args)
         except Exception:
             pass
-        return made if type(made) is kind else None
+        return error if type(error) is kind else None
     return None
 
 
 def _again(failures: Iterable[Any], args: tuple[Any, ...]) -> exceptions.WrappedFailure:
-    """Unpickle: in another process other types may be allowed, or none."""
+    """Unpickle. In another process, other types may be allowed."""
     several = list(failures)
     error = remote_error(several[0]) if len(several) == 1 else exceptions.WrappedFailure(several)
     if isinstance(error, RemoteError):

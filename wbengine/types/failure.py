@@ -1,4 +1,4 @@
-"""What went wrong, in a form that can be kept, compared, sent and raised again."""
+"""Failures: exceptions in a form that can be stored, compared, sent and raised again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final, NoReturn
 
 from wbengine import _names, exceptions
 from wbengine.types import _exception_copies, _remote_errors
-from wbengine.types.schemas import Schema
+from wbengine.types.schema_validation import Schema
 
 _ROOTS: Final = ("Exception", "BaseException")
 
@@ -36,48 +36,51 @@ _SCHEMA: Final[dict[str, Any]] = {
     },
 }
 
-#: How many causes are read from one description.
+#: Maximum number of causes that are read from a description.
 MAX_CAUSES: Final = 100
-#: How deep arguments of exceptions may be nested and still be written out.
+#: Maximum nesting of exception arguments that are written.
 _MAX_ARGS_DEPTH: Final = 8
-#: So many characters of an exception's message or traceback travel and are kept, and so many bytes
-#: of its arguments.
+#: Maximum number of characters of a message or traceback, and of bytes of the arguments.
 LONGEST_TEXT: Final = 65536
-#: Integers are written that have so many bits, for Python itself reads no longer ones.
+#: Maximum size of integers: Python does not parse longer ones from JSON.
 _MAX_INT_BITS: Final = 14_000
 
-#: One level of a description: it may nest deeper than Python recurses.
-_LEVEL: Final = Schema({**_SCHEMA["definitions"]["cause"], "definitions": {"cause": {}}}, "failure")
+#: Schema of one level, because a description may be nested deeper than Python's recursion limit.
+_CAUSE_SCHEMA: Final = Schema(
+    {**_SCHEMA["definitions"]["cause"], "definitions": {"cause": {}}}, "failure"
+)
 
-#: Let failures that lost their exception raise further types again.
+#: Allow further types to be raised for failures without an exception.
 allow = _remote_errors.allow
 
 ExcInfo = tuple[type[BaseException], BaseException, types.TracebackType | None]
 
 
 class Failure:
-    """An exception that was caught, with all that can be told about it later.
+    """A captured exception with its description.
 
-    Made from the exception being handled (`Failure()`), from `sys.exc_info()`, from an exception
-    (`from_exception`), or from its parts (`from_dict`, unpickling); any `BaseException` may be
-    captured.  A failure made in this process keeps a faithful copy of the exception and can raise
-    it again as itself; the frames it went through, and so the caller's local variables, are *not*
-    kept alive, and the original exception is left as it is.
+    Create it from the exception being handled (`Failure()`), from `sys.exc_info()`, from an
+    exception (`from_exception`), or from parts (`from_dict`, unpickling). Any `BaseException` can
+    be captured.
 
-    A failure made from parts has no exception and raises `WrappedFailure`; which is of the
-    original's type as well, if that is a builtin, an error of this package, defined in the module
-    of the task that failed, or permitted by `allow`.  Exceptions of which that is never true:
-    `SystemExit` and others that are no `Exception`, exception groups.
+    A failure created in this process contains a faithful copy of the exception and raises it again.
+    It does not keep the frames, and thus the local variables of callers, alive. The original
+    exception is not changed.
 
-    Immutable.  Equal when everything is equal; `matches` also accepts that one side lost its
-    exception on the way.  Not hashable.
+    A failure created from parts has no exception and raises a `WrappedFailure`. This is also an
+    instance of the original type if that type is a builtin, an error of this package, defined in
+    the module of the failed task, or permitted by `allow`; never for `SystemExit` and others that
+    are not an `Exception`, and for exception groups.
+
+    Immutable and not hashable. Failures are equal if all parts are equal; `matches` also accepts
+    that one of them has lost its exception.
     """
 
-    #: The version of the form that `to_dict` writes.
+    #: Version of the format that `to_dict` writes.
     DICT_VERSION: ClassVar[int] = 1
-    #: What the last of `exc_type_names` must be: every exception comes from one of these.
+    #: Permitted values of the last of `exc_type_names`: the base classes of all exceptions.
     BASE_EXCEPTIONS: ClassVar[tuple[str, ...]] = _ROOTS
-    #: The form that `to_dict` writes, as a JSON Schema.
+    #: JSON Schema of the format that `to_dict` writes.
     SCHEMA: ClassVar[dict[str, Any]] = _SCHEMA
 
     __slots__ = (
@@ -104,12 +107,12 @@ class Failure:
         exc_info: tuple[Any, Any, Any] | None = None,
         **parts: Any,
     ) -> None:
-        """Capture `exc_info`, or the exception being handled; or build from `parts`.
+        """Capture `exc_info` or the exception being handled, or build a failure from `parts`.
 
-        The parts are `exception_str`, `exc_type_names`, `traceback_str`, `exc_args`, `causes`.
+        The parts are `exception_str`, `exc_type_names`, `traceback_str`, `exc_args` and `causes`.
 
-        :raises TypeError: there is no exception to capture, or an unknown part is given.
-        :raises ValueError: `exc_info` is not a triple.
+        :raises TypeError: if there is no exception to capture, or a part is unknown.
+        :raises ValueError: if `exc_info` is not a triple.
         """
         if parts:
             self._from_parts(exc_info, parts)
@@ -117,10 +120,10 @@ class Failure:
         if exc_info is None:
             exc_info = sys.exc_info()
         elif not isinstance(exc_info, tuple | list) or len(exc_info) != 3:
-            raise ValueError("'exc_info' must hold three items: type, value, traceback")
+            raise ValueError("'exc_info' must contain three items: type, value, traceback")
         error = exc_info[1]
         if not isinstance(error, BaseException):
-            raise TypeError(f"Not an exception: {error!r}; a Failure needs one to capture")
+            raise TypeError(f"A Failure can only capture an exception, got {error!r}")
         self._capture(error, exc_info[2])
 
     def _capture(self, error: BaseException, tb: types.TracebackType | None) -> None:
@@ -145,7 +148,7 @@ class Failure:
         self._args = _exception_copies.plainly(copied, "args")
         try:
             self._type_names = _type_names(type(error))  # type: ignore[arg-type]
-        except TypeError:  # a metaclass may make classes that cannot be hashed
+        except TypeError:  # a metaclass may create classes that are not hashable
             self._type_names = _type_names.__wrapped__(type(error))
         self._message = exceptions.exception_message(error)
         self._frame_lines = _exception_copies.frame_lines_of(tb)
@@ -157,7 +160,9 @@ class Failure:
         try:
             self._message = parts.pop("exception_str")
         except KeyError:
-            raise TypeError("Failure() needs 'exception_str' when it is given parts") from None
+            raise TypeError(
+                "Failure() requires 'exception_str' if it is constructed from parts"
+            ) from None
         self._type_names = tuple(parts.pop("exc_type_names", ()))
         self._traceback = parts.pop("traceback_str", None) or ""
         self._args = tuple(parts.pop("exc_args", None) or ())
@@ -172,12 +177,12 @@ class Failure:
 
     @classmethod
     def from_exception(cls, exception: BaseException) -> Failure:
-        """Capture `exception`, with the traceback it has.
+        """Capture `exception` with its traceback.
 
-        :raises TypeError: it is none.
+        :raises TypeError: if it is not an exception.
         """
         if not isinstance(exception, BaseException):
-            raise TypeError(f"Not an exception: {exception!r}; a Failure needs one to capture")
+            raise TypeError(f"A Failure can only capture an exception, got {exception!r}")
         return cls(
             (type(exception), exception, _exception_copies.plainly(exception, "__traceback__"))
         )
@@ -186,30 +191,30 @@ class Failure:
     def capture(cls) -> Failure:
         """Capture the exception being handled.
 
-        :raises TypeError: none is.
+        :raises TypeError: if there is none.
         """
         return cls()
 
-    # What it was.
+    # Content.
 
     @property
     def exception(self) -> BaseException | None:
-        """The exception, or None when only its description arrived here."""
+        """The exception, or None if only its description is available."""
         return self._exception
 
     @property
     def exception_str(self) -> str:
-        """The exception's message."""
+        """The message of the exception."""
         return self._message
 
     @property
     def exception_args(self) -> tuple[Any, ...]:
-        """The exception's arguments; empty when they did not travel."""
+        """The arguments of the exception; empty if they were not sent."""
         return self._args
 
     @property
     def exc_info(self) -> ExcInfo | None:
-        """`(type, exception, traceback)`, or None; the traceback names lines, not variables."""
+        """`(type, exception, traceback)`, or None. The traceback has lines but no variables."""
         if self._exception is None:
             return None
         return (
@@ -218,78 +223,83 @@ class Failure:
             _exception_copies.traceback_of(self._frame_lines),
         )
 
-    #: The name under which it is read by code that was written for TaskFlow.
+    #: The attribute that code written for TaskFlow reads.
     _exc_info = exc_info
 
     @property
     def traceback_str(self) -> str:
-        """The lines it went through; rendered on first use."""
+        """The text of the traceback; rendered on first use."""
         if self._traceback is None:
             self._traceback = _exception_copies.format_frame_lines(self._frame_lines)
         return self._traceback
 
     @property
     def causes(self) -> tuple[Failure, ...]:
-        """What was behind it, nearest first: `__cause__`, else `__context__` unless suppressed."""
+        """The causes, nearest first: `__cause__`, otherwise `__context__` unless suppressed."""
         return self._causes
 
     @property
     def home(self) -> str | None:
-        """The module of the task that failed, if it is known here."""
+        """The module of the failed task, or None if it is unknown."""
         return self._home
 
     def belongs_to(self, home: str) -> None:
-        """Note which module's task this is a failure of; the causes are told, too.
+        """Set the module of the failed task, for this failure and its causes.
 
-        To be called by those who know the task itself, not by those who were told of it.
+        Only code that has the task itself may call this, because the module decides which types are
+        raised.
         """
         for failure in (self, *self._causes):
             failure._home = home
 
     def __iter__(self) -> Iterator[str]:
-        """The names of the exception's classes, most specific first."""
+        """Iterate over the names of the exception's classes, most specific first."""
         return iter(self._type_names)
 
     def check(self, *exc_classes: type[BaseException] | str) -> type[BaseException] | str | None:
-        """The first of `exc_classes` (types or full names) that the exception is, or None.
+        """Return the first of `exc_classes` (types or full names) that the exception is, or None.
 
-        :raises TypeError: one of them is something else.
+        :raises TypeError: if one of them is neither.
         """
-        for wanted in exc_classes:
-            if not isinstance(wanted, type | str | BaseException):
-                raise TypeError(f"check takes exception classes and full names, not {wanted!r}")
-            name = wanted if isinstance(wanted, str) else _names.dotted(wanted)
+        for exc_class in exc_classes:
+            if not isinstance(exc_class, type | str | BaseException):
+                raise TypeError(
+                    f"check() accepts exception classes and full names, got {exc_class!r}"
+                )
+            name = exc_class if isinstance(exc_class, str) else _names.dotted(exc_class)
             if name in self._type_names:
-                return wanted
+                return exc_class
         return None
 
     # Raising.
 
     def reraise(self) -> NoReturn:
-        """Raise the exception again; a `WrappedFailure` (see there) when there is none."""
+        """Raise the exception again, or a `WrappedFailure` if there is none."""
         if self._exception is None:
             raise _remote_errors.remote_error(self)
-        # A fresh copy each time: what is raised collects the frames of whoever it passes.
+        # A new copy each time, because a raised exception collects the frames that it passes.
         error = _exception_copies.copy_of(self._exception, {})
         try:
             raise error.with_traceback(_exception_copies.traceback_of(self._frame_lines))
         finally:
-            del error  # its traceback has this frame: a circle would keep all callers' variables
+            # breaks the cycle between this frame and its traceback, which would keep variables
+            # alive
+            del error
 
     @staticmethod
     def reraise_if_any(failures: Iterable[Failure]) -> None:
-        """Raise the only failure as itself, several as one `WrappedFailure`; else do nothing."""
+        """Raise a single failure as its exception, several as one `WrappedFailure`."""
         several = list(failures)
-        wrapped = exceptions.WrappedFailure(several)  # refuses what is none
+        wrapped = exceptions.WrappedFailure(several)  # also checks the types
         if len(several) == 1:
             several[0].reraise()
         elif several:
             try:
                 raise wrapped
             finally:
-                del wrapped  # as above
+                del wrapped  # as in `reraise`
 
-    # Comparing.
+    # Comparison.
 
     def _same_story(self, other: Failure) -> bool:
         return (
@@ -299,7 +309,7 @@ class Failure:
         )
 
     def matches(self, other: Any) -> bool:
-        """Is `other` the same failure, even if one of the two lost its exception?"""
+        """Return whether `other` is the same failure, even if one has lost its exception."""
         if not isinstance(other, Failure):
             return False
         if self is other:
@@ -322,10 +332,10 @@ class Failure:
 
     __hash__ = None  # type: ignore[assignment]
 
-    # Showing.
+    # Presentation.
 
     def pformat(self, traceback: bool = False) -> str:
-        """One line of type and message; with `traceback`, the lines it went through as well."""
+        """Return type and message in one line; with `traceback`, also the traceback."""
         kind = f"{self._type_names[0]}: " if self._type_names else ""
         text = f"Failure: {kind}{self._message}"
         if not traceback:
@@ -341,10 +351,10 @@ class Failure:
     def __repr__(self) -> str:
         return f"<{self.pformat()}>"
 
-    # Travelling.
+    # Serialization.
 
     def copy(self) -> Failure:
-        """An equal failure."""
+        """Return an equal failure."""
         copied = Failure.__new__(type(self))
         for slot in Failure.__slots__[1:]:
             setattr(copied, slot, getattr(self, slot))
@@ -353,10 +363,10 @@ class Failure:
     __copy__ = copy
 
     def to_dict(self, include_args: bool = True) -> dict[str, Any]:
-        """A JSON-able description; the exception itself does not travel.
+        """Return a JSON-compatible description. The exception itself is not included.
 
-        `exc_args` is a tuple of the exception's arguments, if they are wanted and plain JSON (else
-        it is empty).  The causes are one flat list, nearest first.
+        `exc_args` is a tuple of the exception's arguments if they are requested and plain JSON,
+        otherwise empty. The causes are a flat list, nearest first.
         """
         data = self.to_json(include_args)
         for part in (data, *data.get("causes", ())):
@@ -364,48 +374,48 @@ class Failure:
         return data
 
     def to_json(self, include_args: bool = True) -> dict[str, Any]:
-        """`to_dict` as it is after a JSON text: the arguments are lists."""
+        """Return `to_dict` with lists instead of tuples, as after a JSON round trip."""
         data = self._to_plain(include_args)
         if self._causes:
             data["causes"] = [cause._to_plain(include_args) for cause in self._causes]
         return data
 
     def _to_plain(self, include_args: bool) -> dict[str, Any]:
-        told = self._args if include_args and _are_json(self._args) else ()
+        plain_args = self._args if include_args and _are_json(self._args) else ()
         return {
             "exception_str": _sendable(self._message),
             "traceback_str": _sendable(self.traceback_str),
             "exc_type_names": list(self._type_names),
             "version": self.DICT_VERSION,
-            "exc_args": list(told),
+            "exc_args": list(plain_args),
         }
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Failure:
-        """Rebuild from what `to_dict` (ours or TaskFlow's) wrote; see `validate` for strangers'.
+        """Create a failure from the result of `to_dict` (of wbengine or TaskFlow).
 
-        :raises ValueError: the description is of another version.
-        :raises InvalidFormat: it is none, or something is missing.
+        :raises ValueError: if the description has another version.
+        :raises InvalidFormat: if a part is missing or the data is something else.
         """
         return _chained(cls, _read(data, cls.DICT_VERSION))
 
     @classmethod
     def validate(cls, data: Any) -> None:
-        """Check that `data` is what `from_dict` takes.
+        """Check untrusted data before `from_dict`.
 
-        :raises InvalidFormat: it is not.
+        :raises InvalidFormat: if it is invalid.
         """
-        # Without recursion: causes may nest deeper than Python recurses.
+        # Without recursion, because causes may be nested deeper than Python's recursion limit.
         queue: list[tuple[Any, str]] = [(data, "failure")]
         for item, where in queue:
-            # `Failure.to_dict` has arguments in a tuple.
+            # `Failure.to_dict` returns the arguments as a tuple.
             if type(item) is dict and type(item.get("exc_args")) is tuple:
                 item = {**item, "exc_args": list(item["exc_args"])}
-            _LEVEL.check(item, where)
+            _CAUSE_SCHEMA.check(item, where)
             root = item["exc_type_names"][-1]
             if root not in _ROOTS:
                 raise exceptions.InvalidFormat(
-                    f"{where}['exc_type_names'] must end in {' or '.join(_ROOTS)}, not in {root!r}"
+                    f"{where}['exc_type_names'] must end in {' or '.join(_ROOTS)}, got {root!r}"
                 )
             for place, cause in enumerate(item.get("causes", ())):
                 queue.append((cause, f"{where[-100:]}['causes'][{place}]"))
@@ -426,8 +436,8 @@ class Failure:
         }
 
     def _pickled_exception(self) -> bytes | None:
-        # In a pickle of its own: an exception that cannot be pickled, or not be re-created where
-        # it arrives, must not stop the failure from arriving.
+        # A separate pickle: the failure must arrive even if the exception cannot be pickled or
+        # unpickled.
         if self._exception is None:
             return None
         try:
@@ -459,7 +469,7 @@ def _same_causes(one: Failure, other: Failure) -> bool:
 
 
 def _chained(cls: type[Failure], chain: Sequence[Mapping[str, Any]]) -> Failure:
-    """The failure of the first of `chain`; each one's causes are those after it."""
+    """Return the failure of the first of `chain`; the causes of each are those after it."""
     causes: tuple[Failure, ...] = ()
     for parts in reversed(chain[1:]):
         causes = (Failure(**parts, causes=causes), *causes)
@@ -470,14 +480,14 @@ _Pickled = tuple[dict[str, Any], bytes | None, Sequence[tuple[str, int, str]]]
 
 
 def _unpickle(cls: type[Failure], chain: Sequence[_Pickled], home: str | None = None) -> Failure:
-    found = _chained(cls, [parts for parts, _, _ in chain])
+    unpickled = _chained(cls, [parts for parts, _, _ in chain])
     if home is not None:
-        found.belongs_to(home)
-    for failure, (_, data, lines) in zip((found, *found._causes), chain, strict=True):
+        unpickled.belongs_to(home)
+    for failure, (_, data, lines) in zip((unpickled, *unpickled._causes), chain, strict=True):
         failure._exception = _load(data)
         failure._frame_lines = tuple(_exception_copies.FrameLine(*line) for line in lines)
-    _exception_copies.link([failure._exception for failure in (found, *found._causes)])
-    return found
+    _exception_copies.link([failure._exception for failure in (unpickled, *unpickled._causes)])
+    return unpickled
 
 
 def _load(data: bytes | None) -> BaseException | None:
@@ -490,18 +500,18 @@ def _load(data: bytes | None) -> BaseException | None:
     return error if isinstance(error, BaseException) else None
 
 
-# Descriptions: plain JSON data, which TaskFlow peers write and read as well.
+# Descriptions: plain JSON data, which TaskFlow reads and writes too.
 
 
 def _sendable(text: str) -> str:
-    """`text` as what every JSON writer and reader takes: without lone surrogates."""
+    """Return `text` without lone surrogates, which many JSON implementations refuse."""
     if text.isascii():
         return text
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def shorten(data: dict[str, Any]) -> None:
-    """Cut a description and those of its causes to what may travel, and be kept: `LONGEST_TEXT`."""
+    """Shorten a description and those of its causes to `LONGEST_TEXT`."""
     for part in (data, *data.get("causes", ())):
         for key in ("exception_str", "traceback_str"):
             text = part[key]
@@ -517,7 +527,7 @@ def _are_json(args: tuple[Any, ...]) -> bool:
 
 
 def _is_json(value: Any, depth: int) -> bool:
-    """Does `value` survive JSON as it is, type and all?"""
+    """Return whether a JSON round trip preserves `value` and its type."""
     kind = type(value)
     if kind is str:
         return bool(value.isascii()) or _sendable(value) == value
@@ -538,7 +548,7 @@ def _is_json(value: Any, depth: int) -> bool:
 
 
 def _flat_causes(data: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """All causes of a description, nearest first, however they are nested."""
+    """Return all causes of a description, nearest first, however they are nested."""
     flat: list[Mapping[str, Any]] = []
     causes = data.get("causes")
     while causes and len(flat) < MAX_CAUSES:
@@ -548,23 +558,22 @@ def _flat_causes(data: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _read(data: Mapping[str, Any], version: int) -> list[dict[str, Any]]:
-    """What a failure and its causes are made from, nearest first.
+    """Return the parts of a failure and its causes, nearest first.
 
-    :raises ValueError: the description is of another version.
-    :raises InvalidFormat: it is none, or something is missing.
+    :raises ValueError: if the description has another version.
+    :raises InvalidFormat: if a part is missing or the data is something else.
     """
     if not isinstance(data, Mapping):
-        raise exceptions.InvalidFormat(f"A failure's description is a dict, not {data!r:.80}")
-    found = data.get("version")
-    if found != version:
+        raise exceptions.InvalidFormat(f"A serialized failure must be a dict, got {data!r:.80}")
+    found_version = data.get("version")
+    if found_version != version:
         raise ValueError(
-            f"A failure's description of version {found!r} cannot be read, only of version"
-            f" {version}"
+            f"The version of a serialized failure must be {version}, got {found_version!r}"
         )
     try:
         return [_parts_of(item) for item in (data, *_flat_causes(data))]
     except KeyError as error:
-        raise exceptions.InvalidFormat(f"A failure's description lacks {error}") from None
+        raise exceptions.InvalidFormat(f"A serialized failure must contain {error}") from None
 
 
 def _parts_of(data: Mapping[str, Any]) -> dict[str, Any]:

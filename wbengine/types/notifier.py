@@ -1,4 +1,4 @@
-"""Telling interested callables that something happened."""
+"""Call registered callbacks when events occur."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Sink = Callable[[str, dict[str, Any]], Any]
 DetailsFilter = Callable[[dict[str, Any]], Any]
 
 
-# Held while callbacks of a notifier are added or removed; by a signal's handler too, perhaps in the
-# midst of that.
+# Protects registrations of all notifiers. Reentrant, because a signal handler may interrupt a
+# registration and register too.
 _changing: Final = threading.RLock()
 
 
 class Listener:
-    """A callback with the arguments and the filter it was registered with."""
+    """A callback with its registered arguments and filter."""
 
     __slots__ = ("_kwargs", "args", "callback", "details_filter")
 
@@ -44,7 +44,7 @@ class Listener:
         return self._kwargs.copy()
 
     def __call__(self, event_type: str, details: dict[str, Any]) -> None:
-        """Call the callback, unless the filter says no; either may raise."""
+        """Call the callback unless the filter returns False; both may raise exceptions."""
         if self.details_filter is not None and not self.details_filter(details):
             return
         self.callback(event_type, *self.args, details=details, **self._kwargs)
@@ -52,7 +52,7 @@ class Listener:
     def is_equivalent(
         self, callback: Callback, details_filter: DetailsFilter | None = None
     ) -> bool:
-        """Would registering `callback` with `details_filter` register the same thing again?"""
+        """Return whether `callback` and `details_filter` are those of this listener."""
         return self.callback == callback and self.details_filter == details_filter
 
     def __repr__(self) -> str:
@@ -60,48 +60,48 @@ class Listener:
 
 
 class Notifier:
-    """Calls the callbacks registered for an event, in this thread.
+    """Calls the callbacks registered for an event, in the calling thread.
 
-    Order: those registered for any event, then those for this one, each in the order registered.
-    A callback is called as `callback(event_type, *args, details=details, **kwargs)`, with a copy
-    of the details of its own; what it raises is logged and goes no further.
+    Order: callbacks for any event first, then those for this event, each in the order of
+    registration. A callback is called as `callback(event_type, *args, details=details, **kwargs)`
+    with its own copy of the details. Its exceptions are logged.
 
-    Callbacks may be registered and removed at any time, also by a callback and from other threads:
-    a notification under way goes on with those it started with.
+    Callbacks may be registered and removed at any time, also by callbacks and by other threads. A
+    notification in progress uses the callbacks that were registered at its start.
     """
 
-    #: Stands for all events when registering.
+    #: Stands for all events in registrations.
     ANY: ClassVar[str] = "*"
-    #: Names of arguments that callbacks cannot be registered with.
+    #: Names that arguments of callbacks must not have.
     RESERVED_KEYS: ClassVar[tuple[str, ...]] = ("details",)
 
     __slots__ = ("__weakref__", "topics")
 
     def __init__(self) -> None:
-        #: Callbacks by event, for others to look at; an event nobody listens to is not in it.
-        # Tuples, replaced as a whole: whoever iterates over one is not disturbed.
+        #: Callbacks by event; events without callbacks are not contained.
+        # Tuples are replaced, not changed, so that concurrent iterations stay valid.
         self.topics: dict[str, tuple[Listener, ...]] = {}
 
     def __len__(self) -> int:
-        """How many callbacks are registered."""
+        """Return the number of registered callbacks."""
         return sum(map(len, self.topics.copy().values()))
 
     def __bool__(self) -> bool:
-        """A notifier is a thing, not a container: true also when nobody listens."""
+        """Return True, also without callbacks."""
         return True
 
     def can_be_registered(self, event_type: str) -> bool:
-        """May callbacks be registered for `event_type`?"""
+        """Return whether callbacks may be registered for `event_type`."""
         return True
 
     def can_trigger_notification(self, event_type: str) -> bool:
-        """May `event_type` be notified?"""
+        """Return whether `event_type` may be notified."""
         return event_type != self.ANY
 
     def is_registered(
         self, event_type: str, callback: Callback, details_filter: DetailsFilter | None = None
     ) -> bool:
-        """Is this very callback, with this very filter, registered for `event_type`?"""
+        """Return whether this callback with this filter is registered for `event_type`."""
         return any(
             listener.is_equivalent(callback, details_filter)
             for listener in self.topics.get(event_type, ())
@@ -115,24 +115,24 @@ class Notifier:
         kwargs: Mapping[str, Any] | None = None,
         details_filter: DetailsFilter | None = None,
     ) -> Listener:
-        """Call `callback` whenever `event_type` (or, for `ANY`, anything) happens.
+        """Call `callback` for each `event_type` (`ANY`: for each event).
 
-        `details_filter`, called with the details, decides each time whether to.
-
-        :raises ValueError: not callable, not allowed for this event, or registered already.
-        :raises TypeError: `args` or `kwargs` are of a wrong type.
-        :raises KeyError: `kwargs` holds a reserved name.
+        :param details_filter: called with the details; decides whether `callback` is called.
+        :raises ValueError: if it is not callable, not allowed for this event, or registered
+            already.
+        :raises TypeError: if `args` or `kwargs` have a wrong type.
+        :raises KeyError: if `kwargs` contains a reserved name.
         """
         if not callable(callback):
-            raise ValueError(f"Notification callback must be callable, not {callback!r}")
+            raise ValueError(f"Notification callback must be callable, got {callback!r}")
         if details_filter is not None and not callable(details_filter):
-            raise ValueError(f"Details filter must be callable, not {details_filter!r}")
+            raise ValueError(f"Details filter must be callable, got {details_filter!r}")
         if not self.can_be_registered(event_type):
             raise ValueError(self._refusal(event_type))
         if kwargs is not None and not isinstance(kwargs, Mapping):
-            raise TypeError(f"The kwargs of a callback must be a dict, not {kwargs!r}")
+            raise TypeError(f"The kwargs of a callback must be a dict, got {kwargs!r}")
         if args is not None and (isinstance(args, str) or not isinstance(args, Iterable)):
-            raise TypeError(f"The args of a callback must be a list or tuple, not {args!r}")
+            raise TypeError(f"The args of a callback must be a list or tuple, got {args!r}")
         for key in self.RESERVED_KEYS:
             if kwargs and key in kwargs:
                 raise KeyError(f"Reserved key {key!r} is not allowed in kwargs")
@@ -147,12 +147,12 @@ class Notifier:
         return listener
 
     def _refusal(self, event_type: str) -> str:
-        return f"Event type {event_type!r} cannot have a callback registered"
+        return f"Callbacks cannot be registered for event type {event_type!r}"
 
     def deregister(
         self, event_type: str, callback: Callback, details_filter: DetailsFilter | None = None
     ) -> bool:
-        """Stop calling `callback` for `event_type`; was it registered?"""
+        """Remove a callback of `event_type`; return whether it was registered."""
         with _changing:
             before = self.topics.get(event_type, ())
             for place, listener in enumerate(before):
@@ -166,36 +166,36 @@ class Notifier:
         return False
 
     def deregister_event(self, event_type: str) -> int:
-        """Forget all callbacks of `event_type`; how many were there?"""
+        """Remove all callbacks of `event_type`; return their number."""
         with _changing:
             return len(self.topics.pop(event_type, ()))
 
     def reset(self) -> None:
-        """Forget all callbacks."""
+        """Remove all callbacks."""
         with _changing:
             self.topics.clear()
 
     def copy(self) -> Notifier:
-        """A notifier with the same callbacks, independent from now on."""
-        other = type(self).__new__(type(self))
+        """Return an independent notifier with the same callbacks."""
+        duplicate = type(self).__new__(type(self))
         for cls in type(self).__mro__:
             for slot in vars(cls).get("__slots__", ()):
                 if slot != "__weakref__":
-                    setattr(other, slot, getattr(self, slot))
+                    setattr(duplicate, slot, getattr(self, slot))
         for name, value in getattr(self, "__dict__", {}).items():
-            setattr(other, name, value)
-        other.topics = self.topics.copy()
-        return other
+            setattr(duplicate, name, value)
+        duplicate.topics = self.topics.copy()
+        return duplicate
 
     __copy__ = copy
 
     def listeners_iter(self) -> Iterator[tuple[str, list[Listener]]]:
-        """`(event_type, listeners)` for each event type with callbacks."""
+        """Iterate over `(event_type, listeners)` for each event with callbacks."""
         for event_type, listeners in self.topics.copy().items():
             yield event_type, list(listeners)
 
     def notify(self, event_type: str, details: Mapping[str, Any] | None = None) -> None:
-        """Call whoever is registered for `event_type`; never raises what a callback raises."""
+        """Call the callbacks registered for `event_type`. Exceptions of callbacks are logged."""
         if not self.can_trigger_notification(event_type):
             LOG.debug("Event type %r is not allowed to trigger notifications", event_type)
             return
@@ -205,9 +205,7 @@ class Notifier:
             _tell(topics.get(event_type, ()), event_type, details)
 
     def notify_only(self, event_type: str, details: Mapping[str, Any] | None = None) -> None:
-        """`notify` those who registered for this very event: whoever is registered for `ANY`
-        expects changes of states.
-        """
+        """Notify callbacks of this event, but not those of `ANY`, which expect state changes."""
         _tell(self.topics.get(event_type, ()), event_type, details)
 
 
@@ -218,47 +216,47 @@ def _tell(
         try:
             listener(event_type, dict(details) if details else {})
         except Exception:
-            LOG.warning("%r failed when told of event %r", listener, event_type, exc_info=True)
+            LOG.warning("%r failed for event %r", listener, event_type, exc_info=True)
 
 
 class RestrictedNotifier(Notifier):
-    """A notifier whose callbacks may be registered for the events that it was made with, and `ANY`.
+    """A notifier that accepts callbacks only for given events and `ANY`.
 
-    Other events may be notified all the same: the callbacks for `ANY` hear them.
+    Other events may still be notified; callbacks for `ANY` receive them.
     """
 
     __slots__ = ("_allow_any", "_events")
 
     def __init__(self, watchable_events: Iterable[str], allow_any: bool = True) -> None:
         super().__init__()
-        self._events = frozenset(_names.words("A notifier", watchable_events))
+        self._events = frozenset(_names.as_tuple("A notifier", watchable_events))
         self._allow_any = allow_any
 
     def events_iter(self) -> Iterator[str]:
-        """The events this notifier knows."""
+        """Iterate over the events that callbacks can be registered for."""
         return iter(self._events)
 
     def can_be_registered(self, event_type: str) -> bool:
         return event_type in self._events or (event_type == self.ANY and self._allow_any)
 
     def _refusal(self, event_type: str) -> str:
-        known = sorted(map(str, self._events))
+        event_names = sorted(map(str, self._events))
         return (
-            f"{super()._refusal(event_type)}{_names.hint(str(event_type), known)};"
-            f" known events: {', '.join(known) or 'none'}"
+            f"{super()._refusal(event_type)}{_names.hint(str(event_type), event_names)};"
+            f" known events: {', '.join(event_names) or 'none'}"
         )
 
 
 def relay(sink: Sink, event_type: str, details: Mapping[str, Any] | None) -> None:
-    """Tell `sink`; what it raises is logged."""
+    """Call `sink`; log its exceptions."""
     try:
         sink(event_type, dict(details) if details else {})
     except Exception:
-        LOG.warning("Event %r could not be passed on", event_type, exc_info=True)
+        LOG.warning("Event %r could not be forwarded", event_type, exc_info=True)
 
 
 class RelayingNotifier(RestrictedNotifier):
-    """Passes what it is told on to one `sink`, if there is one, after the listeners."""
+    """Passes each event to `sink`, if there is one, after the callbacks."""
 
     __slots__ = ("sink",)
 
@@ -281,7 +279,7 @@ def register_deregister(
     kwargs: Mapping[str, Any] | None = None,
     details_filter: DetailsFilter | None = None,
 ) -> Iterator[None]:
-    """Keep `callback` registered for the length of a `with` block; None registers nothing."""
+    """Register `callback` for the duration of a `with` block; None registers nothing."""
     if callback is None:
         yield
         return

@@ -1,6 +1,6 @@
-"""The structure of a flow, to be drawn: what is inside what, and what comes after what.
+"""The structure of a flow for drawings: nesting and order.
 
-It needs none of the code that the flow is made of, so it can be kept with the flow's records.
+It does not depend on the code of the flow, so it is stored with its records.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ RETRY: Final = "retry"
 TASK: Final = "task"
 MAP: Final = "map"
 
-#: Of what is written; what is read may be older, and never newer.
+#: Version of the format that is written. Older versions can be read, newer ones are refused.
 VERSION: Final = 1
 
 _LETTERS: Final[Mapping[str, str]] = {FLOW: "f", RETRY: "r", TASK: "t", MAP: "m"}
 _KINDS: Final[Mapping[str, str]] = {letter: kind for kind, letter in _LETTERS.items()}
-#: What is packed is much the same all over: the fastest level leaves little more than the best.
-_LEVEL: Final = 3
-#: What reading what is none raises.
-_DAMAGES: Final = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
-#: Nothing that was written here unpacks to more bytes.
-_MOST: Final = 1 << 30
+#: The content is repetitive: the fastest levels compress almost as well as the best one.
+_COMPRESSION_LEVEL: Final = 3
+#: Exceptions raised while reading data in another format.
+_DECODING_ERRORS: Final = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
+#: Maximum number of bytes after decompression.
+_MAX_BYTES: Final = 1 << 30
 
 
 class OutlineNode(NamedTuple):
-    """A flow, a task, a retry or a Map.
+    """A flow, a task, a retry controller or a Map.
 
-    `parent` is the position of the flow that it is in (None: it is the outermost node), and `task`
-    the name of the class or function that it is made of, for atoms.  `notes` say in words what a
-    picture should tell besides: its rule of joining, its deciders.  `signal` is what a task waits
-    for that does nothing else (`task.WaitFor`), and `limit` says in words how a task, or the
-    outermost flow, is limited.
+    :ivar parent: position of the surrounding flow; None for the outermost node.
+    :ivar task: name of the class or function of an atom.
+    :ivar notes: text for drawings: join rule, deciders.
+    :ivar signal: the signal for which a `task.WaitFor` waits.
+    :ivar limit: text that describes the limit of a task, or of the outermost flow.
     """
 
     name: str
@@ -58,11 +58,11 @@ class OutlineNode(NamedTuple):
 
 @dataclass(frozen=True)
 class Outline:
-    """All nodes, and which come directly after which.
+    """The nodes of a flow, and the direct successors.
 
-    `nodes[0]` is the outermost flow, or the only task; parents come before what is in them.
-    `edges` are pairs of positions.  One to or from a flow means all of it.  That a flow's retry
-    comes before everything else in that flow is not told by edges.
+    `nodes[0]` is the outermost flow, or the only task; parents precede their members. `edges` are
+    pairs of positions; an edge to or from a flow concerns the whole flow. The order between the
+    retry controller of a flow and the other members is not contained in `edges`.
     """
 
     nodes: tuple[OutlineNode, ...]
@@ -70,16 +70,16 @@ class Outline:
 
     @cached_property
     def digest(self) -> str:
-        """A short name for this structure, and no other."""
+        """A digest that identifies this structure."""
         return hashlib.sha256(self._packed).hexdigest()[:32]
 
     @property
     def signals(self) -> list[str]:
-        """What tasks wait for, each once."""
+        """The signals for which tasks wait, each once."""
         return list(dict.fromkeys(node.signal for node in self.nodes if node.signal is not None))
 
     def to_bytes(self) -> bytes:
-        """Write it in few bytes."""
+        """Return a compact encoding."""
         return self._packed
 
     @cached_property
@@ -87,7 +87,7 @@ class Outline:
         names, kinds, parents, tasks, notes, signals, limits = zip(*self.nodes, strict=True)
         befores = [edge[0] for edge in self.edges]
         numbers = {task: number for number, task in enumerate(dict.fromkeys(tasks))}
-        told: dict[str, Any] = {
+        content: dict[str, Any] = {
             "version": VERSION,
             "names": names,
             "kinds": "".join([_LETTERS[kind] for kind in kinds]),
@@ -99,43 +99,45 @@ class Outline:
             "length": [after - before for before, after in self.edges],
         }
         if any(signals):
-            told["signals"] = {number: signal for number, signal in enumerate(signals) if signal}
+            content["signals"] = {number: signal for number, signal in enumerate(signals) if signal}
         if any(limits):
-            told["limits"] = {number: limit for number, limit in enumerate(limits) if limit}
-        return zlib.compress(_json_text.text_of(told).encode("utf-8", "surrogatepass"), _LEVEL)
+            content["limits"] = {number: limit for number, limit in enumerate(limits) if limit}
+        data = _json_text.text_of(content).encode("utf-8", "surrogatepass")
+        return zlib.compress(data, _COMPRESSION_LEVEL)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Outline:
-        """What `to_bytes` wrote.
+        """Decode the result of `to_bytes`.
 
-        :raises InvalidFormat: it is something else, or damaged, or of a newer version.
+        :raises InvalidFormat: if the data is damaged, of a newer version or something else.
         """
         try:
-            told = json.loads(_unpacked(data))
-            version = told["version"]
+            content = json.loads(_unpacked(data))
+            version = content["version"]
             if version > VERSION:
                 raise exceptions.InvalidFormat(
-                    f"The outline of a flow is of version {version}: a newer wbengine wrote it"
+                    f"The outline of a flow has version {version}: it was written by a"
+                    " newer version of wbengine"
                 )
-            return _checked(_made(told))
-        except (*_DAMAGES, zlib.error) as error:
-            raise exceptions.InvalidFormat(f"This is no outline of a flow: {error}") from None
+            return _checked(_outline_of(content))
+        except (*_DECODING_ERRORS, zlib.error) as error:
+            raise exceptions.InvalidFormat(f"invalid outline of a flow: {error}") from None
 
 
 def _unpacked(data: bytes) -> bytes:
     unpacking = zlib.decompressobj()
-    found = unpacking.decompress(data, _MOST)
+    unpacked = unpacking.decompress(data, _MAX_BYTES)
     if not unpacking.eof:
-        raise ValueError("it is not whole")
-    return found
+        raise ValueError("it is incomplete")
+    return unpacked
 
 
-def _made(told: Mapping[str, Any]) -> Outline:
-    tasks, notes = told["tasks"], {int(n): text for n, text in told["notes"].items()}
-    signals = {int(n): str(name) for n, name in told.get("signals", {}).items()}
-    limits = {int(n): str(limit) for n, limit in told.get("limits", {}).items()}
-    parents = (parent if parent >= 0 else None for parent in _sums(told["parents"]))
-    columns = zip(told["names"], told["kinds"], parents, told["task"], strict=True)
+def _outline_of(content: Mapping[str, Any]) -> Outline:
+    tasks, notes = content["tasks"], {int(n): text for n, text in content["notes"].items()}
+    signals = {int(n): str(name) for n, name in content.get("signals", {}).items()}
+    limits = {int(n): str(limit) for n, limit in content.get("limits", {}).items()}
+    parents = (parent if parent >= 0 else None for parent in _sums(content["parents"]))
+    columns = zip(content["names"], content["kinds"], parents, content["task"], strict=True)
     nodes = tuple(
         [
             OutlineNode(
@@ -150,28 +152,29 @@ def _made(told: Mapping[str, Any]) -> Outline:
             for number, (name, kind, parent, task) in enumerate(columns)
         ]
     )
-    pairs = zip(_sums(told["from"]), told["length"], strict=True)
+    pairs = zip(_sums(content["from"]), content["length"], strict=True)
     return Outline(nodes, tuple([(before, before + length) for before, length in pairs]))
 
 
-def _checked(made: Outline) -> Outline:
-    """Refuse what nobody could draw."""
-    if not made.nodes or made.nodes[0].parent is not None:
-        raise ValueError("its first node is in another one, or there is none")
-    for number, node in enumerate(made.nodes):
+def _checked(outline: Outline) -> Outline:
+    if not outline.nodes or outline.nodes[0].parent is not None:
+        raise ValueError("its first node must be the outermost one")
+    for number, node in enumerate(outline.nodes):
         if not isinstance(node.name, str):
-            raise TypeError(f"the name of node {number} is {node.name!r:.80}")
+            raise TypeError(f"the name of node {number} must be a str, got {node.name!r:.80}")
         if number and (node.parent is None or not 0 <= node.parent < number):
-            raise ValueError(f"node {number} is in node {node.parent}")
-    known = range(len(made.nodes))
-    for before, after in made.edges:
-        if before not in known or after not in known:
-            raise ValueError(f"it has no nodes {before} and {after}")
-    return made
+            raise ValueError(
+                f"the parent of node {number} must be an earlier node, got {node.parent}"
+            )
+    positions = range(len(outline.nodes))
+    for before, after in outline.edges:
+        if before not in positions or after not in positions:
+            raise ValueError(f"its edge has unknown nodes: {before}, {after}")
+    return outline
 
 
 def _steps(numbers: Sequence[int]) -> list[int]:
-    """Numbers as differences: most of them are the same."""
+    """Return differences of consecutive numbers. Most are equal, so they compress well."""
     return [*numbers[:1], *map(operator.sub, numbers[1:], numbers)]
 
 

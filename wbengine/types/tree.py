@@ -1,4 +1,4 @@
-"""Trees of anything, that can be searched and drawn as text.  No depth is too deep for them."""
+"""Trees that can be searched and printed, without recursion, so of any depth."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ Matcher = Callable[["Node"], Any]
 
 
 class FrozenNode(Exception):
-    """A frozen tree was to be changed."""
+    """Raised if a frozen tree would be changed."""
 
     def __init__(self) -> None:
         super().__init__("Frozen node(s) can't be modified")
 
 
 class Node:
-    """A thing (`item`), what is known of it (`metadata`), and the nodes below it."""
+    """A node with its content (`item`), attributes (`metadata`) and children."""
 
-    #: What `pformat` draws with.
+    #: Characters that `pformat` draws.
     STARTING_PREFIX: ClassVar[str] = ""
     EMPTY_SPACE_SEP: ClassVar[str] = " "
     HORIZONTAL_CONN: ClassVar[str] = "__"
@@ -37,10 +37,10 @@ class Node:
         self.frozen = False
         self._children: list[Node] = []
 
-    # Changing.
+    # Modification.
 
     def freeze(self) -> None:
-        """Let nobody change this node and those below it any more."""
+        """Make this node and its descendants immutable."""
         for node in self.dfs_iter(include_self=True):
             node.frozen = True
 
@@ -49,18 +49,18 @@ class Node:
             raise FrozenNode
 
     def add(self, child: Node) -> None:
-        """Put `child` below this node, after those that are there.
+        """Append a child.
 
-        :raises FrozenNode: this node is frozen.
+        :raises FrozenNode: if this node is frozen.
         """
         self._check()
         child.parent = self
         self._children.append(child)
 
     def disassociate(self) -> int:
-        """Take this node away from its parent; how many times was it there?
+        """Remove this node from its parent; return the number of removed references.
 
-        :raises FrozenNode: this node is frozen.
+        :raises FrozenNode: if this node is frozen.
         """
         self._check()
         parent, self.parent = self.parent, None
@@ -71,30 +71,30 @@ class Node:
         return before - len(parent._children)
 
     def remove(self, item: Any, only_direct: bool = False, include_self: bool = True) -> Node:
-        """Take the node of `item` out of the tree; returns it.
+        """Remove and return the node of `item`.
 
-        :raises ValueError: there is none.
-        :raises FrozenNode: this node is frozen.
+        :raises ValueError: if there is none.
+        :raises FrozenNode: if this node is frozen.
         """
         self._check()
-        found = self.find(item, only_direct, include_self)
-        if found is None:
-            raise ValueError(f"Item {item!r} is not in the tree, so it cannot be removed")
-        found.disassociate()
-        return found
+        node = self.find(item, only_direct, include_self)
+        if node is None:
+            raise ValueError(f"Item {item!r} cannot be removed: it is not in the tree")
+        node.disassociate()
+        return node
 
-    # Looking.
+    # Search.
 
     def empty(self) -> bool:
-        """Is nothing below it?"""
+        """Return whether the node has no children."""
         return not self._children
 
     def child_count(self, only_direct: bool = True) -> int:
-        """How many nodes are below it: the next level only, or all."""
+        """Return the number of children, or of all descendants."""
         return len(self._children) if only_direct else sum(1 for _ in self.dfs_iter())
 
     def path_iter(self, include_self: bool = True) -> Iterator[Node]:
-        """From this node up to the root."""
+        """Iterate from this node up to the root."""
         node = self if include_self else self.parent
         while node is not None:
             yield node
@@ -103,7 +103,7 @@ class Node:
     def find_first_match(
         self, matcher: Matcher, only_direct: bool = False, include_self: bool = True
     ) -> Node | None:
-        """The first node, in depth-first order, that `matcher(node)` says yes to."""
+        """Return the first node in depth-first order for which `matcher(node)` is true, or None."""
         if only_direct:
             nodes: Iterator[Node] = iter([*([self] if include_self else []), *self._children])
         else:
@@ -111,18 +111,18 @@ class Node:
         return next((node for node in nodes if matcher(node)), None)
 
     def find(self, item: Any, only_direct: bool = False, include_self: bool = True) -> Node | None:
-        """The first node of an equal item."""
+        """Return the first node with an equal item, or None."""
         return self.find_first_match(lambda node: node.item == item, only_direct, include_self)
 
     def index(self, item: Any) -> int:
-        """The place of an item on the next level.
+        """Return the position of an item among the children.
 
-        :raises ValueError: it is not there.
+        :raises ValueError: if there is no such child.
         """
         for place, child in enumerate(self._children):
             if child.item == item:
                 return place
-        raise ValueError(f"{item!r} is not contained in any child")
+        raise ValueError(f"{item!r} is not the item of a child")
 
     def __contains__(self, item: object) -> bool:
         return self.find(item) is not None
@@ -134,23 +134,24 @@ class Node:
         return len(self._children)
 
     def __bool__(self) -> bool:
-        """A node is a thing, not a container: true also when nothing is below it."""
+        """Return True, also for a node without children."""
         return True
 
-    # Walking.
+    # Iteration.
 
     def __iter__(self) -> Iterator[Node]:
-        """The next level, in the order added."""
+        """Iterate over the children in the order of insertion."""
         return iter(self._children)
 
     def reverse_iter(self) -> Iterator[Node]:
-        """The next level, the latest added first."""
+        """Iterate over the children in reverse order."""
         return reversed(self._children)
 
     def dfs_iter(self, include_self: bool = False, right_to_left: bool = True) -> Iterator[Node]:
-        """Every node below, each before those below it.
+        """Iterate over all descendants, parents first.
 
-        `right_to_left` (TaskFlow's word): in the order added; else the latest added first.
+        :param right_to_left: (TaskFlow's name) True: in the order of insertion; False: in reverse
+            order.
         """
         stack = [self] if include_self else self._backwards(right_to_left)
         while stack:
@@ -162,14 +163,14 @@ class Node:
         return self._children[::-1] if right_to_left else self._children[:]
 
     def bfs_iter(self, include_self: bool = False, right_to_left: bool = False) -> Iterator[Node]:
-        """Every node below, level by level; `right_to_left` as for `dfs_iter`."""
+        """Iterate over all descendants, level by level; `right_to_left` as in `dfs_iter`."""
         queue = deque([self] if include_self else self._backwards(not right_to_left))
         while queue:
             node = queue.popleft()
             yield node
             queue.extend(node._backwards(not right_to_left))
 
-    # Showing.
+    # Presentation.
 
     def pformat(
         self,
@@ -180,7 +181,9 @@ class Node:
         empty_space: str = EMPTY_SPACE_SEP,
         starting_prefix: str = STARTING_PREFIX,
     ) -> str:
-        """Draw the tree, a line per node; the cost is that of what is drawn.
+        """Return a drawing of the tree with one line for each node.
+
+        The cost is proportional to the size of the drawing.
 
         >>> root = Node('city')
         >>> root.add(Node('park'))
@@ -192,34 +195,34 @@ class Node:
         |  |__pond
         |__port
         """
-        say = stringify_node if stringify_node is not None else lambda node: str(node.item)
+        to_text = stringify_node if stringify_node is not None else lambda node: str(node.item)
         connection = vertical_conn + horizontal_conn
         below = vertical_conn + empty_space * len(horizontal_conn)
         last_below = empty_space * len(connection)
-        lines = [starting_prefix + say(self)]
-        # (node, what stands before its connection), the next one to draw on top.
+        lines = [starting_prefix + to_text(self)]
+        # Nodes to draw, each with the prefix of its line; the next one is the last item.
         stack = [(child, starting_prefix) for child in reversed(self._children)]
-        lasts = {id(self._children[-1])} if self._children else set()
+        last_ids = {id(self._children[-1])} if self._children else set()
         while stack:
-            node, before = stack.pop()
-            lines.append(before + connection + say(node))
+            node, prefix = stack.pop()
+            lines.append(prefix + connection + to_text(node))
             if node._children:
-                before += last_below if id(node) in lasts else below
-                lasts.add(id(node._children[-1]))
-                stack.extend((child, before) for child in reversed(node._children))
+                prefix += last_below if id(node) in last_ids else below
+                last_ids.add(id(node._children[-1]))
+                stack.extend((child, prefix) for child in reversed(node._children))
         return linesep.join(lines)
 
     def to_digraph(self) -> graph.OrderedDiGraph:
-        """The same as a graph of the items, with the metadata as attributes."""
-        # Not on top: a tree needs no networkx.
+        """Return a graph of the items, with the metadata as attributes."""
+        # Imported here, because a tree does not need networkx otherwise.
         from wbengine.types import graph
 
-        made = graph.OrderedDiGraph()
+        digraph = graph.OrderedDiGraph()
         for node in self.bfs_iter(include_self=True, right_to_left=True):
-            made.add_node(node.item, **node.metadata)
+            digraph.add_node(node.item, **node.metadata)
             if node is not self and node.parent is not None:
-                made.add_edge(node.parent.item, node.item)
-        return made
+                digraph.add_edge(node.parent.item, node.item)
+        return digraph
 
     def __repr__(self) -> str:
         return f"<Node {self.item!r} ({len(self._children)} below)>"

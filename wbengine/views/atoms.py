@@ -1,4 +1,4 @@
-"""An atom as people look at it, what failed, and what was reverted in which order."""
+"""Views of atoms, failures and reversions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from wbengine import states
+from wbengine import _user_frames, states
 from wbengine.persistence import history
 from wbengine.types import failure as ft
 from wbengine.views import formatting, redaction
@@ -18,23 +18,28 @@ __all__ = [
     "FailureView",
     "IncidentView",
     "ItemView",
+    "QUEUED",
     "Undone",
+    "WaitView",
     "failure_of",
     "failures_of",
     "revert_path",
 ]
 
-_UNDONE: Final = frozenset({states.REVERTING, states.REVERTED, states.REVERT_FAILURE})
+#: Displayed state of a task that was submitted and has not started.
+QUEUED: Final = "QUEUED"
+
+_REVERT_STATES: Final = frozenset({states.REVERTING, states.REVERTED, states.REVERT_FAILURE})
 
 
 class AttemptView(history.Attempt):
-    """One attempt at an atom (see `history.Attempt`), its texts masked."""
+    """One attempt of an atom (see `history.Attempt`) with masked texts."""
 
     __slots__ = ()
 
     @property
     def queued(self) -> float | None:
-        """Seconds between being handed out and the start."""
+        """Seconds between submission and start."""
         return history.runtime(self.submitted, self.started)
 
     def to_dict(self) -> dict[str, Any]:
@@ -42,7 +47,7 @@ class AttemptView(history.Attempt):
 
 
 class IncidentView(NamedTuple):
-    """What happened to an attempt that was under way: see `models.Incident`."""
+    """A lost worker or a resend during an attempt; see `models.Incident`."""
 
     event: str
     at: float
@@ -57,8 +62,11 @@ class IncidentView(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ItemView:
-    """One item of a Map: `input` says what it is, as `AtomView.result` does; `tries` counts the
-    executions of the Map up to the one that the item is of."""
+    """One item of a Map.
+
+    :ivar input: description of the item, in the form of `AtomView.result`.
+    :ivar tries: executions of the Map up to and including the one that processed the item.
+    """
 
     index: int
     input: str
@@ -72,27 +80,48 @@ class ItemView:
 
     @property
     def runtime(self) -> float | None:
-        """Seconds from the start to the end."""
+        """Seconds between start and end."""
         return history.runtime(self.started, self.ended)
 
     def to_dict(self) -> dict[str, Any]:
         return formatting.as_dict(self, "runtime")
 
 
-class AtomView(NamedTuple):
-    """What is known of one atom.
+class WaitView(NamedTuple):
+    """A task that waits for a signal since and until (None: no limit) these Unix seconds."""
 
-    `node` is its position in the outline of the flow; `path` the names of the flows around it, the
-    outermost first.  `kind` is 'task', 'retry' or 'map'; `task` the name of its class or function.
-    `attempt`, `action`, `worker`, `submitted`, `started`, `ended` are those of its latest attempt
-    (`attempt` 0: none yet); `attempts` has that one too, last.  It was begun `executions` times to
-    be executed, `reversions` times to be reverted.  `progress` is from 0 to 1, None where nothing
-    is known.  `items` counts those of a Map by their state.  `result` says what it returned: a type
-    and a size, or the masked value if the redactor shows values.  `waiting` says why it does not
-    run, in one sentence; None: it runs, or is done.  `queued`: it was handed out, and no worker has
-    begun it yet; `worker` may have taken it.  `item_rows` are items of a Map, those that failed
-    first; of many items not all of them.  `incidents` are the workers that were lost with it, and
-    the times it was sent again.
+    task: str
+    signal: str
+    since: float
+    until: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        return formatting.as_dict(self)
+
+
+class AtomView(NamedTuple):
+    """One atom of a flow.
+
+    Times are Unix seconds. `attempt`, `action`, `worker`, `submitted`, `started` and `ended`
+    describe the latest attempt.
+
+    :ivar node: position in the outline of the flow.
+    :ivar kind: 'task', 'retry' or 'map'.
+    :ivar path: names of the enclosing flows, outermost first.
+    :ivar task: name of the class or function.
+    :ivar attempt: number of the latest attempt; 0 if there is none.
+    :ivar worker: worker of the latest attempt; while `queued`, a worker that may have received it.
+    :ivar progress: from 0.0 to 1.0; None if unknown.
+    :ivar attempts: stored attempts, including the latest one.
+    :ivar attempts_dropped: number of older attempts that are not stored.
+    :ivar result: type and size of the result, or its masked value if the redactor shows values.
+    :ivar items: number of items of a Map by state.
+    :ivar waiting: why the atom does not run or end, in one sentence; None if it does or has ended.
+    :ivar queued: whether the atom was submitted and no worker or slot has started it.
+    :ivar item_rows: items of a Map, failed ones first; limited in number.
+    :ivar incidents: lost workers and resends.
+    :ivar waits_for: signal that the atom waits for, if an engine runs the flow or the flow is
+        parked.
     """
 
     node: int
@@ -122,29 +151,40 @@ class AtomView(NamedTuple):
     queued: bool = False
     item_rows: tuple[ItemView, ...] = ()
     incidents: tuple[IncidentView, ...] = ()
+    waits_for: WaitView | None = None
+
+    @property
+    def shown_state(self) -> str:
+        """The displayed state: QUEUED and WAITING (for a signal) are separate from RUNNING."""
+        if self.queued:
+            return QUEUED
+        return self.state if self.waits_for is None else states.WAITING
 
     @property
     def runtime(self) -> float | None:
-        """Seconds that the latest attempt took."""
+        """Seconds between start and end of the latest attempt."""
         return history.runtime(self.started, self.ended)
 
     @property
     def failed_before(self) -> bool:
-        """It failed, and was or is being reverted since."""
-        return self.failure is not None and self.state in _UNDONE
+        """Whether the atom failed and was reverted since, or is being reverted."""
+        return self.failure is not None and self.state in _REVERT_STATES
 
     def to_dict(self) -> dict[str, Any]:
-        return formatting.as_dict(self, "runtime")
+        return formatting.as_dict(self, "shown_state", "runtime")
 
 
 @dataclass(frozen=True, slots=True)
 class FailureView:
-    """What an atom failed with, where and when; its secrets are masked.
+    """A failure of an atom. Its secrets are masked.
 
-    `type` is the full name of the exception's class, `traceback` the lines it went through (on the
-    worker, if it ran there).  `causes` are what was behind it, the nearest first, and have none of
-    their own.  `action` is 'execute' or 'revert'; `at` in unix seconds.  `item` is the index of the
-    item of a Map.  `executions` and `reversions` count those of the atom up to this attempt.
+    :ivar type: full name of the exception's class.
+    :ivar traceback: entries of the traceback, on the worker if the task ran there.
+    :ivar causes: causes of the exception, nearest first; each without `causes` of its own.
+    :ivar action: 'execute' or 'revert'.
+    :ivar at: time in Unix seconds, or None.
+    :ivar item: index of an item of a Map.
+    :ivar executions: number of executions of the atom up to this attempt; `reversions` accordingly.
     """
 
     type: str
@@ -163,27 +203,31 @@ class FailureView:
 
     @property
     def line(self) -> str:
-        """Its type, without the module, and the first line of its message; of a Map, the index of
-        the item."""
+        """Type without module and first line of the message, after the index of an item."""
         name = self.type.rpartition(".")[2]
-        said = next(iter(self.message.splitlines()), "")
+        first_line = next(iter(self.message.splitlines()), "")
         item = "" if self.item is None else f"item {self.item}: "
-        return f"{item}{name}: {said}" if said else f"{item}{name}"
+        return f"{item}{name}: {first_line}" if first_line else f"{item}{name}"
+
+    @property
+    def user_frames(self) -> str:
+        """The entries of `traceback` that belong to the user's code."""
+        return _user_frames.only_user_frames(self.traceback.rstrip("\n"))
 
     @property
     def text(self) -> str:
-        """All of it, as Python tells it: the first cause first."""
+        """The complete text in Python's format, the first cause first."""
         return "\n".join(self._lines())
 
     def _lines(self) -> list[str]:
-        found: list[str] = []
-        for each in reversed((self, *self.causes)):
-            if found:
-                found += ["", "It was behind the following exception:", ""]
-            if each.traceback:
-                found += ["Traceback (most recent call last):", each.traceback.rstrip("\n")]
-            found.append(f"{each.type}: {each.message}" if each.message else each.type)
-        return found
+        lines: list[str] = []
+        for failure in reversed((self, *self.causes)):
+            if lines:
+                lines += ["", "The exception above was the cause of the following exception:", ""]
+            if failure.traceback:
+                lines += ["Traceback (most recent call last):", failure.traceback.rstrip("\n")]
+            lines.append(f"{failure.type}: {failure.message}" if failure.message else failure.type)
+        return lines
 
     def to_dict(self) -> dict[str, Any]:
         causes = [
@@ -194,7 +238,7 @@ class FailureView:
 
 
 def failure_of(failure: ft.Failure, redactor: redaction.Redactor, **where: Any) -> FailureView:
-    """Look at `failure`; `where` are the fields of the view that it does not know itself."""
+    """Return the view of a failure. `where` contains the other fields of the view."""
     causes = tuple(_failure(cause, redactor) for cause in failure.causes)
     return _failure(failure, redactor, causes=causes, **where)
 
@@ -210,7 +254,7 @@ def _failure(failure: ft.Failure, redactor: redaction.Redactor, **where: Any) ->
 
 @dataclass(frozen=True, slots=True)
 class Undone:
-    """One atom was reverted, or it was tried: `state` is REVERTED, REVERT_FAILURE or REVERTING."""
+    """A reversion of one atom. `state` is REVERTED, REVERT_FAILURE or REVERTING."""
 
     atom: str
     uuid: str | None
@@ -218,31 +262,31 @@ class Undone:
     attempt: AttemptView
 
     def to_dict(self) -> dict[str, Any]:
-        told = {**self.attempt.to_dict(), "state": self.state}
-        return {"atom": self.atom, "uuid": self.uuid, **told}
+        attempt_fields = {**self.attempt.to_dict(), "state": self.state}
+        return {"atom": self.atom, "uuid": self.uuid, **attempt_fields}
 
 
 def failures_of(atoms: Iterable[AtomView]) -> tuple[FailureView, ...]:
-    """Those that count now, the earliest first; those of reversions after what led to them."""
-    found = [
+    """Return the current failures: those of executions, then of reversions, each earliest first."""
+    failures = [
         failure
         for atom in atoms
         for failure in (atom.failure, atom.revert_failure)
         if failure is not None
     ]
-    return tuple(sorted(found, key=_when))
+    return tuple(sorted(failures, key=_failure_order))
 
 
-def _when(failure: FailureView) -> tuple[bool, float]:
+def _failure_order(failure: FailureView) -> tuple[bool, float]:
     return failure.action != "execute", math.inf if failure.at is None else failure.at
 
 
 def revert_path(atoms: Iterable[AtomView]) -> tuple[Undone, ...]:
-    """What was undone, in that order; what is being undone, last."""
-    return tuple(sorted(_undone(atoms), key=_when_ended))
+    """Return all stored reversions ordered by their end; running ones are last."""
+    return tuple(sorted(_reversions(atoms), key=_reversion_order))
 
 
-def _undone(atoms: Iterable[AtomView]) -> Iterator[Undone]:
+def _reversions(atoms: Iterable[AtomView]) -> Iterator[Undone]:
     for atom in atoms:
         for attempt in atom.attempts:
             if attempt.action != "revert":
@@ -252,6 +296,6 @@ def _undone(atoms: Iterable[AtomView]) -> Iterator[Undone]:
             yield Undone(atom.name, atom.uuid, state, attempt)
 
 
-def _when_ended(undone: Undone) -> tuple[float, float]:
+def _reversion_order(undone: Undone) -> tuple[float, float]:
     started, ended = undone.attempt.started, undone.attempt.ended
     return math.inf if ended is None else ended, math.inf if started is None else started

@@ -1,59 +1,62 @@
-"""What a flow took its time for."""
+"""The slowest atoms and the critical path of a flow."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
 from wbengine.views.atoms import AtomView
-from wbengine.views.flow import FlowView
+from wbengine.views.flow_status import FlowView
 from wbengine.views.structure import Structure
 
 __all__ = ["path", "slowest"]
 
 
-def slowest(view: FlowView, most: int = 20) -> tuple[AtomView, ...]:
-    """The atoms whose latest attempt took longest, the slowest first."""
-    known = [atom for atom in view.atoms if atom.runtime is not None]
-    return tuple(sorted(known, key=lambda atom: (-(atom.runtime or 0.0), atom.node))[:most])
+def slowest(view: FlowView, limit: int = 20) -> tuple[AtomView, ...]:
+    """Return the atoms with the longest latest attempt, slowest first."""
+    timed_atoms = [atom for atom in view.atoms if atom.runtime is not None]
+    return tuple(sorted(timed_atoms, key=lambda atom: (-(atom.runtime or 0.0), atom.node))[:limit])
 
 
 def path(view: FlowView) -> tuple[AtomView, ...]:
-    """From the first atom to the one that ended last: each waited for the one before it.
+    """Return the critical path: the chain of atoms that ends with the atom that ended last.
 
-    Only these have to be faster for the flow to be; O(atoms + edges).
+    Each atom waited for the previous one, so only faster atoms of this path make the flow faster.
+    The cost is O(atoms + edges).
     """
     executed = {
         atom.node: atom
         for atom in view.atoms
         if atom.ended is not None and atom.action == "execute"
     }
-    last = _last(executed.values())
+    last = _last_ended(executed.values())
     if last is None:
         return ()
     structure = Structure(view.outline)
-    # By node: of what is in it, what ended last.
+    # Node -> the atom in it that ended last.
     latest = [executed.get(node) for node in range(len(structure))]
     for node in reversed(range(1, len(structure))):
         parent, inside = structure.parents[node], latest[node]
         if inside is not None:
-            latest[parent] = _last((latest[parent], inside))
-    found, seen = [last], {last.node}
-    while before := _last(latest[node] for node in _before(structure, found[-1].node)):
-        if before.node in seen:
+            latest[parent] = _last_ended((latest[parent], inside))
+    chain, visited = [last], {last.node}
+    while previous := _last_ended(
+        latest[node] for node in _predecessors(structure, chain[-1].node)
+    ):
+        if previous.node in visited:
             break
-        found.append(before)
-        seen.add(before.node)
-    return tuple(reversed(found))
+        chain.append(previous)
+        visited.add(previous.node)
+    return tuple(reversed(chain))
 
 
-def _last(atoms: Iterable[AtomView | None]) -> AtomView | None:
-    """The one that ended last."""
-    known = [atom for atom in atoms if atom is not None]
-    return max(known, key=lambda atom: atom.ended or 0.0, default=None)
+def _last_ended(atoms: Iterable[AtomView | None]) -> AtomView | None:
+    """Return the atom that ended last."""
+    present_atoms = [atom for atom in atoms if atom is not None]
+    return max(present_atoms, key=lambda atom: atom.ended or 0.0, default=None)
 
 
-def _before(structure: Structure, node: int) -> Iterator[int]:
-    """What `node` waited for."""
+def _predecessors(structure: Structure, node: int) -> Iterator[int]:
+    """Yield the nodes for which `node` waited."""
     yield from structure.before[node]
     for flow in structure.flows_around(node):
         retry = structure.retry[flow]

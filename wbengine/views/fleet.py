@@ -1,4 +1,4 @@
-"""The workers of one exchange: who is there, what they do, and telling them what to do."""
+"""The workers of one exchange: views of them and commands to them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from wbengine import _names, exceptions, transports
 from wbengine.engines.worker_based import executor
 from wbengine.engines.worker_based.connections import connecting
 from wbengine.engines.worker_based.discovery import snapshots
-from wbengine.engines.worker_based.messages import commands, life, signing
+from wbengine.engines.worker_based.messages import life, signing, worker_commands
 from wbengine.engines.worker_based.worker_side import describing
 from wbengine.keys import Keyring
 from wbengine.views import formatting
@@ -23,20 +23,19 @@ __all__ = ["Fleet", "PingView", "WorkView", "WorkerView"]
 
 LOG = logging.getLogger(__name__)
 
-#: Seconds to wait for the first worker, and for another one after each, where nobody says how many
-#: there are.
-WAIT: Final = 2.0
-_QUIET: Final = 0.4
-#: Seconds between two looks at what is known.
-_LOOK: Final = 0.02
+#: Maximum number of seconds to wait for the first worker.
+WAIT_SECONDS: Final = 2.0
+#: Seconds without another worker after which the list counts as complete.
+_QUIET_SECONDS: Final = 0.4
+_POLL_SECONDS: Final = 0.02
 
-#: Seconds after which a broker counts as away.
-TIMEOUT: Final = 5.0
+#: Seconds after which a broker counts as unavailable.
+TIMEOUT_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class WorkView:
-    """A task that a worker runs: the id of its request, its name, and since when (unix seconds)."""
+    """A running task: id of its request, name, and start in Unix seconds."""
 
     request: str
     task: str
@@ -48,11 +47,13 @@ class WorkView:
 
 @dataclass(frozen=True, slots=True)
 class WorkerView:
-    """One worker process, as it last described itself.
+    """One worker process, as it last reported itself.
 
-    Moments are unix seconds: `heard` on this host's clock, the others on the worker's; `working` is
-    the sum of the runtimes of its tasks that ended.  `version` is that of wbengine, `ledger` the
-    digest of its ledger; None where it does not tell.
+    Times are Unix seconds: `heard` is on this host's clock, all others are on the worker's.
+
+    :ivar working: total runtime of the ended tasks in seconds.
+    :ivar version: version of wbengine; None if the worker does not report it.
+    :ivar ledger: digest of the worker's ledger; None if the worker does not report it.
     """
 
     name: str
@@ -75,35 +76,35 @@ class WorkerView:
 
     @property
     def identity(self) -> str | None:
-        """Its name, if it has one of its own: TaskFlow's workers have none."""
+        """The name of the worker; None for TaskFlow's workers, which have no name of their own."""
         return self.name if self.host else None
 
     @classmethod
-    def of(cls, seen: snapshots.WorkerSnapshot) -> WorkerView:
-        """What an executor saw."""
-        host, pid = describing.host_and_pid(seen.identity or "")
-        itself = seen.life or life.Life()
-        began = (*itself.since, *[0.0] * len(itself.current))
+    def of(cls, snapshot: snapshots.WorkerSnapshot) -> WorkerView:
+        """Return the view of a snapshot of an executor."""
+        host, pid = describing.host_and_pid(snapshot.identity or "")
+        worker_life = snapshot.life or life.Life()
+        start_times = (*worker_life.since, *[0.0] * len(worker_life.current))
         return cls(
-            name=seen.identity or f"taskflow:{', '.join(seen.topics)}",
+            name=snapshot.identity or f"taskflow:{', '.join(snapshot.topics)}",
             host=host,
             pid=pid,
-            state=seen.state,
-            topics=seen.topics,
-            queues=seen.queues,
-            tasks=seen.tasks,
-            slots=seen.slots,
-            running=len(itself.current) if seen.life is not None else seen.running,
-            heard=seen.heard,
-            born=itself.birth,
-            version=seen.software,
-            ledger=seen.ledger,
-            succeeded=itself.successes,
-            failed=itself.failures,
-            working=itself.working,
+            state=snapshot.state,
+            topics=snapshot.topics,
+            queues=snapshot.queues,
+            tasks=snapshot.tasks,
+            slots=snapshot.slots,
+            running=len(worker_life.current) if snapshot.life is not None else snapshot.running,
+            heard=snapshot.heard,
+            born=worker_life.birth,
+            version=snapshot.software,
+            ledger=snapshot.ledger,
+            succeeded=worker_life.successes,
+            failed=worker_life.failures,
+            working=worker_life.working,
             current=tuple(
-                WorkView(request, task, began[number] or None)
-                for number, (request, task) in enumerate(itself.current)
+                WorkView(request, task, start_times[number] or None)
+                for number, (request, task) in enumerate(worker_life.current)
             ),
         )
 
@@ -113,8 +114,12 @@ class WorkerView:
 
 @dataclass(frozen=True, slots=True)
 class PingView:
-    """How long a worker took to answer, in seconds (None: it did not), and by how many seconds its
-    clock is ahead of this host's, give or take half of that."""
+    """The reply of a worker to a ping.
+
+    :ivar seconds: response time; None if the worker did not reply.
+    :ivar ahead: seconds by which the worker's clock is ahead of this host's, with an error of at
+        most half of `seconds`; None if unknown.
+    """
 
     name: str
     seconds: float | None
@@ -124,28 +129,31 @@ class PingView:
         return formatting.as_dict(self)
 
 
-class _Looks:
-    """The time of who looks again and again.  A long while between two looks does not count: this
-    process, or all of its host, stood still, and nobody could be heard."""
+class _PollTimer:
+    """Stopwatch of a polling loop.
+
+    A long time between two polls counts only in part: this process or its host was suspended and
+    could not receive messages.
+    """
 
     def __init__(self) -> None:
         self._seconds, self._before = 0.0, time.monotonic()
 
-    def seconds(self) -> float:
-        """How much has passed, by this look."""
+    def elapsed(self) -> float:
         before, self._before = self._before, time.monotonic()
-        self._seconds += min(self._before - before, 5 * _LOOK)
+        self._seconds += min(self._before - before, 5 * _POLL_SECONDS)
         return self._seconds
 
 
 class Fleet:
-    """Looks at an exchange, and tells its workers what to do.
+    """Client that lists the workers of an exchange and sends commands to them.
 
-    To be opened, and closed (or a context manager); it speaks with the broker meanwhile, in threads
-    of its own, and leaves nothing there.  Thread-safe.  `timeout` is how many seconds a broker may
-    take to be reached.
+    Open it before use and close it after use, or use it as a context manager. While open, it
+    communicates with the broker in threads of its own. It leaves nothing on the broker.
+    Thread-safe.
 
-    :raises TypeError, ValueError: the broker's URL or an option is wrong.
+    :param timeout: seconds in which the broker must be reached.
+    :raises TypeError, ValueError: if the URL of the broker or an option is invalid.
     """
 
     def __init__(
@@ -155,7 +163,7 @@ class Fleet:
         url: str | None = None,
         transport: str | None = None,
         transport_options: Mapping[str, Any] | None = None,
-        timeout: float = TIMEOUT,
+        timeout: float = TIMEOUT_SECONDS,
         keys: str | Path | Keyring | None = None,
     ) -> None:
         self.exchange = exchange
@@ -171,43 +179,43 @@ class Fleet:
             ledger="none",
             keys=keys,
         )
-        # Whether those who are there had time to say so.
+        # Whether all present workers had time to report themselves.
         self._settled = False
 
     @property
     def signer(self) -> signing.Signer | None:
-        """What signs what is said here, and verifies what is heard; None: nothing does."""
+        """Signs sent messages and verifies received ones; None if messages are not signed."""
         return self._executor.signer
 
     @property
     def own_queue(self) -> str:
-        """The queue of whoever looks."""
+        """The queue of this object on the broker."""
         return self._executor.uuid
 
     @property
     def is_blocked(self) -> bool:
-        """Whether the broker says that it takes no messages: it is short of memory or disk."""
+        """Whether the broker accepts no messages because it is short of memory or disk space."""
         return self._executor.is_blocked
 
     def open(self) -> Fleet:
-        """Begin to look.  Idempotent.
+        """Connect, and start to collect the reports of workers. Idempotent.
 
-        :raises TransportFailure: the broker cannot be reached in time, or used.
+        :raises TransportFailure: if the broker cannot be reached in time or cannot be used.
         """
-        connecting.release(self.connect())  # an executor would try for longer
+        connecting.release(self.connect())  # Fails in time; an executor would try longer.
         self._executor.start()
-        self._executor.finder.clocks = None  # nothing here depends on them
+        self._executor.finder.clocks = None  # Disables the check of the workers' clocks.
         return self
 
     def connect(self) -> Any:
-        """A connection to the broker, for other questions; to be closed.
+        """Return a new connection to the broker. The caller closes it.
 
-        :raises TransportFailure: the broker cannot be reached in time.
+        :raises TransportFailure: if the broker cannot be reached in time.
         """
         return connecting.reach_soon(self.target, max(1.0, self.timeout))
 
     def close(self) -> None:
-        """Look no more.  Idempotent."""
+        """Disconnect. Idempotent."""
         self._executor.stop()
 
     def __enter__(self) -> Fleet:
@@ -216,115 +224,129 @@ class Fleet:
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
-    # Looking.
+    def workers(self, least: int = 0, wait: float = WAIT_SECONDS) -> list[WorkerView]:
+        """Return the known workers in the order of their names.
 
-    def workers(self, least: int = 0, wait: float = WAIT) -> list[WorkerView]:
-        """Who is there, in the order of their names.
-
-        The first call waits until nobody else answers, `wait` seconds at most; any call waits as
-        long until there are `least`.
+        The first call waits until no further worker reports itself, any call until `least` workers
+        are known; both wait at most `wait` seconds.
         """
-        self._settle(least, wait)
-        found = (WorkerView.of(seen) for seen in self._executor.workers())
-        return sorted(found, key=lambda worker: worker.name)
+        self._wait_for_workers(least, wait)
+        views = (WorkerView.of(snapshot) for snapshot in self._executor.workers())
+        return sorted(views, key=lambda worker: worker.name)
 
-    def _settle(self, least: int, wait: float) -> None:
-        looks = _Looks()
-        missing = bool(least or not self._settled)
-        while missing:
-            missing = self._executor.wait_for_workers(max(1, least), _LOOK) > 0
-            missing = missing and looks.seconds() < wait
-        known, changed = -1, 0.0
+    def _wait_for_workers(self, least: int, wait: float) -> None:
+        timer = _PollTimer()
+        is_missing = bool(least or not self._settled)
+        while is_missing:
+            is_missing = self._executor.wait_for_workers(max(1, least), _POLL_SECONDS) > 0
+            is_missing = is_missing and timer.elapsed() < wait
+        last_count, changed_at = -1, 0.0
         while not self._settled:
-            now, count = looks.seconds(), len(self._executor.workers())
-            if count != known:
-                known, changed = count, now
-            self._settled = now >= wait or now - changed >= _QUIET
+            now, count = timer.elapsed(), len(self._executor.workers())
+            if count != last_count:
+                last_count, changed_at = count, now
+            self._settled = now >= wait or now - changed_at >= _QUIET_SECONDS
             if not self._settled:
-                time.sleep(_LOOK)
+                time.sleep(_POLL_SECONDS)
 
-    def find(self, names: Iterable[str], wait: float = WAIT) -> list[WorkerView]:
-        """The workers of these names, each once: whole ones, their beginnings, or names of hosts.
+    def find(self, names: Iterable[str], wait: float = WAIT_SECONDS) -> list[WorkerView]:
+        """Return the workers with these names, without duplicates.
 
-        :raises NotFound: there is none of a name, or several are meant by it.
+        :param names: full names, beginnings of names, or names of hosts.
+        :raises NotFound: if a name matches no worker or several.
         """
-        wanted = list(names)
-        known = {worker.name: worker for worker in self.workers(wait=wait)}
-        found = {_one(name, known.values()).name: None for name in wanted}
-        return [known[name] for name in found]
+        requested_names = list(names)
+        workers_by_name = {worker.name: worker for worker in self.workers(wait=wait)}
+        chosen_names = {
+            _worker_named(name, workers_by_name.values()).name: None for name in requested_names
+        }
+        return [workers_by_name[name] for name in chosen_names]
 
     def ping(self, names: Collection[str] | None = None, timeout: float = 2.0) -> list[PingView]:
-        """Ask workers (None: all) whether they are there, and wait so many seconds at most.
+        """Ping workers (None: all known workers), and wait `timeout` seconds at most.
 
-        :raises NotFound: as `find`.
+        :raises NotFound: if a name matches no worker or several.
         """
-        asked = self.workers() if names is None else self.find(names)
-        pongs = self._executor.ping([each.name for each in asked if each.host], timeout)
-        return [_ping_of(each.name, pongs.get(each.name)) for each in asked]
-
-    # Telling.
-
-    def control(self, what: str, names: Collection[str] | None = None) -> list[WorkerView]:
-        """Tell workers (None: all) to 'suspend', 'resume', 'drain' or 'stop'; who was told.
-
-        Returns at once: see `obeyed`.  None of them is told anything when one cannot be found.
-
-        :raises NotFound: as `find`.
-        :raises ValueError: a worker cannot be told that.
-        """
-        commands.check_order(what)
         workers = self.workers() if names is None else self.find(names)
-        # All: also those that were not heard of.
+        pongs = self._executor.ping([worker.name for worker in workers if worker.host], timeout)
+        return [_ping_view(worker.name, pongs.get(worker.name)) for worker in workers]
+
+    def control(self, command: str, names: Collection[str] | None = None) -> list[WorkerView]:
+        """Send 'suspend', 'resume', 'drain' or 'stop' to workers (None: all).
+
+        This returns at once, see `wait_until_obeyed`. If a name is not found, no worker receives
+        the command.
+
+        :returns: the workers that are known to receive the command.
+        :raises NotFound: if a name matches no worker or several.
+        :raises ValueError: if the command is unknown.
+        """
+        worker_commands.check_order(command)
+        workers = self.workers() if names is None else self.find(names)
+        # None addresses all workers of the exchange, including unknown ones.
         for name in [None] if names is None else [worker.name for worker in workers]:
-            self._executor.control(what, name)
+            self._executor.control(command, name)
         return workers
 
-    def obeyed(
-        self, what: str, workers: Sequence[WorkerView], timeout: float, *, to_the_end: bool = False
+    def wait_until_obeyed(
+        self,
+        command: str,
+        workers: Sequence[WorkerView],
+        timeout: float,
+        *,
+        until_stopped: bool = False,
     ) -> list[str]:
-        """Wait until they have done what they were told; the names of those who have not.
+        """Wait until workers have obeyed a command.
 
-        One that was told to drain has when it takes nothing new; `to_the_end`: when it is gone.
+        A drained worker has obeyed when it accepts no new tasks or, with `until_stopped`, when it
+        has stopped.
+
+        :param timeout: maximum number of seconds to wait.
+        :returns: the names of the workers that have not obeyed.
         """
-        until = time.monotonic() + timeout
+        deadline = time.monotonic() + timeout
         while True:
-            states = {each.identity: each.state for each in self._executor.workers()}
-            left = [
+            states = {snapshot.identity: snapshot.state for snapshot in self._executor.workers()}
+            pending_names = [
                 worker.name
                 for worker in workers
-                if not _did(what, states.get(worker.name), to_the_end)
+                if not _has_obeyed(command, states.get(worker.name), until_stopped)
             ]
-            if not left or time.monotonic() >= until:
-                return left
-            time.sleep(_LOOK)
+            if not pending_names or time.monotonic() >= deadline:
+                return pending_names
+            time.sleep(_POLL_SECONDS)
 
 
-def _did(what: str, state: str | None, to_the_end: bool) -> bool:
+def _has_obeyed(command: str, state: str | None, until_stopped: bool) -> bool:
     if state is None or state == life.DEAD:
         return True
-    if what == commands.STOP or to_the_end:
+    if command == worker_commands.STOP or until_stopped:
         return False
-    if what == commands.RESUME:
+    if command == worker_commands.RESUME:
         return state != life.SUSPENDED
-    return state == life.DRAINING or (what == commands.SUSPEND and state == life.SUSPENDED)
+    return state == life.DRAINING or (
+        command == worker_commands.SUSPEND and state == life.SUSPENDED
+    )
 
 
-def _one(name: str, known: Collection[WorkerView]) -> WorkerView:
+def _worker_named(name: str, workers: Collection[WorkerView]) -> WorkerView:
     host = describing.host_name(name)
-    by_name = [worker for worker in known if name and worker.name == name]
-    by_host = [worker for worker in known if name and worker.host == host]
-    by_beginning = [worker for worker in known if name and worker.name.startswith(name)]
-    for found in (by_name, by_host, by_beginning):
-        if len(found) == 1:
-            return found[0]
-        if found:
-            several = ", ".join(worker.name for worker in found[:5])
-            more = f" and {len(found) - 5} more" if len(found) > 5 else ""
-            raise exceptions.NotFound(f"{name!r} are several workers: {several}{more}")
-    there = [worker.name for worker in known]
-    who = f"{len(there)} others are there" if there else "nobody is there"
-    raise exceptions.NotFound(f"there is no worker {name!r}{_names.hint(name, there)}; {who}")
+    by_name = [worker for worker in workers if name and worker.name == name]
+    by_host = [worker for worker in workers if name and worker.host == host]
+    by_beginning = [worker for worker in workers if name and worker.name.startswith(name)]
+    for matches in (by_name, by_host, by_beginning):
+        if len(matches) == 1:
+            return matches[0]
+        if matches:
+            shown_names = ", ".join(worker.name for worker in matches[:5])
+            rest = f" and {len(matches) - 5} more" if len(matches) > 5 else ""
+            raise exceptions.NotFound(f"worker name {name!r} is ambiguous: {shown_names}{rest}")
+    known_names = [worker.name for worker in workers]
+    answered = f"{len(known_names)} workers answered" if known_names else "no worker answered"
+    raise exceptions.NotFound(
+        f"unknown worker {name!r}{_names.hint(name, known_names)}; {answered}"
+    )
 
 
-def _ping_of(name: str, pong: Any) -> PingView:
+def _ping_view(name: str, pong: Any) -> PingView:
     return PingView(name, None) if pong is None else PingView(name, pong.seconds, pong.ahead)

@@ -1,4 +1,4 @@
-"""Times, durations, numbers and owners, for people and for JSON."""
+"""Formats of times, durations, numbers and owners, for display and for JSON."""
 
 from __future__ import annotations
 
@@ -10,20 +10,23 @@ from typing import Any, Final, Protocol
 
 from wbengine.persistence import owners
 
-__all__ = ["Tried", "as_dict", "clock", "count", "iso", "nth", "owner", "seconds", "size"]
+__all__ = ["AttemptCounts", "as_dict", "clock", "count", "iso", "nth", "owner", "seconds", "size"]
 
-#: Fields of views that hold unix seconds.
-_MOMENTS: Final = frozenset(
-    {"at", "began", "born", "created", "ended", "heard", "started", "submitted", "updated"}
+#: Fields of views that contain Unix seconds.
+_TIME_FIELDS: Final = frozenset(
+    {
+        *("at", "began", "born", "created", "ended", "heard", "since", "started", "submitted"),
+        *("until", "updated"),
+    }
 )
-_PLAIN: Final = frozenset({type(None), bool, float, int, str})
+_JSON_TYPES: Final = frozenset({type(None), bool, float, int, str})
 _MINUTE: Final = 60
 _HOUR: Final = 60 * _MINUTE
 _DAY: Final = 24 * _HOUR
 
 
 def iso(moment: float | None) -> str | None:
-    """Unix seconds as ISO 8601 in UTC, to the millisecond; None stays None.
+    """Return Unix seconds as ISO 8601 in UTC, in milliseconds; None for None.
 
     >>> iso(0)
     '1970-01-01T00:00:00.000Z'
@@ -34,7 +37,7 @@ def iso(moment: float | None) -> str | None:
         second, micros = divmod(round(moment * 1e6), 1_000_000)
         return f"{_second(second)}.{micros // 1000:03}Z"
     except (ValueError, OverflowError, OSError):
-        return None  # whoever wrote it had no clock
+        return None  # The clock of the writer was wrong.
 
 
 @functools.lru_cache(1024)
@@ -43,15 +46,15 @@ def _second(moment: int) -> str:
 
 
 def as_dict(view: Any, *also: str, without: Collection[str] = ()) -> dict[str, Any]:
-    """A view for JSON: its fields and these of its properties, moments in ISO 8601."""
-    fields = getattr(view, "_fields", None) or [each.name for each in dataclasses.fields(view)]
-    found = {name: getattr(view, name) for name in (*fields, *also) if name not in without}
-    for name, value in found.items():
-        if type(value) not in _PLAIN:
-            found[name] = _for_json(value)
-    for name in _MOMENTS & found.keys():
-        found[name] = iso(found[name])
-    return found
+    """Return the fields and these properties of a view for JSON. Times are ISO 8601."""
+    fields = getattr(view, "_fields", None) or [field.name for field in dataclasses.fields(view)]
+    result = {name: getattr(view, name) for name in (*fields, *also) if name not in without}
+    for name, value in result.items():
+        if type(value) not in _JSON_TYPES:
+            result[name] = _for_json(value)
+    for name in _TIME_FIELDS & result.keys():
+        result[name] = iso(result[name])
+    return result
 
 
 def _for_json(value: Any) -> Any:
@@ -63,21 +66,23 @@ def _for_json(value: Any) -> Any:
 
 
 def clock(moment: float, now: float | None = None) -> str:
-    """Unix seconds as a time of the day in UTC, with its date when that is not the day of `now`.
+    """Return Unix seconds as a time of day in UTC, with the date if it is not that of `now`.
 
     >>> clock(3600, 7200), clock(0, 90000)
     ('01:00:00', '1970-01-01 00:00:00')
     """
     try:
         when = datetime.fromtimestamp(moment, timezone.utc)
-        same = now is not None and datetime.fromtimestamp(now, timezone.utc).date() == when.date()
+        is_same_day = (
+            now is not None and datetime.fromtimestamp(now, timezone.utc).date() == when.date()
+        )
     except (ValueError, OverflowError, OSError):
         return "?"
-    return f"{when:%H:%M:%S}" if same else f"{when:%Y-%m-%d %H:%M:%S}"
+    return f"{when:%H:%M:%S}" if is_same_day else f"{when:%Y-%m-%d %H:%M:%S}"
 
 
 def seconds(duration: float | None) -> str:
-    """A duration in two of its units at most; None is a dash.
+    """Return a duration with at most two units; a dash for None.
 
     >>> seconds(0.0042), seconds(1.25), seconds(61), seconds(7322), seconds(180000)
     ('4.2 ms', '1.2 s', '1 min 1 s', '2 h 2 min', '2 d 2 h')
@@ -90,26 +95,26 @@ def seconds(duration: float | None) -> str:
         return f"{duration * 1000:.1f} ms" if duration < 0.01 else f"{duration * 1000:.0f} ms"
     if duration < 9.95:
         return f"{duration:.1f} s"
-    whole = round(duration)
-    for unit, name, below, small in (
+    total = round(duration)
+    for unit, name, small_unit, small_name in (
         (_DAY, "d", _HOUR, "h"),
         (_HOUR, "h", _MINUTE, "min"),
         (_MINUTE, "min", 1, "s"),
     ):
-        if whole >= unit:
-            rest = whole % unit // below
-            return f"{whole // unit} {name}{f' {rest} {small}' if rest else ''}"
-    return f"{whole} s"
+        if total >= unit:
+            remainder = total % unit // small_unit
+            return f"{total // unit} {name}{f' {remainder} {small_name}' if remainder else ''}"
+    return f"{total} s"
 
 
 def owner(text: str) -> str:
-    """Who runs a flow, in short: the host and the number of the process; see `owners.in_words`."""
-    found = owners.Owner.parse(text)
-    return text if found is None else f"{found.host} · {found.pid}"
+    """Return the host and the process id of an owner; see `owners.describe`."""
+    parsed_owner = owners.Owner.parse(text)
+    return text if parsed_owner is None else f"{parsed_owner.host} · {parsed_owner.pid}"
 
 
-class Tried(Protocol):
-    """What an atom did, or did in the end, and the how-many-th time that was."""
+class AttemptCounts(Protocol):
+    """An object with the action and the number of executions and reversions of an atom."""
 
     @property
     def action(self) -> str | None: ...
@@ -119,22 +124,22 @@ class Tried(Protocol):
     def reversions(self) -> int: ...
 
 
-def nth(one: Tried) -> int:
-    """The how-many-th execution, or reversion, of its atom something is; 0: none."""
-    return one.reversions if one.action == "revert" else one.executions
+def nth(attempt: AttemptCounts) -> int:
+    """Return the number of the execution, or of the reversion; 0 if there is none."""
+    return attempt.reversions if attempt.action == "revert" else attempt.executions
 
 
-def count(number: int, what: str, many: str | None = None) -> str:
-    """So many of what.
+def count(number: int, noun: str, plural: str | None = None) -> str:
+    """Return a number with its noun.
 
     >>> count(1, "task"), count(2000, "task"), count(2, "retry", "retries")
     ('1 task', '2,000 tasks', '2 retries')
     """
-    return f"{number:,} {what if number == 1 else many or what + 's'}"
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
 def size(length: int) -> str:
-    """A number of bytes.
+    """Return a number of bytes with a unit.
 
     >>> size(12), size(2048), size(3 << 20)
     ('12 bytes', '2.0 kB', '3.1 MB')

@@ -1,4 +1,4 @@
-"""The rows of a ledger: which requests are under way, and who has them."""
+"""Pages of the rows of a ledger."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from wbengine.engines.worker_based import ledger as ledgers
 from wbengine.engines.worker_based.ledger import base
 from wbengine.views import formatting
 
-__all__ = ["STATES", "RowPage", "RowView", "opened", "rows"]
+__all__ = ["STATES", "RowPage", "RowView", "open_ledger", "rows"]
 
 STATES: Final = (base.ROW_OPEN, base.ROW_CLAIMED, base.ROW_DONE)
 
-#: So many rows are looked at for one page, at most, where only those of one state are wanted.
-_MOST_LOOKED_AT: Final = 100_000
+#: Maximum number of rows that are read for one page with only one state.
+_MAX_ROWS_READ: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class RowView:
-    """A request that is under way, as its ledger knows it; `age` is in seconds."""
+    """One row of a ledger. `holder` is the owner of the claim; `age` is in seconds."""
 
     id: str
     epoch: int
@@ -36,50 +36,52 @@ class RowView:
 
 @dataclass(frozen=True, slots=True)
 class RowPage:
-    """Some rows; `after` is what the next page is asked for with, None: there is none."""
+    """A page of rows. `after` is the cursor of the next page; None if this is the last one."""
 
     rows: tuple[RowView, ...]
     after: str | None
 
 
 @contextlib.contextmanager
-def opened(place: str | None, target: transports.Target) -> Iterator[base.Ledger | None]:
-    """The ledger at a place, or that of the broker; None: there is none.  Nothing is swept.
+def open_ledger(place: str | None, target: transports.Target) -> Iterator[base.Ledger | None]:
+    """Open a ledger by its address, or that of the broker; None if there is none.
 
-    :raises ValueError: it is no place of a ledger.
-    :raises ImportError: what it takes is not installed.
-    :raises LedgerFailure, TransportFailure: it cannot be used.
+    Expired rows are not deleted.
+
+    :raises ValueError: if the address is invalid.
+    :raises ImportError: if a required package is not installed.
+    :raises LedgerFailure, TransportFailure: if the ledger cannot be used.
     """
-    found = ledgers.choose(ledgers.check_place(place), target, result_ttl=None)
-    if found is None:
+    ledger = ledgers.choose(ledgers.check_place(place), target, result_ttl=None)
+    if ledger is None:
         yield None
         return
     try:
-        yield found
+        yield ledger
     finally:
-        found.close()
+        ledger.close()
 
 
 def rows(
     ledger: base.Ledger, limit: int = 100, after: str | None = None, state: str | None = None
 ) -> RowPage:
-    """Some rows (of one state).
+    """Return a page of rows, optionally of only one state.
 
-    :raises ValueError: there is no such state, or a page cannot have so many rows.
-    :raises LedgerFailure: the ledger cannot be read.
+    :raises ValueError: if the state is unknown or `limit` is invalid.
+    :raises LedgerFailure: if the ledger cannot be read.
     """
     if state is not None and state not in STATES:
         hint = _names.hint(state, STATES)
-        raise ValueError(f"{state!r} is no state of a row{hint}: {', '.join(STATES)}")
-    found: list[RowView] = []
-    looked = 0
+        raise ValueError(f"state must be one of {', '.join(STATES)}, got {state!r}{hint}")
+    matching_rows: list[RowView] = []
+    rows_read = 0
     while True:
-        page = ledger.list_rows(base.check_limit(limit) - len(found), after)
-        found += [
+        page = ledger.list_rows(base.check_limit(limit) - len(matching_rows), after)
+        matching_rows += [
             RowView(row.id, row.epoch, row.state, row.holder, row.age)
             for row in page.rows
             if state is None or row.state == state
         ]
-        looked, after = looked + len(page.rows), page.after
-        if after is None or len(found) >= limit or looked >= _MOST_LOOKED_AT:
-            return RowPage(tuple(found), after)
+        rows_read, after = rows_read + len(page.rows), page.after
+        if after is None or len(matching_rows) >= limit or rows_read >= _MAX_ROWS_READ:
+            return RowPage(tuple(matching_rows), after)

@@ -1,4 +1,4 @@
-"""What the tasks of a flow logged, as people look at it."""
+"""Log lines of the tasks of a flow."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ __all__ = ["LogLine", "of_task", "read"]
 
 
 class LogLine(NamedTuple):
-    """What a task logged once: under which attempt at it, as which item of a Map (None: it is no
-    Map), when (unix seconds, on the clock of its worker), at which level, by which logger."""
+    """One line that a task logged. `at` is in Unix seconds on the worker's clock.
+
+    :ivar item: index of an item of a Map; None for other tasks.
+    """
 
     task: str
     uuid: str
@@ -39,24 +41,27 @@ def read(
     redactor: Redactor,
     limit: int | None = None,
 ) -> list[LogLine]:
-    """The lines of a flow, or of one of its tasks (a name or a uuid), in the order of their times:
-    all of them, or the latest `limit`.
+    """Return the lines of a flow or of one task in chronological order.
 
-    Secrets of the flow's records are masked.
+    Secrets that the records of the flow contain are masked.
 
-    :raises NotFound: the flow is not kept, or has no such task.
+    :param task: name or uuid of a task.
+    :param limit: only this number of the latest lines.
+    :raises NotFound: if the flow or the task does not exist.
     """
     detail = connection.get_flow_details(uuid)
     names = {atom.uuid: atom.name for atom in detail}
-    wanted = None
+    wanted_uuid = None
     if task is not None:
-        wanted = next((one for one, name in names.items() if task in (one, name)), None)
-        if wanted is None:
-            near = _names.hint(task, names.values())
-            raise exceptions.NotFound(f"there is no task {task!r} in flow {uuid}{near}")
+        wanted_uuid = next(
+            (atom_uuid for atom_uuid, name in names.items() if task in (atom_uuid, name)), None
+        )
+        if wanted_uuid is None:
+            hint = _names.hint(task, names.values())
+            raise exceptions.NotFound(f"unknown task {task!r} in flow {uuid}{hint}")
     chunks = (
         chunk
-        for chunk in connection.get_logs(uuid, wanted, limit)
+        for chunk in connection.get_logs(uuid, wanted_uuid, limit)
         if chunk.atom_uuid in names and attempt in (None, chunk.attempt)
     )
     return _lines(chunks, names, redactor.with_secrets_of_flow(detail), limit)
@@ -71,9 +76,9 @@ def of_task(
     redactor: Redactor,
     limit: int | None = None,
 ) -> list[LogLine]:
-    """As `read`, of a task that is known; `redactor` knows the secrets of its flow.
+    """Return the lines of one task, as `read` does, without reading the records of the flow.
 
-    Costs nothing for the other tasks of the flow.
+    :param redactor: a redactor that masks the secrets of the flow.
     """
     chunks = connection.get_logs(uuid, task_uuid, limit)
     return _lines(chunks, {task_uuid: name}, redactor, limit)
@@ -85,7 +90,7 @@ def _lines(
     redactor: Redactor,
     limit: int | None,
 ) -> list[LogLine]:
-    found = [
+    lines = [
         LogLine(
             names[chunk.atom_uuid],
             chunk.atom_uuid,
@@ -96,8 +101,8 @@ def _lines(
         for chunk in chunks
         for line in chunk.lines
     ]
-    found.sort(key=lambda line: line.at)
+    lines.sort(key=lambda line: line.at)
     if limit is not None:
-        del found[:-limit]
-    texts = redactor.texts(line.text for line in found)
-    return [line._replace(text=text) for line, text in zip(found, texts, strict=True)]
+        del lines[:-limit]
+    texts = redactor.texts(line.text for line in lines)
+    return [line._replace(text=text) for line, text in zip(lines, texts, strict=True)]

@@ -1,4 +1,4 @@
-"""The queues of one exchange: what waits in them, and who takes from them."""
+"""The queues of one exchange, and its dead letters."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ __all__ = [
     "WORKER",
     "DeadLetterView",
     "QueueView",
-    "dead",
-    "look",
-    "named",
+    "can_list",
+    "list_dead_letters",
+    "list_queues",
     "purge",
     "retry",
-    "tells_all",
+    "select_dead_letters",
 ]
 
 Kind = Literal["requests", "worker", "engine", "dead"]
-#: Requests for workers that offer the same tasks on the same topic.
+#: Kind of a queue: requests for all workers that offer the same tasks on the same topic.
 REQUESTS: Final = "requests"
-#: What one worker is asked and told, and what one engine is.
+#: Kinds of private queues: messages for one worker, messages for one engine.
 WORKER: Final = "worker"
 ENGINE: Final = "engine"
-#: Requests that were put aside, since all workers that they were sent to were lost.
+#: Kind of a queue: dead letters.
 DEAD: Final = "dead"
 
 
 @dataclass(frozen=True, slots=True)
 class QueueView:
-    """A queue: `messages` wait in it, `consumers` take from it.
+    """A queue with the number of its messages and consumers.
 
-    `topic` and `workers` are those of the workers that were heard of.
+    `topic` and `workers` belong to the known workers that consume from it.
     """
 
     name: str
@@ -61,7 +61,7 @@ class QueueView:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterView:
-    """A request that was put aside: `why`, and for how many seconds it is (None: not known)."""
+    """A dead letter. `why` is the reason; `age` is in seconds, or None if unknown."""
 
     id: str
     epoch: int
@@ -76,33 +76,41 @@ class DeadLetterView:
         return formatting.as_dict(self)
 
 
-def tells_all(fleet: fleets.Fleet) -> bool:
-    """Whether the broker tells which queues there are; else only those are known that workers
-    announce, and those that somebody names."""
-    return queue_counts.tells_all(fleet.target)
+def can_list(fleet: fleets.Fleet) -> bool:
+    """Return True if the broker can list its queues.
+
+    Otherwise only queues that workers report, or that a caller names, are known.
+    """
+    return queue_counts.can_list_queues(fleet.target)
 
 
-def look(
-    fleet: fleets.Fleet, names: Collection[str] = (), *, wait: float = fleets.WAIT
+def list_queues(
+    fleet: fleets.Fleet, names: Collection[str] = (), *, wait: float = fleets.WAIT_SECONDS
 ) -> list[QueueView]:
-    """The queues of a fleet's exchange, by name; `names`: only these.
+    """Return the queues of a fleet's exchange, ordered by name; with `names`, only these.
 
-    :raises TransportFailure: the broker is away, or does not permit it.
-    :raises NotFound: there is no queue of such a name.
+    :param names: names of queues, or beginnings of names.
+    :param wait: seconds to wait for workers, as in `Fleet.workers`.
+    :raises TransportFailure: if the broker refuses or is unavailable.
+    :raises NotFound: if a name matches no queue or several.
     """
     workers = fleet.workers(wait=wait)
     served: dict[str, list[fleets.WorkerView]] = {}
     for worker in workers:
         for queue in (*worker.queues, worker.name):
             served.setdefault(queue, []).append(worker)
-    known = {*served, *names, dead_letters.queue_name(fleet.exchange)}
-    # Of itself, nobody wants to know.
-    found = [each for each in _count(fleet, known) if each.name != fleet.own_queue]
-    seen = [_view(each, served.get(each.name, ()), fleet.exchange) for each in found]
+    queue_names = {*served, *names, dead_letters.queue_name(fleet.exchange)}
+    counted_queues = [
+        counted for counted in _count(fleet, queue_names) if counted.name != fleet.own_queue
+    ]
+    views = [
+        _queue_view(counted, served.get(counted.name, ()), fleet.exchange)
+        for counted in counted_queues
+    ]
     if not names:
-        return seen
-    by_name = {each.name: each for each in seen}
-    return [by_name[_known(name, by_name)] for name in dict.fromkeys(names)]
+        return views
+    by_name = {queue_view.name: queue_view for queue_view in views}
+    return [by_name[_resolve_name(name, by_name)] for name in dict.fromkeys(names)]
 
 
 def _count(fleet: fleets.Fleet, names: Iterable[str]) -> list[queue_counts.Counted]:
@@ -114,14 +122,14 @@ def _count(fleet: fleets.Fleet, names: Iterable[str]) -> list[queue_counts.Count
 
 
 def purge(fleet: fleets.Fleet, queues: Collection[QueueView]) -> dict[str, int]:
-    """Remove the messages that wait in these; how many went from each.
+    """Remove the messages of these queues.
 
-    Nothing is lost by that: what is under way is in the records of the engines that wait for it.
-    They find out that a request is gone as soon as there is a worker that could take it, and send
-    it again (its row in the ledger stays).  So this is for what dead engines left, or for a broker
-    that is too full; who wants that something is not run cancels the flow.
+    No request is lost: its engine notices its absence as soon as a worker could execute it, and
+    resends it. Its row in the ledger remains. Purge removes messages of dead engines, or relieves a
+    full broker; to prevent a task from running, cancel its flow.
 
-    :raises TransportFailure: the broker is away, or does not permit it.
+    :returns: the number of removed messages by queue.
+    :raises TransportFailure: if the broker refuses or is unavailable.
     """
     connection = fleet.connect()
     try:
@@ -130,23 +138,25 @@ def purge(fleet: fleets.Fleet, queues: Collection[QueueView]) -> dict[str, int]:
         connecting.release(connection)
 
 
-def dead(fleet: fleets.Fleet) -> list[DeadLetterView]:
-    """The dead letters of a fleet's exchange, the oldest first; the first 1,000 of them.
+def list_dead_letters(fleet: fleets.Fleet) -> list[DeadLetterView]:
+    """Return the dead letters of a fleet's exchange, oldest first, at most 1,000.
 
-    :raises TransportFailure: the broker is away, or does not permit it.
+    :raises TransportFailure: if the broker refuses or is unavailable.
     """
     with _dead_letters(fleet) as letters:
-        return [_letter(found) for found in letters.look()]
+        return [_letter_view(letter) for letter in letters.list_letters()]
 
 
-def named(found: Collection[DeadLetterView], ids: Collection[str]) -> list[DeadLetterView]:
-    """Those dead letters of these ids, or beginnings of ids; none: all.
+def select_dead_letters(
+    letters: Collection[DeadLetterView], ids: Collection[str]
+) -> list[DeadLetterView]:
+    """Return the dead letters with these ids or beginnings of ids; without `ids`, all.
 
-    :raises NotFound: there is no such dead letter, or several.
+    :raises NotFound: if an id matches no dead letter or several.
     """
-    by_id = {one.id: one for one in found}
-    wanted = [_known(id, by_id, "dead letter") for id in ids] if ids else by_id
-    return [by_id[id] for id in dict.fromkeys(wanted)]
+    by_id = {letter.id: letter for letter in letters}
+    full_ids = [_resolve_name(id, by_id, "dead letter") for id in ids] if ids else by_id
+    return [by_id[id] for id in dict.fromkeys(full_ids)]
 
 
 def retry(
@@ -154,43 +164,46 @@ def retry(
     ledger: ledgers.Ledger | None,
     ids: Collection[str],
     *,
-    wait: float = fleets.WAIT,
+    wait: float = fleets.WAIT_SECONDS,
 ) -> dict[str, Exception]:
-    """Send dead letters, by their whole ids, to workers that run their tasks on their topics now;
-    `ledger` is the one that these workers hold, `fleet` is open.
+    """Send dead letters to workers that offer their tasks on their topics now.
 
-    Each is run as if it was lost once more: under another epoch.  Its flow has gone on without it,
-    and learns nothing of what comes of it.
+    Each request runs with a higher epoch, as if its worker was lost once more. Its flow continued
+    without it and does not receive the result. Dead letters that cannot be sent are kept.
 
-    Returns why letters were not sent, each by its id; they are kept, and can be sent later.  It is
-    a `NotFound` where there is no such letter, or no worker that runs its task; a ValueError where
-    its row is in another ledger, or it is under way; a `LedgerFailure`; a `TransportFailure`.
-
-    :raises TransportFailure: the broker is away, or does not permit it.
+    :param fleet: an open fleet.
+    :param ledger: the ledger of these workers.
+    :param ids: complete ids.
+    :param wait: seconds to wait for workers, as in `Fleet.workers`.
+    :returns: the error of each dead letter that was not sent, by id: NotFound if the letter does
+        not exist or no worker offers its task; ValueError if its row is in another ledger or is not
+        done; LedgerFailure; TransportFailure.
+    :raises TransportFailure: if the broker refuses or is unavailable.
     """
     failed: dict[str, Exception] = {}
     workers = fleet.workers(wait=wait)
     with _dead_letters(fleet) as letters:
-        found = {letter.id: letter for letter in letters.look()}
+        letters_by_id = {letter.id: letter for letter in letters.list_letters()}
         for id in ids:
             try:
-                if id not in found:
-                    raise exceptions.NotFound(f"there is no dead letter {id!r}")
-                # A row is made last: one that was made, and not sent, is gone on with.
-                queue = _serving(found[id], workers)
-                letters.send(found[id], queue, _reopened(found[id], ledger))
+                if id not in letters_by_id:
+                    raise exceptions.NotFound(f"unknown dead letter {id!r}")
+                # The row is opened last. If the letter is not sent after that, the next
+                # call continues with this row.
+                queue = _queue_for(letters_by_id[id], workers)
+                letters.send(letters_by_id[id], queue, _reopen(letters_by_id[id], ledger))
             except (exceptions.WbengineException, ValueError) as error:
                 failed[id] = error
     return failed
 
 
-def _serving(letter: dead_letters.DeadLetter, workers: Iterable[fleets.WorkerView]) -> str:
-    """A queue of workers that run the task of a letter, on its topic; its own if it can be.
+def _queue_for(letter: dead_letters.DeadLetter, workers: Iterable[fleets.WorkerView]) -> str:
+    """Return a queue of workers that offer the task on its topic; its own if possible.
 
-    :raises NotFound: there is none.
+    :raises NotFound: if no worker offers it.
     """
     own = letter.queue or ""
-    topic = own.rpartition(".")[0]  # a queue is called by its topic, and by what it is for
+    topic = own.rpartition(".")[0]  # The name of a queue is its topic, a dot and its purpose.
     serving = {
         queue
         for worker in workers
@@ -200,7 +213,7 @@ def _serving(letter: dead_letters.DeadLetter, workers: Iterable[fleets.WorkerVie
     }
     if not serving:
         raise exceptions.NotFound(
-            f"request {letter.id} cannot be sent again: no worker runs {letter.task_cls} on"
+            f"cannot send request {letter.id}: no worker offers {letter.task_cls} on"
             f" topic {topic!r}"
         )
     return own if own in serving else min(serving)
@@ -212,74 +225,76 @@ def _dead_letters(fleet: fleets.Fleet) -> dead_letters.DeadLetters:
     )
 
 
-def _letter(found: dead_letters.DeadLetter) -> DeadLetterView:
-    age = None if found.at is None else max(0.0, SYSTEM.time() - found.at)
+def _letter_view(letter: dead_letters.DeadLetter) -> DeadLetterView:
+    age = None if letter.at is None else max(0.0, SYSTEM.time() - letter.at)
     return DeadLetterView(
-        found.id,
-        found.epoch,
-        found.task,
-        found.action,
-        found.flow,
-        found.queue or None,
-        found.why,
+        letter.id,
+        letter.epoch,
+        letter.task,
+        letter.action,
+        letter.flow,
+        letter.queue or None,
+        letter.why,
         age,
     )
 
 
-def _reopened(letter: dead_letters.DeadLetter, ledger: ledgers.Ledger | None) -> int:
-    """The epoch under which it may be run again: it has its row by then, if there are rows."""
+def _reopen(letter: dead_letters.DeadLetter, ledger: ledgers.Ledger | None) -> int:
+    """Return the epoch with which the request can run again. Opens its row, if it has one."""
     if letter.digest is None:
         return letter.epoch + 1
     if ledger is None or ledger.digest != letter.digest:
         raise ValueError(
-            f"request {letter.id} has its row in ledger {letter.digest}, not in"
-            f" {ledger.digest if ledger is not None else 'none'}: name the ledger of its workers"
+            f"request {letter.id} needs ledger {letter.digest}, got"
+            f" {ledger.digest if ledger is not None else 'none'}; use the ledger of its workers"
         )
     row = ledger.state(letter.id)
     if row is not None and row.state == ledgers.ROW_OPEN and row.epoch > letter.epoch:
-        return row.epoch  # another retry made it, and ended before it had sent the letter
+        return row.epoch  # An earlier call opened the row and ended before it sent the letter.
     if row is not None and row.state != ledgers.ROW_DONE:
-        raise ValueError(f"request {letter.id} is under way: its row is {row.state}")
+        raise ValueError(
+            f"request {letter.id} must be done before it is sent again, got row state {row.state}"
+        )
     epoch = max(letter.epoch, row.epoch if row is not None else 0) + 1
     ledger.drop(letter.id)
     ledger.open(letter.id, epoch)
     return epoch
 
 
-def _known(name: str, known: Collection[str], what: str = "queue") -> str:
-    if name in known:
+def _resolve_name(name: str, names: Collection[str], kind: str = "queue") -> str:
+    if name in names:
         return name
-    meant = [each for each in known if each.startswith(name)]
-    if len(meant) == 1:
-        return meant[0]
+    matches = [each for each in names if each.startswith(name)]
+    if len(matches) == 1:
+        return matches[0]
     raise exceptions.NotFound(
-        f"{name!r} are several {what}s: {', '.join(sorted(meant)[:5])}"
-        if meant
-        else f"there is no {what} {name!r}{_names.hint(name, known)}"
+        f"{kind} {name!r} is ambiguous: {', '.join(sorted(matches)[:5])}"
+        if matches
+        else f"unknown {kind} {name!r}{_names.hint(name, names)}"
     )
 
 
-def _view(
-    found: queue_counts.Counted, workers: Collection[fleets.WorkerView], exchange: str
+def _queue_view(
+    counted: queue_counts.Counted, workers: Collection[fleets.WorkerView], exchange: str
 ) -> QueueView:
     topics = {
         topic
         for worker in workers
         for topic, queue in zip(worker.topics, worker.queues, strict=True)
-        if queue == found.name
+        if queue == counted.name
     }
     return QueueView(
-        found.name,
-        DEAD if found.name == dead_letters.queue_name(exchange) else _kind(found),
-        found.messages,
-        len(workers) if found.consumers is None else found.consumers,
+        counted.name,
+        DEAD if counted.name == dead_letters.queue_name(exchange) else _kind_of(counted),
+        counted.messages,
+        len(workers) if counted.consumers is None else counted.consumers,
         min(topics, default=None),
         tuple(sorted(worker.name for worker in workers)),
     )
 
 
-def _kind(found: queue_counts.Counted) -> Kind:
-    if env.ALL_ENGINES in found.keys:
+def _kind_of(counted: queue_counts.Counted) -> Kind:
+    if env.ALL_ENGINES in counted.keys:
         return ENGINE
-    private = describing.host_and_pid(found.name)[0] is not None
-    return WORKER if private or env.ALL_WORKERS in found.keys else REQUESTS
+    private = describing.host_and_pid(counted.name)[0] is not None
+    return WORKER if private or env.ALL_WORKERS in counted.keys else REQUESTS

@@ -1,4 +1,4 @@
-"""Takes secrets out of whatever is shown."""
+"""Masking of secrets in everything that is displayed."""
 
 from __future__ import annotations
 
@@ -14,25 +14,23 @@ from wbengine import _secrets, exceptions
 from wbengine._secrets import MASK, SecretMatcher, found_in, is_secret_key
 from wbengine.persistence import base, listing, models
 from wbengine.types import failure as ft
-from wbengine.views import formatting, secrets
+from wbengine.views import formatting, record_values
 
 __all__ = ["MASK", "Redactor", "error_line", "redacted", "redactor_for"]
 
-_DEEPEST: Final = 20
-#: So many parts of a container are shown at most, and so many characters of a text.
-_MOST: Final = 1000
-_LONGEST: Final = 100_000
+_MAX_DEPTH: Final = 20
+#: Maximum number of displayed entries of a container, and of characters of a text.
+_MAX_ENTRIES: Final = 1000
+_MAX_CHARACTERS: Final = 100_000
 
 
 class Redactor:
-    """Takes secrets out of whatever is shown.
+    """Masking of secrets in texts and values.
 
-    In any text it masks passwords of URLs, values of keys that look secret (`password=...`,
-    `"token": "..."`), private keys, and each occurrence of a secret that it knows
-    (`with_secrets_from`).
-    Values are shown with `show_values` only; else what they are, and how large.
-
-    Immutable: what knows more is another one.  May be used by any thread.
+    In each text it covers passwords in URLs, values of keys that look secret (`password=...`,
+    `"token": "..."`), private keys, and all occurrences of known secrets (`with_secrets_from`).
+    Values are displayed only with `show_values`; otherwise their types and sizes are. Immutable and
+    thread-safe.
     """
 
     __slots__ = ("_secrets", "show_values")
@@ -42,82 +40,95 @@ class Redactor:
         self._secrets = _secrets or SecretMatcher()
 
     def with_secrets_from(self, *values: Any) -> Redactor:
-        """One that also masks what secret-looking keys in `values` hold, wherever it occurs.
+        """Return a redactor that also masks all occurrences of the secrets in `values`.
 
-        Secrets of less than six characters are masked beside their keys only.
+        A secret is the value of a key that looks secret. Secrets of less than six characters are
+        masked only next to their keys.
         """
-        more = SecretMatcher(found_in(values))
-        return Redactor(self.show_values, self._secrets | more) if more else self
+        matcher = SecretMatcher(found_in(values))
+        return Redactor(self.show_values, self._secrets | matcher) if matcher else self
 
     def with_secrets_of(self, other: Redactor) -> Redactor:
-        """One that also knows what `other` does."""
-        more = self._secrets | other._secrets
-        return self if more is self._secrets else Redactor(self.show_values, more)
+        """Return a redactor that also masks the secrets of `other`."""
+        matcher = self._secrets | other._secrets
+        return self if matcher is self._secrets else Redactor(self.show_values, matcher)
 
     def with_secrets_of_flow(self, detail: models.FlowDetail) -> Redactor:
-        """One that also knows the secrets in the records of a flow."""
-        return self.with_secrets_from(*secrets.values_of_flow(detail))
+        """Return a redactor that also masks the secrets in the records of a flow."""
+        return self.with_secrets_from(*record_values.values_of_flow(detail))
 
     def text(self, text: str) -> str:
-        """`text` without secrets."""
+        """Return `text` with masked secrets."""
         return _secrets.masked(self._secrets.hide(text, MASK))
 
-    def texts(self, many: Iterable[str]) -> list[str]:
-        """`text` of each; where there is nothing to mask, in one step."""
-        found = list(many)
-        joined = "\0".join(found)
-        return found if self.text(joined) == joined else [self.text(each) for each in found]
+    def texts(self, texts: Iterable[str]) -> list[str]:
+        """Apply `text` to each text; if none contains a secret, in one step."""
+        originals = list(texts)
+        joined = "\0".join(originals)
+        return (
+            originals
+            if self.text(joined) == joined
+            else [self.text(original) for original in originals]
+        )
 
     def value(self, value: Any, key: object = None) -> Any:
-        """What may be shown of a value, which was found under `key`: something for JSON."""
+        """Return the displayed form of a value that has the name `key`, as data for JSON."""
         if not self.show_values:
             return describe(value)
         if is_secret_key(key) and value is not None:
             return MASK
-        return self._shown(value, ())
+        return self._displayed(value, ())
 
     def result(self, value: Any, key: object = None) -> str:
-        """`value` in one text."""
+        """Return the displayed form of a value as one text."""
         shown = self.value(value, key)
         return shown if isinstance(shown, str) and not self.show_values else repr(shown)
 
-    def _shown(self, value: Any, around: tuple[int, ...]) -> Any:
+    def _displayed(self, value: Any, outer_ids: tuple[int, ...]) -> Any:
         if value is None or isinstance(value, bool):
             return value
         if isinstance(value, int | float):
             masked = self.text(str(value))
             return value if masked == str(value) else masked
         if isinstance(value, str):
-            return self.text(value[:_LONGEST]) + ("…" if len(value) > _LONGEST else "")
+            return self.text(value[:_MAX_CHARACTERS]) + (
+                "…" if len(value) > _MAX_CHARACTERS else ""
+            )
         if isinstance(value, bytes | bytearray):
-            return self.text(repr(bytes(value[:_LONGEST])))
+            return self.text(repr(bytes(value[:_MAX_CHARACTERS])))
         if isinstance(value, ft.Failure):
             return self.text(f"{next(iter(value), 'Exception')}: {value.exception_str}")
-        if len(around) > _DEEPEST or id(value) in around:
+        if len(outer_ids) > _MAX_DEPTH or id(value) in outer_ids:
             return "…"
-        around = (*around, id(value))
+        outer_ids = (*outer_ids, id(value))
         if isinstance(value, Mapping):
-            return self._shown_mapping(value, around)
+            return self._displayed_mapping(value, outer_ids)
         if isinstance(value, list | tuple | AbstractSet):
             parts = list(value)
-            shown = [self._shown(part, around) for part in parts[:_MOST]]
-            return shown if len(parts) <= _MOST else [*shown, f"… {len(parts) - _MOST:,} more"]
+            shown = [self._displayed(part, outer_ids) for part in parts[:_MAX_ENTRIES]]
+            return (
+                shown
+                if len(parts) <= _MAX_ENTRIES
+                else [*shown, f"… {len(parts) - _MAX_ENTRIES:,} more"]
+            )
         return self.text(_repr(value))
 
-    def _shown_mapping(self, value: Mapping[Any, Any], around: tuple[int, ...]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for number, (key, inside) in enumerate(list(value.items())):
-            if number == _MOST:
-                found["…"] = f"{len(value) - _MOST:,} more"
+    def _displayed_mapping(
+        self, value: Mapping[Any, Any], outer_ids: tuple[int, ...]
+    ) -> dict[str, Any]:
+        entries: dict[str, Any] = {}
+        for number, (key, entry) in enumerate(list(value.items())):
+            if number == _MAX_ENTRIES:
+                entries["…"] = f"{len(value) - _MAX_ENTRIES:,} more"
                 break
-            hidden = is_secret_key(key) and inside is not None
+            is_hidden = is_secret_key(key) and entry is not None
             name = self.text(key if isinstance(key, str) else _repr(key))
-            found[name] = MASK if hidden else self._shown(inside, around)
-        return found
+            entries[name] = MASK if is_hidden else self._displayed(entry, outer_ids)
+        return entries
 
 
 def describe(value: Any) -> str:
-    """The type of a value, and how large it is: nothing of what is in it.
+    """Return the type and size of a value, without its content.
 
     >>> describe("secret"), describe([1, 2]), describe(None), describe(1.5)
     ('str, 6 characters', 'list, 2 items', 'None', 'float')
@@ -138,7 +149,7 @@ def describe(value: Any) -> str:
 
 def _repr(value: Any) -> str:
     try:
-        return repr(value)[:_LONGEST]
+        return repr(value)[:_MAX_CHARACTERS]
     except Exception:
         return f"<{type(value).__name__}>"
 
@@ -147,85 +158,87 @@ _T = TypeVar("_T")
 
 
 def redacted(views: Iterable[_T], redactor: Redactor) -> list[_T]:
-    """Frozen views as they may be shown: those that hold no secret, themselves.
+    """Return frozen views with masked texts. A view without secrets is returned unchanged.
 
-    Texts are looked at in tuples and in views inside of views, too; each is redacted once, for
-    workers have their topics and tasks in common.
+    Tuples and nested views are included. Each distinct text is masked once, because workers share
+    topics and tasks.
     """
-    said: dict[str, str] = {}
-    return [_redacted(view, redactor, said) for view in views]
+    masked_texts: dict[str, str] = {}
+    return [_redacted(view, redactor, masked_texts) for view in views]
 
 
-def _redacted(value: Any, redactor: Redactor, said: dict[str, str]) -> Any:
+def _redacted(value: Any, redactor: Redactor, masked_texts: dict[str, str]) -> Any:
     if isinstance(value, str):
-        told = said.get(value)
-        if told is None:
-            told = said[value] = redactor.text(value)
-        return told
+        masked = masked_texts.get(value)
+        if masked is None:
+            masked = masked_texts[value] = redactor.text(value)
+        return masked
     if isinstance(value, tuple):
-        return tuple(_redacted(each, redactor, said) for each in value)
+        return tuple(_redacted(each, redactor, masked_texts) for each in value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        found = {}
+        changed_fields = {}
         for field in dataclasses.fields(value):
             old = getattr(value, field.name)
-            new = _redacted(old, redactor, said)
+            new = _redacted(old, redactor, masked_texts)
             if new != old:
-                found[field.name] = new
-        return dataclasses.replace(value, **found) if found else value
+                changed_fields[field.name] = new
+        return dataclasses.replace(value, **changed_fields) if changed_fields else value
     return value
 
 
-#: Flows of more atoms are not read for a line.
-_SMALL: Final = 200
-_KEPT: Final = 1000
+#: Maximum number of atoms of a flow whose records are read for one row of a list.
+_MAX_ATOMS_READ: Final = 200
+_MAX_CACHED_REDACTORS: Final = 1000
 
-_lock: Final = threading.Lock()
-#: What is known of flows, as they were when they were written last.
-_known: OrderedDict[tuple[str, float | None, bool], Redactor] = OrderedDict()
+_cache_lock: Final = threading.Lock()
+#: Redactors with the secrets of flows, as of their latest write.
+_cached_redactors: OrderedDict[tuple[str, float | None, bool], Redactor] = OrderedDict()
 
 
-def tags(found: Mapping[str, str], redactor: Redactor) -> dict[str, str]:
-    """The tags of a flow, as they may be shown: those under a secret's key are masked."""
-    pairs = ((key, redactor.text(f"{key}={value}")) for key, value in found.items())
-    return {key: told.partition("=")[2] for key, told in pairs}
+def tags(flow_tags: Mapping[str, str], redactor: Redactor) -> dict[str, str]:
+    """Return the tags of a flow. Values of keys that look secret are masked."""
+    pairs = ((key, redactor.text(f"{key}={value}")) for key, value in flow_tags.items())
+    return {key: masked.partition("=")[2] for key, masked in pairs}
 
 
 def redactor_for(connection: base.Connection, row: listing.FlowRow, redactor: Redactor) -> Redactor:
-    """`redactor`, which also knows what is secret in the flow of `row`.
+    """Return `redactor` with the secrets of the flow of `row`.
 
-    Of one that is large, or of which nothing failed, the flow's own values are read only: one small
-    record, once for each time that the flow was written.
+    If the flow is large or has no error, only its inputs are read, which are one small record. The
+    result is cached until the flow is written again.
     """
     key = (row.uuid, row.updated, row.error is not None)
-    with _lock:
-        found = _known.get(key)
-    if found is None:
-        found = _looked(connection, row)
-        with _lock:
-            _known[key] = found
-            while len(_known) > _KEPT:
-                _known.popitem(last=False)
-    return redactor.with_secrets_of(found)
+    with _cache_lock:
+        flow_redactor = _cached_redactors.get(key)
+    if flow_redactor is None:
+        flow_redactor = _read_redactor(connection, row)
+        with _cache_lock:
+            _cached_redactors[key] = flow_redactor
+            while len(_cached_redactors) > _MAX_CACHED_REDACTORS:
+                _cached_redactors.popitem(last=False)
+    return redactor.with_secrets_of(flow_redactor)
 
 
 def error_line(row: listing.FlowRow, redactor: Redactor) -> str | None:
-    """Why the flow failed, in one line; of a large one, with a message that may tell what only its
-    results say to be secret, no more than what failed with which type of exception.
+    """Return why the flow failed, in one line.
+
+    For a large flow, the line contains only the atom and the type of the exception: the message
+    could contain a secret that only a result, which is not read, identifies.
     """
     if row.error is None:
         return None
-    if sum(row.counts.values()) <= _SMALL:
+    if sum(row.counts.values()) <= _MAX_ATOMS_READ:
         return redactor.text(row.error)
     return redactor.text(": ".join(row.error.split(": ")[:2]))
 
 
-def _looked(connection: base.Connection, row: listing.FlowRow) -> Redactor:
+def _read_redactor(connection: base.Connection, row: listing.FlowRow) -> Redactor:
     try:
-        if row.error is not None and sum(row.counts.values()) <= _SMALL:
+        if row.error is not None and sum(row.counts.values()) <= _MAX_ATOMS_READ:
             return Redactor().with_secrets_of_flow(connection.get_flow_details(row.uuid))
-        own = uuids.uuid5(uuids.NAMESPACE_OID, f"{row.uuid} {models.INJECTOR}")
+        inputs_uuid = uuids.uuid5(uuids.NAMESPACE_OID, f"{row.uuid} {models.INJECTOR}")
         return Redactor().with_secrets_from(
-            *secrets.values_of_records([connection.get_atom_details(str(own))])
+            *record_values.values_of_records([connection.get_atom_details(str(inputs_uuid))])
         )
     except (exceptions.NotFound, exceptions.CorruptRecord):
         return Redactor()

@@ -1,4 +1,4 @@
-"""What is inside what in a flow, and what comes before what."""
+"""Nesting and order of the atoms of a flow."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ __all__ = [
     "GROUP",
     "NodeView",
     "Structure",
-    "grow",
+    "build_tree",
     "outline_of",
     "state_of",
-    "summed",
+    "sum_counts",
     "with_others",
 ]
 
-#: What a picture says of atoms that the records have and the flow does not.
-LEFT_OVER: Final = "not part of the flow any more"
+#: Note of atoms that have a record but are not part of the flow.
+REMOVED_NOTE: Final = "removed from the flow"
 
-#: The kind of what stands for several members of one flow.
+#: Kind of a node that stands for several members of one flow.
 GROUP: Final = "group"
 
 
-_NONE: Final[list[int]] = []
+_EMPTY: Final[list[int]] = []
 
 
 class Structure:
-    """Looks things up in an outline; every table is made once, in O(nodes + edges)."""
+    """Lookup tables for an outline. Each is built once, on first use, in O(nodes + edges)."""
 
     def __init__(self, outline: outlines.Outline) -> None:
         self.outline = outline
@@ -48,48 +48,48 @@ class Structure:
         return len(self.outline.nodes)
 
     def atoms(self) -> Iterator[int]:
-        """All but flows, in the order of the outline."""
+        """Return all nodes except flows, in the order of the outline."""
         kind = outlines.FLOW
         return (number for number, node in enumerate(self.outline.nodes) if node.kind != kind)
 
     def tasks(self) -> Iterator[int]:
-        """The atoms but retries."""
+        """Return all atoms except retry controllers."""
         kind = outlines.RETRY
         return (number for number in self.atoms() if self.outline.nodes[number].kind != kind)
 
     @cached_property
     def before(self) -> Sequence[Sequence[int]]:
-        """Node -> what edges lead to it from."""
+        """Node -> its direct predecessors."""
         return _grouped(len(self), ((after, before) for before, after in self.outline.edges))
 
     @cached_property
     def after(self) -> Sequence[Sequence[int]]:
-        """Node -> what edges lead to from it."""
+        """Node -> its direct successors."""
         return _grouped(len(self), self.outline.edges)
 
     @cached_property
     def retry(self) -> Sequence[int]:
-        """Flow -> its retry, -1 if it has none."""
-        found = [-1] * len(self)
+        """Flow -> its retry controller, or -1."""
+        retries = [-1] * len(self)
         for number, node in enumerate(self.outline.nodes):
             if node.kind == outlines.RETRY and self.parents[number] >= 0:
-                found[self.parents[number]] = number
-        return found
+                retries[self.parents[number]] = number
+        return retries
 
     @cached_property
     def paths(self) -> Sequence[tuple[str, ...]]:
-        """Node -> the names of the flows around it, the outermost first."""
-        found: list[tuple[str, ...]] = []
-        inside: dict[int, tuple[str, ...]] = {-1: ()}
+        """Node -> names of the enclosing flows, outermost first."""
+        paths: list[tuple[str, ...]] = []
+        inner_paths: dict[int, tuple[str, ...]] = {-1: ()}
         for number, node in enumerate(self.outline.nodes):
-            path = inside[self.parents[number]]
-            found.append(path)
+            path = inner_paths[self.parents[number]]
+            paths.append(path)
             if node.kind == outlines.FLOW:
-                inside[number] = (*path, node.name)
-        return found
+                inner_paths[number] = (*path, node.name)
+        return paths
 
     def flows_around(self, node: int) -> Iterator[int]:
-        """From the inside out."""
+        """Yield the enclosing flows, innermost first."""
         node = self.parents[node]
         while node >= 0:
             yield node
@@ -97,20 +97,20 @@ class Structure:
 
 
 def _grouped(count: int, pairs: Iterable[tuple[int, int]]) -> Sequence[Sequence[int]]:
-    """Number -> what it is paired with; most have nothing, which they share."""
-    found: list[list[int]] = [_NONE] * count
-    for one, other in pairs:
-        if found[one] is _NONE:
-            found[one] = [other]
+    """Group pairs by their first number. Empty groups, which are most, share one list."""
+    groups: list[list[int]] = [_EMPTY] * count
+    for key, value in pairs:
+        if groups[key] is _EMPTY:
+            groups[key] = [value]
         else:
-            found[one].append(other)
-    return found
+            groups[key].append(value)
+    return groups
 
 
 def outline_of(detail: models.FlowDetail, atoms: Iterable[models.AtomDetail]) -> outlines.Outline:
-    """What can be said of the structure of a flow by its records alone: what it consists of.
+    """Return an outline with only the atoms of the records: their structure is unknown.
 
-    Stores keep no order: what began first comes first, and what did not begin comes by name.
+    Stores keep no order: atoms are ordered by their first submission, then by name.
     """
     root = outlines.OutlineNode(detail.name, outlines.FLOW, None)
     return with_others(outlines.Outline((root,), ()), atoms, notes=None)
@@ -119,19 +119,19 @@ def outline_of(detail: models.FlowDetail, atoms: Iterable[models.AtomDetail]) ->
 def with_others(
     outline: outlines.Outline,
     others: Iterable[models.AtomDetail],
-    notes: str | None = LEFT_OVER,
+    notes: str | None = REMOVED_NOTE,
 ) -> outlines.Outline:
-    """`outline`, and at its end the atoms that are not in it."""
-    more = tuple(
+    """Return `outline` with other atoms appended."""
+    nodes = tuple(
         outlines.OutlineNode(atom.name, _kind(atom), 0, None, notes)
-        for atom in sorted(others, key=_beginning)
+        for atom in sorted(others, key=_submission_order)
     )
-    return outlines.Outline(outline.nodes + more, outline.edges) if more else outline
+    return outlines.Outline(outline.nodes + nodes, outline.edges) if nodes else outline
 
 
-def _beginning(atom: models.AtomDetail) -> tuple[float, str]:
-    first = atom.past[0].submitted if atom.past else atom.submitted
-    return math.inf if first is None else first, atom.name
+def _submission_order(atom: models.AtomDetail) -> tuple[float, str]:
+    first_submitted = atom.past[0].submitted if atom.past else atom.submitted
+    return math.inf if first_submitted is None else first_submitted, atom.name
 
 
 def _kind(atom: models.AtomDetail) -> str:
@@ -140,18 +140,19 @@ def _kind(atom: models.AtomDetail) -> str:
     return outlines.TASK if atom.items is None else outlines.MAP
 
 
-#: What is said of a flow in which atoms are in these states: the first that is there.
-_LOUDEST = (
+#: The state of a flow is the first of these states that one of its atoms has.
+_STATE_PRECEDENCE = (
     states.REVERT_FAILURE, states.FAILURE, states.REVERTING, states.RUNNING, states.RETRYING,
 )  # fmt: skip
 
 
 @dataclass(slots=True)
 class NodeView:
-    """A flow or an atom, or a row of these that a picture shows as one (`GROUP`); what is in it.
+    """A flow, an atom, or a group of members that a drawing shows as one node (`GROUP`).
 
-    The state of an inner flow is that of what it consists of; `counts` say how many of its tasks
-    are in which state, `atom_counts` how many of its atoms: retries, too.
+    :ivar state: state of an atom, or the state that follows from the atoms of a flow.
+    :ivar counts: number of tasks by state.
+    :ivar atom_counts: number of atoms by state, including retry controllers.
     """
 
     node: int
@@ -171,11 +172,11 @@ class NodeView:
 
     @property
     def size(self) -> int:
-        """How many atoms it has, or is."""
+        """Number of atoms in this node."""
         return sum(self.atom_counts.values())
 
     def walk(self) -> Iterator[NodeView]:
-        """It, and all that is in it: what is around comes before what is in it."""
+        """Yield this node and all nodes in it, parents before their children."""
         pending = [self]
         for each in pending:
             yield each
@@ -183,50 +184,50 @@ class NodeView:
 
 
 def state_of(counts: Mapping[str, int]) -> str:
-    """What state a flow is in whose atoms are in these.
+    """Return the state of a flow from the number of its atoms by state.
 
     >>> state_of({"SUCCESS": 3, "PENDING": 1}), state_of({"SUCCESS": 3}), state_of({})
     ('RUNNING', 'SUCCESS', 'PENDING')
     """
-    for state in _LOUDEST:
+    for state in _STATE_PRECEDENCE:
         if counts.get(state):
             return state
-    there = {state for state, count in counts.items() if count}
-    if not there or there == {states.PENDING}:
+    present_states = {state for state, count in counts.items() if count}
+    if not present_states or present_states == {states.PENDING}:
         return states.PENDING
-    if there <= {states.SUCCESS, states.IGNORE}:
-        return states.SUCCESS if states.SUCCESS in there else states.IGNORE
-    if states.REVERTED in there:
+    if present_states <= {states.SUCCESS, states.IGNORE}:
+        return states.SUCCESS if states.SUCCESS in present_states else states.IGNORE
+    if states.REVERTED in present_states:
         return states.REVERTED
     return states.RUNNING
 
 
-def grow(outline: outlines.Outline, atoms: Iterable[AtomView]) -> NodeView:
-    """The tree of a flow; O(nodes)."""
+def build_tree(outline: outlines.Outline, atoms: Iterable[AtomView]) -> NodeView:
+    """Return the tree of a flow. The cost is O(nodes)."""
     by_node = {atom.node: atom for atom in atoms}
-    made: list[NodeView] = []
+    views: list[NodeView] = []
     for number, (name, kind, parent, task, notes, *_) in enumerate(outline.nodes):
         atom = by_node.get(number)
-        state = states.PENDING if atom is None else atom.state
-        one = {state: 1}
-        counts = {} if kind == outlines.RETRY else one
+        state = states.PENDING if atom is None else atom.shown_state
+        own_count = {state: 1}
+        counts = {} if kind == outlines.RETRY else own_count
         kind = kind if atom is None else atom.kind
-        each = NodeView(number, name, kind, state, counts, one, atom, task, notes)
-        made.append(each)
+        view = NodeView(number, name, kind, state, counts, own_count, atom, task, notes)
+        views.append(view)
         if parent is not None:
-            made[parent].children.append(each)
-    for each in reversed(made):
-        if each.kind == outlines.FLOW:
-            each.counts = summed(inside.counts for inside in each.children)
-            each.atom_counts = summed(inside.atom_counts for inside in each.children)
-            each.state = state_of(each.atom_counts)
-    return made[0]
+            views[parent].children.append(view)
+    for view in reversed(views):
+        if view.kind == outlines.FLOW:
+            view.counts = sum_counts(child.counts for child in view.children)
+            view.atom_counts = sum_counts(child.atom_counts for child in view.children)
+            view.state = state_of(view.atom_counts)
+    return views[0]
 
 
-def summed(several: Iterable[Mapping[str, int]]) -> Counter[str]:
-    """How many there are in which state, of all of these together."""
-    found: Counter[str] = Counter()
-    for counts in several:
+def sum_counts(counts_of_parts: Iterable[Mapping[str, int]]) -> Counter[str]:
+    """Return the sum of several counts by state."""
+    total: Counter[str] = Counter()
+    for counts in counts_of_parts:
         for state, count in counts.items():
-            found[state] += count
-    return found
+            total[state] += count
+    return total

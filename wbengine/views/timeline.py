@@ -1,4 +1,4 @@
-"""Who ran what when: the attempts of a flow, by worker."""
+"""The attempts of a flow over time, by worker."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 from wbengine import states
 from wbengine.views.atoms import AtomView, AttemptView
-from wbengine.views.flow import FlowView
+from wbengine.views.flow_status import FlowView
 
 __all__ = ["Bar", "Lane", "Timeline", "timeline"]
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One attempt; times are unix seconds.  `state` is how it ended, or RUNNING or REVERTING."""
+    """One attempt with times in Unix seconds. `state` is the final state, RUNNING or REVERTING."""
 
     uuid: str | None
     name: str
@@ -37,7 +37,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """What one worker did (None: it is not known which), in as many rows as it did things at once.
+    """The attempts of one worker (None: unknown), in as many rows as ran at the same time.
 
     The bars of a row do not overlap.
     """
@@ -51,13 +51,13 @@ class Lane:
 
     @property
     def busy(self) -> float:
-        """Seconds of work, of all rows together."""
+        """Total seconds of all bars."""
         return sum(bar.seconds for row in self.rows for bar in row)
 
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """From the first attempt to the end of the last one, or to now."""
+    """The time from the first start to the last end, or to now."""
 
     begin: float
     end: float
@@ -69,9 +69,9 @@ class Timeline:
 
 
 def timeline(view: FlowView, now: float | None = None) -> Timeline:
-    """The attempts that are remembered; what runs, ends `now` (when the view was made).
+    """Return the stored attempts. Running ones end at `now` (None: the time of the view).
 
-    Lanes come in the order in which their workers began.
+    Lanes are ordered by their first start.
     """
     now = view.now if now is None else now
     by_worker: dict[str | None, list[Bar]] = {}
@@ -98,7 +98,7 @@ def _bar(atom: AtomView, attempt: AttemptView, now: float) -> Bar | None:
     ended, state = attempt.ended, attempt.state
     if ended is None:
         if not latest or atom.state not in (states.RUNNING, states.REVERTING):
-            return None  # nobody knows when it ended
+            return None  # The end is unknown.
         ended = max(now, started)
     if state is None:
         state = states.REVERTING if attempt.action == "revert" else states.RUNNING
@@ -119,7 +119,7 @@ def _bar(atom: AtomView, attempt: AttemptView, now: float) -> Bar | None:
 
 
 def _packed(bars: Sequence[Bar]) -> tuple[tuple[Bar, ...], ...]:
-    """Bars by their start, each in the first row that is free by then; O(n log n)."""
+    """Put each bar into the first free row. Bars are ordered by start. The cost is O(n log n)."""
     rows: list[list[Bar]] = []
     free: list[int] = []
     busy: list[tuple[float, int]] = []

@@ -1,36 +1,49 @@
-"""Why something does not go on, in one sentence."""
+"""Reasons why a flow or an atom does not progress, in one sentence."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
 from wbengine import states
-from wbengine.runtime.control import PARKED
-from wbengine.runtime.waits import WAITS_FOR
+from wbengine.persistence.models import WAITS_FOR
 from wbengine.types import outline as outlines
 from wbengine.views import formatting
 from wbengine.views.structure import Structure
 
-__all__ = ["WAITS_FOR", "Blocking", "Situation", "of_atom", "of_flow", "of_limit"]
+__all__ = [
+    "WAITS_FOR",
+    "Blocking",
+    "Situation",
+    "atom_reason",
+    "flow_reason",
+    "for_signal",
+    "limit_reason",
+]
 
-#: Nothing that comes after these waits for them any more.
+#: States of atoms that their successors do not wait for.
 SETTLED: Final = frozenset({states.SUCCESS, states.IGNORE})
-#: States of atoms that have something to undo, or are doing it.
-_TO_UNDO: Final = frozenset({states.SUCCESS, states.FAILURE, states.RUNNING, states.REVERTING})
-#: Nobody says of these that they are slow.
-_AT_ONCE: Final = 0.5
+#: States of atoms that are reverted before their predecessors.
+_STATES_TO_REVERT: Final = frozenset(
+    {states.SUCCESS, states.FAILURE, states.RUNNING, states.REVERTING}
+)
+#: Seconds after submission in which a task does not count as delayed.
+_GRACE_SECONDS: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What the flow as a whole is in.
+    """The state of the whole flow.
 
-    `owner` is who runs it in words, None: nobody does; `died` says that this one is certainly dead.
-    `offered` are the tasks that live workers are known to offer, None: nobody asked them;
-    `on_workers`: workers run the tasks, and tell when they begin.
+    :ivar now: time in Unix seconds.
+    :ivar owner: description of the process that runs the flow, or None.
+    :ivar died: whether the owner has certainly ended.
+    :ivar suspended: reason of the suspension, or None.
+    :ivar offered: tasks that known workers offer; None if unknown.
+    :ivar on_workers: whether workers run the tasks and report their start.
+    :ivar in_pool: whether slots of a local pool run the tasks and report their start.
     """
 
     state: str
@@ -40,129 +53,134 @@ class Situation:
     suspended: str | None = None
     offered: Collection[str] | None = None
     on_workers: bool = True
+    cancelling: bool = False
+    parked: bool = False
+    in_pool: bool = False
 
     @property
-    def runs(self) -> bool:
-        """Somebody is at it."""
+    def is_run(self) -> bool:
+        """Whether an engine runs the flow."""
         return self.owner is not None and not self.died
-
-    @property
-    def parked(self) -> bool:
-        """A conductor goes on with it when what it waits for is there."""
-        return self.state == states.SUSPENDED and self.suspended == PARKED
 
 
 class Blocking:
-    """What an atom has to wait for: what is before it and not settled, or after it and not undone.
+    """The nodes for which an atom waits: unsettled predecessors, or successors to revert first.
 
-    `state_of(node)` is that of an atom.  What is found about flows is kept: all of it costs
-    O(nodes + edges).
+    Results for flows are stored, so that the cost for all atoms is O(nodes + edges).
+
+    :param state_of: returns the state of an atom.
     """
 
     def __init__(self, structure: Structure, state_of: Callable[[int], str]) -> None:
         self._structure = structure
         self._state_of = state_of
         self._unsettled = self._count(lambda state: state not in SETTLED)
-        #: Flow -> what everything in it waits for.  What is around comes before what is in it.
-        self._around: dict[int, Sequence[int]] = {-1: ()}
+        #: Flow -> nodes outside it for which all its members wait. Parents precede their members.
+        self._outer_blockers: dict[int, Sequence[int]] = {-1: ()}
         nodes = structure.outline.nodes
         for number, node in enumerate(nodes):
             if node.kind == outlines.FLOW:
-                self._around[number] = self.before(number)
-        #: What is said of a flow none of which has begun, if it waits for its limit.
+                self._outer_blockers[number] = self.before(number)
+        #: Reason of all atoms of a flow that waits for its limit, if no atom has started.
         self.flow_limited: str | None = None
         is_limited = nodes[0].kind == outlines.FLOW and nodes[0].limit is not None
         if is_limited and all(state_of(node) == states.PENDING for node in structure.atoms()):
-            self.flow_limited = of_limit(nodes[0])
+            self.flow_limited = limit_reason(nodes[0])
 
-    def _count(self, counts: Callable[[str], bool]) -> list[int]:
-        """Node -> how many atoms in it are so."""
+    def _count(self, matches: Callable[[str], bool]) -> list[int]:
+        """Return for each node the number of its atoms whose state satisfies `matches`."""
         structure = self._structure
-        found = [0] * len(structure)
+        totals = [0] * len(structure)
         nodes, parents = structure.outline.nodes, structure.parents
         for number in range(len(nodes) - 1, -1, -1):
             if nodes[number].kind != outlines.FLOW:
-                found[number] = 1 if counts(self._state_of(number)) else 0
+                totals[number] = 1 if matches(self._state_of(number)) else 0
             if parents[number] >= 0:
-                found[parents[number]] += found[number]
-        return found
+                totals[parents[number]] += totals[number]
+        return totals
 
     def before(self, node: int) -> Sequence[int]:
-        """What `node` waits for to be done."""
-        if found := [each for each in self._structure.before[node] if self._unsettled[each]]:
-            return found
+        """Return the nodes that must be settled before `node` runs."""
+        if predecessors := [each for each in self._structure.before[node] if self._unsettled[each]]:
+            return predecessors
         flow = self._structure.parents[node]
         retry = self._structure.retry[flow] if flow >= 0 else -1
         if retry not in (-1, node) and self._unsettled[retry]:
             return (retry,)
-        return self._around[flow]
+        return self._outer_blockers[flow]
 
     @cached_property
-    def _to_undo(self) -> Sequence[int]:
-        return self._count(lambda state: state in _TO_UNDO)
+    def _unreverted(self) -> Sequence[int]:
+        return self._count(lambda state: state in _STATES_TO_REVERT)
 
     def after(self, node: int) -> Sequence[int]:
-        """What has to be undone before `node`."""
-        for each in (node, *self._structure.flows_around(node)):
-            if found := [other for other in self._structure.after[each] if self._to_undo[other]]:
-                return found
+        """Return the nodes that must be reverted before `node`."""
+        for scope in (node, *self._structure.flows_around(node)):
+            if successors := [
+                successor
+                for successor in self._structure.after[scope]
+                if self._unreverted[successor]
+            ]:
+                return successors
         return ()
 
-    def limited(self, node: int) -> str | None:
-        """What is said of an atom that has to wait for its limit; None: it has none."""
-        return of_limit(self._structure.outline.nodes[node])
+    def limit_reason(self, node: int) -> str | None:
+        """Return the reason for an atom that waits for its limit; None if it has no limit."""
+        return limit_reason(self._structure.outline.nodes[node])
 
-    def say(self, found: Sequence[int]) -> str:
-        """These, in words."""
-        node = self._structure.outline.nodes[found[0]]
+    def describe(self, nodes: Sequence[int]) -> str:
+        node = self._structure.outline.nodes[nodes[0]]
         name = f"flow {node.name}" if node.kind == outlines.FLOW else node.name
-        return name if len(found) == 1 else f"{name} and {len(found) - 1:,} more"
+        return name if len(nodes) == 1 else f"{name} and {len(nodes) - 1:,} more"
 
 
-def of_limit(node: outlines.OutlineNode) -> str | None:
-    """What is said of something that waits for its limit; None: it has none."""
+def limit_reason(node: outlines.OutlineNode) -> str | None:
+    """Return the reason for a node that waits for its limit; None if it has no limit."""
     if node.limit is None:
         return None
     if node.kind == outlines.FLOW:
-        return f"The flow begins as soon as its limit allows it: {node.limit}."
-    who = "Its items begin" if node.kind == outlines.MAP else "It begins"
-    return f"{who} as soon as its limit allows it: {node.limit}."
+        return f"The flow starts when its limit permits it: {node.limit}."
+    subject = "Its items start" if node.kind == outlines.MAP else "Starts"
+    return f"{subject} when the limit permits it: {node.limit}."
 
 
-def of_atom(
-    node: int, record: Any, state: str, task: str | None, blocking: Blocking, at: Situation
+def atom_reason(
+    node: int, record: Any, state: str, task: str | None, blocking: Blocking, situation: Situation
 ) -> str | None:
-    """Why an atom does not run, or does not end; None: it does, or has ended."""
+    """Return why an atom does not run or does not end; None if it does or has ended."""
     if state in (states.RUNNING, states.REVERTING):
-        why = _under_way(record, state, task, at)
-        if why is None and (limited := blocking.limited(node)) and _fans_out(record, state, at):
-            return limited
-        return why
+        reason = _running_reason(record, state, task, situation)
+        if (
+            reason is None
+            and (limit := blocking.limit_reason(node))
+            and _has_pending_items(record, state, situation)
+        ):
+            return limit
+        return reason
     if state == states.RETRYING:
-        return _retrying(record, at)
+        return _retry_reason(record, situation)
     if state == states.IGNORE:
-        return "A decider said no: it is left out."
+        return "Ignored by its decider."
     if state in (states.SUCCESS, states.FAILURE):
-        return _to_be_undone(node, record, blocking, at)
+        return _revert_reason(node, record, blocking, situation)
     if state != states.PENDING:
         return None
-    if at.parked and record is not None and (noted := record.noted(WAITS_FOR)):
-        return _awaiting(noted, at)
-    if at.state in (states.FAILURE, states.REVERTED):
-        return "It never began: the flow ended before it."
-    if at.state == states.SUCCESS:
+    if situation.parked and record is not None and (wait := record.meta_value(WAITS_FOR)):
+        return _signal_reason(wait, situation)
+    if situation.state in (states.FAILURE, states.REVERTED):
+        return "Did not start: the flow ended first."
+    if situation.state == states.SUCCESS:
         return None
     if blocking.flow_limited is not None:
-        return _nobody(at) or blocking.flow_limited
-    if found := blocking.before(node):
-        return f"It waits for {blocking.say(found)}."
-    return _nobody(at) or blocking.limited(node) or "It is ready, and is handed out next."
+        return _common_reason(situation) or blocking.flow_limited
+    if blockers := blocking.before(node):
+        return f"Waits for {blocking.describe(blockers)}."
+    return _common_reason(situation) or blocking.limit_reason(node) or "Ready to start."
 
 
-def _fans_out(record: Any, state: str, at: Situation) -> bool:
-    """Whether items of a Map are still to begin."""
+def _has_pending_items(record: Any, state: str, situation: Situation) -> bool:
     return (
-        at.runs
+        situation.is_run
         and state == states.RUNNING
         and record is not None
         and record.items is not None
@@ -170,111 +188,143 @@ def _fans_out(record: Any, state: str, at: Situation) -> bool:
     )
 
 
-def _under_way(record: Any, state: str, task: str | None, at: Situation) -> str | None:
-    if record is not None and (noted := record.noted(WAITS_FOR)) and state == states.RUNNING:
-        return _awaiting(noted, at)
-    if not at.runs:
-        done = "ran" if state == states.RUNNING else "was being reverted"
-        return f"It {done} when its engine stopped; whoever resumes the flow finds out the rest."
+def _running_reason(record: Any, state: str, task: str | None, situation: Situation) -> str | None:
+    if record is not None and (wait := record.meta_value(WAITS_FOR)) and state == states.RUNNING:
+        return _signal_reason(wait, situation)
+    if not situation.is_run:
+        beginning = "Was running" if state == states.RUNNING else "Was being reverted"
+        return f"{beginning} when the engine stopped; the next engine determines the result."
     if record is None or record.started is not None or record.progress is not None:
         return None
-    if at.offered is not None and task is not None and task not in at.offered:
-        return f"No worker is known that offers {task}."
-    if record.submitted is None or not at.on_workers:
+    if situation.offered is not None and task is not None and task not in situation.offered:
+        return f"No known worker offers {task}."
+    if record.submitted is None or not (situation.on_workers or situation.in_pool):
         return None
-    since = at.now - record.submitted
-    if since < _AT_ONCE:
+    since = situation.now - record.submitted
+    if since < _GRACE_SECONDS:
         return None
-    ago = f"It was handed out {formatting.seconds(since)} ago"
+    ago = f"Sent {formatting.seconds(since)} ago"
+    if not situation.on_workers:
+        return f"{ago}; the pool has no free slot yet."
     if record.worker is not None:
-        return f"{ago}; the worker that took it has no slot free for it yet."
-    return f"{ago}; no worker has begun it yet."
+        return f"{ago}; its worker has no free slot yet."
+    return f"{ago}; no worker has started it yet."
 
 
-def _awaiting(noted: Any, at: Situation) -> str:
-    """Of a task that waits for a signal."""
-    end, when = noted["until"], ""
+def for_signal(wait: Mapping[str, Any], now: float) -> str:
+    """Return the name of a signal, and since and until when a task waits for it.
+
+    :param wait: the fields of `WAITS_FOR` in the record of the task.
+    :param now: time in Unix seconds.
+    """
+    end, when = wait["until"], ""
     if end is not None:
-        rest = end - at.now
-        left = f"in {formatting.seconds(rest)}" if rest > 0 else "which is over"
-        when = f" (until {formatting.clock(end, at.now)}, {left})"
-    said = f"It waits for signal {noted['signal']!r}{when}"
-    return f"{said}." if at.runs or at.parked else f"{said}; nobody runs the flow."
+        seconds_left = end - now
+        remaining = f"in {formatting.seconds(seconds_left)}" if seconds_left > 0 else "expired"
+        when = f" (until {formatting.clock(end, now)}, {remaining})"
+    since = formatting.clock(wait["since"], now)
+    return f"for signal {wait['signal']!r} since {since}{when}"
 
 
-def _retrying(record: Any, at: Situation) -> str:
+def _signal_reason(wait: Any, situation: Situation) -> str:
+    sentence = f"Waiting {for_signal(wait, situation.now)}"
+    return (
+        f"{sentence}."
+        if situation.is_run or situation.parked
+        else f"{sentence}; no engine runs the flow."
+    )
+
+
+def _retry_reason(record: Any, situation: Situation) -> str:
     due = record.meta.get("retry_at") if record is not None and record.has_meta else None
     if not isinstance(due, int | float):
         return (
-            "What it retries is being reverted, to be tried again."
-            if at.runs
-            else (_nobody(at) or "It tries again.")
+            "Its flow is being reverted before the next attempt."
+            if situation.is_run
+            else (_common_reason(situation) or "The next attempt is due.")
         )
-    when = f"Next try at {formatting.clock(due, at.now)}"
-    rest = due - at.now
-    if not (at.runs or at.parked):
-        return f"{when}, as soon as somebody runs the flow."
-    return f"{when}, in {formatting.seconds(rest)}." if rest > 0 else f"{when}: it is due."
+    when = f"Next attempt at {formatting.clock(due, situation.now)}"
+    seconds_left = due - situation.now
+    if not (situation.is_run or situation.parked):
+        return f"{when}, when an engine runs the flow."
+    return (
+        f"{when}, in {formatting.seconds(seconds_left)}." if seconds_left > 0 else f"{when} (due)."
+    )
 
 
-def _to_be_undone(node: int, record: Any, blocking: Blocking, at: Situation) -> str | None:
+def _revert_reason(node: int, record: Any, blocking: Blocking, situation: Situation) -> str | None:
     if record is None or record.intention not in (states.REVERT, states.RETRY):
         return None
-    if at.state in states.FLOW_ENDED:
+    if situation.state in states.FLOW_ENDED:
         return None
-    if found := blocking.after(node):
-        return f"It is to be reverted, after {blocking.say(found)}."
-    return _nobody(at) or "It is to be reverted next."
+    if blockers := blocking.after(node):
+        return f"Will be reverted after {blocking.describe(blockers)}."
+    return _common_reason(situation) or "Will be reverted next."
 
 
-def _nobody(at: Situation, flow: str = "the flow") -> str | None:
-    """Why nothing of the flow goes on, which is called `flow`."""
-    if at.state in states.FLOW_ENDED or at.parked:
+def _common_reason(situation: Situation) -> str | None:
+    """Return why no atom of the flow can start, if the reason concerns the whole flow."""
+    if situation.state in states.FLOW_ENDED or situation.parked:
         return None
-    if at.state == states.SUSPENDED:
-        why = f" ({at.suspended})" if at.suspended else ""
-        return f"{flow[0].upper()}{flow[1:]} is suspended{why}."
-    if at.died:
-        return f"Nobody runs {flow}: its owner, {at.owner}, died."
-    if at.owner is None:
-        if at.state == states.PENDING:
-            return f"Nobody has run {flow} yet."
-        return f"Nobody runs {flow}: its owner is gone."
-    if at.state == states.SUSPENDING:
-        return f"{flow[0].upper()}{flow[1:]} is being suspended: nothing new is begun."
+    if situation.state == states.SUSPENDED:
+        reason = f" ({situation.suspended})" if situation.suspended else ""
+        return f"The flow is suspended{reason}."
+    if situation.died:
+        return f"No engine runs the flow: its owner, {situation.owner}, died."
+    if situation.owner is None:
+        if situation.state == states.PENDING:
+            return "No engine has run the flow yet."
+        return "No engine runs the flow: its lease has ended."
+    if situation.state == states.SUSPENDING:
+        return "The flow is being suspended: no more tasks start."
     return None
 
 
-def of_flow(
-    at: Situation,
-    busy: Sequence[Any],
-    resting: Sequence[tuple[str, str]],
+def _cancel_reason(situation: Situation, running: Sequence[Any]) -> str:
+    if not situation.is_run:
+        return "The flow was cancelled: the next engine reverts it."
+    count = sum(atom.state == states.RUNNING for atom in running)
+    if not count:
+        return "The flow is being cancelled: its tasks are being reverted."
+    verb = "is" if count == 1 else "are"
+    return f"The flow is being cancelled: {formatting.count(count, 'task')} {verb} still running."
+
+
+def flow_reason(
+    situation: Situation,
+    running: Sequence[Any],
+    retrying: Sequence[tuple[str, str]],
     limited: Sequence[tuple[str, str]] = (),
 ) -> str | None:
-    """Why a flow does not go on; None: it does, or has ended.
+    """Return why a flow makes no progress; None if it does or has ended.
 
-    `busy` are the views of atoms that are under way, `resting` names of retries that wait and what
-    is said of them, `limited` the same of tasks that wait for their limits.
+    :param running: views of running atoms.
+    :param retrying: names and reasons of retry controllers, and of tasks with retries, that wait
+        for their next attempt.
+    :param limited: names and reasons of tasks that wait for their limits.
     """
-    if at.state in states.FLOW_ENDED:
+    if situation.state in states.FLOW_ENDED:
         return None
-    nobody = _nobody(at, "it")
-    if at.state == states.SUSPENDING:
-        many = formatting.count(len(busy), "task")
-        return (
-            f"It is being suspended: {many} under way {'is' if len(busy) == 1 else 'are'} ending."
-        )
-    if nobody is not None:
-        return nobody
-    stuck = [each for each in busy if each.waiting]
-    if busy and len(stuck) == len(busy):
-        first = min(stuck, key=lambda each: each.submitted or at.now)
-        if len(stuck) == 1:
+    common_reason = _common_reason(situation)
+    if situation.cancelling:
+        return _cancel_reason(situation, running)
+    if situation.state == states.SUSPENDING:
+        task_count = formatting.count(len(running), "task")
+        verb = "is" if len(running) == 1 else "are"
+        return f"The flow is being suspended: {task_count} {verb} still running."
+    if common_reason is not None:
+        return common_reason
+    waiting_atoms = [atom for atom in running if atom.waiting]
+    if running and len(waiting_atoms) == len(running):
+        first = min(waiting_atoms, key=lambda atom: atom.submitted or situation.now)
+        if len(waiting_atoms) == 1:
             return f"{first.name}: {first.waiting}"
-        return f"{formatting.count(len(stuck), 'task')} under way; {first.name}: {first.waiting}"
-    for kind, waits in (("", limited), ("Retry ", resting)):
-        if not busy and waits:
-            name, said = waits[0]
-            more = f" ({len(waits) - 1:,} more wait)" if len(waits) > 1 else ""
-            return f"{kind}{name}: {said}{more}"
+        return (
+            f"{formatting.count(len(waiting_atoms), 'running task')}; {first.name}: {first.waiting}"
+        )
+    for group in (limited, retrying):
+        if not running and group:
+            name, reason = group[0]
+            suffix = f" ({len(group) - 1:,} more are waiting)" if len(group) > 1 else ""
+            return f"{name}: {reason}{suffix}"
     return None

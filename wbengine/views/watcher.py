@@ -1,4 +1,4 @@
-"""Watches a flow through its records, at the cost of what changed."""
+"""Watch a flow through its records, at the cost of the changes."""
 
 from __future__ import annotations
 
@@ -6,21 +6,23 @@ import time
 
 from wbengine import states
 from wbengine.persistence import base, models
-from wbengine.views import flow, history
-from wbengine.views.flow import FlowView
-from wbengine.views.history import Event
+from wbengine.views import event_history, flow_status
+from wbengine.views.event_history import Event
+from wbengine.views.flow_status import FlowView
 from wbengine.views.redaction import Redactor
 
 __all__ = ["Event", "FlowWatcher", "events_of"]
 
 
 class FlowWatcher:
-    """Looks at a flow turn by turn; a turn costs what changed since the one before.
+    """Watcher that polls a flow for events, at the cost of the changes since the previous poll.
 
-    The first turn tells what happened so far, as far as it is remembered; with a `cursor` (of
-    another watch, or of a `FlowView`) only what came after it.  `knows_secrets`: the redactor
-    knows the secrets of all that was kept before the cursor; else all is read once, to know them.
-    Reads only, and keeps a connection: close it, or use it as a context manager.  For one thread.
+    The first poll returns all stored events or, with a `cursor` (of another watcher or a
+    `FlowView`), those after it. The flow is only read. The watcher keeps a connection: close it, or
+    use it as a context manager. Not thread-safe.
+
+    :param knows_secrets: whether `redactor` masks all secrets stored before the cursor. Otherwise
+        the first poll reads all records once to collect them.
     """
 
     def __init__(
@@ -33,59 +35,59 @@ class FlowWatcher:
         knows_secrets: bool = False,
     ) -> None:
         self.uuid = uuid
-        self._records = flow.FlowRecords(
+        self._records = flow_status.FlowRecords(
             backend.get_connection(), uuid, redactor or Redactor(), cursor
         )
         self._knows_secrets = knows_secrets
-        self._teller = history.Teller()
+        self._collector = event_history.EventCollector()
         self._state: str | None = None
-        # What happened before a look at the whole, for the next turn.
-        self._untold: list[Event] = []
+        self._pending_events: list[Event] = []
 
     @property
     def cursor(self) -> str | None:
-        """Where another watch goes on after the latest turn."""
+        """Position after the latest poll, from which another watcher can continue."""
         return self._records.cursor
 
     @property
     def finished(self) -> bool:
-        """The flow had come to its end at the latest turn; it may be run again, though."""
+        """Whether the flow had ended at the latest poll. A finished flow can be run again."""
         return self._state in states.FLOW_ENDED
 
-    def turn(self, now: float | None = None) -> list[Event]:
-        """What happened since the turn before, in that order.
+    def poll(self, now: float | None = None) -> list[Event]:
+        """Return the events since the previous call, in order.
 
-        :raises NotFound: the flow is not kept (any more).
+        :raises NotFound: if the flow does not exist.
         """
-        found, self._untold = self._untold, []
-        return [*found, *self._look(time.time() if now is None else now)]
+        events, self._pending_events = self._pending_events, []
+        return [*events, *self._poll(time.time() if now is None else now)]
 
-    def _look(self, now: float) -> list[Event]:
+    def _poll(self, now: float) -> list[Event]:
         records = self._records
-        first = records.cursor is None
-        changes = records.look()
+        is_first = records.cursor is None
+        changes = records.read_changes()
         self._state = changes.flow.state
         if not (changes.whole or self._knows_secrets):
-            # What changed may tell a secret that is kept in what did not.
-            records.learn()
+            # Changed records may contain a secret that only an unchanged record identifies.
+            records.read_all()
         self._knows_secrets = True
-        moment = None if first else now
-        return self._teller.tell(changes.flow, changes.atoms, records.redactor, moment)
+        event_time = None if is_first else now
+        return self._collector.collect(changes.flow, changes.atoms, records.redactor, event_time)
 
     def view(self, now: float | None = None) -> FlowView:
-        """The flow as it was at the latest turn (or a little later, for a watch that began with a
-        cursor: it reads all atoms, once).
+        """Return the flow as of the latest poll.
 
-        :raises NotFound: the flow is not kept (any more).
+        A watcher that started with a cursor reads all atoms once; this view can be newer.
+
+        :raises NotFound: if the flow does not exist.
         """
         now = time.time() if now is None else now
         if self.cursor is None or self._records.detail is None:
-            self._untold += self._look(now)
-        # Of what is read now what is new comes again with the next turn, where it is told.
+            self._pending_events += self._poll(now)
+        # Records that are newer than the cursor are read again, and reported, by the next `poll`.
         return self._records.view(now)
 
     def close(self) -> None:
-        """Give the connection back; idempotent."""
+        """Close the connection. Idempotent."""
         self._records.close()
 
     def __enter__(self) -> FlowWatcher:
@@ -96,6 +98,6 @@ class FlowWatcher:
 
 
 def events_of(detail: models.FlowDetail, redactor: Redactor | None = None) -> list[Event]:
-    """What happened to a flow so far, as far as its records remember it."""
+    """Return all stored events of a flow, in order."""
     redactor = (redactor or Redactor()).with_secrets_of_flow(detail)
-    return history.Teller().tell(detail, detail, redactor, None)
+    return event_history.EventCollector().collect(detail, detail, redactor, None)

@@ -7,12 +7,16 @@
                                 with arguments, of those only whose names begin so
    .. tables:: MODULE:NAME      the tables of a `sqlalchemy.MetaData`
    .. metrics:: MODULE:NAME     a mapping of names of metrics to what describes them
+   .. settings:: MODULE         the settings of the command line, from `settings_schema`
+   .. options:: MODULE:CLASS    a table of the list of options in the docstring of a class
 """
 
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -24,13 +28,13 @@ from sphinx.util.docutils import SphinxDirective
 
 
 def named(place: str) -> Any:
-    """The object at `MODULE:NAME`."""
+    """Return the object at `MODULE:NAME`."""
     module, _, name = place.partition(":")
     return getattr(importlib.import_module(module), name)
 
 
 def table(header: Sequence[str], widths: Sequence[int], rows: Iterable[Sequence[str]]) -> list[str]:
-    """The lines of a `list-table`."""
+    """Return the lines of a `list-table`."""
     lines = [".. list-table::", "   :header-rows: 1", f"   :widths: {' '.join(map(str, widths))}"]
     lines.append("")
     for row in (header, *rows):
@@ -91,6 +95,33 @@ def metrics(arguments: Sequence[str]) -> list[str]:
     return table(("name", "kind", "labels", "meaning"), (36, 10, 18, 36), rows)
 
 
+def settings(arguments: Sequence[str]) -> list[str]:
+    module = importlib.import_module(arguments[0])
+    rows = []
+    for name, setting in module.SETTINGS.items():
+        spellings = ", ".join(f"``{each}``" for each in setting.spellings)
+        rows.append((f"``{name}``", spellings, f"``{module.VARIABLES[name][0]}``",
+                     setting.schema["description"].replace("`", "``")))  # fmt: skip
+    return table(("setting", "option", "variable", "meaning (default)"), (14, 18, 26, 42), rows)
+
+
+_OPTION = re.compile(r"^- ((?:`\w+`(?:, )?)+)(?: \((.+?)\))?: (.+)$")
+
+
+def options(arguments: Sequence[str]) -> list[str]:
+    """Read lines such as "- `name` (default): meaning"; an indented line continues the one before.
+
+    :raises ValueError: if a line of the list has another form.
+    """
+    text = inspect.getdoc(named(arguments[0])) or ""
+    rows = []
+    for item in re.findall(r"^- .*(?:\n  .*)*", text, flags=re.MULTILINE):
+        if (match := _OPTION.match(" ".join(item.split()))) is None:
+            raise ValueError(f"{arguments[0]}: option must be described as `name`: ..., got {item}")
+        rows.append((match[1], match[2] or "", match[3][0].upper() + match[3][1:]))
+    return table(("Option", "Default", "Meaning"), (26, 14, 60), rows)
+
+
 def directive(write: Callable[[Sequence[str]], list[str]]) -> type[SphinxDirective]:
     class Written(SphinxDirective):
         required_arguments = 1
@@ -106,6 +137,6 @@ def directive(write: Callable[[Sequence[str]], list[str]]) -> type[SphinxDirecti
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    for write in (schema, constants, tables, metrics):
+    for write in (schema, constants, tables, metrics, settings, options):
         app.add_directive(write.__name__, directive(write))
     return {"parallel_read_safe": True}

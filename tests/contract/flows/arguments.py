@@ -1,4 +1,4 @@
-"""Flows about where arguments come from, and what becomes of results."""
+"""Flows: sources of arguments and results."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def provides_parts_by_key() -> Any:
     raises={"b": (exceptions.NotFound, "'two'")},
     told={"a": ["(1,) | b"]},
 )
-def promises_more_than_it_returns() -> Any:
-    """Whoever asks for what is not there fails before it runs."""
+def result_shorter_than_provides_fails_its_consumer() -> Any:
+    """An atom that requires a missing value fails before it runs."""
     return linear_flow.Flow("f").add(
         tasks.Give("a", provides=("one", "two"), inject={"value": (1,)}),
         tasks.Plain("b", rebind={"x": "two"}),
@@ -52,7 +52,7 @@ def promises_more_than_it_returns() -> Any:
 
 @flow(">a +a", store={"first": 1, "second": 2}, results={"sum": 3})
 def rebind_by_list() -> Any:
-    """In the order of the parameters that must be given; more go by their own names."""
+    """Names apply to required parameters in order; other parameters use their own names."""
     return linear_flow.Flow("f").add(tasks.Sum("a", provides="sum", rebind=["first", "second"]))
 
 
@@ -62,7 +62,7 @@ def rebind_by_name() -> Any:
 
 
 @flow(">a +a >b +b >c +c", store={"value": "store"}, results={"a": 1, "b": "store", "c": "mine"})
-def injection_beats_the_store_and_the_store_beats_providers() -> Any:
+def injection_shadows_store_and_store_shadows_providers() -> Any:
     return linear_flow.Flow("f").add(
         tasks.Give("a", provides="a", inject={"value": 1}),
         tasks.Give("b", provides="b"),
@@ -74,8 +74,8 @@ def injection_beats_the_store_and_the_store_beats_providers() -> Any:
     ">a +a >b +b", store={"made": "store"},
     results={"made": ["store", "a"], "b": "store"},
 )  # fmt: skip
-def the_store_shadows_what_tasks_provide() -> Any:
-    """All values of the name are kept; arguments are filled from the store's."""
+def store_shadows_results_of_tasks() -> Any:
+    """All values of the name are stored; arguments use that of the store."""
     return linear_flow.Flow("f").add(
         tasks.Step("a", provides="made"), tasks.Give("b", provides="b", rebind=["made"])
     )
@@ -105,8 +105,8 @@ def optional_with_provider() -> Any:
 
 
 @flow(">a +a >b +b", store={"x": 1}, results={"sum": 11, "y": "b"})
-def optional_whose_provider_comes_later() -> Any:
-    """What is provided later is not visible, and no error either."""
+def optional_with_later_provider() -> Any:
+    """A value that is provided later is not visible, and causes no error."""
     return linear_flow.Flow("f").add(tasks.Add("a", provides="sum"), tasks.Step("b", provides="y"))
 
 
@@ -126,7 +126,7 @@ def ignored_parameters_are_not_looked_up() -> Any:
 
 
 @flow(">a +a", store={"p": 1, "x": 7}, results={"a": [("p", 1)]})
-def without_inference_only_what_is_required() -> Any:
+def without_auto_extract_only_required_names_are_passed() -> Any:
     return linear_flow.Flow("f").add(
         tasks.Keywords("a", provides="a", requires=["p"], auto_extract=False)
     )
@@ -138,7 +138,7 @@ def without_inference_only_what_is_required() -> Any:
     raises={"b": (ValueError, "b fails")},
     told={"a": [[1, 3, 5, ["flow_failures", "result"]]], "b": ["ValueError(b fails) | b"]},
 )
-def revert_takes_values_of_its_own() -> Any:
+def revert_takes_its_own_values() -> Any:
     return linear_flow.Flow("f").add(
         tasks.RevertsWith("a", revert_rebind={"y": "w"}), tasks.Boom("b")
     )
@@ -149,8 +149,8 @@ def revert_takes_values_of_its_own() -> Any:
     raises={"c": (ValueError, "c fails")},
     told={"a": ["alone"], "b": ["b | c"], "c": ["ValueError(c fails) | c"]},
 )
-def reverts_are_told_result_and_failures() -> Any:
-    """As far as they take them; the failed one is told its own failure."""
+def reverts_receive_result_and_failures() -> Any:
+    """`revert` receives the arguments it accepts; a failed task receives its own failure."""
     return linear_flow.Flow("f").add(tasks.RevertsAlone("a"), tasks.Step("b"), tasks.Boom("c"))
 
 
@@ -163,8 +163,8 @@ def _values_of_x(engine: base.Engine) -> None:
     ">a >b +a +b >last +last", order=["+a >last", "+b >last"],
     results={"x": ["a", "b"], "last": "b"}, check=_values_of_x,
 )  # fmt: skip
-def several_providers_side_by_side() -> Any:
-    """Of providers that nothing orders, the one added last is the nearest."""
+def several_unordered_providers() -> Any:
+    """Of unordered providers, the one added last is used."""
     inner = unordered_flow.Flow("in").add(
         tasks.Step("a", provides="x"), tasks.Step("b", provides="x")
     )
@@ -172,7 +172,7 @@ def several_providers_side_by_side() -> Any:
 
 
 @flow(">a +a >b +b >c +c", results={"x": ["a", "b"], "c": "b"})
-def the_nearest_provider_wins() -> Any:
+def nearest_provider_is_used() -> Any:
     return linear_flow.Flow("f").add(
         tasks.Step("a", provides="x"),
         tasks.Step("b", provides="x"),
@@ -184,8 +184,8 @@ def the_nearest_provider_wins() -> Any:
     ">a +a >b >c +b +c", order=["+a >b", "+a >c"],
     results={"x": ["a", "b"], "c": "a"},
 )  # fmt: skip
-def a_sibling_that_is_not_before_is_not_seen() -> Any:
-    """The search goes outward to what is."""
+def unordered_sibling_is_not_visible() -> Any:
+    """The search continues in the outer flow."""
     inner = unordered_flow.Flow("in").add(
         tasks.Step("b", provides="x"), tasks.Give("c", provides="c", rebind=["x"])
     )
@@ -221,7 +221,7 @@ def _square(value: int) -> int:
 
 
 def _here(made: task.Task) -> task.Task:
-    """Workers know classes only: what wraps any function stays in the process of the engine."""
+    """Mark a task as local: workers run only classes, not wrapped functions."""
     made.local = True
     return made
 
@@ -256,5 +256,5 @@ def decorated_functions() -> Any:
     heard={"a": [("update_progress", {"progress": n / 4}) for n in (0, 1, 2, 3, 4)]
            + [("update_progress", {"progress": 1.0})]},
 )  # fmt: skip
-def a_decorated_function_that_takes_itself() -> Any:
+def decorated_function_with_self_argument() -> Any:
     return linear_flow.Flow("f").add(tasks.steps_of("a", provides="done"))

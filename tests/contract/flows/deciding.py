@@ -1,4 +1,4 @@
-"""Flows about deciders: who is asked, and what a no reaches."""
+"""Flows with deciders."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def no(history: dict[str, Any]) -> bool:
 
 
 def _branches(decider: Decider, depth: str | None = None) -> Any:
-    """a -?-> b -> c -> d -> (x -> y) -> z, and beside it: a -> e."""
+    """a -?-> b -> c -> d -> (x -> y) -> z, and a -> e."""
     a, b, c, d, e, z = (tasks.Step(name, provides=name) for name in "abcdez")
     inner = linear_flow.Flow("in").add(tasks.Step("x"), tasks.Step("y"))
     made = graph_flow.Flow("f").add(a, b, c, d, inner, e, z)
@@ -39,7 +39,7 @@ def _saw_a(history: dict[str, Any]) -> bool:
     order=["+a >b", "+a >e", "+y >z"],
     results={name: name for name in "abcdez"},
 )
-def a_yes_runs_the_target() -> Any:
+def positive_decider_runs_target() -> Any:
     """A decider sees the results of its sources."""
     return _branches(_saw_a)
 
@@ -47,7 +47,7 @@ def a_yes_runs_the_target() -> Any:
 @flow(
     ">a +a >e ~b ~c ~d ~x ~y ~z +e", order=["+a >e", "+a ~b"], results={"a": "a", "e": "e"},
 )  # fmt: skip
-def depth_all_ignores_everything_behind() -> Any:
+def depth_all_ignores_all_successors() -> Any:
     return _branches(no)
 
 
@@ -56,8 +56,8 @@ def depth_all_ignores_everything_behind() -> Any:
     order=["+a >e", "~b >x", "~d >x", "+y >z"],
     results={name: name for name in "aez"},
 )
-def depth_flow_ignores_what_follows_in_the_same_flow() -> Any:
-    """Through tasks, and not through flows."""
+def depth_flow_ignores_successors_in_same_flow() -> Any:
+    """Through tasks, but not through flows."""
     return _branches(no, "flow")
 
 
@@ -66,7 +66,7 @@ def depth_flow_ignores_what_follows_in_the_same_flow() -> Any:
     order=["+a >e", "~c >d", "+y >z"],
     results={name: name for name in "adez"},
 )
-def depth_neighbors_ignores_the_tasks_next_to_it() -> Any:
+def depth_neighbors_ignores_adjacent_tasks() -> Any:
     return _branches(no, "NEIGHBORS")
 
 
@@ -75,12 +75,12 @@ def depth_neighbors_ignores_the_tasks_next_to_it() -> Any:
     order=["+a >e", "~b >c", "+y >z"],
     results={name: name for name in "acdez"},
 )
-def depth_atom_ignores_the_target_alone() -> Any:
+def depth_atom_ignores_only_target() -> Any:
     return _branches(no, "Atom")
 
 
 def _with_retries(depth: str) -> Any:
-    """`_branches`, with a no, where b and c have retries of their own."""
+    """Return `_branches` with a negative decider, where b and c have retries."""
     made = _branches(no, depth)
     for name in "bc":
         [found] = [node for node in made if node.name == name]
@@ -92,7 +92,7 @@ def _with_retries(depth: str) -> Any:
     ">a +a >e ~b_retry ~b ~c_retry ~c ~d ~x ~y ~z +e",
     order=["+a >e", "+a ~b"], results={"a": "a", "e": "e"}, history={"b_retry": [], "c_retry": []},
 )  # fmt: skip
-def depth_all_ignores_tasks_with_retries_and_everything_behind() -> Any:
+def depth_all_ignores_tasks_with_retries_and_all_successors() -> Any:
     return _with_retries("all")
 
 
@@ -122,7 +122,7 @@ def depth_neighbors_ignores_tasks_with_retries_like_tasks() -> Any:
     results={name: name for name in "acdez"},
     history={"b_retry": [], "c_retry": [(1, "")]},
 )
-def depth_atom_ignores_a_task_with_retries_alone() -> Any:
+def depth_atom_ignores_only_task_with_retries() -> Any:
     return _with_retries("atom")
 
 
@@ -130,7 +130,7 @@ def depth_atom_ignores_a_task_with_retries_alone() -> Any:
     ">a_retry +a_retry >a +a >b +b",
     results={"a": "a"}, history={"a_retry": [(1, "")]},
 )  # fmt: skip
-def a_decider_sees_the_result_of_a_task_with_retries() -> Any:
+def decider_receives_result_of_task_with_retries() -> Any:
     a, b = tasks.Step("a", provides="a"), tasks.Step("b")
     a.retries = 1
     return graph_flow.Flow("f").add(a, b).link(a, b, decider=_saw_a)
@@ -145,7 +145,7 @@ def _two(first: Decider, second: Decider, depths: tuple[str, str] = ("all", "all
 
 
 @flow(">a >b +a +b ~c ~d ~e", order=["+a ~c", "+b ~c"])
-def one_no_of_two_is_a_no() -> Any:
+def one_negative_decider_of_two_ignores_target() -> Any:
     return _two(yes, no)
 
 
@@ -156,17 +156,17 @@ def _saw_both(history: dict[str, Any]) -> bool:
 @flow(
     ">a >b +a +b >c +c >d +d >e +e", order=["+a >c", "+b >c", "+c >d", "+d >e"],
 )  # fmt: skip
-def every_decider_sees_all_sources_that_have_one() -> Any:
+def each_decider_receives_all_sources_with_deciders() -> Any:
     return _two(_saw_both, _saw_both)
 
 
 @flow(">a >b +a +b ~c ~d >e +e", order=["+a ~c", "+b ~c", "~d >e"])
-def the_widest_of_two_noes_counts() -> Any:
+def widest_depth_of_negative_deciders_is_used() -> Any:
     return _two(no, no, ("atom", "neighbors"))
 
 
 @flow(">a +a ~b ~d >c +c", results={"a": "a", "c": "c"})
-def a_join_behind_a_branch_not_taken_is_ignored() -> Any:
+def join_after_ignored_branch_is_ignored() -> Any:
     a, b, c, d = (tasks.Step(name, provides=name) for name in "abcd")
     made = graph_flow.Flow("f").add(a, b, c, d)
     made.link(a, b, decider=no).link(a, c, decider=yes)
@@ -174,7 +174,7 @@ def a_join_behind_a_branch_not_taken_is_ignored() -> Any:
 
 
 @flow(">a +a ~b >c +c >d +d", results={"a": "a", "c": "c", "d": "d"})
-def a_join_behind_an_atom_left_out_runs() -> Any:
+def join_after_single_ignored_atom_runs() -> Any:
     a, b, c, d = (tasks.Step(name, provides=name) for name in "abcd")
     made = graph_flow.Flow("f").add(a, b, c, d)
     made.link(a, b, decider=no, decider_depth="atom").link(a, c, decider=yes)
@@ -182,8 +182,8 @@ def a_join_behind_an_atom_left_out_runs() -> Any:
 
 
 @flow(">a +a ~b >c +c")
-def votes_of_ignored_sources_do_not_count() -> Any:
-    """When all sources are ignored, nobody is asked, and the target runs."""
+def deciders_of_ignored_sources_are_not_called() -> Any:
+    """If all sources are ignored, no decider is called and the target runs."""
     a, b, c = (tasks.Step(name) for name in "abc")
     made = graph_flow.Flow("f").add(a, b, c)
     return made.link(a, b, decider=no, decider_depth="atom").link(b, c, decider=no)
@@ -195,7 +195,7 @@ def votes_of_ignored_sources_do_not_count() -> Any:
     raises={"c": (Exception, "'b'")},
     told={"a": ["a | c"]},
 )
-def who_needs_an_ignored_value_fails() -> Any:
+def consumer_of_ignored_value_fails() -> Any:
     a, b = tasks.Step("a"), tasks.Step("b", provides="b")
     c = tasks.Plain("c", rebind=["b"])
     made = graph_flow.Flow("f").add(a, b, c)
@@ -203,7 +203,7 @@ def who_needs_an_ignored_value_fails() -> Any:
 
 
 @flow(">a +a >c ~x ~y ~b +c", order=["+a ~x", "+a >c"])
-def a_whole_flow_is_ignored() -> Any:
+def negative_decider_ignores_whole_flow() -> Any:
     a, b, c = (tasks.Step(name) for name in "abc")
     inner = linear_flow.Flow("in").add(tasks.Step("x"), tasks.Step("y"))
     made = graph_flow.Flow("f").add(a, inner, b, c).link(a, inner, decider=no)
@@ -211,7 +211,7 @@ def a_whole_flow_is_ignored() -> Any:
 
 
 @flow(">x +x >y +y ~b", results={"x": "x", "y": "y"})
-def a_flow_as_a_source_is_not_in_the_history() -> Any:
+def flow_as_source_is_not_in_history() -> Any:
     inner = linear_flow.Flow("in").add(tasks.Step("x", provides="x"), tasks.Step("y", provides="y"))
     b = tasks.Step("b")
     return graph_flow.Flow("f").add(inner, b).link(inner, b, decider=lambda history: bool(history))
@@ -226,7 +226,7 @@ def _fails(history: dict[str, Any]) -> bool:
     raises={"b": (KeyError, "nobody")},
     told={"a": ["a | b"], "b": ["KeyError('nobody') | b"]},
 )
-def a_decider_that_raises_fails_its_target() -> Any:
+def raising_decider_fails_its_target() -> Any:
     a, b, c = (tasks.Step(name) for name in "abc")
     return graph_flow.Flow("f").add(a, b, c).link(a, b, decider=_fails).link(b, c)
 
@@ -237,7 +237,7 @@ def a_decider_that_raises_fails_its_target() -> Any:
     told={"a": ["a | b"], "b": ["KeyError('one') | b"]},
     history={"r": [(1, "b:KeyError"), (2, "")]},
 )
-def a_decider_that_raises_is_tried_again() -> Any:
+def raising_decider_is_retried() -> Any:
     tries = ["one"]
 
     def once(history: dict[str, Any]) -> bool:
@@ -256,8 +256,8 @@ def a_decider_that_raises_is_tried_again() -> Any:
     told={"a": ["1 | c"], "c": ["RuntimeError(c fails in try 1) | c"]},
     history={"r": [(1, "c:RuntimeError"), (2, "")]},
 )
-def a_new_try_decides_anew() -> Any:
-    """What was ignored is pending again."""
+def next_attempt_calls_decider_again() -> Any:
+    """Ignored atoms are pending again."""
     a = tasks.Give("a", rebind=["n"])
     b = tasks.Step("b")
     c = tasks.Until("c", inject={"until": 2})
@@ -270,7 +270,7 @@ def a_new_try_decides_anew() -> Any:
     ">r +r >a +a >b ~s ~x +b", order=["+a ~s", "+a >b"],
     history={"r": [(None, "")], "s": []},
 )  # fmt: skip
-def an_ignored_retry_provides_nothing() -> Any:
+def ignored_retry_provides_nothing() -> Any:
     a, b = tasks.Step("a"), tasks.Step("b")
     inner = linear_flow.Flow("in", retry.Times(2, "s", provides="n")).add(tasks.Step("x"))
     made = graph_flow.Flow("f", retry.AlwaysRevert("r")).add(a, b, inner)
@@ -284,7 +284,7 @@ def an_ignored_retry_provides_nothing() -> Any:
     told={"a": ["1 | c"], "c": ["RuntimeError(c fails in try 1) | c"]},
     history={"r": [(1, "c:RuntimeError"), (2, "")]},
 )
-def a_new_try_takes_back_what_was_ignored_behind_its_flow() -> Any:
+def next_attempt_resets_ignored_atoms_after_its_flow() -> Any:
     a, b, z = tasks.Give("a", rebind=["n"]), tasks.Step("b"), tasks.Step("z")
     c = tasks.Until("c", inject={"until": 2})
     inner = graph_flow.Flow("in", retry.Times(2, "r", provides="n")).add(a, b, c)

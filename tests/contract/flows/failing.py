@@ -1,4 +1,4 @@
-"""Flows that fail, and are reverted as far as they can be."""
+"""Flows that fail and are reverted as far as possible."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from wbengine import exceptions, retry, states
 from wbengine.engines import base
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 
-#: Where tasks run on the engine's host, and where on workers.
+#: Kinds that run tasks on the engine's host, and kinds with workers.
 HERE = ("serial", "threads", "processes", "kept")
 REMOTE = ("memory", "filesystem")
 
@@ -20,7 +20,7 @@ REMOTE = ("memory", "filesystem")
     raises={"a": (ValueError, "a fails"), "c": (ValueError, "c fails")},
 )  # fmt: skip
 def several_failures_at_once() -> Any:
-    """All of them are raised, in one exception."""
+    """All failures are raised in one exception."""
     return unordered_flow.Flow("f").add(tasks.BoomOnly("a"), tasks.Quiet("b"), tasks.BoomOnly("c"))
 
 
@@ -31,8 +31,8 @@ def several_failures_at_once() -> Any:
     results={"a": "a"},
     told={"d": ["ValueError(d fails) | d"]},
 )
-def a_revert_that_fails_ends_it() -> Any:
-    """What is before it stays as it is: nobody knows what it would be undone from."""
+def failing_revert_fails_flow() -> Any:
+    """Earlier tasks stay as they are, because the state they would be reverted from is unknown."""
     return linear_flow.Flow("f").add(
         tasks.Step("a", provides="a"), tasks.Step("b"), tasks.RevertFails("c"), tasks.Boom("d")
     )
@@ -45,7 +45,7 @@ def a_revert_that_fails_ends_it() -> Any:
     results={"a": "a"},
     check=lambda engine: _both_failures_are_kept(engine),
 )
-def a_task_that_fails_both_ways() -> Any:
+def task_fails_to_execute_and_to_revert() -> Any:
     return linear_flow.Flow("f").add(tasks.Step("a", provides="a"), tasks.FailsTwice("b"))
 
 
@@ -62,7 +62,7 @@ def _both_failures_are_kept(engine: base.Engine) -> None:
     raises={"c": (ValueError, "c fails"), "d": (KeyError, "d stays")},
 )  # fmt: skip
 def one_of_several_reverts_fails() -> Any:
-    """What is being reverted beside it is finished."""
+    """Concurrent reversions finish."""
     return unordered_flow.Flow("f").add(
         tasks.Marks("a"), tasks.Marks("b"), tasks.MarksBoom("c"), tasks.StaysAfter("d")
     )
@@ -85,8 +85,8 @@ def one_of_several_reverts_fails() -> Any:
     },
     check=lambda engine: _all_that_is_known_of_trouble(engine),
 )
-def a_failure_keeps_type_arguments_causes_and_traceback() -> Any:
-    """Wherever it happened, and wherever it is looked at."""
+def failure_preserves_type_arguments_causes_and_traceback() -> Any:
+    """On every kind of engine, and wherever the failure is read."""
     return linear_flow.Flow("f").add(tasks.LooksBack("a"), tasks.Troubled("b"))
 
 
@@ -106,7 +106,7 @@ def _all_that_is_known_of_trouble(engine: base.Engine) -> None:
     told={"a": ["a | b"], "b": ["SystemExit(3) | b"]},
     kinds=REMOTE,
 )
-def sys_exit_on_a_worker_is_a_failure() -> Any:
+def sys_exit_on_worker_fails_task() -> Any:
     return linear_flow.Flow("f").add(tasks.Step("a"), tasks.Exits("b"))
 
 
@@ -116,7 +116,7 @@ def sys_exit_on_a_worker_is_a_failure() -> Any:
     raises={"b": (ValueError, "you is spoilt")},
     told={"a": ["hello you | b"]},
 )
-def revert_of_a_function_is_not_called_for_what_failed() -> Any:
+def revert_of_failed_function_is_not_called() -> Any:
     return linear_flow.Flow("f").add(tasks.greet("a"), tasks.spoil("b"))
 
 
@@ -126,7 +126,7 @@ def revert_of_a_function_is_not_called_for_what_failed() -> Any:
     raises={"b": (ValueError, "you is spoilt")},
     told={"a": ["hello you | b"]},
 )
-def revert_of_a_coroutine_function_is_not_called_for_what_failed() -> Any:
+def revert_of_failed_coroutine_function_is_not_called() -> Any:
     return linear_flow.Flow("f").add(tasks.greet("a"), tasks.wait_and_spoil("b"))
 
 
@@ -136,12 +136,12 @@ def revert_of_a_coroutine_function_is_not_called_for_what_failed() -> Any:
     raises={"b": (ValueError, "half of you")},
     told={"a": ["hello you | b"], "b": ["ValueError(half of you) | b"]},
 )
-def revert_of_a_function_is_called_for_what_failed_if_it_asks() -> Any:
+def revert_of_failed_function_is_called_with_failed_option() -> Any:
     return linear_flow.Flow("f").add(tasks.greet("a"), tasks.half_do("b"))
 
 
 def _ended_by_the_task(engine: base.Engine) -> None:
-    """Twice, for the next run begins with the same task."""
+    """Run twice: the next run starts with the same task."""
     for _ in range(2):
         try:
             engine.run()
@@ -160,8 +160,8 @@ def _ended_by_the_task(engine: base.Engine) -> None:
     history={"r": [(1, "")]},
     kinds=HERE,
 )
-def sys_exit_on_this_host_suspends() -> Any:
-    """No retry is asked, and nothing is reverted."""
+def sys_exit_on_engine_host_suspends_flow() -> Any:
+    """No retry is called, and nothing is reverted."""
     again = linear_flow.Flow("g", retry=retry.Times(3, "r", "turn")).add(tasks.Exits("b"))
     return linear_flow.Flow("f").add(tasks.Step("a"), again)
 
@@ -189,7 +189,7 @@ def _progress(value: float) -> tuple[str, Any]:
         ]
     },
 )  # fmt: skip
-def hooks_are_called_around_the_bodies() -> Any:
+def hooks_are_called_before_and_after_bodies() -> Any:
     return linear_flow.Flow("f").add(tasks.Hooked("a"), tasks.Boom("b"))
 
 
@@ -207,18 +207,18 @@ def _failing_hook(name: str, *hooks: str) -> dict[str, Any]:
 
 
 @flow(">a !a <a -a", **_failing_hook("pre_execute", "pre_execute", "post_execute"))
-def a_pre_hook_that_fails() -> Any:
-    """The body is left out; the post hook is called all the same."""
+def failing_pre_execute_hook() -> Any:
+    """The body is skipped, but the post hook is called."""
     return linear_flow.Flow("f").add(tasks.PreFails("a"))
 
 
 @flow(">a !a <a -a", **_failing_hook("post_execute", *_FORWARD))
-def a_post_hook_that_fails() -> Any:
+def failing_post_execute_hook() -> Any:
     return linear_flow.Flow("f").add(tasks.PostFails("a"))
 
 
 @flow(">a !a <a -a", **_failing_hook("execute", *_FORWARD))
-def the_failure_of_the_body_wins() -> Any:
+def failure_of_body_shadows_failure_of_post_hook() -> Any:
     return linear_flow.Flow("f").add(tasks.BothFail("a"))
 
 
@@ -234,7 +234,7 @@ def the_failure_of_the_body_wins() -> Any:
         ]
     },
 )  # fmt: skip
-def a_pre_revert_hook_that_fails() -> Any:
+def failing_pre_revert_hook() -> Any:
     return linear_flow.Flow("f").add(tasks.PreRevertFails("a"), tasks.Boom("b"))
 
 
@@ -249,7 +249,7 @@ def a_pre_revert_hook_that_fails() -> Any:
         ]
     },
 )  # fmt: skip
-def a_post_revert_hook_that_fails() -> Any:
+def failing_post_revert_hook() -> Any:
     return linear_flow.Flow("f").add(tasks.PostRevertFails("a"), tasks.Boom("b"))
 
 
@@ -267,7 +267,7 @@ def _progress_is_kept(engine: base.Engine) -> None:
     },
     check=_progress_is_kept,
 )  # fmt: skip
-def progress_and_events_of_its_own() -> Any:
+def progress_and_custom_events() -> Any:
     return linear_flow.Flow("f").add(tasks.Progressing("a"))
 
 
@@ -279,7 +279,7 @@ def progress_and_events_of_its_own() -> Any:
     heard={"a": [_progress(0.0), _progress(0.5)]},
     check=lambda engine: _half_way(engine),
 )
-def progress_of_what_failed_stays_where_it_was() -> Any:
+def progress_of_failed_task_is_preserved() -> Any:
     return linear_flow.Flow("f").add(tasks.HalfWay("a"))
 
 
@@ -292,8 +292,8 @@ def _half_way(engine: base.Engine) -> None:
     raises={"b": (exceptions.NotFound, "nowhere")},
     told={"a": ["a | b"]},
 )
-def an_argument_that_never_came() -> Any:
-    """Its only source was a result that turned out to have no such part."""
+def argument_missing_from_result() -> Any:
+    """The result of its only provider does not contain the value."""
     return linear_flow.Flow("f").add(
         tasks.Step("a", provides={"nowhere"}), tasks.Plain("b", rebind=["nowhere"])
     )
@@ -304,7 +304,7 @@ def an_argument_that_never_came() -> Any:
     raises={"a": (ValueError, "a fails")},
     told={"a": ["ValueError(a fails) | a"], "x": ["x | a"]},
 )
-def an_empty_flow_is_no_hindrance_when_reverting() -> Any:
+def empty_flow_does_not_stop_reversion() -> Any:
     x, a = tasks.Step("x"), tasks.Boom("a")
     empty = linear_flow.Flow("empty")
     return graph_flow.Flow("f").add(x, empty, a).link(x, empty).link(empty, a)
@@ -316,7 +316,7 @@ def an_empty_flow_is_no_hindrance_when_reverting() -> Any:
     told={"a": ["a | b"], "b": ["ValueError(b fails) | b"]},
     history={"o": [], "i": []},
 )
-def failures_in_the_depth_revert_level_by_level() -> Any:
+def nested_failures_revert_level_by_level() -> Any:
     inner = linear_flow.Flow("in", retry.AlwaysRevert("i")).add(tasks.Step("a"), tasks.Boom("b"))
     return linear_flow.Flow("f", retry.AlwaysRevertAll("o")).add(
         unordered_flow.Flow("u").add(graph_flow.Flow("g").add(inner))

@@ -1,4 +1,4 @@
-"""Flows about what TaskFlow has not: joins, waits, deadlines, coroutines, fan-out, refusals."""
+"""Flows with features that TaskFlow lacks."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ def _joined(rule: str, *answers: Any) -> Any:
 
 
 @flow(">a +a ~b >c +c >d +d >e +e")
-def a_join_of_any_runs_when_one_branch_was_taken() -> Any:
+def join_any_runs_when_one_branch_ran() -> Any:
     return _joined("any", no, yes)
 
 
 @flow(">a +a ~b ~c ~d ~e")
-def a_join_of_any_is_ignored_when_no_branch_was_taken() -> Any:
+def join_any_is_ignored_when_no_branch_ran() -> Any:
     return _joined("ANY", no, no)
 
 
 @flow(">a +a ~b ~c >d +d >e +e")
-def a_join_of_none_failed_runs_whatever_was_ignored() -> Any:
+def join_none_failed_runs_after_ignored_branches() -> Any:
     return _joined("None_Failed", no, no)
 
 
 @flow(">a +a ~b ~d ~e >c +c")
-def a_join_of_all_is_the_rule() -> Any:
+def join_all_is_ignored_after_one_ignored_branch() -> Any:
     return _joined("all", no, yes)
 
 
 @flow(">a +a ~b >x +x >y +y >z +z")
-def a_flow_as_a_join() -> Any:
+def flow_as_join() -> Any:
     a, b, z = (tasks.Step(name) for name in "abz")
     inner = linear_flow.Flow("in").add(tasks.Step("x"), tasks.Step("y"))
     made = graph_flow.Flow("f").add(a, b, inner, z).link(b, inner).link(inner, z)
@@ -55,7 +55,7 @@ def a_flow_as_a_join() -> Any:
 
 
 @flow(">a +a ~b ~c")
-def a_join_may_still_be_refused_by_its_own_decider() -> Any:
+def join_is_ignored_by_its_own_decider() -> Any:
     a, b, c = (tasks.Step(name) for name in "abc")
     made = graph_flow.Flow("f").add(a, b, c).link(a, b, decider=no)
     return made.link(b, c).link(a, c, decider=no).join(c, "none_failed")
@@ -67,7 +67,7 @@ def a_join_may_still_be_refused_by_its_own_decider() -> Any:
     told={"a": ["1 | d"], "d": ["RuntimeError(d fails in try 1) | d"]},
     history={"r": [(1, "d:RuntimeError"), (2, "")]},
 )
-def a_join_in_a_new_try() -> Any:
+def join_in_next_attempt() -> Any:
     a, b = tasks.Give("a", rebind=["n"]), tasks.Step("b")
     d = tasks.Until("d", inject={"until": 2})
     made = graph_flow.Flow("f", retry.Times(2, "r", provides="n")).add(a, b, d).link(b, d)
@@ -75,7 +75,7 @@ def a_join_in_a_new_try() -> Any:
     return made.join(d, "none_failed")
 
 
-# -- retries that wait, or that look at what failed ------------------------------------------------
+# -- retries with backoff or conditions
 
 
 def _until(until: int, **options: Any) -> Any:
@@ -91,7 +91,7 @@ _TWO_TRIES: dict[str, Any] = {
 
 
 @flow(">r +r >a !a <a -a ?r .a >r +r >a +a", **_TWO_TRIES)
-def a_retry_waits() -> Any:
+def retry_with_backoff() -> Any:
     return _until(2, backoff=retry.Backoff(delay=0.01, multiplier=3, jitter=0.005))
 
 
@@ -99,20 +99,20 @@ def a_retry_waits() -> Any:
     ">r +r >a !a <a -a ?r .a >r +r >a +a", **_TWO_TRIES,
     drive=suspend_at("RETRYING r"), flow="RUNNING SUSPENDING SUSPENDED RUNNING SUCCESS",
 )  # fmt: skip
-def a_retry_that_waits_is_suspended() -> Any:
-    """The next run waits for what is left."""
+def waiting_retry_is_suspended() -> Any:
+    """The next run waits for the remaining time."""
     return _until(2, backoff=0.02)
 
 
 @flow(
     ">r >side +side +r >a !a <a -a ?r .a >r +r >a +a", order=["+r >a"], **_TWO_TRIES
 )  # fmt: skip
-def others_go_on_while_a_retry_waits() -> Any:
+def others_run_while_retry_waits() -> Any:
     return unordered_flow.Flow("all").add(_until(2, backoff=0.01), tasks.Step("side"))
 
 
 @flow(">r +r >a !a <a -a ?r .a >r +r >a +a", **_TWO_TRIES)
-def a_retry_tries_what_it_knows_again() -> Any:
+def retry_on_listed_failure() -> Any:
     return _until(2, retry_on=(RuntimeError, "KeyError"))
 
 
@@ -124,12 +124,12 @@ _GIVES_UP: dict[str, Any] = {
 
 
 @flow(">r +r >a !a <a -a <r -r", **_GIVES_UP)
-def a_retry_gives_up_what_it_does_not_know() -> Any:
+def retry_gives_up_on_unlisted_failure() -> Any:
     return _until(2, retry_on=LookupError)
 
 
 @flow(">r +r >a !a <a -a <r -r", **_GIVES_UP)
-def a_retry_gives_up_on_some_failures() -> Any:
+def retry_gives_up_on_listed_failure() -> Any:
     return _until(2, give_up_on="RuntimeError")
 
 
@@ -140,7 +140,7 @@ def a_retry_gives_up_on_some_failures() -> Any:
     told={"a": ["tests.contract.flows.tasks.Trouble(('deep trouble', 7)) | a"]},
     history={"r": []},
 )
-def a_retry_gives_up_on_a_type_of_the_tasks_own() -> Any:
+def retry_gives_up_on_custom_exception() -> Any:
     again = retry.ForEach([1, 2, 3], "r", give_up_on=tasks.Trouble, backoff=60)
     return linear_flow.Flow("f", again).add(tasks.Troubled("a"))
 
@@ -152,7 +152,7 @@ def a_retry_gives_up_on_a_type_of_the_tasks_own() -> Any:
     "", raises={"?": (exceptions.DeadlineExceeded, "")},
     drive=lambda engine: engine.run(deadline=0),
 )  # fmt: skip
-def a_deadline_that_is_over() -> Any:
+def expired_deadline_runs_nothing() -> Any:
     return linear_flow.Flow("f").add(tasks.Step("a"))
 
 
@@ -162,8 +162,8 @@ def a_deadline_that_is_over() -> Any:
     told={"a": ["a | "]},
     drive=lambda engine: engine.run(deadline=0.8),
 )  # fmt: skip
-def a_deadline_reverts_what_is_done() -> Any:
-    """What runs when time is up is finished first."""
+def deadline_reverts_completed_tasks() -> Any:
+    """A task that runs at the deadline finishes first."""
     return linear_flow.Flow("f").add(tasks.Sleeps("a"), tasks.Step("b"))
 
 
@@ -175,7 +175,7 @@ def a_deadline_reverts_what_is_done() -> Any:
     history={"r": []},
     drive=lambda engine: engine.run(deadline=0.8),
 )
-def a_deadline_ends_a_wait() -> Any:
+def deadline_ends_wait_of_retry() -> Any:
     return linear_flow.Flow("f", retry.Times(9, "r", backoff=60)).add(tasks.Boom("a"))
 
 
@@ -199,21 +199,21 @@ def _by_await(engine: base.Engine) -> None:
 
 
 @flow(">a >b >c +a +b +c >d +d", order=["+a >d", "+c >d"], results={"d": "d"}, drive=_by_await)
-def coroutines_and_others_side_by_side() -> Any:
+def coroutines_and_functions_run_concurrently() -> Any:
     inner = unordered_flow.Flow("u").add(tasks.Awaits("a"), tasks.Quiet("b"), tasks.Awaits("c"))
     return linear_flow.Flow("f").add(inner, tasks.Awaits("d", provides="d"))
 
 
 @flow(">a +a", store={"x": 2}, results={"a": 20})
-def a_decorated_coroutine() -> Any:
+def decorated_coroutine() -> Any:
     return linear_flow.Flow("f").add(tasks.tenfold("a", provides="a"))
 
 
-# -- fan-out ---------------------------------------------------------------------------------------
+# -- Maps
 
 
 @flow(">a +a >m +m", results={"items": (1, 2, 3), "m": [1, 4, 9]})
-def a_map() -> Any:
+def map_over_tuple() -> Any:
     return linear_flow.Flow("f").add(
         tasks.Give("a", provides="items", inject={"value": (1, 2, 3)}),
         task.Map(tasks.Squares("m"), provides="m", max_in_flight=2),
@@ -221,7 +221,7 @@ def a_map() -> Any:
 
 
 @flow(">m +m", store={"items": []}, results={"m": []})
-def a_map_over_nothing() -> Any:
+def map_over_empty_list() -> Any:
     return linear_flow.Flow("f").add(task.Map(tasks.Squares("m"), provides="m"))
 
 
@@ -230,8 +230,8 @@ def a_map_over_nothing() -> Any:
     store={"items": [], "seconds": 0.3}, results={"m": []},
     drive=suspend_at("RUNNING a"), flow="RUNNING SUSPENDING SUSPENDED RUNNING SUCCESS",
 )  # fmt: skip
-def a_map_over_nothing_ends_while_its_flow_is_suspended() -> Any:
-    """What ended had begun: it is told in that order."""
+def map_over_empty_list_succeeds_during_suspension() -> Any:
+    """An atom is reported as started before it is reported as completed."""
     both = unordered_flow.Flow("both").add(
         tasks.Step("a"), task.Map(tasks.Squares("m"), provides="m")
     )
@@ -240,7 +240,7 @@ def a_map_over_nothing_ends_while_its_flow_is_suspended() -> Any:
 
 
 @flow(">m +m", store={"items": list(range(60))}, results={"m": [n * n for n in range(60)]})
-def a_map_over_many() -> Any:
+def map_over_many_items() -> Any:
     return linear_flow.Flow("f").add(task.Map(tasks.Squares("m"), provides="m"))
 
 
@@ -248,7 +248,7 @@ def a_map_over_many() -> Any:
     ">m !m <m -m", store={"items": [1, -2, 3]},
     raises={"m": (ValueError, "-2 is negative")}, told={"m": [[None, None, None]]},
 )  # fmt: skip
-def a_map_fails_with_its_first_failure() -> Any:
+def map_fails_with_first_failure() -> Any:
     return linear_flow.Flow("f").add(task.Map(tasks.Squares("m"), max_in_flight=1))
 
 
@@ -259,7 +259,7 @@ def _collected(engine: base.Engine) -> None:
 
 
 @flow(">m +m", store={"items": [1, -2, 3]}, check=_collected)
-def a_map_collects_failures() -> Any:
+def map_collects_failures() -> Any:
     return linear_flow.Flow("f").add(task.Map(tasks.Squares("m"), on_item_failure="collect"))
 
 
@@ -268,7 +268,7 @@ def a_map_collects_failures() -> Any:
     raises={"b": (ValueError, "b fails")},
     told={"b": ["ValueError(b fails) | b"], "m": [["x | b", "y | b"]]},
 )  # fmt: skip
-def a_map_is_reverted() -> Any:
+def map_is_reverted() -> Any:
     return linear_flow.Flow("f").add(task.Map(tasks.Give("m"), item="value"), tasks.Boom("b"))
 
 
@@ -278,8 +278,8 @@ def a_map_is_reverted() -> Any:
     told={"a": ["RuntimeError(a fails in try 1) | a"]},
     history={"r": [(1, "a:RuntimeError"), (2, "")]},
 )  # fmt: skip
-def a_flow_is_tried_again_beside_a_map() -> Any:
-    """A turn may begin one item, and one retry."""
+def flow_is_retried_beside_map() -> Any:
+    """An iteration may start one item and one retry."""
     again = linear_flow.Flow("again", retry.Times(2, "r", provides="n"))
     return unordered_flow.Flow("f").add(
         task.Map(tasks.Squares("m"), provides="m", max_in_flight=1),
@@ -298,8 +298,8 @@ def _undone_from_the_end(engine: base.Engine) -> None:
     raises={"b": (ValueError, "b fails"), "m": (KeyError, "2 stays")},
     told={"b": ["ValueError(b fails) | b"]}, check=_undone_from_the_end,
 )  # fmt: skip
-def an_item_that_cannot_be_reverted_ends_the_reverting_of_its_map() -> Any:
-    """The latest is reverted first."""
+def failed_reversion_of_item_ends_reversion_of_map() -> Any:
+    """Items are reverted in reverse order."""
     many = task.Map(tasks.Undone("m"), provides="m", max_in_flight=1)
     return linear_flow.Flow("f").add(many, tasks.Boom("b"))
 
@@ -308,11 +308,11 @@ def an_item_that_cannot_be_reverted_ends_the_reverting_of_its_map() -> Any:
     ">m !m <m -m", store={"items": "text"},
     raises={"m": (TypeError, "'items'")},
 )  # fmt: skip
-def a_map_over_a_string() -> Any:
+def map_over_string_fails() -> Any:
     return linear_flow.Flow("f").add(task.Map(tasks.Squares("m")))
 
 
-# -- what cannot travel ----------------------------------------------------------------------------
+# -- values that cannot be encoded
 
 
 @flow(
@@ -320,7 +320,7 @@ def a_map_over_a_string() -> Any:
     raises={"a": (exceptions.NotEncodable, "result['lock'][1]")},
     told={"a": ["wbengine.exceptions.NotEncodable"]},
 )
-def a_result_that_cannot_travel() -> Any:
+def unencodable_result_fails_task() -> Any:
     return linear_flow.Flow("f").add(tasks.Locks("a"))
 
 
@@ -329,10 +329,11 @@ def a_result_that_cannot_travel() -> Any:
     store={"odd": [threading.Lock()]},
     raises={"b": (exceptions.NotEncodable, "arguments['odd'][0]")},
     told={"a": ["a | b"]},
-    kinds=["serial", "threads", "processes", "memory", "filesystem"],  # the rest refuse the store
+    # other kinds refuse the store
+    kinds=["serial", "threads", "processes", "memory", "filesystem"],
 )
-def an_argument_that_cannot_travel() -> Any:
-    """The task never began: there is nothing to undo, though its revert asks for that as well."""
+def unencodable_argument_fails_task() -> Any:
+    """The task never starts, so it is not reverted, although `revert` requires the same value."""
     return linear_flow.Flow("f").add(tasks.Step("a"), tasks.Carries("b"))
 
 
@@ -343,8 +344,8 @@ def an_argument_that_cannot_travel() -> Any:
     told={"a": ["a | b"]},
     kinds=["processes"],
 )
-def a_task_that_cannot_travel() -> Any:
-    """Workers know its class only, and others have it here."""
+def unpicklable_task_fails() -> Any:
+    """Workers need only its class, and local kinds share the object."""
     return linear_flow.Flow("f").add(
         tasks.Step("a"), task.ReduceFunctorTask(lambda x, y: x + y, ["x", "y"], "b")
     )
@@ -359,5 +360,5 @@ def _from_asyncio(engine: base.Engine) -> None:
 
 
 @flow(">a +a >b +b", results={"b": "b"}, drive=_from_asyncio)
-def run_from_a_running_loop() -> Any:
+def run_from_running_event_loop() -> Any:
     return linear_flow.Flow("f").add(tasks.Step("a"), tasks.Step("b", provides="b"))

@@ -1,4 +1,4 @@
-"""Flows about retries: what they provide, and what they decide when something fails."""
+"""Flows with retries."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from wbengine.types import failure as ft
 
 
 def _clean(engine: base.Engine) -> None:
-    """Of tries that failed nothing is left but the history."""
+    """Check that failed attempts left only their history."""
     assert not engine.storage.has_failures()
     assert engine.storage.get_failures() == {}
 
@@ -42,8 +42,8 @@ def times() -> Any:
     told={"b": ["RuntimeError(b fails in try 1) | b", "RuntimeError(b fails in try 2) | b"]},
     history={"r": []},
 )
-def times_gives_up() -> Any:
-    """A retry that was reverted has forgotten what it tried."""
+def times_fails_after_last_attempt() -> Any:
+    """A reverted retry has no history."""
     return linear_flow.Flow("f", retry.Times(2, "r", provides="n")).add(
         tasks.Until("b", inject={"until": 9})
     )
@@ -69,7 +69,7 @@ def for_each() -> Any:
     told={"a": ["a | t"], "t": ["LookupError(Oslo is not it) | t"]},
     history={"r": []},
 )
-def for_each_reverts_all_when_values_run_out() -> Any:
+def for_each_reverts_all_after_last_value() -> Any:
     inner = linear_flow.Flow("in", retry.ForEach(["Oslo"], "r", provides="city", revert_all=True))
     return linear_flow.Flow("f").add(tasks.Step("a"), inner.add(tasks.Finds("t")))
 
@@ -92,7 +92,7 @@ def parameterized_for_each() -> Any:
     told={"t": ["ZeroDivisionError(division by zero) | t"]},
     history={"r": [(0, "t:ZeroDivisionError"), (4, "")]},
 )
-def parameterized_for_each_over_what_a_task_made() -> Any:
+def parameterized_for_each_over_result_of_task() -> Any:
     again = retry.ParameterizedForEach("r", provides="n", rebind=["numbers"])
     return linear_flow.Flow("f").add(
         tasks.Give("a", provides="numbers", inject={"value": (0, 4)}),
@@ -109,7 +109,7 @@ def parameterized_for_each_over_what_a_task_made() -> Any:
     results={"a": "a"},
     history={"r": []},
 )
-def without_defer_reverts_what_is_outside_is_left() -> Any:
+def without_defer_reverts_outer_tasks_stay() -> Any:
     inner = linear_flow.Flow("in", retry.AlwaysRevert("r")).add(tasks.Step("b"), tasks.Boom("c"))
     return linear_flow.Flow("f").add(tasks.Step("a", provides="a"), inner, tasks.Step("d"))
 
@@ -121,7 +121,7 @@ def without_defer_reverts_what_is_outside_is_left() -> Any:
     history={"r": []},
 )
 def always_revert_reverts_everything() -> Any:
-    return without_defer_reverts_what_is_outside_is_left()
+    return without_defer_reverts_outer_tasks_stay()
 
 
 @flow(
@@ -142,8 +142,8 @@ def always_revert_all() -> Any:
     told={"a": ["a | b"], "b": ["RuntimeError(b fails in try 1) | b"]},
     history={"out": [(1, "in:RuntimeError"), (2, "")], "in": [(None, "")]},
 )
-def the_parent_of_a_retry_that_reverts_tries_again() -> Any:
-    """It is asked about the retry inside it, not about the task."""
+def parent_of_reverting_retry_retries() -> Any:
+    """The parent receives the failure of the inner retry, not of the task."""
     inner = linear_flow.Flow("i", retry.AlwaysRevert("in")).add(
         tasks.Until("b", provides="b", inject={"until": 2})
     )
@@ -167,15 +167,15 @@ def the_parent_of_a_retry_that_reverts_tries_again() -> Any:
         "in": [(1, "b:RuntimeError"), (2, "")],
     },
 )
-def retries_in_each_other() -> Any:
-    """The inner one starts its count anew, each time the outer one tries again."""
+def nested_retries() -> Any:
+    """The inner retry starts again with each attempt of the outer one."""
     inner = linear_flow.Flow("i", retry.Times(2, "in", provides="inner"))
     inner.add(tasks.Counted("b", provides="b"))
     return linear_flow.Flow("o", retry.Times(2, "out", provides="outer")).add(inner)
 
 
-class Says(retry.Retry):
-    """Tries `tries` times, then gives the answer it was told."""
+class ScriptedRetry(retry.Retry):
+    """Retry that tries `tries` times, then returns a given decision."""
 
     def __init__(self, name: str, answer: Any, tries: int = 1) -> None:
         super().__init__(name)
@@ -200,9 +200,9 @@ class Says(retry.Retry):
     told={"b": ["ValueError(b fails) | b"], "in": ["[0] | b"]},
     history={"out": [(0, "in:ValueError")], "in": []},
 )
-def when_all_say_revert_without_defer_reverts_only_the_innermost_flow_is() -> Any:
-    inner = linear_flow.Flow("i", Says("in", retry.REVERT)).add(tasks.Boom("b"))
-    return linear_flow.Flow("o", Says("out", retry.REVERT)).add(inner)
+def without_defer_reverts_only_innermost_flow_is_reverted() -> Any:
+    inner = linear_flow.Flow("i", ScriptedRetry("in", retry.REVERT)).add(tasks.Boom("b"))
+    return linear_flow.Flow("o", ScriptedRetry("out", retry.REVERT)).add(inner)
 
 
 @flow(
@@ -216,9 +216,9 @@ def when_all_say_revert_without_defer_reverts_only_the_innermost_flow_is() -> An
     },
     history={"out": [], "in": []},
 )
-def the_parent_may_revert_everything() -> Any:
-    inner = linear_flow.Flow("i", Says("in", "REVERT")).add(tasks.Boom("b"))
-    outer = linear_flow.Flow("o", Says("out", "REVERT_ALL")).add(inner)
+def parent_retry_reverts_everything() -> Any:
+    inner = linear_flow.Flow("i", ScriptedRetry("in", "REVERT")).add(tasks.Boom("b"))
+    outer = linear_flow.Flow("o", ScriptedRetry("out", "REVERT_ALL")).add(inner)
     return linear_flow.Flow("f").add(tasks.Step("z"), outer)
 
 
@@ -226,17 +226,17 @@ def the_parent_may_revert_everything() -> Any:
     ">a +a >r +r >b !b <b -b <r -r <a -a",
     raises={
         "b": (ValueError, "b fails"),
-        "?": (ValueError, "on_failure() of retry 'r' answered 'PERHAPS'"),
+        "?": (ValueError, "on_failure() of retry 'r' must return"),
     },
     told={"a": ["a | b"], "b": ["ValueError(b fails) | b"], "r": ["[0] | b"]},
     history={"r": []},
 )
-def an_answer_that_is_none_reverts_everything() -> Any:
-    inner = linear_flow.Flow("i", Says("r", "PERHAPS")).add(tasks.Boom("b"))
+def invalid_decision_of_retry_reverts_everything() -> Any:
+    inner = linear_flow.Flow("i", ScriptedRetry("r", "PERHAPS")).add(tasks.Boom("b"))
     return linear_flow.Flow("f").add(tasks.Step("a"), inner)
 
 
-class FailsOnFailure(Says):
+class FailsOnFailure(ScriptedRetry):
     def on_failure(self, history: retry.History) -> Any:
         raise KeyError("no idea")
 
@@ -247,13 +247,13 @@ class FailsOnFailure(Says):
     told={"a": ["a | b"], "b": ["ValueError(b fails) | b"], "r": ["[0] | b"]},
     history={"r": []},
 )
-def a_retry_that_fails_to_decide_reverts_everything() -> Any:
+def retry_that_fails_to_decide_reverts_everything() -> Any:
     inner = linear_flow.Flow("i", FailsOnFailure("r", None)).add(tasks.Boom("b"))
     return linear_flow.Flow("f").add(tasks.Step("a"), inner)
 
 
-class FailsToExecute(Says):
-    """The first time."""
+class FailsToExecute(ScriptedRetry):
+    """Retry that fails when it is executed for the first time."""
 
     left = 1
 
@@ -270,7 +270,7 @@ class FailsToExecute(Says):
     told={"a": ["a | r"], "r": ["[] | r"]},
     history={"r": []},
 )
-def a_retry_that_fails_reverts_everything() -> Any:
+def failing_retry_reverts_everything() -> Any:
     inner = linear_flow.Flow("i", FailsToExecute("r", retry.RETRY)).add(tasks.Step("b"))
     return linear_flow.Flow("f").add(tasks.Step("a"), inner)
 
@@ -280,12 +280,12 @@ def a_retry_that_fails_reverts_everything() -> Any:
     told={"in": ["[] | in"]},
     history={"out": [(0, "in:OSError"), (1, "")], "in": [(0, "")]},
 )
-def a_retry_that_fails_is_resolved_by_the_one_around_it() -> Any:
+def failing_retry_is_retried_by_outer_retry() -> Any:
     inner = linear_flow.Flow("i", FailsToExecute("in", retry.RETRY)).add(tasks.Step("b"))
-    return linear_flow.Flow("o", Says("out", retry.REVERT, tries=2)).add(inner)
+    return linear_flow.Flow("o", ScriptedRetry("out", retry.REVERT, tries=2)).add(inner)
 
 
-class FailsToRevert(Says):
+class FailsToRevert(ScriptedRetry):
     def revert(self, history: retry.History, flow_failures: dict[str, ft.Failure]) -> str:
         raise OSError("stuck")
 
@@ -298,7 +298,7 @@ class FailsToRevert(Says):
     told={"b": ["ValueError(b fails) | b"]},
     history={"r": [(0, "b:ValueError")]},
 )
-def a_retry_that_fails_to_revert_ends_it_all() -> Any:
+def retry_that_fails_to_revert_fails_flow() -> Any:
     inner = linear_flow.Flow("i", FailsToRevert("r", retry.REVERT_ALL)).add(tasks.Boom("b"))
     return linear_flow.Flow("f").add(tasks.Step("a", provides="a"), inner)
 
@@ -311,7 +311,7 @@ def a_retry_that_fails_to_revert_ends_it_all() -> Any:
     results={"a": "a", "n": 1},
     history={"r": [(1, "")]},
 )
-def never_resolve_asks_nobody() -> Any:
+def never_resolve_calls_no_retry() -> Any:
     inner = linear_flow.Flow("in", retry.Times(5, "r", provides="n")).add(tasks.Boom("b"))
     return linear_flow.Flow("f").add(tasks.Step("a", provides="a"), inner)
 
@@ -322,7 +322,7 @@ def never_resolve_asks_nobody() -> Any:
     results={"n": 2},
     history={"r": [(1, "a:RuntimeError c:RuntimeError"), (2, "")]},
 )
-def several_fail_in_one_try() -> Any:
+def several_failures_in_one_attempt() -> Any:
     made = unordered_flow.Flow("f", retry.Times(2, "r", provides="n"))
     return made.add(
         tasks.QuietUntil("a", inject={"until": 2}), tasks.QuietUntil("b", inject={"until": 0}),
@@ -336,7 +336,7 @@ def several_fail_in_one_try() -> Any:
     told={"a": ["a | b"], "b": ["RuntimeError(b fails in try 1) | b"]},
     history={"r": [(1, "b:RuntimeError"), (2, "")]},
 )
-def a_flow_in_the_middle_is_tried_again() -> Any:
+def flow_between_others_is_retried() -> Any:
     inner = graph_flow.Flow("in", retry.Times(2, "r", provides="n")).add(
         a := tasks.Step("a", provides="a"), b := tasks.Until("b", inject={"until": 2})
     )
@@ -346,8 +346,8 @@ def a_flow_in_the_middle_is_tried_again() -> Any:
     )
 
 
-class Looks(Says):
-    """Decides by what it finds in the history."""
+class DecidesByHistory(ScriptedRetry):
+    """Retry that decides by its history."""
 
     def on_failure(self, history: retry.History) -> Any:
         assert history.caused_by(RuntimeError) and history.caused_by("RuntimeError", index=-1)
@@ -365,12 +365,12 @@ class Looks(Says):
     told={"b": ["RuntimeError(b fails the 1. time) | b", "RuntimeError(b fails the 2. time) | b"]},
     history={"r": [(0, "b:RuntimeError"), (1, "b:RuntimeError"), (2, "")]},
 )
-def a_retry_looks_at_its_history() -> Any:
-    return linear_flow.Flow("f", Looks("r", None)).add(tasks.Counted("b"))
+def retry_decides_by_its_history() -> Any:
+    return linear_flow.Flow("f", DecidesByHistory("r", None)).add(tasks.Counted("b"))
 
 
 class Wide(retry.Retry):
-    """Takes and provides several values."""
+    """Retry that takes and provides several values."""
 
     default_provides = ("one", "two")
 
@@ -388,14 +388,14 @@ class Wide(retry.Retry):
     told={"b": ["RuntimeError(b fails in try 5) | b"]},
     history={"r": [((5, 0), "b:RuntimeError"), ((15, 1), "")]},
 )
-def a_retry_takes_arguments_and_provides_parts() -> Any:
+def retry_takes_arguments_and_provides_parts() -> Any:
     return linear_flow.Flow("f", Wide("r")).add(
         tasks.Until("b", provides="b", rebind={"n": "one"}, inject={"until": 7})
     )
 
 
 @flow(">f_retry +f_retry >a +a", history={"f_retry": [(1, "")]})
-def an_unnamed_retry_is_named_after_its_flow() -> Any:
+def unnamed_retry_is_named_after_its_flow() -> Any:
     return linear_flow.Flow("f", retry.Times()).add(tasks.Step("a"))
 
 
@@ -422,7 +422,7 @@ _THIRD = {"b_retry": [(1, "b:RuntimeError"), (2, "b:RuntimeError"), (3, "")]}
     history=_THIRD,
     check=_clean,
 )
-def a_task_with_retries_is_tried_again_without_a_flow_around_it() -> Any:
+def task_with_retries_is_retried() -> Any:
     b = _again(tasks.Counted("b", provides="b"), 2, retry_on=[RuntimeError], backoff=0.001)
     return linear_flow.Flow("f").add(tasks.Step("a"), b, tasks.Plain("c", rebind=["b"]))
 
@@ -435,7 +435,7 @@ def a_task_with_retries_is_tried_again_without_a_flow_around_it() -> Any:
     told=_TWICE,
     history=_THIRD,
 )
-def a_task_with_retries_may_be_all_there_is_and_local() -> Any:
+def single_local_task_with_retries_is_retried() -> Any:
     return _again(tasks.Counted("b", provides="b"), 2, local=True)
 
 
@@ -446,7 +446,7 @@ def a_task_with_retries_may_be_all_there_is_and_local() -> Any:
     told={"a": ["a | b"], "b": ["ValueError(b fails) | b"] * 2},
     history={"b_retry": []},
 )
-def a_task_whose_retries_are_used_up_reverts_everything() -> Any:
+def task_without_remaining_retries_reverts_everything() -> Any:
     return linear_flow.Flow("f").add(tasks.Step("a"), _again(tasks.Boom("b"), 1), tasks.Step("c"))
 
 
@@ -456,7 +456,7 @@ def a_task_whose_retries_are_used_up_reverts_everything() -> Any:
     told={"b": ["ValueError(b fails) | b"]},
     history={"b_retry": []},
 )
-def a_task_is_not_tried_again_for_what_it_does_not_retry_on() -> Any:
+def task_is_not_retried_for_unlisted_failures() -> Any:
     return linear_flow.Flow("f").add(_again(tasks.Boom("b"), 9, retry_on=(KeyError, "os.Error")))
 
 
@@ -468,7 +468,7 @@ def a_task_is_not_tried_again_for_what_it_does_not_retry_on() -> Any:
     told=_TWICE,
     history={"out": [(1, "b_retry:RuntimeError"), (2, "")], "b_retry": [(1, "")]},
 )
-def a_task_whose_retries_are_used_up_asks_the_retry_around_it() -> Any:
+def task_without_remaining_retries_is_retried_by_outer_retry() -> Any:
     b = _again(tasks.Counted("b", provides="b"), 1)
     return linear_flow.Flow("f", retry.Times(2, "out")).add(b)
 
@@ -481,6 +481,6 @@ def a_task_whose_retries_are_used_up_asks_the_retry_around_it() -> Any:
     told={"a": ["a | m"], "m": [[None, None, None]] * 2},
     history={"m_retry": []},
 )
-def a_map_over_a_task_with_retries_tries_the_list_again() -> Any:
+def map_of_task_with_retries_retries_whole_list() -> Any:
     made = task.Map(_again(tasks.Squares("m"), 1), max_in_flight=1)
     return linear_flow.Flow("f").add(tasks.Step("a"), made)

@@ -1,4 +1,4 @@
-"""Flows about what is composed of what, and in which order that runs."""
+"""Flows of all patterns and their order."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 
 
 @flow("")
-def an_empty_flow() -> Any:
+def empty_flow() -> Any:
     return linear_flow.Flow("f")
 
 
 @flow("")
-def empty_flows_inside_each_other() -> Any:
+def nested_empty_flows() -> Any:
     return linear_flow.Flow("f").add(
         unordered_flow.Flow("u"), graph_flow.Flow("g").add(linear_flow.Flow("l"))
     )
 
 
 @flow(">r +r", history={"r": [(1, "")]}, results={"n": 1})
-def an_empty_flow_with_a_retry() -> Any:
+def empty_flow_with_retry() -> Any:
     return unordered_flow.Flow("f", retry.Times(3, "r", provides="n"))
 
 
 @flow(">a +a", results={"a": "a"})
-def a_bare_task() -> Any:
+def single_task() -> Any:
     return tasks.Step("a", provides="a")
 
 
 @flow(">a !a <a -a", raises={"a": (ValueError, "a fails")}, told={"a": ["ValueError(a fails) | a"]})
-def a_bare_task_that_fails() -> Any:
+def single_task_fails() -> Any:
     return tasks.Boom("a")
 
 
 @flow(">a +a >b +b >c +c >d +d", results={"a": "a", "d": "a"})
-def a_line() -> Any:
+def linear_tasks() -> Any:
     return linear_flow.Flow("f").add(
         tasks.Step("a", provides="a"),
         tasks.Step("b"),
@@ -48,15 +48,15 @@ def a_line() -> Any:
 
 
 @flow(">a >b >c +a +b +c", order=[], results={"a": "a", "b": "b", "c": "c"})
-def side_by_side() -> Any:
+def unordered_tasks() -> Any:
     return unordered_flow.Flow("f").add(*(tasks.Step(n, provides=n) for n in "abc"))
 
 
 @flow(
     ">d >b >a >c +d +b +a +c", order=[], results={"b": "b"},
 )  # fmt: skip
-def the_bigger_priority_goes_first() -> Any:
-    """Then the order of add."""
+def higher_priority_starts_first() -> Any:
+    """Equal priorities run in the order of `add`."""
     urgent = tasks.Step("d")
     urgent.priority = 9
     return unordered_flow.Flow("f").add(
@@ -65,8 +65,8 @@ def the_bigger_priority_goes_first() -> Any:
 
 
 @flow(">a >x +a +x >b +b", order=["+a >b"], results={"a": "a", "b": "a"})
-def a_graph_by_names() -> Any:
-    """Whatever was added first."""
+def graph_ordered_by_names() -> Any:
+    """The order of `add` does not matter."""
     return graph_flow.Flow("f").add(
         tasks.Give("b", provides="b", rebind=["a"]), tasks.Step("a", provides="a"), tasks.Step("x")
     )
@@ -76,7 +76,7 @@ def a_graph_by_names() -> Any:
     ">a +a >b >c +b +c >d +d", order=["+a >b", "+a >c", "+b >d", "+c >d"],
     results={"a": 1, "b": 11, "c": 3, "d": 14},
 )  # fmt: skip
-def a_diamond() -> Any:
+def diamond_graph() -> Any:
     return graph_flow.Flow("f").add(
         tasks.Give("a", provides="a", inject={"value": 1}),
         tasks.Add("b", provides="b", rebind={"x": "a"}),
@@ -86,13 +86,13 @@ def a_diamond() -> Any:
 
 
 @flow(">c +c >b +b >a +a")
-def a_graph_by_hand() -> Any:
+def graph_ordered_by_links() -> Any:
     a, b, c = (tasks.Step(name) for name in "abc")
     return graph_flow.Flow("f").add(a, b, c).link(c, b).link(b, a)
 
 
 @flow(">a +a >b +b", results={"a": "a", "b": "a"})
-def only_the_target_and_what_it_needs() -> Any:
+def targeted_flow_runs_target_and_its_dependencies() -> Any:
     target = tasks.Give("b", provides="b", rebind=["a"])
     made = graph_flow.TargetedFlow("f").add(
         tasks.Step("a", provides="a"),
@@ -109,7 +109,7 @@ def only_the_target_and_what_it_needs() -> Any:
     order=["+a >b", "+a >c", "+b >z", "+d >z", "+e >z", "+c >d", "+c >e"],
     results={"a": "a", "c": "c", "e": "c", "z": "c"},
 )
-def flows_of_all_patterns_in_each_other() -> Any:
+def nested_flows_of_all_patterns() -> Any:
     c, d = tasks.Step("c", provides="c"), tasks.Step("d")
     graph = graph_flow.Flow("g").add(tasks.Give("e", provides="e", rebind=["c"]), c, d).link(c, d)
     return linear_flow.Flow("f").add(
@@ -120,7 +120,7 @@ def flows_of_all_patterns_in_each_other() -> Any:
 
 
 @flow(">a +a >b +b", results={"a": "a"})
-def forty_levels() -> Any:
+def forty_nested_flows() -> Any:
     inner: Any = tasks.Step("b")
     for level in range(40):
         pattern = (linear_flow.Flow, unordered_flow.Flow, graph_flow.Flow)[level % 3]
@@ -132,7 +132,7 @@ def forty_levels() -> Any:
     " ".join(f">t{n}" for n in range(120)) + " " + " ".join(f"+t{n}" for n in range(120)),
     order=[], results={f"t{n}": f"t{n}" for n in range(120)},
 )  # fmt: skip
-def many_at_once() -> Any:
+def many_unordered_tasks() -> Any:
     made = unordered_flow.Flow("f")
     return made.add(*(tasks.Step(f"t{n}", provides=f"t{n}") for n in range(120)))
 
@@ -141,10 +141,10 @@ def many_at_once() -> Any:
     ">a !a <a -a", raises={"a": (ValueError, "a fails")},
     told={"a": ["ValueError(a fails) | a"]},
 )  # fmt: skip
-def what_comes_after_a_failure_never_begins() -> Any:
+def tasks_after_failure_never_start() -> Any:
     return linear_flow.Flow("f").add(tasks.Boom("a"), tasks.Step("b"), tasks.Step("c"))
 
 
 @flow(">here >there +here +there", order=[], results={"here": "here"})
-def a_local_task_among_others() -> Any:
+def local_task_among_others() -> Any:
     return unordered_flow.Flow("f").add(tasks.Local("here", provides="here"), tasks.Step("there"))

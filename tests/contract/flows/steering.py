@@ -1,4 +1,4 @@
-"""Flows that are suspended, resumed, reset, and run again."""
+"""Flows that are suspended, resumed, reset and run again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Drive = Callable[[base.Engine], None]
 
 
 def suspend_at(*words: str) -> Drive:
-    """Suspend at each of these changes (`"SUCCESS a"`), and go on each time."""
+    """Return a function that suspends a flow at changes (`"SUCCESS a"`) and resumes it."""
 
     def drive(engine: base.Engine) -> None:
         left = list(words)
@@ -46,8 +46,8 @@ _TWICE = f"{_ONCE} SUSPENDING SUSPENDED RUNNING"
     flow=f"{_TWICE} SUCCESS",
     results={"b": "b"},
 )
-def suspend_and_go_on() -> Any:
-    """What runs finishes, nothing new begins, and nothing is done twice."""
+def suspend_and_resume() -> Any:
+    """Running tasks finish, no task starts, and no task runs twice."""
     return linear_flow.Flow("f").add(
         tasks.Step("a"), tasks.Step("b", provides="b"), tasks.Step("c")
     )
@@ -56,8 +56,8 @@ def suspend_and_go_on() -> Any:
 @flow(
     ">a .a >a +a >b +b", drive=suspend_at("RUNNING a"), flow=f"{_ONCE} SUCCESS",
 )  # fmt: skip
-def suspend_before_it_is_submitted() -> Any:
-    """A listener that suspends as a task begins: the task is pending again."""
+def suspend_before_task_is_submitted() -> Any:
+    """A listener suspends when a task starts: the task is pending again."""
     return linear_flow.Flow("f").add(tasks.Step("a"), tasks.Step("b"))
 
 
@@ -79,7 +79,7 @@ def suspend_while_reverting() -> Any:
     raises={"b": (ValueError, "b fails")},
     told={"a": ["a | b"], "b": ["ValueError(b fails) | b"]},
 )
-def suspend_before_a_revert_is_submitted() -> Any:
+def suspend_before_reversion_is_submitted() -> Any:
     return linear_flow.Flow("f").add(tasks.Step("a"), tasks.Boom("b"))
 
 
@@ -91,7 +91,7 @@ def suspend_before_a_revert_is_submitted() -> Any:
     told={"a": ["RuntimeError(a fails in try 1) | a", "RuntimeError(a fails in try 2) | a"]},
     history={"r": [(1, "a:RuntimeError"), (2, "a:RuntimeError"), (3, "")]},
 )
-def suspend_between_two_tries() -> Any:
+def suspend_between_attempts() -> Any:
     return linear_flow.Flow("f", retry.Times(3, "r", provides="n")).add(
         tasks.Until("a", inject={"until": 3})
     )
@@ -113,8 +113,8 @@ def _give_up_what_was_to_be_tried_again(engine: base.Engine) -> None:
     told={"a": ["RuntimeError(a fails in try 1) | a"]},
     history={"r": []},
 )
-def a_retry_suspended_as_it_begins_again_is_reverted() -> Any:
-    """It has tried before; so it is told that it was in vain."""
+def retry_suspended_before_next_attempt_is_reverted() -> Any:
+    """It has tried before, so its reversion receives the history."""
     return linear_flow.Flow("f", retry.Times(3, "r", provides="n")).add(
         tasks.Until("a", inject={"until": 3})
     )
@@ -123,8 +123,8 @@ def a_retry_suspended_as_it_begins_again_is_reverted() -> Any:
 @flow(
     ">a +a ~b >c +c", drive=suspend_at("SUCCESS a"), flow=f"{_ONCE} SUCCESS",
 )  # fmt: skip
-def suspend_before_a_decision() -> Any:
-    """The next run asks the decider."""
+def suspend_before_decider() -> Any:
+    """The next run calls the decider."""
     a, b, c = (tasks.Step(name) for name in "abc")
     made = graph_flow.Flow("f").add(a, b, c).link(b, c)
     return made.link(a, b, decider=lambda history: history["a"] != "a", decider_depth="atom")
@@ -152,7 +152,7 @@ def _by_iteration(engine: base.Engine) -> None:
     drive=_by_iteration,
     flow=f"{_TWICE} SUCCESS",
 )
-def run_by_iteration_and_suspend() -> Any:
+def suspend_run_iter() -> Any:
     return linear_flow.Flow("f").add(tasks.Step("a"), tasks.Step("b"))
 
 
@@ -162,7 +162,7 @@ def _twice(engine: base.Engine) -> None:
 
 
 @flow(">a +a", drive=_twice, flow="RUNNING SUCCESS RUNNING SUCCESS", results={"a": "a"})
-def a_second_run_of_a_successful_flow_does_nothing() -> Any:
+def second_run_of_successful_flow_has_no_effect() -> Any:
     return linear_flow.Flow("f").add(tasks.Step("a", provides="a"))
 
 
@@ -182,7 +182,7 @@ def _reset_and_run(engine: base.Engine) -> None:
     results={"n": 1, "a": 1}, history={"r": [(1, "")]},
 )  # fmt: skip
 def reset_and_run_again() -> Any:
-    """Everything anew; only the numbers of attempts go on."""
+    """Everything runs again; only attempt numbers continue."""
     return linear_flow.Flow("f", retry.Times(2, "r", provides="n")).add(
         tasks.Give("a", provides="a", rebind=["n"])
     )
@@ -206,7 +206,7 @@ def _fail_and_run_again(engine: base.Engine) -> None:
     results={"a": "a", "b": 2},
     told={"a": ["a | b"], "b": ["RuntimeError(b fails the 1. time) | b"]},
 )
-def run_again_after_it_was_reverted() -> Any:
+def run_again_after_reversion() -> Any:
     return linear_flow.Flow("f").add(
         tasks.Step("a", provides="a"), tasks.Counted("b", provides="b")
     )
@@ -231,8 +231,8 @@ def _never_resolved(engine: base.Engine) -> None:
     raises={"b": (ValueError, "b fails")},
     results={"a": "a"},
 )
-def never_resolve_stays_a_failure() -> Any:
-    """Nothing is reverted, nothing is tried again, and it is told each time."""
+def never_resolve_fails_in_each_run() -> Any:
+    """Nothing is reverted or retried, and each run raises the failure."""
     return linear_flow.Flow("f").add(
         tasks.Step("a", provides="a"), tasks.Boom("b"), tasks.Step("c")
     )
@@ -254,7 +254,7 @@ def _reset_a_failure(engine: base.Engine) -> None:
     flow="RUNNING FAILURE PENDING RUNNING SUCCESS",
     results={"a": "a", "b": 2},
 )
-def reset_after_a_failure() -> Any:
+def reset_after_failure() -> Any:
     return linear_flow.Flow("f").add(
         tasks.Step("a", provides="a"), tasks.Counted("b", provides="b")
     )
@@ -268,17 +268,17 @@ def reset_after_a_failure() -> Any:
     raises={"b": (ValueError, "b fails")},
     results={"a": "a"},
 )
-def another_engine_resolves_what_was_left() -> Any:
+def another_engine_resolves_remaining_failure() -> Any:
     return linear_flow.Flow("f").add(tasks.Step("a", provides="a"), tasks.Boom("b"))
 
 
 def _resolved_by_another(engine: base.Engine) -> None:
-    """A copy of the records goes to an engine that does resolve."""
+    """Copy the records to an engine that resolves failures."""
     try:
         engine.run()
     except Exception:
         detail = engine.storage.flow_detail.copy()
-        other = engines.load(another_engine_resolves_what_was_left(), flow_detail=detail)
+        other = engines.load(another_engine_resolves_remaining_failure(), flow_detail=detail)
         told: list[Any] = []
         other.atom_notifier.register("REVERTED", lambda _, details: told.append(details["result"]))
         try:

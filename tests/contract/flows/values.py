@@ -1,4 +1,4 @@
-"""Flows that carry values: what comes out is what went in, wherever it was."""
+"""Flows that pass values unchanged."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ KEYS = {1: "int", (1, 2): "tuple", None: "none", b"k": "bytes", dt.date(2024, 1,
 
 
 def _through(name: str, value: Any) -> Any:
-    """One task makes of it an argument and a result, the next one takes that."""
+    """Return a flow that passes a value as argument and result through two tasks."""
     return linear_flow.Flow("f").add(
         tasks.Give("a", provides="first", inject={"value": value}),
         tasks.Give("b", provides=name, rebind={"value": "first"}),
@@ -70,12 +70,12 @@ def tuples_sets_bytes_and_numbers() -> Any:
 
 
 @flow(">a +a >b +b", **_both("keys", KEYS))
-def keys_that_are_no_strings() -> Any:
+def non_string_keys() -> Any:
     return _through("keys", KEYS)
 
 
 @flow(">a +a >b +b", **_both("big", ["x" * 1_000_000, "ü" * 500_000]))
-def a_megabyte() -> Any:
+def megabyte_values() -> Any:
     return _through("big", ["x" * 1_000_000, "ü" * 500_000])
 
 
@@ -85,7 +85,7 @@ def many_small_values() -> Any:
 
 
 @flow(">a +a >b +b", store=ODD, results={"a": ODD["tuple"], "b": ODD["set"]})
-def values_of_the_store() -> Any:
+def values_from_store() -> Any:
     return linear_flow.Flow("f").add(
         tasks.Give("a", provides="a", rebind={"value": "tuple"}),
         tasks.Give("b", provides="b", rebind={"value": "set"}),
@@ -98,7 +98,7 @@ def values_of_the_store() -> Any:
     raises={"b": (ValueError, "b fails")},
     told={"a": [{"result": ODD, "odd": ODD}], "b": ["ValueError(b fails) | b"]},
 )
-def values_that_reverts_take_and_return() -> Any:
+def values_passed_through_revert() -> Any:
     return linear_flow.Flow("f").add(tasks.Carries("a"), tasks.Boom("b"))
 
 
@@ -108,7 +108,7 @@ def values_that_reverts_take_and_return() -> Any:
     told={"a": ["TypeError(not this one) | a"]},
     history={"r": [(dt.date(2024, 1, 1), "a:TypeError"), ((1, b"2"), "")]},
 )
-def values_that_retries_provide() -> Any:
+def values_provided_by_retry() -> Any:
     values = [dt.date(2024, 1, 1), (1, b"2")]
     return linear_flow.Flow("f", retry.ForEach(values, "r", provides="value")).add(
         tasks.WantsTuple("a", provides="a")
@@ -121,8 +121,8 @@ def values_that_retries_provide() -> Any:
     results={"a": {"shared": [1, "changed"]}, "b": {"shared": [1]}},
     kinds=["processes", "memory", "filesystem"],
 )
-def what_a_task_does_to_its_arguments_stays_with_it() -> Any:
-    """Where tasks run in the process of their engine, arguments are shared: copy to change."""
+def changed_argument_is_not_visible_to_other_tasks() -> Any:
+    """In the process of their engine tasks share arguments and must copy them before a change."""
     return linear_flow.Flow("f").add(
         tasks.Changes("a", provides="a"), tasks.Give("b", provides="b")
     )

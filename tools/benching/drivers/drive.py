@@ -1,8 +1,8 @@
-"""The program that runs in the environment of what is measured: `python drive.py SYSTEM`.
+"""Program that runs in the environment of a measured system: `python drive.py SYSTEM`.
 
-Each line that it reads is an order, each line that it writes tells what came of one, as JSON.
-What a system does is in `on_SYSTEM.py`, whose `Driver` has a method for each case; the same module
-is what the system's workers import.  Standard library only: it knows nothing of who measures.
+It reads requests and writes answers, one JSON object per line. The module `on_SYSTEM.py` contains a
+`Driver` with a method for each case; the system's workers import the same module. This program uses
+only the standard library and is independent of the other modules of the benchmark.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import traceback
 from typing import Any
 
 
-def opened(system: str, place: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """A driver whose workers have done something, and what to tell of it."""
+def open_driver(system: str, place: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Return a driver whose workers have completed a task, and the answer."""
     os.environ["BENCH_PLACE"] = json.dumps(place)
     module = importlib.import_module(f"on_{system}")
     driver = module.Driver()
@@ -33,10 +33,10 @@ def opened(system: str, place: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     return driver, {"versions": _versions(module.PACKAGES), "ready": ready}
 
 
-def measured(driver: Any, case: str, sizes: dict[str, int]) -> dict[str, Any]:
-    """Seconds of one run, and of processor time of this process.
+def measure(driver: Any, case: str, sizes: dict[str, int]) -> dict[str, Any]:
+    """Run a case and return its duration and the processor time of this process in seconds.
 
-    The driver has seen to it that all results are right.
+    The driver checks the results.
     """
     gc.collect()
     spent, began = time.process_time(), time.perf_counter()
@@ -47,27 +47,27 @@ def measured(driver: Any, case: str, sizes: dict[str, int]) -> dict[str, Any]:
 def _versions(packages: list[str]) -> dict[str, str]:
     from importlib import metadata
 
-    found = {}
+    versions = {}
     for name in packages:
         with contextlib.suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    return found
+            versions[name] = metadata.version(name)
+    return versions
 
 
-def _follow(orders: Any, answers: Any, system: str) -> None:
+def _serve(orders: Any, answers: Any, system: str) -> None:
     driver = None
     try:
         for line in orders:
             order = json.loads(line)
             try:
                 if order["do"] == "open":
-                    driver, told = opened(system, order["place"])
+                    driver, answer = open_driver(system, order["place"])
                 else:
-                    told = measured(driver, order["case"], order["sizes"])
+                    answer = measure(driver, order["case"], order["sizes"])
             except Exception as error:
                 traceback.print_exc()
-                told = {"error": f"{type(error).__name__}: {error}"}
-            answers.write(json.dumps(told) + "\n")
+                answer = {"error": f"{type(error).__name__}: {error}"}
+            answers.write(json.dumps(answer) + "\n")
             answers.flush()
     finally:
         if driver is not None:
@@ -75,7 +75,7 @@ def _follow(orders: Any, answers: Any, system: str) -> None:
 
 
 if __name__ == "__main__":
-    # What libraries print is not to be taken for an answer.
+    # The answers use a separate stream, which libraries cannot print to.
     own = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    _follow(sys.stdin, own, sys.argv[1])
+    _serve(sys.stdin, own, sys.argv[1])

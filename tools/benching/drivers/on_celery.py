@@ -1,7 +1,7 @@
 """Celery: groups, and chains as its pipelines.
 
-Results come over the broker with AMQP (`rpc://`), else they are in Redis or in files.  The variant
-is the pool of its worker: `prefork` or `threads`.
+With AMQP, results are sent through the broker (`rpc://`), otherwise they are stored in Redis or in
+files. The variant is the pool of its worker: `prefork` or `threads`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ def _app() -> Celery:
         return Celery("bench", broker=place.URL, backend="rpc://")
     results = place.FOLDER / "results"
     results.mkdir(exist_ok=True)
-    made = Celery("bench", broker="filesystem://", backend=f"file://{results}")
-    made.conf.broker_transport_options = place.folders()
-    return made
+    application = Celery("bench", broker="filesystem://", backend=f"file://{results}")
+    application.conf.broker_transport_options = place.folders()
+    return application
 
 
 app = _app()
@@ -45,7 +45,7 @@ def back(x: str) -> str:
     return x
 
 
-#: Files are looked at again and again, by default twice a second.
+#: Files are polled; the default interval is half a second.
 WAIT: dict[str, Any] = {"timeout": place.PATIENCE}
 if place.MEDIUM == "filesystem":
     WAIT["interval"] = 0.002
@@ -68,7 +68,7 @@ class Driver:
         place.check(value, tasks)
 
     def pipeline(self, tasks: int) -> None:
-        # Each message has all the rest of the chain in it.
+        # Each message contains the rest of the chain.
         line = chain(next_.s(0), *(next_.s() for _ in range(tasks - 1)))
         place.check(line.apply_async().get(**WAIT), tasks)
 
@@ -81,10 +81,10 @@ class Driver:
         place.check(self._group(back.s(text) for text in sent), sent)
 
     def _group(self, signatures: Any) -> list[Any]:
-        done = group(signatures).apply_async()
-        found: list[Any] = done.get(**WAIT)
-        place.check(len(found), len(done.results))
-        return found
+        group_result = group(signatures).apply_async()
+        results: list[Any] = group_result.get(**WAIT)
+        place.check(len(results), len(group_result.results))
+        return results
 
     def close(self) -> None:
         self._workers.close()

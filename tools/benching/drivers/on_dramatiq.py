@@ -1,4 +1,4 @@
-"""Dramatiq: groups and pipelines; results in Redis, also where messages go over RabbitMQ."""
+"""Dramatiq: groups and pipelines. Results are in Redis, also if messages use RabbitMQ."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ class Driver:
 
     def pipeline(self, tasks: int) -> None:
         line = [next_.message(0), *(next_.message() for _ in range(tasks - 1))]
-        done = dramatiq.pipeline(line).run()
-        place.check(done.get_result(block=True, timeout=MILLISECONDS), tasks)
+        pipeline = dramatiq.pipeline(line).run()
+        place.check(pipeline.get_result(block=True, timeout=MILLISECONDS), tasks)
 
     def diamond(self, layers: int, width: int) -> None:
         for _ in range(layers):

@@ -1,6 +1,6 @@
 """Huey: `RedisHuey` and `FileHuey`.
 
-With the variant `notify` Redis wakes up who waits for a result; by default results are looked for.
+With the variant `notify`, Redis notifies callers of results; by default, callers poll.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import place
 from huey import FileHuey, RedisHuey
 
 PACKAGES = ["huey"]
-#: Seconds between two looks for a result, of many, and of the only one.
-ASKED, ASKED_ALONE = 0.002, 0.001
+#: Seconds between two polls, for many results and for a single one.
+POLL_SECONDS, SINGLE_POLL_SECONDS = 0.002, 0.001
 
 
 def _huey() -> Any:
@@ -27,7 +27,7 @@ huey = _huey()
 
 @huey.task()
 def nothing() -> bool:
-    return True  # it keeps no None, and nobody could wait for that
+    return True  # results that are None are not stored, so that nothing can wait for them
 
 
 @huey.task()
@@ -44,7 +44,7 @@ class Driver:
     def __init__(self) -> None:
         command = ["-m", "huey.bin.huey_consumer", "on_huey.huey", "--workers", str(place.SLOTS),
                    "--worker-type", "thread", "--quiet"]  # fmt: skip
-        if place.MEDIUM == "filesystem":  # else it looks each 0.1 s at most, down to each 10 s
+        if place.MEDIUM == "filesystem":  # the defaults are 0.1 s, growing to 10 s
             command += ["--delay", "0.01", "--max-delay", "0.01"]
         self._workers = place.Workers(command)
 
@@ -54,7 +54,7 @@ class Driver:
     def chain(self, tasks: int) -> None:
         value = 0
         for _ in range(tasks):
-            value = _get(next_(value), ASKED_ALONE)
+            value = _get(next_(value), SINGLE_POLL_SECONDS)
         place.check(value, tasks)
 
     def pipeline(self, tasks: int) -> None:
@@ -79,6 +79,6 @@ def _all(results: list[Any]) -> list[Any]:
     return [_get(result) for result in results]
 
 
-def _get(result: Any, often: float = ASKED) -> Any:
-    # By itself it looks after 0.05 s first, then less and less often, down to once a second.
+def _get(result: Any, often: float = POLL_SECONDS) -> Any:
+    # By default, Huey polls first after 0.05 s, then less often, down to once a second.
     return result.get(blocking=True, timeout=place.PATIENCE, max_delay=often)

@@ -1,8 +1,8 @@
-"""kombu alone: one process sends bodies, another sends them back.  The floor for its transports.
+"""kombu alone: a process sends bodies and another one returns them. The lower limit of the costs.
 
-As kombu does by default: persistent messages, durable queues, no confirms, no limit to what a
-consumer is handed; acknowledged once the answer was sent.  Each process has a connection for each
-direction: publishing in a callback of the same AMQP connection may nest without end.
+The settings are kombu's defaults: persistent messages, durable queues, no confirms, unlimited
+prefetch, acknowledgement after the answer. Each process has a connection for each direction,
+because publishing in a callback of the same AMQP connection can recurse without limit.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import payloads
 import place
 
 PACKAGES = ["kombu", "amqp", "redis"]
-#: Seconds after which what was not heard of is lost.
-SILENCE = 10
-ASKED, ANSWERED = (kombu.Queue(name, durable=True) for name in ("bench.asked", "bench.answered"))
+#: Seconds without a message after which missing messages count as lost.
+SILENCE_SECONDS = 10
+REQUESTS, REPLIES = (kombu.Queue(name, durable=True) for name in ("bench.asked", "bench.answered"))
 
 
 def _connection() -> kombu.Connection:
@@ -28,37 +28,39 @@ def _connection() -> kombu.Connection:
 
 
 class Post:
-    """Bodies out to one queue, and in from another."""
+    """A producer for one queue and a consumer of another."""
 
-    def __init__(self, out: kombu.Queue, into: kombu.Queue, heard: Any) -> None:
-        self._sending, self._hearing = _connection(), _connection()
+    def __init__(self, out: kombu.Queue, into: kombu.Queue, on_message: Any) -> None:
+        self._sending, self._receiving = _connection(), _connection()
         self._out = out.name
         out(self._sending).declare()
         self._producer = kombu.Producer(self._sending, auto_declare=False)
-        self._consumer = kombu.Consumer(self._hearing, [into], accept=["json"], callbacks=[heard])
+        self._consumer = kombu.Consumer(
+            self._receiving, [into], accept=["json"], callbacks=[on_message]
+        )
         self._consumer.consume()
 
     def send(self, body: Any) -> None:
         self._producer.publish(body, routing_key=self._out, serializer="json")
 
-    def hear(self, timeout: float) -> None:
+    def receive(self, timeout: float) -> None:
         try:
-            self._hearing.drain_events(timeout=timeout)
+            self._receiving.drain_events(timeout=timeout)
         except TimeoutError:
             pass
 
     def close(self) -> None:
-        self._hearing.release()
+        self._receiving.release()
         self._sending.release()
 
 
 class Driver:
     def __init__(self) -> None:
         self._answers: list[Any] = []
-        self._post = Post(ASKED, ANSWERED, self._hear)
+        self._post = Post(REQUESTS, REPLIES, self._on_reply)
         self._workers = place.Workers(["on_kombu.py"])
 
-    def _hear(self, body: Any, message: Any) -> None:
+    def _on_reply(self, body: Any, message: Any) -> None:
         message.ack()
         self._answers.append(body)
 
@@ -84,15 +86,15 @@ class Driver:
         for body in bodies:
             self._post.send(body)
             sent += 1
-        heard, last = 0, time.monotonic()
+        received, last = 0, time.monotonic()
         while len(self._answers) < sent:
-            self._post.hear(timeout=1)
-            if len(self._answers) > heard:
-                heard, last = len(self._answers), time.monotonic()
-            elif time.monotonic() > last + SILENCE:
-                raise RuntimeError(f"{sent - heard} of {sent} messages are lost")
-        found, self._answers = self._answers, []
-        return found
+            self._post.receive(timeout=1)
+            if len(self._answers) > received:
+                received, last = len(self._answers), time.monotonic()
+            elif time.monotonic() > last + SILENCE_SECONDS:
+                raise RuntimeError(f"{sent - received} of {sent} messages are lost")
+        bodies_received, self._answers = self._answers, []
+        return bodies_received
 
     def close(self) -> None:
         self._workers.close()
@@ -104,9 +106,9 @@ def _work() -> None:
         post.send(body)
         message.ack()
 
-    post = Post(ANSWERED, ASKED, echo)
+    post = Post(REPLIES, REQUESTS, echo)
     while True:
-        post.hear(timeout=1)
+        post.receive(timeout=1)
 
 
 if __name__ == "__main__":

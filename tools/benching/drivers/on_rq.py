@@ -1,4 +1,4 @@
-"""RQ: a pool of workers, each of which forks for each job; many are sent by `enqueue_many`."""
+"""RQ: a pool of workers, which fork for each job; `enqueue_many` sends many jobs."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Driver:
         )  # fmt: skip
 
     def wide(self, tasks: int) -> None:
-        one = Queue.prepare_data
-        jobs = self._queue.enqueue_many([one(nothing) for _ in range(tasks)])
+        prepare = Queue.prepare_data
+        jobs = self._queue.enqueue_many([prepare(nothing) for _ in range(tasks)])
         place.check(len([_get(job) for job in jobs]), tasks)
 
     def chain(self, tasks: int) -> None:

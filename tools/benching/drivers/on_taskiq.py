@@ -1,6 +1,6 @@
-"""Taskiq: over a stream or, as a variant, a list of Redis, or RabbitMQ; results in Redis.
+"""Taskiq: a stream or (variant `list`) a list of Redis, or RabbitMQ; results in Redis.
 
-Its own `gather` asks for all results again and again; here each is waited for in turn.
+Taskiq's `gather` polls all results repeatedly; this driver waits for one result after the other.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class Driver:
         )  # fmt: skip
 
     def wide(self, tasks: int) -> None:
-        found = self._loop.run_until_complete(_all([nothing.kiq() for _ in range(tasks)]))
-        place.check(len(found), tasks)
+        results = self._loop.run_until_complete(_all([nothing.kiq() for _ in range(tasks)]))
+        place.check(len(results), tasks)
 
     def chain(self, tasks: int) -> None:
         async def walk() -> int:

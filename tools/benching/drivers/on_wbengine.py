@@ -1,8 +1,8 @@
-"""wbengine: `engines.run`, and `python -m wbengine.worker`.
+"""wbengine: `engines.run` and `python -m wbengine.worker`.
 
-Each flow has an executor of its own, as by default; with the variant `shared`, one executor is kept
-for all flows, as peers keep their connections.  On RabbitMQ: with `ledger` there is one in Redis,
-and with `transient` requests are not persistent.  With `keys` and `roles` messages are signed.
+By default, each flow has its own executor. With the variant `shared`, all flows share an executor,
+as other systems reuse their connections. On RabbitMQ, `ledger` adds a ledger in Redis, and with
+`transient` requests are not persistent. With `keys` and `roles`, messages are signed.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class Back(task.Task):
 
 
 def _keys(folder: Path, *, per_role: bool) -> dict[str, str]:
-    """Key files of engine and worker."""
+    """Return the key files of engine and worker."""
     from wbengine import keys
 
-    made = keys.new(per_role=per_role)
-    for role, content in made.items():
+    contents = keys.new(per_role=per_role)
+    for role, content in contents.items():
         keys.write(folder / f"{role}.json", content)
     return {
-        role: str(folder / f"{role if role in made else keys.ANY}.json")
+        role: str(folder / f"{role if role in contents else keys.ANY}.json")
         for role in (keys.ENGINE, keys.WORKER)
     }
 
@@ -61,8 +61,8 @@ class Driver:
         self._options = {"engine": "worker-based", "url": url}
         ledger = ["--ledger", place.RESULTS] if place.VARIANT == "ledger" else []
         if place.VARIANT in ("keys", "roles"):
-            told = _keys(Path(place.FOLDER), per_role=place.VARIANT == "roles")
-            self._options["keys"], ledger = told["engine"], ["--keys", told["worker"]]
+            key_files = _keys(Path(place.FOLDER), per_role=place.VARIANT == "roles")
+            self._options["keys"], ledger = key_files["engine"], ["--keys", key_files["worker"]]
         self._workers = place.Workers(
             ["-m", "wbengine.worker", "--topic", "bench", "--tasks", "on_wbengine",
              "--url", url, "--threads", str(place.SLOTS), "--quiet", *ledger]

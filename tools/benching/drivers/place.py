@@ -1,4 +1,4 @@
-"""Where a driver and its workers meet, and how the workers are started and ended."""
+"""Configuration of a driver and its workers, and the processes of the workers."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ import time
 from pathlib import Path
 from typing import Any
 
-_told: dict[str, Any] = json.loads(os.environ.get("BENCH_PLACE", "{}"))
+_arguments: dict[str, Any] = json.loads(os.environ.get("BENCH_PLACE", "{}"))
 
-#: 'redis', 'amqp', 'filesystem'; or 'serial' and 'parallel', which need no workers.
-MEDIUM: str = _told.get("medium", "")
-#: The broker; '' for folders.
-URL: str = _told.get("url", "")
-#: A Redis for results, for those that cannot send them through the broker.
-RESULTS: str = _told.get("results", "")
+#: 'redis', 'amqp', 'filesystem', or 'serial' and 'parallel' without workers.
+MEDIUM: str = _arguments.get("medium", "")
+#: URL of the broker; empty for folders.
+URL: str = _arguments.get("url", "")
+#: URL of a Redis for results, for systems that cannot send them through the broker.
+RESULTS: str = _arguments.get("results", "")
 #: An empty folder.
-FOLDER = Path(_told.get("folder", "."))
-#: What tells apart the ways in which one system is measured.
-VARIANT: str = _told.get("variant", "")
-#: How many tasks run at once.
-SLOTS: int = _told.get("slots", 4)
+FOLDER = Path(_arguments.get("folder", "."))
+#: Variant of the system.
+VARIANT: str = _arguments.get("variant", "")
+#: Number of tasks that run at a time.
+SLOTS: int = _arguments.get("slots", 4)
 
 LOCAL = MEDIUM in ("serial", "parallel")
-#: When the first of the workers was started.
+#: Start time of the first worker.
 started: list[float] = []
-#: Seconds after which a result that does not come is given up.
+#: Maximum wait for a result in seconds.
 PATIENCE = 300
 
 
 def folders() -> dict[str, Any]:
-    """The options of kombu's filesystem transport, which by itself looks once a second."""
+    """Return the options of kombu's filesystem transport, whose default interval is one second."""
     box = FOLDER / "box"
     box.mkdir(exist_ok=True)
     return {"data_folder_in": str(box), "data_folder_out": str(box),
@@ -42,11 +42,11 @@ def folders() -> dict[str, Any]:
 
 
 class Workers:
-    """The processes that do the work."""
+    """The processes of the workers."""
 
     def __init__(self, *commands: list[str]) -> None:
-        """`commands`: what Python is to run, without its name."""
-        here = Path(__file__).resolve().parent
+        """Start a process for each command, which are arguments of Python."""
+        folder = Path(__file__).resolve().parent
         self._processes = []
         started.append(time.perf_counter())
         for command in commands:
@@ -54,7 +54,7 @@ class Workers:
                 self._processes.append(
                     subprocess.Popen(
                         [sys.executable, *command], stdin=subprocess.DEVNULL,
-                        stdout=log, stderr=log, cwd=here,
+                        stdout=log, stderr=log, cwd=folder,
                     )
                 )  # fmt: skip
 
@@ -69,10 +69,10 @@ class Workers:
                 process.wait()
 
 
-def check(found: Any, wanted: Any) -> None:
-    """See that a run did what it was to do.
+def check(result: Any, expected: Any) -> None:
+    """Check the result of a run.
 
-    :raises RuntimeError: when it did not.
+    :raises RuntimeError: if it is wrong.
     """
-    if found != wanted:
-        raise RuntimeError(f"the result is {found!r:.80}, not {wanted!r:.80}")
+    if result != expected:
+        raise RuntimeError(f"the result is {result!r:.80}, not {expected!r:.80}")

@@ -1,38 +1,41 @@
-"""Waiting until something happened a number of times."""
+"""A latch that waits for a number of events."""
 
 from __future__ import annotations
 
 import threading
 
+from wbengine.concurrency import conditions
+
 
 class Latch:
-    """Opens when it was counted down `count` times, and stays open.  Thread-safe."""
+    """A latch that opens after `count` calls of `countdown`, and stays open. Thread-safe."""
 
-    __slots__ = ("_condition", "_count")
+    __slots__ = ("_condition", "_count", "_lock")
 
     def __init__(self, count: int) -> None:
-        """
-        :raises ValueError: `count` is not greater than zero.
+        """Create a latch.
+
+        :raises ValueError: if `count` is not greater than zero.
         """
         count = int(count)
         if count <= 0:
-            raise ValueError(f"The count of a latch must be greater than zero, not {count}")
+            raise ValueError(f"The count of a latch must be greater than zero, got {count}")
         self._count = count
-        self._condition = threading.Condition()
+        self._lock = threading.Lock()
+        self._condition = conditions.Condition(self._lock)
 
     @property
     def needed(self) -> int:
-        """How many times it must still be counted down."""
+        """The number of calls of `countdown` that remain until the latch opens."""
         return max(0, self._count)
 
     def countdown(self) -> None:
-        """Count one arrival; more than needed do no harm."""
-        with self._condition:
+        """Count one event; additional calls have no effect."""
+        with self._lock:
             self._count -= 1
             if self._count <= 0:
                 self._condition.notify_all()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait at most `timeout` seconds (None: for ever) until it is open; is it?"""
-        with self._condition:
-            return self._condition.wait_for(lambda: self._count <= 0, timeout)
+        """Wait at most `timeout` seconds (None: forever). Return True if the latch is open."""
+        return self._condition.wait_for(lambda: self._count <= 0, timeout)

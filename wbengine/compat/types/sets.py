@@ -1,4 +1,4 @@
-"""Sets that remember the order in which their members came."""
+"""Sets that keep the order of their members."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _T = TypeVar("_T", bound=Hashable)
 
 
 class OrderedSet(AbstractSet[_T], Hashable):
-    """An immutable set whose members stay in the order of their first appearance.
+    """An immutable set that keeps its members in the order of their first appearance.
 
-    Equal to any set with the same members, and hashed like one: the order is only for looking.
+    Comparison and hash ignore the order, as for other sets.
     """
 
     __slots__ = ("_members",)
@@ -39,27 +39,27 @@ class OrderedSet(AbstractSet[_T], Hashable):
         return type(self), (tuple(self._members),)
 
     def copy(self) -> OrderedSet[_T]:
-        """The same members in the same order."""
+        """Return a set with the same members in the same order."""
         return type(self)(self)
 
     def union(self, *others: Iterable[_T]) -> OrderedSet[_T]:
-        """Ours, then what the others add, in their order."""
+        """Return the members of this set, then further members of the others in their order."""
         return type(self)([*self, *(value for other in others for value in other)])
 
     def intersection(self, *others: Iterable[_T]) -> OrderedSet[_T]:
-        """Those of ours that are in all others, in our order."""
+        """Return the members that are in all others, in this set's order."""
         sets = [set(other) for other in others]
         return type(self)(value for value in self if all(value in other for other in sets))
 
     def difference(self, *others: Iterable[_T]) -> OrderedSet[_T]:
-        """Those of ours that are in no other, in our order."""
-        gone = {value for other in others for value in other}
-        return type(self)(value for value in self if value not in gone)
+        """Return the members that are in none of the others, in this set's order."""
+        removed = {value for other in others for value in other}
+        return type(self)(value for value in self if value not in removed)
 
     def issubset(self, other: Iterable[_T]) -> bool:
-        """Is every member of ours in `other`?"""
+        """Return True if all members are in `other`."""
         return self._members.keys() <= set(other)
 
     def issuperset(self, other: Iterable[_T]) -> bool:
-        """Is all that is in `other` ours?"""
+        """Return True if this set contains all elements of `other`."""
         return all(value in self._members for value in other)

@@ -1,4 +1,4 @@
-"""Timeouts that can be interrupted, and a watch that measures."""
+"""Interruptible timeouts and a stop watch."""
 
 from __future__ import annotations
 
@@ -15,38 +15,39 @@ EventFactory = Callable[[], threading.Event]
 
 
 class Timeout:
-    """So many seconds to wait, unless somebody interrupts the waiting.  Thread-safe."""
+    """A timeout in seconds whose `wait` can be interrupted. Thread-safe."""
 
     __slots__ = ("_event", "_value")
 
     def __init__(self, value: float, event_factory: EventFactory = threading.Event) -> None:
-        """
-        :raises ValueError: `value` is negative.
+        """Create a timeout.
+
+        :raises ValueError: if `value` is negative.
         """
         if not value >= 0:
-            raise ValueError(f"A timeout must be zero or more seconds, not {value!r}")
+            raise ValueError(f"A timeout must be 0 or more seconds, got {value!r}")
         self._value = value
         self._event = event_factory()
 
     @property
     def value(self) -> float:
-        """The seconds that `wait` waits at most."""
+        """The maximum seconds that `wait` blocks."""
         return self._value
 
     def interrupt(self) -> None:
-        """End all waiting, now and until `reset`."""
+        """End all current and future waits, until `reset`."""
         self._event.set()
 
     def is_stopped(self) -> bool:
-        """Was it interrupted?"""
+        """Return True if the timeout was interrupted."""
         return self._event.is_set()
 
     def wait(self) -> None:
-        """Block this thread until the seconds are over, or it is interrupted."""
+        """Block this thread until the timeout expires or is interrupted."""
         self._event.wait(self._value)
 
     def reset(self) -> None:
-        """Forget the interruption."""
+        """Clear the interruption."""
         self._event.clear()
 
 
@@ -55,22 +56,24 @@ def convert_to_timeout(
     default_value: float | str | Timeout | None = None,
     event_factory: EventFactory = threading.Event,
 ) -> Timeout:
-    """A `Timeout` of `value` (of `default_value` if that is None); one that is one already stays.
+    """Return a `Timeout` for `value`, or for `default_value` if it is None.
 
-    :raises ValueError: it is no number of seconds.
+    A `Timeout` is returned unchanged.
+
+    :raises ValueError: if the value is not a number of seconds.
     """
-    found = default_value if value is None else value
-    if isinstance(found, Timeout):
-        return found
-    if isinstance(found, int | float | str):
-        return Timeout(float(found), event_factory)
-    raise ValueError(f"A timeout must be a number of seconds or a Timeout, not {found!r}")
+    timeout = default_value if value is None else value
+    if isinstance(timeout, Timeout):
+        return timeout
+    if isinstance(timeout, int | float | str):
+        return Timeout(float(timeout), event_factory)
+    raise ValueError(f"A timeout must be a number of seconds or a Timeout, got {timeout!r}")
 
 
 class StopWatch:
-    """Measures the time between `start` and `stop`, and knows when its `duration` is over.
+    """Measures the time between `start` and `stop`, optionally against a `duration` in seconds.
 
-    A context manager that starts and stops.  For one thread at a time.
+    Also a context manager, which starts and stops the watch. Not thread-safe.
     """
 
     __slots__ = ("_clock", "_duration", "_started", "_stopped")
@@ -78,31 +81,32 @@ class StopWatch:
     def __init__(
         self, duration: float | None = None, *, clock: _clock.Clock = _clock.SYSTEM
     ) -> None:
-        """
-        :raises ValueError: `duration` is negative.
+        """Create a stopwatch.
+
+        :raises ValueError: if `duration` is negative.
         """
         if duration is not None and not duration >= 0:
-            raise ValueError(f"A duration must be zero or more seconds, not {duration!r}")
+            raise ValueError(f"A duration must be 0 or more seconds, got {duration!r}")
         self._duration = duration
         self._clock = clock
         self._started: float | None = None
         self._stopped: float | None = None
 
     def start(self) -> Self:
-        """Begin to measure; on a running watch this does nothing."""
+        """Start to measure; no effect on a running watch."""
         if not self.has_started():
             self._started, self._stopped = self._clock.monotonic(), None
         return self
 
     def restart(self) -> Self:
-        """Begin again from zero."""
+        """Start again from zero."""
         self._started, self._stopped = self._clock.monotonic(), None
         return self
 
     def stop(self) -> Self:
-        """Stop measuring; on a stopped watch this does nothing.
+        """Stop measuring; no effect on a stopped watch.
 
-        :raises RuntimeError: it was never started.
+        :raises RuntimeError: if the watch was never started.
         """
         self._since()
         if self._stopped is None:
@@ -116,34 +120,34 @@ class StopWatch:
         return self._stopped is not None
 
     def elapsed(self) -> float:
-        """Seconds from the start until now, or until it was stopped.
+        """Return the seconds from the start until now, or until the stop.
 
-        :raises RuntimeError: it was never started.
+        :raises RuntimeError: if the watch was never started.
         """
         began = self._since()
         until = self._clock.monotonic() if self._stopped is None else self._stopped
         return max(0.0, until - began)
 
     def expired(self) -> bool:
-        """Is the duration over?  Never without one.
+        """Return True if the duration has passed; False without a duration.
 
-        :raises RuntimeError: it was never started.
+        :raises RuntimeError: if the watch has a duration and was never started.
         """
         return self.elapsed() > self._duration if self._duration is not None else False
 
     def leftover(self, return_none: bool = False) -> float | None:
-        """Seconds until the duration is over, at least 0.0.
+        """Return the seconds until the duration has passed, at least 0.0.
 
-        Without a duration: None if `return_none`.
-
-        :raises RuntimeError: it has no duration, or does not run.
+        :param return_none: return None if there is no duration.
+        :raises RuntimeError: if there is no duration (without `return_none`), or the watch is not
+            running.
         """
         if self._duration is None:
             if return_none:
                 return None
-            raise RuntimeError("A stop watch without a duration has nothing left over")
+            raise RuntimeError("A stop watch without a duration has no remaining time")
         if not self.has_started():
-            raise RuntimeError("A stop watch that does not run has nothing left over")
+            raise RuntimeError("A stop watch that is not running has no remaining time")
         return max(0.0, self._duration - self.elapsed())
 
     def _since(self) -> float:

@@ -1,4 +1,4 @@
-"""The kinds of conductors, found by name."""
+"""Kinds of conductors, by name."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from wbengine.jobs import base as jobs
 
 __all__ = ["CONDUCTOR_NAMESPACE", "fetch"]
 
-#: Entry points of other kinds of conductors.
+#: Entry point group of further kinds of conductors.
 CONDUCTOR_NAMESPACE: Final = "wbengine.conductors"
 
-#: Kinds that are always there; others come by entry point.
 KINDS: Final[Mapping[str, str]] = {
     "blocking": "wbengine.conductors.backends.impl_blocking:BlockingConductor",
     "nonblocking": "wbengine.conductors.backends.impl_nonblocking:NonBlockingConductor",
@@ -29,12 +28,12 @@ def fetch(
     namespace: str = CONDUCTOR_NAMESPACE,
     **options: Any,
 ) -> base.Conductor:
-    """Make a conductor of a kind; `options` are arguments of its class.
+    """Return a new conductor of a kind; `options` are arguments of its class.
 
-    :raises NotFound: an unknown kind; the text names those there are.
-    :raises ValueError: an option is wrong.
-    :raises TypeError: `jobboard` is no board, or an option is of a wrong type.
+    :raises NotFound: if the kind is unknown; the text lists the known kinds.
+    :raises ValueError: if an option is not allowed.
+    :raises TypeError: if `jobboard` is not a board, or an option has a wrong type.
     """
     factory = _plugins.load("conductor", kind, KINDS, namespace, CONDUCTOR_NAMESPACE)
-    made: base.Conductor = factory(name, jobboard, **options)
-    return made
+    conductor: base.Conductor = factory(name, jobboard, **options)
+    return conductor

@@ -1,4 +1,4 @@
-"""A conductor that runs one flow after the other, in the thread of its `run`."""
+"""A conductor that runs one flow at a time, in the thread of its `run`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["BlockingConductor"]
 
 
 class BlockingConductor(impl_executor.ExecutorConductor):
-    """An `ExecutorConductor` whose flows run in the thread that called `run`."""
+    """An `ExecutorConductor` that runs flows in the thread that called `run`."""
 
     MAX_SIMULTANEOUS_JOBS = 1
 
     def _executor_factory(self) -> futures.Executor:
-        made: futures.Executor = futurist.SynchronousExecutor()
-        return made
+        executor: futures.Executor = futurist.SynchronousExecutor()
+        return executor

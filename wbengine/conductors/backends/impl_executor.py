@@ -1,4 +1,4 @@
-"""A conductor whose flows run in an executor."""
+"""A conductor that runs flows in an executor."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from wbengine import engines, exceptions, states
+from wbengine.concurrency import conditions, threads
 from wbengine.conductors import base
 from wbengine.engines import allowed
 from wbengine.jobs import base as jobs
@@ -28,85 +29,84 @@ __all__ = ["ExecutorConductor"]
 
 LOG: Final = logging.getLogger(__name__)
 
-#: What makes a flow fails with these where its code is of another version, or is not allowed here;
-#: others may have it.
-_ELSEWHERE: Final = (ImportError, AttributeError, exceptions.NotTrusted)
-#: For so many seconds a job that could not be run is left alone, at first and at most.
-_SHORTEST_PAUSE: Final = 0.5
-_LONGEST_PAUSE: Final = 30.0
+#: Errors of a factory that may not occur elsewhere: its code is another version, or it is not
+#: allowed here.
+_FACTORY_ERRORS: Final = (ImportError, AttributeError, exceptions.NotTrusted)
+#: Pauses before a job that could not be run is claimed again.
+_FIRST_PAUSE_SECONDS: Final = 0.5
+_MAX_PAUSE_SECONDS: Final = 30.0
 
 
 @dataclass(eq=False, slots=True)
 class _Claim:
-    """A claim that this conductor holds; `due`: when it is to be extended."""
-
     job: jobs.Job
+    #: Time after which it expires unless it is extended.
+    seconds: float
+    #: On the monotonic clock.
     due: float
-    #: While the flow runs.
     engine: engines.Engine | None = None
-    #: Another may have claimed the job.
+    #: True if another conductor may have claimed the job.
     lost: bool = False
-    #: Its flow was suspended because it waits.
     parked: control.Parked | None = None
 
     def suspend(self) -> None:
-        """Suspend its flow, if that runs."""
         engine = self.engine
         if engine is not None:
             try:
                 engine.suspend()
             except exceptions.WbengineException as error:
-                LOG.warning("The flow of %s could not be suspended: %s", self.job, error)
+                LOG.warning("cannot suspend the flow of %s: %s", self.job, error)
 
 
 class ExecutorConductor(base.Conductor):
-    """Claims jobs, runs their flows in an executor, and consumes them when these have ended.
+    """Claims jobs, runs their flows in an executor, and consumes jobs whose flows have ended.
 
-    What becomes of a job:
+    Result of a job:
 
-    - its flow has ended, well or not, and that is stored: it is consumed.  A flow that had ended
-      when its job was claimed once more is not run again;
-    - a command (`wbengine flow suspend`) or a listener suspended the flow: it is consumed, and the
-      flow stays as it is until it is resumed by its uuid;
-    - `stop` suspended the flow, or what failed is one of `NO_CONSUME_EXCEPTIONS` and did not end
-      the flow: it is abandoned.  Where it failed, this conductor leaves it alone for a while, and
-      claims no other for a moment if the broker of its workers cannot be reached;
-    - nothing of the flow runs, and everything in it waits, for a signal or for longer than
-      `PARK_SECONDS`: it is suspended, and the job abandoned until that has come.  So it is with a
-      job that is in the database of the flows, and has the uuid of its flow (`engines.submit`);
-    - the flow cannot be run (its inputs are missing, say): it is consumed;
-    - `sys.exit()` or Ctrl-C interrupts the flow, or what makes it: it is abandoned, and left alone
-      for a while.  In the thread of `run`, that raises the interruption;
-    - what makes the flow raises ImportError or AttributeError, as in an old deployment, or is not
-      allowed here (`flows`): likewise;
-    - no engine can be made for it: it is trashed.
+    - The flow has ended in any state, and this is stored: the job is consumed. A flow that had
+      already ended does not run again.
+    - A command (`wbengine flow suspend`) or a listener suspended the flow: the job is consumed. The
+      flow stays suspended until it is resumed by its uuid.
+    - `stop` suspended the flow: the job is abandoned.
+    - A failure of `NO_CONSUME_EXCEPTIONS` did not end the flow: the job is abandoned, and this
+      conductor does not claim it for a while. If the broker of the workers is unavailable, it
+      claims no job for a moment.
+    - The flow only waits, for a signal or for longer than `PARK_SECONDS`: the flow is parked, and
+      the job abandoned until then. This requires a job in the database of the flows with the uuid
+      of its flow (`engines.submit`).
+    - The flow cannot be run (for example, inputs are missing): the job is consumed.
+    - `sys.exit()` or Ctrl-C interrupts the flow or its factory: the job is abandoned, and not
+      claimed for a while. In the thread of `run`, the interruption is raised.
+    - The factory raises ImportError or AttributeError, as in an old deployment, or is not allowed
+      here (`flows`): likewise, but nothing is raised.
+    - No engine can be made for it: the job is trashed.
 
-    A claim lasts `CLAIM_SECONDS`, and is extended each third of that while the flow runs.  One that
-    is lost suspends the flow: what this engine writes meanwhile the lease of the flow decides.  One
-    that ends because its conductor died lets another one claim the job, and resume the flow.
+    A claim expires after the time of the board (`ttl` of etcd), or else after `CLAIM_SECONDS`, and
+    is extended every third of this time while the flow runs. If it is lost, the flow is suspended;
+    the lease of the flow decides whether this engine can still write. If the conductor dies, its
+    claims expire, and another conductor claims the jobs and resumes the flows.
 
     Events of the `notifier`: `compilation`, `preparation`, `validation` and `running`, each with
     `_start` and `_end`, with the `job`, the `engine` and the `conductor`; `job_consumed`,
     `job_abandoned` and `job_trashed`, with the `job`, the `conductor` and the `persistence`.
 
-    :param wait_timeout: seconds between two looks at a board on which there was nothing to do
-        (default: what the board says, some tens of milliseconds).
-    :param log: a logger, for what happens to jobs and flows.
-    :param max_simultaneous_jobs: how many jobs are claimed at a time; 0 or less: without limit.
-    :param executor_factory: makes the executor that flows run in, for the length of a `run`.
-    :raises ValueError: `wait_timeout` is no number above 0, or the factory cannot be called.
+    :param wait_timeout: seconds between two polls of a board without jobs (default: set by the
+        board, some tens of milliseconds).
+    :param log: a logger for events of jobs and flows.
+    :param max_simultaneous_jobs: maximum number of claims at a time; 0 or less: no limit.
+    :param executor_factory: returns the executor of the flows for one `run`.
+    :raises ValueError: if `wait_timeout` is not a number above 0, or the factory not callable.
     """
 
     LOG: ClassVar[Any] = None
-    #: Seconds between two looks at a board, unless `wait_timeout` is given; None: the board says.
+    #: Default of `wait_timeout`; None: set by the board.
     WAIT_TIMEOUT: ClassVar[float | None] = None
-    #: How many jobs are claimed at a time, unless it is given; without limit.
     MAX_SIMULTANEOUS_JOBS: ClassVar[int] = -1
-    #: Seconds after which a claim that is not extended ends.
+    #: Time after which a claim expires unless it is extended or the board sets a time.
     CLAIM_SECONDS: ClassVar[float] = 15.0
-    #: A flow in which nothing runs, and nothing is due for so many seconds, is suspended meanwhile.
+    #: A flow is parked if nothing of it runs or is due for this time.
     PARK_SECONDS: ClassVar[float] = 5.0
-    #: Failures after which a job is left for another try.
+    #: Failures after which a job is abandoned, so that it can be claimed again.
     NO_CONSUME_EXCEPTIONS: ClassVar[tuple[type[Exception], ...]] = (
         exceptions.ExecutionFailure,
         exceptions.StorageFailure,
@@ -134,49 +134,45 @@ class ExecutorConductor(base.Conductor):
     ) -> None:
         super().__init__(name, jobboard, persistence, engine, engine_options, flows=flows)
         pause = self.WAIT_TIMEOUT if wait_timeout is None else wait_timeout
-        pause = jobboard.LOOK_SECONDS if pause is None else pause
+        pause = jobboard.POLL_SECONDS if pause is None else pause
         if isinstance(pause, bool) or not isinstance(pause, int | float) or not pause > 0:
-            raise ValueError(f"wait_timeout is a number of seconds above 0, not {pause!r}")
+            raise ValueError(f"wait_timeout must be a number of seconds above 0, got {pause!r}")
         if executor_factory is not None and not callable(executor_factory):
-            raise ValueError(f"executor_factory must be callable, not {executor_factory!r}")
+            raise ValueError(f"executor_factory must be callable, got {executor_factory!r}")
         self._pause = float(pause)
         self._log = log or self.LOG or LOG
         self._max_simultaneous_jobs = int(
             self.MAX_SIMULTANEOUS_JOBS if max_simultaneous_jobs is None else max_simultaneous_jobs
         )
-        self._given_factory = executor_factory
+        self._custom_factory = executor_factory
         self._stopping = False
-        # The board has been told who works on it; it failed when it was asked last.
-        self._registered = self._board_away = False
-        # Wakes the thread that claims jobs; handlers of signals may write to it.
+        self._registered = self._board_unavailable = False
+        # Wakes the thread that claims jobs; signal handlers may use it.
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self._dead = threading.Event()
-        # The thread of `run`, and what interrupted a flow in it: Ctrl-C, or `sys.exit()`.
+        self._dead = conditions.Event()
+        # The thread of `run`, and the interruption of a flow in it: Ctrl-C or `sys.exit()`.
         self._thread: int | None = None
         self._interruption: BaseException | None = None
         self._dispatched: set[futures.Future[bool]] = set()
-        # The jobs that are claimed, by the id of the object that claimed them.
+        # By the id of the job object that was claimed.
         self._claims: dict[int, _Claim] = {}
-        # Until when jobs that could not be run are left alone, and for how long, by uuid.
+        # Jobs that could not be run, by uuid: when they may be claimed again, and the last pause.
         self._postponed: dict[str, tuple[float, float]] = {}
-        # Until when no job is claimed: the broker of the workers was away.
+        # The broker of the workers was unavailable; no job is claimed before this time.
         self._idle_until = 0.0
-        # The board, if jobs can wait there until their flows can go on.
-        self._parking: impl_sql.SQLJobBoard | None = None
+        # The board, if it can contain the jobs of parked flows.
+        self._parking_board: impl_sql.SQLJobBoard | None = None
         if isinstance(jobboard, impl_sql.SQLJobBoard) and jobboard.keeps_flows:
-            self._parking = jobboard
+            self._parking_board = jobboard
 
     def _executor_factory(self) -> futures.Executor:
-        """The executor for one `run`."""
-        if self._given_factory is None:
-            raise exceptions.NotImplementedError(
-                f"{type(self).__name__} needs executor_factory=, which makes its executor"
-            )
-        return self._given_factory()
+        if self._custom_factory is None:
+            raise exceptions.NotImplementedError(f"{type(self).__name__} requires executor_factory")
+        return self._custom_factory()
 
     @property
     def dispatching(self) -> bool:
-        """Whether jobs are still claimed, or flows still run."""
+        """Whether the conductor still claims jobs or runs flows."""
         return not self._dead.is_set()
 
     def stop(self) -> None:
@@ -191,9 +187,9 @@ class ExecutorConductor(base.Conductor):
         self._dead.clear()
         self._registered = False
         self._thread, self._interruption = threading.get_ident(), None
-        ended = threading.Event()
-        keeper = threading.Thread(
-            target=self._keep_claims, args=(ended,), name="wbengine-claims", daemon=True
+        ended = conditions.Event()
+        keeper = threads.Thread(
+            target=self._extend_claims, args=(ended,), name="wbengine-claims", daemon=True
         )
         keeper.start()
         try:
@@ -201,33 +197,33 @@ class ExecutorConductor(base.Conductor):
             with waking, self._executor_factory() as executor:
                 try:
                     self._dispatch(executor, -1 if max_dispatches is None else max_dispatches)
-                except BaseException:  # the end of the block waits for flows of other threads
+                # The `with` block waits at its end for flows in other threads.
+                except BaseException:
                     self.stop()
                     raise
         finally:
             ended.set()
             keeper.join()
-            for claim in tuple(self._claims.values()):  # that none of the executor's threads has
+            # Claims that no thread of the executor handles.
+            for claim in tuple(self._claims.values()):
                 self._finish_claim(claim.job, False)
             self._dead.set()
 
-    # -- claiming -------------------------------------------------------------------------------
+    def _dispatch(self, executor: futures.Executor, remaining: int) -> None:
+        """Claim and start jobs until `stop`, at most `remaining` of them (-1: no limit).
 
-    def _dispatch(self, executor: futures.Executor, left: int) -> None:
-        """Claim jobs and have them run, `left` of them (-1: without limit), until `stop`.
-
-        :raises BaseException: what interrupted a flow that ran in this very thread.
+        :raises BaseException: if it interrupted a flow in this thread.
         """
-        while left != 0 and not self._stopping:
+        while remaining != 0 and not self._stopping:
             if self._dispatch_next(executor):
-                left -= 1
+                remaining -= 1
             else:
                 self._sleep()
             if self._interruption is not None:
                 raise self._interruption
 
     def _dispatch_next(self, executor: futures.Executor) -> bool:
-        """Claim a job and have it run; False: there is none, or no room for it."""
+        """Claim and start a job. Return False if there is none, or no capacity."""
         if 0 < self._max_simultaneous_jobs <= len(self._dispatched):
             return False
         if time.monotonic() < self._idle_until:
@@ -239,13 +235,13 @@ class ExecutorConductor(base.Conductor):
                 self._registered = True
             job = self._claim_next()
         except exceptions.JobFailure as error:
-            if not self._board_away:
-                self._log.warning("%s; it is asked until it answers", error)
-            self._board_away = True
+            if not self._board_unavailable:
+                self._log.warning("%s; retrying until the job board answers", error)
+            self._board_unavailable = True
             return False
-        if self._board_away:
-            self._board_away = False
-            self._log.info("The job board %s is back", self._jobboard.name)
+        if self._board_unavailable:
+            self._board_unavailable = False
+            self._log.info("job board %s answers again", self._jobboard.name)
         if job is None:
             return False
         future = executor.submit(self._dispatch_job, job)
@@ -254,60 +250,62 @@ class ExecutorConductor(base.Conductor):
         return True
 
     def _claim_next(self) -> jobs.Job | None:
-        """The most urgent job that nobody has claimed, claimed."""
         for job in self._jobboard.iterjobs(only_unclaimed=True):
             until, _ = self._postponed.get(job.uuid, (0.0, 0.0))
             if time.monotonic() < until:
                 continue
             try:
-                self._jobboard.claim(job, self._name, expiry=self.CLAIM_SECONDS)
+                # Without `expiry`, which would override the time of the board.
+                with jobs.claims_expiring_after(self.CLAIM_SECONDS):
+                    self._jobboard.claim(job, self._name)
             except (exceptions.UnclaimableJob, exceptions.NotFound):
-                continue  # another one was faster
-            self._log.debug("Claimed %s", job)
-            self._claims[id(job)] = _Claim(job, time.monotonic() + self.CLAIM_SECONDS / 3)
+                continue
+            self._log.debug("claimed %s", job)
+            seconds = job.claim_seconds or self.CLAIM_SECONDS
+            self._claims[id(job)] = _Claim(job, seconds, time.monotonic() + seconds / 3)
             return job
         return None
 
     def _sleep(self) -> None:
-        """Wait until a flow has ended or `stop` was called, or for a while."""
+        """Wait until a flow has ended or `stop` is called, at most for the polling interval."""
         with contextlib.suppress(queue.Empty):
             self._wake.get(timeout=self._pause)
-            while True:  # one look is the answer to all
+            while True:  # One poll answers all notifications.
                 self._wake.get_nowait()
-
-    # -- running --------------------------------------------------------------------------------
 
     def _listeners_from_job(
         self, job: jobs.Job, engine: engines.Engine
     ) -> list[listeners.Listener]:
-        found = super()._listeners_from_job(job, engine)
-        return [*found, logging_listener.LoggingListener(engine, log=self._log)]
+        inherited = super()._listeners_from_job(job, engine)
+        return [*inherited, logging_listener.LoggingListener(engine, log=self._log)]
 
     def _dispatch_job(self, job: jobs.Job) -> bool:
-        """Run the flow of a claimed job; whether the job is to be consumed, else abandoned."""
+        """Run the flow of a claimed job. Return True to consume the job, False to abandon it."""
         try:
             return self._run_flow(job)
         except BaseException as error:
             if isinstance(error, Exception):
                 raise
-            # The thread of an executor has other flows to run; that of `run` may be the operator's.
-            self._log.warning("Flow of %s was interrupted by %r; the job is abandoned", job, error)
+            # A thread of the executor has other flows to run; that of `run` re-raises it.
+            self._log.warning("flow of %s was interrupted by %r; job abandoned", job, error)
             self._postpone(job, error)
             if threading.get_ident() == self._thread:
                 self._interruption = error
             return False
 
     def _run_flow(self, job: jobs.Job) -> bool:
-        """What `_dispatch_job` does."""
         claim = self._claims[id(job)]
         if claim.lost or self._stopping:
             return False
         prepared = False
-        later: tuple[type[Exception], ...] = (*self.NO_CONSUME_EXCEPTIONS, *_ELSEWHERE)
+        temporary_errors: tuple[type[Exception], ...] = (
+            *self.NO_CONSUME_EXCEPTIONS,
+            *_FACTORY_ERRORS,
+        )
         try:
             engine = self._engine_from_job(job)
-        except later as error:
-            self._log.warning("No engine for %s could be made yet: %s", job, error)
+        except temporary_errors as error:
+            self._log.warning("cannot create an engine for %s yet: %s", job, error)
             self._postpone(job, error)
             return False
         try:
@@ -315,43 +313,44 @@ class ExecutorConductor(base.Conductor):
                 for listener in self._listeners_from_job(job, engine):
                     stack.enter_context(listener)
                 claim.engine = engine
-                if self._parking is not None and job.uuid == engine.storage.flow_uuid:
+                if self._parking_board is not None and job.uuid == engine.storage.flow_uuid:
                     engine.park_after = self.PARK_SECONDS
                 if claim.lost or self._stopping:
                     return False
-                # The claim of before ended: its engine may run yet, or have ended the flow.  A job
-                # with the uuid of its flow is about one run only, whoever ends it.
+                # The engine of an earlier claim may still run the flow or may have ended it. A job
+                # with the uuid of its flow is for a single run, by any engine.
                 if job.claims > 1 or job.uuid == engine.storage.flow_uuid:
-                    self._check_free(engine)
+                    self._check_not_owned(engine)
                     if self._has_ended(engine):
                         return True
-                self._end_if_cancelled(engine)
+                self._cancel_if_requested(engine)
                 self._stage("compilation", engine.compile, job, engine)
                 self._stage("preparation", engine.prepare, job, engine)
                 prepared = True
                 self._stage("validation", engine.validate, job, engine)
                 self._stage("running", engine.run, job, engine)
         except Exception as error:
-            # Before it was prepared, the end that is stored is that of an earlier job.
+            # Before the preparation, a stored end state is that of an earlier job.
             ended = prepared and self._has_ended(engine)
             consume = ended or not self._is_transient(error)
-            what = "consumed" if consume else "abandoned"
+            action = "consumed" if consume else "abandoned"
             if isinstance(error, exceptions.FlowBusy):
-                self._log.info("%s is left alone for a while: %s", job, error)
+                self._log.info("%s is postponed: %s", job, error)
             else:
-                self._log.warning("Flow of %s failed; the job is %s", job, what, exc_info=True)
+                self._log.warning("flow of %s failed; job %s", job, action, exc_info=True)
             if not consume:
                 self._postpone(job, error)
             return consume
         finally:
             claim.engine = None
         state = engine.storage.get_flow_state()
-        self._log.info("Flow of %s has come to %s", job, state)
+        self._log.info("flow of %s ended in %s", job, state)
         if state == states.SUSPENDED and engine.parked is not None:
             claim.parked = engine.parked
             return False
         if state == states.SUSPENDED:
-            # By a command, or a listener, unless this conductor did it: not for others to go on.
+            # If a command or a listener suspended it, the job is consumed: no conductor may resume
+            # it.
             return not (claim.lost or self._stopping)
         return state in states.FLOW_ENDED
 
@@ -368,28 +367,26 @@ class ExecutorConductor(base.Conductor):
             return all(failure.check(*self.NO_CONSUME_EXCEPTIONS) for failure in error)
         return isinstance(error, self.NO_CONSUME_EXCEPTIONS)
 
-    def _end_if_cancelled(self, engine: engines.Engine) -> None:
-        """Let a flow that was cancelled while no engine ran it begin with that."""
-        why = control.recorded(engine.storage.flow_meta)
-        if why is not None and why.cancelled:
+    def _cancel_if_requested(self, engine: engines.Engine) -> None:
+        request = control.read_given_up(engine.storage.flow_meta)
+        if request is not None and request.cancelled:
             engine.notifier.register(
-                states.RUNNING, lambda state, details: engine.cancel(reason=why.reason)
+                states.RUNNING, lambda state, details: engine.cancel(reason=request.reason)
             )
 
-    def _check_free(self, engine: engines.Engine) -> None:
-        """Make sure that no other engine is about to end the flow.
+    def _check_not_owned(self, engine: engines.Engine) -> None:
+        """Check that no other engine runs the flow.
 
-        :raises FlowBusy: one is.
+        :raises FlowBusy: if another engine owns it.
         """
         storage = engine.storage
         if storage.backend is not None:
             with contextlib.closing(storage.backend.get_connection()) as connection:
                 lease = connection.get_lease(storage.flow_uuid)
-            if lease is not None and not owners.died(lease.owner):
-                raise leases.busy(lease, leases.LEASE_SECONDS)
+            if lease is not None and not owners.is_dead(lease.owner):
+                raise leases.busy_error(lease, leases.LEASE_SECONDS)
 
     def _has_ended(self, engine: engines.Engine) -> bool:
-        """Whether it is stored that the flow has come to its end."""
         storage = engine.storage
         if storage.backend is None:
             return storage.get_flow_state() in states.FLOW_ENDED
@@ -402,17 +399,14 @@ class ExecutorConductor(base.Conductor):
         except (exceptions.StorageFailure, exceptions.NotFound):
             return False
 
-    # -- ending ---------------------------------------------------------------------------------
-
     def _on_job_done(self, job: jobs.Job, fut: futures.Future[bool]) -> None:
-        """Consume, abandon or trash a job whose dispatch is over; `fut` says what came of it."""
         consume = trash = False
         try:
             consume = fut.result()
-        except BaseException as error:  # which would end the thread
+        except BaseException as error:  # Otherwise the exception would end the thread.
             trash = isinstance(error, Exception)
-            what = "trashed" if trash else "abandoned"
-            self._log.warning("%s cannot be run, and is %s", job, what, exc_info=True)
+            action = "trashed" if trash else "abandoned"
+            self._log.warning("cannot run %s; job %s", job, action, exc_info=True)
         try:
             self._finish_claim(job, consume, trash)
         finally:
@@ -427,12 +421,11 @@ class ExecutorConductor(base.Conductor):
             self._try_finish_job(job, consume, trash)
 
     def _park(self, job: jobs.Job, parked: control.Parked) -> None:
-        """Give the claim on a job up until its flow can go on."""
-        assert self._parking is not None
+        assert self._parking_board is not None
         try:
-            self._parking.park(job, self._name, *parked)
+            self._parking_board.park(job, self._name, *parked)
         except exceptions.WbengineException as error:
-            self._log.warning("%s could not be parked: %s", job, error)
+            self._log.warning("cannot park %s: %s", job, error)
             return
         details = {"job": job, "conductor": self, "persistence": self._persistence}
         self._notifier.notify("job_abandoned", details)
@@ -450,55 +443,52 @@ class ExecutorConductor(base.Conductor):
         try:
             finish(job, self._name)
         except (exceptions.JobFailure, exceptions.NotFound) as error:
-            # The claim ends by itself, and who claims the job next finds what the flow came to.
-            self._log.warning("%s could not be finished: %s", job, error)
+            # The claim expires; the next claim finds the stored result of the flow.
+            self._log.warning("cannot finish %s: %s", job, error)
             return
         if consume or trash:
             self._postponed.pop(job.uuid, None)
         self._notifier.notify(event, details)
 
     def _postpone(self, job: jobs.Job, error: BaseException) -> None:
-        """Leave a job alone for a while, so that others get their turn.
+        """Do not claim a job for a while, so that other jobs run first.
 
-        Longer each time, unless its flow is busy: that ends when a lease does.
+        The pause grows with each failure, except if the flow is busy, which ends when its lease
+        expires.
         """
         now = time.monotonic()
-        _, before = self._postponed.pop(job.uuid, (0.0, 0.0))
+        _, last_pause = self._postponed.pop(job.uuid, (0.0, 0.0))
         if isinstance(error, exceptions.FlowBusy):
-            before = 0.0
-        if isinstance(error, exceptions.TransportFailure):  # not each of a thousand jobs is tried
-            self._idle_until = now + _SHORTEST_PAUSE
-        pause = min(max(2 * before, _SHORTEST_PAUSE), _LONGEST_PAUSE)
-        # Others may have removed those of long ago.
+            last_pause = 0.0
+        if isinstance(error, exceptions.TransportFailure):  # Do not try each of a thousand jobs.
+            self._idle_until = now + _FIRST_PAUSE_SECONDS
+        pause = min(max(2 * last_pause, _FIRST_PAUSE_SECONDS), _MAX_PAUSE_SECONDS)
+        # Other conductors may have removed the jobs of old entries.
         for uuid, (until, _) in tuple(self._postponed.items()):
-            if until + 2 * _LONGEST_PAUSE < now:
+            if until + 2 * _MAX_PAUSE_SECONDS < now:
                 self._postponed.pop(uuid, None)
         self._postponed[job.uuid] = (now + pause, pause)
 
-    # -- claims that are held -------------------------------------------------------------------
-
-    def _keep_claims(self, ended: threading.Event) -> None:
-        """Extend the claims that are held, until `run` has ended."""
-        beat = self.CLAIM_SECONDS / 3
-        while not ended.wait(min(beat / 4, 0.5)):
+    def _extend_claims(self, ended: conditions.Event) -> None:
+        while not ended.wait(min(self.CLAIM_SECONDS / 12, 0.5)):
             now = time.monotonic()
             for claim in tuple(self._claims.values()):
                 if self._stopping or claim.lost:
-                    claim.suspend()  # again: it does nothing to a flow that gets ready
+                    claim.suspend()  # Repeated: it has no effect on a flow that is being prepared.
                 if claim.due <= now and not claim.lost:
-                    claim.due = now + beat
+                    claim.due = now + claim.seconds / 3
                     self._extend(claim)
 
     def _extend(self, claim: _Claim) -> None:
         try:
-            kept = claim.job.extend_expiry(self.CLAIM_SECONDS)
-        except Exception as error:  # the next beat may succeed
-            self._log.warning("The claim on %s could not be extended: %s", claim.job, error)
+            extended = claim.job.extend_expiry(claim.seconds)
+        except Exception as error:
+            self._log.warning("cannot extend the claim on %s: %s", claim.job, error)
             return
-        if not kept and id(claim.job) in self._claims:
+        if not extended and id(claim.job) in self._claims:
             claim.lost = True
             claim.suspend()
-            self._log.warning("The claim on %s was lost, and its flow suspended", claim.job)
+            self._log.warning("lost the claim on %s; its flow is suspended", claim.job)
 
     def _suspend_all(self) -> None:
         for claim in tuple(self._claims.values()):

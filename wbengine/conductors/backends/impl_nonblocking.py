@@ -1,4 +1,4 @@
-"""A conductor that runs several flows at once, each in a thread."""
+"""A conductor that runs several flows at a time, each in a thread."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ __all__ = ["NonBlockingConductor"]
 
 
 class NonBlockingConductor(impl_executor.ExecutorConductor):
-    """An `ExecutorConductor` with as many threads as it runs flows at once."""
+    """An `ExecutorConductor` with one thread for each flow that runs at a time."""
 
     MAX_SIMULTANEOUS_JOBS = threading_utils.get_optimal_thread_count()
 
     def _executor_factory(self) -> futures.Executor:
-        if self._given_factory is not None:
-            return self._given_factory()
+        if self._custom_factory is not None:
+            return self._custom_factory()
         return futures.ThreadPoolExecutor(
             max_workers=self._max_simultaneous_jobs
             if self._max_simultaneous_jobs > 0

@@ -1,5 +1,5 @@
-// What changes is told by the server, and patched into what is shown.  Without this file a page
-// shows the same, and is read again every few seconds.
+// Live updates: the server sends changes, and this file patches them into the page.  Without this
+// file, a page shows the same and is reloaded every few seconds.
 "use strict";
 (() => {
   const page = document.getElementById("main").querySelector("[data-stream]");
@@ -14,8 +14,8 @@
 
   const say = (words) => { document.getElementById("said").textContent = words; };
 
-  // Parts ask for themselves again (hx-trigger="refresh from:body"), but not too often: the head
-  // of a page, and what is large, less often still.
+  // Parts reload themselves (hx-trigger="refresh from:body") at limited rates: large parts less
+  // often.
   const every = (milliseconds, name) => {
     let due = 0, last = 0;
     return () => {
@@ -32,7 +32,7 @@
   const parts = () => { soon(); later(); rarely(); };
   const refresh = () => { parts(); head(); };
 
-  // Of what is behind already, or could not be read, no news may come any more.
+  // For a part that is outdated or could not be read, no further event may come: it polls.
   let again = 0, due = Infinity;
   const retry = (seconds) => {
     const then = performance.now() + 1000 * seconds;
@@ -67,7 +67,7 @@
     }
   };
 
-  // The head of a flow is told as it is, but for its forms; rows of a list, with what changed.
+  // Events contain the head of a flow without its forms, and the rows of a list that changed.
   const swap = (target, text, how) => htmx.swap({ sourceElement: target, target, text, swap: how });
   const patch_head = (news) => {
     const facts = document.getElementById("facts");
@@ -109,7 +109,7 @@
     if (news.head) patch_head(news.head);
     if (news.rows) patch_rows(news);
     if (news.changed) parts();
-    if (news.ended) say(`The flow has ended: ${news.state}`);
+    if (news.ended) say(`The flow ended in state ${news.state}`);
   };
 
   const listen = () => {
@@ -126,29 +126,29 @@
 
   if (page) {
     listen();
-    // Where no stream is to be had, parts are read now and then.
+    // Without a stream, parts are polled.
     setInterval(() => { if (source.readyState !== EventSource.OPEN && !document.hidden) refresh(); }, 5000);
-    // Who does not look needs no news; what happened meanwhile is told on return.
+    // A hidden page closes its stream.  When shown again, it continues from its cursor.
     document.addEventListener("visibilitychange", () => {
       if (document.hidden) source.close();
       else if (source.readyState === EventSource.CLOSED) listen();
     });
   }
 
-  // A part that cannot be read stays as it was, and asks again; so does one that is behind, which
-  // says when.  Without a cookie, or where there is nothing any more, the page as a whole says so.
-  const missed = () => { show("lost", "Not up to date"); retry(3); };
+  // A part that cannot be read is kept and reloaded later, as is an outdated one, at the time that
+  // its header names.  If the cookie expired or the flow was deleted, the whole page is reloaded.
+  const missed = () => { show("lost", "Outdated"); retry(3); };
   document.addEventListener("htmx:error", missed);
   document.addEventListener("htmx:after:request", (event) => {
     const { status, headers } = event.detail.ctx.response;
     if (status === 401 || status === 404) location.reload();
-    else if (status >= 500) missed();
+    else if (status >= 500 || status === 429) missed();
     else if (source && source.readyState === EventSource.OPEN) show("on", "Live");
     else if (!source) show("off", "Not live");
     if (headers.has("refresh")) retry(Number(headers.get("refresh")));
   });
 
-  // What is chosen is shown at once; a name, when it is sent.
+  // A filter applies when it is selected; text, when it is submitted.
   document.addEventListener("change", (event) => {
     const form = event.target.closest("form.filters");
     if (form && event.target.matches("select, [type=checkbox]")) form.requestSubmit();

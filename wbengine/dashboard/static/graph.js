@@ -1,5 +1,5 @@
-// The graph of a flow: zoom, drag, find, and a small map of it.  Without this file it is as large as
-// it is drawn, has scroll bars, and what is looked for is found in the table of tasks.
+// The graph of a flow: zoom, drag, search and a minimap.  Without this file, the graph has its drawn
+// size and scroll bars, and a search leads to the table of tasks.
 "use strict";
 (() => {
   const tools = document.querySelector(".graph-tools");
@@ -10,7 +10,7 @@
   const picture = () => canvas() && canvas().querySelector(".wbe-graph");
   let scale = 0, found = [], at = -1;
 
-  // Of the picture as it is drawn.
+  // The drawn size, before scaling.
   const size = (svg) => svg.viewBox.baseVal;
   const room = () => {
     const { clientWidth, clientHeight } = canvas();
@@ -18,7 +18,7 @@
   };
   const fitting = (svg) => Math.min(1, room().width / size(svg).width, innerHeight * 0.7 / size(svg).height);
 
-  // The pages are read again while the flow runs: what was chosen stays.
+  // The picture is replaced while the flow runs; the scale stays.
   const show = () => {
     const svg = picture();
     tools.hidden = !svg;
@@ -29,7 +29,7 @@
     draw();
   };
 
-  // What is at x, y of the window stays there.
+  // The point at x, y of the window stays in place.
   const zoom = (to, x, y) => {
     const svg = picture(), place = canvas();
     if (!svg) return;
@@ -44,7 +44,7 @@
     place.scrollTop += after.top + inside[1] * after.height - y;
   };
 
-  // -- the small map --
+  // -- minimap --
 
   const map = document.createElementNS("http://www.w3.org/2000/svg", "svg");
   map.classList.add("minimap");
@@ -80,7 +80,7 @@
   map.addEventListener("pointerdown", (event) => { map.setPointerCapture(event.pointerId); go(event); });
   map.addEventListener("pointermove", (event) => { if (event.buttons) go(event); });
 
-  // -- finding --
+  // -- search --
 
   const mark = () => {
     const svg = picture(), wanted = field.value.trim().toLocaleLowerCase();
@@ -93,7 +93,7 @@
       each.classList.add("match");
       each.classList.toggle("here", number === at);
     });
-    said.textContent = !wanted ? "" : !found.length ? "Not in what is drawn: Enter looks in all tasks"
+    said.textContent = !wanted ? "" : !found.length ? "Not in this graph; press Enter to search all tasks"
       : at < 0 ? `${found.length} found` : `${at + 1} of ${found.length} found`;
   };
   const centre = (item) => {
@@ -112,12 +112,12 @@
     if (found.length) next();
   });
   tools.addEventListener("submit", (event) => {
-    if (!found.length) return;  // the table has all tasks
+    if (!found.length) return;  // the form leads to the table, which has all tasks
     event.preventDefault();
     next();
   });
 
-  // -- what hands do --
+  // -- buttons, keys and pointers --
 
   tools.querySelector(".zooming").hidden = false;
   const steps = {
@@ -140,7 +140,7 @@
     zoom(scale * Math.exp(-event.deltaY / 300), event.clientX, event.clientY);
   }, { passive: false });
 
-  // A click on a task leads to it, unless the picture was dragged by it.
+  // A click on a task opens its page, unless it ended a drag.
   let held = null, dragged = false;
   document.addEventListener("pointerdown", (event) => {
     dragged = false;
@@ -168,7 +168,7 @@
   addEventListener("resize", draw);
   document.addEventListener("htmx:after:swap", () => { show(); mark(); });
   show();
-  // Who opened or closed a flow goes on from there.
+  // After a sub-flow is opened or closed, it is centred and has the focus.
   const turned = /^#node-\d+$/.test(location.hash) && picture() &&
     picture().querySelector(`[data-node="${location.hash.slice(6)}"]`);
   if (turned) {

@@ -1,4 +1,4 @@
-"""From a message's type to whoever handles it."""
+"""Dispatch messages to handlers by type."""
 
 from __future__ import annotations
 
@@ -13,26 +13,25 @@ from wbengine._log_rate import RareWarnings
 
 LOG = logging.getLogger(__name__)
 
-#: What `untrusted` returns.
 _untrusted = 0
-_counting: Final = threading.Lock()
+_count_lock: Final = threading.Lock()
 
-#: `(data, message)`: the decoded body, and the kombu message that brought it.
+#: `(data, message)`: the decoded body, and the kombu message.
 ProcessMessage = Callable[[Any, Any], None]
 RequeueFilter = Callable[[Any, Any], bool]
 
 
 def untrusted() -> int:
-    """How many messages this process refused because nobody signed them who may say them."""
+    """Return the number of messages that this process rejected because of their signatures."""
     return _untrusted
 
 
 class Handler:
-    """What to do with one type of message.
+    """The handler of one type of message.
 
-    `validator(data)` raises `InvalidFormat` for bodies that must not be processed.  With
-    `owns_ack` the handler acknowledges the message itself, when its work is done; otherwise it is
-    acknowledged before it is processed, and processed at most once.
+    `validator(data)` raises `InvalidFormat` for bodies that must not be processed. With `owns_ack`,
+    the handler acknowledges the message after its work. Otherwise it is acknowledged before it is
+    processed, so at most once.
     """
 
     __slots__ = ("owns_ack", "process_message", "validator")
@@ -50,13 +49,13 @@ class Handler:
 
 
 class TypeDispatcher:
-    """Hand each message to the handler of its type.
+    """Passes each message to the handler of its type.
 
-    No message can end the thread that delivers it: what has no handler is rejected, what does not
-    validate and what makes its handler fail is taken off the queue, counted in `refused`, and
-    named in one log line.  What its handler took in is counted in `handled`.
+    No message can end the thread that delivers it. A message without a handler, an invalid one, or
+    one that makes its handler fail is removed from the queue, counted in `refused` and logged.
+    Processed messages are counted in `handled`.
 
-    `requeue_filters` are asked first; if one says so, the message goes back to where it came from.
+    If one of the `requeue_filters` returns True, the message is requeued.
     """
 
     def __init__(
@@ -66,11 +65,9 @@ class TypeDispatcher:
     ) -> None:
         self._type_handlers = dict(type_handlers or {})
         self._requeue_filters = list(requeue_filters or ())
-        #: Number of messages that were not processed, by reason.
         self.refused: Counter[str] = Counter()
-        #: Number of messages that were, by type.
         self.handled: Counter[str] = Counter()
-        self._distrusted = RareWarnings(LOG)
+        self._untrusted_warnings = RareWarnings(LOG)
 
     @property
     def type_handlers(self) -> dict[str, Handler]:
@@ -81,7 +78,7 @@ class TypeDispatcher:
         return self._requeue_filters
 
     def on_message(self, data: Any, message: Any) -> None:
-        """Process one message; never raises for what the message holds."""
+        """Process one message; never raises because of its content."""
         try:
             for wants in self._requeue_filters:
                 if wants(data, message):
@@ -90,7 +87,9 @@ class TypeDispatcher:
             kind = message.properties.get("type")
             handler = self._type_handlers.get(kind) if isinstance(kind, str) else None
             if handler is None:
-                self.refuse(message, "type", f"nothing handles type {str(kind)[:80]!r}")
+                self.refuse(
+                    message, "type", f"no handler exists for messages of type {str(kind)[:80]!r}"
+                )
                 return
             if handler.validator is not None:
                 try:
@@ -98,38 +97,47 @@ class TypeDispatcher:
                 except exc.InvalidFormat as error:
                     self.refuse(message, "format", str(error))
                     return
-            if not handler.owns_ack and not self._settled(message, message.ack):
-                return  # it comes again
+            if not handler.owns_ack and not self._try_settle(message, message.ack):
+                return  # The message is delivered again.
             handler.process_message(data, message)
             self.handled[kind] += 1
         except Exception:
             self.refused["error"] += 1
             LOG.exception("failed to process message %s", message.delivery_tag)
             if not message.acknowledged:
-                self._settled(message, message.reject)
+                self._try_settle(message, message.reject)
 
     def refuse(self, message: Any, reason: str, text: str) -> None:
-        """Take a message off its queue without processing it; never raises."""
+        """Remove a message from its queue without processing it; never raises."""
         self.refused[reason] += 1
         LOG.warning("refused message %s: %s", message.delivery_tag, text[:500])
-        self._settled(message, message.reject)
+        self._try_settle(message, message.reject)
 
-    def distrust(self, message: Any, why: str) -> None:
-        """`refuse` a message that nobody said who may; anybody can send any number of those."""
+    def refuse_untrusted(self, message: Any, why: str) -> None:
+        """`refuse` a message without a valid signature.
+
+        Warnings are limited, because any client can send such messages.
+        """
         global _untrusted
         self.refused["untrusted"] += 1
-        with _counting:
+        with _count_lock:
             _untrusted += 1
-        self._distrusted.tell(why, "refused message %s: %s", message.delivery_tag, why[:500])
-        self._settled(message, message.reject)
+        self._untrusted_warnings.warn(
+            why, "refused message %s: %s", message.delivery_tag, why[:500]
+        )
+        self._try_settle(message, message.reject)
 
-    def _settled(self, message: Any, how: Callable[[], None]) -> bool:
-        """Acknowledge or reject; False when its connection is gone, which others tell."""
+    def _try_settle(self, message: Any, how: Callable[[], None]) -> bool:
         try:
             how()
         except Exception as error:
             self.refused["gone"] += 1
             level = logging.DEBUG if isinstance(error, OSError) else logging.WARNING
-            LOG.log(level, "message %s cannot be settled (%s)", message.delivery_tag, error)
+            LOG.log(
+                level,
+                "message %s cannot be acknowledged or rejected (%s)",
+                message.delivery_tag,
+                error,
+            )
             return False
         return True

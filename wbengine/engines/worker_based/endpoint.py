@@ -1,4 +1,4 @@
-"""What a worker offers: one task class, from which every request gets an instance of its own."""
+"""Task classes that a worker offers. Each request gets its own instance."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from wbengine import _names, invocation, running, task_logs
 from wbengine import exceptions as exc
 from wbengine import task as task_module
-from wbengine.concurrency import limits
+from wbengine.concurrency import time_limits
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.worker_side.jobs import Job
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 
 class Turn(enum.Enum):
-    """What became of a request's turn, other than an outcome."""
+    """Result of `Endpoint.begin` other than an outcome."""
 
-    #: It came so late that the request may be somebody else's by now.
+    #: The request started so late that another worker may own it.
     MISSED = 1
 
 
@@ -58,14 +58,14 @@ class Endpoint:
         return hash(self._task_cls)
 
     def generate(self, name: str | None = None) -> task_module.Task:
-        """Make a task of the class, under the name it has in its flow.
+        """Create a task of the class, with its name in the flow.
 
-        :raises ExecutionFailure: the class needs more than a name to be constructed; workers know
-            nothing of how the flow's author constructed it.
+        :raises ExecutionFailure: if the constructor needs more than a name: workers have no other
+            arguments.
         """
         cls = self._task_cls
         if name is not None and self._plain:
-            # Nobody's own constructor: what it would do is the same each time, but for the name.
+            # Without a constructor, instances differ only in the name.
             if self._pattern is None:
                 self._pattern = vars(cls())
             task = cls.__new__(cls)
@@ -76,8 +76,8 @@ class Endpoint:
             return cls(name=name)
         except TypeError as error:
             raise exc.ExecutionFailure(
-                f"a worker cannot construct {self._name}(name=...): {error}; a task that runs"
-                f" remotely gets what it needs as arguments of execute, not of its constructor"
+                f"a worker cannot construct {self._name}(name=...): {error}; a remote task"
+                " must receive its values as arguments of execute, not of its constructor"
             ) from error
 
     def execute(
@@ -88,7 +88,7 @@ class Endpoint:
         loop: event_loop.EventLoop | None = None,
         origin: running.Request | None = None,
     ) -> invocation.Outcome:
-        """Execute a task that `generate` made; whatever it raises is the outcome."""
+        """Execute a task from `generate`; an exception becomes the outcome."""
         call = invocation.Invocation(
             task, invocation.EXECUTE, "", arguments=arguments, events=events
         )
@@ -104,7 +104,6 @@ class Endpoint:
         loop: event_loop.EventLoop | None = None,
         origin: running.Request | None = None,
     ) -> invocation.Outcome:
-        """Revert a task that `generate` made; whatever it raises is the outcome."""
         call = invocation.Invocation(
             task,
             invocation.REVERT,
@@ -124,13 +123,13 @@ class Endpoint:
         fresh: float,
         emit: invocation.EventSink,
     ) -> invocation.Outcome | Literal[Turn.MISSED]:
-        """`run`, if it may be run yet now that its turn has come, however long that took.
+        """`run` the request, if it is still permitted when it gets its slot.
 
-        It is of no use after `expires`, in unix seconds, and certainly still this worker's until
-        `fresh`, on the monotonic clock of this host.
+        :param expires: time in unix seconds after which it must not start.
+        :param fresh: time until which this worker certainly owns it, on the monotonic clock.
         """
         if expires is not None and time.time() > expires:
-            late = exc.Expired(f"task {unit.task_name!r} had its turn after its time was up")
+            late = exc.Expired(f"task {unit.task_name!r} expired before it started")
             return invocation.Outcome(ft.Failure.from_exception(late))
         if time.monotonic() > fresh:
             return Turn.MISSED
@@ -139,10 +138,10 @@ class Endpoint:
     def run(
         self, unit: pr.WorkUnit, loop: event_loop.EventLoop | None, emit: invocation.EventSink
     ) -> invocation.Outcome:
-        """Make a task and do with it what a request asks for; every error is an outcome.
+        """Create a task and execute or revert it; all errors become outcomes.
 
-        Async bodies run in `loop`, or without one in that of the process.  Endpoints pickle, so
-        this may run in a child process.
+        Async bodies run in `loop`, or else in the loop of the process. This may run in a child
+        process.
         """
         try:
             task = self.generate(unit.task_name)
@@ -166,13 +165,13 @@ def _invoke(
 ) -> invocation.Outcome:
     call.origin = origin
     cancellation = getattr(call.events, "cancellation", None)
-    if cancellation is not None:  # that of a pool
+    if cancellation is not None:  # The cancellation of a pool.
         call.cancellation = cancellation
     return invocation.invoke(call, loop)
 
 
 class Offer:
-    """The endpoints of one worker, by name, and the digest of the ledger that it holds."""
+    """The endpoints of one worker by name, and the digest of its ledger."""
 
     def __init__(self, identity: str, offered: Mapping[str, Endpoint], ledger: str | None) -> None:
         self._identity = identity
@@ -181,55 +180,54 @@ class Offer:
         self.ledger = ledger
 
     def check_ledger(self, job: Job, request: env.Envelope) -> None:
-        """
-        :raises NotFound: the request has its row in a ledger that this worker does not hold; or has
-            none, although this worker holds one, which alone knows whether it was run before.
+        """Check that a request belongs to the ledger of this worker.
+
+        :raises NotFound: if its row is in another ledger; or if it has no row although this worker
+            has a ledger.
         """
         named = request.headers.get(env.WBE_LEDGER)
         if self.ledger is not None and not job.ledger:
             raise exc.NotFound(
-                f"the request has no row in a ledger, and worker {self._identity} runs only what"
-                f" its ledger {self.ledger} grants: give engine and worker the same"
+                f"the request uses no ledger, but worker {self._identity} accepts only"
+                f" requests of its ledger {self.ledger}: configure the same ledger for"
+                " engine and worker"
             )
         if job.ledger and (self.ledger is None or named != self.ledger):
             raise exc.NotFound(
-                f"worker {self._identity} does not hold the ledger {str(named)[:120]} that the"
-                f" request was opened in (it holds {self.ledger or 'none'}): give engine and"
-                f" worker the same"
+                f"the request uses ledger {str(named)[:120]}, but worker {self._identity}"
+                f" uses {self.ledger or 'none'}: configure the same ledger for engine and"
+                " worker"
             )
 
     def find(self, job: Job, request: env.Envelope) -> None:
-        """Find what is to be run, by its name; if that cannot be, why not is the job's refusal.
-
-        Nothing of the user is decoded: see `decode`.
-        """
+        """Find the endpoint by name, without decoding user values, or set the job's refusal."""
         job.name, name = request.body["task_name"], request.body["task_cls"]
         job.body, job.endpoint = request.body, self._endpoints.get(name)
         version = request.headers.get(env.WBE_VERSION, env.VERSION)
         if version != env.VERSION:
             job.refusal = exc.IncompatibleVersion(
-                f"this worker speaks version {env.VERSION} of the protocol, the request is of"
-                f" version {str(version)[:80]}"
+                f"the protocol version of the request must be {env.VERSION}, got"
+                f" {str(version)[:80]}"
             )
         elif job.endpoint is None:
             job.refusal = self._unknown(name)
 
     def decode(self, job: Job) -> None:
-        """Read the arguments of a job that was granted; if that cannot be, why not is its refusal.
+        """Decode the arguments of a claimed job, or set the job's refusal.
 
-        Not before: a request whose arguments kill or freeze the worker that reads them has a holder
-        then, and is sent to so many others at most.
+        After the claim, a request whose arguments kill or freeze the worker has an owner, and the
+        number of resends is limited.
         """
         body, job.body = job.body, None
         assert body is not None and job.endpoint is not None
         try:
-            who = running.Request(job.id, job.attempt, job.epoch, job.flow, self._identity)
-            job.unit = pr.Request.decode(body, env.unpacker(job.ours), who)
+            request = running.Request(job.id, job.attempt, job.epoch, job.flow, self._identity)
+            job.unit = pr.Request.decode(body, env.unpacker(job.ours), request)
             job.unit.captures = job.captures
-            if not job.ours and job.limit is limits.UNLIMITED:
-                # TaskFlow's engines know of no limits; the class says what it is given.
-                job.limit = limits.read(job.endpoint.task_cls.timelimit)
-        except Exception as error:  # whatever a body does, it is answered
+            if not job.ours and job.limit is time_limits.UNLIMITED:
+                # TaskFlow's engines do not send limits.
+                job.limit = time_limits.read(job.endpoint.task_cls.timelimit)
+        except Exception as error:  # An invalid body also gets a reply.
             job.refusal = error
 
     def _unknown(self, task_cls: str) -> Exception:
@@ -240,10 +238,12 @@ class Offer:
 
 
 def job_of(request: env.Envelope, receipt: Any) -> Job:
-    """A job, with what the headers of a request say."""
     name, epoch = request.correlation_id or "", request.number(env.WBE_EPOCH, 1)
     headers = request.headers
-    job = Job(name, epoch, (name, epoch), request.reply_to or "", receipt, asked=epoch, name=name)
+    job = Job(
+        name, epoch, (name, epoch), request.reply_to or "", receipt, question_number=epoch,
+        name=name,
+    )  # fmt: skip
     job.attempt = request.number(env.WBE_ATTEMPT, 1)
     job.flow = request.text(env.ROOT_ID) or ""
     job.ours = request.ours
@@ -257,13 +257,13 @@ def job_of(request: env.Envelope, receipt: Any) -> Job:
     return job
 
 
-def _limit(value: Any) -> limits.TimeLimit:
-    """The limits in a request, hard one first; what is none does not limit."""
+def _limit(value: Any) -> time_limits.TimeLimit:
+    """Return the time limits of a request, the hard one first; invalid limits are ignored."""
     try:
         hard, soft = value
-        return limits.read((soft, hard))
+        return time_limits.read((soft, hard))
     except (TypeError, ValueError, OverflowError):
-        return limits.UNLIMITED
+        return time_limits.UNLIMITED
 
 
 def _is_plain(cls: type[task_module.Task]) -> bool:
@@ -271,44 +271,46 @@ def _is_plain(cls: type[task_module.Task]) -> bool:
 
 
 def endpoints_of(tasks: Iterable[type[task_module.Task]]) -> dict[str, Endpoint]:
-    """Index endpoints for task classes by dotted name, which is all that a request says.
+    """Return endpoints by the dotted names of their task classes, which requests contain.
 
-    :raises ValueError: two classes have the same name.
+    :raises ValueError: if two classes have the same name.
     """
-    found: dict[str, Endpoint] = {}
+    endpoints: dict[str, Endpoint] = {}
     for endpoint in map(Endpoint, tasks):
-        if found.setdefault(endpoint.name, endpoint) != endpoint:
-            raise ValueError(f"{endpoint.name} is the name of two different task classes")
-    return found
+        if endpoints.setdefault(endpoint.name, endpoint) != endpoint:
+            raise ValueError(f"Task name {endpoint.name} is used by two different task classes")
+    return endpoints
 
 
-def modules(found: Iterable[Endpoint]) -> set[str]:
-    """The names of all that a fresh process imports to call these."""
-    return {__name__, *(one.task_cls.__module__ for one in found)}
+def modules(endpoints: Iterable[Endpoint]) -> set[str]:
+    """Return the names of the modules that a new process must import to call these endpoints."""
+    return {__name__, *(endpoint.task_cls.__module__ for endpoint in endpoints)}
 
 
 def find_tasks(items: Iterable[Any]) -> list[type[task_module.Task]]:
-    """The task classes named by `items`: classes, modules, or names of either.
+    """Return the task classes for `items`: classes, modules, or names of either.
 
-    A name is `module`, `module:Class` or `module.Class`.  A module stands for all task classes in
-    it that are not wbengine's own.  Each class is returned once, in order.
+    A name is `module`, `module:Class` or `module.Class`. A module stands for all of its task
+    classes except those of wbengine. Each class is returned once, in order.
 
-    :raises ValueError: an item holds no tasks, or is no task class; it says which.
-    :raises ImportError: a name cannot be imported.
+    :raises ValueError: if an item contains no tasks or is not a task class; the error names it.
+    :raises ImportError: if a name cannot be imported.
     """
-    found: dict[type[task_module.Task], None] = {}
+    tasks: dict[type[task_module.Task], None] = {}
     for item in items:
-        thing = _names.load(item, _is_wanted) if isinstance(item, str) else item
-        if isinstance(thing, types.ModuleType):
-            classes = [value for value in vars(thing).values() if _is_task(value)]
+        loaded = _names.load(item, _is_wanted) if isinstance(item, str) else item
+        if isinstance(loaded, types.ModuleType):
+            classes = [value for value in vars(loaded).values() if _is_task(value)]
             if not classes:
-                raise ValueError(f"module {thing.__name__!r} holds no tasks")
-            found.update(dict.fromkeys(classes))
-        elif _is_task(thing):
-            found[thing] = None
+                raise ValueError(f"module {loaded.__name__!r} contains no task classes")
+            tasks.update(dict.fromkeys(classes))
+        elif _is_task(loaded):
+            tasks[loaded] = None
         else:
-            raise ValueError(f"{item!r} is neither a task class nor a module of tasks")
-    return list(found)
+            raise ValueError(
+                f"tasks must be task classes or modules that contain them, got {item!r}"
+            )
+    return list(tasks)
 
 
 def _is_wanted(value: Any) -> bool:

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import uuid as uuids
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from wbengine import exceptions, invocation, task
-from wbengine.engines import options as engine_options
+from wbengine.concurrency import scopes
+from wbengine.engines import option_table as engine_options
 from wbengine.engines.base import Engine
 from wbengine.engines.worker_based import executor as executors
 from wbengine.engines.worker_based.engine_side import reconstruction
 from wbengine.engines.worker_based.engine_side.resume import EarlierRuns
 from wbengine.engines.worker_based.executor import WorkerTaskExecutor
+from wbengine.engines.worker_based.requests.options import NAMES, RequestOptions
 from wbengine.runtime import plan as plans
 from wbengine.runtime import run as run_module
 from wbengine.runtime import saving
 
 
 class Share(invocation.TaskExecutor):
-    """What one flow's engine has of an executor that several use: what it submits, no more.
-
-    The executor runs as long as one of those engines does; or, where whoever made it started it,
-    until he stops it.
-    """
+    """The part of a shared executor that one flow's engine uses."""
 
     keeps_times = True
 
@@ -79,52 +76,58 @@ class Share(invocation.TaskExecutor):
 
 LOG = logging.getLogger(__name__)
 
-#: So many tasks that no worker can run are named in the error.
-_MAX_TOLD: Final = 3
+_MAX_NAMED_TASKS: Final = 3
 
 
 class WorkerBasedActionEngine(Engine):
-    """Run a flow's tasks on workers reached through a broker; retries run here.
+    """Run the tasks of a flow on workers; retry controllers run in the process of the engine.
 
     Options, besides those of every engine:
 
-    - `url`, `transport`, `transport_options`: the broker; without any, `$WBENGINE_URL`, else a
-      folder of this user that workers on this host find too.
-    - `exchange` (`'default'`): the name under which engine and workers meet.
-    - `topics`: use only workers of these topics (a string: separated by commas); without any, all
-      that are heard of.
-    - `transition_timeout` (60 s, None for no limit): how long a request may wait for a worker.
-    - `worker_expiry` (60 s, None for never): the silence after which a worker is lost.
-    - `strict_results`: accepted, as by the other kinds; what cannot travel is always refused.
-    - `retry_options`: waits between two attempts to reach the broker.
-    - `ledger`: where it is written which request was taken by whom, and what came of it; the same
-      place as of the workers.  `'postgresql://user@host/database'`, `'mysql://...'`,
-      `'sqlite:////path'`, `'dir:///path'`, or `'none'`: engine and workers do without.  Where none
-      is named, `$WBENGINE_LEDGER`, else the broker's own (folders and memory have one).
-    - `keys`: the file of the keys that messages are signed with (`wbengine keys new` makes one);
-      without one, `$WBENGINE_KEYS`.  `'none'`, or neither: they are not signed, and all
-      are believed.
-    - `interop`: `'taskflow'` to use workers that run OpenStack TaskFlow.
-    - `on_worker_lost` (`'fail'`): what becomes of a task whose worker was lost while it ran it, if
-      its `idempotent` is None: `'resend'` it to another, or `'fail'` it as `WorkerLost`.
-    - `max_resends` (3): how often one request is sent again for that reason.
-    - `timelimit` (None): `(soft, hard)`, in seconds, for tasks without a `timelimit` of their own.
-    - `max_message_size` (16 MiB): bytes of an encoded request above which its task fails.
-    - `broker_persistent`: whether requests survive the broker's end; without it, where no ledger
-      backs them.
-    - `result_ttl` (7 days): how long the ledger keeps what nobody comes back for, in seconds (0:
-      not at all, None: for ever).
-    - `trace_arguments` (False): show arguments in message headers, cut, and masked where a name
-      says password, token, secret or key.
-    - `executor`: a `WorkerTaskExecutor` to use instead of one of the engine's own.  Several engines
-      may share one; it runs as long as one of them does, or, once it was started by whoever made
-      it, until he stops it.  The options above, but `strict_results`, are then its own: those that
-      are given to the engine have no effect, of which the log warns.
+    - `url`, `transport`, `transport_options`: the broker.  Default: `$WBENGINE_URL`, else a folder
+      of this user, which workers on this host use too.
+    - `exchange` (`'default'`): the name that separates groups of engines and workers on a broker.
+    - `topics`: use only the workers of these topics, in this order; a string contains them with
+      commas, and `*` stands for one part of a name (`video.*`).  Default: all known workers.
+    - `ledger`: the place of the ledger, the same as that of the workers: the URL of a Redis,
+      `'postgresql://user@host/database'`, `'mysql://...'`, `'sqlite:////path'`, `'dir:///path'`,
+      or `'none'`.  Default: `$WBENGINE_LEDGER`, else that of the broker, if it has one.
+    - `keys`: the file with the keys that messages are signed with (`wbengine keys new`), or
+      `'none'`.  Default: `$WBENGINE_KEYS`.  Without keys all messages are believed.
+    - `transition_timeout` (60): seconds that a task waits while no worker offers it, or idle
+      workers do not start it; then it fails with `RequestTimeout`.  Waiting for busy workers does
+      not count.  None: no limit.
+    - `worker_expiry` (60): seconds.  The interval of heartbeats is a quarter of it, but at least
+      0.5 s and at most 5 s.  A worker is lost after three missing heartbeats.  Workers of
+      TaskFlow send none: for them, `worker_expiry` seconds of silence count.  None: never.
+    - `on_worker_lost` (`'fail'`): if the worker of a task is lost, and its `idempotent` is None,
+      `'fail'` it with `WorkerLost`, or `'resend'` it to another worker.
+    - `max_resends` (3): maximum number of resends of a request for this reason.
+    - `timelimit` (None): `(soft, hard)` seconds, for tasks without their own `timelimit`.
+    - `max_message_size` (16 MiB): a task whose encoded request has more bytes fails.
+    - `broker_persistent`: whether the broker stores requests on its disk.  Default: if there is no
+      ledger.
+    - `result_ttl` (7 days): seconds for which the ledger keeps results that no engine fetched.
+      0: not at all; None: forever.
+    - `trace_arguments` (False): show arguments in the message headers `argsrepr` and `kwargsrepr`,
+      at most 200 characters, and `***` for names with password, token, secret or key.
+    - `retry_options`: the pauses between two attempts to reach the broker.
+    - `strict_results`: has no effect: values that cannot be encoded are always refused.
+    - `interop` (None): `'taskflow'` to use workers that run OpenStack TaskFlow.
+    - `executor`: a `WorkerTaskExecutor` that several engines share.  It runs as long as one of them
+      does, or, after its `start`, until its `stop`.  The options above, except `strict_results`,
+      are then those of the executor: others have no effect, and cause a warning in the log.
     """
 
     OPTIONS = engine_options.WORKER_BASED
 
-    # Without defaults, unlike its base: as in TaskFlow.
+    @classmethod
+    def read_options(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+        options = super().read_options(given)
+        RequestOptions.of({name: options[name] for name in given if name in NAMES})
+        return options
+
+    # Without defaults, unlike the base class: as in TaskFlow.
     def __init__(
         self, flow: Any, flow_detail: Any, backend: Any, options: Mapping[str, Any]
     ) -> None:
@@ -135,25 +138,26 @@ class WorkerBasedActionEngine(Engine):
     @property
     def executor(self) -> Any:
         """The `WorkerTaskExecutor` that runs this engine's tasks."""
-        given = self.options.get("executor")
-        return super().executor if given is None else given
+        shared = self.options.get("executor")
+        return super().executor if shared is None else shared
 
     def _make_executor(self) -> Any:
         options = self.options
-        given = options.get("executor")
-        if isinstance(given, executors.WorkerTaskExecutor):
+        shared = options.get("executor")
+        if isinstance(shared, executors.WorkerTaskExecutor):
             if unused := sorted(engine_options.WORKER_EXECUTOR.keys() & options.keys()):
                 LOG.warning(
-                    "options of an engine that have no effect, for its executor has its own: %s",
+                    "engine options without effect, because the given executor has its"
+                    " own settings: %s",
                     ", ".join(unused),
                 )
-            return Share(given, self._flow_detail.uuid)
-        if given is not None:
-            raise TypeError(f"Option executor must be a WorkerTaskExecutor, not {given!r:.80}")
-        told: dict[str, Any] = {"uuid": str(uuids.uuid4()), "exchange": "default"}
+            return Share(shared, self._flow_detail.uuid)
+        if shared is not None:
+            raise TypeError(f"executor must be a WorkerTaskExecutor, got {shared!r:.80}")
+        arguments: dict[str, Any] = {"uuid": str(uuids.uuid4()), "exchange": "default"}
         for name in engine_options.WORKER_EXECUTOR.keys() & options.keys():
-            told[name] = self._settings[name]
-        return executors.WorkerTaskExecutor(**told)
+            arguments[name] = self._settings[name]
+        return executors.WorkerTaskExecutor(**arguments)
 
     def _check_tasks(self, plan: plans.Plan) -> None:
         refused: list[tuple[task.Task, type[task.Task]]] = []
@@ -161,55 +165,55 @@ class WorkerBasedActionEngine(Engine):
         for item in plan.items:
             if not isinstance(item, task.Task) or (self._local_tasks and item in self._local_tasks):
                 continue
-            made = item.inner if isinstance(item, task.Map) else item
-            if type(made).__module__ == task.__name__:
-                refused.append((item, type(made)))
-            elif (lost := reconstruction.what_is_lost(made)) is not None:
+            inner = item.inner if isinstance(item, task.Map) else item
+            if type(inner).__module__ == task.__name__:
+                refused.append((item, type(inner)))
+            elif (lost := reconstruction.lost_attributes(inner)) is not None:
                 changed.append((item, lost))
         if refused:
             raise exceptions.CompilationFailure(_no_class(refused))
         if changed:
             raise exceptions.CompilationFailure(_not_rebuilt(changed))
 
-    @contextlib.contextmanager
-    def _executing(self, run: run_module.Run) -> Iterator[None]:
-        held = self._ownership.held
+    @scopes.scope
+    def _executing(self, run: run_module.Run, opened: scopes.Scopes) -> Iterator[None]:
+        lease = self._ownership.held
         self._earlier_runs.take_name()
         try:
-            with super()._executing(run):
-                self._earlier_runs.begin(held.check if held is not None else None)
+            with opened.add(super()._executing(run, opened)):
+                self._earlier_runs.begin(lease.check if lease is not None else None)
                 if self._durability != saving.EACH:
-                    # What is published later may be written later still.
+                    # Records of later requests may be written later.
                     self._storage.writer.flush()
                 yield
                 self._earlier_runs.end(run.state)
         finally:
-            self._earlier_runs.let_go()
+            self._earlier_runs.release()
 
 
 def _no_class(refused: Sequence[tuple[task.Task, type[task.Task]]]) -> str:
-    """Why no worker can run tasks that are wrapped functions, and what to do about it."""
     names = [item.name for item, _ in refused]
-    told = ", ".join(map(repr, names[:_MAX_TOLD]))
-    if len(names) > _MAX_TOLD:
-        told += f" and {len(names) - _MAX_TOLD} more"
+    shown = ", ".join(map(repr, names[:_MAX_NAMED_TASKS]))
+    if len(names) > _MAX_NAMED_TASKS:
+        shown += f" and {len(names) - _MAX_NAMED_TASKS} more"
     kinds = " or ".join(sorted({f"a {wrapper.__name__}" for _, wrapper in refused}))
     return (
-        f"No worker can run {'task' if len(names) == 1 else 'tasks'} {told}: workers offer tasks by"
-        f" the name of their class, and {kinds} has none but the wrapper's own. Put @task.task"
-        " above the function, or write a class with an execute method, and offer that; or keep it"
-        f" in the engine's process: local_tasks={names[:_MAX_TOLD]}"
+        f"No worker can run {'task' if len(names) == 1 else 'tasks'} {shown}: workers find"
+        f" a task by the name of its class, and the class of {kinds} is only a wrapper."
+        " Put @task.task above the function, or write a class with an execute method, and"
+        " pass that to the worker; or run it in the engine's process:"
+        f" local_tasks={names[:_MAX_NAMED_TASKS]}"
     )
 
 
 def _not_rebuilt(refused: Sequence[tuple[task.Task, str]]) -> str:
-    """Why no worker can make tasks as they are here, and what to do about it."""
-    told = "; ".join(f"{item.name!r}: {lost}" for item, lost in refused[:_MAX_TOLD])
-    if len(refused) > _MAX_TOLD:
-        told += f"; and {len(refused) - _MAX_TOLD} more"
+    shown = "; ".join(f"{item.name!r}: {lost}" for item, lost in refused[:_MAX_NAMED_TASKS])
+    if len(refused) > _MAX_NAMED_TASKS:
+        shown += f"; and {len(refused) - _MAX_NAMED_TASKS} more"
     return (
-        "A worker makes a task anew from its class and its name, and would lose what these were"
-        f" constructed with: {told}.  Let execute take it as an argument (inject={{...}} gives it"
-        " to one task), or keep the task in the engine's process:"
-        f" local_tasks={[item.name for item, _ in refused[:_MAX_TOLD]]}"
+        "A worker constructs a task only from its class and its name, and would lose the"
+        f" other constructor arguments of these tasks: {shown}. Pass the values as"
+        f" arguments of execute (inject={{...}} sets them for one task), or run the tasks"
+        " in the engine's process:"
+        f" local_tasks={[item.name for item, _ in refused[:_MAX_NAMED_TASKS]]}"
     )

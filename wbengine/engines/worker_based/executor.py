@@ -1,4 +1,4 @@
-"""The engine's side of the wire: threads, sockets and a lock around `RequestTracker`."""
+"""The executor of the worker-based engine: threads, sockets and a lock around `RequestTracker`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from wbengine import _names, invocation
 from wbengine import exceptions as exc
 from wbengine import keys as key_files
 from wbengine._clock import SYSTEM
+from wbengine.concurrency import threads
 from wbengine.engines.worker_based import dispatcher, proxy
 from wbengine.engines.worker_based import ledger as ledgers
 from wbengine.engines.worker_based import protocol as pr
@@ -28,8 +29,8 @@ from wbengine.engines.worker_based.connections.outgoing import DeliveryHooks, Ou
 from wbengine.engines.worker_based.discovery import finder, roster, snapshots
 from wbengine.engines.worker_based.engine_side.guards import FlowGuards
 from wbengine.engines.worker_based.engine_side.ledger_writer import LedgerWriter
-from wbengine.engines.worker_based.messages import commands, pinging, signing
 from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages import pinging, signing, worker_commands
 from wbengine.engines.worker_based.requests import effects as fx
 from wbengine.engines.worker_based.requests.options import RequestOptions
 from wbengine.engines.worker_based.requests.recovery import Recovery
@@ -40,10 +41,9 @@ from wbengine.types import failure as ft
 
 
 class Publishing(DeliveryHooks):
-    """Sees to it that a request is published only if it is wanted, and has its row by then.
+    """Publishes a request only if it is still wanted, after its row is opened.
 
-    `writer` is that of the executor once it has started.  `report` tells the tracker, and performs
-    its effects.
+    :param report: reports an event to the tracker, and performs the resulting effects.
     """
 
     mandatory = True
@@ -64,34 +64,34 @@ class Publishing(DeliveryHooks):
 
     @property
     def repeats(self) -> bool:
-        # Where there is a ledger, one message too many does no harm.
+        # A duplicate message is harmless with a ledger.
         return self._writer.ledger is not None
 
     def prepare(self, messages: Sequence[OutgoingMessage]) -> None:
-        wanted: dict[int, OutgoingMessage] = {}
+        wanted_messages: dict[int, OutgoingMessage] = {}
         for message in messages:
             message.withdrawn = not self._begin(message.correlation)
             if not message.withdrawn:
-                wanted[id(message.correlation)] = message
+                wanted_messages[id(message.correlation)] = message
                 for observer in self._tracker.observers:
                     observer.publishing(message.correlation.tracked, message.envelope)
-        # The next owner of the flow finds the row, if it looks from now on.  One that looked
-        # before, while this process was frozen, may be done with the request by now.
-        for effect in self._writer.open([each.correlation for each in wanted.values()]):
+        # Each request is checked again after its row was opened: the next owner of the flow does
+        # not find the row if it read the ledger before, while this process was frozen.
+        for effect in self._writer.open([each.correlation for each in wanted_messages.values()]):
             if not self._begin(effect, 0):
-                wanted[id(effect)].withdrawn = True
-                self._writer.take_back(effect)
+                wanted_messages[id(effect)].withdrawn = True
+                self._writer.revoke_opened(effect)
 
     def _begin(self, effect: fx.Dispatch, times: int = 1) -> bool:
-        """Whether a request is still to be published; it is being so many `times` more, if so."""
+        """Return whether a request is still wanted; if so, record `times` more publishings."""
         tracked = effect.tracked
         if not self._guards.owns(tracked.flow):
             return False
         with self._lock:
-            wanted = tracked.live and tracked.epoch == effect.epoch
-            if wanted:
+            is_wanted = tracked.live and tracked.epoch == effect.epoch
+            if is_wanted:
                 tracked.sendings, tracked.sent_at = tracked.sendings + times, SYSTEM.monotonic()
-            return wanted
+            return is_wanted
 
     def sent(self, messages: Sequence[OutgoingMessage]) -> None:
         for observer in self._tracker.observers:
@@ -113,7 +113,7 @@ class Publishing(DeliveryHooks):
 
 
 class OpeningPublishing(Publishing):
-    """Makes the rows of requests in one step with publishing them."""
+    """Opens the rows of requests in one step with publishing them."""
 
     writes = True
 
@@ -122,7 +122,7 @@ class OpeningPublishing(Publishing):
             tracked = message.correlation.tracked
             if not tracked.live or tracked.epoch != message.correlation.epoch:
                 message.withdrawn = True
-                self._writer.let_look((tracked.id,))
+                self._writer.permit_inspection((tracked.id,))
                 continue
             for observer in self._tracker.observers:
                 observer.publishing(tracked, message.envelope)
@@ -135,7 +135,7 @@ class OpeningPublishing(Publishing):
 
 
 class Questions(DeliveryHooks):
-    """Lets questions and orders go out only as long as the executor was not disowned."""
+    """Publishes questions and commands only while the executor is not disowned."""
 
     def __init__(self, guards: FlowGuards) -> None:
         self._guards = guards
@@ -147,33 +147,36 @@ class Questions(DeliveryHooks):
 
 LOG = logging.getLogger(__name__)
 
-#: Seconds that the broker has to be reached for what is put aside.
-PATIENCE: Final = 5.0
+#: Timeout in seconds to connect to the broker for dead letters.
+DEAD_LETTER_TIMEOUT_SECONDS: Final = 5.0
 
-#: Seconds that `stop` gives to what is still to be published.
-FLUSH_TIMEOUT: Final = 5.0
+#: Seconds that `stop` waits for publishing.
+FLUSH_TIMEOUT_SECONDS: Final = 5.0
 
-#: What an execution fails with here, before any worker has seen it.
-_NEVER_SENT: Final = (exc.NeverStarted, exc.NotEncodable, exc.TooLarge)
+#: Failures of executions that no worker received.
+_NEVER_SENT_ERRORS: Final = (exc.NeverStarted, exc.NotEncodable, exc.TooLarge)
 
 
 class WorkerTaskExecutor(invocation.TaskExecutor):
-    """Run tasks on remote workers.
+    """Runs tasks on remote workers.
 
-    `uuid` names the executor and its reply queue.  `topics` limits which workers it uses (patterns
-    such as `video.*` are allowed); without any, all that it hears of.  `transition_timeout` is how
-    long, in seconds, a request may wait for a worker to offer it, or an idle one to start it (None:
-    for ever).  `worker_expiry` is the silence, in seconds, after which a worker is lost (None: it
-    never is).  `ledger` is the place of the ledger that its workers share with it (see `ledger` of
-    `WorkerBasedActionEngine`), `keys` the file of the keys that messages are signed with (None:
-    `$WBENGINE_KEYS`; without any they are not signed).  The other options are those of
-    `RequestOptions`.
+    Several engines may use one executor. It runs as long as one of them does, or after `start`,
+    until `stop`.
 
-    Several engines may use one executor.  It runs as long as one of them does, or, once `start` was
-    called, until `stop`.
+    Thread-safe. Outcomes are reported in threads of the executor.
 
-    Thread-safe; `start` and `stop` are idempotent.  Outcomes are reported on threads of the
-    executor's own.
+    :param uuid: name of the executor and its reply queue.
+    :param topics: limits the used workers (patterns such as `video.*` are permitted); default: all
+        known workers.
+    :param transition_timeout: maximum seconds that a request waits while no worker offers it, or
+        idle workers do not start it (None: no limit).
+    :param worker_expiry: seconds that define when a worker is lost (None: never); see
+        `worker_expiry` of `WorkerBasedActionEngine`.
+    :param ledger: the place of the ledger that its workers share with it (see `ledger` of
+        `WorkerBasedActionEngine`).
+    :param keys: the file with the keys that sign messages (None: `$WBENGINE_KEYS`). Without keys,
+        messages are not signed.
+    :param options: the options of `RequestOptions`.
     """
 
     keeps_times = True
@@ -196,22 +199,22 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         **options: Any,
     ) -> None:
         self._options = RequestOptions.of(options)
-        self._uuid = uuid
+        self._uuid = _names.check_length("The uuid of an executor", uuid)
         self._exchange = exchange
         self._broker = (url, transport, transport_options, retry_options)
-        topics = _names.words("topics", topics)
-        self._interop = topology.check_plainly(interop, topics, ledger)
-        self._place = ledgers.NONE if interop else ledgers.check_place(ledger)
-        topology.check_unsigned(interop, keys)
+        topics = _names.as_tuple("topics", topics)
+        self._interop = topology.check_interop_options(interop, topics, ledger)
+        self._ledger_place = ledgers.NONE if interop else ledgers.check_place(ledger)
+        topology.check_no_keys(interop, keys)
         self._keys = key_files.keyring(keys, key_files.ENGINE, key_files.OPERATOR)
         self._lock = threading.RLock()
         self._thread: threading.Thread | None = None
         self._stopping = False
-        # How many engines use it, and whether it is to run without any.
+        # Number of engines that use the executor, and whether it runs without any.
         self._users = 0
-        self._kept = False
+        self._is_kept = False
         self._users_lock = threading.RLock()
-        # When the finder is to ask and to look for silent workers next.
+        # Time of the next question and check for lost workers.
         self._round_due = 0.0
         self._pings = pinging.Pings()
         self._proxy = self._make_proxy()
@@ -225,7 +228,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
             on_ids=self._on_ids,
             holds=lambda worker: self._tracker.holds(worker),
             exchange=exchange,
-            served=queue_counts.inquiry(self._proxy.target, exchange) if interop else None,
+            served=queue_counts.consumer_check(self._proxy.target, exchange) if interop else None,
         )
         self._tracker = RequestTracker(
             uuid, self._finder, transition_timeout=transition_timeout, options=self._options
@@ -262,7 +265,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
 
     @property
     def signer(self) -> signing.Signer | None:
-        """What signs what it says, and verifies what it is told; None: nothing does."""
+        """Signs sent messages and verifies received ones; None without keys."""
         return self._proxy.signer
 
     @property
@@ -275,63 +278,59 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
 
     @property
     def is_blocked(self) -> bool:
-        """Whether the broker says that it takes no messages: it is short of memory or disk."""
+        """Whether the broker reports that it accepts no messages: it is short of memory or disk."""
         return self._proxy.is_blocked
 
     @property
     def ledger(self) -> str | None:
-        """The identity of the ledger, once started; None: there is none."""
+        """The identity of the ledger after the start; None without a ledger."""
         ledger = self._writer.ledger
         return ledger.identity if ledger is not None else None
 
     @property
     def survives_engine(self) -> bool:  # type: ignore[override]
-        return True  # though TaskFlow's workers cannot be asked: what they had is lost, then
+        # True also with TaskFlow's workers, although their requests are lost.
+        return True
 
     @property
     def has_ledger(self) -> bool:  # type: ignore[override]
         return self._writer.ledger is not None and self._interop is None
 
     def publish(self, *args: Any, **kwargs: Any) -> None:
-        """Publish a message (see `Proxy.publish`); what the finder asks goes this way."""
         self._proxy.publish(*args, **kwargs)
 
-    # Beginning and end.
-
     def start(self) -> None:
-        """Start the threads that speak with the broker, and let them run until `stop`.
+        """Start the threads for the broker; they run until `stop`.
 
-        :raises TransportFailure: the broker cannot be reached.
-        :raises LedgerFailure: nor the ledger that was named.
+        :raises TransportFailure: if the broker cannot be reached.
+        :raises LedgerFailure: if the ledger cannot be reached.
         """
-        self._kept = True
+        self._is_kept = True
         self._start()
 
     def attach(self) -> None:
-        """An engine begins to use it: start unless it runs.
+        """Add an engine; start the executor if it does not run.
 
-        :raises TransportFailure, LedgerFailure: as `start`; then the engine does not use it.
+        :raises TransportFailure, LedgerFailure: see `start`; then the engine is not added.
         """
         with self._users_lock:
             self._start()
             self._users += 1
 
     def detach(self) -> None:
-        """An engine that was attached is done: stop with the last of them, unless `start` was
-        called.
-        """
+        """Remove an engine; stop the executor with the last one, unless `start` was called."""
         with self._users_lock:
             self._users -= 1
-            if not (self._users or self._kept):
+            if not (self._users or self._is_kept):
                 self.stop()
 
     def _start(self) -> None:
-        if self._stopping:  # an interruption ended that early
+        if self._stopping:  # An interrupt ended an earlier `stop`.
             self.stop()
-        with self._lock:
-            if self._thread is None:
-                self._begin()
         try:
+            with self._lock:
+                if self._thread is None:
+                    self._begin()
             self._proxy.wait()
         except BaseException:
             self.stop()
@@ -339,69 +338,74 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
 
     def _begin(self) -> None:
         self._tracker.reopen()
-        if self._proxy.consumer.ended:
+        if self._proxy.consumer.has_ended:
             self._proxy = self._make_proxy()
         target = self._proxy.target
-        ledger = ledgers.choose(self._place, target, result_ttl=self._options.result_ttl)
+        ledger = ledgers.choose(self._ledger_place, target, result_ttl=self._options.result_ttl)
         openings = ledger.openings(target.redis) if ledger is not None else None
         self._writer.use(ledger, self._proxy.signer, openings)
         self._tracker.ledger = ledger.digest if ledger is not None else None
-        self._tracker.separate_ledger = ledgers.is_separate(ledger, self._place, target)
-        # Clocks of two hosts are compared only where nothing else tells what happened first.
+        self._tracker.separate_ledger = ledgers.is_separate(ledger, self._ledger_place, target)
+        # Clocks of two hosts matter only without a ledger.
         self._finder.clocks = finder.Clocks(self._finder.missed) if ledger is None else None
-        self._thread = threading.Thread(
+        thread = threads.Thread(
             target=self._serve, name=f"wbengine-executor-{self._uuid}", daemon=True
         )
-        self._thread.start()
+        try:
+            thread.start()
+        finally:  # also after an interrupt
+            self._thread = None if thread.ident is None else thread
 
     def _serve(self) -> None:
         try:
             self._proxy.start()
         except exc.TransportFailure:
-            pass  # `Proxy.wait` hands it to the caller of `start`
+            pass  # `Proxy.wait` raises it in the caller of `start`.
         except BaseException:
-            LOG.exception("the executor's connection ended")
+            LOG.exception("the connection of the executor ended with an error")
         finally:
             with self._lock:
-                effects = self._tracker.close("its executor stopped", kept=self._guards.flows)
+                effects = self._tracker.close("its executor stopped", kept_flows=self._guards.flows)
             self._apply(effects)
 
     def stop(self) -> None:
-        """Publish what is queued, fail what is unfinished, disconnect.
+        """Publish queued messages, fail unfinished requests, and disconnect.
 
-        Where an interruption (Ctrl-C) ended it early, the next call goes on.
+        If an interrupt (Ctrl-C) ended an earlier call, the next call continues.
         """
-        self._kept = False
+        self._is_kept = False
         with self._lock:
             thread = self._thread
         if thread is None:
             return
         self._stopping = True
-        self._proxy.consumer.leaves_queue = not (self._guards.reads() or self._proxy.target.ours)
-        self._proxy.stop(FLUSH_TIMEOUT)
+        self._proxy.consumer.keeps_queue = not (
+            self._guards.reads_replies() or self._proxy.target.ours
+        )
+        self._proxy.stop(FLUSH_TIMEOUT_SECONDS)
         if thread is not threading.current_thread():
             thread.join()
         self._writer.close()
         with self._lock:
             if self._thread is not thread:
-                return  # another call did the rest
+                return  # Another call did the rest.
             self._thread = None
         self._stopping = self._guards.disowned = False
         self._finder.reset()
         self._round_due = 0.0
 
-    # Runs before this one, and after it.
+    # Earlier and later runs.
 
     @property
     def inheritable(self) -> bool:
-        """Whether the name of this executor is of use to the next one: see `take_name`."""
+        """Whether a later executor can use the name of this one: see `take_name`."""
         return not self._proxy.target.ours and self._interop is None
 
     def take_name(self, uuid: str) -> bool:
-        """Take the name of an executor that is gone, with the answers that were sent to it.
+        """Take over the name of a dead executor, with the replies that were sent to it.
 
-        False, and without effect, on one that is started, and where the queue of a dead executor
-        goes with it: then all depends on the ledger, or on what workers remember.
+        Return False, without effect, if this executor is started, or if the queue of a dead
+        executor is removed with it.
         """
         with self._lock:
             if self._thread is not None or not self.inheritable:
@@ -412,29 +416,30 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         return True
 
     def expect(self, flow: str, used: Collection[str | None]) -> None:
-        """Say which ledgers earlier runs of a flow used (see `Recovery.expect`)."""
+        """Record which ledgers earlier runs of a flow used (see `Recovery.expect`)."""
         here = self.ledger
         with self._lock:
-            # One that lost rows since is as good as another one.
+            # A ledger that has lost rows counts as another ledger.
             same = [self._tracker.ledger if each == here else None for each in used]
             self._recovery.expect(flow, same)
 
     def guard(self, flow: str, check: Callable[[], object] | None, *, sole: bool = False) -> None:
-        """Let `check` be called before anything of a flow is published or taken back.
+        """Call `check` before anything of a flow is published or withdrawn.
 
-        It raises LeaseLost when the flow is another engine's.  `sole`: the next owner of the flow
-        may take the name of this executor, and so read its answers.
+        :param check: raises LeaseLost if another engine owns the flow.
+        :param sole: the next owner of the flow may take over the name of this executor, and so read
+            its replies.
         """
         self._guards.add(flow, check, sole=sole)
 
     def unguard(self, flow: str) -> None:
-        """Forget what was said of a flow, whose run is over."""
+        """Remove the check and the ledgers of a flow whose run is over."""
         self._guards.remove(flow)
         with self._lock:
             self._recovery.expect(flow, None)
 
     def sweep(self, ended: Iterable[str]) -> None:
-        """Remove the rows of requests that ended, and that no run will retire any more."""
+        """Remove the rows of completed requests of earlier runs."""
         self._writer.sweep(ended)
 
     # Requests of engines.
@@ -449,7 +454,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         last: fx.Dispatch | None = None
         try:
             for call in invocations:
-                if _nothing_to_undo(call):
+                if _needs_no_revert(call):
                     done(call, invocation.Outcome(None))
                     continue
                 with self._lock:
@@ -460,43 +465,45 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
                         last, effect = effect, last
                     if effect is not None:
                         self._apply((effect,))
-                if call.cancellation.cancelled:  # perhaps before it was known here
+                if call.cancellation.cancelled:  # Possibly before it was submitted.
                     self._report(self._tracker.cancel, (call,))
-        finally:  # also where the next one is refused
-            if last is not None:  # with those before it, which wait for it
+        finally:  # This runs also if the next request is rejected.
+            if last is not None:  # This also publishes the deferred requests.
                 self._proxy.send(self._message(last))
         if self._recovery.unasked:
             with self._lock:
                 effects = self._recovery.ask()
             self._apply(effects)
-        self._nudge()
+        self._wake_for_timer()
 
     def retire(self, invocations: Iterable[invocation.Invocation]) -> None:
         with self._lock:
             effects = self._tracker.retired(invocations)
-        # All of a turn together.
+        # All of a batch together.
         rows = [effect.request_id for effect in effects if isinstance(effect, fx.Drop)]
         receipts = [effect.receipt for effect in effects if isinstance(effect, fx.Acknowledge)]
         ack = self._proxy.consumer.ack_later
-        for let_go, things in ((self._writer.drop, rows), (ack, receipts)):
+        for release, things in ((self._writer.drop, rows), (ack, receipts)):
             try:
                 if things:
-                    let_go(*things)
+                    release(*things)
             except Exception:
-                LOG.exception("failed to let go of what is saved")
+                LOG.exception("failed to delete the stored results of retired tasks")
 
     def cancel(self, invocations: Iterable[invocation.Invocation]) -> None:
         self._report(self._tracker.cancel, tuple(invocations))
 
     def withdraw(self, flow: str | None = None) -> list[invocation.Invocation]:
-        """Take back what no worker has started (of one flow); what is under way is finished."""
+        """Withdraw requests that no worker has started (of one flow). Running ones are finished."""
         with self._lock:
             unstarted = self._tracker.unstarted(flow)
-            # The next run looks for those that were inherited, as this one did.
-            known = {tracked.id for tracked in unstarted if self._tracker.is_inherited(tracked)}
-        taken: list[invocation.Invocation] = []
+            # The next run searches for inherited requests too.
+            inherited_ids = {
+                tracked.id for tracked in unstarted if self._tracker.is_inherited(tracked)
+            }
+        withdrawn: list[invocation.Invocation] = []
 
-        def take(revoked: Collection[str]) -> None:
+        def withdraw_revoked(revoked: Collection[str]) -> None:
             for tracked in unstarted:
                 call = tracked.invocation
                 if tracked.state not in pr.WAITING_STATES or call.ticket is not tracked:
@@ -504,18 +511,18 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
                 if not self._tracker.is_inherited(tracked):
                     if tracked.sendings and tracked.id not in revoked:
                         continue
-                    # The next run need not look for what is known not to run.
+                    # The request certainly does not run.
                     call.recovered &= self._writer.ledger is None
-                taken.append(call)
+                withdrawn.append(call)
                 self._tracker.forget(tracked)
-                _let_go([tracked])
+                _release_waiters([tracked])
 
-        sent = [each for each in unstarted if each.sendings and each.id not in known]
-        self._writer.withdraw(sent, take)
-        return taken
+        sent = [each for each in unstarted if each.sendings and each.id not in inherited_ids]
+        self._writer.withdraw(sent, withdraw_revoked)
+        return withdrawn
 
     def finish(self, flow: str | None = None) -> None:
-        """Wait for the end of what was submitted (of one flow), as long as it is not forgotten."""
+        """Wait until all submitted requests (of one flow) end or are forgotten."""
         ended: queue.SimpleQueue[None] = queue.SimpleQueue()
         with self._lock:
             unfinished = self._tracker.unfinished(flow)
@@ -525,31 +532,34 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
             ended.get()
 
     def leave(self, flow: str) -> None:
-        """Fail what is unfinished of one flow: its engine stopped."""
+        """Fail unfinished requests of one flow whose engine stopped."""
         with self._lock:
-            effects = self._tracker.leave("its engine stopped", flow, kept=self._guards.flows)
+            effects = self._tracker.abandon(
+                "its engine stopped", flow, kept_flows=self._guards.flows
+            )
         self._apply(effects)
 
     def disown(self, flow: str | None = None) -> None:
-        """Forget everything (of one flow), as it is: nothing is told, revoked, dropped, or
-        acknowledged any more.
-        """
+        """Forget all requests (of one flow) without reports, and without changes elsewhere."""
         with self._lock:
             forgotten = self._tracker.unfinished(flow)
             self._recovery.disown(flow)
             self._guards.disowned = flow is None
-            _let_go(forgotten)
+            _release_waiters(forgotten)
 
     # Messages of workers.
 
     def _on_notify(self, data: Any, message: Any) -> None:
         self._finder.process_response(data, message)
-        # Last: a caller of `ping` reads what it told.
-        self._pings.hear(message.headers or {})
+        # Last, because a caller of `ping` reads the state of the finder.
+        self._pings.record_reply(message.headers or {})
 
     def _on_response(self, data: Any, message: Any) -> None:
-        if not self._guards.reads():
-            return  # another executor has this name, and gets it when this one is gone
+        if not self._guards.reads_replies():
+            # Another executor has this name, and receives the message later.
+            return
+        # The message is kept until its outcome is saved.
+        message.body = b""
         self._report(self._tracker.on_response, env.received(data, message), message)
 
     def _on_workers(self, gained: set[str], lost: list[roster.TopicWorker]) -> None:
@@ -559,14 +569,14 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         self._apply(effects)
         for worker in lost:
             if isinstance(worker.identity, str):
-                self._proxy.consumer.bury(worker.identity)
+                self._proxy.consumer.delete_private_queue(worker.identity)
 
     def _on_ids(self, worker: str, ids: Collection[str]) -> None:
         self._report(self._recovery.on_ids, worker, ids)
 
     def _on_wait(self) -> None:
         now = SYSTEM.monotonic()
-        self._finder.turn(now, self._proxy.consumer.channel)
+        self._finder.record_iteration(now, self._proxy.consumer.channel)
         searching = bool(self._recovery.suspects)
         if searching and not self._finder.urgent:
             self._round_due = now
@@ -574,9 +584,9 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         if now >= self._round_due:
             with self._lock:
                 effects = self._recovery.review(now)
-                self._finder.hurry = self._recovery.stalled(now)
+                self._finder.hurry = self._recovery.needs_reports(now)
             self._apply(effects)
-            self._writer.drop_again()
+            self._writer.retry_drops()
             self._finder.maybe_publish()
             self._finder.clean()
             self._round_due = self._finder.next_due() or now
@@ -590,33 +600,29 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
             return self._tracker.next_timer()
 
     def _until(self) -> float | None:
-        """When the consumer's thread has something to do, even if nothing comes."""
         timer = self._next_timer()
         return self._round_due if timer is None else min(timer, self._round_due)
 
-    def _nudge(self) -> None:
-        """Let the consumer's thread look at the clock, if something is due before it would."""
+    def _wake_for_timer(self) -> None:
+        """Wake the consumer's thread if a timer is due before its next check."""
         due = self._next_timer()
-        if due is not None and due - SYSTEM.monotonic() < consumer_loop.DRAIN_PERIOD:
+        if due is not None and due - SYSTEM.monotonic() < consumer_loop.DRAIN_SECONDS:
             self._proxy.consumer.call_soon(_nothing)
 
-    # Effects.
-
-    def _report(self, on_event: Callable[..., list[fx.Effect]], *told: Any) -> None:
-        """Tell the tracker of an event, and perform what it wants then."""
+    def _report(self, on_event: Callable[..., list[fx.Effect]], *arguments: Any) -> None:
         with self._lock:
-            effects = on_event(*told, SYSTEM.monotonic())
+            effects = on_event(*arguments, SYSTEM.monotonic())
         self._apply(effects)
 
     def _apply(self, effects: Iterable[fx.Effect]) -> None:
         for effect in effects:
             try:
                 self._perform(effect)
-            except Exception:  # the others are owed to other requests
+            except Exception:  # The remaining effects concern other requests.
                 LOG.exception("failed to perform %s", type(effect).__name__)
 
     def _perform(self, effect: fx.Effect) -> None:
-        # The most frequent first; `match` would take its time.
+        # The most frequent effects first; `match` would be slower.
         if isinstance(effect, fx.Dispatch):
             self._proxy.send(self._message(effect), defer=True)
         elif isinstance(effect, fx.Settle):
@@ -625,9 +631,9 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
             if effect.receipt is not None:
                 self._proxy.consumer.ack_later(effect.receipt)
         elif isinstance(effect, fx.Began | fx.Taken | fx.Incident):
-            effect.tell()
+            effect.report()
         elif isinstance(effect, fx.Tell):
-            self._tell(effect.tracked, effect.event_type, effect.details)
+            self._forward_event(effect.tracked, effect.event_type, effect.details)
         elif isinstance(effect, fx.Drop):
             self._writer.drop(effect.request_id)
         else:
@@ -638,28 +644,30 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
             case fx.Revoke() | fx.Inspect() | fx.Reopen() | fx.Conclude():
                 self._writer.perform(effect)
             case fx.PutAside(letter):
-                self._proxy.call_later(self._put_aside, letter)
+                self._proxy.call_later(self._dead_letter, letter)
             case fx.Ask() | fx.Cancel() if self._interop is not None:
-                pass  # TaskFlow's workers would not understand it
+                pass  # TaskFlow's workers do not support it.
             case fx.Ask(message) | fx.Cancel(message):
                 self._proxy.send(OutgoingMessage(message, self._questions), defer=True)
 
-    def _put_aside(self, letters: Sequence[env.Envelope]) -> None:
+    def _dead_letter(self, letters: Sequence[env.Envelope]) -> None:
         try:
             with dead_letters.DeadLetters(
-                self._proxy.target, self._exchange, PATIENCE, self._proxy.signer
-            ) as kept:
+                self._proxy.target, self._exchange, DEAD_LETTER_TIMEOUT_SECONDS, self._proxy.signer
+            ) as dead_queue:
                 for letter in letters:
-                    kept.put(letter)
+                    dead_queue.put(letter)
         except exc.TransportFailure as error:
-            LOG.warning("%d requests cannot be put aside: %s", len(letters), error)
+            LOG.warning("%d requests cannot be moved to the dead letters: %s", len(letters), error)
 
     def _message(self, effect: fx.Dispatch) -> OutgoingMessage:
         opens = self._writer.opens_while_publishing(effect)
         hooks = self._opening if opens else self._publishing
         return OutgoingMessage(effect.envelope, hooks, effect)
 
-    def _tell(self, tracked: TrackedRequest, event_type: str, details: dict[str, Any]) -> None:
+    def _forward_event(
+        self, tracked: TrackedRequest, event_type: str, details: dict[str, Any]
+    ) -> None:
         events = tracked.invocation.events
         if events is None:
             return
@@ -668,50 +676,51 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         except Exception:
             LOG.exception("failed to pass on event %s of %r", event_type, tracked.request)
 
-    # What is shown of it, and orders to workers.
+    # State, snapshots and commands for workers.
 
     @property
     def system(self) -> str:
-        """What carries its messages, such as `rabbitmq`."""
+        """The messaging system, such as `rabbitmq`."""
         return self._proxy.target.system
 
     @property
-    def tells_times(self) -> bool:
-        """Whether its workers tell when a task began and ended: TaskFlow's do not."""
+    def reports_times(self) -> bool:
+        """Whether its workers report start and end times of tasks: TaskFlow's do not."""
         return self._interop is None
 
     def add_observer(self, observer: Observer) -> None:
-        """Tell `observer` what is sent and what ends, from now on; idempotent."""
+        """Add an observer of published and completed requests. Idempotent."""
         with self._lock:
             if observer not in self._tracker.observers:
                 self._tracker.observers = (*self._tracker.observers, observer)
 
     def remove_observer(self, observer: Observer) -> None:
-        """Undo `add_observer`; idempotent."""
+        """Remove an observer. Idempotent."""
         with self._lock:
-            left = tuple(each for each in self._tracker.observers if each is not observer)
-            self._tracker.observers = left
+            remaining = tuple(each for each in self._tracker.observers if each is not observer)
+            self._tracker.observers = remaining
 
     @property
     def ignored(self) -> dict[str, int]:
-        """Number of answers that were dropped, by reason: late (it had ended), duplicate, reordered
-        (RUNNING after what follows it), old_epoch, unknown, unexpected, unreadable, misaddressed,
-        untrusted (any message that nobody signed who may say it).
+        """Number of dropped replies by reason.
+
+        The reasons are: late (the request had ended), duplicate, reordered (RUNNING after later
+        replies), old_epoch, unknown, unexpected, unreadable, misaddressed, untrusted (any message
+        without a valid signature).
         """
         with self._lock:
             return {**self._tracker.ignored, **self._proxy.untrusted}
 
     def workers(self) -> list[snapshots.WorkerSnapshot]:
-        """The worker processes that are known, in the order in which they were first heard of."""
+        """Return the known worker processes, in the order of their first announcements."""
         return snapshots.of_workers(self._finder.workers(), SYSTEM.monotonic(), SYSTEM.time())
 
     def wait_for_workers(self, workers: int = 1, timeout: float | None = None) -> int:
-        """Start if need be, and wait until `workers` processes are known.
+        """Start if necessary, and wait until `workers` processes are known.
 
-        Returns how many are still missing when `timeout` seconds are over.
-
-        :raises ValueError: fewer than one worker is asked for.
-        :raises TypeError: `workers` is no whole number, or `timeout` no number.
+        :returns: the number of processes that are missing after `timeout` seconds.
+        :raises ValueError: if `workers` is less than 1.
+        :raises TypeError: if `workers` is not an integer, or `timeout` is not a number.
         """
         finder.check_wait(workers, timeout)
         self.start()
@@ -720,60 +729,65 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
     def ping(
         self, workers: Iterable[str] | None = None, timeout: float = 2.0
     ) -> dict[str, pinging.Pong]:
-        """Ask workers (by their identities; None: all that are known) whether they are there.
+        """Ping workers (by their identities; None: all known workers). Start if necessary.
 
-        What those answered who did so within `timeout` seconds.  Start if need be.
-
-        :raises ValueError: there can be no such identity; or the workers are TaskFlow's.
+        :returns: the replies that arrived within `timeout` seconds.
+        :raises ValueError: if an identity is not valid, or the workers are TaskFlow's.
         """
         if self._interop is not None:
-            raise ValueError(f"workers cannot be asked one by one: interop={self._interop!r}")
+            raise ValueError(
+                f"interop={self._interop!r} does not support questions to individual workers"
+            )
         self.start()
-        known = (each.identity for each in self.workers()) if workers is None else workers
-        names = [_names.check_label("worker", each) for each in known if each is not None]
+        identities = (each.identity for each in self.workers()) if workers is None else workers
+        names = [_names.check_label("worker", each) for each in identities if each is not None]
         headers = {env.WBE_VERSION: env.VERSION}
-        asked = self._pings.begin(names)
+        ping_round = self._pings.begin(names)
         for name in names:
             question = env.Envelope(pr.NOTIFY, {}, name, None, self._finder.uuid, dict(headers))
             self._proxy.send(OutgoingMessage(question), first=True, defer=True)
-        return self._pings.wait(asked, timeout)
+        return self._pings.wait(ping_round, timeout)
 
     def requests(self, state: str | None = None) -> list[snapshots.RequestSnapshot]:
-        """The requests of all engines that use this executor: those in one state, or all.
+        """Return the requests of all engines that use this executor, oldest first.
 
-        They are 'deferred' (not due yet, or nobody known could run them), 'queued', 'started',
-        'finished' or 'failed'; of the last two the newest only.  Oldest first.
+        The states are 'deferred' (not due yet, or no known worker), 'queued', 'started', 'finished'
+        and 'failed'. Of finished and failed requests, only the newest are kept.
 
-        :raises ValueError: there is no such state.
+        :param state: return only the requests in this state.
+        :raises ValueError: if there is no such state.
         """
         snapshots.check_state(state)
         wall = SYSTEM.time() - SYSTEM.monotonic()
         with self._lock:
-            found = [*self._tracker.ended, *(e.described() for e in self._tracker.unfinished())]
+            descriptions = [
+                *self._tracker.ended,
+                *(e.described() for e in self._tracker.unfinished()),
+            ]
         return [
             dataclasses.replace(each, submitted=wall + (each.submitted or 0.0))
-            for each in itertools.starmap(snapshots.RequestSnapshot, found)
+            for each in itertools.starmap(snapshots.RequestSnapshot, descriptions)
             if state in (None, each.state)
         ]
 
     def control(self, what: str, worker: str | None = None) -> None:
-        """Tell one worker (by its identity), or all, to 'suspend', 'resume', 'drain' or 'stop'.
+        """Send 'suspend', 'resume', 'drain' or 'stop' to one worker (by its identity), or to all.
 
-        Returns at once; whoever is not there does not hear of it.
+        This returns at once. Workers that do not run now do not receive it.
 
-        :raises ValueError: there is no such order, or no such identity can be; or the workers are
+        :raises ValueError: if the command or the identity is not valid, or the workers are
             TaskFlow's.
         """
         if self._interop is not None:
-            raise ValueError(f"workers cannot be told to {what}: interop={self._interop!r}")
-        order = commands.order(commands.check_order(what), worker)
+            raise ValueError(
+                f"interop={self._interop!r} does not support the command {what} for workers"
+            )
+        order = worker_commands.order(worker_commands.check_order(what), worker)
         self.start()
         self._proxy.send(OutgoingMessage(order), first=True, defer=True)
 
 
 class _Counted:
-    """A `done` whose call is waited for."""
-
     def __init__(self, done: invocation.Done, ended: queue.SimpleQueue[None]) -> None:
         self._done = done
         self._ended = ended
@@ -784,28 +798,28 @@ class _Counted:
         finally:
             self._ended.put(None)
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         self._ended.put(None)
-        if isinstance(self._done, _Counted):  # several wait
-            self._done.let_go()
+        if isinstance(self._done, _Counted):  # Several threads wait.
+            self._done.release()
 
 
-def _let_go(forgotten: Iterable[TrackedRequest]) -> None:
-    """The ends of these are not told: callers of `finish` need not wait for them."""
+def _release_waiters(forgotten: Iterable[TrackedRequest]) -> None:
+    """Release callers of `finish`: the outcomes of these requests are not reported."""
     for tracked in forgotten:
         if isinstance(tracked.done, _Counted):
-            tracked.done.let_go()
+            tracked.done.release()
 
 
-def _nothing_to_undo(call: invocation.Invocation) -> bool:
-    """Whether a reversion need not travel: it would do nothing, or undo what never began."""
+def _needs_no_revert(call: invocation.Invocation) -> bool:
+    """Return whether a reversion need not be sent, because there is nothing to revert."""
     if call.action != invocation.REVERT:
         return False
     if invocation.reverts_nothing(type(call.task)):
         return True
-    # Failures that came from a worker, or out of the store, hold no exception object.
+    # Failures from a worker or the store contain no exception object.
     failed = call.result
-    return isinstance(failed, ft.Failure) and isinstance(failed.exception, _NEVER_SENT)
+    return isinstance(failed, ft.Failure) and isinstance(failed.exception, _NEVER_SENT_ERRORS)
 
 
 def _nothing() -> None:

@@ -1,7 +1,7 @@
-"""The words an engine and its workers say to each other: NOTIFY, REQUEST and RESPONSE.
+"""The messages between engines and workers: NOTIFY, REQUEST and RESPONSE.
 
-Bodies are plain JSON in the shape that TaskFlow's peers read, checked by the JSON Schemas of
-`schemas`.  Whatever is new travels in message headers (see `envelope`).
+Bodies are plain JSON in the form that TaskFlow's peers read, and are validated with `schemas`.
+Extensions are in message headers (see `envelope`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from wbengine import _codec, _names, running
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based.messages import schemas
 from wbengine.types import failure as ft
-from wbengine.types.schemas import Schema
+from wbengine.types.schema_validation import Schema
 
 LOG = logging.getLogger(__name__)
 
@@ -32,9 +32,9 @@ SUCCESS: Final = "SUCCESS"
 FAILURE: Final = "FAILURE"
 EVENT: Final = "EVENT"
 
-#: States in which the clock of a request runs.
+#: States in which the timeout of a request runs.
 WAITING_STATES: Final = frozenset((WAITING, PENDING))
-#: States that nothing leaves.
+#: Final states.
 STOP_STATES: Final = frozenset((SUCCESS, FAILURE))
 
 NOTIFY: Final = "NOTIFY"
@@ -44,23 +44,23 @@ RESPONSE: Final = "RESPONSE"
 EXECUTE: Final = "execute"
 REVERT: Final = "revert"
 
-#: Seconds a request may spend in each of its waiting states.
+#: Default maximum of seconds in each of the waiting states.
 REQUEST_TIMEOUT: Final = 60
 
-#: So many characters of an exception's message or traceback travel.
+#: Maximum number of characters of an exception's message or traceback in a message.
 LONGEST_TEXT: Final = ft.LONGEST_TEXT
 
-#: Stands for "this request carries no result" (None is a result like any other).
+#: The value of `result` in a request without a result (None is a valid result).
 NO_RESULT: Final = object()
 
 
 def make_an_event(new_state: str) -> str:
-    """Name the event that moves a request to `new_state`."""
+    """Return the name of the event that moves a request to `new_state`."""
     return f"on_{new_state.lower()}"
 
 
 def build_a_machine(freeze: bool = True) -> machines.FiniteMachine:
-    """Build the machine of a request's states, set to its start."""
+    """Return the state machine of a request in its start state."""
     machine = machines.FiniteMachine()
     for state in (WAITING, PENDING, RUNNING):
         machine.add_state(state)
@@ -82,16 +82,15 @@ def build_a_machine(freeze: bool = True) -> machines.FiniteMachine:
     return machine
 
 
-#: (state, the next), read off the machine once: a request then moves by one lookup instead of
-#: owning a copy of the machine.
+#: Permitted pairs (state, next state), so that a request needs no copy of the machine.
 _MOVES: Final = frozenset((start, end) for start, _, end in build_a_machine())
 
 
 def failure_to_dict(failure: ft.Failure) -> dict[str, Any]:
-    """Turn a failure into plain JSON.
+    """Return a failure as plain JSON.
 
-    Exception arguments that cannot travel stay behind, and so does what is longer than
-    `LONGEST_TEXT`: a failure travels again with every reversion that it leads to.
+    Exception arguments that cannot be encoded are omitted, and texts are limited to `LONGEST_TEXT`:
+    each reversion that the failure causes sends it again.
     """
     try:
         data = failure.to_json()
@@ -105,16 +104,14 @@ def failure_to_dict(failure: ft.Failure) -> dict[str, Any]:
 def _check_failure(data: Any) -> None:
     try:
         ft.Failure.validate(data)
-    except (RecursionError, ValueError):  # what cannot even be shown in the message
+    except (RecursionError, ValueError):  # The data cannot even be displayed in the error.
         raise exc.InvalidFormat("a failure is invalid") from None
     if data.get("version") != ft.Failure.DICT_VERSION:
-        raise exc.InvalidFormat(
-            f"a failure can only be read if its 'version' is {ft.Failure.DICT_VERSION}"
-        )
+        raise exc.InvalidFormat(f"the 'version' of a failure must be {ft.Failure.DICT_VERSION}")
 
 
 class Message(abc.ABC):
-    """Anything that can be said."""
+    """A message body."""
 
     __slots__ = ()
 
@@ -122,11 +119,11 @@ class Message(abc.ABC):
 
     @abc.abstractmethod
     def to_dict(self) -> dict[str, Any]:
-        """Return the body: a tree that JSON can hold."""
+        """Return the body as a JSON tree."""
 
 
 class Notify(Message):
-    """Who is there?  And the answer: this worker, with these tasks, on this topic."""
+    """A question for workers, or the announcement of a worker with its topic and tasks."""
 
     TYPE = NOTIFY
 
@@ -152,13 +149,16 @@ class Notify(Message):
 
     @classmethod
     def validate(cls, data: Any, response: bool = False) -> None:
-        """Raise `InvalidFormat` unless `data` is a question (or, `response`, an answer)."""
+        """Validate a question (or with `response`, an announcement).
+
+        :raises InvalidFormat: if `data` is not valid.
+        """
         (cls._ANSWER if response else cls._QUESTION).check(data)
 
 
 @dataclass(slots=True)
 class WorkUnit:
-    """What a validated REQUEST asks for, with failures and results as objects again."""
+    """The content of a validated REQUEST, with failures and results as objects."""
 
     task_cls: str
     task_name: str
@@ -166,18 +166,18 @@ class WorkUnit:
     arguments: Mapping[str, Any]
     result: Any
     failures: Mapping[str, ft.Failure]
-    #: What the running task is told of where it comes from.
+    #: Information about the request for the running task.
     request: running.Request | None = None
-    #: What the task logs is kept.
+    #: Whether the log records of the task are stored.
     captures: bool = False
 
 
 class Request(Message):
-    """A task to be run elsewhere, and the state that the engine has seen it in.
+    """A remote execution of a task, and its state for the engine.
 
-    A request starts WAITING; its clock (`timeout` seconds, None for no limit) runs in WAITING and
-    starts again in PENDING, and no longer matters afterwards, since nobody knows how long a task
-    takes.  `future` resolves to `(event, result)`.
+    A request starts in WAITING. Its timeout (`timeout` seconds, None for no limit) runs in WAITING
+    and starts again in PENDING, but not in RUNNING, because the duration of a task is unknown.
+    `future` resolves to `(event, result)`.
     """
 
     TYPE = REQUEST
@@ -220,7 +220,7 @@ class Request(Message):
         self._future: futures.Future[tuple[str, Any]] | None = None
 
     def __repr__(self) -> str:
-        # Arguments stay out: they may be secret, and they may be large.
+        # Arguments are omitted, because they may be secret or large.
         return f"<Request {self.uuid} {self.action} {self.task.name!r} {self.current_state}>"
 
     @property
@@ -241,18 +241,19 @@ class Request(Message):
         return self.expired_at(time.monotonic())
 
     def expired_at(self, now: float) -> bool:
-        """`expired`, by somebody else's monotonic clock."""
+        """Return `expired` at this time of the monotonic clock."""
         return (
             self.current_state in WAITING_STATES
             and self.timeout is not None
-            # As whoever sets an alarm for it adds them up; to the last bit, for it rings once.
+            # This sum must equal that of the timer to the last bit, because the timer fires only
+            # once.
             and now >= self.since + self.timeout
         )
 
     def transition(self, new_state: str) -> bool:
-        """Move to `new_state`: True if moved, False if already there.
+        """Move to `new_state`; return False if it is the present state.
 
-        :raises InvalidState: the machine of `build_a_machine` refuses; its own error is the cause.
+        :raises InvalidState: if the state machine does not permit it; its error is the cause.
         """
         if self.current_state == new_state:
             return False
@@ -263,7 +264,7 @@ class Request(Message):
                 machine.process_event(make_an_event(new_state))
             except automaton_exceptions.AutomatonException as error:
                 raise exc.InvalidState(
-                    f"request {self.uuid} of task {self.task.name!r} cannot go from"
+                    f"request {self.uuid} of task {self.task.name!r} cannot change from"
                     f" {self.current_state} to {new_state}"
                 ) from error
         self.current_state = new_state
@@ -272,7 +273,7 @@ class Request(Message):
     def transition_and_log_error(
         self, new_state: str, logger: logging.Logger | None = None
     ) -> bool:
-        """`transition`, except that a refused move is a warning in the log, and False."""
+        """As `transition`, but log a warning and return False instead of raising."""
         try:
             return self.transition(new_state)
         except exc.InvalidState as error:
@@ -280,13 +281,13 @@ class Request(Message):
             return False
 
     def to_dict(self) -> dict[str, Any]:
-        """The body as every peer reads it; values must be plain JSON (see `encode`)."""
+        """Return the body for all peers; values must be plain JSON (see `encode`)."""
         return self.encode(_codec.plain)
 
     def encode(self, pack: Any) -> dict[str, Any]:
-        """The body, with `pack(value, where)` applied to whatever belongs to the user.
+        """Return the body, with `pack(value, where)` applied to user values.
 
-        :raises NotEncodable: a value that `pack` refuses, with the path to it.
+        :raises NotEncodable: if `pack` rejects a value; the error contains its path.
         """
         body: dict[str, Any] = {
             "action": self.action,
@@ -310,8 +311,15 @@ class Request(Message):
 
     @classmethod
     def validate(cls, data: Any) -> None:
-        """Raise `InvalidFormat` unless `data` is the body of a REQUEST, all of it usable."""
+        """Validate the body of a REQUEST completely.
+
+        :raises InvalidFormat: if `data` is not valid.
+        """
         cls._SCHEMA.check(data)
+        try:
+            _names.check_length("request['task_name']", data["task_name"])
+        except ValueError as error:
+            raise exc.InvalidFormat(str(error)) from None
         if "result" in data and data["result"][0] == "failure":
             _check_failure(data["result"][1])
         for failure in data.get("failures", {}).values():
@@ -326,7 +334,7 @@ class Request(Message):
     def decode(
         data: Mapping[str, Any], unpack: Any, request: running.Request | None = None
     ) -> WorkUnit:
-        """Read a validated body, with `unpack` applied to whatever belongs to the user."""
+        """Read a validated body, with `unpack` applied to user values."""
         result: Any = None
         if "result" in data:
             kind, value = data["result"]
@@ -344,7 +352,7 @@ class Request(Message):
 
 
 class Response(Message):
-    """What a worker tells of a request: where it stands, or how it ended."""
+    """A reply of a worker about a request: its progress or its result."""
 
     TYPE = RESPONSE
 
@@ -361,11 +369,14 @@ class Response(Message):
 
     @classmethod
     def validate(cls, data: Any) -> None:
-        """Raise `InvalidFormat` unless `data` is a RESPONSE's body, with the data of its state."""
+        """Validate the body of a RESPONSE, including the data for its state.
+
+        :raises InvalidFormat: if `data` is not valid.
+        """
         cls._SCHEMA.check(data)
         state = data["state"]
         needed = cls._NEEDED.get(state)
         if needed is not None and needed not in data["data"]:
-            raise exc.InvalidFormat(f"response['data'] is invalid: {state} without {needed!r}")
+            raise exc.InvalidFormat(f"response['data'] must contain {needed!r} in state {state}")
         if state == FAILURE:
             _check_failure(data["data"]["result"])

@@ -1,8 +1,8 @@
-"""A named exchange, seen by one process: what comes is dispatched, what goes is published in order.
+"""Access of one process to a named exchange: dispatch received messages, and publish in order.
 
-One connection receives and one sends, each with its own thread, and neither is shared with anybody:
-publishing inside a consumer's callback on the same AMQP connection recurses, an AMQP connection
-used by two threads loses messages, and a process-wide pool of connections runs dry.
+One connection receives and one sends, each in its own thread, and neither is shared: publishing
+inside a consumer's callback recurses, an AMQP connection used by two threads loses messages, and a
+pool of connections can be exhausted.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ LOG = logging.getLogger(__name__)
 
 
 class Proxy:
-    """Publish to, and be called for messages from, one topic exchange.
+    """Publishes to one topic exchange, and dispatches messages from it.
 
-    `topic` names this side's own queue, bound under its name and under each of `bindings`.
-    `on_wait` is called on the consumer's thread between messages, and at least once a second.
-    Handlers run on that thread too, and must not block.
+    `topic` is the name of the private queue, which is bound under its name and each of `bindings`.
+    `on_wait` is called in the consumer's thread between messages, at least once per second.
+    Handlers run in that thread too, and must not block.
     """
 
     DEFAULT_RETRY_OPTIONS: Final[Mapping[str, float | None]] = dataclasses.asdict(
@@ -61,7 +61,7 @@ class Proxy:
     ) -> None:
         self._topic = topic
         self._exchange_name = exchange
-        if interop:  # TaskFlow's peers use kombu's own transports
+        if interop:  # TaskFlow's peers use the transports of kombu.
             target = transports.Target(url, transport, dict(transport_options or {}))
         else:
             target = transports.resolve(url, transport, transport_options, exchange=exchange)
@@ -71,14 +71,11 @@ class Proxy:
             exchange, topic, bindings, interop, direct=self._target.check()
         )
         self._dispatcher = dispatcher.TypeDispatcher(type_handlers)
-        #: Signs what is sent, and verifies what comes, where there are keys; peers of other kinds
-        #: sign nothing.
         self.signer = None if keys is None or interop else signing.Signer(keys, exchange=exchange)
         self._audience = {topic, *bindings}
         sends = AmqpSender if self._target.amqp else Sender
         self._sender = sends(self._target, self._topology, exchange)
         consumes = BrokerConsumerLoop if self._target.ours else ConsumerLoop
-        #: What receives, and acknowledges.
         self.consumer: ConsumerLoop = consumes(
             self._target,
             self._topology,
@@ -89,41 +86,36 @@ class Proxy:
             self._on_message,
         )
 
-    # What it is.
-
     @property
     def dispatcher(self) -> dispatcher.TypeDispatcher:
         return self._dispatcher
 
     @property
     def untrusted(self) -> dict[str, int]:
-        """How many messages were refused because nobody signed them who may say them, if any."""
+        """Number of messages that were rejected because of their signatures, if any."""
         count = self._dispatcher.refused["untrusted"]
         return {"untrusted": count} if count else {}
 
     @property
     def target(self) -> transports.Target:
-        """The broker that was resolved from url, transport and options."""
         return self._target
 
     @property
     def connection_details(self) -> dict[str, Any]:
-        """Where this proxy connects to, without secrets."""
+        """The place of the broker, without secrets."""
         target = self._target
-        found: Any = target.system if target.ours else target.connect().transport_cls
+        driver: Any = target.system if target.ours else target.connect().transport_cls
         return {
             "uri": target.shown,
-            "transport": getattr(found, "driver_type", found),
+            "transport": getattr(driver, "driver_type", driver),
             "exchange": self._exchange_name,
             "topic": self._topic,
         }
 
     @property
     def is_blocked(self) -> bool:
-        """Whether the broker says that it takes no messages: it is short of memory or disk."""
+        """Whether the broker reports that it accepts no messages."""
         return self._sender.is_blocked or self.consumer.is_blocked
-
-    # Publishing.
 
     def publish(
         self,
@@ -148,55 +140,47 @@ class Proxy:
         self.send(OutgoingMessage(envelope, hooks), first=first, defer=True)
 
     def send(self, message: OutgoingMessage, *, first: bool = False, defer: bool = False) -> None:
-        """Publish a message; a broker that is away only delays it.  See `Sender.send`.
+        """Publish a message; an unavailable broker only delays it. See `Sender.send`.
 
-        From a thread that holds no lock, and may wait for the broker; `defer` from any other.
+        Without `defer`, the calling thread must hold no lock.
         """
         self.signed(message.envelope)
         self._sender.send(message, first=first, defer=defer)
 
     def signed(self, envelope: env.Envelope) -> env.Envelope:
-        """The same, which is signed when it is encoded, if this side signs."""
+        """Return the envelope, which is signed when it is encoded, if there are keys."""
         if self.signer is not None:
             envelope.signer = self.signer
         return envelope
 
     def call_later(self, function: Call, *things: Any) -> None:
-        """Call `function([thing, ...])` in the sender's thread when it has nothing to publish.
-
-        It is told of all things that came meanwhile; where the proxy has ended, at once.
-        """
+        """See `Sender.call_later`."""
         self._sender.call_later(function, *things)
 
     def flush(self, timeout: float | None = None) -> bool:
-        """Wait until all that was queued is published and done; False if time ran out."""
+        """Wait until all messages are published and all calls are made; return False on timeout."""
         return self._sender.flush(timeout)
-
-    # Consuming.
 
     @property
     def is_running(self) -> bool:
         return self.consumer.is_running
 
     def start(self) -> None:
-        """Connect, and dispatch what comes, until `stop`; blocks.  See `ConsumerLoop.start`."""
+        """See `ConsumerLoop.start`."""
         self.consumer.start()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it is connected and consuming; False if time ran out.
-
-        :raises TransportFailure: it gave up; or what its owner gave up with.
-        """
+        """See `ConsumerLoop.wait`."""
         return self.consumer.wait(timeout)
 
     def stop(self, timeout: float = 5.0) -> None:
-        """Publish what is queued, delete this side's own queue unless it is left, disconnect."""
+        """See `ConsumerLoop.stop`."""
         self.consumer.stop(timeout)
 
-    def take_from(self, queues: Sequence[str], slots: int) -> None:
-        """Also take requests from shared queues.  See `ConsumerLoop.take_from`."""
+    def consume_shared(self, queues: Sequence[str], slots: int) -> None:
+        """See `ConsumerLoop.consume_shared`."""
         self._audience.update(queues)
-        self.consumer.take_from(queues, slots)
+        self.consumer.consume_shared(queues, slots)
 
     def _on_message(self, message: Any) -> None:
         try:
@@ -205,7 +189,7 @@ class Proxy:
             else:
                 data = env.parse(self.signer.verify(message, self._audience))
         except exc.NotTrusted as error:
-            self._dispatcher.distrust(message, str(error))
+            self._dispatcher.refuse_untrusted(message, str(error))
         except exc.InvalidFormat as error:
             self._dispatcher.refuse(message, "body", str(error))
         else:
@@ -213,5 +197,5 @@ class Proxy:
                 met = (message.headers or {}).get(
                     env.WBE_WORKER, message.properties.get("reply_to")
                 )
-                self._topology.meet(met, time.monotonic())
+                self._topology.record_peer(met, time.monotonic())
             self._dispatcher.on_message(data, message)

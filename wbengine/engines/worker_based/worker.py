@@ -1,10 +1,9 @@
-"""A worker: the process on a remote host that runs the tasks of engines."""
+"""The worker: a process that runs the tasks of engines."""
 
 from __future__ import annotations
 
 import logging
 import math
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent import futures
@@ -13,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from wbengine import keys as key_files
 from wbengine import pools
-from wbengine.concurrency import event_loop
+from wbengine.concurrency import conditions, event_loop, threads
 from wbengine.engines.worker_based import dispatcher, endpoint, proxy, server
 from wbengine.engines.worker_based import ledger as ledgers
 from wbengine.engines.worker_based.connections import topology
-from wbengine.engines.worker_based.messages import commands
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.messages import life as lives
+from wbengine.engines.worker_based.messages import worker_commands
 from wbengine.engines.worker_based.worker_side import (
     describing,
     heartbeat,
@@ -38,91 +37,89 @@ __all__ = ["Worker", "default_slots"]
 
 LOG = logging.getLogger(__name__)
 
-#: Seconds that it takes at most to stop taking; without a broker there is nothing to take.
-STOP_TIMEOUT: Final = 5.0
+#: Maximum seconds to wait until no more requests are taken.
+STOP_TIMEOUT_SECONDS: Final = 5.0
 
-#: Seconds after which a broker that said nothing is taken for gone: by then its consumer, which
-#: speaks to itself when it hears nothing, connects anew.
-SILENCE = 30.0
+#: Seconds of silence after which the broker counts as unavailable. The consumer reconnects earlier.
+SILENCE_SECONDS = 30.0
 
-#: Seconds that `burst` waits, with empty queues and idle slots, before it ends.
-BURST: Final = 2.0
+#: Seconds without work after which a worker with `burst` ends.
+BURST_SECONDS: Final = 2.0
 
-#: Seconds between two looks that mean that nothing could have come meanwhile: the broker was away,
-#: or this process was stopped.
-GAP: Final = 3.0
+#: Seconds between two checks that do not count as idle: the broker was unavailable, or the process
+#: was paused.
+MAX_GAP_SECONDS: Final = 3.0
 
-#: Seconds after which a wait for the end of what runs looks whether it may last so long.
-_LOOK: Final = 0.25
+#: Interval in seconds at which the drain checks its timeout.
+_CHECK_SECONDS: Final = 0.25
 
 
 class IdleShutdown:
-    """Whether nothing was to be done for `most` seconds; None: it may be so for ever, or with
-    `burst` for a moment.
+    """Detects that there was no work for `max_seconds` (None: never, or with `burst` a short time).
 
-    All times are those of one monotonic clock.  Not thread-safe.
+    All times are on one monotonic clock. Not thread-safe.
     """
 
-    def __init__(self, most: float | None, now: float, *, burst: bool = False) -> None:
-        self.most = BURST if burst and most is None else most
-        #: When something was to be done last; set from outside.
+    def __init__(self, max_seconds: float | None, now: float, *, burst: bool = False) -> None:
+        self.max_seconds = BURST_SECONDS if burst and max_seconds is None else max_seconds
+        #: Time of the last work; also set by the owner.
         self.since = now
-        self._looked = now
+        self._last_check = now
 
     def is_over(self, now: float, busy: bool) -> bool:
-        """A look, at least once a second; `busy`: something is being done, or may not be."""
-        if busy or now - self._looked > GAP:
+        """Return whether the idle time is exceeded. Call this at least once per second.
+
+        :param busy: there is work, or none may be taken.
+        """
+        if busy or now - self._last_check > MAX_GAP_SECONDS:
             self.since = now
-        self._looked = now
-        return self.most is not None and now - self.since >= self.most
+        self._last_check = now
+        return self.max_seconds is not None and now - self.since >= self.max_seconds
 
     def idle(self, now: float) -> float:
-        """Seconds since something was to be done."""
         return now - self.since
 
 
 def check_limits(
     max_tasks: int | None, max_idle_time: float | None, drain_timeout: float | None
 ) -> None:
-    """See that what limits the life of a worker makes sense.
+    """Check the limits of a worker's lifetime.
 
-    :raises ValueError: one does not; it says which.
+    :raises ValueError: if a limit is not valid; the error names it.
     """
     if max_tasks is not None and (type(max_tasks) is not int or max_tasks < 1):
-        raise ValueError(f"max_tasks must be a whole number of at least 1, not {max_tasks!r}")
+        raise ValueError(f"max_tasks must be a whole number of at least 1, got {max_tasks!r}")
     for name, value in (("max_idle_time", max_idle_time), ("drain_timeout", drain_timeout)):
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if value is not None and not (number and 0 <= value < math.inf):
-            raise ValueError(f"{name} must be seconds, not {value!r}")
+            raise ValueError(f"{name} must be 0 or more seconds, got {value!r}")
 
 
 class Worker:
-    """Take requests for `tasks` from `topic` (or several, the first served first), and run them.
+    """Takes requests for `tasks` from `topic` (or several, the first one first), and runs them.
 
-    `tasks` are task classes, modules, or names of either.  They run in `executor` if one is given,
-    else in a pool of one kind (`pool`: 'threads', 'processes', or 'solo': in the thread that calls
-    `run`) with `concurrency` slots; `processes_count` and `threads_count` are such pools too.  A
-    child process is replaced after `max_tasks_per_child` tasks, or when it uses more than
-    `max_memory_per_child` bytes.  `ledger` is the place of the ledger that it shares with its
-    engines, unless it is the broker's own; `'none'`: it does without, as they must then.
-    `result_ttl` is how many seconds results stay there that nobody wants any more.
+    `run` blocks until the worker ends: because of `stop` (from any thread, or the thread of a
+    signal handler), a `drain` command, `max_tasks` started tasks, or `max_idle_time` seconds
+    without work (`burst`: 2). The worker then takes no more requests, requeues those that have not
+    started, finishes running tasks, announces its end and deletes its private queue. Tasks that
+    still run after `drain_timeout` seconds are abandoned.
 
-    `run` blocks until the worker ends: `stop` was called (from any thread, or a signal handler's
-    thread), somebody told it to `drain`, it began `max_tasks` tasks, or nothing was to be done for
-    `max_idle_time` seconds (`burst`: 2).  It then takes nothing new, hands back what did not begin,
-    finishes what runs, says goodbye and deletes its private queue.  What still runs
-    `drain_timeout` seconds later is given up.
-
-    `name` is what its `identity` begins with (1 to 60 of A-Z a-z 0-9 -; default: the host's).
-
-    `keys` is the file of the keys that messages are signed with (None: `$WBENGINE_KEYS`; without
-    any they are not signed, and all are believed).
-
-    `exception_handlers` are called, in order, with each failure of a task (see `reporting`).
-
-    `source` brings tasks in another way (see `task_sources`); with one it may have no topic: then
-    it meets no engines, and needs no broker but the source's.  `observers` are told what becomes
-    of the requests of its topics.
+    :param tasks: task classes, modules, or names of either.
+    :param executor: runs the tasks, in place of a pool.
+    :param pool: 'threads', 'processes' or 'solo' (in the thread that calls `run`), with
+        `concurrency` slots. `processes_count` and `threads_count` are short forms.
+    :param max_tasks_per_child: number of tasks after which a child process is replaced.
+    :param max_memory_per_child: bytes of memory above which a child process is replaced.
+    :param ledger: the place of the ledger that the worker shares with its engines, unless it is the
+        broker's; `'none'`: no ledger, which must also be set for the engines.
+    :param result_ttl: seconds for which unused results stay in the ledger.
+    :param name: first part of the `identity` (1 to 60 of A-Z a-z 0-9 -; default: the host name).
+    :param keys: the file with the keys that sign messages (None: `$WBENGINE_KEYS`). Without keys,
+        messages are not signed, and all messages are trusted.
+    :param exception_handlers: called in order with each failure of a task (see `reporting`).
+    :param source: an additional source of tasks (see `task_sources`). With a source, the topics may
+        be empty: then the worker has no engines and needs only the broker of the source.
+    :param observers: receive the events of the requests from the topics.
     """
 
     def __init__(
@@ -152,7 +149,7 @@ class Worker:
         interop: str | None = None,
         ledger: str | None = None,
         name: str | None = None,
-        result_ttl: float | None = ledgers.base.STALE_AFTER,
+        result_ttl: float | None = ledgers.base.STALE_AFTER_SECONDS,
         keys: str | Path | key_files.Keyring | None = None,
     ) -> None:
         self._topics = describing.topics(topic)
@@ -172,31 +169,33 @@ class Worker:
         )
         self._loop = self._prepare_pool()
         self.identity = describing.identity(name)
-        self._interop = topology.check_alone(interop, ledger)
-        topology.check_unsigned(interop, keys)
+        self._interop = topology.check_no_ledger(interop, ledger)
+        topology.check_no_keys(interop, keys)
         self._keys = key_files.keyring(keys, key_files.WORKER) if self._topics else None
         self._open_ledger = self._ledger_at(ledger, result_ttl)
         self._queues = self._name_queues()
         self._idle = IdleShutdown(max_idle_time, time.monotonic(), burst=burst)
         self._running_due: float | None = None
-        if source is not None and not self._topics:  # it meets nobody, at a place of its own
+        # Without topics, the worker uses a private place in memory.
+        if source is not None and not self._topics:
             url = f"memory://{self.identity}"
             transport = transport_options = retry_options = None
         self._proxy = self._make_proxy(url, transport, transport_options, retry_options)
         self._beats = heartbeat.Beats(self.identity, self._beat)
         self._server, self._runner = self._make_core(max_tasks, handlers, observers)
-        #: Set when its task source cannot go on.
-        self.failed = threading.Event()
-        self._attend()
+        #: Set if the task source cannot continue.
+        self.failed = conditions.Event()
+        self._attach_handlers()
         self._drain_timeout = drain_timeout
-        self._draining = threading.Event()
-        self._done = threading.Event()
-        #: Set when it gave up what ran, because `drain_timeout` was over; and when all is told.
-        self.gave_up = threading.Event()
-        self.ended = threading.Event()
+        self._draining = conditions.Event()
+        self._done = conditions.Event()
+        #: Set if running tasks were abandoned because of `drain_timeout`; and after all reports are
+        #: sent.
+        self.gave_up = conditions.Event()
+        self.ended = conditions.Event()
 
     def _prepare_pool(self) -> event_loop.EventLoop | None:
-        """The loop of what is async; child processes have their own, and import what they need."""
+        """Return the loop of async tasks; child processes have their own loops and imports."""
         if not isinstance(self._pool, pools.ProcessPool):
             return event_loop.EventLoop()
         self._pool.preload(endpoint.modules(self._offered.values()))
@@ -235,9 +234,11 @@ class Worker:
         )
         return core, runner
 
-    def _attend(self) -> None:
-        control = dispatcher.Handler(self._on_control, commands.SCHEMAS[commands.CONTROL].check)
-        handlers = self._runner.handlers() | {commands.CONTROL: control}
+    def _attach_handlers(self) -> None:
+        control = dispatcher.Handler(
+            self._on_control, worker_commands.SCHEMAS[worker_commands.CONTROL].check
+        )
+        handlers = self._runner.handlers() | {worker_commands.CONTROL: control}
         self._proxy.dispatcher.type_handlers.update(handlers)
         self._source.attach(
             task_sources.WorkerContext(
@@ -251,20 +252,20 @@ class Worker:
                 self._reports,
             )
         )
-        self._server.heartbeat.besides = lambda: self._source.current
+        self._server.heartbeat.extra_tasks = lambda: self._source.current
 
     def _on_control(self, data: Any, message: Any) -> None:
         orders = {
-            commands.SUSPEND: self.suspend,
-            commands.RESUME: self.resume,
-            commands.DRAIN: self.stop,
-            commands.STOP: self.halt,
+            worker_commands.SUSPEND: self.suspend,
+            worker_commands.RESUME: self.resume,
+            worker_commands.DRAIN: self.stop,
+            worker_commands.STOP: self.halt,
         }
-        LOG.info("told to %s", data["do"])
+        LOG.info("received the command %s", data["do"])
         orders[data["do"]]()
 
     def _make_proxy(self, *broker: Any) -> proxy.Proxy:
-        made = proxy.Proxy(
+        new_proxy = proxy.Proxy(
             self.identity,
             self._exchange,
             None,
@@ -275,19 +276,19 @@ class Worker:
             interop=self._interop,
             keys=self._keys,
         )
-        # TaskFlow's engines ask who is there on the request queue itself, which may never be full.
-        made.take_from(tuple(self._queues.values()), 0 if self._interop else self._slots)
-        return made
+        # 0, no limit: TaskFlow's engines also send questions (NOTIFY) to the request queue.
+        new_proxy.consume_shared(tuple(self._queues.values()), 0 if self._interop else self._slots)
+        return new_proxy
 
-    # Its life.
+    # Lifecycle.
 
     def run(
         self, display_banner: bool = True, banner_writer: Callable[[str], Any] | None = None
     ) -> None:
-        """Work until told to stop.
+        """Work until stopped.
 
-        :raises TransportFailure: the broker cannot be reached.
-        :raises LedgerFailure: nor the ledger that was named.
+        :raises TransportFailure: if the broker cannot be reached.
+        :raises LedgerFailure: if the ledger cannot be reached.
         """
         if display_banner:
             write = banner_writer or (lambda text: LOG.info("%s", text.rstrip()))
@@ -295,14 +296,14 @@ class Worker:
         try:
             self._work()
         except BaseException as error:
-            self._proxy.consumer.give_up(error)
+            self._proxy.consumer.fail(error)
             raise
 
     def _work(self) -> None:
         self._open_ledger()
         self._pool.start()
         self._proxy.consumer.call_soon(self._introduce)
-        ending = threading.Thread(target=self._end, name="wbengine-drain", daemon=True)
+        ending = threads.Thread(target=self._end, name="wbengine-drain", daemon=True)
         self._beats.start()
         ending.start()
         try:
@@ -322,27 +323,26 @@ class Worker:
                 self._runner.ledger.close()
 
     def _ledger_at(self, ledger: str | None, result_ttl: float | None) -> Callable[[], None]:
-        """What opens the ledger; whether that makes sense is known before."""
+        """Return the function that opens the ledger; the options are checked before."""
         place = None if self._interop else ledgers.check_place(ledger)
-        kept = ledgers.check_result_ttl(result_ttl)
+        checked_ttl = ledgers.check_result_ttl(result_ttl)
 
         def open_ledger() -> None:
             target = self._proxy.target
-            found = ledgers.choose(place, target, "worker", result_ttl=kept)
-            ledgers.fuse(found, target, self.identity)
-            self._runner.ledger = self._beats.ledger = found
-            self._runner.separate_ledger = ledgers.is_separate(found, place, target)
-            self._server.ledger = found.digest if found is not None else None
+            opened = ledgers.choose(place, target, "worker", result_ttl=checked_ttl)
+            ledgers.attach_claims(opened, target, self.identity)
+            self._runner.ledger = self._beats.ledger = opened
+            self._runner.separate_ledger = ledgers.is_separate(opened, place, target)
+            self._server.ledger = opened.digest if opened is not None else None
 
         return open_ledger
 
     def _serve(self) -> None:
-        """Until the proxy ends: in this thread, unless that is where tasks run."""
         if not isinstance(self._pool, pools.SoloPool):
             self._proxy.start()
             return
         errors: list[BaseException] = []
-        broker = threading.Thread(
+        broker = threads.Thread(
             target=self._serve_beside, args=(errors,), name="wbengine-broker", daemon=True
         )
         broker.start()
@@ -360,33 +360,33 @@ class Worker:
             self._pool.stop(wait=False)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the worker takes requests; False if time ran out.
+        """Wait until the worker takes requests; return False on timeout.
 
-        :raises TransportFailure, LedgerFailure: as `run` did.
+        :raises TransportFailure, LedgerFailure: if `run` raised them.
         """
         return self._proxy.wait(timeout) and self._source.wait_ready(timeout)
 
     def suspend(self) -> None:
-        """Take nothing new until `resume`; what did not begin is handed back.  Idempotent."""
-        self._proxy.consumer.stop_taking()
+        """Take no requests until `resume`, and requeue those that have not started. Idempotent."""
+        self._proxy.consumer.pause_requests()
         self._source.suspend()
         self._runner.report(self._server.suspend, self._beats.period)
 
     def resume(self) -> None:
-        """Take what comes again.  Idempotent; not after `stop`."""
+        """Take requests again. Idempotent; no effect after `stop`."""
         if not self._draining.is_set():
             self._runner.report(self._server.resume, self._beats.period)
-            self._proxy.consumer.take_again()
+            self._proxy.consumer.resume_requests()
             self._source.resume()
 
     def stop(self) -> None:
-        """Take nothing new, finish what runs, and end `run`.  Returns at once; idempotent."""
+        """Take no more requests, finish running tasks, end `run`. Returns at once; idempotent."""
         if not self._draining.is_set():
-            LOG.info("taking nothing new, finishing %d running tasks", self._running)
+            LOG.info("accepting no more tasks, finishing %d running tasks", self._running)
             self._draining.set()
 
     def halt(self) -> None:
-        """As `stop`, but what runs is given up at once.  Idempotent; also after `stop`."""
+        """As `stop`, but abandon running tasks at once. Idempotent; also permitted after `stop`."""
         self._drain_timeout = 0.0
         self.stop()
 
@@ -395,71 +395,68 @@ class Worker:
         return self._server.running + self._source.running
 
     def _stop_taking(self) -> None:
-        self._proxy.consumer.stop_taking()  # at once: what comes now is handed back
+        # First, so that requests that arrive now are requeued.
+        self._proxy.consumer.pause_requests()
         self.stop()
 
     def abandon(self) -> None:
-        """Give up what runs: say goodbye, so that engines need not wait for silence, and leave
-        nothing behind; within 2 seconds, whatever became of the broker.
+        """Abandon running tasks and announce the end, in at most 2 seconds.
 
-        Running threads cannot be ended; the caller ends the process.
+        Engines then need not wait for silence. Running threads cannot be stopped: the caller ends
+        the process.
         """
-        LOG.warning("giving up %d tasks that still run: told to end again", self._running)
+        LOG.warning("abandoning %d running tasks: stopped a second time", self._running)
         self.gave_up.set()
         given_up = self._give_up()
         self._proxy.flush(1.0)
         self._pool.stop(wait=False, kill=True)
-        # Their rows say who had them: nobody is to have them again, and whoever does not run them
-        # elsewhere removes the queue that they would go back to.
+        # No other worker may get these messages, because the rows contain the owner; and the queue
+        # to which they would return may be removed.
         self._proxy.consumer.ack_many([job.receipt for job in given_up if job.ledger])
         self._close_source(0.5)
         self._proxy.stop(0.0)
         self._proxy.consumer.join(0.5)
 
     def _end(self) -> None:
-        """Wait for `stop`, then for what runs, and then end the proxy (a thread of its own)."""
         self._draining.wait()
         if not self._done.is_set():
-            stopped = threading.Event()
-            self._proxy.consumer.stop_taking()
-            # What was delivered by then has been handed out, and is waited for.
+            stopped = conditions.Event()
+            self._proxy.consumer.pause_requests()
+            # Delivered requests are passed on by then, and are waited for.
             self._proxy.consumer.call_soon(stopped.set)
             self._source.drain()
             self._runner.report(self._server.drain, time.time(), self._beats.period)
-            stopped.wait(STOP_TIMEOUT)
+            stopped.wait(STOP_TIMEOUT_SECONDS)
             if not self._wait_idle() and not self._done.is_set():
                 LOG.warning(
-                    "giving up %d tasks that still run after %g s",
+                    "abandoning %d tasks that still run after %g s",
                     self._running, self._drain_timeout,
                 )  # fmt: skip
                 self._give_up()
                 self.gave_up.set()
-        self._die()
+        self._announce_end()
         self._proxy.stop()
         self.ended.set()
 
     def _wait_idle(self) -> bool:
-        """Wait until nothing is under way; False: the `drain_timeout`, which may become less while
-        it waits, is over, or the proxy has ended.
-        """
         since = time.monotonic()
         while True:
             limit, now = self._drain_timeout, time.monotonic()
             until = math.inf if limit is None else since + limit
-            look = min(until, now + _LOOK)
-            if self._runner.wait_idle(max(0.0, look - now)) and self._source.wait_idle(
-                max(0.0, look - time.monotonic())
+            check_at = min(until, now + _CHECK_SECONDS)
+            if self._runner.wait_idle(max(0.0, check_at - now)) and self._source.wait_idle(
+                max(0.0, check_at - time.monotonic())
             ):
                 return True
             if self._done.is_set() or now >= until:
                 return False
 
     def _give_up(self) -> list[Job]:
-        """Engines are told first: what tasks make of it is not told any more."""
+        """Announce the end to the engines, then abandon running tasks; return these tasks."""
         with self._runner.lock:
             jobs = self._server.begun
-        self._die()
-        self._reports.tell()  # the process may end at any moment
+        self._announce_end()
+        self._reports.flush()  # The process may end at any time.
         for job in jobs:
             self._runner.cancel(job)
         self._source.give_up()
@@ -471,18 +468,18 @@ class Worker:
         except Exception:
             LOG.exception("%s cannot be closed", self._source)
 
-    def _die(self) -> None:
-        self._runner.report(self._server.die, time.time(), self._beats.period)
+    def _announce_end(self) -> None:
+        self._runner.report(self._server.shut_down, time.time(), self._beats.period)
 
     def _introduce(self) -> None:
-        introduce = self._server.heartbeat.introduce
+        introduce = self._server.heartbeat.announce_tasks
         self._runner.report(introduce, env.ALL_ENGINES, self._beats.period)
 
-    # What is shown of it; from any thread.
+    # State and snapshots; in any thread.
 
     @property
     def banner(self) -> str:
-        """Who this is, where it listens, and what it does, for people."""
+        """The startup banner."""
         about_keys = (("keys", "none" if self._keys is None else str(self._keys)),)
         return describing.banner(
             self.identity,
@@ -501,13 +498,13 @@ class Worker:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many tasks ended (by state) and how many messages were not run (by reason)."""
+        """Number of ended tasks, by state, and of messages that were not run, by reason."""
         with self._runner.lock:
             return {**self._server.counts, **self._proxy.untrusted}
 
     @property
     def life(self) -> lives.Life:
-        """What it tells of itself."""
+        """The reported state of this worker."""
         with self._runner.lock:
             return self._server.life
 
@@ -518,37 +515,41 @@ class Worker:
 
     @property
     def system(self) -> str:
-        """What carries its messages, such as `rabbitmq`."""
+        """The messaging system, such as `rabbitmq`."""
         return self._proxy.target.system
 
     @property
     def heard(self) -> float:
-        """When it last heard its broker, on the monotonic clock; never, while it is not connected.
+        """Time of the broker's last message, on the monotonic clock; -infinity while not connected.
 
-        One that can be reached says something every 10 seconds or so, if only what the worker sends
-        to itself.  Brokers in this process, and folders, are always heard.
+        An available broker sends something about every 10 seconds, at least the messages of the
+        worker to itself. For brokers in this process and folders, this is the present time.
         """
-        return self._proxy.consumer.heard
+        return self._proxy.consumer.last_message_at
 
     @property
     def trouble(self) -> str | None:
-        """Why it takes no requests now; None: it does."""
+        """The reason why the worker takes no requests at present; None if it does."""
         if self._draining.is_set():
-            return "it ends"
+            return "the worker is stopping"
         if self._server.suspended:
-            return "it is suspended"
+            return "the worker is suspended"
         silence = time.monotonic() - self.heard
         if math.isinf(silence):
-            return "it is not connected to its broker"
-        if silence > SILENCE:
-            return f"its broker has been silent for {silence:.0f} s"
+            return "the worker is not connected to the broker"
+        if silence > SILENCE_SECONDS:
+            return f"the broker has sent nothing for {silence:.0f} s"
         if self._proxy.is_blocked:
-            return "its broker takes no messages: it is short of memory or disk"
-        return None if self._source.wait_ready(0) else "it is not connected to the broker of Celery"
+            return "the broker accepts no messages: it is short of memory or disk"
+        return (
+            None
+            if self._source.wait_ready(0)
+            else "the worker is not connected to the broker of Celery"
+        )
 
     @property
     def snapshot(self) -> snapshots.WorkerSnapshot:
-        """What engines know of it, and when it heard its broker last."""
+        """The state of this worker, with the time of the broker's last message."""
         from wbengine.engines.worker_based.discovery import snapshots
 
         now = time.monotonic()
@@ -566,43 +567,45 @@ class Worker:
         )
 
     def responds(self, within: float) -> bool:
-        """Whether it is able to do anything: False where its lock is kept for `within` s."""
+        """Return whether the lock of the worker is available in time; if not, it is blocked."""
         if not self._runner.lock.acquire(timeout=within):
             return False
         self._runner.lock.release()
         return True
 
     def observe_tasks(self, observer: reporting.TaskObserver) -> None:
-        """Tell `observer` of the tasks that other sources bring, from now on."""
+        """Add an observer of the tasks from other sources."""
         self._reports.observers = (*self._reports.observers, observer)
 
     def preload(self, modules: Iterable[str]) -> None:
-        """Have children, if tasks run there, import these too before their first one; to be called
-        before `run`."""
+        """Make child processes import modules before their first task. Call this before `run`."""
         if isinstance(self._pool, pools.ProcessPool):
             self._pool.preload(modules)
 
-    def tell_turns(self, turned: Callable[[float], object]) -> None:
-        """Have `turned(heard)` called in each turn of the loop that takes what comes, at least once
-        a second while it is connected, in its thread.
-        """
-        self._proxy.consumer.turned = turned
+    def observe_loop(self, callback: Callable[[float], object]) -> None:
+        """Call `callback(last_message_at)` in each iteration of the receiving loop, in its thread.
 
-    # From time to time.
+        While connected, this is at least once per second.
+        """
+        self._proxy.consumer.on_iteration = callback
+
+    # Periodic work.
 
     def _on_wait(self) -> None:
         now = time.monotonic()
-        self._running_due = self._runner.tell_running(now)
-        if self._idle.most is None:
+        self._running_due = self._runner.send_running(now)
+        if self._idle.max_seconds is None:
             return
-        self._idle.since = max(self._idle.since, self._runner.taken, self._source.taken)
+        self._idle.since = max(
+            self._idle.since, self._runner.last_request_at, self._source.last_task_at
+        )
         busy = self._runner.busy or self._server.suspended or self._source.busy
         if self._idle.is_over(now, busy) and not self._draining.is_set():
-            LOG.info("nothing to do for %.1f s", self._idle.idle(now))
+            LOG.info("stopping: idle for %.1f s", self._idle.idle(now))
             self.stop()
 
     def _beat(self, now: float) -> None:
-        self._reports.tell()  # what no broker was told of
+        self._reports.flush()
         if self._interop or not self._proxy.is_running:
             return
         with self._runner.lock:

@@ -1,6 +1,6 @@
-"""Celery's message protocol: its tasks run here, and ours ask its workers.
+"""Celery's message protocol: run Celery tasks here, and run tasks of flows on Celery workers.
 
-The public names are found on first use: a worker loads no more of this than it is asked for.
+The public names are imported on first use, so that a worker loads only the modules that it uses.
 Only `CeleryWorker` imports Celery itself.
 """
 
@@ -11,28 +11,28 @@ from typing import TYPE_CHECKING, Final
 from wbengine import _lazily
 
 if TYPE_CHECKING:
+    from wbengine.interop.celery.embedded_worker import CeleryWorker
     from wbengine.interop.celery.events import Event
     from wbengine.interop.celery.protocol import Malformed, TaskMessage, decode, encode
     from wbengine.interop.celery.request import Ignore, Reject, Retry, current
     from wbengine.interop.celery.serializers import Accepted, Refused, Undecodable, Wire
     from wbengine.interop.celery.task import CeleryTask
-    from wbengine.interop.celery.worker import CeleryWorker
 
 __all__ = [
     "Accepted", "CeleryTask", "CeleryWorker", "Event", "Ignore", "Malformed", "Refused", "Reject",
     "Retry", "TaskMessage", "Undecodable", "Wire", "current", "decode", "encode",
 ]  # fmt: skip
 
-#: Public name -> the module of this package that has it.
+#: Public name -> module of this package that defines it.
 _PLACES: Final[dict[str, str]] = {
     **dict.fromkeys(("Malformed", "TaskMessage", "decode", "encode"), "protocol"),
     **dict.fromkeys(("Accepted", "Refused", "Undecodable", "Wire"), "serializers"),
     **dict.fromkeys(("Ignore", "Reject", "Retry", "current"), "request"),
     "CeleryTask": "task",
-    "CeleryWorker": "worker",
+    "CeleryWorker": "embedded_worker",
     "Event": "events",
 }
 
-__getattr__, __dir__ = _lazily.names(
+__getattr__, __dir__ = _lazily.lazy_attributes(
     __name__, {name: f"{__name__}.{place}" for name, place in _PLACES.items()}
 )

@@ -1,8 +1,8 @@
-"""Celery's event messages: what is in them, written and read.
+"""Encoding and decoding of Celery's event messages.
 
-An event is told once, to those who listen, and may get lost.  It is a mapping with six fields that
-all have (`STANDARD`), and more by its type (`CATALOGUE`).  A message is UTF-8 JSON always, and
-holds one mapping, or a list of them.
+An event is published once to the current subscribers and may be lost. It is a mapping with six
+standard fields (`STANDARD`) and further fields that depend on its type (`CATALOGUE`). A message is
+always UTF-8 JSON and contains one mapping or a list of mappings.
 """
 
 from __future__ import annotations
@@ -21,20 +21,21 @@ __all__ = [
     "exchange_type", "utcoffset",
 ]  # fmt: skip
 
-#: Where events go, unless Celery's `event_exchange` says something else.
+#: Default exchange; Celery's setting `event_exchange` overrides it.
 EXCHANGE: Final = "celeryev"
-#: They are not worth a broker's disk.
+#: Delivery mode: the broker does not store events on disk.
 TRANSIENT: Final = 1
 CONTENT_ENCODING: Final = "utf-8"
-#: Bytes of a message of events.
-LARGEST: Final = 16 << 20
+MAX_EVENT_BYTES: Final = 16 << 20
 
-#: Brokers that send what is published to all who listen, whatever the routing key.
+#: Brokers that deliver each event to all subscribers, whatever its routing key.
 _FANOUT: Final = frozenset(("redis", "gcpubsub"))
 
 _NAME: Final = Kind("string", {"type": "string", "minLength": 1, "maxLength": 1000})
-_WHOLE: Final = Kind("unsigned long long", {"type": "integer", "minimum": 0, "maximum": 2**64 - 1})
-_WHEN: Final = Kind("float", {"type": "number", "minimum": -1e12, "maximum": 1e12})
+_UNSIGNED: Final = Kind(
+    "unsigned long long", {"type": "integer", "minimum": 0, "maximum": 2**64 - 1}
+)
+_TIMESTAMP: Final = Kind("float", {"type": "number", "minimum": -1e12, "maximum": 1e12})
 _HOURS: Final = Kind("signed short", {"type": "number", "minimum": -48, "maximum": 48})
 
 _CALL: Final = (
@@ -43,7 +44,7 @@ _CALL: Final = (
 _FAILED: Final = ("uuid", "exception", "traceback")
 _WORKER: Final = ("freq", "active", "processed", "loadavg", "sw_ident", "sw_ver", "sw_sys")
 
-#: Event types, in the order in which they happen, and their fields besides the standard ones.
+#: Event types in chronological order, with their fields besides the standard ones.
 CATALOGUE: Final[Mapping[str, tuple[str, ...]]] = {
     "task-sent": (*_CALL, "queue", "exchange", "routing_key"),
     "task-received": _CALL,
@@ -61,17 +62,17 @@ CATALOGUE: Final[Mapping[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event.  `fields`: all but the standard ones; there may be any.
+    """One event. `fields` contains all fields except the standard ones, of any name.
 
-    `clock`, `utcoffset` and `pid` are None where the sender left them out, as some do.
+    `clock`, `utcoffset` and `pid` are None if the sender omitted them, as some senders do.
     """
 
     type: Annotated[str, _NAME]
     hostname: Annotated[str, _NAME]
-    clock: Annotated[int | None, _WHOLE]
-    timestamp: Annotated[float, _WHEN]
+    clock: Annotated[int | None, _UNSIGNED]
+    timestamp: Annotated[float, _TIMESTAMP]
     utcoffset: Annotated[float | None, _HOURS] = None
-    pid: Annotated[int | None, _WHOLE] = None
+    pid: Annotated[int | None, _UNSIGNED] = None
     fields: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -80,11 +81,10 @@ class Event:
         return self.type.partition("-")[0]
 
     def as_dict(self) -> dict[str, Any]:
-        """As in messages."""
-        return {one.name: getattr(self, one.name) for one in STANDARD} | dict(self.fields)
+        """Return the event as the mapping that messages contain."""
+        return {field.name: getattr(self, field.name) for field in STANDARD} | dict(self.fields)
 
 
-#: The fields that all events have.
 STANDARD: Final = protocol.table(Event, required=("type", "hostname", "timestamp"))
 _ABOUT_TASK: Final = (*STANDARD, Field("uuid", _NAME, required=True))
 
@@ -92,7 +92,7 @@ _EVENT_SCHEMA: Final = protocol.schema(STANDARD) | {
     "if": {"properties": {"type": {"pattern": "^task-"}}, "required": ["type"]},
     "then": {"properties": {"uuid": _NAME.schema}, "required": ["uuid"]},
 }
-#: The JSON Schema of a message's body.
+#: The JSON Schema of a message body.
 SCHEMA: Final = {
     "$schema": "https://json-schema.org/draft/2020-12/schema",
     "$defs": {"event": _EVENT_SCHEMA},
@@ -104,40 +104,43 @@ SCHEMA: Final = {
 
 
 def utcoffset() -> float:
-    """The hours that local time is *behind* UTC, as Celery sends them: -2 in Helsinki's winter and
-    5 in New York's; its documentation has the sign the other way round.
+    """Return the hours that local time is *behind* UTC, as Celery sends them.
 
-    An integer wherever the zone has whole hours.
+    Examples are -2 for Helsinki in winter and 5 for New York in winter. Celery's documentation has
+    the opposite sign. The result is an int if the offset is a whole number of hours.
     """
     seconds = time.altzone if time.localtime().tm_isdst > 0 else time.timezone
-    hours, rest = divmod(seconds, 3600)
-    return seconds / 3600 if rest else hours
+    hours, remainder = divmod(seconds, 3600)
+    return seconds / 3600 if remainder else hours
 
 
 def exchange_type(driver: str | None) -> str:
-    """The type of the exchange of events on brokers of this kind (kombu's `driver_type`)."""
+    """Return the type of the event exchange for brokers of this kind (kombu's `driver_type`)."""
     return "fanout" if driver in _FANOUT else "topic"
 
 
 def encode(events: Event | Sequence[Event]) -> tuple[serializers.Wire, str]:
-    """The message of an event, or of several of one group, and its routing key.
+    """Return the message of an event, or of several events of one group, and its routing key.
 
-    Several have the key of their group, as in `task.multi`.
+    The routing key of several events is that of their group, such as `task.multi`.
 
-    :raises ValueError: there is none, they are of several groups, or they hold what JSON cannot
-        (NaN, cycles).
-    :raises TypeError: they hold what JSON cannot.
+    :raises ValueError: if there are no events, if they are of several groups, or if JSON cannot
+        represent a value (NaN, cycles).
+    :raises TypeError: if JSON does not support the type of a value.
     """
     body: Any
     if isinstance(events, Event):
         first, body, key = events, events.as_dict(), events.type.replace("-", ".")
     else:
         if not events or len({event.group for event in events}) > 1:
-            raise ValueError("a message of events has one or more of one group")
+            raise ValueError(
+                "an event message must contain at least one event, all of the same group"
+            )
         first, body = events[0], [event.as_dict() for event in events]
         key = f"{first.group}.multi"
     try:
-        # JSON has lone surrogates as escapes, UTF-8 has not: there they are question marks.
+        # JSON can escape lone surrogates, UTF-8 cannot encode them: "replace" writes question
+        # marks.
         data = _json_text.encode(body, "replace")
     except RecursionError:
         raise ValueError("an event is nested too deeply") from None
@@ -147,27 +150,30 @@ def encode(events: Event | Sequence[Event]) -> tuple[serializers.Wire, str]:
 
 
 def decode(wire: serializers.Wire) -> list[Event]:
-    """The events of a message, in order.
+    """Return the events of a message, in order.
 
-    :raises Malformed: it is no event message, or one of its events is none.
+    :raises ~wbengine.exceptions.InvalidFormat: if the message is not an event message, or contains
+        an invalid event (`Malformed`).
     """
     if serializers.type_of(wire) != serializers.JSON:
-        raise Malformed(f"events are {serializers.JSON}, not {wire.content_type!r:.100}")
+        raise Malformed(
+            f"the content type of events must be {serializers.JSON}, got {wire.content_type!r:.100}"
+        )
     try:
-        tree, _ = _json_text.parse(wire.unpacked(LARGEST))
+        tree, _ = _json_text.parse(wire.unpacked(MAX_EVENT_BYTES))
     except exceptions.InvalidFormat as error:
         raise Malformed(str(error)) from None
     return [_read(item) for item in (tree if isinstance(tree, list) else [tree])]
 
 
-_OF_ALL: Final = frozenset(one.name for one in STANDARD)
+_STANDARD_NAMES: Final = frozenset(one.name for one in STANDARD)
 
 
 def _read(item: Any) -> Event:
     if not isinstance(item, dict):
-        raise Malformed(f"an event is a mapping, not {item!r:.80}")
+        raise Malformed(f"an event must be a mapping, got {item!r:.80}")
     about_task = str(item.get("type")).startswith("task-")
-    found = protocol.read(_ABOUT_TASK if about_task else STANDARD, item)
-    found.pop("uuid", None)
-    rest = {key: value for key, value in item.items() if key not in _OF_ALL}
-    return Event(clock=found.pop("clock", None), **found, fields=rest)
+    standard = protocol.read(_ABOUT_TASK if about_task else STANDARD, item)
+    standard.pop("uuid", None)
+    other_fields = {key: value for key, value in item.items() if key not in _STANDARD_NAMES}
+    return Event(clock=standard.pop("clock", None), **standard, fields=other_fields)

@@ -1,10 +1,9 @@
-"""What is used of Celery that its guide does not describe, each with its reason.
+"""All uses of Celery that its guide does not document, each with its reason.
 
-Elsewhere there are three names of the kind: `worker` is told by `ready_callback` when it consumes,
-gives its tasks a `__signature__`, and knows Celery's loggers by their names.
+Three further names are used elsewhere: `worker` passes `ready_callback` to learn when the worker
+consumes, gives its tasks a `__signature__`, and refers to Celery's loggers by name.
 
-The extra `celery` in `setup.cfg` names the versions of which this is true, and
-`tests/celery/test_internals.py` shows that it is true of the installed one.
+`tests/celery/test_internals.py` checks these assumptions for the installed version.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ from celery.exceptions import InvalidTaskError
 from celery.worker import request, state
 from celery.worker.consumer import Consumer
 
-from wbengine.concurrency import limits
+from wbengine.concurrency import conditions, time_limits
 
 if TYPE_CHECKING:
-    from wbengine.interop.celery.worker import CeleryWorker
+    from wbengine.interop.celery.embedded_worker import CeleryWorker
 
 __all__ = [
     "HostedConsumer", "HostedPool", "HostedRequest", "Loop", "change_queues", "flush", "is_busy",
@@ -39,8 +38,9 @@ LOG = logging.getLogger("wbengine.celery")
 
 
 def _number(value: Any, kind: type[int] | type[float] = float) -> float:
-    """
-    :raises TypeError, ValueError, OverflowError: it is no number of this kind from 0.
+    """Convert a value to a number of this type, from 0 to 2**31 - 1.
+
+    :raises TypeError, ValueError, OverflowError: if it is not one.
     """
     number = kind(value)
     if not 0 <= number < 2**31:
@@ -54,23 +54,23 @@ def _count(value: Any) -> float:
 
 def _pair(value: Any) -> list[float | None]:
     hard, soft = value
-    return [None if one is None else _number(one) for one in (hard, soft)]
+    return [None if limit is None else _number(limit) for limit in (hard, soft)]
 
 
-#: What headers must be: Celery, or a pool, ends with an error where they are not.
+#: Readers of headers. Invalid values of these headers would crash Celery or its pool.
 _HEADERS: Final[Mapping[str, tuple[Callable[[Any], Any], str]]] = {
-    "retries": (_count, "a number from 0"),
-    "replaced_task_nesting": (_count, "a number from 0"),
-    "timelimit": (_pair, "[hard, soft], each a number from 0 or null"),
+    "retries": (_count, "a number of at least 0"),
+    "replaced_task_nesting": (_count, "a number of at least 0"),
+    "timelimit": (_pair, "[hard, soft], each a number of at least 0 or null"),
 }
 
 
 class HostedPool(base.BasePool):  # type: ignore[misc]
-    """Where Celery's worker runs tasks: a subclass knows the `host` that does the work.
+    """A pool that passes the tasks of Celery's worker to `host`, which a subclass defines.
 
-    Pools may be named in the settings, but what one is asked to do is not described.  With
-    `uses_semaphore` Celery hands out as many jobs as there are slots, and looks whether each was
-    revoked, or is too late, just before.
+    Celery's settings may name a pool, but the interface of pools is undocumented. With
+    `uses_semaphore` Celery submits at most as many jobs as there are slots. Just before each
+    submission it checks whether the task was revoked or has expired.
     """
 
     uses_semaphore = True
@@ -78,7 +78,7 @@ class HostedPool(base.BasePool):  # type: ignore[misc]
     host: ClassVar[CeleryWorker]
 
     def register_with_event_loop(self, hub: Any) -> None:
-        """Each time that the worker has a connection, in the thread of its loop."""
+        """Create the `Loop`. Celery calls this in the loop's thread for each new connection."""
         HostedRequest.loop = Loop(hub, self.options["semaphore"])
 
     def on_apply(
@@ -91,15 +91,15 @@ class HostedPool(base.BasePool):  # type: ignore[misc]
         timeout: float | None = None,
         **options: Any,
     ) -> Any:
-        # What `Request.execute_using_pool` gives its tracer is all that a pool learns of a task.
-        # Its callbacks are methods of the request.
-        made: HostedRequest = options["accept_callback"].__self__
-        made.limit = limits.TimeLimit(soft_timeout or None, timeout or None)
-        made.trace = functools.partial(target, *args, **(kwargs or {}))
-        return self.host.submit(made)
+        # A pool receives only what `Request.execute_using_pool` passes to the tracer. The callbacks
+        # are methods of the request.
+        hosted: HostedRequest = options["accept_callback"].__self__
+        hosted.limit = time_limits.TimeLimit(soft_timeout or None, timeout or None)
+        hosted.trace = functools.partial(target, *args, **(kwargs or {}))
+        return self.host.submit(hosted)
 
     def terminate_job(self, pid: int, signal: int | None = None) -> None:
-        """The job itself is told, as what `on_apply` returned."""
+        """Do nothing: Celery also terminates the job that `on_apply` returned."""
 
     def on_stop(self) -> None:
         self.host.stop_jobs()
@@ -108,11 +108,10 @@ class HostedPool(base.BasePool):  # type: ignore[misc]
 
 
 class HostedConsumer(Consumer):  # type: ignore[misc]
-    """Rejects a message of which Celery can make nothing, as one whose `task` is a list: Celery's
-    own worker ends with the error.
+    """A consumer that rejects messages that Celery cannot process.
 
-    The setting `worker_consumer` is described as the place for such a class, what it overrides is
-    not.
+    A message whose `task` is a list, for example, ends Celery's own worker. The setting
+    `worker_consumer` is documented for such a class; the overridden method is not.
     """
 
     def create_task_handler(self, *args: Any, **options: Any) -> Callable[[Any], None]:
@@ -122,7 +121,7 @@ class HostedConsumer(Consumer):  # type: ignore[misc]
             try:
                 handle(message)
             except (AttributeError, LookupError, TypeError, ValueError) as error:
-                LOG.error("a message is no task of Celery's, and is rejected: %.200r", error)
+                LOG.error("rejected a message that is not a Celery task: %.200r", error)
                 if not message.acknowledged:
                     message.reject_log_error(LOG, self.connection_errors)
 
@@ -130,49 +129,49 @@ class HostedConsumer(Consumer):  # type: ignore[misc]
 
 
 class HostedRequest(request.Request):  # type: ignore[misc]
-    """A message that Celery's worker received, and gives its pool to run.
+    """A message that Celery's worker received and submits to its pool.
 
-    `fields` has those of its message, `limit` its limits, `trace` runs it.  `accept` is to be
-    called when it begins, and `end` with what `trace` returns, or `fail`.
+    `fields` contains the fields of the message, `limit` its time limits; `trace` runs the task.
+    Call `accept` when the run begins, then either `end` with the result of `trace` or `fail`.
 
-    `Task.Request` is described as the place for such a class, `InvalidTaskError` as what is raised
-    of a message that is to be logged and rejected; that its constructor may raise it is not, nor
-    are its attributes.
+    `Task.Request` is documented for such a class, and `InvalidTaskError` for messages that are
+    logged and rejected. The attributes, and an error of the constructor, are not documented.
     """
 
     loop: ClassVar[Loop]
-    limit: limits.TimeLimit
+    limit: time_limits.TimeLimit
     trace: Callable[[], Any]
-    #: How the message is to be settled, while what became of it is stored; None: at once.
+    #: Deferred acknowledgments and rejections, while a failure is stored; None: settle immediately.
     _settlements: list[tuple[Callable[..., None], tuple[Any, ...]]] | None = None
 
     def __init__(self, message: Any, **options: Any) -> None:
-        """
-        :raises InvalidTaskError: one of its headers is not what it must be.
+        """Read the message.
+
+        :raises InvalidTaskError: if one of the headers is invalid.
         """
         super().__init__(message, **options)
-        told = self.request_dict
+        headers = self.request_dict
         if not isinstance(self.id, str):
-            raise InvalidTaskError(f"id must be a string, not {self.id!r:.200}")
-        for name, (read, words) in _HEADERS.items():
-            if (value := told.get(name)) is not None:
+            raise InvalidTaskError(f"id must be a string, got {self.id!r:.200}")
+        for name, (read, description) in _HEADERS.items():
+            if (value := headers.get(name)) is not None:
                 try:
-                    told[name] = read(value)
+                    headers[name] = read(value)
                 except (TypeError, ValueError, OverflowError):
-                    text = f"{name} must be {words}, not {value!r:.200}"
+                    text = f"{name} must be {description}, got {value!r:.200}"
                     raise InvalidTaskError(text) from None
-        self.time_limits = told.get("timelimit") or (None, None)
+        self.time_limits = headers.get("timelimit") or (None, None)
 
     @property
     def fields(self) -> Mapping[str, Any]:
-        found: Mapping[str, Any] = self.request_dict
-        return found
+        fields: Mapping[str, Any] = self.request_dict
+        return fields
 
     def acknowledge(self) -> None:
-        """Acknowledge the message.
+        """Acknowledge the message, in the loop's thread.
 
-        That may change the prefetch count as well, when the connection was lost before: Celery's
-        pools do it in the loop, which alone may use the connection.
+        After a lost connection this may also change the prefetch count, and only the loop may use
+        the connection.
         """
         self._settle(super().acknowledge)
 
@@ -186,32 +185,32 @@ class HostedRequest(request.Request):  # type: ignore[misc]
             self._settlements.append((settle, args))
 
     def revoked(self) -> bool:
-        """Whether it was revoked, or is too late, and is settled.
+        """Return True if the task was revoked or has expired, and settle its message then.
 
-        Celery asks when it receives a message, and when a slot is free.  A copy that was delivered
-        before may be of a task that runs: who has claimed it is asked first, in the pool.
+        Celery calls this when it receives a message and again when a slot is free. A redelivered
+        message may belong to a task that is running, so the pool checks its claim first.
         """
         return not self.delivery_info["redelivered"] and self.settle_revoked()
 
     def settle_revoked(self) -> bool:
-        """The same, for who has claimed its run."""
+        """Do the same as `revoked`, also for a redelivered message. The caller owns the claim."""
         return bool(super().revoked())
 
     def accept(self) -> None:
         self.on_accepted(os.getpid(), time.monotonic())
 
-    def end(self, told: Any) -> None:
-        self.on_success(told)
+    def end(self, result: Any) -> None:
+        self.on_success(result)
 
     def fail(self, error: BaseException) -> None:
-        """Have Celery settle it as an error says.
+        """Have Celery settle the message according to an error.
 
-        What it makes of `Reject`, `Ignore` and `WorkerLostError` is described only where tasks
-        raise them; pools report them with billiard's record of an exception.
+        `Reject`, `Ignore` and `WorkerLostError` are documented only for errors that tasks raise.
+        Pools report them as billiard's record of an exception.
 
-        Celery acknowledges the message of a lost worker before it stores the failure: a kill in
-        between would leave a client waiting for ever.  Here the message is settled last, and stays
-        unsettled if the failure cannot be stored.
+        Celery acknowledges the message of a lost worker before it stores the failure: if the
+        process is killed in between, a client waits forever. Here the message is settled last, and
+        stays unsettled if the failure cannot be stored.
         """
         settlements: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self._settlements = settlements
@@ -226,8 +225,10 @@ class HostedRequest(request.Request):  # type: ignore[misc]
 
 
 class Loop:
-    """The loop of Celery's worker, in whose thread this is made, and the semaphore that it takes a
-    slot from before it hands out a job."""
+    """The loop of Celery's worker and its semaphore of slots. Create it in the loop's thread.
+
+    The loop acquires a slot before it submits a job.
+    """
 
     def __init__(self, hub: Any, semaphore: Any) -> None:
         self._hub = hub
@@ -235,59 +236,57 @@ class Loop:
         self._thread = threading.get_ident()
 
     def call(self, function: Callable[..., Any], *args: Any) -> None:
-        """Call a function in its thread: at once if that is this one."""
+        """Call a function in the loop's thread, immediately if this is that thread."""
         if threading.get_ident() == self._thread:
             function(*args)
         else:
             self._hub.call_soon(function, *args)
 
     def release_slot(self) -> None:
-        """Give a slot back."""
         self.call(self._semaphore.release)
 
     def take_slot_later(self, seconds: float, function: Callable[..., Any], *args: Any) -> None:
-        """Take a slot again after so many seconds, and call a function then."""
+        """Acquire a slot after this number of seconds, then call the function."""
         take = self._semaphore.acquire
         self.call(self._hub.call_later, seconds, take, function, *args)
 
 
 def prepare(app: celery.Celery, node: str) -> None:
-    """Make this the app of all threads, and `node` the name that its tasks know.
+    """Make this the app of all threads, and `node` the host name that its tasks see.
 
-    `celery worker` does it; beside that it takes over the signals and the log of the process.
+    `celery worker` does the same, but also takes over the signals and the logging of the process.
     """
     trace.setup_worker_optimizations(app, node)
     state.should_stop = state.should_terminate = None
 
 
 def shut_down() -> None:
-    """Have the worker of this process end.
+    """Make the worker of this process end.
 
-    The control command `shutdown` does the same, but does not come through while the broker is
-    away.
+    The control command `shutdown` cannot arrive while the broker is unavailable.
     """
     state.should_stop = 0
 
 
 def is_busy() -> bool:
-    """Whether the worker of this process has taken messages that it has not settled."""
+    """Return True if the worker of this process has unsettled messages."""
     return bool(state.requests)
 
 
-def change_queues(worker: Any, queues: Iterable[str], wanted: bool) -> None:
-    """Take messages of these queues, or do not any more.
+def change_queues(worker: Any, queues: Iterable[str], consume: bool) -> None:
+    """Begin (or cease) to consume these queues.
 
-    What the consumer has for it is described, that its loop is the place to call it is not.
+    The consumer's methods are documented; that they must be called in its loop is not.
     """
     consumer = worker.consumer
-    change = consumer.add_task_queue if wanted else consumer.cancel_task_queue
+    change = consumer.add_task_queue if consume else consumer.cancel_task_queue
     for queue in queues:
         consumer.call_soon(change, queue)
 
 
 def flush(worker: Any, timeout: float) -> None:
-    """Let the worker acknowledge what has ended: it does so in its loop, not in order."""
+    """Wait until the worker has acknowledged its ended tasks. Its loop does so in any order."""
     for _ in range(2):
-        done = threading.Event()
+        done = conditions.Event()
         worker.consumer.call_soon(done.set)
         done.wait(timeout)

@@ -1,9 +1,9 @@
 """Celery's message protocol: task messages of versions 1 and 2, and result messages.
 
-Pure: messages are read from a `Wire`, and written to one; nothing is imported that they name, and
-Celery is not needed.  The annotation of a field says of what `Kind` it is on the wire, and in which
-parts of a message: tables of fields are made of that, and readers, writers and JSON Schemas of
-them.  The reference says what each field means.
+The functions convert between objects and a `Wire`. They import nothing that a message names,
+and do not need Celery. The annotation of a field defines its `Kind` on the wire and the parts
+of the message that contain it; readers, writers and JSON Schemas are derived from the
+annotations.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Literal, get_type_hints
 
 from wbengine import exceptions
-from wbengine.concurrency import limits
+from wbengine.concurrency import time_limits
 from wbengine.interop.celery.serializers import JSON, RAW, Accepted, Wire, dump, name_of, type_of
 
 __all__ = [
@@ -28,7 +28,7 @@ __all__ = [
 
 
 class Malformed(exceptions.InvalidFormat):
-    """A message has a field that is missing, or not what it must be; `field` names it."""
+    """A field of a message is missing or invalid; `field` is its name."""
 
     field: str = ""
 
@@ -56,12 +56,14 @@ class TaskMessage:
     group_index: Annotated[int | None, COUNT, "headers", "version 1"] = None
     meth: Annotated[str | None, WORD, "headers"] = None
     shadow: Annotated[str | None, WORD, "headers"] = None
-    #: Not before, and not after, these times, which are in UTC.
+    #: The earliest and the latest start time, in UTC.
     eta: Annotated[dt.datetime | None, TIME, "headers", "version 1"] = None
     expires: Annotated[dt.datetime | None, TIME, "headers", "version 1"] = None
     retries: Annotated[int, COUNT, "headers", "version 1"] = 0
-    #: (soft, hard), in seconds; on the wire the hard one is first.
-    timelimit: Annotated[limits.TimeLimit, TIMELIMIT, "headers", "version 1"] = limits.UNLIMITED
+    #: (soft, hard), in seconds; the order on the wire is (hard, soft).
+    timelimit: Annotated[time_limits.TimeLimit, TIMELIMIT, "headers", "version 1"] = (
+        time_limits.UNLIMITED
+    )
     argsrepr: Annotated[str | None, TEXT, "headers"] = None
     kwargsrepr: Annotated[str | None, TEXT, "headers"] = None
     origin: Annotated[str | None, WORD, "headers"] = None
@@ -71,34 +73,35 @@ class TaskMessage:
     stamps: Annotated[Mapping[str, Any], MAPPING, "headers"] = field(default_factory=dict)
     callbacks: Annotated[Sequence[Mapping[str, Any]], SIGNATURES, "embed", "version 1"] = ()
     errbacks: Annotated[Sequence[Mapping[str, Any]], SIGNATURES, "embed", "version 1"] = ()
-    #: The rest of a chain, its next task last.
+    #: The rest of a chain, with its next task last.
     chain: Annotated[Sequence[Mapping[str, Any]], SIGNATURES, "embed"] = ()
     chord: Annotated[Mapping[str, Any] | None, SIGNATURE, "embed", "version 1"] = None
     #: None: the same as `id`.
     correlation_id: Annotated[str | None, ID, "properties"] = None
     reply_to: Annotated[str | None, TEXT, "properties"] = None
     priority: int | None = None
-    #: The body was raw data, which is the single argument.
+    #: True if the body is raw data, which is the only argument.
     raw: bool = False
     protocol: Literal[1, 2] = 2
-    #: Headers that are none of the protocol's.
+    #: Headers that are not part of the protocol.
     extra: Mapping[str, Any] = field(default_factory=dict)
     content_type: str = JSON
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The state of one task, as workers send it, or keep it in a result backend.
+    """The state of one task, as workers send it or store it in a result backend.
 
-    `result` is the value; of a failure, `exc_type`, `exc_message` (its arguments) and `exc_module`.
-    The fields from `name` on are those of extended results; `extra` holds further ones, as stamps.
+    `result` is the value. For a failure it is a mapping of `exc_type`, `exc_message` (the
+    arguments) and `exc_module`. The fields from `name` on belong to extended results; `extra`
+    contains further fields, such as stamps.
     """
 
     task_id: Annotated[str, ID]
     status: Annotated[str, WORD]
     result: Annotated[Any, ANY] = None
     traceback: Annotated[str | None, TEXT] = None
-    #: The tasks that it sent, each as Celery's `AsyncResult.as_tuple()` gives it.
+    #: The tasks that this task sent, each in the form of Celery's `AsyncResult.as_tuple()`.
     children: Annotated[Sequence[Any], LIST] = ()
     date_done: Annotated[dt.datetime | None, TIME] = None
     group_id: Annotated[str | None, ID] = None
@@ -112,12 +115,9 @@ class Result:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
-# Fields. ------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Kind:
-    """A type of values: in words, as JSON Schema, and how a value that fits is read and written."""
+    """A type of values: its JSON Schema, and functions that read and write valid values."""
 
     words: str
     schema: Mapping[str, Any]
@@ -127,9 +127,9 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field of a message, and the attribute that holds it; by default of the same name.
+    """One field of a message, and the attribute for its value (by default of the same name).
 
-    Unless it is `required` it may be missing, or null.
+    A field that is not `required` may be missing or null.
     """
 
     name: str
@@ -138,38 +138,39 @@ class Field:
     attribute: str = ""
 
     def read(self, value: Any) -> Any:
-        """
-        :raises Malformed: the value is not of this kind.
+        """Convert a value from the wire.
+
+        :raises Malformed: if the value is not of this kind.
         """
         path: Sequence[object] = ()
         try:
             error = next(_validator(self.kind).iter_errors(value), None)
             if error is None:
                 return self.kind.read(value)
-            path, why = error.absolute_path, error.message
-        except (ValueError, OverflowError, RecursionError):  # perhaps it cannot even be shown
-            shown = value if isinstance(value, str) else f"this {type(value).__name__}"
-            why = f"{shown!r} is no {self.kind.words}"
-        if len(why) > 200:
-            why = f"{why[:80]}...{why[-100:]}"
-        name = "".join([self.name, *(f"[{part!r:.80}]" for part in path)])
-        raise Malformed(f"{name}: {why}", field=name)
+            path, problem = error.absolute_path, error.message
+        except (ValueError, OverflowError, RecursionError):  # the value may not even be printable
+            shown = repr(value) if isinstance(value, str) else f"a {type(value).__name__}"
+            problem = f"expected {self.kind.words}, got {shown}"
+        if len(problem) > 200:
+            problem = f"{problem[:80]}...{problem[-100:]}"
+        name = "".join([self.name, *(f"[{key!r:.80}]" for key in path)])
+        raise Malformed(f"{name}: {problem}", field=name)
 
 
 def table(cls: type, part: str = "", *, required: Sequence[str] = ()) -> tuple[Field, ...]:
-    """The fields of a dataclass that are in a part of a message; all that have a kind, without."""
+    """Return the fields of a dataclass in a part of a message, or all fields with a kind."""
     hints = get_type_hints(cls, include_extras=True)
-    known = {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
+    annotations = {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
     return tuple(
-        Field(name, told[0], name in required)
-        for name, told in known.items()
-        if told and (not part or part in told)
+        Field(name, metadata[0], name in required)
+        for name, metadata in annotations.items()
+        if metadata and (not part or part in metadata)
     )
 
 
 @functools.cache
 def _validator(kind: Kind) -> Any:
-    import jsonschema  # takes a while, and who only sends does not need it
+    import jsonschema  # slow to import, and not needed for sending
 
     draft = jsonschema.Draft202012Validator
     checker = draft.TYPE_CHECKER.redefine_many(
@@ -184,84 +185,95 @@ def _validator(kind: Kind) -> Any:
 
 
 def read(table: Sequence[Field], source: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a mapping, by attributes; those that are missing, null or empty are left out.
+    """Read the fields of a mapping, by attribute. Missing, null and empty values are omitted.
 
-    :raises Malformed: a field is missing, or not what it must be.
+    :raises Malformed: if a required field is missing or a field is invalid.
     """
-    found: dict[str, Any] = {}
-    for one in table:
-        value = source.get(one.name)
-        if isinstance(value, dt.datetime):  # YAML and msgpack have them
+    values: dict[str, Any] = {}
+    for entry in table:
+        value = source.get(entry.name)
+        if isinstance(value, dt.datetime):  # YAML and msgpack have times
             value = value.isoformat()
         if value is not None:
-            value = one.read(value)
+            value = entry.read(value)
         if value is not None:
-            found[one.attribute or one.name] = value
-        elif one.required:
-            raise Malformed(f"{one.name} is missing, or empty", field=one.name)
-    return found
+            values[entry.attribute or entry.name] = value
+        elif entry.required:
+            raise Malformed(f"{entry.name} is missing, or empty", field=entry.name)
+    return values
 
 
 def write(table: Sequence[Field], source: object) -> dict[str, Any]:
-    """These fields of a dataclass, as they are on the wire."""
-    values = ((one, getattr(source, one.attribute or one.name)) for one in table)
-    return {one.name: None if value is None else one.kind.write(value) for one, value in values}
+    """Return these fields of a dataclass in their wire format."""
+    values = ((entry, getattr(source, entry.attribute or entry.name)) for entry in table)
+    return {
+        entry.name: None if value is None else entry.kind.write(value) for entry, value in values
+    }
 
 
 def schema(table: Sequence[Field]) -> dict[str, Any]:
-    """A JSON Schema of a mapping with these fields, of which those that may be missing may be null;
-    others may be in it."""
-    known = {}
-    for one in table:
-        found = dict(one.kind.schema)
-        if "type" in found and not one.required:
-            kinds = found["type"] if isinstance(found["type"], list) else [found["type"]]
-            found["type"] = [*kinds, "null"]
-        known[one.name] = found
-    required = [one.name for one in table if one.required]
-    return {"type": "object", "properties": known, "required": required}
+    """Return a JSON Schema of a mapping with these fields.
+
+    Fields that are not required may be null; additional fields are allowed.
+    """
+    properties = {}
+    for entry in table:
+        value_schema = dict(entry.kind.schema)
+        if "type" in value_schema and not entry.required:
+            kinds = (
+                value_schema["type"]
+                if isinstance(value_schema["type"], list)
+                else [value_schema["type"]]
+            )
+            value_schema["type"] = [*kinds, "null"]
+        properties[entry.name] = value_schema
+    required = [entry.name for entry in table if entry.required]
+    return {"type": "object", "properties": properties, "required": required}
 
 
-#: A fraction of a second, of which Python keeps six digits, and 3.10 reads three or six.
+#: A fraction of a second. Python stores six digits, and Python 3.10 reads only three or six.
 _FRACTION: Final = re.compile(r"[.,](\d{1,6})\d*")
 
 
-def _time(words: str) -> dt.datetime | None:
-    """The time that ISO 8601 words tell, with a zone if they name one; None of no words.
+def _time(text: str) -> dt.datetime | None:
+    """Parse an ISO 8601 time, whose zone is optional; None for an empty string.
 
-    :raises ValueError: they tell none.
+    :raises ValueError: if the string is not a time.
     """
-    if not words:
+    if not text:
         return None
-    words = _FRACTION.sub(lambda found: f".{found[1].ljust(6, '0')}", words)
-    return dt.datetime.fromisoformat(re.sub("[Zz]$", "+00:00", words))
+    text = _FRACTION.sub(lambda match: f".{match[1].ljust(6, '0')}", text)
+    return dt.datetime.fromisoformat(re.sub("[Zz]$", "+00:00", text))
 
 
-def _limit(pair: Sequence[float | None]) -> limits.TimeLimit:
-    """0 is no limit; a soft limit that is not below the hard one could never come.
+def _limit(pair: Sequence[float | None]) -> time_limits.TimeLimit:
+    """Read time limits. 0 means no limit.
 
-    :raises ValueError: one is not a number.
+    A soft limit that is not below the hard one has no effect and is dropped.
+
+    :raises ValueError: if a limit is NaN.
     """
-    if any(one != one for one in pair):
-        raise ValueError("NaN is no limit")
-    hard, soft = (float(one) if one and 0 < one < 1e9 else None for one in pair)
+    if any(seconds != seconds for seconds in pair):
+        raise ValueError("a limit must not be NaN")
+    hard, soft = (float(seconds) if seconds and 0 < seconds < 1e9 else None for seconds in pair)
     if soft is not None and hard is not None and soft >= hard:
         soft = None
-    return limits.TimeLimit(soft, hard)
+    return time_limits.TimeLimit(soft, hard)
 
 
 def _signatures(value: Any) -> tuple[Any, ...]:
-    """One signature may stand for a list of one, as Celery's own reader takes it."""
+    """Read signatures. Like Celery, accept a single signature instead of a list."""
     return (dict(value),) if isinstance(value, Mapping) else tuple(value)
 
 
-def _string(words: str, longest: int) -> Kind:
-    return Kind(words, {"type": "string", "maxLength": longest}, _word)
+def _string(description: str, max_length: int) -> Kind:
+    return Kind(description, {"type": "string", "maxLength": max_length}, _word)
 
 
 def _word(value: str) -> str | None:
-    """
-    :raises ValueError: half of a surrogate pair is in it, which cannot travel on.
+    """Return the string, or None if it is empty.
+
+    :raises ValueError: if the string contains a lone surrogate, which UTF-8 cannot encode.
     """
     value.encode("utf-8")
     return value or None
@@ -289,17 +301,17 @@ COUNT: Final = Kind("integer", {"type": "integer", "minimum": 0, "maximum": 2**3
 TIME: Final = Kind(
     "time (ISO 8601)", {"type": "string", "maxLength": 64}, _time, dt.datetime.isoformat
 )
-_SECONDS: Final = {"type": ["number", "null"], "minimum": 0}
+_SECONDS_SCHEMA: Final = {"type": ["number", "null"], "minimum": 0}
 TIMELIMIT: Final = Kind(
     "[hard, soft]: numbers or null",
-    {"type": "array", "minItems": 2, "maxItems": 2, "items": _SECONDS},
+    {"type": "array", "minItems": 2, "maxItems": 2, "items": _SECONDS_SCHEMA},
     _limit,
     lambda limit: [limit.hard, limit.soft],
 )
-_STRING: Final = {"type": "string"}
+_STRING_SCHEMA: Final = {"type": "string"}
 LIST: Final = Kind("list", {"type": "array"}, tuple, tuple)
-STRINGS: Final = Kind("list of strings", {"type": "array", "items": _STRING}, tuple, list)
-MAPPING: Final = Kind("mapping", {"type": "object", "propertyNames": _STRING}, dict, dict)
+STRINGS: Final = Kind("list of strings", {"type": "array", "items": _STRING_SCHEMA}, tuple, list)
+MAPPING: Final = Kind("mapping", {"type": "object", "propertyNames": _STRING_SCHEMA}, dict, dict)
 SIGNATURE: Final = Kind("signature", _SIGNATURE, dict, dict)
 SIGNATURES: Final = Kind(
     "list of signatures",
@@ -309,21 +321,16 @@ SIGNATURES: Final = Kind(
 )
 ANY: Final = Kind("value", {})
 
-#: Message properties, of both versions.
 PROPERTIES: Final = table(TaskMessage, "properties")
-#: The headers of version 2.
 HEADERS: Final = table(TaskMessage, "headers", required=("task",))
-#: The first two parts of a body of version 2, and the third one.
 ARGUMENTS: Final = table(TaskMessage, "arguments")
 EMBED: Final = table(TaskMessage, "embed")
-#: The body of version 1: everything.
 VERSION_1: Final = (
     *table(TaskMessage, "version 1", required=("task", "id")),
     Field("taskset", ID, attribute="group"),
 )
-#: Of version 1's body, but of no message: how its times are read.
+#: A field of version 1 bodies that only defines how times are read.
 UTC: Final = Field("utc", BOOLEAN)
-#: Results.
 RESULT: Final = table(Result, required=("task_id", "status"))
 
 _DIALECT: Final = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
@@ -354,9 +361,7 @@ TASK_V1_SCHEMA: Final = _DIALECT | {
 RESULT_SCHEMA: Final = _DIALECT | schema(RESULT)
 
 
-# Task messages. -----------------------------------------------------------------------------------
-
-#: Headers that brokers add, or that tell how the body was packed: they do not travel on.
+#: Headers that brokers add, or that describe the compression: not copied to new messages.
 _TRANSPORT: Final = (
     "compression", "x-death", "x-delivery-", "x-first-death-", "x-last-death-", "x-acquired-",
 )  # fmt: skip
@@ -364,52 +369,58 @@ _NAMES: Final = frozenset(one.name for one in HEADERS)
 
 
 def decode(wire: Wire, accepted: Accepted, *, local: dt.tzinfo = dt.timezone.utc) -> TaskMessage:
-    """Read a task message of either version, told apart by the header `task`.
+    """Read a task message of either version. Version 2 has a header `task`.
 
-    `local`: the zone of version 1's times where it says that they are not in UTC.
-
-    :raises Refused: its content type is not accepted; it was not decoded.
-    :raises InvalidFormat: it is malformed, cannot be decoded, or is too large: whatever bytes come,
-        nothing else is raised.
+    :param local: the zone of version 1 times that are not in UTC.
+    :raises Refused: if the content type is not accepted; the body was not decoded.
+    :raises InvalidFormat: if the message is malformed, cannot be decoded, or is too large. No input
+        raises any other exception.
     """
     body = accepted.read(wire)
     version: Literal[1, 2] = 2 if "task" in wire.headers else 1
-    found = _read_2(wire, body) if version == 2 else _read_1(body)
-    found |= read(PROPERTIES, wire.properties)
-    found.setdefault("id", found.get("correlation_id"))
-    if not found["id"]:
-        raise Malformed("id is missing, and so is correlation_id", field="id")
+    fields = _read_2(wire, body) if version == 2 else _read_1(body)
+    fields |= read(PROPERTIES, wire.properties)
+    fields.setdefault("id", fields.get("correlation_id"))
+    if not fields["id"]:
+        raise Malformed("id or correlation_id must be set", field="id")
     priority = wire.properties.get("priority")
     if type(priority) is int and 0 < priority <= 255:
-        found["priority"] = priority
+        fields["priority"] = priority
     in_utc = not isinstance(body, Mapping) or read((UTC,), body).get("utc", True)
     for name in ("eta", "expires"):
-        if name in found:
-            found[name] = _in_utc(name, found[name], dt.timezone.utc if in_utc else local)
+        if name in fields:
+            fields[name] = _in_utc(name, fields[name], dt.timezone.utc if in_utc else local)
     extra = {
         name: value
         for name, value in wire.headers.items()
         if isinstance(name, str) and name not in _NAMES and not name.startswith(_TRANSPORT)
     }
-    kind = wire.content_type or "application/data"
-    return TaskMessage(**found, protocol=version, extra=extra, content_type=kind)
+    content_type = wire.content_type or "application/data"
+    return TaskMessage(**fields, protocol=version, extra=extra, content_type=content_type)
 
 
 def _in_utc(name: str, time: dt.datetime, zone: dt.tzinfo) -> dt.datetime:
     try:
         return (time.replace(tzinfo=time.tzinfo or zone)).astimezone(dt.timezone.utc)
     except (OverflowError, ValueError):
-        raise Malformed(f"{name} must be a time in UTC, not {time}", field=name) from None
+        raise Malformed(
+            f"{name} must be a time that exists in UTC, got {time}", field=name
+        ) from None
 
 
 def _read_1(body: Any) -> dict[str, Any]:
     if not isinstance(body, Mapping):
-        raise Malformed("the body must be a mapping, or there must be a header task", field="body")
+        raise Malformed(
+            "the body must be a mapping, or the headers must contain task", field="body"
+        )
     return read(VERSION_1, body)
 
 
 def _read_2(wire: Wire, body: Any) -> dict[str, Any]:
-    """Some senders write a body as in version 1: it says what the headers leave out."""
+    """Read headers and body.
+
+    Some senders write a version 1 body, which then supplies fields that the headers omit.
+    """
     source: Mapping[str, Any] = wire.headers
     if type_of(wire) in RAW:
         return read(HEADERS, source) | {"args": (body,), "raw": True}
@@ -422,7 +433,7 @@ def _read_2(wire: Wire, body: Any) -> dict[str, Any]:
     else:
         raise Malformed("the body must be [args, kwargs, embed]", field="body")
     if not isinstance(embed, Mapping | None):
-        raise Malformed(f"embed must be a mapping, not {shown(embed)}", field="embed")
+        raise Malformed(f"embed must be a mapping, got {shown(embed)}", field="embed")
     inside = read(ARGUMENTS, {"args": args, "kwargs": kwargs}) | read(EMBED, embed or {})
     return read(HEADERS, source) | inside
 
@@ -430,22 +441,25 @@ def _read_2(wire: Wire, body: Any) -> dict[str, Any]:
 def encode(
     message: TaskMessage, protocol: int | None = None, serializer: str | None = None
 ) -> Wire:
-    """Write a task message, in the version and by the serializer that it came in, unless others are
-    named; a content type that no serializer writes becomes JSON.
+    """Write a task message.
 
-    Version 1 has no field for the rest of a chain, which becomes one callback inside another, nor
-    for `shadow`, `root_id`, stamps and others, which stay behind.
+    Version and serializer default to those of the message. A content type without a serializer
+    becomes JSON.
 
-    :raises NotEncodable: the arguments cannot be written by the serializer.
-    :raises Malformed: it is raw, and is to be sent in version 1, or has other arguments than that.
-    :raises ValueError: there is no such version or serializer.
+    Version 1 has no field for the rest of a chain, which becomes nested callbacks, nor for
+    `shadow`, `root_id`, stamps and others, which are lost.
+
+    :raises NotEncodable: if the serializer cannot write the arguments.
+    :raises Malformed: if a raw message is to be sent in version 1, or does not have exactly one
+        argument of raw data.
+    :raises ValueError: if the version or serializer does not exist.
     """
     protocol = message.protocol if protocol is None else protocol
     if protocol not in (1, 2):
-        raise ValueError(f"there is no version {protocol!r} of the protocol: use 1 or 2")
+        raise ValueError(f"The version of the protocol must be 1 or 2, got {protocol!r}")
     headers = dict(message.extra)
-    known = write(PROPERTIES, message) | {"priority": message.priority, "delivery_mode": 2}
-    properties = {name: value for name, value in known.items() if value is not None}
+    all_properties = write(PROPERTIES, message) | {"priority": message.priority, "delivery_mode": 2}
+    properties = {name: value for name, value in all_properties.items() if value is not None}
     properties.setdefault("correlation_id", message.id)
     if protocol == 2:
         headers |= _headers(message)
@@ -457,15 +471,14 @@ def encode(
 
 
 def _headers(message: TaskMessage) -> dict[str, Any]:
-    """All headers that Celery writes, also those that say nothing."""
-    found = write(HEADERS, message)
+    headers = write(HEADERS, message)
     if message.meth is None:
-        del found["meth"]
-    found["root_id"] = message.root_id or message.id
+        del headers["meth"]
+    headers["root_id"] = message.root_id or message.id
     if not message.raw:
-        found["argsrepr"] = message.argsrepr or shown(tuple(message.args))
-        found["kwargsrepr"] = message.kwargsrepr or shown(dict(message.kwargs))
-    return found
+        headers["argsrepr"] = message.argsrepr or shown(tuple(message.args))
+        headers["kwargsrepr"] = message.kwargsrepr or shown(dict(message.kwargs))
+    return headers
 
 
 def _body_2(message: TaskMessage) -> Any:
@@ -474,16 +487,15 @@ def _body_2(message: TaskMessage) -> Any:
 
 def _body_1(message: TaskMessage) -> Any:
     following: Mapping[str, Any] | None = None
-    for one in message.chain:  # the last to be called comes first
-        following = one if following is None else _linked(one, following)
-    found = write(VERSION_1, message) | {"utc": True}
+    for signature in message.chain:  # the last task to be called comes first
+        following = signature if following is None else _linked(signature, following)
+    body = write(VERSION_1, message) | {"utc": True}
     if following is not None:
-        found["callbacks"] = [*(found["callbacks"] or ()), dict(following)]
-    return found
+        body["callbacks"] = [*(body["callbacks"] or ()), dict(following)]
+    return body
 
 
 def _linked(signature: Mapping[str, Any], callback: Mapping[str, Any]) -> dict[str, Any]:
-    """`signature`, with one more callback."""
     options = dict(signature.get("options") or {})
     links = options.get("link") or []
     options["link"] = [*([links] if isinstance(links, Mapping) else links), callback]
@@ -491,18 +503,17 @@ def _linked(signature: Mapping[str, Any], callback: Mapping[str, Any]) -> dict[s
 
 
 def _raw(message: TaskMessage, protocol: int) -> tuple[str, str, bytes]:
-    """Content type, encoding and body of a message whose single argument is its body."""
     if protocol == 1:
         raise Malformed("a raw message cannot be sent in version 1", field="body")
     if len(message.args) != 1 or not isinstance(message.args[0], bytes | str) or message.kwargs:
-        raise Malformed("a raw message has bytes or a text as its single argument", field="args")
+        raise Malformed("the single argument of a raw message must be bytes or str", field="args")
     [data] = message.args
     if isinstance(data, bytes):
         return "application/data", "binary", data
     try:
         return "text/plain", "utf-8", data.encode("utf-8")
     except UnicodeEncodeError:
-        raise Malformed("a raw message cannot hold half of a pair", field="args") from None
+        raise Malformed("a raw message must not contain lone surrogates", field="args") from None
 
 
 _REPR: Final = reprlib.Repr()
@@ -512,43 +523,41 @@ _REPR.maxstring = _REPR.maxother = _REPR.maxlong = 200
 
 
 def shown(value: object) -> str:
-    """A value for logs and monitors: never long, and never an error."""
+    """Return a short representation of a value for logs and monitors. Never raises."""
     try:
-        words = _REPR.repr(value)
-    except Exception:  # of a class of the user's
+        text = _REPR.repr(value)
+    except Exception:  # from a `__repr__` of a user's class
         return "..."
-    words = words.encode("utf-8", "backslashreplace").decode()
-    return words if len(words) <= 1024 else f"{words[:1021]}..."
+    text = text.encode("utf-8", "backslashreplace").decode()
+    return text if len(text) <= 1024 else f"{text[:1021]}..."
 
-
-# Result messages. ---------------------------------------------------------------------------------
 
 _RESULT_NAMES: Final = frozenset(one.name for one in RESULT)
-#: Those that only extended results have; the others are always written, but for group and parent.
+#: Fields of extended results only. The others are always written, except group and parent.
 _EXTENDED: Final = frozenset(("name", "args", "kwargs", "worker", "retries", "queue"))
 
 
 def decode_result(wire: Wire, accepted: Accepted) -> Result:
     """Read a result.
 
-    :raises Refused: its content type is not accepted; it was not decoded.
-    :raises InvalidFormat: it is no result; nothing else is raised.
+    :raises Refused: if the content type is not accepted; the body was not decoded.
+    :raises InvalidFormat: if the message is not a result. No input raises any other exception.
     """
     body = accepted.read(wire)
     if not isinstance(body, Mapping):
-        raise Malformed(f"a result must be a mapping, not {shown(body)}", field="body")
-    found = read(RESULT, body)
-    if "date_done" in found:
-        found["date_done"] = _in_utc("date_done", found["date_done"], dt.timezone.utc)
+        raise Malformed(f"a result must be a mapping, got {shown(body)}", field="body")
+    fields = read(RESULT, body)
+    if "date_done" in fields:
+        fields["date_done"] = _in_utc("date_done", fields["date_done"], dt.timezone.utc)
     extra = {key: body[key] for key in body if isinstance(key, str) and key not in _RESULT_NAMES}
-    return Result(**found, extra=extra)
+    return Result(**fields, extra=extra)
 
 
 def encode_result(result: Result, serializer: str = "json") -> Wire:
     """Write a result.
 
-    :raises NotEncodable: the serializer cannot write the value.
-    :raises ValueError: there is no such serializer.
+    :raises NotEncodable: if the serializer cannot write the value.
+    :raises ValueError: if the serializer does not exist.
     """
     body = write(RESULT, result)
     for name in ("group_id", "parent_id", *(_EXTENDED if result.name is None else ())):

@@ -1,4 +1,4 @@
-"""Threads of a process that serve over one connection to a broker, or a Redis, and outlast it."""
+"""Threads of a process that each serve one connection to a broker or Redis, and reconnect."""
 
 from __future__ import annotations
 
@@ -15,112 +15,118 @@ import kombu
 from amqp import exceptions as amqp_errors
 
 from wbengine import exceptions
+from wbengine.concurrency import conditions, threads
 from wbengine.engines.worker_based.connections import connecting
 from wbengine.transports import reasons
 
 __all__ = [
-    "IDLE", "LONGEST_PAUSE", "ReconnectLoop", "close_all", "is_lost", "is_refusal", "one_for",
+    "IDLE_SECONDS", "MAX_PAUSE_SECONDS", "ReconnectLoop", "close_all", "is_lost", "is_refusal",
+    "shared_instance",
 ]  # fmt: skip
 
 LOG: Final = logging.getLogger(__name__)
 
-#: Seconds after which a thread that is not used lets go of its connection, and ends.
-IDLE: Final = 30.0
-#: Seconds between attempts to reach a broker or a Redis, at first and at most; a connection that
-#: lasted for so many counts as good.
-_FIRST_PAUSE: Final = 0.05
-LONGEST_PAUSE: Final = 2.0
-_LASTED: Final = 5.0
+#: Seconds after which an unused thread closes its connection and ends.
+IDLE_SECONDS: Final = 30.0
+#: Seconds between connection attempts, at first and at most. A connection that lasted longer than
+#: `_STABLE_SECONDS` resets the delay.
+_MIN_PAUSE_SECONDS: Final = 0.05
+MAX_PAUSE_SECONDS: Final = 2.0
+_STABLE_SECONDS: Final = 5.0
 
 _T = TypeVar("_T")
 
 
 class ReconnectLoop(abc.ABC):
-    """Serves over one connection, in a thread of its own, while there is something to do and for
-    `IDLE` seconds more.  A connection that is lost is made again.  All methods may be called from
-    any thread.
+    """A thread that serves one connection while work is pending, and for `IDLE_SECONDS` after.
 
-    :param place: what it is connected to, in words, without passwords.
+    A lost connection is opened again. All methods may be called from any thread.
+
+    :param place: a description of the peer, without passwords.
     """
 
-    #: Others have something for it when they are closed.
+    #: True if other loops may add work to this one while they are closed.
     closes_last: ClassVar[bool] = False
 
     def __init__(self, place: str) -> None:
         self.place = place
-        #: Why it cannot be reached now; empty: nothing is known against it.
-        self.why = ""
-        self._changed = threading.Condition()
-        self._stopping = threading.Event()
+        #: Why the peer is unavailable; empty if it is available or this is unknown.
+        self.unavailable_reason = ""
+        self._lock = threading.RLock()
+        self._changed = conditions.Condition(self._lock)
+        self._stopping = conditions.Event()
         self._thread: threading.Thread | None = None
         self._used = 0.0
 
     def close(self, timeout: float = 5.0) -> None:
-        """End the thread, once `_serve` finds that it is over, or after `timeout` seconds."""
-        with self._changed:
+        """End the thread. Wait at most `timeout` seconds for `_serve` to finish."""
+        with self._lock:
             thread = self._thread
             self._stopping.set()
-            self._changed.notify()
+            self._changed.notify_all()
         if thread is not None:
             thread.join(timeout)
 
     def _wake(self) -> None:
-        """There is something to do; called with the lock of `_changed` held."""
+        """Notify the thread of work; start it if necessary. The caller holds `_lock`."""
         self._used = time.monotonic()
-        self._changed.notify()
+        self._changed.notify_all()
         if self._thread is None:
-            self._stopping = threading.Event()
+            self._stopping = conditions.Event()
             name = f"wbengine-celery-{type(self).__name__.lower()}"
-            self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-            self._thread.start()
+            thread = threads.Thread(target=self._run, name=name, daemon=True)
+            try:
+                thread.start()
+            finally:  # also after an interrupt
+                self._thread = None if thread.ident is None else thread
 
     @property
     @abc.abstractmethod
     def _pending(self) -> int:
-        """How much there is to do."""
+        """The amount of pending work."""
 
     @abc.abstractmethod
     def _serve(self) -> None:
-        """Connect, and serve until `_is_over`; raises when the connection is lost."""
+        """Connect, and serve until `_is_over`. Raises an exception if the connection is lost."""
 
     @abc.abstractmethod
-    def _refused(self, error: Exception) -> None:
-        """It says no, and would to all that is pending: give that up."""
+    def _on_refusal(self, error: Exception) -> None:
+        """Give up all pending work after a permanent refusal by the peer."""
 
     def _is_over(self) -> bool:
-        idle = not self._pending and time.monotonic() - self._used > IDLE
+        idle = not self._pending and time.monotonic() - self._used > IDLE_SECONDS
         return idle or self._stopping.is_set()
 
     def _run(self) -> None:
-        pause = _FIRST_PAUSE
+        pause = _MIN_PAUSE_SECONDS
         while True:
             began = time.monotonic()
             try:
                 self._serve()
             except Exception as error:
                 if is_refusal(error):
-                    self._refused(error)
+                    self._on_refusal(error)
                 elif self._pending:
-                    self._away(reasons.explain(error.__cause__ or error))
+                    self._note_unavailable(reasons.explain(error.__cause__ or error))
                     if not is_lost(error):
-                        LOG.error("%s cannot be served", self.place, exc_info=error)
-            with self._changed:
+                        LOG.error("failed to use %s", self.place, exc_info=error)
+            with self._lock:
                 if self._stopping.is_set() or not self._pending:
-                    self._thread, self.why = None, ""
+                    self._thread, self.unavailable_reason = None, ""
                     return
-            lasted = time.monotonic() - began > _LASTED
-            pause = _FIRST_PAUSE if lasted else min(2 * pause, LONGEST_PAUSE)
+            lasted = time.monotonic() - began > _STABLE_SECONDS
+            pause = _MIN_PAUSE_SECONDS if lasted else min(2 * pause, MAX_PAUSE_SECONDS)
             self._stopping.wait(pause)
 
-    def _away(self, why: str) -> None:
-        if why != self.why and not self._stopping.is_set():
-            LOG.warning("%s cannot be reached (%d wait): %s", self.place, self._pending, why)
-        self.why = why
+    def _note_unavailable(self, reason: str) -> None:
+        if reason != self.unavailable_reason and not self._stopping.is_set():
+            LOG.warning("%s cannot be reached (%d waiting): %s", self.place, self._pending, reason)
+        self.unavailable_reason = reason
 
-    def _back(self) -> None:
-        if self.why:
+    def _note_available(self) -> None:
+        if self.unavailable_reason:
             LOG.warning("%s can be reached again", self.place)
-        self.why = ""
+        self.unavailable_reason = ""
 
 
 _LOST: Final = (
@@ -129,39 +135,43 @@ _LOST: Final = (
 
 
 def is_lost(error: BaseException) -> bool:
-    """Whether an error says that a broker, or a Redis, is away; redis-py need not be installed."""
+    """Return True if an error means that a broker or Redis is unavailable.
+
+    redis-py need not be installed.
+    """
     return isinstance(error, _LOST) or type(error).__module__ == "redis.exceptions"
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Whether waiting does not mend an error: a wrong password, a library that is missing."""
+    """Return True if an error is permanent, such as a wrong password or a missing library."""
     return any(
-        connecting.is_refusal(one) or isinstance(one, ImportError)
-        for one in (error, error.__cause__)
+        connecting.is_refusal(cause) or isinstance(cause, ImportError)
+        for cause in (error, error.__cause__)
     )
 
 
-# Those of this process. ---------------------------------------------------------------------------
-
-_made: dict[Any, Any] = {}
+_instances: dict[Any, Any] = {}
 _lock = threading.Lock()
 
 
-def one_for(make: Callable[..., _T], *args: Any) -> _T:
-    """The one object of this process that `make(*args)` makes: threads are not inherited."""
+def shared_instance(make: Callable[..., _T], *args: Any) -> _T:
+    """Return this process's only instance of `make(*args)`.
+
+    A forked process gets its own, because it does not inherit threads.
+    """
     key = os.getpid(), make, args
     with _lock:
-        if key not in _made:
-            _made[key] = make(*args)
-        found: _T = _made[key]
-        return found
+        if key not in _instances:
+            _instances[key] = make(*args)
+        instance: _T = _instances[key]
+        return instance
 
 
 def close_all(timeout: float = 2.0) -> None:
-    """Close what `one_for` made in this process; the next use makes another one."""
+    """Close the objects of `shared_instance` in this process; the next use creates new ones."""
     with _lock:
-        found = [_made.pop(key) for key in list(_made) if key[0] == os.getpid()]
-    for one in sorted(found, key=lambda one: one.closes_last):
+        instances = [_instances.pop(key) for key in list(_instances) if key[0] == os.getpid()]
+    for one in sorted(instances, key=lambda one: one.closes_last):
         one.close(timeout)
 
 

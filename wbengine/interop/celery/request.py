@@ -1,6 +1,6 @@
-"""What a task may say about the Celery message that it runs for: which it is, and "later again".
+"""The message of the running task: `current`, `Retry`, `Ignore`, `Reject`.
 
-Child processes of a pool import this, and nothing of Celery.
+Child processes of a pool import this module, and nothing from Celery.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from wbengine import invocation, running
+from wbengine import _names, invocation, running
 from wbengine.types import failure as ft
 
 if TYPE_CHECKING:
@@ -21,21 +21,24 @@ if TYPE_CHECKING:
 
 __all__ = ["Ignore", "Reject", "Retry", "current", "execute"]
 
-#: Where a task carries its message while it runs.
-_PLACE: Final = "_celery_message"
+#: Attribute of a running task for its message.
+_MESSAGE_ATTRIBUTE: Final = "_celery_message"
 
 
 class Retry(Exception):
-    """Raised by a task that wants to be run again later, with the same arguments or others.
+    """Raised by a task to run again later, with the same or new arguments.
 
-    Its message is sent again, under the same id, with one more in `retries`; until then its state
-    is RETRY.  That is at `eta` (an aware datetime, or unix seconds), or `countdown` seconds from
-    now; without both, after the task's attribute `default_retry_delay`, or 180 seconds.
+    The message is sent again under the same id with `retries` increased by one. Until it runs
+    again, the state is RETRY.
 
-    It is run again `max_retries` times at most (`math.inf`: for ever): without that, as often as
-    the task's attribute `max_retries` says (None: for ever), or 3 times.  After that it fails with
-    `exc`, or with Celery's `MaxRetriesExceededError` if there is none.  `exc` is also what monitors
-    and `AsyncResult.result` show until then; without it, the exception that is being handled.
+    :param countdown: seconds until the next run. If neither this nor `eta` is set, the delay is the
+        task's attribute `default_retry_delay`, or 180 seconds.
+    :param eta: the time of the next run, as an aware datetime or Unix time in seconds.
+    :param max_retries: the maximum number of retries (`math.inf`: no maximum). The default is the
+        task's attribute `max_retries` (None: no maximum), or 3.
+    :param exc: the exception of the task after the last retry; without it the task fails with
+        Celery's `MaxRetriesExceededError`. Monitors and `AsyncResult.result` show it before that,
+        or else the exception that is being handled.
     """
 
     def __init__(
@@ -49,18 +52,18 @@ class Retry(Exception):
         args: Sequence[Any] | None = None,
         kwargs: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(message or "the task asks to be run again")
+        super().__init__(message or "the task requests a retry")
         if countdown is not None and eta is not None:
-            raise ValueError("Retry takes a countdown or an eta, not both")
+            raise ValueError("Retry accepts only one of countdown and eta")
         if isinstance(eta, dt.datetime):
             if eta.tzinfo is None:
-                raise ValueError(f"eta must have a time zone, unlike {eta!r}")
+                raise ValueError(f"eta must have a time zone, got {eta!r}")
             eta = eta.timestamp()
         for name, value in (("countdown", countdown), ("eta", eta), ("max_retries", max_retries)):
             if value is not None and (not _is_number(value) or value < 0):
-                raise ValueError(f"{name} must be a number of at least 0, not {value!r}")
+                raise ValueError(f"{name} must be a number of at least 0, got {value!r}")
         if countdown == math.inf or eta == math.inf:
-            raise ValueError("a retry cannot be put off for ever")
+            raise ValueError("countdown and eta of a retry must be finite")
         self.countdown = countdown
         self.eta = eta
         self.exc = exc
@@ -70,14 +73,14 @@ class Retry(Exception):
 
 
 class Ignore(Exception):
-    """Raised by a task of which nothing is to be stored or told, as if it had never ended."""
+    """Raised by a task whose result must not be stored or published."""
 
 
 class Reject(Exception):
-    """Raised by a task that refuses its message.
+    """Raised by a task that rejects its message.
 
-    It fails, and the broker drops the message, or keeps it where it was told to (a dead letter
-    exchange).  `requeue`: it goes back into its queue instead, for others to take.
+    The task fails, and the broker discards the message or dead-letters it. With `requeue`, the
+    broker requeues the message for another worker instead.
     """
 
     def __init__(self, reason: str = "", requeue: bool = False) -> None:
@@ -90,14 +93,15 @@ class Reject(Exception):
 
 
 def current() -> TaskMessage | None:
-    """The message of the task that runs here: its id, retries, root and parent, and so on; but not
-    what follows from it (callbacks, the rest of a chain, a chord).
+    """Return the message of the running task: its id, retries, root, parent and so on.
 
-    For `execute` and what it calls, in threads and child processes alike; a thread that they start
-    is to be given it.  None where no Celery message is being run.
+    The message does not contain follow-up tasks (callbacks, the rest of a chain, a chord). The
+    function works in `execute` and in all code that it calls, in threads and child processes. A
+    thread that the task starts must be passed the message. The result is None if no Celery message
+    is being processed.
     """
     call = running.CURRENT.get()
-    return None if call is None else getattr(call.task, _PLACE, None)
+    return None if call is None else getattr(call.task, _MESSAGE_ATTRIBUTE, None)
 
 
 def execute(
@@ -109,18 +113,18 @@ def execute(
     loop: event_loop.EventLoop | None,
     emit: invocation.EventSink,
 ) -> invocation.Outcome:
-    """Make a task that knows its message, and execute it; every error is an outcome.
+    """Create a task for a message and execute it. Every error becomes an outcome.
 
-    Async bodies run in `loop`, or without one in that of the process.  All arguments pickle, so
+    Async bodies run in `loop` (None: the loop of the process). All arguments can be pickled, so
     this may run in a child process.
     """
     try:
-        task = endpoint.generate(message.shadow or message.task)
+        name = message.shadow or message.task  # may exceed `MAX_NAME_LENGTH`
+        task = endpoint.generate(name[: _names.MAX_NAME_LENGTH])
     except BaseException as error:
         return invocation.Outcome(ft.Failure.from_exception(error))
-    setattr(task, _PLACE, message)
+    setattr(task, _MESSAGE_ATTRIBUTE, message)
     if args:
-        # By position, as they came: arguments of tasks are passed by name otherwise.
         vars(task)["execute"] = functools.partial(task.execute, *args)
     return endpoint.execute(task, kwargs, emit, loop, who)
 

@@ -1,4 +1,4 @@
-"""Results of Celery's workers, read for all tasks of a process: one reader for each backend."""
+"""Readers of Celery results: one for each backend, shared by all tasks of a process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import kombu
 
-from wbengine import _names, exceptions, transports
+from wbengine import _installing, _names, exceptions, transports
 from wbengine.engines.worker_based.connections import connecting
 from wbengine.interop.celery import protocol, reconnecting
 from wbengine.interop.celery.serializers import JSON, Accepted, Wire, name_of
@@ -30,72 +30,68 @@ __all__ = [
 
 LOG: Final = logging.getLogger(__name__)
 
-#: The states of a result that does not change any more.
 ENDED: Final = frozenset({"SUCCESS", "FAILURE", "REVOKED"})
-#: Seconds after which a reader looks whether it is to end.
-_TURN: Final = 0.2
-#: Seconds after which a Redis that answers nothing, not even a ping, is lost.
-_SILENCE: Final = 60.0
-#: Seconds for which the queue of results waits for its reader to come back.
-_EXPIRES: Final = 3600.0
+#: Seconds between two checks whether a reader must end.
+_CHECK_SECONDS: Final = 0.2
+#: Seconds after which a Redis that does not even answer a ping counts as lost.
+_MAX_SILENCE_SECONDS: Final = 60.0
+#: Seconds that the results queue is kept while its reader is disconnected.
+_QUEUE_EXPIRY_SECONDS: Final = 3600.0
 
-#: What a key of a result begins with, and one of ours that says that a task was sent, which is kept
-#: for as many seconds as Celery keeps results.
-_RESULT: Final = "celery-task-meta-"
-_SENT: Final = "wbengine-celery-sent-"
-_KEPT: Final = 86400
-#: What says that a stored result is compressed, before its content type.
-_PACKED: Final = b"\x00celery-compressed\x00"
+#: Prefixes of Celery's keys of results and of wbengine's keys, each of which records that a task
+#: was sent; and the retention of the latter in seconds, the same as that of Celery's results.
+_RESULT_PREFIX: Final = "celery-task-meta-"
+_SENT_PREFIX: Final = "wbengine-celery-sent-"
+_SENT_SECONDS: Final = 86400
+#: Prefix of a compressed result, before its compression type.
+_COMPRESSED_PREFIX: Final = b"\x00celery-compressed\x00"
 
-#: What kombu's Redis transport is told: without, it waits for ever for a server that is stopped.
+#: Options for kombu's Redis transport, which otherwise waits forever for a stopped server.
 BROKER_OPTIONS: Final[Mapping[str, Any]] = {
     "socket_timeout": 15.0,
     "socket_connect_timeout": 5.0,
     "socket_keepalive": True,
     "health_check_interval": 10,
 }
-#: What a Redis may be asked about the certificate of its server, as Celery writes it.
+#: Certificate requirements of a Redis URL, in Celery's notation.
 _CERT: Final = re.compile("(?<=ssl_cert_reqs=)CERT_(NONE|OPTIONAL|REQUIRED)")
 
-#: Told of a result, or of the failure to get one.
+#: Called with a result, or with the failure to read it.
 OnResult = Callable[["protocol.Result | ft.Failure"], object]
 _T = TypeVar("_T")
 
 
 class Reader(reconnecting.ReconnectLoop):
-    """Reads one result backend; `on_result` is called once, in the reader's thread.
+    """Reads one result backend. `on_result` is called once, in the reader's thread.
 
-    :param shown: where the results are, without passwords.
+    :param shown: a description of the backend, without passwords.
     """
 
     closes_last = True
 
     def __init__(self, shown: str, content_type: str = JSON) -> None:
-        super().__init__(f"Celery's results at {shown}")
+        super().__init__(f"the results of Celery at {shown}")
         kinds = dict.fromkeys(("json", name_of(content_type) or "json"))
         self._accepted = Accepted(kinds)
         self._waiting: dict[str, OnResult] = {}
 
     def expect(self, id: str, on_result: OnResult) -> None:
-        """Have the result of a task told, from now on."""
-        with self._changed:
+        with self._lock:
             self._waiting[id] = on_result
             self._watch(id)
             self._wake()
 
     def forget(self, id: str) -> None:
-        """Its result is of no use any more."""
-        with self._changed:
+        with self._lock:
             if self._waiting.pop(id, None) is not None:
                 self._watch(id)
 
     def was_sent(self, id: str) -> bool:
-        """Whether it is known that a task was sent: its result is there, or a note that it was."""
+        """Return True if the task was certainly sent: its result or a record of it exists."""
         return False
 
     def note_sent(self, sent: OutgoingTask) -> None:
-        """The broker has the message of a task: its result may come, and a resumed flow is to
-        know."""
+        """Record, for resumed flows, that the broker has confirmed the message of a task."""
         sent.confirmed()
 
     @property
@@ -103,23 +99,23 @@ class Reader(reconnecting.ReconnectLoop):
         return len(self._waiting)
 
     def _watch(self, id: str) -> None:
-        """A result is waited for from now on, or not any more; called with the lock held."""
+        """Start or stop watching for a result. The caller must hold the lock."""
 
-    def _refused(self, error: Exception) -> None:
+    def _on_refusal(self, error: Exception) -> None:
         text = f"{self.place} cannot be read: {reasons.explain(error.__cause__ or error)}"
         self._fail_all(exceptions.TransportFailure(text, error))
 
     def _fail_all(self, error: Exception) -> None:
-        with self._changed:
+        with self._lock:
             waiting = list(self._waiting.values())
             self._waiting.clear()
         for on_result in waiting:
             on_result(ft.Failure.from_exception(error))
 
-    def _heard(self, id: str, value: protocol.Result | ft.Failure) -> None:
+    def _deliver(self, id: str, value: protocol.Result | ft.Failure) -> None:
         if isinstance(value, protocol.Result) and value.status not in ENDED:
             return
-        with self._changed:
+        with self._lock:
             on_result = self._waiting.pop(id, None)
             self._watch(id)
             self._used = time.monotonic()
@@ -130,14 +126,14 @@ class Reader(reconnecting.ReconnectLoop):
         try:
             return protocol.decode_result(wire, self._accepted)
         except exceptions.InvalidFormat as error:
-            LOG.warning("a result of Celery's cannot be read: %s", error)
+            LOG.warning("a Celery result cannot be read: %s", error)
             return ft.Failure.from_exception(error)
 
 
 class RpcReader(Reader):
-    """Reads the one queue of this process that results are sent back to (`rpc://`).
+    """Reads this process's reply queue (`rpc://`).
 
-    The queue outlasts connections, so that results which come meanwhile are there afterwards.
+    The queue outlives connections: results that arrive during a disconnection are read later.
     """
 
     def __init__(self, url: str, content_type: str = JSON) -> None:
@@ -145,7 +141,9 @@ class RpcReader(Reader):
         self._target = transports.Target(url, None, dict(BROKER_OPTIONS if is_redis else {}))
         super().__init__(self._target.shown, content_type)
         name = f"wbengine-replies-{uuid.uuid4()}"
-        self.queue = kombu.Queue(name, kombu.Exchange(""), name, durable=True, expires=_EXPIRES)
+        self.queue = kombu.Queue(
+            name, kombu.Exchange(""), name, durable=True, expires=_QUEUE_EXPIRY_SECONDS
+        )
 
     def _serve(self) -> None:
         amqp = self._target.amqp
@@ -155,10 +153,10 @@ class RpcReader(Reader):
                 connection.channel(), [self.queue], on_message=self._on_message, no_ack=not amqp
             )
             consumer.consume()
-            self._back()
+            self._note_available()
             while not self._is_over():
                 with contextlib.suppress(TimeoutError):
-                    connection.drain_events(timeout=_TURN)
+                    connection.drain_events(timeout=_CHECK_SECONDS)
                 if amqp:
                     connection.heartbeat_check()
             if self._stopping.is_set():
@@ -169,150 +167,149 @@ class RpcReader(Reader):
 
     def _on_message(self, message: Any) -> None:
         wire = Wire.of(message)
-        self._heard(str(wire.properties.get("correlation_id", "")), self._decoded(wire))
+        self._deliver(str(wire.properties.get("correlation_id", "")), self._decoded(wire))
         if self._target.amqp:
             message.ack()
 
 
 class RedisReader(Reader):
-    """Reads results that are stored in a Redis, which tells of each; those that came before it
-    was asked to tell are looked for.  Notes there which tasks were sent.
+    """Reads results stored in Redis, and records in Redis which tasks were sent.
 
-    :param prefix: what keys begin with, before Celery's own words.
+    Redis publishes each result. After a subscription the reader also checks for results that were
+    stored earlier.
+
+    :param prefix: prefix of keys, before Celery's own prefix.
     """
 
     def __init__(self, url: str, content_type: str = JSON, prefix: str = "") -> None:
-        """
-        :raises TransportFailure: the library is not installed.
+        """Create a reader.
+
+        :raises TransportFailure: if redis-py is not installed.
         """
         super().__init__(transports.Target(url, None).shown, content_type)
         self._client = _redis_client(url)
         self._content_type = content_type
         self._prefix = prefix
-        #: The ids of results that are waited for now, or not any more.
-        self._news: list[str] = []
-        #: What is to be noted.
+        #: Ids of results whose subscription may have to change.
+        self._changed_ids: list[str] = []
         self._sent: list[OutgoingTask] = []
-        #: The channel on which the thread is told that there is something to do.
-        self._bell = f"{prefix}wbengine-celery-bell-{uuid.uuid4()}"
+        #: The channel that wakes the thread up.
+        self._wake_channel = f"{prefix}wbengine-celery-bell-{uuid.uuid4()}"
 
     def was_sent(self, id: str) -> bool:
-        """See `Reader.was_sent`; raises what says that the Redis is away."""
-        return bool(self._client.exists(self._key(id), f"{self._prefix}{_SENT}{id}"))
+        """Raise redis-py's exception if Redis is unavailable; see `Reader.was_sent`."""
+        return bool(self._client.exists(self._key(id), f"{self._prefix}{_SENT_PREFIX}{id}"))
 
     def note_sent(self, sent: OutgoingTask) -> None:
-        """See `Reader.note_sent`: its thread is told at once, and confirms what it has noted."""
-        with self._changed:
+        """Let the thread record the message and then confirm it."""
+        with self._lock:
             self._sent.append(sent)
             self._wake()
-        if not self.why:
-            with contextlib.suppress(Exception):  # the thread will meet it, too
-                self._client.publish(self._bell, b"")
+        if not self.unavailable_reason:
+            with contextlib.suppress(Exception):  # the thread reports the same error
+                self._client.publish(self._wake_channel, b"")
 
     @property
     def _pending(self) -> int:
         return len(self._waiting) + len(self._sent)
 
     def _fail_all(self, error: Exception) -> None:
-        with self._changed:
+        with self._lock:
             sent, self._sent = self._sent, []
-        for one in sent:
-            one.failed(error)
+        for message in sent:
+            message.failed(error)
         super()._fail_all(error)
 
     def _watch(self, id: str) -> None:
-        self._news.append(id)
+        self._changed_ids.append(id)
 
     def _serve(self) -> None:
-        known: set[str] = set()
-        with self._changed:
-            self._news = list(self._waiting)
-        with contextlib.closing(self._client.pubsub()) as told:
-            told.subscribe(self._bell)
-            heard = asked = time.monotonic()
+        subscribed_ids: set[str] = set()
+        with self._lock:
+            self._changed_ids = list(self._waiting)
+        with contextlib.closing(self._client.pubsub()) as subscription:
+            subscription.subscribe(self._wake_channel)
+            received_at = pinged_at = time.monotonic()
             while not self._is_over():
-                self._follow(told, known)
-                self._note()
-                message = told.get_message(timeout=_TURN)
+                self._follow(subscription, subscribed_ids)
+                self._record_sent()
+                message = subscription.get_message(timeout=_CHECK_SECONDS)
                 now = time.monotonic()
-                fresh = []
+                changed_ids = []
                 while message:
-                    heard, id = now, self._id(message["channel"] or b"")
+                    received_at, id = now, self._id(message["channel"] or b"")
                     if message["type"] == "subscribe":
-                        self._back()
-                        fresh.append(id)
+                        self._note_available()
+                        changed_ids.append(id)
                     elif id and message["type"] == "message":
-                        self._heard(id, self._stored(message["data"]))
-                    message = told.get_message(timeout=0)
-                self._look_for([id for id in fresh if id])
-                if now - heard > _SILENCE:
-                    raise TimeoutError("the Redis of the results does not answer")
-                if now - max(heard, asked) > _SILENCE / 3:
-                    told.ping()
-                    asked = now
-            self._note()
+                        self._deliver(id, self._stored(message["data"]))
+                    message = subscription.get_message(timeout=0)
+                self._fetch([id for id in changed_ids if id])
+                if now - received_at > _MAX_SILENCE_SECONDS:
+                    raise TimeoutError("the Redis for results does not answer")
+                if now - max(received_at, pinged_at) > _MAX_SILENCE_SECONDS / 3:
+                    subscription.ping()
+                    pinged_at = now
+            self._record_sent()
 
-    def _note(self) -> None:
-        """Note what was sent; it is confirmed then."""
+    def _record_sent(self) -> None:
         sent = list(self._sent)
-        for some in _in_parts(sent):
+        for part in _chunks(sent):
             with self._client.pipeline(transaction=False) as pipe:
-                for one in some:
-                    pipe.set(f"{self._prefix}{_SENT}{one.id}", b"1", ex=_KEPT)
+                for message in part:
+                    pipe.set(f"{self._prefix}{_SENT_PREFIX}{message.id}", b"1", ex=_SENT_SECONDS)
                 pipe.execute()
-        with self._changed:
+        with self._lock:
             del self._sent[: len(sent)]
-        for one in sent:
-            one.confirmed()
+        for message in sent:
+            message.confirmed()
 
-    def _follow(self, told: Any, known: set[str]) -> None:
-        """Listen to the results that are waited for, and to no others."""
-        with self._changed:
-            news, self._news = set(self._news), []
-            wanted = {id for id in news if id in self._waiting}
-        for ask, ids in (
-            (told.subscribe, wanted - known),
-            (told.unsubscribe, (news - wanted) & known),
+    def _follow(self, subscription: Any, subscribed_ids: set[str]) -> None:
+        with self._lock:
+            changed_ids, self._changed_ids = set(self._changed_ids), []
+            expected_ids = {id for id in changed_ids if id in self._waiting}
+        for change, ids in (
+            (subscription.subscribe, expected_ids - subscribed_ids),
+            (subscription.unsubscribe, (changed_ids - expected_ids) & subscribed_ids),
         ):
-            for some in _in_parts(ids):
-                ask(*map(self._key, some))
-        known.difference_update(news - wanted)
-        known.update(wanted)
+            for part in _chunks(ids):
+                change(*map(self._key, part))
+        subscribed_ids.difference_update(changed_ids - expected_ids)
+        subscribed_ids.update(expected_ids)
 
-    def _look_for(self, ids: list[str]) -> None:
-        for some in _in_parts(ids):
-            for id, data in zip(some, self._client.mget(map(self._key, some)), strict=True):
+    def _fetch(self, ids: list[str]) -> None:
+        for part in _chunks(ids):
+            for id, data in zip(part, self._client.mget(map(self._key, part)), strict=True):
                 if data is not None:
-                    self._heard(id, self._stored(data))
+                    self._deliver(id, self._stored(data))
 
     def _key(self, id: str) -> str:
-        return f"{self._prefix}{_RESULT}{id}"
+        return f"{self._prefix}{_RESULT_PREFIX}{id}"
 
     def _id(self, channel: bytes) -> str:
-        """The id in a key; empty: it is no result's."""
-        _, found, id = channel.decode().partition(f"{self._prefix}{_RESULT}")
-        return id if found else ""
+        _, prefix, id = channel.decode().partition(f"{self._prefix}{_RESULT_PREFIX}")
+        return id if prefix else ""
 
     def _stored(self, data: bytes) -> protocol.Result | ft.Failure:
         headers: dict[str, Any] = {}
-        if data.startswith(_PACKED):
-            kind, _, data = data[len(_PACKED) :].partition(b"\0")
+        if data.startswith(_COMPRESSED_PREFIX):
+            kind, _, data = data[len(_COMPRESSED_PREFIX) :].partition(b"\0")
             headers["compression"] = kind.decode("utf-8", "replace")
         return self._decoded(Wire(headers, {}, self._content_type, "utf-8", data))
 
 
-def _in_parts(found: Iterable[_T]) -> Iterable[list[_T]]:
-    every = list(found)
-    return (every[start : start + 1000] for start in range(0, len(every), 1000))
+def _chunks(items: Iterable[_T]) -> Iterable[list[_T]]:
+    all_items = list(items)
+    return (all_items[start : start + 1000] for start in range(0, len(all_items), 1000))
 
 
 def redis_url(url: str) -> str:
-    """The URL of a Redis as redis-py reads it, of one that Celery reads."""
+    """Convert a Redis URL from Celery's to redis-py's notation."""
     scheme, _, rest = url.partition(":")
     if scheme == "redis+socket":
         url = f"unix:{rest}"
     head, _, query = url.partition("?")
-    return f"{head}?{_CERT.sub(lambda found: found[1].lower(), query)}" if query else url
+    return f"{head}?{_CERT.sub(lambda match: match[1].lower(), query)}" if query else url
 
 
 def _redis_client(url: str) -> Any:
@@ -321,18 +318,18 @@ def _redis_client(url: str) -> Any:
         from redis import backoff, retry
     except ImportError as error:
         raise exceptions.TransportFailure(
-            "results in a Redis need the library redis: install wbengine[redis]"
+            _installing.needs("a result backend in Redis", "redis-py", "redis")
         ) from error
-    known: dict[str, Any] = {"socket_timeout": 15.0, "socket_connect_timeout": 5.0}
+    options: dict[str, Any] = {"socket_timeout": 15.0, "socket_connect_timeout": 5.0}
     if not url.startswith("unix:"):
-        known["socket_keepalive"] = True
-    return redis.Redis.from_url(url, protocol=2, retry=retry.Retry(backoff.NoBackoff(), 0), **known)
+        options["socket_keepalive"] = True
+    return redis.Redis.from_url(
+        url, protocol=2, retry=retry.Retry(backoff.NoBackoff(), 0), **options
+    )
 
 
-# Failures. ----------------------------------------------------------------------------------------
-
-#: What a failure that names one of Celery's is besides.
-_OURS: Final[Mapping[tuple[str, str], type[BaseException]]] = {
+#: Celery's exceptions -> exceptions of wbengine with the same meaning.
+_EQUIVALENTS: Final[Mapping[tuple[str, str], type[BaseException]]] = {
     ("SoftTimeLimitExceeded", "billiard.exceptions"): exceptions.SoftTimeLimitExceeded,
     ("TimeLimitExceeded", "billiard.exceptions"): exceptions.TimeLimitExceeded,
     ("WorkerLostError", "billiard.exceptions"): exceptions.WorkerLost,
@@ -340,28 +337,28 @@ _OURS: Final[Mapping[tuple[str, str], type[BaseException]]] = {
     ("TaskRevokedError", "celery.exceptions"): exceptions.Cancelled,
     ("NotRegistered", "celery.exceptions"): exceptions.NotFound,
 }
-#: What Celery puts in the place of an exception that cannot be pickled.
+#: Celery's replacement for exceptions that cannot be pickled.
 _WRAPPER: Final = ("UnpickleableExceptionWrapper", "celery.utils.serialization")
 _HEAD: Final = "Traceback (most recent call last):"
-_LONGEST: Final = 65536
+_MAX_TRACEBACK_LENGTH: Final = 65536
 _PLAIN: Final = (str, bool, float, int, type(None))
 
 
 def failure_of(result: protocol.Result) -> ft.Failure:
-    """The failure that a result tells of; whatever is in it, there is one.
+    """Return the failure that a result describes. Any content gives a failure.
 
-    Nothing is imported for it.  It names Celery's class, its bases as far as they are known here,
-    and our own class that means the same (`WorkerLost` for `WorkerLostError`).
+    Nothing is imported. The failure has the names of Celery's class, of its known base classes and
+    of wbengine's equivalent class (`WorkerLost` for `WorkerLostError`).
     """
     value, trace = result.result, _lines(result.traceback or "")
-    if isinstance(value, BaseException):  # only pickle brings one
-        found = ft.Failure.from_exception(value)
+    if isinstance(value, BaseException):  # only pickle produces exceptions
+        failure = ft.Failure.from_exception(value)
         return ft.Failure(
-            (type(value), found.exception, None),
-            exception_str=found.exception_str,
-            exc_type_names=tuple(found),
+            (type(value), failure.exception, None),
+            exception_str=failure.exception_str,
+            exc_type_names=tuple(failure),
             traceback_str=trace,
-            exc_args=found.exception_args,
+            exc_args=failure.exception_args,
         )
     if not isinstance(value, Mapping):
         value = {"exc_type": "Exception", "exc_module": "builtins", "exc_message": value}
@@ -373,22 +370,21 @@ def failure_of(result: protocol.Result) -> ft.Failure:
     text: Any = arguments[0] if len(arguments) == 1 else arguments or ""
     return ft.Failure(
         exception_str=text if isinstance(text, str) else f"{text!r:.500}",
-        exc_type_names=_names_of(kind, module),
+        exc_type_names=_class_names(kind, module),
         traceback_str=trace,
-        exc_args=arguments if all(type(one) in _PLAIN for one in arguments) else (),
+        exc_args=arguments if all(type(argument) in _PLAIN for argument in arguments) else (),
     )
 
 
-def _names_of(kind: str, module: str) -> list[str]:
-    """The names of a class and its bases, as far as they are known without importing anything."""
-    found: Any = sys.modules.get(module or builtins.__name__)
+def _class_names(kind: str, module: str) -> list[str]:
+    value: Any = sys.modules.get(module or builtins.__name__)
     for part in kind.split("."):
-        found = getattr(found, "__dict__", {}).get(part)
-    if isinstance(found, type) and issubclass(found, Exception):
-        names = _bases(found)
+        value = getattr(value, "__dict__", {}).get(part)
+    if isinstance(value, type) and issubclass(value, Exception):
+        names = _bases(value)
     else:
         names = [kind if module in ("", "builtins") else f"{module}.{kind}", "Exception"]
-    ours = _OURS.get((kind, module))
+    ours = _EQUIVALENTS.get((kind, module))
     return names if ours is None else [*names[:-1], *_bases(ours)]
 
 
@@ -397,14 +393,14 @@ def _bases(cls: type[BaseException]) -> list[str]:
 
 
 def _lines(trace: str) -> str:
-    """A traceback without its first line and the exception behind it, as failures have it."""
-    head, found, rest = trace.rpartition(f"{_HEAD}\n")
-    if head or not found:
-        return trace[:_LONGEST]  # one with its causes, or what is no traceback
+    """Return a traceback without its first line and its exception, as failures store it."""
+    head, separator, rest = trace.rpartition(f"{_HEAD}\n")
+    if head or not separator:
+        return trace[:_MAX_TRACEBACK_LENGTH]  # a traceback with its causes, or no traceback
     lines = rest.splitlines()
     while lines and not lines[-1].startswith(" "):
         lines.pop()
-    return "\n".join(lines)[:_LONGEST]
+    return "\n".join(lines)[:_MAX_TRACEBACK_LENGTH]
 
 
 def _word(value: Any) -> str:

@@ -1,6 +1,6 @@
-"""Bodies of Celery's messages: content types, encodings, compression, and which are accepted.
+"""Bodies of Celery messages: content types, encodings, compression, and which are accepted.
 
-kombu's registry writes and reads them; here is what bounds that for bodies of unknown origin.
+kombu's registry reads and writes them; this module limits it for bodies of unknown origin.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = [
     "mime_type",
 ]  # fmt: skip
 
-#: The name of each serializer -> the content type of its bodies.
+#: Serializer name -> content type of its bodies.
 MIME_TYPES: Final[dict[str, str]] = {
     "json": "application/json",
     "yaml": "application/x-yaml",
@@ -33,32 +33,32 @@ MIME_TYPES: Final[dict[str, str]] = {
 JSON: Final = MIME_TYPES["json"]
 _NAMES: Final = {mime: name for name, mime in MIME_TYPES.items()}
 
-#: Content types under which a body is bytes, or a text, as it is: reading it runs nothing.
+#: Content types of bodies that are plain bytes or text; reading them executes nothing.
 RAW: Final = frozenset(("application/data", "application/text", "text/plain"))
-#: How a raw body says that it is bytes; else it names the encoding of a text.
+#: Encodings of raw bytes; any other encoding means text.
 _BINARY: Final = frozenset(("", "binary", "ascii-8bit"))
 
-#: Bytes of a body once it is unpacked, and of memory that unpacking may ask for.
-LARGEST: Final = 64 << 20
-_MEMORY: Final = 128 << 20
+#: Maximum bytes of a decompressed body, and of memory for its decompression.
+MAX_BODY_BYTES: Final = 64 << 20
+_MAX_DECOMPRESSION_BYTES: Final = 128 << 20
 
 _PICKLE: Final = (
-    "pickle is accepted: whoever may write to the broker can run any code in this process; "
-    "leave it out of the accepted serializers unless all of them may"
+    "pickle is accepted: any client that can write to the broker can run code in this"
+    " process; remove pickle from the accepted serializers unless you trust all clients"
 )
 
 
 class Undecodable(exceptions.InvalidFormat):
-    """A body is not what its content type, or its compression, says it is."""
+    """A body does not match its content type or its compression."""
 
 
 class Refused(exceptions.InvalidFormat):
-    """A body is of a content type that is not accepted here; it was not decoded."""
+    """The content type of a body is not accepted; the body was not decoded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """One message as brokers carry it; the header `compression` says how its body is packed."""
+    """One message as brokers transmit it; the header `compression` describes the body."""
 
     headers: dict[str, Any] = field(default_factory=dict)
     properties: dict[str, Any] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class Wire:
 
     @classmethod
     def of(cls, message: Any) -> Wire:
-        """What a kombu `Message` holds; kombu has unpacked its body."""
+        """Return the content of a kombu `Message`, whose body kombu has decompressed."""
         headers = dict(message.headers or {})
         if not message.errors:
             headers.pop("compression", None)
@@ -82,7 +82,7 @@ class Wire:
         )
 
     def arguments(self) -> dict[str, Any]:
-        """The keyword arguments of kombu's `Producer.publish(wire.body, **arguments)`."""
+        """Return the keyword arguments of kombu's `Producer.publish(wire.body, **arguments)`."""
         return self.properties | {
             "headers": dict(self.headers),
             "content_type": self.content_type or "application/data",
@@ -90,64 +90,64 @@ class Wire:
         }
 
     def packed(self, name: str) -> Wire:
-        """The same with its body compressed by one of kombu's methods: `gzip`, `bzip2`, ..."""
+        """Return a copy with a body compressed by one of kombu's methods: `gzip`, `bzip2`, ..."""
         body, kind = compression.compress(self.body, name)
         return replace(self, headers={**self.headers, "compression": kind}, body=body)
 
-    def unpacked(self, largest: int = LARGEST) -> bytes:
-        """The body, decompressed if it is compressed.
+    def unpacked(self, largest: int = MAX_BODY_BYTES) -> bytes:
+        """Return the body, decompressed if necessary.
 
-        :raises TooLarge: it has more than `largest` bytes; no more than that were unpacked.
-        :raises Undecodable: it cannot be decompressed, or its compression is not known here.
+        :raises TooLarge: if it has more than `largest` bytes; decompression stops at this limit.
+        :raises Undecodable: if it cannot be decompressed, or its compression is unknown.
         """
-        name, data, whole = self.headers.get("compression"), self.body, True
+        name, data, is_complete = self.headers.get("compression"), self.body, True
         if name:
             unpacker = _unpacker(str(name)[:100])
             try:
                 data = unpacker.decompress(data, largest + 1)
             except Exception as error:
-                raise Undecodable(f"a body is not {name!r:.99} data: {_told(error)}") from None
-            whole = unpacker.eof and not unpacker.unused_data
+                raise Undecodable(
+                    f"the body must be {name!r:.99} data: {_describe(error)}"
+                ) from None
+            is_complete = unpacker.eof and not unpacker.unused_data
         if len(data) > largest:
-            raise exceptions.TooLarge(f"a body has more than {largest} bytes")
-        if not whole:
-            raise Undecodable(f"a body is cut short, or is more than {name!r:.99} data")
+            raise exceptions.TooLarge(f"the body must not be larger than {largest} bytes")
+        if not is_complete:
+            raise Undecodable(f"the body is incomplete, or has more than the {name!r:.99} data")
         return data
 
 
 def _unpacker(name: str) -> Any:
-    """A decompressor that stops where it is told to; brotli has none."""
+    """Return a decompressor with a size limit. Brotli has none and is not supported."""
     match name.removeprefix("application/").removeprefix("x-"):
         case "gzip" | "zlib":
             return zlib.decompressobj()
         case "bz2" | "bzip2" | "bzip":
             return bz2.BZ2Decompressor()
         case "lzma" | "xz":
-            return lzma.LZMADecompressor(memlimit=_MEMORY)
+            return lzma.LZMADecompressor(memlimit=_MAX_DECOMPRESSION_BYTES)
         case "zstd" | "zstandard":
             for module in ("compression.zstd", "backports.zstd"):
                 try:
                     return importlib.import_module(module).ZstdDecompressor()
                 except ImportError:
                     continue
-    raise Undecodable(f"compression {name!r} is not known here")
+    raise Undecodable(f"unknown compression {name!r}")
 
 
 class Accepted:
-    """The content types that are read here: all else is refused before it is decoded.
+    """The accepted content types. Other bodies are refused before they are decoded.
 
-    `names` are serializers (`'json'`, `'yaml'`, `'msgpack'`, `'pickle'`) or their content types.
-    Bytes and texts as they are (`RAW`) are always read.  Naming pickle warns of what it allows.
-
-    :raises ValueError: a name is none of these.
+    :param names: serializers (`'json'`, `'yaml'`, `'msgpack'`, `'pickle'`) or their content types.
+        Raw bytes and text (`RAW`) are always accepted. `'pickle'` emits a warning.
+    :raises ValueError: if a name is unknown.
     """
 
     def __init__(self, names: str | Iterable[str] = ("json",)) -> None:
-        found = [_NAMES.get(name, name) for name in _names.words("accept", names)]
-        for name in found:
+        types = [_NAMES.get(name, name) for name in _names.as_tuple("accept", names)]
+        for name in types:
             mime_type(name)
-        #: The serializers by name.
-        self.names: Final = tuple(dict.fromkeys(found))
+        self.names: Final = tuple(dict.fromkeys(types))
         self._types: Final = frozenset(MIME_TYPES[name] for name in self.names)
         if "pickle" in self.names:
             warnings.warn(_PICKLE, UserWarning, stacklevel=2)
@@ -156,53 +156,56 @@ class Accepted:
         return f"Accepted({self.names!r})"
 
     def read(self, wire: Wire) -> Any:
-        """The value in the body of a message.
+        """Return the decoded body of a message.
 
-        :raises Refused: its content type is not accepted; it was neither unpacked nor decoded.
-        :raises Undecodable: it is not what its content type says.
-        :raises TooLarge: it has more than `LARGEST` bytes.
+        :raises Refused: if its content type is not accepted; it was neither decompressed nor
+            decoded.
+        :raises Undecodable: if it does not match its content type.
+        :raises TooLarge: if it has more than `MAX_BODY_BYTES` bytes.
         """
         kind = type_of(wire)
         if kind in RAW:
             return _raw(wire.unpacked(), wire.content_encoding)
         if kind not in self._types:
             names = ", ".join(self.names) or "nothing"
-            raise Refused(f"content type {kind[:100]!r} is not accepted here, but {names}")
+            raise Refused(f"content type {kind[:100]!r} is not accepted; accepted: {names}")
         body = wire.unpacked()
         if not body:
-            raise Undecodable(f"a body of {kind} is empty")
+            raise Undecodable(f"a body of type {kind} must not be empty")
         try:
             return serialization.loads(body, kind, wire.content_encoding, accept=self._types)
         except Exception as error:
-            raise Undecodable(f"a body is not {kind}: {_told(error)}") from None
+            raise Undecodable(f"the body must be {kind}: {_describe(error)}") from None
 
 
 def type_of(wire: Wire) -> str:
-    """The content type of a message; raw data where it names none."""
+    """Return the content type of a message. The default is that of raw data."""
     return wire.content_type.strip().lower() if wire.content_type else "application/data"
 
 
 def name_of(content_type: str | None) -> str | None:
-    """The serializer that writes this content type, None if there is none."""
+    """Return the serializer of a content type, or None."""
     return _NAMES.get((content_type or "").strip().lower())
 
 
 def mime_type(name: str) -> str:
-    """The content type of what a serializer writes.
+    """Return the content type of a serializer.
 
-    :raises ValueError: there is none of this name.
+    :raises ValueError: if the serializer is unknown.
     """
     if name not in MIME_TYPES:
         near = _names.hint(str(name), [*MIME_TYPES, *_NAMES])
-        raise ValueError(f"{name!r} is no serializer{near}: use {', '.join(MIME_TYPES)}")
+        raise ValueError(
+            f"The serializer must be one of {', '.join(MIME_TYPES)}, got {name!r}{near}"
+        )
     return MIME_TYPES[name]
 
 
 def dump(value: Any, name: str = "json") -> tuple[str, str, bytes]:
-    """`(content_type, content_encoding, body)` of `value`, as the serializer `name` writes it.
+    """Serialize a value and return `(content_type, content_encoding, body)`.
 
-    :raises NotEncodable: it cannot be written so.
-    :raises ValueError: there is no such serializer.
+    :raises NotEncodable: if the serializer cannot write the value.
+    :raises ValueError: if the serializer is unknown.
     """
     mime_type(name)
     try:
@@ -210,12 +213,12 @@ def dump(value: Any, name: str = "json") -> tuple[str, str, bytes]:
         data = body.encode("utf-8") if isinstance(body, str) else bytes(body)
     except Exception as error:
         raise exceptions.NotEncodable(
-            f"cannot be written as {name}: {_told(error)}", type_name=type(value).__name__
+            f"cannot be encoded as {name}: {_describe(error)}", type_name=type(value).__name__
         ) from None
     return str(kind), str(encoding), data
 
 
-def _told(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     try:
         return f"{type(error).__name__}: {error}"[:200]
     except Exception:
@@ -229,4 +232,4 @@ def _raw(body: bytes, content_encoding: str | None) -> bytes | str:
     try:
         return body.decode(encoding)
     except (UnicodeError, LookupError) as error:
-        raise Undecodable(f"a raw body is not {encoding[:100]!r}: {_told(error)}") from None
+        raise Undecodable(f"a raw body must be {encoding[:100]!r}: {_describe(error)}") from None

@@ -1,4 +1,4 @@
-"""The kinds of job boards, found by name, by URI, or by a dict of options."""
+"""Job boards, selected by name, by URI or by a dict of options."""
 
 from __future__ import annotations
 
@@ -12,14 +12,12 @@ from wbengine.jobs import base
 
 __all__ = ["BACKEND_NAMESPACE", "backend", "fetch"]
 
-#: Entry points of other kinds of boards.
+#: Entry point group of additional boards.
 BACKEND_NAMESPACE: Final = "wbengine.jobboards"
 
 _SQL: Final = "wbengine.jobs.backends.impl_sql:SQLJobBoard"
-#: Those that are the URI of a database.
-_DATABASES: Final = ("dir", "file", "sqlite", "mysql", "postgresql")
+_DATABASE_SCHEMES: Final = ("dir", "file", "sqlite", "mysql", "postgresql")
 
-#: Kinds that are always there; others come by entry point.
 KINDS: Final[Mapping[str, str]] = {
     "memory": "wbengine.jobs.backends.impl_memory:MemoryJobBoard",
     "sql": _SQL,
@@ -27,11 +25,11 @@ KINDS: Final[Mapping[str, str]] = {
     "rediss": "wbengine.jobs.backends.impl_redis:RedisJobBoard",
     "zookeeper": "wbengine.jobs.backends.impl_zookeeper:ZookeeperJobBoard",
     "etcd": "wbengine.jobs.backends.impl_etcd:EtcdJobBoard",
-    **dict.fromkeys(_DATABASES, _SQL),
+    **dict.fromkeys(_DATABASE_SCHEMES, _SQL),
 }
 
-#: Names of other people's for kinds there are.
-_MEANT: Final[Mapping[str, str]] = {"mariadb": "mysql", "postgres": "postgresql"}
+#: For hints in error messages.
+_ALIASES: Final[Mapping[str, str]] = {"mariadb": "mysql", "postgres": "postgresql"}
 
 
 def fetch(
@@ -40,59 +38,72 @@ def fetch(
     namespace: str = BACKEND_NAMESPACE,
     **options: Any,
 ) -> base.JobBoard:
-    """Make the board that `conf` describes; it is to be connected.
+    """Create a board. The caller connects it.
 
-    `conf` is a dict whose `board` is a kind or a URI, or that string itself: 'memory', 'sql', the
-    URI of a database ('sqlite:////var/lib/flows.db', 'postgresql://user:secret@host/db'), or
-    'redis://:secret@host:6379/0', 'rediss://host', 'zookeeper://one:2181,two:2181/path',
-    'etcd://host:2379/path'.  Its further keys, and those in the query of a URI, are options of the
-    kind; `options` are arguments of its class, `persistence=` for all, `client=` for the last ones.
-
-    :raises NotFound: an unknown kind; the text names those there are.
-    :raises ValueError: the configuration names no kind, or an option is wrong.
-    :raises TypeError: it is neither a dict nor a string.
+    :param conf: a dict whose `board` is a kind or a URI, or that string itself: 'memory', 'sql',
+        the URI of a database ('sqlite:////var/lib/flows.db', 'postgresql://user:secret@host/db'),
+        or 'redis://:secret@host:6379/0', 'rediss://host', 'zookeeper://one:2181,two:2181/path',
+        'etcd://host:2379/path'. Further keys, and the query of a URI, are options of the kind.
+    :param options: arguments of the board's class: `persistence=` for all, `client=` for Redis,
+        ZooKeeper and etcd.
+    :raises NotFound: if the kind is unknown; the message lists the known ones.
+    :raises ValueError: if the configuration contains no kind, or an option is invalid.
+    :raises TypeError: if the configuration is neither a dict nor a str.
     """
     if not isinstance(conf, str | Mapping):
-        raise TypeError(f"The configuration of a job board is a dict or a URI, not {conf!r}")
-    found: dict[str, Any] = {"board": conf} if isinstance(conf, str) else dict(conf)
-    board = found.pop("board", None)
+        raise TypeError(f"Job board configuration must be a dict or a URI, got {conf!r}")
+    settings: dict[str, Any] = {"board": conf} if isinstance(conf, str) else dict(conf)
+    board = settings.pop("board", None)
     if not board or not isinstance(board, str):
         raise ValueError(
-            "The configuration of a job board needs a 'board' (a kind or a URI),"
-            f" got {sorted(found)}"
+            "Job board configuration must contain 'board' (a kind or a URI), got keys"
+            f" {sorted(settings)}"
         )
     scheme, colon, _ = board.partition(":")
     kind = scheme.partition("+")[0]
-    if colon and kind in _DATABASES:
-        found.setdefault("connection", board)
+    if colon and kind in _DATABASE_SCHEMES:
+        connection, options_of_board = _split_board_options(board)
+        settings = {"connection": connection, **options_of_board, **settings}
     elif colon:
-        found = {**_told(kind, board), **found}
-    factory = _plugins.load("job board", kind, KINDS, namespace, BACKEND_NAMESPACE, _MEANT)
-    made: base.JobBoard = factory(name, found, **options)
-    return made
+        settings = {**_options_in_uri(kind, board), **settings}
+    factory = _plugins.load("job board", kind, KINDS, namespace, BACKEND_NAMESPACE, _ALIASES)
+    board_object: base.JobBoard = factory(name, settings, **options)
+    return board_object
 
 
-def _told(kind: str, uri: str) -> dict[str, Any]:
-    """The options of a kind that are in a URI."""
+def _split_board_options(uri: str) -> tuple[str, dict[str, Any]]:
+    """Split a database URI into the URI of the store and the options of the board."""
+    location, _, query = uri.partition("?")
+    pairs = urllib.parse.parse_qsl(query, keep_blank_values=True)
+    board_options = {name: value for name, value in pairs if name == "namespace"}
+    if not board_options:
+        return uri, {}
+    store_query = urllib.parse.urlencode([pair for pair in pairs if pair[0] not in board_options])
+    return f"{location}?{store_query}" if store_query else location, board_options
+
+
+def _options_in_uri(kind: str, uri: str) -> dict[str, Any]:
     parts = urllib.parse.urlsplit(uri)
-    found: dict[str, Any] = dict(urllib.parse.parse_qsl(parts.query, keep_blank_values=True))
+    query_options: dict[str, Any] = dict(
+        urllib.parse.parse_qsl(parts.query, keep_blank_values=True)
+    )
     path = parts.path.strip("/")
-    told: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     if kind == "zookeeper":
         hosts = parts.netloc.rpartition("@")[2]
-        told = {"hosts": hosts, "path": path and f"/{path}"}
+        options = {"hosts": hosts, "path": path and f"/{path}"}
     elif kind in ("redis", "rediss", "etcd"):
         try:
             port = parts.port
         except ValueError as error:
-            raise ValueError(f"The URI of a job board has a wrong port ({error})") from None
-        told = {"host": parts.hostname, "port": port, "path" if kind == "etcd" else "db": path}
+            raise ValueError(f"Port in the URI of a job board must be valid: {error}") from None
+        options = {"host": parts.hostname, "port": port, "path" if kind == "etcd" else "db": path}
         if kind != "etcd":
             user, password = parts.username or "", parts.password or ""
-            told["username"] = urllib.parse.unquote(user)
-            told["password"] = urllib.parse.unquote(password)
-            told["ssl"] = kind == "rediss"
-    return {**{name: value for name, value in told.items() if value}, **found}
+            options["username"] = urllib.parse.unquote(user)
+            options["password"] = urllib.parse.unquote(password)
+            options["ssl"] = kind == "rediss"
+    return {**{name: value for name, value in options.items() if value}, **query_options}
 
 
 @contextlib.contextmanager
@@ -102,7 +113,7 @@ def backend(
     namespace: str = BACKEND_NAMESPACE,
     **options: Any,
 ) -> Iterator[base.JobBoard]:
-    """Fetch a board, connect it, and close it at the end."""
-    with contextlib.closing(fetch(name, conf, namespace=namespace, **options)) as made:
-        made.connect()
-        yield made
+    """Create and connect a board, and close it at the end."""
+    with contextlib.closing(fetch(name, conf, namespace=namespace, **options)) as board:
+        board.connect()
+        yield board

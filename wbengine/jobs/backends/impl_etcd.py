@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Final, NamedTuple
 
-from wbengine import _options, exceptions
+from wbengine import _installing, _options, exceptions
 from wbengine.jobs import base, stored
 from wbengine.persistence import base as persistence_base
 
@@ -19,17 +19,15 @@ try:
     import requests
     from etcd3gw import exceptions as errors
 except ImportError as error:
-    raise ImportError("a job board in etcd takes etcd3gw: pip install 'wbengine[etcd]'") from error
+    raise ImportError(_installing.needs("a job board in etcd", "etcd3gw", "etcd")) from error
 
-__all__ = ["EtcdJobBoard"]
+__all__ = ["EtcdJob", "EtcdJobBoard"]
 
-#: Seconds to wait for an answer, unless told.
-_TIMEOUT: Final = 5.0
-#: So many digits has a sequence, so that keys are in its order.
-_DIGITS: Final = 16
+_TIMEOUT_SECONDS: Final = 5.0
+#: Fixed, so that keys sort by their sequence.
+_SEQUENCE_DIGITS: Final = 16
 
-#: Options that are the client's, with what reads them.
-_OF_CLIENT: Final[Mapping[str, _options.Reader]] = {
+_CLIENT_OPTIONS: Final[Mapping[str, _options.Reader]] = {
     **dict.fromkeys(
         ("host", "protocol", "ca_cert", "cert_key", "cert_cert", "api_path"), _options.text
     ),
@@ -41,50 +39,53 @@ _Operation = dict[str, Any]
 
 
 class _Entry(NamedTuple):
-    """A key with its value; `made` is the revision at which it came, `changed` its last one."""
+    """A key with its value and the revisions of its creation and last change."""
 
     key: str
     value: str
-    made: int
-    changed: int
+    create_revision: int
+    mod_revision: int
     version: int
 
     @classmethod
-    def read(cls, told: Mapping[str, Any]) -> _Entry:
+    def read(cls, data: Mapping[str, Any]) -> _Entry:
         return cls(
-            _decoded(told["key"]),
-            _decoded(told.get("value", "")),
-            int(told["create_revision"]),
-            int(told["mod_revision"]),
-            int(told["version"]),
+            _decoded(data["key"]),
+            _decoded(data.get("value", "")),
+            int(data["create_revision"]),
+            int(data["mod_revision"]),
+            int(data["version"]),
         )
 
 
+class EtcdJob(stored.StoredJob):
+    """A job of an `EtcdJobBoard`."""
+
+
 class EtcdJobBoard(stored.StoredJobBoard):
-    """Keeps jobs in an etcd, for processes of any host that reach it.
+    """A board in etcd, for processes on all hosts that reach it.
 
     Options:
 
-    `path` ('jobboard'): boards of one path of an etcd are one board.
-    `host` ('localhost'), `port` (2379), `protocol` ('http', 'https'), `ca_cert`, `cert_key`,
-    `cert_cert`, `timeout` (seconds; 5), `api_path`.
-    `ttl`: for how many seconds claims last that are made without an expiry.
+    - `path` ('jobboard'): boards of one path of an etcd are one board.
+    - `host` ('localhost'), `port` (2379), `protocol` ('http', 'https'), `ca_cert`, `cert_key`,
+      `cert_cert`, `timeout` (seconds; 5), `api_path`.
+    - `ttl`: seconds after which claims without an expiry expire.
+    - `client`: a client of etcd3gw that replaces the one made from these options.
 
-    `client`: a client of etcd3gw, in place of one that is made of these options.
+    Each step is one transaction. A claim with an expiry is a lease of etcd: it lasts for whole
+    seconds and at least two. Times of posting are on the clock of the poster.
 
-    Each step is one transaction.  A claim with an expiry is a lease of etcd: it lasts for whole
-    seconds, and for two at least.  When jobs were posted is told by the clock of who posted them.
-
-    :raises ValueError: an option is wrong.
+    :raises ValueError: if an option is invalid.
     """
 
     KIND = "etcd"
+    JOB = EtcdJob
     OPTIONS: ClassVar[Mapping[str, _options.Reader]] = {
-        **_OF_CLIENT,
+        **_CLIENT_OPTIONS,
         "path": _options.text,
         "ttl": stored.check_expiry,
     }
-    #: What the keys of all boards begin with.
     ROOT_PATH: Final = "/wbengine/jobs"
 
     def __init__(
@@ -95,14 +96,17 @@ class EtcdJobBoard(stored.StoredJobBoard):
         persistence: persistence_base.Backend | None = None,
     ) -> None:
         super().__init__(name, conf, client, persistence)
-        path = self._given.get("path", "jobboard").strip("/")
-        # One name: the keys of a board at a/b are not among those of one at a.
+        self.claim_seconds = self._settings.get("ttl")
+        path = self._settings.get("path", "jobboard").strip("/")
+        # Slashes are encoded, so that the keys of a board a/b are not among those of a board a.
         self._root = f"{self.ROOT_PATH}/{path.replace('%', '%25').replace('/', '%2F')}/"
         if client is None:
-            told = {name: value for name, value in self._given.items() if name in _OF_CLIENT}
-            self._client = etcd3gw.Etcd3Client(**{"timeout": _TIMEOUT, **told})
-            host = stored.host_name(told.get("host", "localhost"))
-            self.address = f"{host}:{told.get('port', 2379)}"
+            client_options = {
+                name: value for name, value in self._settings.items() if name in _CLIENT_OPTIONS
+            }
+            self._client = etcd3gw.Etcd3Client(**{"timeout": _TIMEOUT_SECONDS, **client_options})
+            host = stored.host_name(client_options.get("host", "localhost"))
+            self.address = f"{host}:{client_options.get('port', 2379)}"
 
     @property
     def place(self) -> str:
@@ -117,42 +121,40 @@ class EtcdJobBoard(stored.StoredJobBoard):
             with contextlib.suppress(ValueError, LookupError, TypeError, RecursionError):
                 return str(json.loads(text)["error"])
             return str(text).strip()
-        # Of what is between it and us.
+        # Errors of the connection or of a proxy.
         return str(error) if isinstance(error, requests.RequestException | ValueError) else None
-
-    # -- posting and listing --------------------------------------------------------------------
 
     def _identify(self, new: str) -> stored.Identity:
         key = self._root + "id"
         self._transact([_compare(key, "version", 0)], [_set(key, new)])
-        [found] = self._read(_get(key))
-        return stored.Identity(found[0].value)
+        [entries] = self._read(_get(key))
+        return stored.Identity(entries[0].value)
 
     def _put(self, job: stored.NewJob) -> stored.Posting | None:
         uuid, rank, document = job.uuid, job.priority.rank, job.document
-        last, index, trash = self._root + "sequence", self._index(uuid), self._trash(uuid)
+        counter_key, index, trash = self._root + "sequence", self._index(uuid), self._trash(uuid)
         while True:
-            found = self._read(_get(last), _get(index), _get(trash))
-            if found[1] or found[2]:
+            entries = self._read(_get(counter_key), _get(index), _get(trash))
+            if entries[1] or entries[2]:
                 return None
-            before = found[0][0] if found[0] else None
-            sequence = 1 if before is None else int(before.value) + 1
-            place = f"{rank}/{sequence:0{_DIGITS}}"
+            counter = entries[0][0] if entries[0] else None
+            sequence = 1 if counter is None else int(counter.value) + 1
+            place = f"{rank}/{sequence:0{_SEQUENCE_DIGITS}}"
             now = time.time()
-            done = self._transact(
+            revision = self._transact(
                 [
-                    _compare(last, "mod", 0 if before is None else before.changed),
+                    _compare(counter_key, "mod", 0 if counter is None else counter.mod_revision),
                     _compare(index, "version", 0),
                     _compare(trash, "version", 0),
                 ],
                 [
-                    _set(last, str(sequence)),
+                    _set(counter_key, str(sequence)),
                     _set(index, place),
                     _set(self._job(place), f"{now} {document}"),
                     _set(self._updated(place), str(now)),
                 ],
             )
-            if done:
+            if revision:
                 return stored.Posting.of(uuid, rank, sequence, document, now)
 
     def _rows(self, only_unclaimed: bool, ensure_fresh: bool) -> Iterator[tuple[str, Any]]:
@@ -160,16 +162,18 @@ class EtcdJobBoard(stored.StoredJobBoard):
         after = jobs
         owned = _get(self._owner(""), _end(self._owner("")), keys_only=True)
         for limit in stored.page_sizes():
-            asked = [_get(after, end, limit=limit), *([owned] if only_unclaimed else [])]
-            found, *claimed = self._read(*asked)
-            taken = {entry.key[len(self._owner("")) :] for entry in (claimed[0] if claimed else ())}
-            for entry in found:
+            ranges = [_get(after, end, limit=limit), *([owned] if only_unclaimed else [])]
+            entries, *claimed = self._read(*ranges)
+            claimed_places = {
+                entry.key[len(self._owner("")) :] for entry in (claimed[0] if claimed else ())
+            }
+            for entry in entries:
                 place = entry.key[len(jobs) :]
-                if place not in taken:
+                if place not in claimed_places:
                     yield place, (place, entry)
-            if len(found) < limit:
+            if len(entries) < limit:
                 return
-            after = found[-1].key + "\0"
+            after = entries[-1].key + "\0"
 
     def _parse(self, row: Any) -> stored.Posting:
         return _posting(*row)
@@ -178,8 +182,8 @@ class EtcdJobBoard(stored.StoredJobBoard):
         place = self._place_of(uuid)
         if place is None:
             return None
-        [found] = self._read(_get(self._job(place)))
-        return (place, found[0]) if found else None
+        [entries] = self._read(_get(self._job(place)))
+        return (place, entries[0]) if entries else None
 
     @property
     def job_count(self) -> int:
@@ -188,124 +192,126 @@ class EtcdJobBoard(stored.StoredJobBoard):
         return int(answer["responses"][0]["response_range"].get("count", 0))
 
     def _is_trashed(self, uuid: str) -> bool:
-        [found] = self._read(_get(self._trash(uuid)))
-        return bool(found)
+        [entries] = self._read(_get(self._trash(uuid)))
+        return bool(entries)
 
-    def look(self, job: base.Job) -> stored.Status | None:
+    def status_of(self, job: base.Job) -> stored.Status | None:
         place = self._place_of(job.uuid)
-        found = None if place is None else self._looked(place)
-        if found is None:
+        state = None if place is None else self._state_of(place)
+        if state is None:
             return None
-        status, owner, _ = found
-        lease = _told(owner).get("lease")
+        status, owner, _ = state
+        lease = _claim_data(owner).get("lease")
         if lease is None:
             return status
-        answer = self._ask("/kv/lease/timetolive", {"ID": lease})
-        # One that has ended holds until etcd has removed the key, a moment later.
+        answer = self._post("/kv/lease/timetolive", {"ID": lease})
+        # An expired claim holds until etcd deletes the key, a moment later.
         return status._replace(remaining=max(int(answer.get("TTL", 0)), 0))
 
-    def _looked(self, place: str) -> tuple[stored.Status, _Entry | None, _Entry] | None:
-        """What becomes of a job, the key of its claim, and its own."""
-        asked = (self._job(place), self._owner(place), self._updated(place))
-        jobs, owners, updates = self._read(*map(_get, asked))
+    def _state_of(self, place: str) -> tuple[stored.Status, _Entry | None, _Entry] | None:
+        """Return the state of a job, the entry of its claim, and its own entry."""
+        keys = (self._job(place), self._owner(place), self._updated(place))
+        jobs, owners, updates = self._read(*map(_get, keys))
         if not jobs:
             return None
         [job], owner = jobs, owners[0] if owners else None
-        updated = _number(updates[0].value) if updates else 0.0
-        status = stored.Status(job.version - 1, updated, _told(owner).get("owner"))
+        updated = _time_of(updates[0].value) if updates else 0.0
+        status = stored.Status(job.version - 1, updated, _claim_data(owner).get("owner"))
         return status, owner, job
-
-    # -- claims ---------------------------------------------------------------------------------
 
     def _claim(
         self, job: base.Job, who: str, expiry: float | None
     ) -> tuple[int, int] | stored.Status:
-        seconds = self._given.get("ttl") if expiry is None else expiry
-        lease = None if seconds is None else self._grant(seconds)
-        told: dict[str, Any] = {"owner": who}
-        if seconds is not None:
-            told.update(lease=lease, ttl=_whole(seconds))
+        lease = None if expiry is None else self._grant(expiry)
+        claim_data: dict[str, Any] = {"owner": who}
+        if expiry is not None:
+            claim_data.update(lease=lease, ttl=_whole_seconds(expiry))
         place = stored.located(job, _place, self._place_of)
         key, owner = self._job(place), self._owner(place)
         try:
             while True:
-                found = self._looked(place)
-                if found is None:
-                    raise stored.gone(job)
-                status, held, entry = found
-                if held is not None:
+                state = self._state_of(place)
+                if state is None:
+                    raise stored.missing_job_error(job)
+                status, claim_entry, entry = state
+                if claim_entry is not None:
                     self._revoke(lease)
-                    return self.look(job) or status
-                done = self._transact(
-                    [_compare(key, "mod", entry.changed), _compare(owner, "version", 0)],
+                    return self.status_of(job) or status
+                revision = self._transact(
+                    [_compare(key, "mod", entry.mod_revision), _compare(owner, "version", 0)],
                     [
-                        _set(owner, json.dumps(told), lease),
-                        # Its version counts the claims.
+                        _set(owner, json.dumps(claim_data), lease),
+                        # The version of this key counts the claims.
                         _set(key, entry.value),
                         _set(self._updated(place), str(time.time())),
                     ],
                 )
-                if done:
-                    return done, status.claims + 1
+                if revision:
+                    return revision, status.claims + 1
         except BaseException:
-            with contextlib.suppress(exceptions.JobFailure):  # then it ends by itself
+            with contextlib.suppress(exceptions.JobFailure):  # If this fails, the lease expires.
                 self._revoke(lease)
             raise
 
-    def _end_claim(self, job: base.Job, who: str, how: str) -> stored.Status | None:
+    def _end_claim(self, job: base.Job, who: str, action: str) -> stored.Status | None:
         place = stored.located(job, _place, self._place_of)
         claim = stored.claim_of(job)
         key, owner = self._job(place), self._owner(place)
         while True:
-            found = self._looked(place)
-            if found is None:
-                raise stored.gone(job)
-            status, held, entry = found
-            if held is None or status.owner != who or claim not in (None, held.made):
+            state = self._state_of(place)
+            if state is None:
+                raise stored.missing_job_error(job)
+            status, claim_entry, entry = state
+            if (
+                claim_entry is None
+                or status.owner != who
+                or claim not in (None, claim_entry.create_revision)
+            ):
                 return status
             steps = [_delete(owner)]
-            if how == "abandon":
+            if action == "abandon":
                 steps.append(_set(self._updated(place), str(time.time())))
             else:
                 steps += map(_delete, (key, self._updated(place), self._index(job.uuid)))
-                if how == "trash":
+                if action == "trash":
                     steps.append(_set(self._trash(job.uuid), entry.value))
-            if self._transact([_compare(owner, "create", held.made)], steps):
-                with contextlib.suppress(exceptions.JobFailure):  # it ends by itself
-                    self._revoke(_told(held).get("lease"))
+            if self._transact([_compare(owner, "create", claim_entry.create_revision)], steps):
+                # If this fails, the lease expires.
+                with contextlib.suppress(exceptions.JobFailure):
+                    self._revoke(_claim_data(claim_entry).get("lease"))
                 return None
 
     def extend(self, job: stored.StoredJob, expiry: float) -> bool:
         place = self._place_of(job.uuid)
-        found = None if place is None else self._looked(place)
-        if place is None or found is None or found[1] is None:
+        state = None if place is None else self._state_of(place)
+        if place is None or state is None or state[1] is None:
             return False
-        held, told = found[1], _told(found[1])
-        if job.claim not in (None, held.made):
+        claim_entry, claim_data = state[1], _claim_data(state[1])
+        if job.claim not in (None, claim_entry.create_revision):
             return False
-        lease, seconds = told.get("lease"), _whole(expiry)
-        if lease is not None and told.get("ttl") == seconds:
-            answer = self._ask("/lease/keepalive", {"ID": lease})
+        lease, seconds = claim_data.get("lease"), _whole_seconds(expiry)
+        if lease is not None and claim_data.get("ttl") == seconds:
+            answer = self._post("/lease/keepalive", {"ID": lease})
             return int(answer["result"].get("TTL", -1)) > 0
-        # A lease is not to be had for another time.
+        # The duration of an etcd lease cannot be changed.
         fresh = self._grant(expiry)
-        told.update(lease=fresh, ttl=seconds)
-        same = _compare(self._owner(place), "create", held.made)
-        done = self._transact([same], [_set(self._owner(place), json.dumps(told), fresh)])
-        self._revoke(lease if done else fresh)
-        return bool(done)
+        claim_data.update(lease=fresh, ttl=seconds)
+        is_same_claim = _compare(self._owner(place), "create", claim_entry.create_revision)
+        revision = self._transact(
+            [is_same_claim], [_set(self._owner(place), json.dumps(claim_data), fresh)]
+        )
+        self._revoke(lease if revision else fresh)
+        return bool(revision)
 
     def _grant(self, seconds: float) -> str:
-        return str(self._ask("/lease/grant", {"TTL": _whole(seconds), "ID": 0})["ID"])
+        return str(self._post("/lease/grant", {"TTL": _whole_seconds(seconds), "ID": 0})["ID"])
 
     def _revoke(self, lease: str | None) -> None:
         if lease is not None:
             try:
-                self._ask("/kv/lease/revoke", {"ID": lease})
+                self._post("/kv/lease/revoke", {"ID": lease})
             except exceptions.NotFound:
-                pass  # it has ended
-
-    # -- keys -----------------------------------------------------------------------------------
+                pass  # The lease has expired.
 
     def _job(self, place: str) -> str:
         return f"{self._root}jobs/{place}"
@@ -323,44 +329,41 @@ class EtcdJobBoard(stored.StoredJobBoard):
         return f"{self._root}trash/{uuid}"
 
     def _place_of(self, uuid: str) -> str | None:
-        """Where the job with this uuid is."""
-        [found] = self._read(_get(self._index(uuid)))
-        return found[0].value if found else None
-
-    # -- asking ---------------------------------------------------------------------------------
+        [entries] = self._read(_get(self._index(uuid)))
+        return entries[0].value if entries else None
 
     def _read(self, *ranges: _Operation) -> list[list[_Entry]]:
-        """What is in these ranges, all at one time."""
+        """Return the entries of these ranges at one revision."""
         answer = self._txn([], list(ranges))
         return [
-            [_Entry.read(each) for each in told["response_range"].get("kvs", ())]
-            for told in answer["responses"]
+            [_Entry.read(each) for each in response["response_range"].get("kvs", ())]
+            for response in answer["responses"]
         ]
 
     def _transact(self, compared: list[_Operation], steps: list[_Operation]) -> int:
-        """Do all steps if everything is as compared: the revision of that; 0: it is not."""
+        """Execute all steps if all comparisons match. Return the revision, or 0 if they do not."""
         answer = self._txn(compared, steps)
         return int(answer["header"]["revision"]) if answer.get("succeeded") else 0
 
     def _txn(self, compared: list[_Operation], steps: list[_Operation]) -> Any:
-        return self._ask("/kv/txn", {"compare": compared, "success": steps, "failure": []})
+        return self._post("/kv/txn", {"compare": compared, "success": steps, "failure": []})
 
-    def _ask(self, path: str, told: Mapping[str, Any]) -> Any:
-        with self._asking(f"Asking {path}"):
+    def _post(self, path: str, body: Mapping[str, Any]) -> Any:
+        with self._accessing_store(f"Request to {path}"):
             try:
-                answer = self._client.post(self._client.get_url(path), json=told)
+                answer = self._client.post(self._client.get_url(path), json=body)
             except errors.Etcd3Exception as error:
                 if "lease not found" in str(self._reason(error)):
-                    raise exceptions.NotFound("The lease of a claim has ended") from error
+                    raise exceptions.NotFound("The lease of the claim has expired") from error
                 raise
             if not isinstance(answer, dict):
-                raise ValueError(f"{answer!r:.80} is no answer of an etcd")
+                raise ValueError(f"Response must be that of an etcd server, got {answer!r:.80}")
             return answer
 
 
 def _place(job: stored.StoredJob) -> str:
-    """The end of the keys of a job."""
-    return f"{job.priority.rank}/{job.sequence:0{_DIGITS}}"
+    """Return the last part of a job's keys."""
+    return f"{job.priority.rank}/{job.sequence:0{_SEQUENCE_DIGITS}}"
 
 
 def _posting(place: str, entry: _Entry) -> stored.Posting:
@@ -372,49 +375,48 @@ def _posting(place: str, entry: _Entry) -> stored.Posting:
     )
 
 
-def _number(text: str) -> float:
-    """A time that is told, and nothing more; 0: it is damaged."""
+def _time_of(text: str) -> float:
+    """Return the time, which is only displayed, or 0 if it is damaged."""
     try:
         return float(text)
     except ValueError:
         return 0.0
 
 
-def _told(entry: _Entry | None) -> dict[str, Any]:
-    """What the key of a claim says."""
-    found: Any = None
+def _claim_data(entry: _Entry | None) -> dict[str, Any]:
+    parsed: Any = None
     if entry is not None:
         with contextlib.suppress(ValueError, RecursionError):
-            found = json.loads(entry.value)
-    return found if isinstance(found, dict) else {}
+            parsed = json.loads(entry.value)
+    return parsed if isinstance(parsed, dict) else {}
 
 
-def _whole(seconds: float) -> int:
+def _whole_seconds(seconds: float) -> int:
     return max(1, math.ceil(seconds))
 
 
 def _end(prefix: str) -> str:
-    """What comes after all keys with this prefix, which ends in a slash."""
+    """Return the end of the range of keys with this prefix, which ends in a slash."""
     return prefix[:-1] + chr(ord(prefix[-1]) + 1)
 
 
 def _get(key: str, end: str | None = None, **options: Any) -> _Operation:
-    more = {} if end is None else {"range_end": _encoded(end)}
-    return {"request_range": {"key": _encoded(key), **more, **options}}
+    range_end = {} if end is None else {"range_end": _encoded(end)}
+    return {"request_range": {"key": _encoded(key), **range_end, **options}}
 
 
 def _set(key: str, value: str, lease: str | None = None) -> _Operation:
-    more = {} if lease is None else {"lease": lease}
-    return {"request_put": {"key": _encoded(key), "value": _encoded(value), **more}}
+    lease_field = {} if lease is None else {"lease": lease}
+    return {"request_put": {"key": _encoded(key), "value": _encoded(value), **lease_field}}
 
 
 def _delete(key: str) -> _Operation:
     return {"request_delete_range": {"key": _encoded(key)}}
 
 
-def _compare(key: str, what: str, value: int) -> _Operation:
-    field = what if what == "version" else f"{what}_revision"
-    return {"key": _encoded(key), "result": "EQUAL", "target": what.upper(), field: value}
+def _compare(key: str, target: str, value: int) -> _Operation:
+    field = target if target == "version" else f"{target}_revision"
+    return {"key": _encoded(key), "result": "EQUAL", "target": target.upper(), field: value}
 
 
 def _encoded(text: str) -> str:
@@ -422,5 +424,5 @@ def _encoded(text: str) -> str:
 
 
 def _decoded(text: str) -> str:
-    # Others may have put there what is no text.
+    # Other programs may have stored invalid UTF-8.
     return base64.b64decode(text).decode(errors="surrogateescape")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
-from wbengine import _options
+from wbengine import _installing, _options
+from wbengine.concurrency import conditions
 from wbengine.jobs import base, stored
 from wbengine.persistence import base as persistence_base
 
@@ -19,25 +19,21 @@ try:
     from redis.backoff import NoBackoff
     from redis.retry import Retry
 except ImportError as error:
-    raise ImportError(
-        "a job board in Redis takes redis-py: pip install 'wbengine[redis]'"
-    ) from error
+    raise ImportError(_installing.needs("a job board in Redis", "redis-py", "redis")) from error
 
-__all__ = ["RedisJobBoard"]
+__all__ = ["RedisJob", "RedisJobBoard"]
 
-#: So many jobs are posted at a time.
-_BATCH: Final = 1024
-#: Seconds to wait for an answer, and for a connection, unless told.
-_TIMEOUT: Final = 5.0
-#: So often a thread that listens looks whether it is to end.
-_LISTEN: Final = 0.25
-#: The score of a job is its rank times this, and its sequence.
-_PER_RANK: Final = 2**50
-#: So many hexadecimal digits of an owner name the claim.
-_TOKEN: Final = 32
+_MAX_JOBS_PER_POST: Final = 1024
+#: Default timeout of answers and connections.
+_TIMEOUT_SECONDS: Final = 5.0
+#: Interval at which a listener checks whether to stop.
+_LISTEN_SECONDS: Final = 0.25
+#: The score of a job is its rank times this number plus its sequence.
+_SCORES_PER_RANK: Final = 2**50
+#: Digits in the token of a claim, which precedes the owner.
+_TOKEN_DIGITS: Final = 32
 
-#: Options that are the client's, with what reads them.
-_OF_CLIENT: Final[Mapping[str, _options.Reader]] = {
+_CLIENT_OPTIONS: Final[Mapping[str, _options.Reader]] = {
     **dict.fromkeys(
         (
             *("host", "username", "password", "encoding", "encoding_errors", "unix_socket_path"),
@@ -54,9 +50,9 @@ _KEYS: Final = (
     *("jobs", "all", "free", "owners", "ends", "claims", "updated", "trash", "sequence"),
 )
 
-# A job is in `jobs` (when it was posted, and its document) and in `all`; in `free`, or in `owners`,
-# which have the token of the claim before the name; and in `ends` if the claim has an end.  What is
-# called at each step is bounded: claims that ended free their jobs a hundred at a time.
+# A job is in `jobs` (time of posting and document) and in `all`. It is in `free` if unclaimed;
+# otherwise it is in `owners` (token of the claim and owner's name), and in `ends` if the claim
+# expires. A step releases at most a hundred expired claims, so its work is limited.
 _PRELUDE: Final = f"""
 local {", ".join(_KEYS)} = unpack(KEYS)
 local time = redis.call('TIME')
@@ -100,7 +96,7 @@ for n = 1, #ARGV, 3 do
             redis.call('HGET', jobs, uuid)}
     end
 end
--- Who may not publish wakes nobody.
+-- pcall: a user without the right to publish sends no notification.
 if any then redis.pcall('PUBLISH', jobs, '') end
 return told
 """
@@ -118,7 +114,7 @@ end
 return told
 """
 
-_LOOK: Final = """
+_READ: Final = """
 local uuid = ARGV[1]
 local job = redis.call('HGET', jobs, uuid)
 if not job then return false end
@@ -127,7 +123,7 @@ return {job, redis.call('ZSCORE', all, uuid), redis.call('HGET', claims, uuid) o
     redis.call('HGET', updated, uuid), owner or '', left or ''}
 """
 
-# The same claim once more: its first answer was lost.
+# If the claim already exists, the answer to an earlier attempt was lost.
 _CLAIM: Final = """
 local uuid, claim, expiry = unpack(ARGV)
 if redis.call('HEXISTS', jobs, uuid) == 0 then return false end
@@ -172,58 +168,62 @@ return 1
 """
 
 _STEPS: Final = {
-    "post": _POST, "page": _PAGE, "look": _LOOK, "claim": _CLAIM, "end": _END, "extend": _EXTEND,
+    "post": _POST, "page": _PAGE, "read": _READ, "claim": _CLAIM, "end": _END, "extend": _EXTEND,
 }  # fmt: skip
 
 
 def _namespace(name: str, value: Any) -> str:
-    found = _options.text(name, value.decode() if isinstance(value, bytes) else value)
-    if set("{}") & set(found):
-        raise ValueError(f"Option {name}={found!r} has a brace")
-    return found
+    namespace = _options.text(name, value.decode() if isinstance(value, bytes) else value)
+    if set("{}") & set(namespace):
+        raise ValueError(f"Option {name} must not contain braces, got {namespace!r}")
+    return namespace
 
 
-def _places(name: str, value: Any) -> list[tuple[str, int]]:
-    found = []
+def _host_list(name: str, value: Any) -> list[tuple[str, int]]:
+    hosts = []
     for text in value.split(",") if isinstance(value, str) else value:
         host, colon, port = text.strip().rpartition(":")
         if not colon or not port.isdecimal():
-            raise ValueError(f"{name}: {text!r} is not of the form HOST:PORT")
-        found.append((host.strip("[]"), int(port)))
-    return found
+            raise ValueError(f"{name} must have the form HOST:PORT, got {text!r}")
+        hosts.append((host.strip("[]"), int(port)))
+    return hosts
+
+
+class RedisJob(stored.StoredJob):
+    """A job of a `RedisJobBoard`."""
 
 
 class RedisJobBoard(stored.StoredJobBoard):
-    """Keeps jobs in a Redis, for processes of any host that reach it.
+    """A board in Redis, for processes on all hosts that reach it.
 
     Options:
 
-    `namespace` ('default'): boards of one namespace of a database are one board.
-    `host` ('localhost'), `port` (6379), `db` (0), `username`, `password`, `unix_socket_path`.
-    `socket_timeout` and `socket_connect_timeout` (seconds; 5), `health_check_interval` (seconds),
-    `retry_on_timeout`: make a step once more that got no answer in time, as each one is whose
-    connection was lost; no step is done twice for that.
-    `ssl`, and with it `ssl_keyfile`, `ssl_certfile`, `ssl_ca_certs`, `ssl_cert_reqs`.
-    `sentinel`: the name of a service; then `host` and `port` are those of a Sentinel,
-    `sentinel_fallbacks` further ones ('host:port'), and `sentinel_kwargs` options of connections to
-    these.
+    - `namespace` ('default'): boards of one namespace of a database are one board.
+    - `host` ('localhost'), `port` (6379), `db` (0), `username`, `password`, `unix_socket_path`.
+    - `socket_timeout` and `socket_connect_timeout` (seconds; 5), `health_check_interval` (seconds).
+    - `retry_on_timeout`: repeat a step that got no answer in time. A step whose connection was lost
+      is always repeated. No step takes effect twice.
+    - `ssl`, and with it `ssl_keyfile`, `ssl_certfile`, `ssl_ca_certs`, `ssl_cert_reqs`.
+    - `sentinel`: the name of a service; then `host` and `port` are those of a Sentinel,
+      `sentinel_fallbacks` further ones ('host:port'), and `sentinel_kwargs` options of connections
+      to these.
+    - `client`: a client of redis-py that replaces the one made from these options. It stays open
+      when the board is closed.
 
-    `client`: a client of redis-py, in place of one that is made of these options; it stays open
-    when the board is closed.
+    Each step is one script. All keys, `wbe:{namespace}:jobs:...`, have one hash tag. Claims expire
+    by the clock of the server. Jobs are as durable as the configuration of Redis.
 
-    Each step is one script; all keys, `wbe:{namespace}:jobs:...`, have one hash tag.  Claims end
-    by the clock of the server.  What is posted lasts as what is written to this Redis does.
-
-    :raises ValueError: an option is wrong.
+    :raises ValueError: if an option is invalid.
     """
 
     KIND = "Redis"
+    JOB = RedisJob
     OPTIONS: ClassVar[Mapping[str, _options.Reader]] = {
-        **_OF_CLIENT,
+        **_CLIENT_OPTIONS,
         "namespace": _namespace,
         "retry_on_timeout": _options.flag,
         "sentinel": _options.text,
-        "sentinel_fallbacks": _places,
+        "sentinel_fallbacks": _host_list,
         "sentinel_kwargs": _options.anything,
     }
 
@@ -235,10 +235,10 @@ class RedisJobBoard(stored.StoredJobBoard):
         persistence: persistence_base.Backend | None = None,
     ) -> None:
         super().__init__(name, conf, client, persistence)
-        self.namespace: Final[str] = self._given.get("namespace", "default")
+        self.namespace: Final[str] = self._settings.get("namespace", "default")
         self._keys = [f"wbe:{{{self.namespace}}}:jobs:{key}" for key in _KEYS]
         if client is None:
-            self._client, self.address = _client(self._given), _address(self._given)
+            self._client, self.address = _client(self._settings), _address(self._settings)
         self._steps = {
             name: self._client.register_script(_PRELUDE + text) for name, text in _STEPS.items()
         }
@@ -257,166 +257,169 @@ class RedisJobBoard(stored.StoredJobBoard):
     def _reason(self, error: BaseException) -> str | None:
         return str(error) if isinstance(error, errors.RedisError | OSError) else None
 
-    # -------------------------------------------------------------------------------------------
-
     def _identify(self, new: str) -> stored.Identity:
         key, run = self._keys[_KEYS.index("jobs")].removesuffix("jobs") + "id", ""
-        with self._asking("Looking for the id of the board"):
+        with self._accessing_store("Reading the id of the job board"):
             self._client.set(key, new, nx=True)
-            found = _text(self._client.get(key))
-            # It may begin anew with what it had kept some time ago.
-            with contextlib.suppress(errors.ResponseError):  # who may not ask is not told
+            board_id = _text(self._client.get(key))
+            # The server may restart with older data. The user may lack the right to call INFO.
+            with contextlib.suppress(errors.ResponseError):
                 run = str(self._client.info("server").get("run_id", ""))
-        return stored.Identity(found, run)
+        return stored.Identity(board_id, run)
 
     def _put(self, job: stored.NewJob) -> stored.Posting | None:
-        [found] = self._put_all([job])
-        return found
+        [posting] = self._put_all([job])
+        return posting
 
     def _put_all(self, jobs: Sequence[stored.NewJob]) -> list[stored.Posting | None]:
-        found = list[stored.Posting | None]()
-        for begun in range(0, len(jobs), _BATCH):
-            part = jobs[begun : begun + _BATCH]
-            words = [word for job in part for word in (job.uuid, job.priority.rank, job.document)]
-            told, again = self._run("post", *words)
-            for job, one in zip(part, told, strict=True):
-                is_ours = one and (one[0] or again)
-                found.append(_posting(job.uuid, *one[1:]) if is_ours else None)
-        return found
+        postings = list[stored.Posting | None]()
+        for start in range(0, len(jobs), _MAX_JOBS_PER_POST):
+            batch = jobs[start : start + _MAX_JOBS_PER_POST]
+            arguments = [
+                word for job in batch for word in (job.uuid, job.priority.rank, job.document)
+            ]
+            replies, is_repeated = self._run("post", *arguments)
+            for job, reply in zip(batch, replies, strict=True):
+                is_ours = reply and (reply[0] or is_repeated)
+                postings.append(_posting(job.uuid, *reply[1:]) if is_ours else None)
+        return postings
 
     def _rows(self, only_unclaimed: bool, ensure_fresh: bool) -> Iterator[tuple[str, Any]]:
-        which, after = "free" if only_unclaimed else "all", "-inf"
+        key_name, after = "free" if only_unclaimed else "all", "-inf"
         for limit in stored.page_sizes():
-            found, _ = self._run("page", which, after, limit)
-            for uuid, score, job, claims in found:
+            page, _ = self._run("page", key_name, after, limit)
+            for uuid, score, job, claims in page:
                 yield _text(uuid), (_text(uuid), score, job, claims)
-            if len(found) < limit:
+            if len(page) < limit:
                 return
-            after = f"({_text(found[-1][1])}"
+            after = f"({_text(page[-1][1])}"
 
     def _parse(self, row: Any) -> stored.Posting:
         return _posting(*row)
 
     def _find(self, uuid: str) -> Any:
-        found, _ = self._run("look", uuid)
-        if found is None:
+        reply, _ = self._run("read", uuid)
+        if reply is None:
             return None
-        job, score, claims, *_ = found
+        job, score, claims, *_ = reply
         return uuid, score, job, claims
 
-    def look(self, job: base.Job) -> stored.Status | None:
-        found, _ = self._run("look", job.uuid)
-        return None if found is None else _status(*found[2:])
+    def status_of(self, job: base.Job) -> stored.Status | None:
+        reply, _ = self._run("read", job.uuid)
+        return None if reply is None else _status(*reply[2:])
 
     def waking(self, wake: Callable[[], None]) -> contextlib.AbstractContextManager[None]:
-        def listen(ended: threading.Event) -> None:
-            with self._client.pubsub(ignore_subscribe_messages=True) as heard:
-                heard.subscribe(self._keys[_KEYS.index("jobs")])
-                wake()  # of what was there before
+        def listen(ended: conditions.Event) -> None:
+            with self._client.pubsub(ignore_subscribe_messages=True) as subscription:
+                subscription.subscribe(self._keys[_KEYS.index("jobs")])
+                wake()  # For jobs that were posted before.
                 while not ended.is_set():
-                    if heard.get_message(timeout=_LISTEN) is not None:
+                    if subscription.get_message(timeout=_LISTEN_SECONDS) is not None:
                         wake()
 
         return stored.listening(self, listen)
 
     @property
     def job_count(self) -> int:
-        with self._asking("Counting jobs"):
+        with self._accessing_store("Counting jobs"):
             return int(self._client.zcard(self._keys[_KEYS.index("all")]))
 
     def _is_trashed(self, uuid: str) -> bool:
-        with self._asking(f"Looking for job {uuid}"):
+        with self._accessing_store(f"Reading job {uuid}"):
             return bool(self._client.hexists(self._keys[_KEYS.index("trash")], uuid))
 
     def _claim(
         self, job: base.Job, who: str, expiry: float | None
     ) -> tuple[str, int] | stored.Status:
-        token = secrets.token_hex(_TOKEN // 2)
+        token = secrets.token_hex(_TOKEN_DIGITS // 2)
         seconds = "" if expiry is None else _milliseconds(expiry)
-        found, _ = self._run("claim", job.uuid, token.encode() + _bytes(who), seconds)
-        if found is None:
-            raise stored.gone(job)
-        done, *told = found
-        return (token, int(told[0])) if done else _status(*told)
+        reply, _ = self._run("claim", job.uuid, token.encode() + _bytes(who), seconds)
+        if reply is None:
+            raise stored.missing_job_error(job)
+        is_claimed, *values = reply
+        return (token, int(values[0])) if is_claimed else _status(*values)
 
-    def _end_claim(self, job: base.Job, who: str, how: str) -> stored.Status | None:
+    def _end_claim(self, job: base.Job, who: str, action: str) -> stored.Status | None:
         token = stored.claim_of(job) or ""
-        found, again = self._run("end", job.uuid, token, _bytes(who), how)
-        if found is None and not again:
-            raise stored.gone(job)
-        if found is None or found[0] == 1:
+        reply, is_repeated = self._run("end", job.uuid, token, _bytes(who), action)
+        if reply is None and not is_repeated:
+            raise stored.missing_job_error(job)
+        if reply is None or reply[0] == 1:
             return None
-        status = _status(*found[1:])
-        return None if again and how == "abandon" and status.owner is None else status
+        status = _status(*reply[1:])
+        return None if is_repeated and action == "abandon" and status.owner is None else status
 
     def extend(self, job: stored.StoredJob, expiry: float) -> bool:
-        found, _ = self._run("extend", job.uuid, job.claim or "", _milliseconds(expiry))
-        return bool(found)
-
-    # -------------------------------------------------------------------------------------------
+        reply, _ = self._run("extend", job.uuid, job.claim or "", _milliseconds(expiry))
+        return bool(reply)
 
     def _run(self, step: str, *args: Any) -> tuple[Any, bool]:
-        """The answer of the server, and whether the step may have been done before this attempt."""
-        again = False
-        with self._asking(f"Step {step!r}"):
+        """Return the answer, and whether an earlier attempt may have executed the step."""
+        is_repeated = False
+        with self._accessing_store(f"Step {step!r}"):
             while True:
                 try:
-                    return self._steps[step](keys=self._keys, args=args), again
+                    return self._steps[step](keys=self._keys, args=args), is_repeated
                 except (errors.ConnectionError, errors.TimeoutError) as error:
-                    late = isinstance(error, errors.TimeoutError)
-                    if again or (late and not self._given.get("retry_on_timeout")):
+                    is_timeout = isinstance(error, errors.TimeoutError)
+                    if is_repeated or (is_timeout and not self._settings.get("retry_on_timeout")):
                         raise
-                    again = True
+                    is_repeated = True
 
 
-def _client(told: Mapping[str, Any]) -> Any:
-    """A client, which connects when it is used."""
-    found: dict[str, Any] = {"socket_timeout": _TIMEOUT, "socket_connect_timeout": _TIMEOUT}
-    found.update({name: told[name] for name in _OF_CLIENT if name in told})
-    # The board makes a step once more, and knows it.
-    found.update(protocol=2, retry=Retry(NoBackoff(), 0))
-    service = told.get("sentinel")
+def _client(options: Mapping[str, Any]) -> Any:
+    client_options: dict[str, Any] = {
+        "socket_timeout": _TIMEOUT_SECONDS,
+        "socket_connect_timeout": _TIMEOUT_SECONDS,
+    }
+    client_options.update({name: options[name] for name in _CLIENT_OPTIONS if name in options})
+    # The board itself repeats steps, because it has to detect repetitions.
+    client_options.update(protocol=2, retry=Retry(NoBackoff(), 0))
+    service = options.get("sentinel")
     if service is None:
-        return redis.Redis(**_without_unused_tls(found))
-    places = [(found.pop("host", "localhost"), found.pop("port", 26379))]
-    places += told.get("sentinel_fallbacks", ())
-    asked = told.get("sentinel_kwargs")
-    made: Any = sentinels.Sentinel  # not typed
-    sentinel = made(
-        places,
-        sentinel_kwargs=None if asked is None else _without_unused_tls(asked),
-        **_without_unused_tls(found),
+        return redis.Redis(**_without_unused_tls(client_options))
+    addresses = [(client_options.pop("host", "localhost"), client_options.pop("port", 26379))]
+    addresses += options.get("sentinel_fallbacks", ())
+    sentinel_options = options.get("sentinel_kwargs")
+    sentinel_class: Any = sentinels.Sentinel  # Not typed.
+    sentinel = sentinel_class(
+        addresses,
+        sentinel_kwargs=None if sentinel_options is None else _without_unused_tls(sentinel_options),
+        **_without_unused_tls(client_options),
     )
     return sentinel.master_for(service)
 
 
-def _address(told: Mapping[str, Any]) -> str:
-    """Where the Redis is that these options name."""
-    if "unix_socket_path" in told:
-        return f"{stored.host_name('localhost')}:{told['unix_socket_path']}/{told.get('db', 0)}"
-    host = stored.host_name(str(told.get("host", "localhost")))
-    service = f"{told['sentinel']}@" if "sentinel" in told else ""
-    port = told.get("port", 26379 if service else 6379)
-    return f"{service}{host}:{port}/{told.get('db', 0)}"
+def _address(options: Mapping[str, Any]) -> str:
+    if "unix_socket_path" in options:
+        return (
+            f"{stored.host_name('localhost')}:{options['unix_socket_path']}/{options.get('db', 0)}"
+        )
+    host = stored.host_name(str(options.get("host", "localhost")))
+    service = f"{options['sentinel']}@" if "sentinel" in options else ""
+    port = options.get("port", 26379 if service else 6379)
+    return f"{service}{host}:{port}/{options.get('db', 0)}"
 
 
-def _without_unused_tls(told: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of TLS mean nothing, and are refused by the client, where it is not used."""
-    if told.get("ssl"):
-        return dict(told)
-    return {name: value for name, value in told.items() if not name.startswith("ssl")}
+def _without_unused_tls(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Remove TLS options if TLS is off; the client would reject them."""
+    if options.get("ssl"):
+        return dict(options)
+    return {name: value for name, value in options.items() if not name.startswith("ssl")}
 
 
 def _posting(uuid: str, score: Any, job: Any, claims: Any = 0) -> stored.Posting:
-    rank, sequence = divmod(int(float(score)), _PER_RANK)
+    rank, sequence = divmod(int(float(score)), _SCORES_PER_RANK)
     created, _, document = _text(job).partition(" ")
     return stored.Posting.of(uuid, rank, sequence, document, int(created or 0) / 1000, int(claims))
 
 
-def _status(claims: Any, updated: Any, owner: Any, left: Any) -> stored.Status:
-    who = _text(owner)[_TOKEN:] or None
-    remaining = None if who is None or left in (b"", "") else float(left) / 1000
-    return stored.Status(int(claims), int(float(updated)) / 1000, who, remaining)
+def _status(claims: Any, updated: Any, owner: Any, remaining_ms: Any) -> stored.Status:
+    owner_name = _text(owner)[_TOKEN_DIGITS:] or None
+    remaining = (
+        None if owner_name is None or remaining_ms in (b"", "") else float(remaining_ms) / 1000
+    )
+    return stored.Status(int(claims), int(float(updated)) / 1000, owner_name, remaining)
 
 
 def _milliseconds(seconds: float) -> int:
@@ -428,5 +431,5 @@ def _bytes(text: str) -> bytes:
 
 
 def _text(value: Any) -> str:
-    """What came from the server, whatever the client was told to make of it."""
+    """Return a value of the server as str, independent of the client's decoding."""
     return value.decode("utf-8", "surrogatepass") if isinstance(value, bytes) else str(value)

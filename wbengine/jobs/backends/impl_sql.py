@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 
-from wbengine import _options, _sql, exceptions
+from wbengine import _names, _options, _sql, exceptions
 from wbengine._sql import dialects
 from wbengine.jobs import base, stored
 from wbengine.persistence import backends, models
@@ -23,29 +23,27 @@ __all__ = ["SQLJobBoard"]
 _T = TypeVar("_T")
 
 _JOBS: Final = tables.JOBS.name
-#: So many jobs are read at first, and at most, at a time.
-_FIRST_PAGE: Final = 16
-_LARGEST_PAGE: Final = 1024
-#: For so many seconds a job waits that nothing but a signal is to hasten.
-_LONG: Final = 1e9
-#: The time of a job, at least: 0 says that it has come.
-_EARLIEST: Final = 1.0
+_FIRST_PAGE_SIZE: Final = 16
+_MAX_PAGE_SIZE: Final = 1024
+#: Time for which a job is parked that only a signal makes due.
+_MAX_PARK_SECONDS: Final = 1e9
+#: Minimum of `not_before` for a waiting job; 0 means that the job is due.
+_MIN_NOT_BEFORE: Final = 1.0
 
 
-class SQLJobBoard(stored.KeptJobBoard):
-    """Keeps jobs in the table `wbe_jobs` of a database, beside the flows that may be there.
+class SQLJobBoard(stored.BaseStoredJobBoard):
+    """A board in the table `wbe_jobs` of a database, which may also contain the flows.
 
     Options:
 
-    `connection`: the URL of the database (or of a folder, 'dir:///...'), and with it what else
-    `persistence.backends.fetch` takes for one; without it the jobs are in the database of
-    `persistence`.
-    `namespace` ('default'): boards of one namespace of a database are one board.
+    - `connection`: the URL of the database (or of a folder, 'dir:///...'), with further options of
+      `persistence.backends.fetch`. Without it, the jobs are in the database of `persistence`.
+    - `namespace` ('default'): boards of one namespace of a database are one board.
 
-    Claims end by the clock of the database.  A step of it lets them end early, or late: then a job
-    is claimed twice, or later; the lease of its flow sees to it that no more comes of that.
+    Claims expire by the clock of the database. If that clock is set, a job may be claimed twice or
+    late. The lease of its flow prevents two runs at a time.
 
-    :raises ValueError: an option is wrong, or there is no database.
+    :raises ValueError: if an option is invalid, or there is no database.
     """
 
     def __init__(
@@ -55,16 +53,14 @@ class SQLJobBoard(stored.KeptJobBoard):
         persistence: persistence_base.Backend | None = None,
     ) -> None:
         super().__init__(name, conf, persistence)
-        told = dict(self._conf)
-        namespace = _options.text("namespace", told.pop("namespace", "default"))
-        if len(namespace) > dialects.MAX_KEY:
-            raise ValueError(f"Option namespace has more than {dialects.MAX_KEY} characters")
-        self.namespace: Final = namespace
-        store = backends.fetch(told) if told else persistence
+        options = dict(self._conf)
+        namespace = _options.text("namespace", options.pop("namespace", "default"))
+        self.namespace: Final = _names.check_length("Option namespace", namespace)
+        store = backends.fetch(options) if options else persistence
         if not isinstance(store, sql.SQLBackend):
             raise ValueError(
-                f"Job board {name!r} needs a database: connection='postgresql://...' (or another"
-                f" database), or persistence= with the backend of one, not {_kind(store)}"
+                f"Store of job board {name!r} must be a database, got {_kind(store)}; pass"
+                " connection='postgresql://...', or persistence= with a database backend"
             )
         self._store = store
         self._statements = _Statements(store.options.dialect)
@@ -89,8 +85,6 @@ class SQLJobBoard(stored.KeptJobBoard):
         if not self.keeps_flows:
             self._store.close()
 
-    # -- posting and listing --------------------------------------------------------------------
-
     def post_flow(
         self,
         name: str,
@@ -101,37 +95,38 @@ class SQLJobBoard(stored.KeptJobBoard):
         eta: datetime | float | None = None,
         first: Callable[[sa.Connection], bool] | None = None,
     ) -> stored.StoredJob | str | None:
-        """Keep a new flow in its book, and post a job with the flow's uuid, in one transaction.
+        """Save a new flow in its logbook and post a job with the flow's uuid, in one transaction.
 
-        Where the meta of `book` says that it stands for a key (`models.UNIQUE`) and the latest flow
-        of that key has not ended, nothing is kept, and the uuid of that flow is returned; its job,
-        if it was trashed, is to be claimed again.
+        If the meta of `book` contains a unique key (`models.UNIQUE`) and the latest flow with that
+        key has not ended, nothing is saved and the uuid of that flow is returned. If its job is in
+        the trash, it is restored.
 
-        :param eta: the job is not to be claimed before: a moment with a time zone, or seconds from
-            now, by the clock of the database.
-        :param first: what the transaction begins with; where it returns False nothing else is done,
-            and None is returned.
-        :raises ValueError: the flows of `persistence` are in another database, or `eta` is wrong.
+        :param eta: earliest start of the job: a datetime with a time zone, or seconds from now, on
+            the clock of the database.
+        :param first: the first step of the transaction. If it returns False, nothing is saved and
+            None is returned.
+        :raises ValueError: if the flows of `persistence` are in another database, or `eta` is
+            invalid.
         """
         self._check_keeps_flows()
         new, statements = writing.NewBook(book), self._store.statements
-        told = self._row(stored.NewJob.of_flow(flow.uuid, name, book, priority))
-        later = self._later(eta)
+        row = self._row(stored.NewJob.of_flow(flow.uuid, name, book, priority))
+        delay = self._delay(eta)
 
         def work(connection: sa.Connection) -> dict[str, Any] | str | None:
             if first is not None and not first(connection):
                 return None
             if models.UNIQUE in book.meta:
-                other = new.unfinished(connection, statements)
-                if other is not None:
-                    again = {"board": self.namespace, "uuid": other}
-                    connection.execute(self._statements.restore, again)
-                    return other
+                unfinished_uuid = new.unfinished(connection, statements)
+                if unfinished_uuid is not None:
+                    trashed_job = {"board": self.namespace, "uuid": unfinished_uuid}
+                    connection.execute(self._statements.restore, trashed_job)
+                    return unfinished_uuid
             new.put(connection, statements)
-            return self._insert_one(connection, told, later)
+            return self._insert_one(connection, row, delay)
 
-        found = self._transact(f"Submitting flow {flow.name!r}", work)
-        return self._posted(self._parse(found)) if isinstance(found, dict) else found
+        result = self._transact(f"Submitting flow {flow.name!r}", work)
+        return self._posted(self._parse(result)) if isinstance(result, dict) else result
 
     def post_flows(
         self,
@@ -140,36 +135,39 @@ class SQLJobBoard(stored.KeptJobBoard):
         *,
         eta: datetime | float | None = None,
     ) -> list[stored.StoredJob]:
-        """Keep new flows, each in a book of its own, and post their jobs, in one transaction.
+        """Save new flows, each in its own logbook, and post their jobs, in one transaction.
 
-        :raises ValueError: what it is of `post_flow`.
+        :raises ValueError: as `post_flow` does.
         """
         self._check_keeps_flows()
-        new, told = [], []
+        new_books, job_rows = [], []
         for flow, book in flows:
-            new.append(writing.NewBook(book))
-            told.append(self._row(stored.NewJob.of_flow(flow.uuid, flow.name, book, priority)))
-        later = self._later(eta)
+            new_books.append(writing.NewBook(book))
+            job_rows.append(self._row(stored.NewJob.of_flow(flow.uuid, flow.name, book, priority)))
+        delay = self._delay(eta)
 
         def work(connection: sa.Connection) -> list[stored.Posting]:
-            writing.put_new_books(connection, self._store.statements, new)
-            self._insert(connection, told, later)
-            found = dict[str, stored.Posting]()
-            for begun in range(0, len(told), _LARGEST_PAGE):
-                uuids = [row["uuid"] for row in told[begun : begun + _LARGEST_PAGE]]
-                asked = {"board": self.namespace, "uuids": uuids}
-                for row in connection.execute(self._statements.posted, asked).mappings():
-                    found[row["uuid"]] = self._parse(row)
-            return [found[row["uuid"]] for row in told]
+            writing.write_new_books(connection, self._store.statements, new_books)
+            self._insert(connection, job_rows, delay)
+            postings = dict[str, stored.Posting]()
+            for start in range(0, len(job_rows), _MAX_PAGE_SIZE):
+                uuids = [row["uuid"] for row in job_rows[start : start + _MAX_PAGE_SIZE]]
+                parameters = {"board": self.namespace, "uuids": uuids}
+                for row in connection.execute(self._statements.posted, parameters).mappings():
+                    postings[row["uuid"]] = self._parse(row)
+            return [postings[row["uuid"]] for row in job_rows]
 
-        if not new:
+        if not new_books:
             return []
-        return [self._posted(one) for one in self._transact(f"Submitting {len(new)} flows", work)]
+        return [
+            self._posted(posting)
+            for posting in self._transact(f"Submitting {len(new_books)} flows", work)
+        ]
 
     def _check_keeps_flows(self) -> None:
         if not self.keeps_flows:
             raise ValueError(
-                f"Job board {self.name!r} keeps no flows: it has a database of its own"
+                f"Job board {self.name!r} must be in the store of the flows, got another database"
             )
 
     def waking(self, wake: Callable[[], None]) -> contextlib.AbstractContextManager[None]:
@@ -177,85 +175,85 @@ class SQLJobBoard(stored.KeptJobBoard):
         if not _sql.can_listen(engine):
             return contextlib.nullcontext()
         return stored.listening(
-            self, lambda ended: _sql.listen(engine, _JOBS, self.namespace, wake, ended)
+            self, lambda ended: _sql.listen(engine, _JOBS, self.namespace, wake, ended.is_set)
         )
 
     def _put(self, job: stored.NewJob) -> stored.Posting | None:
-        """Also None where the board has a job of its book, which may be about this flow."""
-        told = self._row(job)
+        """Return None also if the board has a job of the logbook, which may be about this flow."""
+        parameters = self._row(job)
 
         def work(connection: sa.Connection) -> dict[str, Any] | None:
-            if job.is_of_flow and connection.execute(self._statements.has_job, told).first():
+            if job.is_of_flow and connection.execute(self._statements.has_job, parameters).first():
                 return None
             try:
-                return self._insert_one(connection, told)
+                return self._insert_one(connection, parameters)
             except sa.exc.IntegrityError as error:
                 raise _PostedMeanwhileError from error
 
         try:
-            found = self._transact(f"Posting job {job.name!r}", work)
+            row = self._transact(f"Posting job {job.name!r}", work)
         except _PostedMeanwhileError:
             return None
-        return None if found is None else self._parse(found)
+        return None if row is None else self._parse(row)
 
     def _find(self, uuid: str) -> dict[str, Any] | None:
-        return self._first(f"Looking for job {uuid}", self._statements.look, uuid)
+        return self._first(f"Reading job {uuid}", self._statements.select_job, uuid)
 
     def _is_trashed(self, uuid: str) -> bool:
-        found = self._first(f"Looking for job {uuid}", self._statements.trashed, uuid)
-        return found is not None
+        row = self._first(f"Reading job {uuid}", self._statements.trashed, uuid)
+        return row is not None
 
     def _row(self, job: stored.NewJob) -> dict[str, Any]:
         book = job.book
         return {
             "uuid": job.uuid,
             "board": self.namespace,
-            "name": rows.kept(job.name),
+            "name": rows.storable_text(job.name),
             "priority": job.priority.rank,
             "details": rows.text_of(job.details) if job.details else None,
             "book_uuid": None if book is None else book.uuid,
-            "book_name": None if book is None else rows.kept(book.name),
+            "book_name": None if book is None else rows.storable_text(book.name),
         }
 
-    def _later(self, eta: datetime | float | None) -> tuple[sa.TextClause, float] | None:
-        """How to have a job wait for its time."""
+    def _delay(self, eta: datetime | float | None) -> tuple[sa.TextClause, float] | None:
+        """Return the statement that delays a job, and its parameter."""
         if eta is None:
             return None
         if isinstance(eta, datetime):
             if eta.tzinfo is None:
-                raise ValueError(f"eta={eta} has no time zone")
-            return self._statements.wait_until, max(_EARLIEST, eta.timestamp())
+                raise ValueError(f"eta must have a time zone, got {eta}")
+            return self._statements.wait_until, max(_MIN_NOT_BEFORE, eta.timestamp())
         return self._statements.wait_for, _options.number("eta", eta)
 
     def _insert_one(
         self,
         connection: sa.Connection,
-        told: dict[str, Any],
-        later: tuple[sa.TextClause, float] | None = None,
+        row: dict[str, Any],
+        delay: tuple[sa.TextClause, float] | None = None,
     ) -> dict[str, Any]:
-        self._insert(connection, [told], later)
-        return dict(connection.execute(self._statements.look, told).mappings().one())
+        self._insert(connection, [row], delay)
+        return dict(connection.execute(self._statements.select_job, row).mappings().one())
 
     def _insert(
         self,
         connection: sa.Connection,
-        told: list[dict[str, Any]],
-        later: tuple[sa.TextClause, float] | None,
+        job_rows: list[dict[str, Any]],
+        delay: tuple[sa.TextClause, float] | None,
     ) -> None:
-        connection.execute(self._statements.post, told)
-        if later is not None:
-            connection.execute(later[0], [{**row, "seconds": later[1]} for row in told])
+        connection.execute(self._statements.post, job_rows)
+        if delay is not None:
+            connection.execute(delay[0], [{**row, "seconds": delay[1]} for row in job_rows])
         else:
-            writing.tell_job(connection, self._store.statements, told[0]["uuid"])
+            writing.notify_job(connection, self._store.statements, job_rows[0]["uuid"])
 
     def _parse(self, row: Any) -> stored.Posting:
-        told = {
+        content = {
             "name": row["name"],
             "details": row["details"],
             "book": {"uuid": row["book_uuid"], "name": row["book_name"]},
         }
         return stored.Posting(
-            *(row["uuid"], row["priority"], row["id"], told, row["created"], int(row["claims"]))
+            *(row["uuid"], row["priority"], row["id"], content, row["created"], int(row["claims"]))
         )
 
     def _rows(self, only_unclaimed: bool, ensure_fresh: bool) -> Iterator[tuple[str, Any]]:
@@ -264,7 +262,7 @@ class SQLJobBoard(stored.KeptJobBoard):
             "board": self.namespace,
             "priority": -1,
             "id": 0,
-            "limit": _FIRST_PAGE,
+            "limit": _FIRST_PAGE_SIZE,
         }
 
         def work(connection: sa.Connection) -> list[Mapping[str, Any]]:
@@ -273,127 +271,132 @@ class SQLJobBoard(stored.KeptJobBoard):
         if only_unclaimed:
             self._offer_due_jobs()
         while True:
-            found = self._transact("Listing jobs", work, write=False)
-            for row in found:
+            page = self._transact("Listing jobs", work, write=False)
+            for row in page:
                 yield row["uuid"], row
-            if len(found) < after["limit"]:
+            if len(page) < after["limit"]:
                 return
-            last = found[-1]
+            last = page[-1]
             after.update(priority=last["priority"], id=last["id"])
-            after["limit"] = min(after["limit"] * 4, _LARGEST_PAGE)
+            after["limit"] = min(after["limit"] * 4, _MAX_PAGE_SIZE)
 
     def _offer_due_jobs(self) -> None:
-        """Let jobs be found whose time has come."""
-        told = {"board": self.namespace, "limit": _LARGEST_PAGE}
-        what = "Looking for jobs whose time has come"
+        """Set `not_before` of due jobs to 0, so that the index finds them."""
+        parameters = {"board": self.namespace, "limit": _MAX_PAGE_SIZE}
+        operation = "Reading due jobs"
         while True:
             due = self._transact(
-                what,
-                lambda connection: connection.scalars(self._statements.due, told).all(),
+                operation,
+                lambda connection: connection.scalars(self._statements.due, parameters).all(),
                 write=False,
             )
             if due:
                 self._transact(
-                    what,
+                    operation,
                     lambda connection, due=due: connection.execute(  # type: ignore[misc]
                         self._statements.offer, {"ids": due}
                     ),
-                    durable=False,  # others would find them, too
+                    durable=False,  # If the write is lost, another process repeats it.
                 )
-            if len(due) < _LARGEST_PAGE:
+            if len(due) < _MAX_PAGE_SIZE:
                 return
 
     @property
     def job_count(self) -> int:
-        found = self._first("Counting jobs", self._statements.count)
-        return int(found["count"]) if found else 0
+        row = self._first("Counting jobs", self._statements.count)
+        return int(row["count"]) if row else 0
 
-    def look(self, job: base.Job) -> stored.Status | None:
+    def status_of(self, job: base.Job) -> stored.Status | None:
         row = self._find(job.uuid)
         return None if row is None else _status(row)
-
-    # -- claims ---------------------------------------------------------------------------------
 
     def _claim(
         self, job: base.Job, who: str, expiry: float | None
     ) -> tuple[int, int] | stored.Status:
-        told: dict[str, Any] = {"board": self.namespace, "uuid": job.uuid, "who": rows.kept(who)}
+        parameters: dict[str, Any] = {
+            "board": self.namespace,
+            "uuid": job.uuid,
+            "who": rows.storable_text(who),
+        }
         statement = self._statements.claim
         if expiry is not None:
-            statement, told["expiry"] = self._statements.claim_for, expiry
+            statement, parameters["expiry"] = self._statements.claim_for, expiry
 
         def work(connection: sa.Connection) -> tuple[int, int] | stored.Status:
-            claimed = connection.execute(statement, told).rowcount
-            row = self._looked(connection, job)
+            claimed = connection.execute(statement, parameters).rowcount
+            row = self._required_row(connection, job)
             number = int(row["claims"])
             return (number, number) if claimed else _status(row, of_free=True)
 
         return self._transact(f"Claiming job {job.uuid}", work)
 
-    def _end_claim(self, job: base.Job, who: str, how: str) -> stored.Status | None:
-        told = {**self._claim_of(job), "who": rows.kept(who)}
+    def _end_claim(self, job: base.Job, who: str, action: str) -> stored.Status | None:
+        parameters = {**self._claim_parameters(job), "who": rows.storable_text(who)}
 
         def work(connection: sa.Connection) -> stored.Status | None:
-            if connection.execute(self._statements.ends[how], told).rowcount:
+            if connection.execute(self._statements.ends[action], parameters).rowcount:
                 return None
-            return _status(self._looked(connection, job))
+            return _status(self._required_row(connection, job))
 
-        return self._transact(f"Ending the claim on job {job.uuid}", work)
+        return self._transact(f"Releasing the claim on job {job.uuid}", work)
 
     @base.check_who
     def park(self, job: base.Job, who: str, seconds: float | None, signals: int | None) -> None:
-        """Give a claim up; the job is not to be claimed for so many seconds (None: a long time).
+        """Release a claim and delay the job by a number of seconds (None: a long time).
 
-        But at once when its flow has, or gets, more than so many signals (None: whatever it gets),
-        or was cancelled.
-        Raises what `consume` does.
+        The job becomes due at once if its flow was cancelled, or has or receives more than this
+        number of `signals`. With None, only a signal that arrives later counts. Raises the errors
+        of `consume`.
         """
-        wait = _LONG if seconds is None else min(seconds, _LONG)
-        told = {**self._claim_of(job), "who": rows.kept(who), "seconds": wait}
+        wait = _MAX_PARK_SECONDS if seconds is None else min(seconds, _MAX_PARK_SECONDS)
+        parameters = {
+            **self._claim_parameters(job),
+            "who": rows.storable_text(who),
+            "seconds": wait,
+        }
 
         def work(connection: sa.Connection) -> bool:
-            if not connection.execute(self._statements.park, told).rowcount:
+            if not connection.execute(self._statements.park, parameters).rowcount:
                 return False
-            # A signal comes before this, and is counted, or waits for the row, and hastens the job.
-            given = connection.scalar(self._statements.signals, told) or 0
-            # So does whoever cancels the flow, after noting that in it.
-            if (signals is not None and given > signals) or _is_given_up(connection, job.uuid):
-                writing.hasten_job(connection, self._store.statements, job.uuid)
+            # A concurrent signal is either committed already, and counted here, or it waits for the
+            # row and then makes the job due.
+            signal_count = connection.scalar(self._statements.signals, parameters) or 0
+            # A concurrent cancellation also makes the job due, after it is recorded in the flow.
+            if (signals is not None and signal_count > signals) or _is_given_up(
+                connection, job.uuid
+            ):
+                writing.make_job_due(connection, self._store.statements, job.uuid)
             return True
 
         if not self._transact(f"Parking job {job.uuid}", work):
             self._end(job, who, "abandon")
 
     def extend(self, job: stored.StoredJob, expiry: float) -> bool:
-        told = {**self._claim_of(job), "expiry": expiry}
+        parameters = {**self._claim_parameters(job), "expiry": expiry}
         return self._transact(
             f"Extending the claim on job {job.uuid}",
-            lambda connection: connection.execute(self._statements.extend, told).rowcount > 0,
-            durable=False,  # an owner does not outlive its host
+            lambda connection: connection.execute(self._statements.extend, parameters).rowcount > 0,
+            durable=False,  # The owner dies with its host.
         )
 
-    def _looked(self, connection: sa.Connection, job: base.Job) -> dict[str, Any]:
-        """:raises NotFound: it is not on the board any more."""
-        told = {"board": self.namespace, "uuid": job.uuid}
-        row = connection.execute(self._statements.look, told).mappings().first()
+    def _required_row(self, connection: sa.Connection, job: base.Job) -> dict[str, Any]:
+        parameters = {"board": self.namespace, "uuid": job.uuid}
+        row = connection.execute(self._statements.select_job, parameters).mappings().first()
         if row is None:
-            raise stored.gone(job)
+            raise stored.missing_job_error(job)
         return dict(row)
 
-    def _claim_of(self, job: base.Job) -> dict[str, Any]:
+    def _claim_parameters(self, job: base.Job) -> dict[str, Any]:
         number = stored.claim_of(job) or 0
         return {"board": self.namespace, "uuid": job.uuid, "claim": number}
-
-    # -------------------------------------------------------------------------------------------
 
     def _first(
         self, what: str, statement: sa.TextClause, uuid: str | None = None
     ) -> dict[str, Any] | None:
-        """The row that a statement finds on this board, of the job with this uuid."""
-        told = {"board": self.namespace, "uuid": uuid}
+        parameters = {"board": self.namespace, "uuid": uuid}
 
         def work(connection: sa.Connection) -> dict[str, Any] | None:
-            row = connection.execute(statement, told).mappings().first()
+            row = connection.execute(statement, parameters).mappings().first()
             return None if row is None else dict(row)
 
         return self._transact(what, work, write=False)
@@ -416,17 +419,16 @@ class SQLJobBoard(stored.KeptJobBoard):
 
 
 class _Statements:
-    """The SQL of a board, made once for its kind of database."""
-
     def __init__(self, dialect: str) -> None:
         now = dialects.now(dialect)
         here = "board = :board AND trashed = 0"
         free = f"(owner IS NULL OR owner_until <= {now})"
-        held = f"owner IS NOT NULL AND (owner_until IS NULL OR owner_until > {now})"
-        # Not by the board's index, which a PostgreSQL without statistics takes for as good.
-        this = "uuid = :uuid AND COALESCE(board, '') = :board AND trashed = 0"
-        # A number of 0 is that of no claim.
-        ours = f"{this} AND {held} AND :claim IN (0, claims)"
+        is_claimed = f"owner IS NOT NULL AND (owner_until IS NULL OR owner_until > {now})"
+        # COALESCE prevents the use of the index by board, which PostgreSQL without statistics
+        # considers equally good.
+        this_job = "uuid = :uuid AND COALESCE(board, '') = :board AND trashed = 0"
+        # 0 stands for any claim.
+        own_claim = f"{this_job} AND {is_claimed} AND :claim IN (0, claims)"
         until = "CASE WHEN owner IS NULL THEN not_before ELSE owner_until END"
         jobs = tables.select(tables.JOBS, f"{until} - {now} AS remaining")
         after = f"{jobs} WHERE {here} AND (priority, id) > (:priority, :id)"
@@ -441,11 +443,11 @@ class _Statements:
             f" VALUES ({values}, {now}, {now})"
         )
         wait = f"UPDATE {_JOBS} SET not_before"
-        self.wait_for = sa.text(f"{wait} = {now} + :seconds WHERE {this}")
-        self.wait_until = sa.text(f"{wait} = :seconds WHERE {this}")
+        self.wait_for = sa.text(f"{wait} = {now} + :seconds WHERE {this_job}")
+        self.wait_until = sa.text(f"{wait} = :seconds WHERE {this_job}")
         self.park = sa.text(
             f"UPDATE {_JOBS} SET {freed}, not_before = {now} + :seconds"
-            f" WHERE {ours} AND owner = :who"
+            f" WHERE {own_claim} AND owner = :who"
         )
         self.signals = sa.text(
             f"SELECT count(*) FROM {tables.SIGNALS.name} WHERE flow_uuid = :uuid"
@@ -454,14 +456,15 @@ class _Statements:
             f"SELECT 1 FROM {_JOBS} WHERE uuid = :uuid"
             f" UNION ALL SELECT 1 FROM {_JOBS} WHERE {here} AND book_uuid = :book_uuid LIMIT 1"
         )
-        self.look = sa.text(f"{jobs} WHERE {this}")
+        self.select_job = sa.text(f"{jobs} WHERE {this_job}")
         self.posted = sa.text(f"{jobs} WHERE uuid IN :uuids AND board = :board").bindparams(
             sa.bindparam("uuids", expanding=True)
         )
         self.count = sa.text(f"SELECT count(*) AS count FROM {_JOBS} WHERE {here}")
         self.all = sa.text(f"{after} {order}")
         self.unclaimed = sa.text(f"{after} AND not_before = 0 AND {free} {order}")
-        # The clock is read once, or PostgreSQL would read it for each row, and use no index.
+        # The subquery reads the clock once; otherwise PostgreSQL reads it for each row and uses no
+        # index.
         self.due = sa.text(
             f"SELECT id FROM {_JOBS} WHERE {here} AND not_before > 0"
             f" AND not_before <= (SELECT {now}) ORDER BY not_before LIMIT :limit"
@@ -470,25 +473,27 @@ class _Statements:
             f"UPDATE {_JOBS} SET not_before = 0 WHERE id IN :ids AND not_before > 0"
         ).bindparams(sa.bindparam("ids", expanding=True))
         free = f"{free} AND not_before <= {now}"
-        self.claim = sa.text(f"{claim}, owner_until = NULL WHERE {this} AND {free}")
-        self.claim_for = sa.text(f"{claim}, owner_until = {now} + :expiry WHERE {this} AND {free}")
-        self.extend = sa.text(f"UPDATE {_JOBS} SET owner_until = {now} + :expiry WHERE {ours}")
+        self.claim = sa.text(f"{claim}, owner_until = NULL WHERE {this_job} AND {free}")
+        self.claim_for = sa.text(
+            f"{claim}, owner_until = {now} + :expiry WHERE {this_job} AND {free}"
+        )
+        self.extend = sa.text(f"UPDATE {_JOBS} SET owner_until = {now} + :expiry WHERE {own_claim}")
         ends = {
             "consume": f"DELETE FROM {_JOBS}",
             "abandon": f"UPDATE {_JOBS} SET {freed}",
             "trash": f"UPDATE {_JOBS} SET trashed = 1, {freed}",
         }
         self.ends = {
-            how: sa.text(f"{text} WHERE {ours} AND owner = :who") for how, text in ends.items()
+            action: sa.text(f"{text} WHERE {own_claim} AND owner = :who")
+            for action, text in ends.items()
         }
-        aside = "uuid = :uuid AND board = :board AND trashed = 1"
-        self.trashed = sa.text(f"SELECT 1 FROM {_JOBS} WHERE {aside}")
-        self.restore = sa.text(f"UPDATE {_JOBS} SET trashed = 0, updated = {now} WHERE {aside}")
+        in_trash = "uuid = :uuid AND board = :board AND trashed = 1"
+        self.trashed = sa.text(f"SELECT 1 FROM {_JOBS} WHERE {in_trash}")
+        self.restore = sa.text(f"UPDATE {_JOBS} SET trashed = 0, updated = {now} WHERE {in_trash}")
 
 
 @contextlib.contextmanager
 def _failures() -> Iterator[None]:
-    """Raise what is wrong with the database as what is wrong with the board."""
     try:
         yield
     except exceptions.StorageFailure as error:
@@ -500,25 +505,28 @@ def _is_given_up(connection: sa.Connection, flow_uuid: str) -> bool:
         meta = reading.flow(connection, flow_uuid, lazy=True).meta
     except exceptions.NotFound:
         return False
-    return control.recorded(meta) is not None
+    return control.read_given_up(meta) is not None
 
 
 class _PostedMeanwhileError(Exception):
-    """Another one has posted the job."""
+    """Another process posted the job."""
 
 
 def _kind(store: object) -> str:
-    """What was given for a store, without passwords that may be in it."""
+    """Describe the given store without passwords."""
     return repr(store) if isinstance(store, persistence_base.Backend) else type(store).__name__
 
 
 def _status(row: Mapping[str, Any], of_free: bool = False) -> stored.Status:
-    """What becomes of a job; with `of_free`, also until when a free one waits for its time."""
-    owner, left = row["owner"], row["remaining"]
-    if owner is not None and left is not None and left <= 0:
+    """Return the state of a job; `of_free`: `remaining` includes the delay of an unclaimed job."""
+    owner, remaining = row["owner"], row["remaining"]
+    if owner is not None and remaining is not None and remaining <= 0:
         owner = None
     if owner is None and not of_free:
-        left = None
+        remaining = None
     return stored.Status(
-        int(row["claims"]), row["updated"], owner, None if left is None else max(left, 0.0)
+        int(row["claims"]),
+        row["updated"],
+        owner,
+        None if remaining is None else max(remaining, 0.0),
     )

@@ -11,7 +11,7 @@ import urllib.parse
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Final, NamedTuple
 
-from wbengine import _options, exceptions
+from wbengine import _installing, _options, exceptions
 from wbengine.jobs import base, stored
 from wbengine.persistence import base as persistence_base
 
@@ -20,40 +20,28 @@ try:
     from kazoo import exceptions as errors
 except ImportError as error:
     raise ImportError(
-        "a job board in ZooKeeper takes kazoo: pip install 'wbengine[zookeeper]'"
+        _installing.needs("a job board in ZooKeeper", "kazoo", "zookeeper")
     ) from error
 
-__all__ = ["ZookeeperJobBoard"]
+__all__ = ["CLIENT_OPTIONS", "ZookeeperJob", "ZookeeperJobBoard", "make_client"]
 
-#: So many jobs are read at most at a time.
-_LARGEST_PAGE: Final = 256
-#: A list of more names than these is kept for so many seconds, unless a fresh one is wanted.
-_LONG: Final = 1000
-_LIST_SECONDS: Final = 1.0
-#: Seconds to wait for an answer.
+_MAX_PAGE_SIZE: Final = 256
+#: Longer lists are cached for this time.
+_MIN_CACHED_NAMES: Final = 1000
+_LIST_CACHE_SECONDS: Final = 1.0
 _TIMEOUT: Final = 10.0
-#: So many times a step is tried that others came before.
-_ATTEMPTS: Final = 20
-#: So many bytes are taken at a time, with what is around them.
-_LARGEST: Final = 1_000_000
-#: A job: its rank, the uuid, and the number that ZooKeeper gave it.
+_MAX_ATTEMPTS: Final = 20
+#: ZooKeeper's limit also covers the rest of the message.
+_MAX_NODE_BYTES: Final = 1_000_000
+#: Name of a job's node: rank, uuid, and sequence number of ZooKeeper.
 _JOB: Final = re.compile(r"([0-4])-(.+)-(\d{10,})")
 _CLAIM: Final = ".lock"
 
-#: Options that are the client's, with what reads them.
-_OF_CLIENT: Final[Mapping[str, _options.Reader]] = {
-    **dict.fromkeys(("keyfile", "keyfile_password", "certfile", "ca"), _options.text),
-    **dict.fromkeys(("read_only", "randomize_hosts", "use_ssl", "verify_certs"), _options.flag),
-    **dict.fromkeys(("command_retry", "connection_retry", "handler"), _options.anything),
-    "timeout": stored.check_expiry,
-}
-
-#: A step of a transaction.
+_DEFAULT_HOSTS: Final = "localhost:2181"
 _Step = Callable[[Any], Any]
 
 
 class _Node(NamedTuple):
-    """A job as it is listed."""
 
     rank: int
     sequence: int
@@ -65,8 +53,8 @@ class _Node(NamedTuple):
 
     @classmethod
     def of(cls, name: str) -> _Node | None:
-        found = _JOB.fullmatch(name)
-        return found and cls(int(found[1]), int(found[3]), urllib.parse.unquote(found[2]))
+        match = _JOB.fullmatch(name)
+        return match and cls(int(match[1]), int(match[3]), urllib.parse.unquote(match[2]))
 
 
 def _hosts(name: str, value: Any) -> str:
@@ -78,38 +66,63 @@ def _hosts(name: str, value: Any) -> str:
 
 
 def _path(name: str, value: Any) -> str:
-    found = _options.text(name, value).rstrip("/")
-    if not found.startswith("/") or "//" in found:
-        raise ValueError(f"Option {name}={found!r} is no path of ZooKeeper: it begins with a /")
-    return found
+    path = _options.text(name, value).rstrip("/")
+    if not path.startswith("/") or "//" in path:
+        raise ValueError(
+            f"Option {name} must be a path of ZooKeeper that begins with '/', got {path!r}"
+        )
+    return path
+
+
+CLIENT_OPTIONS: Final[Mapping[str, _options.Reader]] = {
+    **dict.fromkeys(("keyfile", "keyfile_password", "certfile", "ca"), _options.text),
+    **dict.fromkeys(("read_only", "randomize_hosts", "use_ssl", "verify_certs"), _options.flag),
+    **dict.fromkeys(("command_retry", "connection_retry", "handler"), _options.anything),
+    "hosts": _hosts,
+    "timeout": stored.check_expiry,
+}
+
+
+def make_client(options: Mapping[str, Any]) -> kazoo.KazooClient:
+    """Create a client from `CLIENT_OPTIONS`; the caller starts it.
+
+    :raises ValueError: if an option is unknown or has an invalid value.
+    """
+    client_options = _options.read("A client of ZooKeeper", options, CLIENT_OPTIONS)
+    return kazoo.KazooClient(
+        **{"hosts": _DEFAULT_HOSTS, "randomize_hosts": False, **client_options}
+    )
+
+
+class ZookeeperJob(stored.StoredJob):
+    """A job of a `ZookeeperJobBoard`."""
 
 
 class ZookeeperJobBoard(stored.StoredJobBoard):
-    """Keeps jobs in a ZooKeeper, for processes of any host that reach it.
+    """A board in ZooKeeper, for processes on all hosts that reach it.
 
     Options:
 
-    `path` ('/wbengine/jobs'): boards of one path are one board.
-    `hosts` ('localhost:2181'): a text, a list, or a dict of ports.
-    `timeout` (seconds; 10): after so long a silence a session ends, and its claims with it.
-    `read_only`, `randomize_hosts`, `use_ssl`, `verify_certs`, `keyfile`, `keyfile_password`,
-    `certfile`, `ca`, `command_retry`, `connection_retry`, `handler`: as kazoo takes them.
+    - `path` ('/wbengine/jobs'): boards of one path are one board.
+    - `hosts` ('localhost:2181'): a str, a list, or a dict of ports.
+    - `timeout` (seconds; 10): a session without contact expires after this time, with its claims.
+    - `read_only`, `randomize_hosts`, `use_ssl`, `verify_certs`, `keyfile`, `keyfile_password`,
+      `certfile`, `ca`, `command_retry`, `connection_retry`, `handler`: options of kazoo.
+    - `client`: a client of kazoo that replaces the one made from these options. It stays open when
+      the board is closed.
 
-    `client`: a client of kazoo, in place of one that is made of these options; it stays open when
-    the board is closed.
+    Each step is one transaction. A claim lasts as long as the session of its board; ZooKeeper does
+    not support an expiry. Releasing a claim does not change `last_modified`.
 
-    Each step is one transaction.  A claim lasts as long as the session of its board, whatever its
-    expiry, of which ZooKeeper knows nothing.  Giving a claim up does not change `last_modified`.
-
-    :raises ValueError: an option is wrong.
+    :raises ValueError: if an option is invalid.
     """
 
     KIND = "ZooKeeper"
+    JOB = ZookeeperJob
     OPTIONS: ClassVar[Mapping[str, _options.Reader]] = {
-        **_OF_CLIENT,
-        "hosts": _hosts,
+        **CLIENT_OPTIONS,
         "path": _path,
-        # TaskFlow's boards ask the server for its version, unless told not to.
+        # TaskFlow's option for checking the version of the server; accepted without effect.
         "check_compatible": _options.anything,
     }
 
@@ -121,21 +134,22 @@ class ZookeeperJobBoard(stored.StoredJobBoard):
         persistence: persistence_base.Backend | None = None,
     ) -> None:
         super().__init__(name, conf, client, persistence)
-        self.path: Final[str] = self._given.get("path", "/wbengine/jobs")
+        self.path: Final[str] = self._settings.get("path", "/wbengine/jobs")
         above, _, last = self.path.rpartition("/")
-        #: Where trashed jobs are, and who works on the board.
+        #: Paths of trashed jobs and of registered conductors.
         self.trash_path: Final = f"{above}/.trash"
         self.entity_path: Final = f"{above}/.entities"
         self._uuid_path = f"{above}/.uuids/{last}"
         self._id_path = f"{above}/.ids/{last}"
         if client is None:
-            hosts = self._given.get("hosts", "localhost:2181")
-            told = {name: value for name, value in self._given.items() if name in _OF_CLIENT}
-            self._client = kazoo.KazooClient(hosts, **{"randomize_hosts": False, **told})
-            self.address = _address(hosts)
-        # Locks of ours that nobody has: what took them, or let them go, got no answer.
+            options = {
+                name: self._settings[name] for name in CLIENT_OPTIONS if name in self._settings
+            }
+            self._client = make_client(options)
+            self.address = _address(options.get("hosts", _DEFAULT_HOSTS))
+        # Locks of this board whose creation or deletion got no answer.
         self._orphan_locks: dict[str, bytes] = {}
-        # The list that was read last, and when.
+        # Time and contents of the cached list.
         self._names: tuple[float, list[str]] = (0.0, [])
 
     @property
@@ -160,72 +174,74 @@ class ZookeeperJobBoard(stored.StoredJobBoard):
             return str(error) or type(error).__name__
         return None
 
-    # -- posting and listing --------------------------------------------------------------------
-
     def _identify(self, new: str) -> stored.Identity:
-        what = "Looking for the id of the board"
-        for _ in range(_ATTEMPTS):
-            self._ask(what, lambda client: client.ensure_path_async(self._id_path))
+        operation = "Reading the id of the job board"
+        for _ in range(_MAX_ATTEMPTS):
+            self._call_client(operation, lambda client: client.ensure_path_async(self._id_path))
             data, stat = self._get(self._id_path) or (b"", None)
             if data:
                 return stored.Identity(data.decode())
             if stat is not None:
-                self._commit(what, _set(self._id_path, new.encode(), stat.version))
-        raise exceptions.JobFailure(f"{what} failed: {self._id_path} is written by others")
+                self._commit(operation, _set(self._id_path, new.encode(), stat.version))
+        raise exceptions.JobFailure(
+            f"{operation} failed: other processes keep changing {self._id_path}"
+        )
 
     def _put(self, job: stored.NewJob) -> stored.Posting | None:
         uuid, rank, document = job.uuid, job.priority.rank, job.document
         data = document.encode()
-        if len(data) > _LARGEST:
+        if len(data) > _MAX_NODE_BYTES:
             raise exceptions.JobFailure(
-                f"A job of {len(data)} bytes is too large for ZooKeeper, which takes {_LARGEST}"
+                f"Job must have at most {_MAX_NODE_BYTES} bytes in ZooKeeper, got {len(data)}"
             )
         if self._get(self._trash(uuid)) is not None:
             return None
-        before = _Node(rank, 0, uuid).name[:-10]
-        made, index = self._commit(
+        prefix = _Node(rank, 0, uuid).name[:-10]
+        created, index = self._commit(
             f"Posting job {uuid}",
-            _create(f"{self.path}/{before}", data, sequence=True),
+            _create(f"{self.path}/{prefix}", data, sequence=True),
             _create(self._index(uuid)),
         )
         if isinstance(index, errors.NodeExistsError):
             return None
-        node = _Node.of(str(made).rpartition("/")[2])
+        node = _Node.of(str(created).rpartition("/")[2])
         if node is None:
-            raise exceptions.JobFailure(f"Posting job {uuid} failed: {made!r}")
+            raise exceptions.JobFailure(f"Posting job {uuid} failed: {created!r}")
         [row] = self._read_all([node])
         if row is not None:
             return self._parse(row)
-        # It may be done already.
+        # Another process may already have completed the job.
         return stored.Posting.of(uuid, rank, node.sequence, document, time.time())
 
     def _rows(self, only_unclaimed: bool, ensure_fresh: bool) -> Iterator[tuple[str, Any]]:
         self._delete_orphans()
         names = self._listed(ensure_fresh)
         claimed = {name.removesuffix(_CLAIM) for name in names if name.endswith(_CLAIM)}
-        found = sorted(filter(None, map(_Node.of, names)))
+        nodes = sorted(filter(None, map(_Node.of, names)))
         if only_unclaimed:
-            found = [node for node in found if node.name not in claimed]
-        sizes = stored.page_sizes(_LARGEST_PAGE)
-        while found:
+            nodes = [node for node in nodes if node.name not in claimed]
+        sizes = stored.page_sizes(_MAX_PAGE_SIZE)
+        while nodes:
             size = next(sizes)
-            for row in filter(None, self._read_all(found[:size])):
+            for row in filter(None, self._read_all(nodes[:size])):
                 yield row[0].uuid, row
-            found = found[size:]
+            nodes = nodes[size:]
 
     def _listed(self, ensure_fresh: bool) -> list[str]:
-        """The names of all jobs and claims; of very many, those of a moment ago."""
+        """Return the names of all jobs and claims; a long list may be cached."""
         at, names = self._names
         now = time.monotonic()
-        if ensure_fresh or len(names) <= _LONG or now > at + _LIST_SECONDS:
-            names = self._ask("Listing jobs", lambda client: client.get_children_async(self.path))
+        if ensure_fresh or len(names) <= _MIN_CACHED_NAMES or now > at + _LIST_CACHE_SECONDS:
+            names = self._call_client(
+                "Listing jobs", lambda client: client.get_children_async(self.path)
+            )
             self._names = (time.monotonic(), names)
         return names
 
     def _read_all(self, nodes: list[_Node]) -> list[tuple[_Node, Any] | None]:
-        """Jobs that are listed, each with its data and state; None: it is gone."""
-        found = self._get_all([f"{self.path}/{node.name}" for node in nodes])
-        return [got and (node, got) for node, got in zip(nodes, found, strict=True)]
+        """Return the data and stat of listed jobs; None for deleted ones."""
+        contents = self._get_all([f"{self.path}/{node.name}" for node in nodes])
+        return [content and (node, content) for node, content in zip(nodes, contents, strict=True)]
 
     def _parse(self, row: Any) -> stored.Posting:
         node, (data, stat) = row
@@ -245,21 +261,19 @@ class ZookeeperJobBoard(stored.StoredJobBoard):
     def _is_trashed(self, uuid: str) -> bool:
         return self._get(self._trash(uuid)) is not None
 
-    def look(self, job: base.Job) -> stored.Status | None:
+    def status_of(self, job: base.Job) -> stored.Status | None:
         node = self._node_of(job.uuid) if not isinstance(job, stored.StoredJob) else _node(job)
-        found = None if node is None else self._looked(node)
-        return None if found is None else found[0]
+        state = None if node is None else self._state_of(node)
+        return None if state is None else state[0]
 
-    def _looked(self, node: _Node) -> tuple[stored.Status, Any, Any] | None:
-        """What becomes of a job, its data and state, and those of its lock."""
+    def _state_of(self, node: _Node) -> tuple[stored.Status, Any, Any] | None:
+        """Return the state of a job, its data and stat, and those of its lock."""
         path = f"{self.path}/{node.name}"
         job, lock = self._get_all([path, path + _CLAIM])
         if job is None:
             return None
-        owner = None if lock is None else _told(lock[0]).get("owner")
+        owner = None if lock is None else _lock_data(lock[0]).get("owner")
         return stored.Status(job[1].version, job[1].mtime / 1000, owner), job, lock
-
-    # -- claims ---------------------------------------------------------------------------------
 
     def _claim(
         self, job: base.Job, who: str, expiry: float | None
@@ -268,62 +282,62 @@ class ZookeeperJobBoard(stored.StoredJobBoard):
         node = stored.located(job, _node, self._node_of)
         path = f"{self.path}/{node.name}"
         value = json.dumps({"owner": who, "claim": secrets.token_hex(16)}).encode()
-        for _ in range(_ATTEMPTS):
-            found = self._looked(node)
-            if found is None:
-                raise stored.gone(job)
-            status, (data, stat), lock = found
+        for _ in range(_MAX_ATTEMPTS):
+            state = self._state_of(node)
+            if state is None:
+                raise stored.missing_job_error(job)
+            status, (data, stat), lock = state
             if lock is not None:
                 return status
-            with self._noting_orphan(path + _CLAIM, value):
-                # The version of a job counts its claims.
-                changed, made = self._commit(
+            with self._tracking_orphan(path + _CLAIM, value):
+                # The version of a job's node counts its claims.
+                changed, created = self._commit(
                     f"Claiming {job}",
                     _set(path, data, stat.version),
                     _create(path + _CLAIM, value, ephemeral=True),
                 )
-            if not isinstance(made, Exception):
+            if not isinstance(created, Exception):
                 return changed.version, changed.version
-        raise exceptions.JobFailure(f"Claiming {job} failed: too many others claim it")
+        raise exceptions.JobFailure(f"Claiming {job} failed: too many other processes claim it")
 
-    def _end_claim(self, job: base.Job, who: str, how: str) -> stored.Status | None:
+    def _end_claim(self, job: base.Job, who: str, action: str) -> stored.Status | None:
         node, claim = stored.located(job, _node, self._node_of), stored.claim_of(job)
         path, index, trash = (
             f"{self.path}/{node.name}",
             self._index(job.uuid),
             self._trash(job.uuid),
         )
-        for _ in range(_ATTEMPTS):
-            found = self._looked(node)
-            if found is None:
-                raise stored.gone(job)
-            status, (data, stat), lock = found
+        for _ in range(_MAX_ATTEMPTS):
+            state = self._state_of(node)
+            if state is None:
+                raise stored.missing_job_error(job)
+            status, (data, stat), lock = state
             if lock is None or status.owner != who or claim not in (None, stat.version):
                 return status
             steps: list[_Step] = [_delete(path + _CLAIM)]
-            if how == "abandon":
+            if action == "abandon":
                 steps.append(_check(path, stat.version))
             else:
                 steps += [_delete(path, stat.version), _delete(index)]
-            if how == "trash":
+            if action == "trash":
                 steps.append(_create(trash, data))
-            with self._noting_orphan(path + _CLAIM, lock[0]):
-                results = self._commit(f"Ending the claim on {job}", *steps)
+            with self._tracking_orphan(path + _CLAIM, lock[0]):
+                results = self._commit(f"Releasing the claim on {job}", *steps)
             if not any(isinstance(each, Exception) for each in results):
                 return None
-        raise exceptions.JobFailure(f"Ending the claim on {job} failed: {results!r}")
+        raise exceptions.JobFailure(f"Releasing the claim on {job} failed: {results!r}")
 
     def extend(self, job: stored.StoredJob, expiry: float) -> bool:
-        found = self._looked(_node(job))
+        state = self._state_of(_node(job))
         return (
-            found is not None
-            and found[0].owner is not None
-            and job.claim in (None, found[0].claims)
+            state is not None
+            and state[0].owner is not None
+            and job.claim in (None, state[0].claims)
         )
 
     @contextlib.contextmanager
-    def _noting_orphan(self, lock: str, value: bytes) -> Iterator[None]:
-        """Delete a lock later if nobody knows what became of a step that takes it, or ends it."""
+    def _tracking_orphan(self, lock: str, value: bytes) -> Iterator[None]:
+        """Remember a lock for deletion if creating or deleting it got no answer."""
         try:
             yield
         except exceptions.JobFailure:
@@ -331,28 +345,28 @@ class ZookeeperJobBoard(stored.StoredJobBoard):
             raise
 
     def _delete_orphans(self) -> None:
-        """Delete locks that nobody has: they are held as long as our session."""
+        """Delete orphaned locks, which would otherwise last as long as the session."""
         for lock, value in tuple(self._orphan_locks.items()):
-            found = self._get(lock)
-            if found is not None and found[0] == value:
-                self._commit("Ending a claim", _delete(lock))
+            lock_content = self._get(lock)
+            if lock_content is not None and lock_content[0] == value:
+                self._commit("Releasing a claim", _delete(lock))
             self._orphan_locks.pop(lock, None)
 
     def register_entity(self, entity: Any) -> None:
-        """Note who works on the board, until our session ends; only conductors are noted.
+        """Register a conductor until the session ends.
 
-        :raises NotImplementedError: it is no conductor.
+        :raises NotImplementedError: if the entity is not a conductor.
         """
         if entity.kind != "conductor":
-            raise exceptions.NotImplementedError(f"{entity.kind!r} is no kind that is registered")
+            raise exceptions.NotImplementedError(
+                f"Entity kind must be 'conductor', got {entity.kind!r}"
+            )
         above = f"{self.entity_path}/{entity.kind}"
         path = f"{above}/{urllib.parse.quote(entity.name, safe='@:')}"
         data = json.dumps(entity.to_dict()).encode()
-        with self._asking("Registering"):
+        with self._accessing_store("Registering"):
             self._client.ensure_path(above)
         self._commit("Registering", _create(path, data, ephemeral=True))
-
-    # -- paths ----------------------------------------------------------------------------------
 
     def _index(self, uuid: str) -> str:
         return f"{self._uuid_path}/{urllib.parse.quote(uuid, safe='')}"
@@ -362,72 +376,72 @@ class ZookeeperJobBoard(stored.StoredJobBoard):
         return f"{self.trash_path}/{last}-{urllib.parse.quote(uuid, safe='')}"
 
     def _node_of(self, uuid: str) -> _Node | None:
-        """Where the job with this uuid is; reads the whole list."""
+        """Return the node of the job with this uuid. This reads the whole list."""
         if self._get(self._index(uuid)) is None:
             return None
         nodes = filter(None, map(_Node.of, self._listed(True)))
         return next((node for node in nodes if node.uuid == uuid), None)
 
-    # -- asking ---------------------------------------------------------------------------------
-
     def _get(self, path: str) -> Any:
         return self._get_all([path])[0]
 
     def _get_all(self, paths: list[str]) -> list[Any]:
-        """What is there, with its state; None: nothing."""
-        found: list[Any] = []
-        with self._asking("Reading"):
-            for asked in [self._client.get_async(path) for path in paths]:
+        """Return data and stat of each path; None for missing ones."""
+        contents: list[Any] = []
+        with self._accessing_store("Reading"):
+            for pending_read in [self._client.get_async(path) for path in paths]:
                 try:
-                    found.append(asked.get(timeout=_TIMEOUT))
+                    contents.append(pending_read.get(timeout=_TIMEOUT))
                 except errors.NoNodeError:
-                    found.append(None)
-        return found
+                    contents.append(None)
+        return contents
 
     def _commit(self, what: str, *steps: _Step) -> list[Any]:
-        """Do all steps in one transaction, or none: what came of each."""
+        """Execute all steps in one transaction, or none. Return the result of each step."""
 
         def ask(client: Any) -> Any:
-            made = client.transaction()
+            transaction = client.transaction()
             for step in steps:
-                step(made)
-            return made.commit_async()
+                step(transaction)
+            return transaction.commit_async()
 
-        found: list[Any] = self._ask(what, ask)
-        for each in found:
+        results: list[Any] = self._call_client(what, ask)
+        for each in results:
             if isinstance(each, errors.NoAuthError):
                 with self._failures(what):
                     raise each
-        return found
+        return results
 
-    def _ask(self, what: str, ask: Callable[[Any], Any]) -> Any:
-        with self._asking(what):
-            return ask(self._client).get(timeout=_TIMEOUT)
+    def _call_client(self, what: str, operation: Callable[[Any], Any]) -> Any:
+        with self._accessing_store(what):
+            return operation(self._client).get(timeout=_TIMEOUT)
 
 
 def _create(
     path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False
 ) -> _Step:
-    return lambda made: made.create(path, data, ephemeral=ephemeral, sequence=sequence)
+    return lambda transaction: transaction.create(
+        path, data, ephemeral=ephemeral, sequence=sequence
+    )
 
 
 def _set(path: str, data: bytes, version: int) -> _Step:
-    return lambda made: made.set_data(path, data, version)
+    return lambda transaction: transaction.set_data(path, data, version)
 
 
 def _check(path: str, version: int) -> _Step:
-    return lambda made: made.check(path, version)
+    return lambda transaction: transaction.check(path, version)
 
 
 def _delete(path: str, version: int = -1) -> _Step:
-    return lambda made: made.delete(path, version)
+    return lambda transaction: transaction.delete(path, version)
 
 
 def _address(hosts: str) -> str:
-    """Where the ZooKeeper is that is at these hosts, in whatever order."""
+    """Return a normalized address, independent of the order of the hosts."""
     servers, slash, above = hosts.partition("/")
-    found = [each.strip().rpartition(":") for each in servers.split(",")]
-    names = sorted(f"{stored.host_name(host or port)}:{port}" for host, _, port in found)
+    parts = [each.strip().rpartition(":") for each in servers.split(",")]
+    names = sorted(f"{stored.host_name(host or port)}:{port}" for host, _, port in parts)
     return ",".join(names) + slash + above
 
 
@@ -435,9 +449,8 @@ def _node(job: stored.StoredJob) -> _Node:
     return _Node(job.priority.rank, job.sequence, job.uuid)
 
 
-def _told(data: bytes) -> dict[str, Any]:
-    """What a lock says."""
-    found: Any = None
+def _lock_data(data: bytes) -> dict[str, Any]:
+    parsed: Any = None
     with contextlib.suppress(ValueError, RecursionError):
-        found = json.loads(data)
-    return found if isinstance(found, dict) else {}
+        parsed = json.loads(data)
+    return parsed if isinstance(parsed, dict) else {}

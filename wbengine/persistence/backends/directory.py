@@ -1,4 +1,4 @@
-"""Records in a folder: an sqlite database there, `flows.db`."""
+"""Records in a folder, in the SQLite database `flows.db`."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _FOLDER_MODE: Final = 0o700
 
 
 class DirectoryBackend(SQLBackend):
-    """Keeps books in a folder of a local file system: what `SQLBackend` keeps in `flows.db` there.
+    """A store in a folder of a local file system: an `SQLBackend` with the database `flows.db`.
 
     Options:
 
-    `path`: the folder; also as `connection`, 'dir:///var/lib/flows'.  Made when something is saved,
-    for its owner only.
-    `max_cache_size`, `encoding`: TaskFlow's; accepted, and without effect.
+    - `path`: the folder; also as `connection`, 'dir:///var/lib/flows'. The first write creates it
+      with access for its owner only.
+    - `max_cache_size`, `encoding`: TaskFlow's options; accepted without effect.
 
-    :raises ValueError: there is no path, another option, or a value that an option cannot have.
+    :raises ValueError: if the path is missing, or an option is unknown or invalid.
     """
 
     OPTIONS: ClassVar[frozenset[str]] = frozenset(
@@ -41,12 +41,12 @@ class DirectoryBackend(SQLBackend):
         _options.check_known("A directory backend", self._conf, self.OPTIONS)
         if self._conf.get("max_cache_size") is not None:
             _options.whole("max_cache_size", self._conf["max_cache_size"], 1)
-        self.path = os.path.abspath(_path_in(self._conf))
+        self.path = os.path.abspath(_path_of(self._conf))
         file = os.path.join(self.path, _FILE)
         return _sql.Options(sa.URL.create("sqlite+pysqlite", database=file))
 
     def upgrade(self) -> None:
-        """Make the folder and the tables in it, or bring these to the current layout."""
+        """Create the folder and its tables, or upgrade the tables to the current layout."""
         self._check()
         _make_folders(self.path)
         super().upgrade()
@@ -56,21 +56,26 @@ class DirectoryBackend(SQLBackend):
         return super().revision()
 
     def has_journals(self) -> bool:
-        """Whether a version before has kept its journals in this folder, and this one nothing."""
-        return journals.is_one(self.path) and not os.path.exists(os.path.join(self.path, _FILE))
+        """Return True if the folder contains journals and no database."""
+        return journals.is_journal_folder(self.path) and not os.path.exists(
+            os.path.join(self.path, _FILE)
+        )
 
     def _check(self) -> None:
-        """:raises StorageFailure: it has; or the path cannot be that of a folder."""
+        """Check that the path can be used.
+
+        :raises StorageFailure: if it is not a usable folder, or contains journals.
+        """
         try:
             if not stat.S_ISDIR(os.stat(self.path).st_mode):
-                raise exceptions.StorageFailure(f"{self.path} cannot be used: it is no folder")
+                raise exceptions.StorageFailure(f"{self.path} cannot be used: it is not a folder")
         except FileNotFoundError:
             return
         except OSError as error:
-            raise _unusable(self.path, error) from error
+            raise _unusable_error(self.path, error) from error
         if self.has_journals():
             raise exceptions.StorageFailure(
-                f"The folder {self.path} is of a version before, which kept journals in it: move it"
+                f"The folder {self.path} contains journals, an older format: convert it"
                 f" with `wbengine db move dir://{self.path} dir://{self.path}-moved`"
             )
 
@@ -79,7 +84,7 @@ class DirectoryBackend(SQLBackend):
 
 
 def _make_folders(path: str) -> None:
-    """Make a folder, and those it is in; new ones survive the end of the host."""
+    """Create a folder and its parents, which survive a crash of the host."""
     if os.path.isdir(path):
         return
     parent = os.path.dirname(path)
@@ -88,7 +93,7 @@ def _make_folders(path: str) -> None:
         os.makedirs(path, _FOLDER_MODE, exist_ok=True)
         _sync_folder(parent)
     except OSError as error:
-        raise _unusable(path, error) from error
+        raise _unusable_error(path, error) from error
 
 
 def _sync_folder(path: str) -> None:
@@ -99,27 +104,27 @@ def _sync_folder(path: str) -> None:
         os.close(fd)
 
 
-def _unusable(path: str, error: OSError) -> exceptions.StorageFailure:
+def _unusable_error(path: str, error: OSError) -> exceptions.StorageFailure:
     return exceptions.StorageFailure(f"{path} cannot be used: {error.strerror or error}", error)
 
 
-def _path_in(conf: Mapping[str, Any]) -> str:
+def _path_of(conf: Mapping[str, Any]) -> str:
     if conf.get("path") is not None:
         return os.path.expanduser(_options.text("path", os.fspath(conf["path"])))
     uri = urllib.parse.urlsplit(str(conf.get("connection") or ""))
     if uri.netloc:
         raise ValueError(
-            f"connection={conf['connection']!r} has a host, {uri.netloc!r}; a folder is written"
-            f" with three slashes: {uri.scheme}:///{uri.netloc}{uri.path}"
+            f"connection={conf['connection']!r} names a host, {uri.netloc!r}; write a"
+            f" folder with three slashes: {uri.scheme}:///{uri.netloc}{uri.path}"
         )
     if uri.fragment:
         raise ValueError(
-            f"connection={conf['connection']!r} has a '#': in a path it is written %23"
+            f"connection={conf['connection']!r} contains '#': write it as %23 in a path"
         )
     path = urllib.parse.unquote(uri.path) if uri.scheme else ""
     if not path:
         raise ValueError(
-            "A directory backend needs a 'path' (the folder),"
-            f" also as connection='dir:///folder'; got {sorted(conf)}"
+            "A directory backend requires 'path' (the folder) or"
+            f" connection='dir:///folder', got {sorted(conf)}"
         )
     return path

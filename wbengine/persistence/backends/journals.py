@@ -1,10 +1,10 @@
-"""Folders of the version before, which kept journals: they are read, whole, to be moved.
+"""Folders with journals, an older format that is only read in order to convert it.
 
-Every file has lines, each ``<crc32> <version> <kind> <key> <major> <minor> <json>``; the checksum
-is of all that follows it.  A flow's folder has ``records.<n>``, ``journal.<n>`` with the turns
-since, and ``head``, which says the number, the latest lease, and how much of the journal counts at
-least.  A *turn* is a line that says how many follow: they count all, or (at the end of a journal)
-none.
+Each line of a file is ``<crc32> <version> <kind> <key> <major> <minor> <json>``; the checksum
+covers the rest of the line. A flow's folder contains ``records.<n>``, ``journal.<n>`` with later
+batches, and ``head`` with the number `n`, the latest lease, and the minimum valid length of the
+journal. A *batch* starts with a line that contains the number of its other lines. An incomplete
+batch at the end of a journal is ignored.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from wbengine import exceptions
 from wbengine.persistence import models, trees
 from wbengine.types.outline import Outline
 
-__all__ = ["KeptFlow", "books", "is_one", "read_flow"]
+__all__ = ["JournalFlow", "books", "is_journal_folder", "read_flow"]
 
 _VERSION: Final = 1
-_PLACE: Final = 512
-_PLAIN: Final = re.compile(r"[0-9a-z][0-9a-z_-]{0,99}").fullmatch
+_HEAD_LINE_BYTES: Final = 512
+_is_plain_key: Final = re.compile(r"[0-9a-z][0-9a-z_-]{0,99}").fullmatch
 
 
-class _Damaged(Exception):
+class _DamagedError(Exception):
     pass
 
 
@@ -44,24 +44,21 @@ class _Line(NamedTuple):
         return json.loads(self.text.decode("utf-8", "surrogatepass"))
 
 
-class KeptFlow(NamedTuple):
-    """A flow that was kept, with the epoch of its latest lease."""
-
+class JournalFlow(NamedTuple):
     detail: models.FlowDetail
     outline: Outline | None
-    #: Who runs it (None: nobody does).
     owner: str | None
 
 
-def is_one(path: str) -> bool:
-    """Whether a folder is one of these."""
+def is_journal_folder(path: str) -> bool:
+    """Return True if the folder has this format."""
     return os.path.isdir(os.path.join(path, "books"))
 
 
 def books(path: str) -> Iterator[tuple[models.LogBook, list[str]]]:
-    """The books in a folder, without their flows, and the uuids of these.
+    """Yield the logbooks of a folder without their flows, and the uuids of their flows.
 
-    :raises CorruptRecord: the file of one is damaged.
+    :raises CorruptRecord: if the file of a logbook is damaged.
     """
     folder = os.path.join(path, "books")
     for name in sorted(os.listdir(folder)):
@@ -69,37 +66,42 @@ def books(path: str) -> Iterator[tuple[models.LogBook, list[str]]]:
             continue
         file = os.path.join(folder, name)
         try:
-            told = _line(_read(file)).tree()
-            yield trees.record_of(trees.BOOK, told["row"]), list(told["flows"])
-        except _WRONG as error:
+            content = _line(_read(file)).tree()
+            yield trees.record_of(trees.BOOK, content["row"]), list(content["flows"])
+        except _DAMAGE_ERRORS as error:
             raise _corrupt(file, error) from error
 
 
-def read_flow(path: str, uuid: str) -> KeptFlow:
-    """A flow, with its atoms and their items.
+def read_flow(path: str, uuid: str) -> JournalFlow:
+    """Return a flow with its atoms and their items.
 
-    :raises CorruptRecord: something of it is damaged.
+    :raises CorruptRecord: if a file of the flow is damaged.
     """
     key = _key(uuid)
     folder = os.path.join(path, "flows", key)
     try:
         head = _read(os.path.join(folder, "head"))
-        lease, mark = _line(head[:_PLACE]), _line(head[_PLACE : 2 * _PLACE])
-        kept, epoch = _turns(os.path.join(folder, f"records.{mark.major}"))
-        later, later_epoch = _turns(os.path.join(folder, f"journal.{mark.major}"), mark.minor)
-        detail = _flow_of(kept + later)
+        lease, mark = (
+            _line(head[:_HEAD_LINE_BYTES]),
+            _line(head[_HEAD_LINE_BYTES : 2 * _HEAD_LINE_BYTES]),
+        )
+        record_lines, epoch = _batches(os.path.join(folder, f"records.{mark.major}"))
+        journal_lines, later_epoch = _batches(
+            os.path.join(folder, f"journal.{mark.major}"), mark.minor
+        )
+        detail = _flow_of(record_lines + journal_lines)
         detail.epoch = max(lease.major, epoch, later_epoch)
-        held = lease.tree()
-        runs = held["held"] and held["until"] > time.time()
+        lease_content = lease.tree()
+        runs = lease_content["held"] and lease_content["until"] > time.time()
         outline = os.path.join(folder, "outline")
-        drawn = Outline.from_bytes(_read(outline)) if os.path.exists(outline) else None
-        return KeptFlow(detail, drawn, held["owner"] if runs else None)
-    except _WRONG as error:
+        stored_outline = Outline.from_bytes(_read(outline)) if os.path.exists(outline) else None
+        return JournalFlow(detail, stored_outline, lease_content["owner"] if runs else None)
+    except _DAMAGE_ERRORS as error:
         raise _corrupt(folder, error, uuid) from error
 
 
-_WRONG: Final = (
-    _Damaged, OSError, LookupError, TypeError, ValueError, exceptions.InvalidFormat,
+_DAMAGE_ERRORS: Final = (
+    _DamagedError, OSError, LookupError, TypeError, ValueError, exceptions.InvalidFormat,
 )  # fmt: skip
 
 
@@ -108,7 +110,7 @@ def _corrupt(path: str, error: BaseException, flow: str | None = None) -> except
 
 
 def _key(uuid: str) -> str:
-    if _PLAIN(uuid):
+    if _is_plain_key(uuid):
         return uuid
     return "x-" + hashlib.sha256(uuid.encode("utf-8", "surrogatepass")).hexdigest()
 
@@ -121,63 +123,62 @@ def _read(path: str) -> bytes:
 def _line(raw: bytes) -> _Line:
     rest = raw.rstrip()[9:]
     if raw[:9] != b"%08x " % zlib.crc32(rest):
-        raise _Damaged("a checksum is wrong")
+        raise _DamagedError("a checksum is wrong")
     version, kind, key, major, minor, text = rest.split(b" ", 5)
     if int(version) > _VERSION:
-        raise _Damaged(f"it is of format {int(version)}, which is not known")
+        raise _DamagedError(f"unknown format {int(version)}")
     return _Line(kind.decode(), key.decode(), int(major), int(minor), text)
 
 
-def _turns(path: str, certain: int | None = None) -> tuple[list[_Line], int]:
-    """The lines of all turns of a file, and the highest epoch that they name.
+def _batches(path: str, certain: int | None = None) -> tuple[list[_Line], int]:
+    """Return the lines of all batches of a file and the highest epoch in them.
 
-    `certain`: of a journal, which may not be there, and ends with a turn that is not whole when its
-    writer died; so many bytes of it surely are.
+    :param certain: for a journal, the number of bytes that are certainly valid. A journal may be
+        missing, or end with an incomplete batch if its writer died.
     """
     if certain is not None and not os.path.exists(path):
         if certain:
-            raise _Damaged(f"{path} is missing")
+            raise _DamagedError(f"{path} is missing")
         return [], 0
     raws = _read(path).splitlines(keepends=True)
-    found: list[_Line] = []
-    epoch, at, end = 0, 1, len(raws[0]) if raws else 0
+    lines: list[_Line] = []
+    epoch, start, end = 0, 1, len(raws[0]) if raws else 0
     try:
         if raws:
-            _whole(raws[0])
-        while at < len(raws):
-            heading = _whole(raws[at])
-            after = at + 1 + heading.minor
+            _complete_line(raws[0])
+        while start < len(raws):
+            heading = _complete_line(raws[start])
+            after = start + 1 + heading.minor
             if heading.kind != "turn" or after > len(raws):
-                raise _Damaged(f"{path} has half a turn at byte {end}")
-            found += [_whole(raw) for raw in raws[at + 1 : after]]
+                raise _DamagedError(f"{path} has an incomplete batch at byte {end}")
+            lines += [_complete_line(raw) for raw in raws[start + 1 : after]]
             epoch = max(epoch, heading.major)
-            end += sum(map(len, raws[at:after]))
-            at = after
-    except (_Damaged, ValueError):
-        if certain is None or end < certain or _goes_on(raws[at + 1 :]):
+            end += sum(map(len, raws[start:after]))
+            start = after
+    except (_DamagedError, ValueError):
+        if certain is None or end < certain or _has_later_batch(raws[start + 1 :]):
             raise
-    return found, epoch
+    return lines, epoch
 
 
-def _whole(raw: bytes) -> _Line:
+def _complete_line(raw: bytes) -> _Line:
     if not raw.endswith(b"\n"):
-        raise _Damaged("its last line is not whole")
+        raise _DamagedError("its last line is incomplete")
     return _line(raw)
 
 
-def _goes_on(raws: list[bytes]) -> bool:
-    """Whether a turn begins in one of these lines: then what is before them is no end."""
+def _has_later_batch(raws: list[bytes]) -> bool:
+    """Return True if a batch starts in these lines, so that the damage is not at the end."""
     for raw in raws:
         try:
-            if b" turn " in raw[:24] and _whole(raw):
+            if b" turn " in raw[:24] and _complete_line(raw):
                 return True
-        except (_Damaged, ValueError):
+        except (_DamagedError, ValueError):
             continue
     return False
 
 
 def _flow_of(lines: list[_Line]) -> models.FlowDetail:
-    """The flow that they tell of: of a record the last one counts."""
     flow: _Line | None = None
     atoms: dict[str, _Line] = {}
     items: dict[str, dict[int, _Line]] = {}
@@ -192,7 +193,7 @@ def _flow_of(lines: list[_Line]) -> models.FlowDetail:
                 items.pop(line.key, None)
             atoms[line.key] = line
     if flow is None:
-        raise _Damaged("it says nothing of the flow itself")
+        raise _DamagedError("the record of the flow is missing")
     detail: models.FlowDetail = trees.record_of(trees.FLOW, flow.tree())
     for key, line in atoms.items():
         atom: models.AtomDetail = trees.record_of(line.kind, line.tree())

@@ -1,4 +1,4 @@
-"""Books kept in this process: for tests, and for engines that only need a place to read from."""
+"""Records in the memory of this process, for tests and for runs that need no durable store."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _K = TypeVar("_K")
 
 
 class MemoryBackend(base.Backend):
-    """Keeps copies of records in dictionaries.
+    """A store that keeps copies of records in dictionaries.
 
-    Option `deep_copy` (default True): copy result values too.  Without it values are shared with
-    the engine: faster, and a caller that changes a value changes what is kept.  (`path` is accepted
-    for compatibility: there are no folders here.)
+    Option `deep_copy` (default True): copy result values too. Without it, the store shares values
+    with the engine: faster, but a caller that modifies a value modifies the stored one. (TaskFlow's
+    `path` has no effect.)
 
-    :raises ValueError: another option, or a value that an option cannot have.
+    :raises ValueError: if an option is unknown or invalid.
     """
 
     OPTIONS: ClassVar[frozenset[str]] = frozenset({"connection", "deep_copy", "path"})
@@ -43,106 +43,118 @@ class MemoryBackend(base.Backend):
         self.deep_copy = _options.flag("deep_copy", self._conf.get("deep_copy", True))
         self.lock = threading.Lock()
         self.books: dict[str, models.LogBook] = {}
-        #: Every flow that is kept, by uuid (the books hold the same details).
-        self.flows: dict[str, KeptFlow] = {}
-        #: Every atom that is kept, with its flow, by uuid.
-        self.atoms: dict[str, tuple[KeptFlow, models.AtomDetail]] = {}
-        self.numbers = itertools.count(1)
+        #: All flows by uuid. The logbooks contain the same objects.
+        self.flows: dict[str, StoredFlow] = {}
+        #: All atoms with their flows, by uuid.
+        self.atoms: dict[str, tuple[StoredFlow, models.AtomDetail]] = {}
+        self.flow_numbers = itertools.count(1)
 
     def get_connection(self) -> MemoryConnection:
         return MemoryConnection(self)
 
     def close(self) -> None:
-        """Nothing is held open; the books stay readable."""
+        """Do nothing; the logbooks stay readable."""
 
 
-class KeptFlow:
-    """A flow, and what is kept beside its record.
+class StoredFlow:
+    """A flow with its data outside the record.
 
-    Its writes are counted, and each change has the number of its write.  What changed last is last
-    in its dict: so it is found first.
+    Each write is a batch with a number. A change is stored with its number and moved to the end of
+    its dict, so that readers find the newest changes first.
     """
 
     __slots__ = (
-        "_atoms", "_chunks", "_items", "_name", "_turn", "book", "command", "detail", "lease",
-        "logs", "number", "outline", "signals", "until", "updated",
+        "_atoms",
+        "_batch",
+        "_chunks",
+        "_items",
+        "_name",
+        "book",
+        "command",
+        "detail",
+        "lease",
+        "logs",
+        "number",
+        "outline",
+        "signals",
+        "until",
+        "updated",
     )  # fmt: skip
 
     def __init__(self, detail: models.FlowDetail, book: models.LogBook, number: int) -> None:
         self.detail: Final = detail
         self.book: Final = book
-        #: Among all flows of the store, in the order of their making.
+        #: Position among all flows of the store.
         self.number: Final = number
-        #: The latest lease (None: it was given back, or there was none), and when its time is over.
+        #: The latest lease (None if released or never acquired) and its time of expiry.
         self.lease: leases.Lease | None = None
         self.until = 0.0
         self.command: base.FlowCommand | None = None
         self.outline: Outline | None = None
-        #: What the atoms logged, with the place of each chunk in the order of the flow.
+        #: Logs by atom; each chunk has its position in the order of the flow.
         self.logs: dict[str, list[tuple[int, models.LogChunk]]] = {}
         self._chunks = itertools.count()
         self.signals: dict[str, Signal] = {}
         self.updated = time.time()
-        # What this store calls this flow in cursors.
+        # Random name of this flow in cursors.
         self._name = secrets.token_hex(6)
-        self._turn = 0
+        self._batch = 0
         self._atoms: dict[str, int] = {}
         self._items: dict[tuple[str, int], int] = {}
 
     @property
-    def place(self) -> listing.Place:
+    def place(self) -> listing.Position:
         created = self.detail.created
-        return listing.Place(self.book.created if created is None else created, self.number)
+        return listing.Position(self.book.created if created is None else created, self.number)
 
     @property
     def cursor(self) -> str:
-        """Where who has seen everything goes on."""
-        return f"{self._name}.{self._turn}"
+        """The current cursor."""
+        return f"{self._name}.{self._batch}"
 
     def add_logs(self, chunks: Iterable[models.LogChunk]) -> None:
-        """Keep what was logged, and nothing of attempts long before."""
+        """Add logs and delete logs of attempts that are too old."""
         for chunk in chunks:
-            kept = self.logs.setdefault(chunk.atom_uuid, [])
+            chunks_of_atom = self.logs.setdefault(chunk.atom_uuid, [])
             oldest = chunk.attempt - base.LOGGED_ATTEMPTS
-            if kept and kept[0][1].attempt <= oldest:
-                kept[:] = [each for each in kept if each[1].attempt > oldest]
-            kept.append((next(self._chunks), chunk))
+            if chunks_of_atom and chunks_of_atom[0][1].attempt <= oldest:
+                chunks_of_atom[:] = [each for each in chunks_of_atom if each[1].attempt > oldest]
+            chunks_of_atom.append((next(self._chunks), chunk))
 
     def since(self, cursor: str | None) -> int | None:
-        """The turn that a cursor of this flow tells; None: it is no cursor of this flow."""
-        return changes.turn_in(cursor, self._name, self._turn)
+        """Return the batch number in a cursor, or None if the cursor is not valid for this flow."""
+        return changes.batch_in_cursor(cursor, self._name, self._batch)
 
-    def begin_turn(self) -> None:
-        """What changes from now on is of the next turn."""
-        self._turn += 1
+    def begin_batch(self) -> None:
+        self._batch += 1
         self.updated = time.time()
 
-    def touch(self, atoms: Iterable[str], items: Iterable[tuple[str, int]] = ()) -> None:
-        """The rows of these atoms have changed, and these items (of which atom, and the index)."""
-        _put_last(self._atoms, atoms, self._turn)
-        _put_last(self._items, items, self._turn)
+    def mark_changed(self, atoms: Iterable[str], items: Iterable[tuple[str, int]] = ()) -> None:
+        """Mark atoms, and items by (uuid of the atom, index), as changed in this batch."""
+        _move_to_end(self._atoms, atoms, self._batch)
+        _move_to_end(self._items, items, self._batch)
 
-    def atoms_since(self, turn: int) -> list[str]:
-        """The uuids of the atoms that changed after a turn, in the order in which they did."""
-        return _after(self._atoms, turn)
+    def atoms_since(self, batch: int) -> list[str]:
+        """Return the uuids of atoms that changed after a batch, in the order of their changes."""
+        return _keys_after(self._atoms, batch)
 
-    def items_since(self, turn: int) -> list[tuple[str, int]]:
-        """The items that changed after a turn."""
-        return _after(self._items, turn)
+    def items_since(self, batch: int) -> list[tuple[str, int]]:
+        """Return the items that changed after a batch."""
+        return _keys_after(self._items, batch)
 
 
-def _put_last(known: dict[_K, int], keys: Iterable[_K], turn: int) -> None:
+def _move_to_end(batches: dict[_K, int], keys: Iterable[_K], batch: int) -> None:
     for key in keys:
-        known.pop(key, None)
-        known[key] = turn
+        batches.pop(key, None)
+        batches[key] = batch
 
 
-def _after(known: dict[_K, int], turn: int) -> list[_K]:
-    return list(itertools.takewhile(lambda key: known[key] > turn, reversed(known)))[::-1]
+def _keys_after(batches: dict[_K, int], batch: int) -> list[_K]:
+    return list(itertools.takewhile(lambda key: batches[key] > batch, reversed(batches)))[::-1]
 
 
 class MemoryConnection(base.Connection):
-    """One user's view of a `MemoryBackend`."""
+    """A connection to a `MemoryBackend`."""
 
     def __init__(self, backend: MemoryBackend) -> None:
         self._backend = backend
@@ -151,36 +163,39 @@ class MemoryConnection(base.Connection):
     def backend(self) -> MemoryBackend:
         return self._backend
 
-    # -- writing --------------------------------------------------------------------------------
-
     def clear_all(self) -> None:
         with self._backend.lock:
-            for kept in (self._backend.books, self._backend.flows, self._backend.atoms):
-                kept.clear()
+            for records in (self._backend.books, self._backend.flows, self._backend.atoms):
+                records.clear()
 
     def save_logbook(self, book: models.LogBook) -> models.LogBook:
         store = self._backend
         with store.lock:
-            ours = store.books.get(book.uuid)
-            if ours is None:
-                ours = store.books[book.uuid] = book.copy(retain_contents=False)
+            stored_book = store.books.get(book.uuid)
+            if stored_book is None:
+                stored_book = store.books[book.uuid] = book.copy(retain_contents=False)
             else:
-                ours.merge(book.copy(retain_contents=False))
+                stored_book.merge(book.copy(retain_contents=False))
             for flow in book:
-                kept = store.flows.get(flow.uuid)
-                if kept is None:
+                stored_flow = store.flows.get(flow.uuid)
+                if stored_flow is None:
                     detail = flow.copy(retain_contents=False)
-                    kept = store.flows[flow.uuid] = KeptFlow(detail, ours, next(store.numbers))
-                elif self._holder(kept) is not None or flow.epoch != kept.detail.epoch:
+                    stored_flow = store.flows[flow.uuid] = StoredFlow(
+                        detail, stored_book, next(store.flow_numbers)
+                    )
+                elif (
+                    self._current_lease(stored_flow) is not None
+                    or flow.epoch != stored_flow.detail.epoch
+                ):
                     continue
                 else:
-                    kept.detail.merge(flow.copy(retain_contents=False))
-                ours.add(kept.detail)
-                kept.begin_turn()
-                self._put_atoms(kept, flow)
+                    stored_flow.detail.merge(flow.copy(retain_contents=False))
+                stored_book.add(stored_flow.detail)
+                stored_flow.begin_batch()
+                self._put_atoms(stored_flow, flow)
                 for atom in flow:
                     self._put_items(atom.uuid, atom.items or ())
-            return ours.copy()
+            return stored_book.copy()
 
     def save_changes(
         self,
@@ -193,66 +208,65 @@ class MemoryConnection(base.Connection):
         lease: leases.Lease | None = None,
     ) -> None:
         with self._backend.lock:
-            kept = self._of(flow.uuid, lease)
+            stored_flow = self._flow(flow.uuid, lease)
             if lease is None:
-                self._refuse_if_busy(kept)
-            kept.begin_turn()
+                self._check_not_busy(stored_flow)
+            stored_flow.begin_batch()
             if flow_row:
-                kept.detail.update(flow.copy(retain_contents=False))
-            self._put_atoms(kept, atoms)
+                stored_flow.detail.update(flow.copy(retain_contents=False))
+            self._put_atoms(stored_flow, atoms)
             for uuid, changed in items.items():
                 self._put_items(uuid, changed)
-            kept.add_logs(logs)
+            stored_flow.add_logs(logs)
 
     def save_outline(
         self, flow_uuid: str, outline: Outline, *, lease: leases.Lease | None = None
     ) -> None:
         with self._backend.lock:
-            self._of(flow_uuid, lease).outline = outline
+            self._flow(flow_uuid, lease).outline = outline
 
     def destroy_logbook(self, book_uuid: str) -> None:
         with self._backend.lock:
             for flow in self._book(book_uuid):
-                self._forget(flow.uuid)
+                self._delete_flow(flow.uuid)
             del self._backend.books[book_uuid]
 
     def destroy_flow(self, flow_uuid: str) -> None:
         with self._backend.lock:
-            self._of(flow_uuid).book.discard(flow_uuid)
-            self._forget(flow_uuid)
+            self._flow(flow_uuid).book.discard(flow_uuid)
+            self._delete_flow(flow_uuid)
 
-    def _forget(self, flow_uuid: str) -> None:
+    def _delete_flow(self, flow_uuid: str) -> None:
         for atom in self._backend.flows.pop(flow_uuid).detail:
             self._backend.atoms.pop(atom.uuid, None)
 
-    def _put_atoms(self, kept: KeptFlow, atoms: Iterable[models.AtomDetail]) -> None:
-        rows = [self._copied(atom) for atom in atoms]  # all of them, or nothing changes
-        kept.touch([row.uuid for row in rows])
+    def _put_atoms(self, flow: StoredFlow, atoms: Iterable[models.AtomDetail]) -> None:
+        # Copying first: an error then changes nothing.
+        rows = [self._copy_of(atom) for atom in atoms]
+        flow.mark_changed([row.uuid for row in rows])
         for row in rows:
-            known = self._backend.atoms.get(row.uuid)
-            if known is None:
-                self._backend.atoms[row.uuid] = kept, row
-                kept.detail.add(row)
+            stored_atom = self._backend.atoms.get(row.uuid)
+            if stored_atom is None:
+                self._backend.atoms[row.uuid] = flow, row
+                flow.detail.add(row)
             else:
-                known[1].update_row(row)
+                stored_atom[1].update_row(row)
 
     def _put_items(self, uuid: str, items: Iterable[models.ItemDetail]) -> None:
-        kept, atom = self._backend.atoms[uuid]
+        stored_flow, atom = self._backend.atoms[uuid]
         if atom.items is None:
             return
-        put = []
+        indexes = []
         for item in items:
             atom.items.put(item.copy(self._backend.deep_copy))
-            put.append((uuid, item.index))
-        if put:
-            kept.touch((uuid,), put)
+            indexes.append((uuid, item.index))
+        if indexes:
+            stored_flow.mark_changed((uuid,), indexes)
 
-    def _copied(self, atom: models.AtomDetail) -> models.AtomDetail:
+    def _copy_of(self, atom: models.AtomDetail) -> models.AtomDetail:
         if self._backend.deep_copy:
             return atom.copy(retain_contents=False)
         return type(atom)(atom.name, atom.uuid).update_row(atom)
-
-    # -- reading --------------------------------------------------------------------------------
 
     def get_logbook(self, book_uuid: str, lazy: bool = False) -> models.LogBook:
         with self._backend.lock:
@@ -262,13 +276,9 @@ class MemoryConnection(base.Connection):
         with self._backend.lock:
             return iter([book.copy(not lazy) for book in self._backend.books.values()])
 
-    def get_flows_for_book(self, book_uuid: str, lazy: bool = False) -> Iterator[models.FlowDetail]:
-        with self._backend.lock:
-            return iter([flow.copy(not lazy) for flow in self._book(book_uuid)])
-
     def get_flow_details(self, fd_uuid: str, lazy: bool = False) -> models.FlowDetail:
         with self._backend.lock:
-            return self._of(fd_uuid).detail.copy(not lazy)
+            return self._flow(fd_uuid).detail.copy(not lazy)
 
     def get_atom_details(self, ad_uuid: str) -> models.AtomDetail:
         with self._backend.lock:
@@ -278,65 +288,69 @@ class MemoryConnection(base.Connection):
         with self._backend.lock:
             return self._atom(ad_uuid)[0].detail.uuid
 
-    def get_atoms_for_flow(self, fd_uuid: str) -> Iterator[models.AtomDetail]:
-        with self._backend.lock:
-            return iter([atom.copy() for atom in self._of(fd_uuid).detail])
-
     def get_logs(
         self, flow_uuid: str, atom_uuid: str | None = None, limit: int | None = None
     ) -> list[models.LogChunk]:
         with self._backend.lock:
-            logs = self._of(flow_uuid).logs
-            wanted = logs.values() if atom_uuid is None else [logs.get(atom_uuid, [])]
-            found = [chunk for _, chunk in sorted(itertools.chain.from_iterable(wanted))]
-        return found if limit is None else found[-limit:]
+            logs = self._flow(flow_uuid).logs
+            selected = logs.values() if atom_uuid is None else [logs.get(atom_uuid, [])]
+            chunks = [chunk for _, chunk in sorted(itertools.chain.from_iterable(selected))]
+        return chunks if limit is None else chunks[-limit:]
 
     def get_outline(self, flow_uuid: str) -> Outline | None:
         with self._backend.lock:
-            return self._of(flow_uuid).outline
+            return self._flow(flow_uuid).outline
 
     def get_changes(self, flow_uuid: str, since: str | None = None) -> base.Changes:
         store = self._backend
         with store.lock:
-            kept = self._of(flow_uuid)
-            after, lazy = kept.since(since), kept.detail.copy(retain_contents=False)
-            if after is None:
-                every = [atom.copy() for atom in kept.detail]
-                return base.Changes(kept.cursor, True, lazy, every)
+            stored_flow = self._flow(flow_uuid)
+            since_batch, lazy = (
+                stored_flow.since(since),
+                stored_flow.detail.copy(retain_contents=False),
+            )
+            if since_batch is None:
+                atoms_of_flow = [atom.copy() for atom in stored_flow.detail]
+                return base.Changes(stored_flow.cursor, True, lazy, atoms_of_flow)
             atoms = [
-                store.atoms[uuid][1].copy(retain_contents=False) for uuid in kept.atoms_since(after)
+                store.atoms[uuid][1].copy(retain_contents=False)
+                for uuid in stored_flow.atoms_since(since_batch)
             ]
             items: dict[str, list[models.ItemDetail]] = {}
-            for uuid, index in kept.items_since(after):
-                owned = store.atoms[uuid][1].items
-                if owned is not None and index < len(owned):
-                    items.setdefault(uuid, []).append(owned[index].copy())
+            for uuid, index in stored_flow.items_since(since_batch):
+                atom_items = store.atoms[uuid][1].items
+                if atom_items is not None and index < len(atom_items):
+                    items.setdefault(uuid, []).append(atom_items[index].copy())
             for changed in items.values():
                 changed.sort(key=lambda item: item.index)
-            return base.Changes(kept.cursor, False, lazy, atoms, items)
+            return base.Changes(stored_flow.cursor, False, lazy, atoms, items)
 
     def marks(self, flow_uuids: Collection[str]) -> Mapping[str, str]:
         with self._backend.lock:
-            kept = ((uuid, self._backend.flows.get(uuid)) for uuid in flow_uuids)
-            return {uuid: f"{flow.cursor} {flow.updated}" for uuid, flow in kept if flow}
+            stored_flows = ((uuid, self._backend.flows.get(uuid)) for uuid in flow_uuids)
+            return {
+                uuid: f"{flow.cursor} {flow.updated} {flow.command}"
+                for uuid, flow in stored_flows
+                if flow
+            }
 
     def find_flows(self, query: listing.Query) -> base.Page:
         with self._backend.lock:
-            found = [
-                kept
-                for kept in self._backend.flows.values()
-                if query.book in (None, kept.book.uuid)
-                and query.wants(kept.detail.uuid, kept.detail.name, kept.detail.tags)
-                and query.wants_state(kept.detail.state)
-                and query.wants_place(kept.place)
+            matching_flows = [
+                flow
+                for flow in self._backend.flows.values()
+                if query.book in (None, flow.book.uuid)
+                and query.matches(flow.detail.uuid, flow.detail.name, flow.detail.tags)
+                and query.matches_state(flow.detail.state)
+                and query.matches_position(flow.place)
             ]
-            found.sort(key=lambda kept: kept.place, reverse=query.newest_first)
-            page = found[: query.limit]
-            after = str(page[-1].place) if len(found) > len(page) else None
-            return base.Page([self._row(kept) for kept in page], after)
+            matching_flows.sort(key=lambda flow: flow.place, reverse=query.newest_first)
+            page = matching_flows[: query.limit]
+            after = str(page[-1].place) if len(matching_flows) > len(page) else None
+            return base.Page([self._row(flow) for flow in page], after)
 
-    def _row(self, kept: KeptFlow) -> base.FlowRow:
-        flow, lease = kept.detail, self._holder(kept)
+    def _row(self, stored_flow: StoredFlow) -> base.FlowRow:
+        flow, lease = stored_flow.detail, self._current_lease(stored_flow)
         tasks = (
             atom
             for atom in flow
@@ -345,107 +359,105 @@ class MemoryConnection(base.Connection):
         return base.FlowRow(
             flow.uuid,
             flow.name,
-            kept.book.uuid,
-            kept.book.name,
+            stored_flow.book.uuid,
+            stored_flow.book.name,
             flow.state or states.PENDING,
-            kept.place.created,
-            kept.updated,
+            stored_flow.place.created,
+            stored_flow.updated,
             dict(Counter(task.state or states.PENDING for task in tasks)),
             None if lease is None else lease.owner,
             flow.error,
             flow.tags,
+            flow.is_cancelled,
+            None if lease is None or stored_flow.command is None else stored_flow.command.what,
+            flow.is_parked,
+            flow.waits_for,
         )
 
-    # -- leases and commands --------------------------------------------------------------------
-
-    def take_lease(
+    def acquire_lease(
         self, flow_uuid: str, owner: str, seconds: float, *, dead: int | None = None
     ) -> leases.Lease:
         with self._backend.lock:
-            kept = self._of(flow_uuid)
-            self._refuse_if_busy(kept, dead)
-            kept.detail.epoch += 1
-            kept.lease, kept.command = leases.Lease(flow_uuid, owner, kept.detail.epoch), None
-            kept.until = self._backend.clock.monotonic() + seconds
-            return kept.lease
+            flow = self._flow(flow_uuid)
+            self._check_not_busy(flow, dead)
+            flow.detail.epoch += 1
+            flow.lease, flow.command = leases.Lease(flow_uuid, owner, flow.detail.epoch), None
+            flow.until = self._backend.clock.monotonic() + seconds
+            return flow.lease
 
     def renew_lease(self, lease: leases.Lease, seconds: float) -> None:
         with self._backend.lock:
-            self._of(lease.flow, lease).until = self._backend.clock.monotonic() + seconds
+            self._flow(lease.flow, lease).until = self._backend.clock.monotonic() + seconds
 
-    def give_back_lease(self, lease: leases.Lease) -> None:
+    def release_lease(self, lease: leases.Lease) -> None:
         with self._backend.lock:
-            kept = self._backend.flows.get(lease.flow)
-            if kept is not None and kept.lease == lease:
-                kept.lease = kept.command = None
+            flow = self._backend.flows.get(lease.flow)
+            if flow is not None and flow.lease == lease:
+                flow.lease = flow.command = None
 
     def get_lease(self, flow_uuid: str) -> leases.Lease | None:
         with self._backend.lock:
-            return self._holder(self._of(flow_uuid))
+            return self._current_lease(self._flow(flow_uuid))
 
     def put_command(self, lease: leases.Lease, command: base.FlowCommand) -> bool:
         with self._backend.lock:
-            kept = self._backend.flows.get(lease.flow)
-            if kept is None or self._holder(kept) != lease:
+            flow = self._backend.flows.get(lease.flow)
+            if flow is None or self._current_lease(flow) != lease:
                 return False
-            kept.command = command._replace(epoch=lease.epoch)
+            flow.command = command._replace(epoch=lease.epoch)
             return True
 
     def commands(self, flow_uuids: Collection[str]) -> Mapping[str, base.FlowCommand]:
         with self._backend.lock:
-            kept = ((uuid, self._backend.flows.get(uuid)) for uuid in flow_uuids)
-            return {uuid: flow.command for uuid, flow in kept if flow and flow.command}
-
-    def clear_command(self, lease: leases.Lease, command: base.FlowCommand) -> None:
-        with self._backend.lock:
-            kept = self._backend.flows.get(lease.flow)
-            if kept is not None and kept.command == command._replace(epoch=lease.epoch):
-                kept.command = None
+            stored_flows = ((uuid, self._backend.flows.get(uuid)) for uuid in flow_uuids)
+            return {uuid: flow.command for uuid, flow in stored_flows if flow and flow.command}
 
     def put_signal(self, flow_uuid: str, signal: Signal) -> bool:
         with self._backend.lock:
-            return self._of(flow_uuid).signals.setdefault(signal.name, signal) == signal
+            return self._flow(flow_uuid).signals.setdefault(signal.name, signal) == signal
 
     def signals(self, flow_uuids: Collection[str]) -> Mapping[str, Sequence[Signal]]:
         with self._backend.lock:
-            kept = ((uuid, self._backend.flows.get(uuid)) for uuid in flow_uuids)
-            found = {uuid: [*flow.signals.values()] for uuid, flow in kept if flow is not None}
+            stored_flows = ((uuid, self._backend.flows.get(uuid)) for uuid in flow_uuids)
+            signals_of_flows = {
+                uuid: [*flow.signals.values()] for uuid, flow in stored_flows if flow is not None
+            }
         return {
-            uuid: sorted(signals, key=lambda one: (one.at, one.name))
-            for uuid, signals in found.items()
+            uuid: sorted(signals, key=lambda signal: (signal.at, signal.name))
+            for uuid, signals in signals_of_flows.items()
             if signals
         }
 
-    def _holder(self, kept: KeptFlow) -> leases.Lease | None:
-        return kept.lease if kept.until > self._backend.clock.monotonic() else None
+    def _current_lease(self, flow: StoredFlow) -> leases.Lease | None:
+        return flow.lease if flow.until > self._backend.clock.monotonic() else None
 
-    def _refuse_if_busy(self, kept: KeptFlow, dead: int | None = None) -> None:
-        held = self._holder(kept)
-        if held is not None and held.epoch != dead:
-            raise leases.busy(held, kept.until - self._backend.clock.monotonic())
+    def _check_not_busy(self, flow: StoredFlow, dead: int | None = None) -> None:
+        lease = self._current_lease(flow)
+        if lease is not None and lease.epoch != dead:
+            raise leases.busy_error(lease, flow.until - self._backend.clock.monotonic())
 
-    # -------------------------------------------------------------------------------------------
-
-    def _of(self, flow_uuid: str, lease: leases.Lease | None = None) -> KeptFlow:
-        """A flow; if `lease` is given, only under it."""
-        kept = self._backend.flows.get(flow_uuid)
-        if lease is not None and (kept is None or kept.lease != lease):
-            held = None if kept is None else kept.lease
-            raise leases.lost(lease, None if held is None else held.owner, kept=kept is not None)
-        if kept is None:
+    def _flow(self, flow_uuid: str, lease: leases.Lease | None = None) -> StoredFlow:
+        """Return a flow. With `lease`, check that it is the latest lease."""
+        flow = self._backend.flows.get(flow_uuid)
+        if lease is not None and (flow is None or flow.lease != lease):
+            latest = None if flow is None else flow.lease
+            raise leases.lost_error(
+                lease, None if latest is None else latest.owner, flow_exists=flow is not None
+            )
+        if flow is None:
             raise _missing("flow detail", flow_uuid)
-        return kept
+        return flow
 
     def _book(self, uuid: str) -> models.LogBook:
         if uuid not in self._backend.books:
-            raise _missing("log book", uuid)
+            raise _missing("logbook", uuid)
         return self._backend.books[uuid]
 
-    def _atom(self, uuid: str) -> tuple[KeptFlow, models.AtomDetail]:
+    def _atom(self, uuid: str) -> tuple[StoredFlow, models.AtomDetail]:
         if uuid not in self._backend.atoms:
             raise _missing("atom detail", uuid)
         return self._backend.atoms[uuid]
 
 
 def _missing(what: str, uuid: str) -> exceptions.NotFound:
-    return exceptions.NotFound(f"No {what} {uuid} is kept in memory")
+    return exceptions.NotFound(f"No {what} {uuid} in this memory backend")

@@ -1,4 +1,4 @@
-"""Publishing to a RabbitMQ, which confirms what it got."""
+"""Publish to RabbitMQ with publisher confirms."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wbengine.engines.worker_based.connections import topology
 from wbengine.engines.worker_based.connections.amqp_connection import AmqpConnection
 from wbengine.engines.worker_based.connections.outgoing import OutgoingMessage, by_hooks
 from wbengine.engines.worker_based.connections.publisher_confirms import (
-    WINDOW,
+    MAX_UNCONFIRMED,
     PublisherConfirms,
     Sent,
     refuses,
@@ -26,26 +26,26 @@ from wbengine.transports import reasons
 
 
 class AmqpSender(Sender):
-    """What was confirmed is published; more is sent meanwhile.
+    """A sender that continues to publish while it waits for confirms.
 
-    Any thread writes, the sender's own reads what the broker confirms.  What it did not confirm in
-    time is published again, as what a lost connection interrupted.
+    Any thread writes; the sender's thread reads confirms. Messages without a confirm in time are
+    published again, as after a lost connection.
     """
 
     _writer: PublisherConfirms | None
 
     def __init__(self, target: transports.Target, layout: topology.Topology, name: str) -> None:
         super().__init__(target, layout, name)
-        # What to ring while the broker is waited for.
+        # The connection to wake while the sender's thread waits for the broker.
         self._connection: AmqpConnection | None = None
-        # One at a time, until something is confirmed: what goes wrong then is the fault of one, and
-        # a broker that takes nothing is not given the same again and again.
-        self._careful = False
+        # Publish one message at a time until one is confirmed. Then an error is that of one
+        # message, and a broker that rejects everything does not receive a whole batch repeatedly.
+        self._one_at_a_time = False
 
     def _wake(self) -> None:
         super()._wake()
         if self._connection is not None:
-            self._connection.ring()
+            self._connection.wake_up()
 
     @property
     def is_blocked(self) -> bool:
@@ -53,34 +53,39 @@ class AmqpSender(Sender):
         return connection is not None and connection.is_blocked
 
     @property
-    def _idle(self) -> bool:
-        return super()._idle and (self._writer is None or self._writer.is_idle)
+    def _is_idle(self) -> bool:
+        return super()._is_idle and (self._writer is None or self._writer.is_idle)
 
     @property
     def _room(self) -> int:
         return 0 if self._writer is None else self._writer.room
 
     @property
-    def _is_free(self) -> bool:
-        # With TaskFlow's peers one may have to ask the broker first.
-        asks = self._careful or self._layout.interop
-        return not asks and self._room > 0 and self._lost is None and not self._closed.is_set()
+    def _can_send(self) -> bool:
+        # With TaskFlow's peers, publishing may need a request to the broker first.
+        asks = self._one_at_a_time or self._layout.interop
+        return (
+            not asks
+            and self._room > 0
+            and self._connection_error is None
+            and not self._closed.is_set()
+        )
 
     def _use(self, connection: kombu.Connection) -> None:
         amqp = AmqpConnection(connection)
         confirms = None
         try:
             channel = amqp.channel(self._layout.exchange.name)
-            window = 1 if self._careful else WINDOW
+            window = 1 if self._one_at_a_time else MAX_UNCONFIRMED
             confirms = PublisherConfirms(channel, self._layout, self._confirmed, window)
             with self._lock:
-                self._connection, self._writer, self._lost = amqp, confirms, None
+                self._connection, self._writer, self._connection_error = amqp, confirms, None
             while not self._closed.is_set():
-                self._turn_with(confirms)
+                self._run_and_read(confirms)
         except Exception as error:
             amqp.drop()
             if isinstance(error, amqp_errors.NotFound):
-                self.astray()
+                self.on_missing_queue()
             if confirms is not None:
                 self._blame(confirms, error)
             if isinstance(error, self._reconnects.errors):
@@ -93,20 +98,20 @@ class AmqpSender(Sender):
                 self._recall(confirms)
             amqp.close()
 
-    def _turn_with(self, confirms: PublisherConfirms) -> None:
+    def _run_and_read(self, confirms: PublisherConfirms) -> None:
         with self._lock:
             now = time.monotonic()
-            waits = now < (at := self._next())
+            waits = now < (at := self._next_due())
             wait = self._sleep_for(at, now) if waits else 0.0
         if not waits:
-            self._act(now)
+            self._run_due(now)
         try:
-            spoke = confirms.read(wait)
-            if spoke and at == math.inf and not (self._careful or self._flushing):
-                self._looks_at = math.inf
+            has_data = confirms.read(wait)
+            if has_data and at == math.inf and not (self._one_at_a_time or self._flushing):
+                self._wakes_at = math.inf
                 confirms.gather()
         finally:
-            self._looks_at = -math.inf
+            self._wakes_at = -math.inf
 
     def _publish(self, messages: list[OutgoingMessage], writer: PublisherConfirms) -> None:
         crashpoint("sender.before-publish")
@@ -121,7 +126,8 @@ class AmqpSender(Sender):
     def _write(self, confirms: PublisherConfirms, message: OutgoingMessage) -> None:
         try:
             prepared = confirms.prepare(message)
-        except self._reconnects.errors:  # as it asked the broker first; it stays where it is
+        # The request to the broker failed; the message stays in the queue.
+        except self._reconnects.errors:
             raise
         except Exception as error:
             self._fail(message, error)
@@ -131,41 +137,40 @@ class AmqpSender(Sender):
             message.sent = False
 
     def _confirmed(self, confirmed: Sequence[Sent]) -> None:
-        self._reconnects.told = ""
-        if self._careful and self._writer is not None:
-            self._careful = False
+        self._reconnects.last_logged = ""
+        if self._one_at_a_time and self._writer is not None:
+            self._one_at_a_time = False
             self._writer.widen()
         for sent in confirmed:
             if sent.returned:
-                self.astray()
+                self.on_missing_queue()
                 call(sent.message.hooks.unrouted, sent.message)
         routed = [sent.message for sent in confirmed if not sent.returned]
         for hooks, group in by_hooks(routed).items():
             call(hooks.sent, group)
 
     def _blame(self, confirms: PublisherConfirms, error: Exception) -> None:
-        """What the broker would refuse for ever fails, as soon as it is known which one it is."""
+        """Fail a message that the broker will always refuse, once it is identified."""
         suspect = confirms.unconfirmed[0] if len(confirms.unconfirmed) == 1 else None
-        if suspect is not None and self._careful and refuses(error):
+        if suspect is not None and self._one_at_a_time and refuses(error):
             confirms.unconfirmed.clear()
             self._fail(suspect.message, error)
-        self._careful = bool(confirms.unconfirmed)
+        self._one_at_a_time = bool(confirms.unconfirmed)
 
     def _recall(self, confirms: PublisherConfirms) -> None:
-        """It is not known what became of what was written and not confirmed."""
-        again = []
+        to_resend = []
         with self._lock:
-            left = confirms.close()
-            self._settled.wait_for(lambda: not self._sending)
-        for sent in left:
+            unconfirmed = confirms.close()
+        self._settled.wait_for(lambda: not self._is_sending)
+        for sent in unconfirmed:
             message = sent.message
             if message.hooks.repeats or self._closed.is_set():
                 message.sent = False
-                again.append(message)
+                to_resend.append(message)
             else:
                 call(message.hooks.uncertain, message)
         with self._lock:
-            self._queue.extendleft(reversed(again))
+            self._queue.extendleft(reversed(to_resend))
             if self._queue:
                 self._due = -math.inf
             self._writer = None

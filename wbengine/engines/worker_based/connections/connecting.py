@@ -1,4 +1,4 @@
-"""Reaching a broker that may be away, and noticing that one is."""
+"""Connect to a broker that may be unavailable, and detect the loss of a connection."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import logging
 import random
 import socket
 import ssl
-import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeAlias
@@ -19,39 +18,37 @@ from amqp import exceptions as amqp_errors
 
 from wbengine import exceptions as exc
 from wbengine import transports
+from wbengine.concurrency import conditions, threads
 from wbengine.transports import reasons
 
 LOG = logging.getLogger(__name__)
 
-#: Seconds of one attempt.
-ATTEMPT: Final = 4.0
+ATTEMPT_SECONDS: Final = 4.0
 
-#: Errors that waiting does not mend: a wrong password, a virtual host that is missing, a
-#: certificate of somebody else.
-_FINAL: Final = (
+_PERMANENT_ERRORS: Final = (
     amqp_errors.AccessRefused,
     amqp_errors.NotAllowed,
     ssl.SSLCertVerificationError,
 )
-_REDIS_FINAL: Final = frozenset(("AuthenticationError", "NoPermissionError"))
+_PERMANENT_REDIS_ERRORS: Final = frozenset(("AuthenticationError", "NoPermissionError"))
 
-#: To a broker of ours (a `Broker`), or to any other (of kombu's, which has no types).
+#: A connection to a broker of wbengine (a `Broker`) or of kombu, which has no types.
 Connection: TypeAlias = Any
 
 
 def reach(
     target: transports.Target,
-    stopping: threading.Event,
+    stopping: conditions.Event,
     *,
     within: float | None = None,
     on_failure: Callable[[str], None] | None = None,
 ) -> Connection:
-    """A connection, tried for again as the target's `retry` says.
+    """Connect, with retries according to the target's `retry`.
 
-    Tries until `stopping` is set, or for `within` seconds.  `on_failure` is told of each attempt
-    that failed.
+    This continues until `stopping` is set, or for `within` seconds. `on_failure` is called with the
+    reason of each failure.
 
-    :raises TransportFailure: the broker was not reached.
+    :raises TransportFailure: if the broker was not reached.
     """
     ends = None if within is None else time.monotonic() + within
     attempts = 0
@@ -59,28 +56,33 @@ def reach(
     def attempt() -> Connection:
         nonlocal attempts
         attempts += 1
-        left = ATTEMPT if ends is None else min(ATTEMPT, max(0.5, ends - time.monotonic()))
-        return _open(target, attempts - 1, left)
+        timeout = (
+            ATTEMPT_SECONDS
+            if ends is None
+            else min(ATTEMPT_SECONDS, max(0.5, ends - time.monotonic()))
+        )
+        return _open(target, attempts - 1, timeout)
 
     def may_pass(error: BaseException) -> bool:
         return isinstance(error, Exception) and (within is None or not _is_final(error))
 
-    def tell(state: tenacity.RetryCallState) -> None:
+    def report_attempt(state: tenacity.RetryCallState) -> None:
         if on_failure is not None and state.outcome is not None:
             on_failure(reasons.explain(state.outcome.exception()))
 
-    stop: Any = tenacity.stop_when_event_set(stopping)
+    event: Any = stopping  # tenacity's types only permit events of `threading`.
+    stop: Any = tenacity.stop_when_event_set(event)
     if within is not None:
-        # Another attempt that had no time to be answered would tell nothing.
+        # Later attempts would have no time for a reply.
         stop = stop | tenacity.stop_after_delay(within - 1.0)
         if target.retry.max_retries is not None:
             stop = stop | tenacity.stop_after_attempt(target.retry.max_retries + 1)
     retrying = tenacity.Retrying(
         retry=tenacity.retry_if_exception(may_pass),
         wait=lambda state: target.retry.wait(state.attempt_number, random.random()),
-        sleep=tenacity.sleep_using_event(stopping),
+        sleep=tenacity.sleep_using_event(event),
         stop=stop,
-        before_sleep=tell,
+        before_sleep=report_attempt,
         reraise=True,
     )
     try:
@@ -94,22 +96,22 @@ def reach(
 
 
 def reach_soon(target: transports.Target, within: float) -> Connection:
-    """A connection for somebody who waits for it: tried for twice, in `within` seconds.
+    """Connect with two attempts in `within` seconds, for a caller that waits.
 
-    :raises TransportFailure: the broker was not reached.
+    :raises TransportFailure: if the broker was not reached.
     """
     target = dataclasses.replace(target, retry=transports.RetryOptions(max_retries=1))
-    if target.redis is not None:  # which has a patience of its own
+    if target.redis is not None:  # The Redis client has timeouts of its own.
         less = {name: min(within, 5.0) for name in ("socket_timeout", "socket_connect_timeout")}
         target = dataclasses.replace(target, options={**less, **target.options})
-    return reach(target, threading.Event(), within=within)
+    return reach(target, conditions.Event(), within=within)
 
 
 def is_refusal(error: BaseException | None) -> bool:
-    """Whether a broker, or a Redis, says no: then waiting does not help."""
-    # Redis's client library is not imported where nobody uses it.
-    names = {each.__name__ for each in type(error).__mro__}
-    return isinstance(error, _FINAL) or not names.isdisjoint(_REDIS_FINAL)
+    """Return whether a broker or a Redis refuses access, so that a retry is useless."""
+    # Compared by name, to avoid an import of the Redis client.
+    names = {cls.__name__ for cls in type(error).__mro__}
+    return isinstance(error, _PERMANENT_ERRORS) or not names.isdisjoint(_PERMANENT_REDIS_ERRORS)
 
 
 def _is_final(error: BaseException) -> bool:
@@ -135,10 +137,10 @@ def _open(target: transports.Target, number: int, seconds: float) -> Connection:
 
 
 def _resolve(host: str | None, seconds: float) -> None:
-    """Ask for the address of `host`, which may take the system minutes, for so long only."""
+    """Resolve `host`, at most for these seconds: the system may need minutes."""
     with contextlib.suppress(ValueError):
         ipaddress.ip_address(host or "")
-        return  # it is one
+        return
     failed: list[OSError] = []
 
     def ask() -> None:
@@ -147,92 +149,87 @@ def _resolve(host: str | None, seconds: float) -> None:
         except OSError as error:
             failed.append(error)
 
-    asking = threading.Thread(target=ask, name="wbengine-resolver", daemon=True)
+    asking = threads.Thread(target=ask, name="wbengine-resolver", daemon=True)
     asking.start()
     asking.join(seconds)
     if failed:
         raise failed[0]
     if asking.is_alive():
-        raise socket.gaierror(f"no answer in {seconds:.0f} s")
+        raise socket.gaierror(f"the lookup of the host name timed out after {seconds:.0f} s")
 
 
 @contextlib.contextmanager
 def translated(
     connection: Connection, target: transports.Target, queue: str | None = None
 ) -> Iterator[None]:
-    """Errors of the broker that a connection is to, of a kind of each client library, become ours.
+    """Translate errors of client libraries to exceptions of wbengine.
 
-    :raises NotFound: there is no such queue.
-    :raises TransportFailure: the broker refuses, or is away.
+    :raises NotFound: if the queue does not exist.
+    :raises TransportFailure: if the broker refuses or is unavailable.
     """
     about = f"queue {queue} at" if queue is not None else "the broker at"
     try:
         yield
     except (*connection.recoverable_connection_errors, OSError) as error:
         raise exc.TransportFailure(
-            f"the broker at {target.shown} was lost: {reasons.explain(error)}"
+            f"the connection to the broker at {target.shown} was lost: {reasons.explain(error)}"
         ) from error
     except (amqp_errors.AMQPError, *connection.channel_errors) as error:
         if getattr(error, "code", None) in (404, "404"):
-            raise exc.NotFound(f"there is no queue {queue!r} at {target.shown}") from error
+            raise exc.NotFound(f"queue {queue!r} does not exist at {target.shown}") from error
         raise exc.TransportFailure(f"{about} {target.shown}: {reasons.explain(error)}") from error
 
 
 def release(connection: Connection) -> None:
-    """Close a connection that nobody uses any more; never raises."""
+    """Close a connection; never raises."""
     try:
         connection.release()
-    except Exception as error:  # another one takes its place
-        LOG.debug("a connection was not closed in order (%s)", error)
+    except Exception as error:
+        LOG.debug("a connection was not closed cleanly (%s)", error)
 
 
 class Echo:
-    """Whether a consumer still hears anything: one that hears nothing speaks to itself.
+    """Detects a consumer that receives nothing, by means of messages that it sends to itself.
 
-    Sans I/O: its owner says what it heard, and publishes what it is told to; `now` is of one
-    monotonic clock.
+    The owner reports received messages, and publishes. All times are on the same monotonic clock.
     """
 
     def __init__(self, quiet: float, grace: float, now: float) -> None:
         self._quiet = quiet
         self._grace = grace
-        #: When something came last.
-        self.last = self._turn = now
-        self._asked = False
-        self._out: float | None = None
+        self.last_message_at = self._last_check = now
+        self._is_pinging = False
+        self._pinged_at: float | None = None
 
-    def heard(self, now: float) -> None:
-        """Something came."""
-        self.last = now
-        self._asked = False
-        self._out = None
+    def record_message(self, now: float) -> None:
+        self.last_message_at = now
+        self._is_pinging = False
+        self._pinged_at = None
 
-    def published(self, now: float) -> None:
-        """What `asks` asked for is with the broker."""
-        if self._asked:
-            self._out = now
+    def record_ping(self, now: float) -> None:
+        if self._is_pinging:
+            self._pinged_at = now
 
-    def asks(self, now: float) -> bool:
-        """Whether a message to oneself is to be published now; it is asked for once."""
-        if self._asked or now - self.last < self._quiet:
+    def begins_ping(self, now: float) -> bool:
+        """Return whether a message to itself must be published now; True once per silence."""
+        if self._is_pinging or now - self.last_message_at < self._quiet:
             return False
-        self._asked = True
+        self._is_pinging = True
         return True
 
     def is_deaf(self, now: float) -> bool:
-        """Whether what was published did not come; call it in each turn, after reading.
+        """Return whether the published message is late. Call this in each iteration, after reading.
 
-        A turn that took long proves nothing: what came meanwhile is not read yet.
+        A slow iteration is no evidence: messages may not be read yet.
         """
-        late, self._turn = now - self._turn > self._grace / 2, now
-        if self._out is None:
+        late, self._last_check = now - self._last_check > self._grace / 2, now
+        if self._pinged_at is None:
             return False
         if late:
-            self._out = now
-        return now - self._out > self._grace
+            self._pinged_at = now
+        return now - self._pinged_at > self._grace
 
     def next_due(self) -> float:
-        """When to look again."""
-        if self._asked:
-            return self._turn + self._grace / 4
-        return self.last + self._quiet
+        if self._is_pinging:
+            return self._last_check + self._grace / 4
+        return self.last_message_at + self._quiet

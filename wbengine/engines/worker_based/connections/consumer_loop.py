@@ -1,4 +1,4 @@
-"""The connection that receives, kept for as long as its proxy lives."""
+"""The receiving connection of a proxy, with reconnects."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any, Final
 from wbengine import exceptions as exc
 from wbengine import transports
 from wbengine._crash import crashpoint
+from wbengine.concurrency import conditions
 from wbengine.engines.worker_based.connections import connecting, topology
 from wbengine.engines.worker_based.connections.outgoing import DeliveryHooks, OutgoingMessage
 from wbengine.engines.worker_based.connections.prefetcher import (
@@ -29,35 +30,32 @@ from wbengine.engines.worker_based.connections.receiver import (
     KombuReceiver,
     Receiver,
 )
-from wbengine.engines.worker_based.connections.sender import DEFERRED, Sender
+from wbengine.engines.worker_based.connections.sender import DEFERRED_SECONDS, Sender
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.transports import reasons
 from wbengine.transports.broker import AnswerAndTake
 
 LOG = logging.getLogger(__name__)
 
-#: Seconds for which requests are answered in another way than where they come from, after something
-#: was refused there.
-REFUSED_PAUSE: Final = 60.0
+#: Seconds for which replies use another channel after an operation was refused.
+REFUSED_PAUSE_SECONDS: Final = 60.0
 
-#: Requests of so many times the slots may have ended, and wait to be answered, before none is taken
-#: for them.
-_BEHIND: Final = 8
+#: No requests are taken if this number of replies per slot waits.
+_MAX_QUEUED_REPLIES_PER_SLOT: Final = 8
 
-#: Seconds a first connection may take before `start` gives up.
-CONNECT_TIMEOUT: Final = 10.0
+CONNECT_TIMEOUT_SECONDS: Final = 10.0
 
-#: Seconds a consumer waits for the network before it looks at the clock again; a transport that
-#: can be woken is, others are asked more often.
-DRAIN_PERIOD: Final = 1.0
-SHORT_DRAIN_PERIOD: Final = 0.05
+#: Maximum seconds between two checks of the clock; the second value is for transports without
+#: wake-up.
+DRAIN_SECONDS: Final = 1.0
+SHORT_DRAIN_SECONDS: Final = 0.05
 
-#: Seconds, and messages, after which what came is acknowledged that nobody waits for.
-RECEIPTS_PERIOD: Final = 0.05
-RECEIPTS: Final = 64
+#: Seconds, and number of messages, after which non-urgent acknowledgements are sent.
+ACK_DELAY_SECONDS: Final = 0.05
+MAX_DELAYED_ACKS: Final = 64
 
-#: Seconds before it connects again to a broker that can be reached, but not used.
-AILING_PAUSE: Final = 0.5
+#: For a broker that is reachable but unusable.
+RECONNECT_PAUSE_SECONDS: Final = 0.5
 
 
 def _nothing() -> None:
@@ -65,10 +63,10 @@ def _nothing() -> None:
 
 
 class ConsumerLoop:
-    """Connect, hand over what comes, and connect again, in the thread that calls `start`.
+    """Connects, passes on messages and reconnects, in the thread that calls `start`.
 
-    What was received is given to `handle(message)`.  The sender publishes meanwhile, on a
-    connection of its own.  Here messages are acknowledged in the thread that consumes.
+    `handle(message)` receives each message. The sender publishes on a connection of its own.
+    Messages are acknowledged in the consuming thread.
     """
 
     def __init__(
@@ -83,38 +81,36 @@ class ConsumerLoop:
     ) -> None:
         self._target = target
         self._handle = handle
-        #: The requests that it takes: none, until it is told to.
+        #: Requests from shared queues; none until `consume_shared`.
         self.work: Any = self._prefetcher((), 0)
         self._topology = layout
         self._refused = refused
         self._sender = sender
-        sender.astray = self._mistrust
+        sender.on_missing_queue = self._declare_soon
         self._on_wait = on_wait
         self._until = until
-        self._running = threading.Event()
-        self._stopping = threading.Event()
-        self._ended = threading.Event()
+        self._running = conditions.Event()
+        self._stopping = conditions.Event()
+        self._ended = conditions.Event()
         self._error: BaseException | None = None
-        #: Whether this side's own queue stays when `stop` ends it: somebody else reads it.
-        self.leaves_queue = False
-        # Why it connects again, as long as that did not help; and since when it seems to.
-        self._told = ""
-        self._receives = math.inf
-        self._soon: deque[Callable[[], None]] = deque()
-        # From when on requests are answered where they come from, if that can be.
+        #: Whether `stop` keeps the private queue for another process.
+        self.keeps_queue = False
+        # Reason of the last reconnect, and time since which messages are received.
+        self._last_reason = ""
+        self._receiving_since = math.inf
+        self._pending_calls: deque[Callable[[], None]] = deque()
+        # Time from which replies are published on the receiving channel.
         self._replies_from = 0.0
-        # What is to be acknowledged when that costs little.
         self._receipts: deque[Any] = deque()
         self._receipts_due = 0.0
         self._wake: Callable[[], None] | None = None
         self._consumer = 0
-        # When the consumer's thread looks again, as far as others know.
+        # Time of the next wake-up of the consumer's thread.
         self._sleeps_until = math.inf
-        #: Of the connection that there is: what came on it is acknowledged on it, or never.
         self.channel: Any = None
         self._receiver: Receiver | None = None
-        #: Told in each turn when the broker was heard last.
-        self.turned: Callable[[float], object] | None = None
+        #: Called in each iteration with the time of the broker's last message.
+        self.on_iteration: Callable[[float], object] | None = None
         self._copying = _Copying(self)
 
     @property
@@ -122,26 +118,26 @@ class ConsumerLoop:
         return self._running.is_set() and not self._ended.is_set()
 
     @property
-    def heard(self) -> float:
-        """When the broker was heard last, on the monotonic clock; never, while there is none."""
+    def last_message_at(self) -> float:
+        """Time of the broker's last message (monotonic clock); -infinity without a connection."""
         receiver = self._receiver
-        return -math.inf if receiver is None else receiver.heard
+        return -math.inf if receiver is None else receiver.last_message_at
 
     @property
     def is_blocked(self) -> bool:
-        """Whether the broker reads nothing more on the connection, for now."""
+        """Whether the broker reads nothing from the connection at present."""
         receiver = self._receiver
         return receiver is not None and receiver.is_blocked
 
     @property
-    def ended(self) -> bool:
-        """Whether `start` has returned: a proxy lives once."""
+    def has_ended(self) -> bool:
+        """Whether `start` has returned. A proxy cannot be started again."""
         return self._ended.is_set()
 
     def start(self) -> None:
-        """Connect, and dispatch what comes, until `stop`; blocks.
+        """Connect and dispatch messages until `stop`. Blocks.
 
-        :raises TransportFailure: the broker could not be reached within 10 seconds of the start.
+        :raises TransportFailure: if the broker cannot be reached within 10 seconds.
         """
         try:
             self._run()
@@ -153,15 +149,15 @@ class ConsumerLoop:
             self._ended.set()
             self._running.set()
 
-    def give_up(self, error: BaseException) -> None:
-        """Let `wait` raise what keeps its owner from going on."""
+    def fail(self, error: BaseException) -> None:
+        """Make `wait` raise an error of the owner."""
         self._error = self._error or error
         self._running.set()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the proxy is connected and consuming; False if time ran out.
+        """Wait until the proxy is connected and consuming; return False on timeout.
 
-        :raises TransportFailure: it gave up; or what its owner gave up with.
+        :raises TransportFailure: if connecting failed. Errors of the owner are raised too.
         """
         ready = self._running.wait(timeout)
         if self._error is not None:
@@ -169,107 +165,108 @@ class ConsumerLoop:
         return ready
 
     def stop(self, timeout: float = 5.0) -> None:
-        """Publish what is queued, delete this side's own queue unless it is left, disconnect."""
+        """Publish queued messages, delete the private queue unless it is kept, and disconnect."""
         self._sender.flush(timeout)
         self._stopping.set()
         self._sender.close()
-        self._ring()
+        self._wake_consumer()
 
     def join(self, timeout: float) -> bool:
-        """Wait for `start` to return; False if time ran out."""
         return self._ended.wait(timeout)
 
-    def _ring(self) -> None:
-        """Let the consumer's thread look at what there is to do; from any thread."""
-        wake = self._wake  # which that thread may take away at any moment
+    def _wake_consumer(self) -> None:
+        wake = self._wake  # The consumer's thread may reset it at any time.
         if wake is not None:
             wake()
 
     def _send_later(self, message: OutgoingMessage) -> None:
-        """Not in this thread, which is there for what comes."""
         self._sender.send(message, defer=True)
 
-    def _mistrust(self) -> None:
-        """What was declared may be gone; any thread."""
+    def _declare_soon(self) -> None:
+        """Declare queues again, because some may be missing. Thread-safe."""
         receiver = self._receiver
         if receiver is not None:
-            receiver.mistrust()
-            self._ring()
+            receiver.declare_soon()
+            self._wake_consumer()
 
     def _run(self) -> None:
         self._consumer = threading.get_ident()
-        until = time.monotonic() + CONNECT_TIMEOUT
+        until = time.monotonic() + CONNECT_TIMEOUT_SECONDS
         while not self._stopping.is_set():
-            first = not self._running.is_set()
+            is_first = not self._running.is_set()
             try:
                 connection = connecting.reach(
                     self._target,
                     self._stopping,
-                    within=max(1.0, until - time.monotonic()) if first else None,
+                    within=max(1.0, until - time.monotonic()) if is_first else None,
                 )
             except exc.TransportFailure:
-                if first and not self._stopping.is_set():
+                if is_first and not self._stopping.is_set():
                     raise
                 continue
             try:
                 self._consume(connection)
             except Exception as error:
-                self._after(error, connection, time.monotonic() < until)
+                self._handle_error(error, connection, time.monotonic() < until)
             finally:
                 connecting.release(connection)
 
-    def _after(self, error: Exception, connection: connecting.Connection, early: bool) -> None:
-        """Whether and when to connect again; `early`: the first start may still succeed."""
+    def _handle_error(
+        self, error: Exception, connection: connecting.Connection, early: bool
+    ) -> None:
+        """Decide whether and when to reconnect; `early`: the first start may still succeed."""
         why = reasons.explain(error)
         lost = isinstance(error, tuple(connection.recoverable_connection_errors))
         refused = isinstance(error, tuple(connection.channel_errors))
-        # Others may be stopping, and remove what we have just declared.
+        # A stopping process may remove what this one has just declared.
         passing = lost or getattr(error, "code", None) == 404
         if not (self._running.is_set() or (early and passing)):
-            foreign = not (self._target.ours or self._target.amqp)  # which raise whatever they like
+            # These transports raise errors of any type.
+            foreign = not (self._target.ours or self._target.amqp)
             if lost or refused or foreign or isinstance(error, (OSError, exc.TransportFailure)):
                 raise exc.TransportFailure(f"{self._target.shown} cannot be used: {why}") from error
             raise error
         if self._stopping.is_set():
             return
-        if time.monotonic() - self._receives > DRAIN_PERIOD:
-            self._told = ""
-        self._receives = math.inf
-        if why == self._told:
-            LOG.debug("still not receiving (%s)", why)
+        if time.monotonic() - self._receiving_since > DRAIN_SECONDS:
+            self._last_reason = ""
+        self._receiving_since = math.inf
+        if why == self._last_reason:
+            LOG.debug("still receiving no messages (%s)", why)
         elif lost:
-            LOG.warning("lost the broker (%s), connecting again", why)
-        elif refused or isinstance(error, (OSError, exc.TransportFailure)):  # such as a full disk
-            LOG.warning("cannot receive (%s), connecting again", why)
+            LOG.warning("lost the connection to the broker (%s), reconnecting", why)
+        # For example a full disk.
+        elif refused or isinstance(error, (OSError, exc.TransportFailure)):
+            LOG.warning("cannot receive messages (%s), reconnecting", why)
         else:
-            LOG.error("receiving failed, connecting again", exc_info=error)
-        self._told = why
+            LOG.error("cannot receive messages, reconnecting", exc_info=error)
+        self._last_reason = why
         cut = lost and isinstance(error, OSError)
-        self._stopping.wait(SHORT_DRAIN_PERIOD if cut else AILING_PAUSE)
+        self._stopping.wait(SHORT_DRAIN_SECONDS if cut else RECONNECT_PAUSE_SECONDS)
 
     def _consume(self, connection: connecting.Connection) -> None:
         receiver = self._receiver_of(connection)
         try:
             if not self._running.is_set():
-                self._sender.start()  # it connects meanwhile
+                self._sender.start()  # The sender connects at the same time.
             receiver.begin(self._handle, self._on_work, self._send_later, self._replies_from)
             self._receiver, self.channel = receiver, receiver.channel
             self._wake = receiver.wake
-            self._receives = time.monotonic()
+            self._receiving_since = time.monotonic()
             self._running.set()
             self._drain(receiver)
             self.channel = None
-            receiver.end(remove=not self.leaves_queue)
+            receiver.end(remove=not self.keeps_queue)
         except BaseException as error:
             receiver.drop()
             if refuses(error):
-                # Perhaps an answer is: the sender finds out which, and loses nothing else by it.
-                self._replies_from = time.monotonic() + REFUSED_PAUSE
+                # The sender identifies a reply that is the cause.
+                self._replies_from = time.monotonic() + REFUSED_PAUSE_SECONDS
                 LOG.warning(
-                    "the broker refused something on the channel that receives (%s): for %.0f s"
-                    " answers go another way",
+                    "the broker refused an operation on the receiving channel (%s): for"
+                    " %.0f s replies use another channel",
                     reasons.explain(error),
-                    REFUSED_PAUSE,
+                    REFUSED_PAUSE_SECONDS,
                 )
             raise
         finally:
@@ -277,21 +274,22 @@ class ConsumerLoop:
             receiver.close()
 
     def _drain(self, receiver: Receiver) -> None:
-        longest = DRAIN_PERIOD if self._wake is not None else SHORT_DRAIN_PERIOD
+        max_timeout = DRAIN_SECONDS if self._wake is not None else SHORT_DRAIN_SECONDS
         while not self._stopping.is_set():
-            if self._soon:
+            if self._pending_calls:
                 with receiver.together():
-                    while self._soon:
-                        self._soon.popleft()()
-            self._sleeps_until = math.inf  # before it looks: who comes later wakes it
+                    while self._pending_calls:
+                        self._pending_calls.popleft()()
+            # Set before the checks, so that later events wake this thread.
+            self._sleeps_until = math.inf
             now = time.monotonic()
             if now >= receiver.due:
-                receiver.turn(now)
+                receiver.run_due(now)
             if self._on_wait is not None:
                 self._on_wait()
-            if self.turned is not None:
-                self.turned(receiver.heard)
-            timeout = longest
+            if self.on_iteration is not None:
+                self.on_iteration(receiver.last_message_at)
+            timeout = max_timeout
             receipts = self._acknowledge(now) if self._receipts else None
             for due in (self._until and self._until(), receipts):
                 if due is not None:
@@ -301,20 +299,18 @@ class ConsumerLoop:
                 receiver.drain(timeout=timeout)
             except TimeoutError:
                 pass
-        self._catch_up()
+        self._finish_calls()
 
-    def _catch_up(self) -> None:
-        """What was done until now is acknowledged."""
-        while self._soon:
-            self._soon.popleft()()
+    def _finish_calls(self) -> None:
+        while self._pending_calls:
+            self._pending_calls.popleft()()
         self._acknowledge(math.inf)
 
     def _acknowledge(self, now: float) -> float | None:
-        """Acknowledge what costs less together; when to call it again, if at all."""
         if not self._receipts:
             return None
-        self._receipts_due = self._receipts_due or now + RECEIPTS_PERIOD
-        if now < self._receipts_due and len(self._receipts) < RECEIPTS:
+        self._receipts_due = self._receipts_due or now + ACK_DELAY_SECONDS
+        if now < self._receipts_due and len(self._receipts) < MAX_DELAYED_ACKS:
             return self._receipts_due
         self._receipts_due = 0.0
         self._acknowledge_now([self._receipts.popleft() for _ in range(len(self._receipts))])
@@ -324,89 +320,89 @@ class ConsumerLoop:
         for channel, group in _grouped(messages, "amqp_channel").items():
             _settle_all(channel, group)
 
-    def bury(self, name: str) -> None:
-        """Remove the private queue of a process that is gone, unless it is used; any thread."""
+    def delete_private_queue(self, name: str) -> None:
+        """Remove the private queue of a stopped process, unless it is used. Thread-safe."""
 
         def remove() -> None:
             if self._receiver is not None:
-                self._receiver.bury(name)
+                self._receiver.delete_private_queue(name)
 
-        self._soon.append(remove)
-        self._ring()
+        self._pending_calls.append(remove)
+        self._wake_consumer()
 
-    # What was taken.
+    # Requests.
 
-    def take_from(self, queues: Sequence[str], slots: int) -> None:
-        """Also take requests from shared queues, never more than `slots` at a time.
+    def consume_shared(self, queues: Sequence[str], slots: int) -> None:
+        """Also take requests from shared queues, at most `slots` at a time.
 
-        `queues` are served in their order: the first is emptied before the second is looked at.
-        Each request has to end in one call of `ack` or `give_back`, which frees its slot.  Takes
-        effect when the proxy starts, and after every reconnect.
+        The second of the `queues` is polled only if the first is empty. Each request must end with
+        one call of `ack` or `return_unstarted`, which frees its slot. This takes effect at the next
+        connection.
         """
         self.work = self._prefetcher(queues, slots)
-        self._topology.brief = True
+        self._topology.is_brief = True
 
-    def stop_taking(self) -> None:
-        """Take no further request; what was taken can still be acknowledged.
+    def pause_requests(self) -> None:
+        """Take no more requests; those that were taken can still be acknowledged.
 
-        What was delivered and not handed out goes back to its queue.  From any thread; idempotent.
+        Delivered requests that were not passed on are requeued. Thread-safe and idempotent.
         """
         self.call_soon(self.work.pause)
 
-    def take_again(self) -> None:
-        """Undo `stop_taking`; from any thread, idempotent."""
+    def resume_requests(self) -> None:
+        """Take requests again after `pause_requests`. Thread-safe and idempotent."""
         self.call_soon(self.work.resume)
 
     def call_soon(self, function: Callable[[], None]) -> None:
-        """Run `function` on the consumer's thread, soon."""
-        self._soon.append(function)
-        self._ring()
+        """Call `function` in the consumer's thread."""
+        self._pending_calls.append(function)
+        self._wake_consumer()
 
     def ack(self, message: Any) -> None:
-        """Acknowledge a message from any thread, and free its slot; never raises.
+        """Acknowledge a message and free its slot. Thread-safe; never raises.
 
-        What came on a connection that is gone cannot be acknowledged any more: it comes again.
+        A message of a lost connection is delivered again.
         """
         self.ack_many((message,))
 
     def ack_many(self, messages: Sequence[Any]) -> None:
-        """`ack` each."""
-        # Nothing is left to be done for those that were answered on their own channel.
+        # Replies on the receiving channel have acknowledged their requests.
         held = self.work.held
-        left = [each for each in messages if not each.acknowledged or each in held]
-        if left:
-            # Each by itself: the connection may be lost in the midst of them.
-            self._ack_soon(left)
-            self._ring()
+        unacknowledged = [each for each in messages if not each.acknowledged or each in held]
+        if unacknowledged:
+            # Acknowledged one by one, because the connection may be lost in between.
+            self._ack_soon(unacknowledged)
+            self._wake_consumer()
 
     def ack_later(self, *messages: Any) -> None:
-        """`ack` each, together with others; within a second or so."""
+        """`ack` messages together with others, within about a second."""
         if self._target.amqp and not self.work.queues:
-            self._receipts.extend(messages)  # wakes nobody
+            self._receipts.extend(messages)  # This does not wake the thread.
         else:
             self._ack_soon(messages)
 
     def _ack_soon(self, messages: Iterable[Any]) -> None:
-        self._soon.extend(functools.partial(self._settle, each, _ack) for each in messages)
+        self._pending_calls.extend(functools.partial(self._settle, each, _ack) for each in messages)
 
     def release_many(self, messages: Sequence[Any]) -> None:
-        """What these requests need from now on is no slot: others may be taken for them, where the
-        broker is ours, and the sender keeps up.  From any thread."""
+        """Release the slots of requests that are about to be answered, if the sender keeps up.
+
+        Thread-safe; only for brokers of wbengine.
+        """
 
     def order(self, done: Sequence[Any]) -> AnswerAndTake | None:
-        """As `release_many`; and what `Broker.answer_many` is to be given so that it takes others
-        for them, if anything."""
+        """Do as `release_many`, and return the order for `Broker.answer_many`, or None."""
         return None
 
     def forget_many(self, messages: Sequence[Any]) -> None:
-        """As `ack_many`, of what was acknowledged with the answer to it; brokers of ours."""
+        """Free the slots of messages that were acknowledged with their replies."""
         raise NotImplementedError
 
     def requeue(self, message: Any, done: Callable[[], None] = _nothing) -> None:
-        """Put a request back into its queue, from any thread, and free its slot; never raises.
+        """Requeue a request and free its slot. Thread-safe; never raises.
 
-        `done()` is called when that happened, on the consumer's thread.  It comes again marked as
-        redelivered; see `give_back` for one that nobody began and no ledger knows of.
+        Then `done()` is called in the consumer's thread. The request is delivered again, marked as
+        redelivered: see `return_unstarted` for a request that was not started and has no ledger.
         """
 
         def settle() -> None:
@@ -417,17 +413,16 @@ class ConsumerLoop:
 
         self.call_soon(settle)
 
-    def give_back(self, message: Any, done: Callable[[], None] = _nothing) -> None:
-        """Let somebody else have a request that was not started, from any thread; never raises.
+    def return_unstarted(self, message: Any, done: Callable[[], None] = _nothing) -> None:
+        """Return a request that was not started to its queue, then call `done()`. Thread-safe.
 
-        Where no ledger knows that it was not, a copy takes its place: nobody runs a request that
-        the broker says it delivered before.  `done()` is called when it is given back.
+        Without a ledger, a copy replaces it, because workers do not run a redelivered request.
         """
         if env.WBE_LEDGER in (message.headers or {}):
             self.requeue(message, done)
             return
         copy = OutgoingMessage(env.copy_of(message), self._copying, (message, done))
-        # As with those that are requeued: not before taking has stopped.
+        # Queued, because it must follow the end of consuming, as with requeued requests.
         self.call_soon(functools.partial(self._send_later, copy))
 
     def _settle(self, message: Any, how: Callable[[Any], None]) -> None:
@@ -442,14 +437,12 @@ class ConsumerLoop:
     def _on_work(self, message: Any) -> None:
         work = self.work
         if not work.admits(message):
-            self.give_back(message)
+            self.return_unstarted(message)
             return
         work.held[message] = time.monotonic()
         self._handle(message)
         if message.acknowledged and message in work.held:
             work.free(message)
-
-    # Of what kind all that is.
 
     def _receiver_of(self, connection: Any) -> Receiver:
         kind = AmqpReceiver if self._target.amqp else KombuReceiver
@@ -459,37 +452,35 @@ class ConsumerLoop:
         kind = AmqpPrefetcher if self._target.amqp else KombuPrefetcher
         return kind(queues, slots)
 
-    # Answering.
-
     def wake_by(self, due: float) -> None:
-        """Let the consumer's thread look then, if it sleeps longer."""
         if due < self._sleeps_until and threading.get_ident() != self._consumer:
-            self._ring()
+            self._wake_consumer()
 
     def answer(self, message: OutgoingMessage, request: Any, soon: bool) -> bool:
-        """Publish a terminal answer, and acknowledge its request right behind it, at once; `soon`:
-        by a thread that will answer another one within a few milliseconds, which is together with
-        this; if it does not, this goes out by itself.
+        """Publish a terminal reply and acknowledge its request. Thread-safe; only with RabbitMQ.
 
-        From any thread.  `message.hooks` are told when the broker has confirmed it.  False: it has
-        to be sent in the usual way.  Only of a RabbitMQ.
+        `message.hooks` are called after the broker's confirm.
+
+        :param soon: the calling thread publishes another reply within milliseconds, and both are
+            sent together.
+        :returns: False if the reply must be sent in the usual way.
         """
-        receiver = self._receiver  # which the consumer's thread may take away at any moment
+        receiver = self._receiver  # The consumer's thread may reset it at any time.
         replies = None if receiver is None else receiver.replies
-        if replies is None or not replies.answer(message, request, self._let_go, soon):
+        if replies is None or not replies.answer(message, request, self._free_acknowledged, soon):
             return False
         if soon:
-            self.wake_by(time.monotonic() + DEFERRED)
+            self.wake_by(time.monotonic() + DEFERRED_SECONDS)
         return True
 
-    def _let_go(self, request: Any) -> None:
+    def _free_acknowledged(self, request: Any) -> None:
         work = self.work
-        if isinstance(work, AmqpPrefetcher) and work.let_go(request):
+        if isinstance(work, AmqpPrefetcher) and work.free_acknowledged(request):
             self.call_soon(work.adjust)
 
 
 class BrokerConsumerLoop(ConsumerLoop):
-    """From a broker of ours, where any thread acknowledges, and several messages at once."""
+    """Consumes from a broker of wbengine, where any thread acknowledges, in batches."""
 
     def _receiver_of(self, connection: Any) -> Receiver:
         return BrokerReceiver(connection, self._target, self._topology, self.work, self._refused)
@@ -498,7 +489,6 @@ class BrokerConsumerLoop(ConsumerLoop):
         return BrokerPrefetcher(queues, slots)
 
     def ack_many(self, messages: Sequence[Any]) -> None:
-        """`ack` each, in one step."""
         for consumer, group in _grouped(messages, "channel").items():
             _settle_all(consumer, group)
         self._free_many(messages)
@@ -514,12 +504,12 @@ class BrokerConsumerLoop(ConsumerLoop):
     def _free_many(self, messages: Sequence[Any]) -> None:
         work = self.work
         for message in messages:
-            known = work.held.pop(message, None) is not None
-            if known and message.channel is not work.channel:
+            was_held = work.held.pop(message, None) is not None
+            if was_held and message.channel is not work.channel:
                 self.call_soon(work.adjust)
 
     def release_many(self, messages: Sequence[Any]) -> None:
-        if self._sender.behind < _BEHIND * self.work.slots:
+        if self._sender.queue_length < _MAX_QUEUED_REPLIES_PER_SLOT * self.work.slots:
             for consumer, group in _grouped(messages, "channel").items():
                 consumer.release_many(group)
 
@@ -539,15 +529,15 @@ class BrokerConsumerLoop(ConsumerLoop):
     def _on_work(self, message: Any) -> None:
         work = self.work
         work.held[message] = 0.0
-        if message.channel is not work.channel:  # its connection is being replaced
+        if message.channel is not work.channel:  # Its connection is being replaced.
             self.call_soon(work.adjust)
         self._handle(message)
-        if message.acknowledged and message in work.held:  # perhaps not on the consumer's thread
+        if message.acknowledged and message in work.held:  # In any thread.
             self._free_many((message,))
 
 
 class _Copying(DeliveryHooks):
-    """Lets a copy take the place of what was delivered: its correlation is that, and a callback."""
+    """Replaces a delivered message by a copy; the correlation is the message and a callback."""
 
     mandatory = True
 
@@ -567,11 +557,10 @@ class _Copying(DeliveryHooks):
 
 
 def _grouped(messages: Iterable[Any], by: str) -> dict[Any, list[Any]]:
-    """Messages by what they came on."""
-    found: dict[Any, list[Any]] = {}
+    groups: dict[Any, list[Any]] = {}
     for message in messages:
-        found.setdefault(getattr(message, by), []).append(message)
-    return found
+        groups.setdefault(getattr(message, by), []).append(message)
+    return groups
 
 
 def _settle_all(channel: Any, messages: list[Any]) -> None:
@@ -579,7 +568,7 @@ def _settle_all(channel: Any, messages: list[Any]) -> None:
     try:
         channel.ack_many(messages)
         crashpoint("proxy.after-ack")
-    except OSError as error:  # the connection is lost, and they come again
+    except OSError as error:  # The connection is lost: the messages are delivered again.
         LOG.debug("%d messages cannot be acknowledged (%s)", len(messages), error)
     except Exception as error:
         LOG.warning("%d messages cannot be acknowledged (%s)", len(messages), error)
@@ -590,7 +579,7 @@ def _ack(message: Any) -> None:
     try:
         message.ack()
         crashpoint("proxy.after-ack")
-    except OSError as error:  # the connection is lost, and it comes again
+    except OSError as error:
         LOG.debug("message %s cannot be acknowledged (%s)", message.delivery_tag, error)
     except Exception as error:
         LOG.warning("message %s cannot be acknowledged (%s)", message.delivery_tag, error)
@@ -599,7 +588,7 @@ def _ack(message: Any) -> None:
 def _requeue(message: Any) -> None:
     try:
         message.requeue()
-    except OSError as error:  # as above
-        LOG.debug("message %s cannot be given back (%s)", message.delivery_tag, error)
+    except OSError as error:
+        LOG.debug("message %s cannot be requeued (%s)", message.delivery_tag, error)
     except Exception as error:
-        LOG.warning("message %s cannot be given back (%s)", message.delivery_tag, error)
+        LOG.warning("message %s cannot be requeued (%s)", message.delivery_tag, error)

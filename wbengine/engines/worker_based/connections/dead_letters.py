@@ -1,7 +1,7 @@
-"""Requests that were put aside: the workers that they were sent to were lost, one after the other.
+"""Dead letters: requests that failed because all workers to which they were sent were lost.
 
-They lie in one queue of the exchange, as they were sent, until somebody sends them again or removes
-them.  Their flows went on without them.
+They are kept unchanged in one queue of the exchange until an operator resends or removes them.
+Their flows continued with the failure.
 """
 
 from __future__ import annotations
@@ -25,24 +25,23 @@ LOG = logging.getLogger(__name__)
 
 _DISTRUSTED: Final = RareWarnings(LOG)
 
-#: So many are looked at, at most.
-MOST: Final = 1000
+MAX_LETTERS: Final = 1000
 
 
 def queue_name(exchange: str) -> str:
-    """The queue of those of an exchange."""
     return f"{exchange}.dead-letters"
 
 
-#: With this option py-amqp waits until a message is the broker's.
-_CONFIRMED: Final = {"confirm_publish": True}
+#: py-amqp waits until the broker has confirmed a message.
+_CONFIRM_OPTIONS: Final = {"confirm_publish": True}
 
 
 @dataclasses.dataclass(slots=True)
 class DeadLetter:
-    """A request that was put aside at a time (unix seconds), and why.
+    """A dead-lettered request, with the time (unix seconds) and the reason.
 
-    `queue` is where its workers took it from.  `digest` names the ledger that it had its row in.
+    `queue` is the queue from which workers consumed it. `digest` identifies the ledger that had its
+    row.
     """
 
     id: str
@@ -59,9 +58,9 @@ class DeadLetter:
 
 
 class DeadLetters:
-    """The dead letters of one exchange, over a connection of its own; of one thread.
+    """The dead letters of one exchange, with a connection of their own. Not thread-safe.
 
-    :raises TransportFailure: the broker cannot be reached, or refuses.
+    :raises TransportFailure: if the broker cannot be reached or refuses.
     """
 
     def __init__(
@@ -76,23 +75,25 @@ class DeadLetters:
         self._target = target
         self._name = queue_name(exchange)
         self._layout = topology.Topology(exchange, self._name, (), None, direct=direct)
-        if target.amqp:  # what a broker that is short of memory did not take is not put aside
-            target = dataclasses.replace(target, options={**target.options, **_CONFIRMED})
+        # A broker that is short of memory may not accept a message.
+        if target.amqp:
+            target = dataclasses.replace(target, options={**target.options, **_CONFIRM_OPTIONS})
         self._connection = connecting.reach_soon(target, within)
-        if target.amqp:  # it may stop to read, or to answer, at any time
+        if target.amqp:  # The broker may stop to read or reply at any time.
             self._connection.connection.sock.settimeout(within)
 
     def __enter__(self) -> DeadLetters:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        """What was looked at, and not removed, goes back."""
+        """Disconnect. Messages that were read and not removed are requeued."""
         connecting.release(self._connection)
 
     def put(self, letter: env.Envelope) -> None:
-        """Put a request aside.
+        """Add a request to the dead letters.
 
-        :raises TransportFailure: as for all; also if the broker does not take it in time.
+        :raises TransportFailure: if the broker is unavailable, refuses, or does not accept it in
+            time.
         """
         letter.routing_key, letter.signer = self._name, self._signer
         with self._translated(self._name):
@@ -105,16 +106,16 @@ class DeadLetters:
                     self._layout.declare_shared(channel, self._name)
             self._publish(letter)
 
-    def look(self) -> list[DeadLetter]:
-        """Those that are there, the oldest first; the first `MOST` of them."""
+    def list_letters(self) -> list[DeadLetter]:
+        """Return the dead letters, oldest first, at most `MAX_LETTERS`."""
         with self._translated(self._name):
-            found = [self._read(message) for message in self._take()]
-        return [letter for letter in found if letter is not None]
+            letters = [self._read(message) for message in self._take()]
+        return [letter for letter in letters if letter is not None]
 
     def send(self, letter: DeadLetter, queue: str, epoch: int) -> None:
-        """Send one that was looked at to the workers of a queue, and remove it.
+        """Publish a dead letter to a queue of workers, and remove it.
 
-        :raises NotFound: the queue is gone.
+        :raises NotFound: if the queue does not exist.
         """
         envelope = env.copy_of(letter.message)
         envelope.headers = dict(envelope.headers)
@@ -125,7 +126,7 @@ class DeadLetters:
         with self._translated(queue):
             if not (self._has(queue) and self._publish(envelope)):
                 raise exc.NotFound(
-                    f"request {letter.id} cannot be sent again: queue {queue!r} is gone"
+                    f"request {letter.id} cannot be resent: queue {queue!r} does not exist"
                 )
             letter.message.ack()
 
@@ -155,45 +156,45 @@ class DeadLetters:
             return
         channel = safe_message.channel_of(self._connection)
         queue = self._layout.shared(channel, self._name)
-        for _ in range(MOST):
+        for _ in range(MAX_LETTERS):
             message = queue.get(no_ack=False)
             if message is None:
                 return
             yield message
 
     def _consume(self, broker: Broker) -> Sequence[Any]:
-        found: list[Any] = []
-        Consumer(broker, found.append).consume((self._name,), MOST)
+        messages: list[Any] = []
+        Consumer(broker, messages.append).consume((self._name,), MAX_LETTERS)
         with contextlib.suppress(TimeoutError):
-            while len(found) < MOST:
+            while len(messages) < MAX_LETTERS:
                 broker.drain(0)
-        return found
+        return messages
 
     def _read(self, message: Any) -> DeadLetter | None:
-        """What a message holds; None: it is no request, or nobody said it who may."""
+        """Return the content of a message; None if it is not a request with a valid signature."""
         try:
             if self._signer is None:
                 return _read(message, message.body)
             return _read(message, self._signer.verify(message, {self._name}))
         except exc.NotTrusted as error:
-            _DISTRUSTED.tell(str(error), "a dead letter is passed over: %s", error)
+            _DISTRUSTED.warn(str(error), "skipped a dead letter: %s", error)
             return None
 
 
 def _read(message: Any, body: bytes | str) -> DeadLetter | None:
     try:
-        found = env.received(env.parse(body), message)
+        envelope = env.received(env.parse(body), message)
         return DeadLetter(
-            found.correlation_id or "",
-            found.number(env.WBE_EPOCH, 1),
-            str(found.body["task_name"]),
-            str(found.body["task_cls"]),
-            str(found.body["action"]),
-            found.text(env.ROOT_ID),
-            found.text(env.WBE_QUEUE),
-            found.text(env.WBE_DEAD) or "",
-            found.seconds(env.WBE_TIME),
-            found.text(env.WBE_LEDGER),
+            envelope.correlation_id or "",
+            envelope.number(env.WBE_EPOCH, 1),
+            str(envelope.body["task_name"]),
+            str(envelope.body["task_cls"]),
+            str(envelope.body["action"]),
+            envelope.text(env.ROOT_ID),
+            envelope.text(env.WBE_QUEUE),
+            envelope.text(env.WBE_DEAD) or "",
+            envelope.seconds(env.WBE_TIME),
+            envelope.text(env.WBE_LEDGER),
             message,
         )
     except (exc.InvalidFormat, KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""A message on its way out, and what is done before and after it is published."""
+"""Outgoing messages, and hooks before and after publishing."""
 
 from __future__ import annotations
 
@@ -11,68 +11,69 @@ from wbengine.transports.broker import Broker, LaidOut
 
 
 class DeliveryHooks:
-    """What messages of one kind need besides being published.
+    """Actions before and after publishing messages of one kind.
 
-    All is called in the thread that publishes, with as many messages as go out together, so that a
-    ledger or a broker is told of all of them in one step.
+    Methods are called in the publishing thread, with all messages that are published together.
     """
 
-    #: Whether the broker is to say when there was no queue for a message (`unrouted`).
+    #: Whether the broker must report messages without a queue (`unrouted`).
     mandatory: ClassVar[bool] = False
 
-    #: Whether it writes its messages itself (`write`), to brokers of ours.
+    #: Whether the hooks publish the messages themselves (`write`), to brokers of wbengine.
     writes: ClassVar[bool] = False
 
     def write(
         self, broker: Broker, messages: Sequence[OutgoingMessage], prepared: Sequence[LaidOut]
     ) -> Iterable[bool]:
-        """Publish what was laid out; whether there was a queue for each, in order."""
+        """Publish encoded messages; return for each, in order, whether it had a queue."""
         raise NotImplementedError
 
     @property
     def repeats(self) -> bool:
-        """Whether to publish again what a lost connection may have swallowed; else `uncertain`."""
+        """Whether messages that a lost connection may have dropped are published again.
+
+        Otherwise `uncertain` is called.
+        """
         return True
 
     def prepare(self, messages: Sequence[OutgoingMessage]) -> None:
-        """Before they are published; those that are not to be are `withdrawn` here.
+        """Prepare messages for publishing; set `withdrawn` of those that must not be published.
 
-        What it raises of an ailing broker or ledger is a reason to try again later; anything else
-        fails all of them.
+        Errors of the connection or the ledger are retried later. Any other error fails all of the
+        messages.
         """
 
     def sent(self, messages: Sequence[OutgoingMessage]) -> None:
-        """They were published (where the broker confirms: once it did)."""
+        """Handle messages that are published (and confirmed, if the broker confirms)."""
 
     def failed(self, message: OutgoingMessage, error: BaseException) -> None:
-        """It never can be published."""
+        """Handle a message that can never be published."""
 
     def unrouted(self, message: OutgoingMessage) -> None:
-        """There was no queue for it.  Only where that matters."""
+        """Handle a message without a queue, if `mandatory`."""
         self.sent((message,))
 
     def uncertain(self, message: OutgoingMessage) -> None:
-        """The connection was lost before the broker had confirmed it."""
+        """Handle a message whose connection was lost before the broker confirmed it."""
 
 
 class _Echo(DeliveryHooks):
     mandatory = True
 
     def unrouted(self, message: OutgoingMessage) -> None:
-        """The sender sees to that: see `Sender.astray`."""
+        """Do nothing: see `Sender.on_missing_queue`."""
 
 
-#: Of messages that only have to go out; and of those to oneself, which come back unless what one
-#: declared is gone.
+#: Hooks without actions, and hooks of messages of a process to itself.
 NO_HOOKS, ECHO = DeliveryHooks(), _Echo()
 
 
 @dataclass(slots=True, eq=False)
 class OutgoingMessage:
-    """One message that a sender publishes in its turn.
+    """A message in the queue of a sender.
 
-    `correlation` is what its hooks know it by.  One that was `withdrawn` in time is skipped;
-    `sent`: it has left the sender.
+    `correlation` identifies it for its hooks. A message that is `withdrawn` in time is skipped.
+    `sent` is True after it has left the sender.
     """
 
     envelope: env.Envelope
@@ -83,7 +84,7 @@ class OutgoingMessage:
 
     @property
     def size(self) -> int:
-        """Bytes of its body; none of one that cannot be encoded, which fails in its turn."""
+        """Bytes of the body; 0 if it cannot be encoded, which fails later."""
         try:
             return len(self.envelope.encoded)
         except Exception:
@@ -91,9 +92,8 @@ class OutgoingMessage:
 
 
 def by_hooks(messages: Iterable[OutgoingMessage]) -> dict[DeliveryHooks, list[OutgoingMessage]]:
-    """Messages that need something, by what they need."""
-    found: dict[DeliveryHooks, list[OutgoingMessage]] = {}
+    groups: dict[DeliveryHooks, list[OutgoingMessage]] = {}
     for message in messages:
         if message.hooks is not NO_HOOKS:
-            found.setdefault(message.hooks, []).append(message)
-    return found
+            groups.setdefault(message.hooks, []).append(message)
+    return groups

@@ -1,4 +1,4 @@
-"""Requests from shared queues: never more than there are slots, the first queue first."""
+"""Consume requests from shared queues: at most one for each slot, and the first queue first."""
 
 from __future__ import annotations
 
@@ -20,20 +20,18 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
-#: Seconds after which a request that still runs is acknowledged: RabbitMQ closes a channel that
-#: owes an acknowledgement for 30 minutes.
-ACK_AFTER: Final = 600.0
+#: Seconds after which a running request is acknowledged: RabbitMQ closes a channel after 30
+#: minutes.
+ACK_AFTER_SECONDS: Final = 600.0
 
 
 class Prefetcher(abc.ABC):
-    """The requests that one process takes, over all of its connections.
+    """The requests of a process, over all of its connections.
 
-    `held` are those that were handed out and not given back yet; each occupies a slot, also when
-    the connection it came on is gone, and when it was acknowledged early.  0 `slots`: no limit; no
-    `queues`: it takes none.
+    `held` are the requests that were passed on and not completed. Each uses a slot, even after the
+    loss of its connection or an early acknowledgement. 0 `slots`: no limit.
 
-    All is to be called on the consumer's thread, except that `held` may be read and changed
-    anywhere.
+    Methods belong to the consumer's thread, but `held` may be read and changed in any thread.
     """
 
     def __init__(self, queues: Sequence[str], slots: int) -> None:
@@ -41,74 +39,69 @@ class Prefetcher(abc.ABC):
         self.slots = slots
         self.open = True
         self.channel: Any = None
-        #: When each came, oldest first.
+        #: Arrival time of each request, oldest first.
         self.held: dict[Any, float] = {}
 
     def end(self) -> None:
-        """The connection is over, or will be: what came on it cannot be acknowledged any more."""
         self.channel = None
 
     def pause(self) -> None:
-        """Take nothing more.  What was delivered until now is still handed out."""
+        """Stop consuming. Requests that were delivered before are still passed on."""
         self.open = False
         self._cancel()
 
     def resume(self) -> None:
-        """Take again."""
         self.open = True
         self.adjust()
 
     def adjust(self) -> None:
-        """Take as much as there are free slots."""
+        """Consume as many requests as there are free slots."""
         if self.channel is None or not self.open:
             return
-        # The channel limits what is not acknowledged, but does not know of all that is held.
-        room = self.slots - self._unknown()
+        # The channel counts only unacknowledged messages.
+        room = self.slots - self._uncounted()
         if self.slots and room <= 0:
-            self._cancel()  # to the channel, 0 means: no limit
+            self._cancel()  # For the channel, 0 means no limit.
         else:
             self._take(max(0, room))
 
     @abc.abstractmethod
-    def _take(self, most: int) -> None:
-        """Take so many, 0: without a limit, besides those that the channel does not count."""
+    def _take(self, max_requests: int) -> None:
+        """Consume at most this number of unacknowledged requests (0: no limit)."""
 
     @abc.abstractmethod
     def _cancel(self) -> None:
-        """Take nothing, for now."""
+        """Stop consuming for now."""
 
-    def _unknown(self) -> int:
-        """How many slots are occupied by what the channel does not count."""
+    def _uncounted(self) -> int:
         return sum(message.channel is not self.channel for message in tuple(self.held))
 
     def is_ours(self, message: Any) -> bool:
-        """Whether a message can still be acknowledged."""
         return message.channel is self.channel
 
     def admits(self, message: Any) -> bool:
-        """Whether what was delivered is to be handed out; else it goes back."""
+        """Return whether a delivered message may be passed on; else it is requeued."""
         return self.open
 
     def free(self, message: Any) -> None:
-        """Its slot is free again."""
         if self.held.pop(message, None) is not None and not self.is_ours(message):
             self.adjust()
 
 
 class BrokerPrefetcher(Prefetcher):
-    """Of a broker of ours: queues are served in their order."""
+    """The prefetcher for a broker of wbengine: queues are served in their order."""
 
     channel: Consumer | None
 
     def begin(self, broker: Broker, callback: Callable[[Any], None]) -> None:
-        """Take from a connection; `callback(message)` for each."""
+        """Consume on a connection; `callback(message)` receives each request."""
         if self.queues:
             self.channel = Consumer(broker, callback)
             self.adjust()
 
-    def _take(self, most: int) -> None:
+    def _take(self, max_requests: int) -> None:
         assert self.channel is not None
-        self.channel.consume(self.queues, most)
+        self.channel.consume(self.queues, max_requests)
 
     def _cancel(self) -> None:
         if self.channel is not None:
@@ -116,18 +109,16 @@ class BrokerPrefetcher(Prefetcher):
 
 
 class KombuPrefetcher(Prefetcher):
-    """Of a transport of kombu's own."""
+    """The prefetcher for a transport of kombu."""
 
     def __init__(self, queues: Sequence[str], slots: int) -> None:
         super().__init__(queues, slots)
-        #: Whether the broker answers nothing for now.
+        #: Whether the broker replies to nothing at present.
         self.blocked = False
-        self._early: set[Any] = set()
+        self._acknowledged_early: set[Any] = set()
         self._layout: topology.Topology | None = None
         self._callback: Callable[[Any], None] | None = None
         self._consumer: Any = None
-
-    # A connection.
 
     def begin(
         self,
@@ -135,7 +126,10 @@ class KombuPrefetcher(Prefetcher):
         layout: topology.Topology,
         callback: Callable[[Any], None],
     ) -> None:
-        """Take from a connection (RabbitMQ: an `AmqpConnection`); `callback(message)` for each."""
+        """Consume on a connection; `callback(message)` receives each request.
+
+        With RabbitMQ, the connection is an `AmqpConnection`.
+        """
         self._layout = layout
         self._callback = callback
         if self.queues:
@@ -147,7 +141,6 @@ class KombuPrefetcher(Prefetcher):
         return safe_message.channel_of(connection)
 
     def declare(self) -> None:
-        """Declare the queues (again)."""
         assert self._layout is not None
         for name in self.queues:
             self._layout.declare_shared(self.channel, name)
@@ -155,8 +148,8 @@ class KombuPrefetcher(Prefetcher):
     def end(self) -> None:
         self.channel = self._consumer = None
 
-    def _take(self, most: int) -> None:
-        self.channel.basic_qos(0, most, False)
+    def _take(self, max_requests: int) -> None:
+        self.channel.basic_qos(0, max_requests, False)
         if self._consumer is None:
             assert self._layout is not None
             queues = [self._layout.shared(self.channel, name) for name in self.queues]
@@ -165,76 +158,70 @@ class KombuPrefetcher(Prefetcher):
             )
             self._consumer.consume()
 
-    def _unknown(self) -> int:
+    def _uncounted(self) -> int:
         held = tuple(self.held)
-        return sum(m.channel is not self.channel or m in self._early for m in held)
+        return sum(m.channel is not self.channel or m in self._acknowledged_early for m in held)
 
     def _cancel(self) -> None:
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
             consumer.cancel()
 
-    # A request.
-
     def is_ours(self, message: Any) -> bool:
-        return message.channel is self.channel and message not in self._early
+        return message.channel is self.channel and message not in self._acknowledged_early
 
     def free(self, message: Any) -> None:
         super().free(message)
-        self._early.discard(message)
+        self._acknowledged_early.discard(message)
 
-    def turn(self, now: float) -> None:
-        """Acknowledge what runs for long: the broker would lose patience.  Its slot stays taken."""
-        for message, came in tuple(self.held.items()):
-            if now - came < ACK_AFTER:
+    def run_due(self, now: float) -> None:
+        """Acknowledge requests that run for long, before the broker closes the channel."""
+        for message, arrived_at in tuple(self.held.items()):
+            if now - arrived_at < ACK_AFTER_SECONDS:
                 break
             if self.is_ours(message) and self._acknowledge(message):
-                self._early.add(message)
+                self._acknowledged_early.add(message)
                 self.adjust()
 
     def _acknowledge(self, message: Any) -> bool:
-        """Its slot stays taken; False: somebody else did so in this moment."""
-        self._retire(message)
+        self._keep_slot(message)
         message.ack()
         return True
 
-    def _retire(self, message: Any) -> None:
-        """It is about to be acknowledged, and keeps its slot."""
+    def _keep_slot(self, message: Any) -> None:
         if self.slots:
-            room = self.slots - self._unknown() - 1
+            room = self.slots - self._uncounted() - 1
             if room <= 0:
                 self._cancel()
             else:
                 self.channel.basic_qos(0, room, False)
 
     def next_due(self) -> float | None:
-        """When `turn` has something to do."""
-        for message, came in tuple(self.held.items()):
+        for message, arrived_at in tuple(self.held.items()):
             if self.is_ours(message):
-                return came + ACK_AFTER
+                return arrived_at + ACK_AFTER_SECONDS
         return None
 
 
 class AmqpPrefetcher(KombuPrefetcher):
-    """The same of a RabbitMQ, which counts per consumer: each free slot is a consumer of its own.
+    """The prefetcher for RabbitMQ: each free slot is a separate consumer.
 
-    Nothing is delivered that no slot is free for, so that what waits is with the broker, where
-    other workers and higher priorities reach it.
+    Requests are delivered only for free slots. The others stay in the broker, where other workers
+    can consume them, and higher priorities come first.
 
-    Several queues are asked one after the other, for each request, since RabbitMQ serves consumers
-    in turn and knows no order among queues: that is a round trip for each queue that is empty.
-    While all of them are, and slots are free, it consumes all, until something comes.
+    Several queues are polled in their order for each request, because RabbitMQ serves consumers
+    without an order. This costs a round trip for each empty queue. While all queues are empty and
+    slots are free, all queues are consumed until a request arrives.
     """
 
     def __init__(self, queues: Sequence[str], slots: int) -> None:
         super().__init__(queues, slots)
-        #: The channel, which any thread may acknowledge on.
+        #: The open channel, or None. Any thread may acknowledge on it.
         self.amqp: amqp_connection.AmqpChannel | None = None
-        # By tag: what its consumer was given last, if anything.
-        self._serving: dict[str, Any] = {}
+        # The last message of each consumer, by its tag.
+        self._last_by_consumer: dict[str, Any] = {}
         self._arrived: set[Any] = set()
-        # Whether something happened that may let it take more; several things count as one.
-        self._stale = False
+        self._must_poll = False
 
     def _open(self, connection: amqp_connection.AmqpConnection) -> Any:
         assert self._layout is not None
@@ -248,53 +235,55 @@ class AmqpPrefetcher(KombuPrefetcher):
     def end(self) -> None:
         super().end()
         self.amqp = None
-        self._serving.clear()
+        self._last_by_consumer.clear()
         self._arrived.clear()
 
     def adjust(self) -> None:
         if self.channel is None or not self.open:
             return
         if self._in_order:
-            self._stale = True
+            self._must_poll = True
             return
-        wanted = max(0, self.slots - self._unknown()) if self.slots else len(self.queues)
-        if not self._serving and wanted:
+        consumer_count = max(0, self.slots - self._uncounted()) if self.slots else len(self.queues)
+        if not self._last_by_consumer and consumer_count:
             self.channel.basic_qos(0, 1 if self.slots else 0, False)
         names = self._names()
         for number in itertools.count():
-            if len(self._serving) >= wanted:
+            if len(self._last_by_consumer) >= consumer_count:
                 break
             self._consume(f"{number}", names[number % len(names)])
 
-    def _unknown(self) -> int:
+    def _uncounted(self) -> int:
         held, arrived = self.held, self._arrived
-        known = sum(each in held or each in arrived for each in tuple(self._serving.values()))
-        return len(held) + len(arrived) - known
+        counted = sum(
+            each in held or each in arrived for each in tuple(self._last_by_consumer.values())
+        )
+        return len(held) + len(arrived) - counted
 
-    def turn(self, now: float) -> None:
-        super().turn(now)
-        if self._stale and self.channel is not None and self.open:
-            self._stale = False
-            self._look()
+    def run_due(self, now: float) -> None:
+        super().run_due(now)
+        if self._must_poll and self.channel is not None and self.open:
+            self._must_poll = False
+            self._poll_queues()
 
-    def _look(self) -> None:
-        """Take from the first queue that has something, while slots are free."""
+    def _poll_queues(self) -> None:
+        """Take from the first queue that has a request, while slots are free."""
         names = self._names()
-        while (room := self._room()) > 0:
+        while (room := self._free_slots()) > 0:
             assert self.amqp is not None
             message = next(filter(None, map(self.amqp.get, names)), None)
             if message is None:
                 break
-            self._hand(message)
+            self._pass_on(message)
         if room <= 0:
             self._cancel()
             return
-        if not self._serving:
+        if not self._last_by_consumer:
             self.channel.basic_qos(0, 1, False)
         for number, name in enumerate(names):
             self._consume(f"{number}", name)
 
-    def _room(self) -> int:
+    def _free_slots(self) -> int:
         return self.slots - len(self.held) - len(self._arrived)
 
     def _names(self) -> list[str]:
@@ -302,63 +291,63 @@ class AmqpPrefetcher(KombuPrefetcher):
         return [self._layout.shared_name(name) for name in self.queues]
 
     def _consume(self, tag: str, name: str) -> None:
-        if tag not in self._serving:
+        if tag not in self._last_by_consumer:
             assert self.amqp is not None
-            self._serving[tag] = None
+            self._last_by_consumer[tag] = None
             self.amqp.consume(name, tag, self._deliver, nowait=True)
 
     def _deliver(self, message: Delivery) -> None:
-        if message.consumer_tag in self._serving:
-            self._serving[message.consumer_tag] = message
-        self._hand(message)
+        if message.consumer_tag in self._last_by_consumer:
+            self._last_by_consumer[message.consumer_tag] = message
+        self._pass_on(message)
 
-    def _hand(self, message: Any) -> None:
+    def _pass_on(self, message: Any) -> None:
         self._arrived.add(message)
         assert self._callback is not None
         self._callback(message)
 
     def _cancel(self) -> None:
-        for tag in tuple(self._serving):
-            # Waited for when nothing more is to come: what came until then was delivered by then.
+        for tag in tuple(self._last_by_consumer):
+            # Before a pause this waits for the reply, after which no delivery follows.
             self.channel.basic_cancel(tag, nowait=self.open or self.blocked)
-        self._serving.clear()
+        self._last_by_consumer.clear()
 
     def admits(self, message: Any) -> bool:
         self._arrived.discard(message)
         if self._in_order:
-            # Before its consumer gets more, the queues before it are asked.
+            # Poll the preceding queues before this consumer gets another request.
             tag = _tag(message)
-            if self._serving.pop(tag, None) is not None:
+            if self._last_by_consumer.pop(tag, None) is not None:
                 self.channel.basic_cancel(tag, nowait=True)
-            self._stale = True
+            self._must_poll = True
         return self.open and (not self.slots or len(self.held) < self.slots)
 
     def free(self, message: Any) -> None:
         if self.held.pop(message, None) is None:
             return
-        self._early.discard(message)
-        # Else its consumer is free: it is acknowledged, so that the next may come.
-        if self._in_order or self._serving.get(_tag(message), self) is not message:
+        self._acknowledged_early.discard(message)
+        # Otherwise the acknowledgement permits the next delivery to its consumer.
+        if self._in_order or self._last_by_consumer.get(_tag(message), self) is not message:
             self.adjust()
 
-    def let_go(self, message: Delivery) -> bool:
-        """`free` what is being acknowledged, from any thread; whether `adjust` is to be called."""
+    def free_acknowledged(self, message: Delivery) -> bool:
+        """`free` an acknowledged request, in any thread; return whether `adjust` must be called."""
         self.held.pop(message, None)
-        return self._in_order or self._serving.get(message.consumer_tag) is not message
+        return self._in_order or self._last_by_consumer.get(message.consumer_tag) is not message
 
     def _acknowledge(self, message: Any) -> bool:
         channel = self.amqp
         if channel is None or not channel.claim(message):
             return False
-        self._retire(message)
+        self._keep_slot(message)
         channel.connection.put(channel.receipt(message))
         channel.connection.flush()
         return True
 
-    def _retire(self, message: Any) -> None:
+    def _keep_slot(self, message: Any) -> None:
         tag = _tag(message)
-        if self.slots and self._serving.get(tag, self) is message:
-            del self._serving[tag]
+        if self.slots and self._last_by_consumer.get(tag, self) is message:
+            del self._last_by_consumer[tag]
             self.channel.basic_cancel(tag, nowait=True)
 
 

@@ -1,4 +1,4 @@
-"""Publishing to RabbitMQ without waiting: what is sent is noted, until the broker confirms it."""
+"""Publish to RabbitMQ without waiting: messages are recorded until the broker confirms them."""
 
 from __future__ import annotations
 
@@ -20,31 +20,27 @@ if TYPE_CHECKING:
     from wbengine.engines.worker_based.connections import amqp_connection
     from wbengine.engines.worker_based.connections.outgoing import OutgoingMessage
 
-#: Seconds that a broker has to confirm what it was sent.
-CONFIRM_TIMEOUT: Final = 15.0
+CONFIRM_TIMEOUT_SECONDS: Final = 15.0
 
-#: At most so many messages are on their way at once.
-WINDOW: Final = 2000
+MAX_UNCONFIRMED: Final = 2000
 
-#: Seconds after which what it confirmed meanwhile is read together: nobody waits for one of them.
-_GATHER: Final = 0.02
+#: Seconds in which confirms are collected, unless a thread waits for one.
+_GATHER_SECONDS: Final = 0.02
 
 _TRANSIENT: Final = 1
 _PERSISTENT: Final = 2
 
-#: Channel errors that are about what was published, and come again with it.
-_REFUSALS: Final = (amqp_errors.PreconditionFailed, amqp_errors.AccessRefused)
+#: Channel errors that occur again with the same message.
+_REFUSAL_ERRORS: Final = (amqp_errors.PreconditionFailed, amqp_errors.AccessRefused)
 
 
 class Sent:
-    """A message that is written to the broker, or is about to be."""
-
     __slots__ = ("at", "frames", "message", "name", "number", "returned")
 
     def __init__(self, message: OutgoingMessage, frames: bytes, name: str | None) -> None:
         self.message = message
         self.frames = frames
-        #: What the broker calls it that gives it back.
+        #: The message id by which the broker returns it.
         self.name = name
         self.number = 0
         self.at = 0.0
@@ -52,13 +48,14 @@ class Sent:
 
 
 class PublisherConfirms:
-    """What is published on one AMQP channel, in the broker's confirm mode.
+    """Messages that are published on one AMQP channel in confirm mode.
 
-    `settle([sent, ...])` is called, in order, for what was confirmed, by `report`.  `window` is how
-    many may be on their way at once.  After a connection broke, `unconfirmed` tells of what nobody
-    knows whether it arrived.
+    `report` calls `settle([sent, ...])`, in order, with the confirmed messages. `window` is the
+    maximum number of unconfirmed messages. After the loss of the connection, the arrival of the
+    `unconfirmed` messages is unknown.
 
-    Of the thread that reads the connection; `prepare` and `send` of any, where the layout is ours.
+    Methods belong to the thread that reads the connection. `prepare` and `send` are thread-safe,
+    except with TaskFlow's layout.
     """
 
     def __init__(
@@ -83,7 +80,7 @@ class PublisherConfirms:
         self._number = 0
         self._names = itertools.count(1)
         self._confirmed: list[Sent] = []
-        # Numbers are given in the order in which frames are written.
+        # Numbers follow the order in which frames are written.
         self._lock = threading.Lock()
         self._closed = False
         layout.declare_exchange(self._channel)
@@ -91,20 +88,18 @@ class PublisherConfirms:
 
     @property
     def room(self) -> int:
-        """How many messages more may be written."""
         if self._connection.is_blocked or self._closed or self._connection.is_stuck:
             return 0
         return self._window - len(self.unconfirmed)
 
     @property
     def is_idle(self) -> bool:
-        """Whether all was confirmed, and whoever wanted to know is told."""
         return not (self.unconfirmed or self._confirmed)
 
     def prepare(self, message: OutgoingMessage) -> Sent:
-        """A message as it is sent.
+        """Encode a message.
 
-        :raises Exception: it cannot be sent, now or ever.
+        :raises Exception: if it cannot be sent, now or ever.
         """
         envelope = message.envelope
         if self._plain:
@@ -120,14 +115,11 @@ class PublisherConfirms:
             envelope.reply_to,
             name,
         )
-        said = self.channel.frames(envelope.routing_key, mandatory, head, envelope.encoded)
-        return Sent(message, said, name)
+        data = self.channel.frames(envelope.routing_key, mandatory, head, envelope.encoded)
+        return Sent(message, data, name)
 
     def send(self, sent: Sent, then: bytes = b"") -> bool:
-        """Write what was prepared, and `then` right behind it; False: it is too late for that.
-
-        It goes out with the next `flush` of the connection.
-        """
+        """Write a prepared message, and `then` after it; return False if this is closed."""
         with self._lock:
             if self._closed:
                 return False
@@ -140,60 +132,57 @@ class PublisherConfirms:
         return True
 
     def close(self) -> list[Sent]:
-        """Send nothing more.  Returns what was sent and not confirmed."""
         with self._lock:
             self._closed = True
             return list(self.unconfirmed)
 
     def widen(self) -> None:
-        """Let many be on their way from now on."""
-        self._window = WINDOW
+        self._window = MAX_UNCONFIRMED
 
     def gather(self) -> None:
-        """Let confirms gather for a moment, unless many are waited for, or somebody rings."""
+        """Collect confirms for a short time, unless many are outstanding."""
         if self.room > self._window // 2:
-            self._connection.wait_for_ring(_GATHER)
+            self._connection.wait_for_wake_up(_GATHER_SECONDS)
 
     def read(self, timeout: float | None) -> bool:
-        """`hear` what the broker says on the connection, and tell of what it confirmed.
+        """`receive` the connection and report confirmed messages.
 
-        :raises TransportFailure: it does not confirm what it should have by now.  While it takes no
-            messages it is waited for: what it was sent arrives when it goes on.
+        :raises TransportFailure: if a confirm is overdue, unless the broker accepts no messages.
         """
-        until = self._until()
-        if until < math.inf:
-            left = max(0.01, until - time.monotonic())
-            timeout = left if timeout is None else min(timeout, left)
+        deadline = self._confirm_deadline()
+        if deadline < math.inf:
+            remaining = max(0.01, deadline - time.monotonic())
+            timeout = remaining if timeout is None else min(timeout, remaining)
         try:
-            spoke = self._connection.hear(timeout)
-        finally:  # what was confirmed is, whatever became of the connection since
+            has_data = self._connection.receive(timeout)
+        finally:  # Confirmed messages are valid even if the connection is lost.
             self.report()
-        # Who was stopped for a while has to read first.
-        if not spoke and time.monotonic() > self._until():
-            raise exc.TransportFailure(f"the broker confirmed nothing for {CONFIRM_TIMEOUT:.0f} s")
-        return spoke
+        # Checked after reading: a process that was paused may have unread confirms.
+        if not has_data and time.monotonic() > self._confirm_deadline():
+            raise exc.TransportFailure(
+                f"the broker confirmed no message for {CONFIRM_TIMEOUT_SECONDS:.0f} s"
+            )
+        return has_data
 
-    def _until(self) -> float:
-        """When the broker should have confirmed something; infinity: there is nothing."""
+    def _confirm_deadline(self) -> float:
         try:
             first = self.unconfirmed[0]
         except IndexError:
             return math.inf
-        return max(first.at, self._connection.takes_since) + CONFIRM_TIMEOUT
+        return max(first.at, self._connection.accepting_since) + CONFIRM_TIMEOUT_SECONDS
 
     def report(self) -> None:
-        """Tell of what was confirmed until now."""
         if self._confirmed:
             self._settle(self._confirmed)
             self._confirmed.clear()
 
-    # What the broker says, in the midst of reading: nothing may be published here.
+    # Called during a read: publishing is not permitted here.
 
     def _on_ack(self, number: int, multiple: bool) -> None:
         waiting = self.unconfirmed
         if multiple or (waiting and waiting[0].number == number):
             while waiting and waiting[0].number <= number:
-                self._confirmed.append(waiting[0])  # before it leaves: see `is_idle`
+                self._confirmed.append(waiting[0])  # Append first: see `is_idle`.
                 waiting.popleft()
             return
         with self._lock:
@@ -204,7 +193,7 @@ class PublisherConfirms:
                     return
 
     def _on_nack(self, number: int, multiple: bool) -> None:
-        raise exc.TransportFailure("the broker refused to keep a message")
+        raise exc.TransportFailure("the broker refused to store a message")
 
     def _on_return(self, error: Exception, exchange: str, key: str, message: Any) -> None:
         name = str(message.properties.get("message_id"))
@@ -216,5 +205,5 @@ class PublisherConfirms:
 
 
 def refuses(error: BaseException) -> bool:
-    """Whether the broker will refuse the same message for ever."""
-    return isinstance(error, _REFUSALS)
+    """Return whether the broker will always refuse the same message."""
+    return isinstance(error, _REFUSAL_ERRORS)

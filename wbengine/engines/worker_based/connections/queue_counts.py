@@ -1,8 +1,7 @@
-"""What waits in the queues of an exchange, and whether a worker takes from them, as the broker
-tells.
+"""Count messages and consumers of the queues of an exchange.
 
-TaskFlow's workers answer questions with the threads that run their tasks: a busy one is as silent
-as a dead one.  But it goes on taking what is sent to its topic.
+TaskFlow's workers reply to questions (NOTIFY) in the threads that run their tasks, so a busy worker
+is as silent as a dead one. But it continues to consume from the queue of its topic.
 """
 
 from __future__ import annotations
@@ -23,18 +22,15 @@ from wbengine.transports.broker import Broker
 
 LOG = logging.getLogger(__name__)
 
-#: So many messages lie in a queue only if nobody takes them: an engine asks each few seconds, and
-#: whoever takes does so at once.
-PILE: Final = 3
+#: Number of messages from which on a queue has no consumer: consumers take messages at once.
+UNCONSUMED_MESSAGES: Final = 3
 
-#: Seconds that the broker has to answer.
-PATIENCE: Final = 3.0
+BROKER_TIMEOUT_SECONDS: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """A queue: how many messages wait in it, how many take from it (None: the broker does not
-    tell), and the routing keys under which it is bound (as far as that is told)."""
+    """A queue: its messages, consumers (None: not available), and routing keys (if available)."""
 
     name: str
     messages: int
@@ -42,24 +38,24 @@ class Counted:
     keys: tuple[str, ...] = field(default=())
 
 
-def tells_all(target: transports.Target) -> bool:
-    """Whether the broker can be asked which queues there are."""
+def can_list_queues(target: transports.Target) -> bool:
     return target.ours
 
 
 def count(
     connection: Connection, target: transports.Target, exchange: str, known: Iterable[str]
 ) -> list[Counted]:
-    """The queues of an exchange, by name; where the broker does not tell which there are, those
-    that are `known`.  Nothing is made.
+    """Return the queues of an exchange by name, without creating any.
 
-    :raises TransportFailure: the broker refuses, or is away.
+    If the broker cannot list them, only `known` queues are read.
+
+    :raises TransportFailure: if the broker refuses or is unavailable.
     """
     if isinstance(connection, Broker):
         with connecting.translated(connection, target):
             return _of_broker(connection, exchange)
-    found = (_passively(connection, target, name) for name in sorted(set(known)))
-    return [each for each in found if each is not None]
+    counts = (_count_passively(connection, target, name) for name in sorted(set(known)))
+    return [each for each in counts if each is not None]
 
 
 def _of_broker(broker: Broker, exchange: str) -> list[Counted]:
@@ -70,35 +66,37 @@ def _of_broker(broker: Broker, exchange: str) -> list[Counted]:
     return [Counted(name, broker.size(name), None, tuple(keys[name])) for name in sorted(keys)]
 
 
-def _passively(
+def _count_passively(
     connection: kombu.Connection, target: transports.Target, name: str
 ) -> Counted | None:
-    with _asking(connection, target, name) as channel:
-        told = channel.queue_declare(name, passive=True)
-        return Counted(name, told.message_count, told.consumer_count if target.amqp else None)
+    with _open_channel(connection, target, name) as channel:
+        declared = channel.queue_declare(name, passive=True)
+        return Counted(
+            name, declared.message_count, declared.consumer_count if target.amqp else None
+        )
     return None
 
 
 def purge(
     connection: Connection, target: transports.Target, names: Collection[str]
 ) -> dict[str, int]:
-    """Remove what waits in queues; how many messages went from each that is there.
+    """Remove the messages of queues; return their number for each existing queue.
 
-    :raises TransportFailure: the broker refuses, or is away.
+    :raises TransportFailure: if the broker refuses or is unavailable.
     """
     if isinstance(connection, Broker):
         with connecting.translated(connection, target):
             return {name: connection.purge(name) for name in names}
-    gone: dict[str, int] = {}
+    purged: dict[str, int] = {}
     for name in names:
-        with _asking(connection, target, name) as channel:
+        with _open_channel(connection, target, name) as channel:
             channel.queue_declare(name, passive=True)
-            gone[name] = channel.queue_purge(name) or 0
-    return gone
+            purged[name] = channel.queue_purge(name) or 0
+    return purged
 
 
 def remove_unused(connection: Connection, names: Iterable[str]) -> None:
-    """Remove those queues that are empty; others may see to it that they are used."""
+    """Remove those of the unused queues that are empty."""
     if isinstance(connection, Broker):
         for name in names:
             if not connection.size(name):
@@ -110,8 +108,10 @@ def remove_unused(connection: Connection, names: Iterable[str]) -> None:
 
 
 @contextlib.contextmanager
-def _asking(connection: kombu.Connection, target: transports.Target, name: str) -> Iterator[Any]:
-    """A channel of its own, for an error closes it; that there is no such queue is none."""
+def _open_channel(
+    connection: kombu.Connection, target: transports.Target, name: str
+) -> Iterator[Any]:
+    """Open a separate channel, because an error closes it. A missing queue is not an error."""
     with (
         contextlib.suppress(exc.NotFound),
         connecting.translated(connection, target, name),
@@ -121,38 +121,35 @@ def _asking(connection: kombu.Connection, target: transports.Target, name: str) 
 
 
 def exchanges(connection: Connection) -> list[str]:
-    """The exchanges whose queues are at the same place, where the broker tells."""
+    """Return the exchanges at the same place, if the broker can list them."""
     if not isinstance(connection, Broker):
         return []
     return sorted({exchange for _, exchange, _ in connection.bindings()})
 
 
-def inquiry(target: transports.Target, exchange: str) -> Callable[[str], bool]:
-    """`is_served` of the topics of one exchange; whatever cannot be found out is taken for so."""
+def consumer_check(target: transports.Target, exchange: str) -> Callable[[str], bool]:
+    """Return `is_served` for the topics of an exchange, which returns True if it is unknown."""
     layout = topology.Topology(exchange, "unused", (), topology.TASKFLOW)
 
     def ask(topic: str) -> bool:
         try:
-            with target.connect(connect_timeout=PATIENCE) as connection:
+            with target.connect(connect_timeout=BROKER_TIMEOUT_SECONDS) as connection:
                 return is_served(connection, layout.shared_name(topic), target.amqp)
-        except Exception as error:  # a broker that is away says nothing of workers
-            LOG.debug("the broker cannot be asked for topic %s: %s", topic, error)
+        except Exception as error:  # An unavailable broker is no evidence.
+            LOG.debug("cannot query the broker about topic %s: %s", topic, error)
             return True
 
     return ask
 
 
 def is_served(connection: Any, queue: str, amqp: bool) -> bool:
-    """Whether anybody takes from `queue`, as far as the broker can tell.
-
-    :raises Exception: the broker cannot be asked.
-    """
+    """Return whether `queue` has a consumer, as far as the broker reports it."""
     with connection.channel() as channel:
         if amqp:
             try:
-                # It is gone with its last consumer.
+                # The queue disappears with its last consumer.
                 return bool(channel.queue_declare(queue, passive=True).consumer_count)
             except connection.channel_errors:
                 return False
-        size = getattr(channel, "_size", None)  # of all transports that are emulated
-        return size is None or size(queue) < PILE
+        size = getattr(channel, "_size", None)  # Every virtual transport of kombu has it.
+        return size is None or size(queue) < UNCONSUMED_MESSAGES

@@ -1,4 +1,4 @@
-"""One connection that receives: what is consumed on it, from its beginning to its end."""
+"""Consume messages on one connection."""
 
 from __future__ import annotations
 
@@ -24,42 +24,40 @@ from wbengine.engines.worker_based.connections import (
 from wbengine.engines.worker_based.connections.outgoing import DeliveryHooks, OutgoingMessage
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.transports import safe_message
-from wbengine.transports.broker import Broker, Consumer
+from wbengine.transports.broker import MAX_BATCH_BYTES, Broker, Consumer
 
-#: Seconds after which a queue is declared again: what cleans temporary folders of old files may
-#: have taken it, or its bindings; and a broker counts the days in which nobody used a queue.
-DECLARE_PERIOD: Final = 60.0
-LONG_DECLARE_PERIOD: Final = 3600.0
+#: Seconds after which a queue is declared again: cleaners of temporary folders, or a broker after
+#: days, may have removed it.
+DECLARE_SECONDS: Final = 60.0
+LONG_DECLARE_SECONDS: Final = 3600.0
 
-#: Seconds at least between two times, where there is reason to think that it is gone.
-DECLARE_PAUSE: Final = 1.0
+#: Minimum seconds between two declarations, if a queue may be missing.
+DECLARE_PAUSE_SECONDS: Final = 1.0
 
-#: Seconds of silence after which a consumer speaks to itself, and after which it is deaf if it does
-#: not hear that.
-QUIET: Final = 10.0
-DEAF: Final = 15.0
+#: Seconds of silence after which a consumer sends a message to itself, and seconds in which it must
+#: arrive.
+ECHO_AFTER_SECONDS: Final = 10.0
+DEAF_AFTER_SECONDS: Final = 15.0
 
-#: What the broker calls the consumer of one's own queue.
-_OWN: Final = "own"
+_OWN_TAG: Final = "own"
 
-#: Type of the message that one sends to oneself.
+#: Type of the message that a consumer sends to itself.
 PING: Final = "WBE_PING"
 
 Consume = Callable[[Any], None]
 
 
 class Receiver(abc.ABC):
-    """Consume one's own queue, and shared ones, on one connection; of one thread.
+    """Consumes the private queue and shared queues on one connection. Not thread-safe.
 
-    Messages are given to `on_own(message)` and `on_work(message)`.  What no message can be read
-    from is counted in `refused`.  `due` is when to call `turn`; `wake`, if there is one, ends a
-    `drain` from any thread.
+    Messages are passed to `on_own(message)` and `on_work(message)`. Unreadable messages are counted
+    in `refused`. Call `run_due` at `due`. `wake` interrupts a `drain` from any thread.
     """
 
     wake: Callable[[], None] | None = None
-    #: Where requests that came here are answered, on a RabbitMQ.
+    #: Publishes replies; only with RabbitMQ.
     replies: reply_publisher.ReplyPublisher | None = None
-    #: Whether the broker reads nothing on this connection for now.
+    #: Whether the broker reads nothing on this connection at present.
     is_blocked = False
 
     def __init__(
@@ -69,11 +67,10 @@ class Receiver(abc.ABC):
         self._refused = refused
         self._echo: connecting.Echo | None = None
         self._can_fall_silent = not target.is_local
-        self._send: Callable[[OutgoingMessage], None] = _nowhere
+        self._send: Callable[[OutgoingMessage], None] = _cannot_send
         self._declare_due = 0.0
         self._declared = -math.inf
-        self._mistrusts = False
-        #: What comes here is acknowledged on it, or never.
+        self._must_declare = False
         self.channel: Any = None
         self.due = 0.0
 
@@ -84,116 +81,114 @@ class Receiver(abc.ABC):
         send: Callable[[OutgoingMessage], None],
         replies_from: float = 0.0,
     ) -> None:
-        """Declare and consume; `send` publishes.  From `replies_from` on requests may be answered
-        here.
-        """
+        """Declare and consume. `send` publishes, and from `replies_from` on also this receiver."""
         self._send = send
         if self._can_fall_silent:
-            self._echo = connecting.Echo(QUIET, DEAF, time.monotonic())
-        self._begin(self._heard(on_own), self._heard(on_work), replies_from)
-        self._plan(time.monotonic())
+            self._echo = connecting.Echo(ECHO_AFTER_SECONDS, DEAF_AFTER_SECONDS, time.monotonic())
+        self._begin(self._recording(on_own), self._recording(on_work), replies_from)
+        self._set_due(time.monotonic())
 
     @abc.abstractmethod
     def _begin(self, on_own: Consume, on_work: Consume, replies_from: float) -> None: ...
 
     @abc.abstractmethod
     def _declare(self) -> None:
-        """Declare all queues, again."""
+        """Declare all queues again."""
 
     @abc.abstractmethod
     def drain(self, timeout: float) -> None:
-        """Wait for messages, and hand over what came.
+        """Wait for messages and pass them on.
 
-        :raises TimeoutError: nothing came.
+        :raises TimeoutError: if no message arrived.
         """
 
-    def _heard(self, handle: Consume) -> Consume:
-        """What handles a message that came."""
+    def _recording(self, handle: Consume) -> Consume:
         echo = self._echo
         if echo is None:
             return handle
 
-        def hear(message: Any) -> None:
-            echo.heard(time.monotonic())
+        def handle_recorded(message: Any) -> None:
+            echo.record_message(time.monotonic())
             if message.properties.get("type") == PING:
                 message.ack()
             else:
                 handle(message)
 
-        return hear
+        return handle_recorded
 
-    # In turn.
+    # Periodic work.
 
-    def turn(self, now: float) -> None:
-        """What is to be done from time to time.
+    def run_due(self, now: float) -> None:
+        """Do the periodic work.
 
-        :raises TransportFailure: the connection is deaf.
+        :raises TransportFailure: if the echo message is overdue.
         """
-        mistrusts = self._mistrusts and now >= self._declared + DECLARE_PAUSE
+        mistrusts = self._must_declare and now >= self._declared + DECLARE_PAUSE_SECONDS
         if self.is_blocked:
-            pass  # it would not answer
+            pass  # The broker would not reply.
         elif mistrusts or now >= self._declare_due:
-            self._mistrusts = False  # before: what is gone after that is to be declared again
+            self._must_declare = (
+                False  # Reset first, so that a later loss causes another declaration.
+            )
             if mistrusts or self._declare_due:
                 self._declare()
             self._declared = now
             self._declare_due = now + self._declare_period
         if self._echo is not None:
-            self._check(self._echo, now)
-        self._plan(now)
+            self._check_echo(self._echo, now)
+        self._set_due(now)
 
     @property
     def _declare_period(self) -> float:
-        """Seconds after which all is declared again."""
-        return LONG_DECLARE_PERIOD
+        return LONG_DECLARE_SECONDS
 
     @property
-    def heard(self) -> float:
-        """When the broker was heard last, on the monotonic clock; what cannot fall silent: now."""
-        return time.monotonic() if self._echo is None else self._echo.last
+    def last_message_at(self) -> float:
+        """Time of the broker's last message (monotonic clock); now, if it cannot fall silent."""
+        return time.monotonic() if self._echo is None else self._echo.last_message_at
 
-    def mistrust(self) -> None:
-        """Somebody may have removed what was declared: declare it soon; any thread."""
-        self._mistrusts = True
-        self.due = self._declared + DECLARE_PAUSE
+    def declare_soon(self) -> None:
+        """Declare queues again soon, because they may have been removed. Thread-safe."""
+        self._must_declare = True
+        self.due = self._declared + DECLARE_PAUSE_SECONDS
 
-    def _plan(self, now: float) -> None:
-        # Elsewhere what is due may change with every message.
+    def _set_due(self, now: float) -> None:
+        # With echoes, each message may change the time.
         self.due = self._declare_due if self._echo is None else now
-        if self._mistrusts:  # perhaps just now, so that it is not forgotten
-            self.due = min(self.due, self._declared + DECLARE_PAUSE)
+        # Read after the assignment, so that a concurrent call of `declare_soon` is not lost.
+        if self._must_declare:
+            self.due = min(self.due, self._declared + DECLARE_PAUSE_SECONDS)
 
-    def _check(self, echo: connecting.Echo, now: float) -> None:
-        if echo.asks(now):
+    def _check_echo(self, echo: connecting.Echo, now: float) -> None:
+        if echo.begins_ping(now):
             ping = env.Envelope(PING, {}, routing_key=self._layout.topic)
             self._send(OutgoingMessage(ping, _Pinging(echo)))
         if echo.is_deaf(now):
-            raise exc.TransportFailure("it delivers nothing, not even what was sent to oneself")
+            raise exc.TransportFailure(
+                "the broker delivers no messages: a message from this process to itself did"
+                " not arrive"
+            )
 
     def together(self) -> contextlib.AbstractContextManager[None]:
-        """What is acknowledged meanwhile is told in one go, where that is of use."""
+        """Acknowledge in one write within this context, where possible."""
         return contextlib.nullcontext()
 
-    def bury(self, name: str) -> None:  # noqa: B027 - most go by themselves
-        """Remove the queue of somebody who is gone; where queues do not do so by themselves."""
-
-    # The end.
+    def delete_private_queue(self, name: str) -> None:  # noqa: B027 - most go by themselves
+        """Remove the queue of a stopped process, if queues are not removed automatically."""
 
     @abc.abstractmethod
     def end(self, remove: bool) -> None:
-        """Stop consuming; `remove`: nobody is to read the own queue any more."""
+        """Stop consuming; `remove`: also delete the private queue."""
 
     def drop(self) -> None:  # noqa: B027 - it is closed anyway
-        """The connection is of no use any more."""
+        """Discard a broken connection."""
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Forget the connection; somebody else closes it."""
+        """Release the resources, but not the connection itself."""
 
 
 class BrokerReceiver(Receiver):
-    """From a broker of ours."""
-
     def __init__(
         self,
         broker: Broker,
@@ -206,7 +201,7 @@ class BrokerReceiver(Receiver):
         self._broker = broker
         self._work = work
         self.wake = broker.wake
-        broker.on_discard = self._discarded
+        broker.on_discard = self._count_discarded
 
     def _begin(self, on_own: Consume, on_work: Consume, replies_from: float) -> None:
         self._declare()
@@ -216,9 +211,9 @@ class BrokerReceiver(Receiver):
 
     @property
     def _declare_period(self) -> float:
-        return DECLARE_PERIOD
+        return DECLARE_SECONDS
 
-    def _discarded(self) -> None:
+    def _count_discarded(self) -> None:
         self._refused["unreadable"] += 1
 
     def _declare(self) -> None:
@@ -238,8 +233,6 @@ class BrokerReceiver(Receiver):
 
 
 class KombuReceiver(Receiver):
-    """From a transport of kombu's own."""
-
     def __init__(
         self,
         connection: kombu.Connection,
@@ -268,10 +261,10 @@ class KombuReceiver(Receiver):
         self._layout.declare_common(self.channel)
         self._work.declare()
 
-    def turn(self, now: float) -> None:
-        super().turn(now)
+    def run_due(self, now: float) -> None:
+        super().run_due(now)
         if self._work.queues:
-            self._work.turn(now)
+            self._work.run_due(now)
 
     def drain(self, timeout: float) -> None:
         self._connection.drain_events(timeout=timeout)
@@ -290,10 +283,10 @@ class KombuReceiver(Receiver):
 
 
 class AmqpReceiver(KombuReceiver):
-    """From a RabbitMQ.
+    """Consumes from RabbitMQ.
 
-    Messages are handed over when nothing is being read: whoever publishes or acknowledges in the
-    midst of reading goes astray.
+    Messages are passed on after a read, because publishing or acknowledging during a read would
+    misdirect frames.
     """
 
     def __init__(
@@ -306,66 +299,81 @@ class AmqpReceiver(KombuReceiver):
     ) -> None:
         super().__init__(connection, target, layout, work, refused)
         self._amqp = amqp_connection.AmqpConnection(connection)
-        # Delivered, and not handed over.
+        # Delivered messages that are not passed on yet, and their bytes.
         self._inbox: deque[tuple[Consume, Any]] = deque()
-        self.wake = self._amqp.ring
+        self._inbox_bytes = 0
+        self.wake = self._amqp.wake_up
 
     def _begin(self, on_own: Consume, on_work: Consume, replies_from: float) -> None:
         channel = self._amqp.channel()
         self.channel = channel.raw
         self._own = self._layout.declare_own(self.channel)
-        channel.consume(self._own.name, _OWN, self._later(on_own))
+        channel.consume(
+            self._own.name, _OWN_TAG, lambda message: self._enqueue_own(on_own, message)
+        )
         work = self._work
-        work.begin(self._amqp, self._layout, self._later(on_work))
+        work.begin(self._amqp, self._layout, lambda message: self._enqueue(on_work, message))
         assert isinstance(work, prefetcher.AmqpPrefetcher)
-        # With TaskFlow's peers one may have to ask the broker first.
+        # With TaskFlow's peers, publishing may need a request to the broker first.
         if work.amqp is not None and not self._layout.interop:
             self.replies = reply_publisher.ReplyPublisher(
                 work.amqp, self._layout, self._send, replies_from
             )
 
-    def _later(self, handle: Consume) -> Consume:
-        return lambda message: self._inbox.append((handle, message))
+    def _enqueue(self, handle: Consume, message: Any) -> None:
+        self._inbox.append((handle, message))
+        self._inbox_bytes += len(message.body)
+
+    def _enqueue_own(self, handle: Consume, message: Any) -> None:
+        # The inbox grows only while an AMQP method waits for its reply.
+        if self._inbox and self._inbox_bytes + len(message.body) > MAX_BATCH_BYTES:
+            message.requeue()
+        else:
+            self._enqueue(handle, message)
+
+    def _next(self) -> tuple[Consume, Any]:
+        handle, message = self._inbox.popleft()
+        self._inbox_bytes -= len(message.body)
+        return handle, message
 
     @property
     def is_blocked(self) -> bool:  # type: ignore[override]
         return self._amqp.is_blocked
 
     def drain(self, timeout: float) -> None:
-        """Wait, read what is there, and hand it over when nothing is being read."""
         assert self._echo is not None
         due = self._echo.next_due()
         if self._work.queues:
             due = min(due, self._work.next_due() or due)
             self._work.blocked = self.is_blocked
         timeout = min(timeout, max(0.001, due - time.monotonic()))
-        hear = self._amqp.hear if self.replies is None else self.replies.confirms.read
-        hear(0 if self._inbox else timeout)
+        receive = self._amqp.receive if self.replies is None else self.replies.confirms.read
+        receive(0 if self._inbox else timeout)
         if self._inbox:
             with self._amqp.together():
                 while self._inbox:
-                    handle, message = self._inbox.popleft()
+                    handle, message = self._next()
                     handle(message)
 
     def together(self) -> contextlib.AbstractContextManager[None]:
         return self._amqp.together()
 
-    def bury(self, name: str) -> None:
+    def delete_private_queue(self, name: str) -> None:
         if not self._layout.interop:
-            self._layout.bury(self._connection, name)
+            self._layout.delete_private_queue(self._connection, name)
 
     def _stop(self) -> None:
-        while self._inbox:  # delivered meanwhile, and handed to nobody
-            _, message = self._inbox.popleft()
+        while self._inbox:  # Delivered, but not passed on.
+            _, message = self._next()
             message.requeue()
-        self.channel.basic_cancel(_OWN)
+        self.channel.basic_cancel(_OWN_TAG)
 
     def end(self, remove: bool) -> None:
         if self.is_blocked:
-            return  # nothing of this would be read
+            return  # The broker would not read these commands.
         super().end(remove)
-        # To a broker, a queue is empty of which all is taken and nothing acknowledged.
-        self._layout.clear(self._connection, () if self._work.held else self._work.queues)
+        # For the broker, a queue of delivered, unacknowledged messages is empty.
+        self._layout.delete_unused(self._connection, () if self._work.held else self._work.queues)
 
     def drop(self) -> None:
         self._amqp.drop()
@@ -379,16 +387,14 @@ class AmqpReceiver(KombuReceiver):
 
 
 class _Pinging(DeliveryHooks):
-    """Tells an echo when its call went out."""
-
     mandatory = True
 
     def __init__(self, echo: connecting.Echo) -> None:
         self._echo = echo
 
     def sent(self, messages: Sequence[OutgoingMessage]) -> None:
-        self._echo.published(time.monotonic())
+        self._echo.record_ping(time.monotonic())
 
 
-def _nowhere(message: OutgoingMessage) -> None:
-    raise AssertionError("nothing was begun")
+def _cannot_send(message: OutgoingMessage) -> None:
+    raise AssertionError("no publishing has begun")

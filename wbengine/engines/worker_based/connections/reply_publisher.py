@@ -1,4 +1,4 @@
-"""Where a worker answers requests: on the channel that they came on, with their receipts."""
+"""Publish replies of a worker on the channel of their requests, with acknowledgements."""
 
 from __future__ import annotations
 
@@ -20,14 +20,13 @@ LOG = logging.getLogger(__name__)
 
 
 class ReplyPublisher:
-    """Answers requests on the channel of one connection on which they were delivered.
+    """Publishes replies on the channel on which their requests were delivered.
 
-    An answer and the acknowledgement of what it answers are written in one go, in this order, in
-    which a broker does what is said on a channel: if it knows that the request was taken, it has
-    the answer.  So nobody waits for it to say so, and the next one comes a round trip earlier.
-    What it did not confirm when the connection breaks is published again, with `send(message)`.
+    A reply and the acknowledgement of its request are written together, in this order, in which the
+    broker processes them. So the worker does not wait for a confirm. If the connection is lost,
+    unconfirmed replies are published again with `send(message)`.
 
-    `answer` is for any thread, the rest for that of the connection.
+    `answer` is thread-safe; other methods belong to the thread of the connection.
     """
 
     def __init__(
@@ -37,12 +36,12 @@ class ReplyPublisher:
         send: Callable[[OutgoingMessage], None],
         since: float = 0.0,
     ) -> None:
-        """Answers nothing before `since`, on the monotonic clock."""
+        """Create a publisher that sends no replies before `since`, on the monotonic clock."""
         self._channel = channel
         self._since = since
         self._send = send
         self.confirms = publisher_confirms.PublisherConfirms(
-            channel, layout, self._confirmed, publisher_confirms.WINDOW
+            channel, layout, self._confirmed, publisher_confirms.MAX_UNCONFIRMED
         )
 
     def answer(
@@ -52,11 +51,13 @@ class ReplyPublisher:
         freed: Callable[[Delivery], None],
         soon: bool,
     ) -> bool:
-        """Publish an answer, and acknowledge its request behind it.
+        """Publish a reply and acknowledge its request.
 
-        `freed(request)` is called before: from then on the broker may send another one.  `soon`: it
-        is written with what is written next, at the latest when the connection's thread looks up.
-        False: nothing was done, since it cannot be done here, or not now.
+        :param freed: `freed(request)` is called before writing, because another request may arrive
+            from then on.
+        :param soon: the reply is sent with the next write, or when the connection's thread wakes
+            up.
+        :returns: False if this is not possible here or now.
         """
         confirms, channel = self.confirms, self._channel
         if request.amqp_channel is not channel or confirms.room <= 0:
@@ -66,32 +67,36 @@ class ReplyPublisher:
         try:
             sent = confirms.prepare(message)
         except Exception:
-            return False  # whoever publishes it in another way says why that fails
+            return False  # The other way of publishing reports the reason.
         if not channel.claim(request):
             return False
         freed(request)
         message.sent = True
         crashpoint("sender.before-publish")
         if not confirms.send(sent, then=channel.receipt(request)):
-            self._again(message)  # the connection is gone, and the request with it
+            # The connection is closed.
+            self._resend(message)
             return True
         if not soon:
             channel.connection.flush()
         crashpoint("sender.after-publish")
         return True
 
-    # The connection's thread.
+    # In the thread of the connection.
 
     def close(self) -> None:
-        """The connection is over."""
-        left = self.confirms.close()
+        """Close the publisher and resend unconfirmed replies."""
+        unconfirmed = self.confirms.close()
         self.confirms.report()
-        if left:
-            LOG.debug("%d answers may be lost with their connection: sent again", len(left))
-        for sent in left:
-            self._again(sent.message)
+        if unconfirmed:
+            LOG.debug(
+                "resending %d replies that were unconfirmed when their connection closed",
+                len(unconfirmed),
+            )
+        for sent in unconfirmed:
+            self._resend(sent.message)
 
-    def _again(self, message: OutgoingMessage) -> None:
+    def _resend(self, message: OutgoingMessage) -> None:
         message.sent = False
         self._send(message)
 

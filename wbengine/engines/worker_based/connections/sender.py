@@ -1,4 +1,4 @@
-"""What one side publishes: where it waits, and the connection that it goes out on."""
+"""The queue of outgoing messages of a process, and the connection that publishes them."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import kombu
 from wbengine import exceptions as exc
 from wbengine import transports
 from wbengine._crash import crashpoint
+from wbengine.concurrency import conditions, threads
 from wbengine.engines.worker_based.connections import connecting, topology
 from wbengine.engines.worker_based.connections.outgoing import OutgoingMessage, by_hooks
 from wbengine.engines.worker_based.messages import envelope as env
@@ -24,323 +25,323 @@ from wbengine.transports.broker import Broker, LaidOut
 
 LOG = logging.getLogger(__name__)
 
-#: Called with what was to be done of its kind.
 Call = Callable[[list[Any]], object]
 
-#: At most so many messages go out together, and about so many bytes.
-BATCH: Final = 64
-_BATCH_BYTES: Final = 1024 * 1024
+#: Maximum number of messages, and approximate bytes, of a batch.
+MAX_BATCH_MESSAGES: Final = 64
+_MAX_BATCH_BYTES: Final = 1024 * 1024
 
-#: So many batches are published by a thread that came with one message; the sender's own thread
-#: goes on.
-_ROUNDS: Final = 2
+_MAX_BATCHES_PER_SEND: Final = 2
 
-#: Seconds that a deferred message waits for others at most; and deferred calls.
-DEFERRED: Final = 0.005
-_CALLS_DEFERRED: Final = 0.02
+#: Maximum delay in seconds of deferred messages, and of deferred calls.
+DEFERRED_SECONDS: Final = 0.005
+_CALLS_DEFERRED_SECONDS: Final = 0.02
 
-#: Seconds between two attempts to publish: a broker that ails may well accept connections.
-PAUSE: Final = 0.25
+#: Seconds between two attempts to publish: a failing broker may accept connections.
+RETRY_PAUSE_SECONDS: Final = 0.25
 
-#: What ails the broker (a folder without room) or the ledger, rather than what is published.
-_AILMENTS: Final = (exc.TransportFailure, exc.LedgerFailure)
+#: Errors of the broker or the ledger, rather than of the message.
+_SERVICE_ERRORS: Final = (exc.TransportFailure, exc.LedgerFailure)
 
 
 class ReconnectLoop:
-    """Connect to `target`, and use the connection, again and again until `closed`; of one thread.
+    """Connects to `target` repeatedly and uses the connections, until `closed`. Not thread-safe.
 
-    `errors` are those after which another connection may help.
+    After `errors`, another connection may help.
     """
 
-    def __init__(self, target: transports.Target, closed: threading.Event) -> None:
+    def __init__(self, target: transports.Target, closed: conditions.Event) -> None:
         self.errors: Any = ()
         self._target = target
         self._closed = closed
-        #: Why it did not work, as was told last; a sender that publishes something clears it.
-        self.told = ""
+        #: A successful publish clears it.
+        self.last_logged = ""
 
     def run(self, use: Callable[[Any], object]) -> None:
-        """`use(connection)`, until it is closed; any thread may close it."""
+        """Call `use(connection)` for each connection until `closed` is set, by any thread."""
         while not self._closed.is_set():
             try:
-                connection = connecting.reach(self._target, self._closed, on_failure=self.tell)
+                connection = connecting.reach(
+                    self._target, self._closed, on_failure=self.log_failure
+                )
             except exc.TransportFailure as error:
-                self.tell(str(error))
-                self._closed.wait(PAUSE)
+                self.log_failure(str(error))
+                self._closed.wait(RETRY_PAUSE_SECONDS)
                 continue
-            self.errors = (*connection.recoverable_connection_errors, *_AILMENTS)
+            self.errors = (*connection.recoverable_connection_errors, *_SERVICE_ERRORS)
             try:
                 with connection:
                     if not self._closed.is_set():
                         use(connection)
             except self.errors as error:
-                self.tell(reasons.explain(error))
+                self.log_failure(reasons.explain(error))
             except Exception:
                 if self._closed.is_set():
                     return
                 LOG.exception("failed to publish")
-            self._closed.wait(PAUSE)
+            self._closed.wait(RETRY_PAUSE_SECONDS)
 
-    def tell(self, why: str) -> None:
-        """It does not work; said once, not with every attempt.  Any thread."""
-        if why != self.told and not self._closed.is_set():
-            self.told = why
-            LOG.warning("cannot publish (%s), trying again", why)
+    def log_failure(self, why: str) -> None:
+        """Log a failure, unless it is the same as before. Thread-safe."""
+        if why != self.last_logged and not self._closed.is_set():
+            self.last_logged = why
+            LOG.warning("cannot publish (%s), retrying", why)
 
 
 class Sender:
-    """Publishes messages in order, on one connection of its own, for as long as it takes.
+    """Publishes messages in order on a connection of its own, with retries.
 
-    A thread that sends finds the connection idle, and publishes its message with all that waits;
-    or it finds it in use, and leaves the message to the thread that uses it.  The sender's own
-    thread connects, again after each failure, and publishes what was deferred or left.
+    If the connection is idle, the thread that sends a message publishes it together with all
+    waiting messages. Otherwise it leaves the message to the thread that uses the connection. The
+    sender's own thread connects, and publishes deferred and remaining messages.
 
-    What goes out together is prepared and told of together (`DeliveryHooks`).  A message that a
-    lost connection or a full disk interrupted is published again, in its turn, unless its hooks
-    want to be told that this is `uncertain`.
+    Messages of a batch share the calls of `DeliveryHooks`. A message that was interrupted by a lost
+    connection or a full disk is published again in its order, unless its hooks handle this as
+    `uncertain`.
     """
 
     def __init__(self, target: transports.Target, layout: topology.Topology, name: str) -> None:
         self._target = target
         self._layout = layout
         self._name = name
-        self._closed = threading.Event()
+        self._closed = conditions.Event()
         self._reconnects = ReconnectLoop(target, self._closed)
         # All times are on the monotonic clock.
         self._queue: deque[OutgoingMessage] = deque()
-        self._first: deque[OutgoingMessage] = deque()
+        self._urgent_queue: deque[OutgoingMessage] = deque()
         self._due = math.inf
-        # Until when nothing is published, since preparing it failed.
-        self._paused = -math.inf
-        # What is to be done when nothing is to be published, and with what.
+        self._paused_until = -math.inf
         self._calls: dict[Call, list[Any]] = {}
         self._call_count = 0
         self._calls_due = math.inf
-        # Taken by itself: an interruption (Ctrl-C) within the condition's `__enter__`, which is
-        # Python, would leave it locked for ever.
         self._lock = threading.RLock()
-        self._woken = threading.Condition(self._lock)
-        self._settled = threading.Condition(self._lock)
-        #: Called in the thread that publishes when there was no exchange, or no queue for
-        #: something: perhaps what this side declared is gone, too.
-        self.astray: Callable[[], None] = _nothing
+        self._woken = conditions.Condition(self._lock)
+        self._settled = conditions.Condition(self._lock)
+        #: Called in the publishing thread if an exchange or a queue is missing.
+        self.on_missing_queue: Callable[[], None] = _nothing
         self._writer: Any = None
-        # Whether some thread publishes, and whether the sender's makes deferred calls.
-        self._sending = False
-        self._calling = False
-        self._flushing = 0
-        self._over = False
-        # What another thread found out about the connection.
-        self._lost: BaseException | None = None
-        # When the sender's thread looks again by itself; never earlier while it is awake.
-        self._looks_at = -math.inf
-        self._deferred = False
+        # Whether a thread publishes, and whether the sender's thread makes deferred calls.
+        self._is_sending = False
+        self._is_calling = False
+        self._flushing: set[object] = set()
+        self._is_stopped = False
+        # Error of the connection, found in another thread.
+        self._connection_error: BaseException | None = None
+        # Time of the next wake-up of the sender's thread; -infinity while it is awake.
+        self._wakes_at = -math.inf
+        self._has_deferred = False
         self._thread: threading.Thread | None = None
 
-    # Any thread.
+    # In any thread.
 
     def send(self, message: OutgoingMessage, *, first: bool = False, defer: bool = False) -> None:
-        """Publish a message: in this thread, together with all that waits, or by the thread that
-        publishes already.  Never raises for a broker that is away, which only delays it.
+        """Publish a message with all waiting messages, here or in the thread that is publishing.
 
-        Messages go out in the order in which they came, except that `first` ones (beats) pass all
-        others.  `defer`: within some milliseconds, with what comes meanwhile, and not in this
-        thread, which may hold locks; with the next one that is not deferred, if that is sooner.
+        Messages are published in order, but `first` ones (heartbeats) pass all others. With
+        `defer`, the message is published within milliseconds, or with the next one that is not
+        deferred, but not in this thread, which may hold locks. An unavailable broker delays the
+        message and raises nothing.
         """
-        mine = False
+        is_sending = False
         try:
             with self._lock:
-                (self._first if first else self._queue).append(message)
+                (self._urgent_queue if first else self._queue).append(message)
                 if defer:
-                    self._deferred = True
-                    self._due = min(self._due, time.monotonic() + DEFERRED)
-                    self._rouse()
+                    self._has_deferred = True
+                    self._due = min(self._due, time.monotonic() + DEFERRED_SECONDS)
+                    self._wake_if_due()
                     return
                 self._due = -math.inf
-                if self._sending:
+                if self._is_sending:
                     return
-                if not self._is_free or self._paused > time.monotonic():
-                    self._rouse()
+                if not self._can_send or self._paused_until > time.monotonic():
+                    self._wake_if_due()
                     return
-                mine = self._sending = True  # in this order: it may be interrupted (Ctrl-C)
-            self._publish_some(_ROUNDS)
-        except BaseException:  # an interruption: what it leaves is the sender's own thread's
+                # In this order, because an interrupt (Ctrl-C) may occur at any point.
+                is_sending = self._is_sending = True
+            self._publish_some(_MAX_BATCHES_PER_SEND)
+        except BaseException:  # After an interrupt, the sender's own thread publishes the rest.
             with self._lock:
                 self._due = -math.inf
-                self._rouse()
+                self._wake_if_due()
             raise
         finally:
-            if mine:
-                self._sending = False  # here: an interruption could end a call before it began
+            if is_sending:
+                # Not in a method: an interrupt could end its call before it began.
+                self._is_sending = False
                 self._release()
 
     def call_later(self, function: Call, *things: Any) -> None:
-        """`function([thing, ...])` in the sender's thread, some milliseconds later, with all things
-        that came meanwhile, when nothing is to be published; at once when it has ended.  What it
-        raises is logged.
+        """Call `function([thing, ...])` within milliseconds, with all things up to then.
+
+        The sender's thread calls it when idle, or this thread after the sender's end. Errors are
+        logged.
         """
         with self._lock:
-            if not self._over:
+            if not self._is_stopped:
                 if not self._call_count:
-                    self._calls_due = time.monotonic() + _CALLS_DEFERRED
+                    self._calls_due = time.monotonic() + _CALLS_DEFERRED_SECONDS
                 self._call_count += len(things)
                 self._calls.setdefault(function, []).extend(things)
-                if self._calls_due < self._looks_at or self._call_count >= BATCH:
-                    self._rouse()
+                if self._calls_due < self._wakes_at or self._call_count >= MAX_BATCH_MESSAGES:
+                    self._wake_if_due()
                 return
         call(function, list(things))
 
     @property
     def is_blocked(self) -> bool:
-        """Whether the broker says that it takes no messages for now."""
+        """Whether the broker reports that it accepts no messages."""
         return False
 
     @property
-    def behind(self) -> int:
-        """How many messages wait."""
+    def queue_length(self) -> int:
         return len(self._queue)
 
     def flush(self, timeout: float | None) -> bool:
-        """Wait until nothing is queued, being published, not yet confirmed, or left to be done."""
+        """Wait until no message is queued or unconfirmed, and no call is deferred."""
+        me = object()
+        try:
+            with self._lock:
+                self._flushing.add(me)
+                self._wake()
+            if self._thread is not None:
+                self._settled.wait_for(lambda: self._is_idle or self._closed.is_set(), timeout)
+        finally:
+            self._flushing.discard(me)
         with self._lock:
-            self._flushing += 1
-            try:
-                if self._thread is not None:
-                    self._wake()
-                    self._settled.wait_for(lambda: self._idle or self._closed.is_set(), timeout)
-            finally:
-                self._flushing -= 1
-            return self._idle
+            return self._is_idle
 
     def start(self) -> None:
-        """Begin to publish; idempotent."""
         if self._thread is None:
-            thread = threading.Thread(
+            thread = threads.Thread(
                 target=self._reconnects.run,
                 args=(self._use,),
                 name=f"wbengine-sender-{self._name}",
                 daemon=True,
             )
-            thread.start()
-            self._thread = thread
+            try:
+                thread.start()
+            finally:  # also after an interrupt
+                self._thread = None if thread.ident is None else thread
 
     def close(self) -> None:
-        """Publish nothing more."""
         self._closed.set()
         with self._lock:
             self._wake()
             self._settled.notify_all()
 
     def stop(self) -> None:
-        """Close, wait for the thread, and make the calls that are left."""
         self.close()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
         with self._lock:
-            self._over = True
+            self._is_stopped = True
         self._make_calls()
 
-    # When there is something to do; under the lock.
+    # Times; with the lock.
 
     @property
-    def _idle(self) -> bool:
-        waiting = self._queue or self._first or self._calls
-        return not (waiting or self._sending or self._calling)
+    def _is_idle(self) -> bool:
+        waiting = self._queue or self._urgent_queue or self._calls
+        return not (waiting or self._is_sending or self._is_calling)
 
     @property
     def _room(self) -> int:
-        """How many messages may be written now."""
-        return 0 if self._writer is None else BATCH
+        return 0 if self._writer is None else MAX_BATCH_MESSAGES
 
     @property
-    def _is_free(self) -> bool:
-        """Whether any thread may publish, if no other does."""
-        return self._writer is not None and self._lost is None and not self._closed.is_set()
+    def _can_send(self) -> bool:
+        return (
+            self._writer is not None
+            and self._connection_error is None
+            and not self._closed.is_set()
+        )
 
     def _messages_at(self) -> float:
-        """When messages are to be published; infinity: not as things are."""
-        if self._sending or self._room <= 0 or not (self._first or self._queue):
+        """Return the time of the next publish; infinity if it is not possible at present."""
+        if self._is_sending or self._room <= 0 or not (self._urgent_queue or self._queue):
             return math.inf
-        hurries = self._flushing or len(self._queue) >= BATCH
-        return max(self._paused, -math.inf if hurries else self._due)
+        hurries = self._flushing or len(self._queue) >= MAX_BATCH_MESSAGES
+        return max(self._paused_until, -math.inf if hurries else self._due)
 
     def _calls_at(self) -> float:
         if not self._calls:
             return math.inf
-        return -math.inf if self._flushing or self._call_count >= BATCH else self._calls_due
+        return (
+            -math.inf
+            if self._flushing or self._call_count >= MAX_BATCH_MESSAGES
+            else self._calls_due
+        )
 
-    def _next(self) -> float:
-        """When the sender's thread has something to do."""
-        if self._closed.is_set() or self._lost is not None:
+    def _next_due(self) -> float:
+        if self._closed.is_set() or self._connection_error is not None:
             return -math.inf
         return min(self._messages_at(), self._calls_at())
 
-    def _rouse(self) -> None:
-        """Wake the sender's thread, if it would look too late."""
-        if self._next() < self._looks_at:
+    def _wake_if_due(self) -> None:
+        if self._next_due() < self._wakes_at:
             self._wake()
 
     def _wake(self) -> None:
         self._woken.notify_all()
 
     def _sleep_for(self, at: float, now: float) -> float | None:
-        """It has nothing to do until then: the seconds that it may wait (None: for ever)."""
         if self._flushing:
             self._settled.notify_all()
-        if self._deferred:  # others will come, and need not wake it
-            at = min(at, now + DEFERRED)
-        self._deferred = False
-        self._looks_at = at
+        # More messages will probably follow; they do not need to wake the thread.
+        if self._has_deferred:
+            at = min(at, now + DEFERRED_SECONDS)
+        self._has_deferred = False
+        self._wakes_at = at
         return None if at == math.inf else at - now
 
-    # The sender's thread.
+    # Methods for the sender's thread.
 
     def _use(self, connection: Any) -> None:
-        """Publish on a connection, until it is lost or all is over; what was written without an
-        error is published."""
+        """Publish on a connection until it is lost or the sender is closed."""
         kind = BrokerWriter if self._target.ours else KombuWriter
         writer = kind(connection, self._layout)
         with self._lock:
-            self._writer, self._lost = writer, None
+            self._writer, self._connection_error = writer, None
         try:
             while not self._closed.is_set():
-                self._turn()
+                self._wait_and_run()
         finally:
             with self._lock:
                 self._writer = None
 
-    def _turn(self) -> None:
+    def _wait_and_run(self) -> None:
         with self._lock:
             now = time.monotonic()
-            while now < (at := self._next()):
+            while now < (at := self._next_due()):
                 self._woken.wait(self._sleep_for(at, now))
-                self._looks_at = -math.inf
+                self._wakes_at = -math.inf
                 now = time.monotonic()
-        self._act(now)
+        self._run_due(now)
 
-    def _act(self, now: float) -> None:
-        """Publish what is due, and make the calls that are.
+    def _run_due(self, now: float) -> None:
+        """Publish messages and make calls that are due.
 
-        :raises Exception: the connection is lost.
+        :raises Exception: if the connection is lost.
         """
         with self._lock:
-            if self._lost is not None:
-                raise self._lost
-            mine = now >= self._messages_at() and not self._closed.is_set()
-            if mine:
-                self._sending = True
-        if mine:
+            if self._connection_error is not None:
+                raise self._connection_error
+            is_sending = now >= self._messages_at() and not self._closed.is_set()
+            if is_sending:
+                self._is_sending = True
+        if is_sending:
             try:
                 self._publish_some(1)
             finally:
-                self._sending = False
+                self._is_sending = False
                 self._release()
         with self._lock:
-            self._calling = now >= self._calls_at() and not self._closed.is_set()
-        if self._calling:
+            self._is_calling = now >= self._calls_at() and not self._closed.is_set()
+        if self._is_calling:
             self._make_calls()
             with self._lock:
-                self._calling = False
+                self._is_calling = False
 
     def _make_calls(self) -> None:
         with self._lock:
@@ -348,67 +349,65 @@ class Sender:
         for function, things in calls.items():
             call(function, things)
 
-    # The thread that publishes.
+    # In the publishing thread.
 
     def _release(self) -> None:
-        """Others may publish."""
         with self._lock:
             self._settled.notify_all()
-            late = self._calls and self._calls_due < self._looks_at
-            if late or self._due < math.inf or self._lost is not None:
-                self._rouse()
+            late = self._calls and self._calls_due < self._wakes_at
+            if late or self._due < math.inf or self._connection_error is not None:
+                self._wake_if_due()
 
     def _publish_some(self, rounds: int) -> None:
         for _ in range(rounds):
             with self._lock:
                 writer = self._writer
-                batch = self._batch(min(BATCH, self._room))
+                batch = self._batch(min(MAX_BATCH_MESSAGES, self._room))
             if not batch:
-                self._done(())  # an interruption may have left there what was sent
+                self._done(())  # After an interrupt, the queue may contain sent messages.
                 return
             try:
                 batch = self._prepare(batch)
-            except self._reconnects.errors as error:  # the connection is not to blame
-                self._paused = time.monotonic() + PAUSE
-                self._reconnects.tell(reasons.explain(error))
+            except self._reconnects.errors as error:  # The connection is not the cause.
+                self._paused_until = time.monotonic() + RETRY_PAUSE_SECONDS
+                self._reconnects.log_failure(reasons.explain(error))
                 return
             if writer is None or writer is not self._writer:
-                return  # it was closed meanwhile: they stay, prepared, for another
+                # It was closed: the messages stay for the next connection.
+                return
             try:
                 self._publish(batch, writer)
             except self._reconnects.errors as error:
                 with self._lock:
-                    if self._writer is writer:  # else there is another connection by now
-                        self._lost = error
+                    if self._writer is writer:  # Otherwise the sender has reconnected.
+                        self._connection_error = error
                 return
             if self._due == math.inf:
                 return
 
-    def _batch(self, most: int) -> list[OutgoingMessage]:
-        """What goes out together."""
-        found: list[OutgoingMessage] = []
+    def _batch(self, max_messages: int) -> list[OutgoingMessage]:
+        batch: list[OutgoingMessage] = []
         size = 0
-        for message in itertools.islice(self._first or self._queue, most):
+        for message in itertools.islice(self._urgent_queue or self._queue, max_messages):
             if not message.sent:
                 size += message.size
-                if found and size > _BATCH_BYTES:
+                if batch and size > _MAX_BATCH_BYTES:
                     break
-                found.append(message)
-        return found
+                batch.append(message)
+        return batch
 
     def _done(self, messages: Iterable[OutgoingMessage]) -> None:
-        """They have left the sender."""
         for message in messages:
             message.sent = True
         with self._lock:
-            for queue in (self._first, self._queue):
+            for queue in (self._urgent_queue, self._queue):
                 while queue and queue[0].sent:
                     queue.popleft()
-            if not (self._first or self._queue):
+            if not (self._urgent_queue or self._queue):
                 self._due = math.inf
 
     def _prepare(self, messages: list[OutgoingMessage]) -> list[OutgoingMessage]:
-        """Those that are to be published now; the others have left the sender."""
+        """Prepare messages; return those to publish now. The others have left the sender."""
         groups = list(by_hooks(m for m in messages if not m.withdrawn).values())
         while groups:
             group = [message for message in groups.pop(0) if not message.withdrawn]
@@ -420,12 +419,12 @@ class Sender:
             except Exception as error:
                 if len(group) == 1:
                     self._fail(group[0], error)
-                else:  # one of them is to blame
+                else:  # One of the messages is the cause: publish each alone.
                     groups[:0] = [[message] for message in group]
-        wanted = [message for message in messages if not (message.withdrawn or message.sent)]
-        if len(wanted) < len(messages):
+        remaining = [message for message in messages if not (message.withdrawn or message.sent)]
+        if len(remaining) < len(messages):
             self._done(message for message in messages if message.withdrawn)
-        return wanted
+        return remaining
 
     def _fail(self, message: OutgoingMessage, error: Exception) -> None:
         LOG.error("a message cannot be published: %s", error)
@@ -433,48 +432,48 @@ class Sender:
         call(message.hooks.failed, message, error)
 
     def _publish(self, messages: list[OutgoingMessage], writer: Any) -> None:
-        """Publish what is prepared.
+        """Publish prepared messages.
 
-        :raises Exception: the connection is lost.
+        :raises Exception: if the connection is lost.
         """
-        written: list[tuple[OutgoingMessage, Any]] = []
+        prepared_pairs: list[tuple[OutgoingMessage, Any]] = []
         for message in messages:
             try:
-                written.append((message, writer.prepare(message.envelope)))
+                prepared_pairs.append((message, writer.prepare(message.envelope)))
             except Exception as error:
                 self._fail(message, error)
-        if not written:
+        if not prepared_pairs:
             return
-        # What is told of a task comes before its end.
-        written.sort(key=_writes)
+        # Events of a task come before its result.
+        prepared_pairs.sort(key=_writes)
         crashpoint("sender.before-publish")
         sent: list[OutgoingMessage] = []
         count = 0
         try:
-            for count, routed in enumerate(_write(writer, written), 1):
-                message = written[count - 1][0]
+            for count, routed in enumerate(_write(writer, prepared_pairs), 1):
+                message = prepared_pairs[count - 1][0]
                 if routed or not message.hooks.mandatory:
                     sent.append(message)
                 else:
                     self._done((message,))
-                    self.astray()
+                    self.on_missing_queue()
                     call(message.hooks.unrouted, message)
-            self._reconnects.told = ""
+            self._reconnects.last_logged = ""
         except self._reconnects.errors as error:
-            if not isinstance(error, _AILMENTS):
-                under_way = written[count:] if writer.together else written[count : count + 1]
-                self._doubt(message for message, _ in under_way)
-            raise  # the others stay where they are, and go out on the next connection
+            if not isinstance(error, _SERVICE_ERRORS):
+                end = None if writer.together else count + 1
+                under_way = prepared_pairs[count:end]
+                self._report_uncertain(message for message, _ in under_way)
+            raise  # The others stay for the next connection.
         except Exception as error:
-            self._fail(written[count][0], error)
+            self._fail(prepared_pairs[count][0], error)
         finally:
             crashpoint("sender.after-publish")
             self._done(sent)
             for hooks, group in by_hooks(sent).items():
                 call(hooks.sent, group)
 
-    def _doubt(self, messages: Iterable[OutgoingMessage]) -> None:
-        """It is not known what became of them: some want to be told."""
+    def _report_uncertain(self, messages: Iterable[OutgoingMessage]) -> None:
         for message in messages:
             if not message.hooks.repeats:
                 self._done((message,))
@@ -482,8 +481,6 @@ class Sender:
 
 
 class BrokerWriter:
-    """To a broker of ours, several at once."""
-
     together = True
 
     def __init__(self, broker: Broker, layout: topology.Topology) -> None:
@@ -498,7 +495,7 @@ class BrokerWriter:
 
 
 class KombuWriter:
-    """To kombu's transports, through its producer, one after the other."""
+    """Publishes with kombu's producer, one message at a time."""
 
     together = False
 
@@ -510,14 +507,12 @@ class KombuWriter:
         self._peers = topology.PeerQueues(layout, amqp=False)
 
     def prepare(self, envelope: env.Envelope) -> env.Envelope:
-        """The message of an envelope."""
         return envelope
 
     def write(self, messages: Iterable[env.Envelope]) -> Iterator[bool]:
-        """Publish, in order; whether there was a queue, as soon as one is published."""
         for envelope in messages:
             self._publish(envelope)
-            yield True  # as far as the broker tells
+            yield True  # As far as the broker reports it.
 
     def _publish(self, envelope: env.Envelope) -> None:
         keys: Iterable[str] = (envelope.routing_key,)
@@ -548,11 +543,11 @@ def _writes(pair: tuple[OutgoingMessage, Any]) -> bool:
     return pair[0].hooks.writes
 
 
-def _write(writer: Any, written: list[tuple[OutgoingMessage, Any]]) -> Iterator[bool]:
-    """Publish, in order: the writer does, and after it the hooks that do so themselves."""
-    for own, group in itertools.groupby(written, key=_writes):
+def _write(writer: Any, prepared_pairs: list[tuple[OutgoingMessage, Any]]) -> Iterator[bool]:
+    """Publish in order: first with the writer, then with hooks that write themselves."""
+    for writes, group in itertools.groupby(prepared_pairs, key=_writes):
         pairs = list(group)
-        if not own:
+        if not writes:
             yield from writer.write([prepared for _, prepared in pairs])
             continue
         for hooks, messages in by_hooks(message for message, _ in pairs).items():
@@ -561,8 +556,7 @@ def _write(writer: Any, written: list[tuple[OutgoingMessage, Any]]) -> Iterator[
 
 
 def call(function: Callable[..., object], *args: Any) -> None:
-    """Call what follows the publishing of a message; what it raises is logged."""
     try:
         function(*args)
     except Exception:
-        LOG.exception("what follows the publishing of a message failed")
+        LOG.exception("a callback after publishing a message failed")

@@ -1,4 +1,4 @@
-"""Who is there: workers by identity, by queue, and by what they offer."""
+"""Known workers by identity, by queue and by task class."""
 
 from __future__ import annotations
 
@@ -10,89 +10,82 @@ from typing import Any, Final
 from wbengine import _names
 from wbengine.engines.worker_based.messages import life as lives
 
-#: So many workers (a process on a topic is one) are known, and about so many bytes are kept of the
-#: names of their tasks and of what they run: any number could be announced.
-MOST_WORKERS: Final = 20_000
-MOST_BYTES: Final = 64 * 1024 * 1024
+#: Maximum number of workers, and approximate maximum of bytes for names of tasks and running
+#: requests.
+MAX_WORKERS: Final = 20_000
+MAX_NAME_BYTES: Final = 64 * 1024 * 1024
 
-#: Bytes that the name of a task takes besides its characters, and that one that runs takes.
-_NAME: Final = 64
-_RUNS: Final = 256
+#: Bytes for the name of a task besides its characters, and for each running task.
+_BYTES_PER_NAME: Final = 64
+_BYTES_PER_RUNNING_TASK: Final = 256
 
-#: Two reports of a worker that are to count as two are so many of its periods apart, at least.
-_APART: Final = 0.5
+#: Reports closer than this fraction of a heartbeat period count as one.
+_MIN_GAP_PERIODS: Final = 0.5
 
 _NEVER: Final = (-math.inf, -math.inf)
 
-#: Stands for the identity of a peer that tells none.
+#: The identity of a peer that does not send one.
 NO_IDENTITY: Final = object()
 
 
-def nameless(topic: str) -> str:
-    """Stands for all the workers of a topic that tell no identity."""
-    return f"taskflow:{topic}"  # no label holds a colon: nobody can be called so
+def anonymous_key(topic: str) -> str:
+    return f"taskflow:{topic}"  # An identity contains no colon.
 
 
 def task_name(task: Any) -> str:
-    """The dotted name of a task or task class; a name is one already."""
     return task if isinstance(task, str) else _names.dotted(task)
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class TopicWorker:
-    """One worker process on one topic, as it last described itself (read-only to everybody else).
+    """One worker process on one topic, as it last reported itself. Only the roster changes it.
 
-    `queue` is where requests for it go, `slots` how many tasks it runs at once, `running` how many
-    it ran when it last spoke.  Peers that speak plain TaskFlow have no identity: their topic is
-    their queue, and all workers of a topic look like one.
+    `queue` is the queue of its requests, `running` the number of running tasks. Plain peers of
+    TaskFlow have no identity: their topic is their queue, and all workers of a topic share one
+    entry.
 
-    `spoke` and `was_free` are when it reported last, and before that: at all, and (ever since the
-    first of them) a free slot.
+    `last_reports` are the times of the last two reports, `last_free_reports` those of the last two
+    reports with a free slot, without one in between that had none.
     """
 
     topic: str
     tasks: Sequence[Any]
     identity: Any = NO_IDENTITY
     queue: str = field(init=False)
-    #: Under which it is kept.
     key: tuple[Any, str] = field(init=False)
     slots: int = field(init=False, default=1)
     running: int = field(init=False, default=0)
     period: float | None = field(init=False, default=None)
     last_seen: float = field(init=False, default=0.0)
-    #: When it was heard of first.
     joined: float = field(init=False, default=math.inf)
     life: lives.Life | None = field(init=False, default=None)
-    #: The version of wbengine that it runs, and the digest of its ledger, as far as it says so.
+    #: Version of wbengine and digest of the ledger of the worker.
     software: str | None = field(init=False, default=None)
     ledger: str | None = field(init=False, default=None)
-    spoke: tuple[float, float] = field(init=False, default=_NEVER)
-    was_free: tuple[float, float] = field(init=False, default=_NEVER)
-    #: Whether it said itself that it ends.
-    goodbye: bool = field(init=False, default=False)
-    #: About how many bytes of names are kept that it was the first to tell.
-    names: int = field(init=False, default=0)
+    last_reports: tuple[float, float] = field(init=False, default=_NEVER)
+    last_free_reports: tuple[float, float] = field(init=False, default=_NEVER)
+    announced_end: bool = field(init=False, default=False)
+    #: Approximate bytes of the names that this worker announced first.
+    name_bytes: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
         self.tasks = tuple(map(task_name, self.tasks))
         self.key, self.queue = _key(self.identity, self.topic), self.topic
 
     def report(self, now: float, period: float, free: bool) -> None:
-        """Note that it spoke, and whether a slot is free."""
-        apart = _APART * period
-        if now - self.spoke[1] >= apart:
-            self.spoke = self.spoke[1], now
+        apart = _MIN_GAP_PERIODS * period
+        if now - self.last_reports[1] >= apart:
+            self.last_reports = self.last_reports[1], now
         if not free:
-            self.was_free = _NEVER
-        elif now - self.was_free[1] >= apart:
-            self.was_free = self.was_free[1], now
+            self.last_free_reports = _NEVER
+        elif now - self.last_free_reports[1] >= apart:
+            self.last_free_reports = self.last_free_reports[1], now
 
     @property
     def free(self) -> int:
         return max(0, self.slots - self.running)
 
     def performs(self, task: Any) -> bool:
-        """Whether the worker offers `task` (a task, a task class, or its dotted name)."""
         return task_name(task) in self.tasks
 
     def __eq__(self, other: object) -> bool:
@@ -106,28 +99,28 @@ class TopicWorker:
         return hash(self.topic)
 
     def __repr__(self) -> str:
-        who = "*" if self.identity is NO_IDENTITY else self.identity
-        return f"<TopicWorker {who} on {self.topic!r}, {len(self.tasks)} tasks>"
+        identity = "*" if self.identity is NO_IDENTITY else self.identity
+        return f"<TopicWorker {identity} on {self.topic!r}, {len(self.tasks)} tasks>"
 
 
 class Queue:
-    """The workers that take requests from one queue, and what they add up to.
+    """The workers of one queue, and their sums.
 
-    Whatever is asked for each request costs O(1), however many members there are; `rounds` and
-    `idle_rounds` look at all of them once after one has spoken.
+    Queries cost O(1) for any number of members; `rounds` and `idle_rounds` read all members once
+    after each report.
     """
 
-    __slots__ = ("_idle", "_since", "busy", "members", "named", "slots")
+    __slots__ = ("_idle", "_since", "busy", "identified_count", "members", "slots")
 
     def __init__(self) -> None:
         self.members: dict[tuple[Any, str], TopicWorker] = {}
         self.slots = 0
         self.busy = 0
-        #: How many of them tell their identity.
-        self.named = 0
-        # Those that have a free slot; who spoke longest ago is the first.
+        self.identified_count = 0
+        # Members with a free slot, by the time of their last report.
         self._idle: dict[tuple[Any, str], TopicWorker] = {}
-        # Up to when twice, and once, all have spoken; and were free.
+        # Latest times since which all members have reported twice and once, and the same for free
+        # slots.
         self._since: tuple[float, float, float, float] | None = None
 
     @property
@@ -135,9 +128,9 @@ class Queue:
         return self.slots - self.busy
 
     def free_of(self, since: float) -> int:
-        """The free slots of those that have spoken since then.
+        """Return the free slots of the members that have reported since this time.
 
-        Costs O(those with free slots who have not).
+        Cost: O(members with free slots that have not reported).
         """
         free = self.slots - self.busy
         for worker in self._idle.values():
@@ -147,33 +140,36 @@ class Queue:
         return free
 
     def rounds(self, since: float) -> int:
-        """How often every member that was there then has spoken since, at most twice."""
-        twice, once, _, _ = self._since or self._look()
+        """Return how many times (at most 2) every present member has reported since then."""
+        twice, once, _, _ = self._since or self._compute_since()
         return (since < twice) + (since < once)
 
     def idle_rounds(self, since: float) -> int:
-        """How often every member reported a free slot since then, and nothing else after that."""
+        """Return how many times (at most 2) every member has reported a free slot since then.
+
+        A later report without a free slot resets the count.
+        """
         if len(self._idle) < len(self.members):
             return 0
-        _, _, twice, once = self._since or self._look()
+        _, _, twice, once = self._since or self._compute_since()
         return (since < twice) + (since < once)
 
-    def _look(self) -> tuple[float, float, float, float]:
-        found = self._since = (
-            min(max(worker.joined, worker.spoke[0]) for worker in self.members.values()),
-            min(max(worker.joined, worker.spoke[1]) for worker in self.members.values()),
-            min(worker.was_free[0] for worker in self.members.values()),
-            min(worker.was_free[1] for worker in self.members.values()),
+    def _compute_since(self) -> tuple[float, float, float, float]:
+        since = self._since = (
+            min(max(worker.joined, worker.last_reports[0]) for worker in self.members.values()),
+            min(max(worker.joined, worker.last_reports[1]) for worker in self.members.values()),
+            min(worker.last_free_reports[0] for worker in self.members.values()),
+            min(worker.last_free_reports[1] for worker in self.members.values()),
         )
-        return found
+        return since
 
     def count(self, worker: TopicWorker, sign: int) -> None:
-        """Count a member in (+1), as one that has just spoken, or out (-1)."""
+        """Add (+1) a member that has just reported to the sums, or subtract it (-1)."""
         self._since = None
         busy = min(worker.slots, worker.running)
         self.slots += sign * worker.slots
         self.busy += sign * busy
-        self.named += sign * (worker.identity is not NO_IDENTITY)
+        self.identified_count += sign * (worker.identity is not NO_IDENTITY)
         if sign < 0:
             self._idle.pop(worker.key, None)
         elif busy < worker.slots:
@@ -181,11 +177,10 @@ class Queue:
 
 
 class Roster:
-    """Workers, indexed.  Not thread-safe.
+    """The index of workers. Not thread-safe.
 
-    `identities` maps each identity to the topics it works on; those who have none are one for each
-    topic.  `queues` maps queues to the workers that take from them, `tasks` maps task class names
-    to the queues where they are offered, with the number of workers that do.
+    `identities` maps each identity to its topics; workers without one share an entry for each
+    topic. `tasks` maps task class names to the queues that offer them, with the number of workers.
     """
 
     __slots__ = ("_bytes", "_workers", "identities", "queues", "tasks")
@@ -207,17 +202,20 @@ class Roster:
         return self._workers.get(_key(identity, topic))
 
     def add(self, worker: TopicWorker) -> bool:
-        """Take in a worker that is not there yet; False: there is no room for it."""
+        """Add a new worker; return False if a maximum is reached."""
         key = worker.key
         queue = self.queues.get(worker.queue) or Queue()
-        other = next(iter(queue.members.values()), worker)
-        shares = other is not worker and other.tasks == worker.tasks
+        peer = next(iter(queue.members.values()), worker)
+        shares = peer is not worker and peer.tasks == worker.tasks
         if shares:
-            worker.tasks = other.tasks  # thousands may offer the same hundred
-        worker.names = 0 if shares else sum(map(len, worker.tasks)) + _NAME * len(worker.tasks)
-        if len(self._workers) >= MOST_WORKERS or self._bytes + worker.names > MOST_BYTES:
+            # Thousands of workers may offer the same hundred tasks.
+            worker.tasks = peer.tasks
+        worker.name_bytes = (
+            0 if shares else sum(map(len, worker.tasks)) + _BYTES_PER_NAME * len(worker.tasks)
+        )
+        if len(self._workers) >= MAX_WORKERS or self._bytes + worker.name_bytes > MAX_NAME_BYTES:
             return False
-        self._bytes += worker.names + _bytes_of(worker.life)
+        self._bytes += worker.name_bytes + _bytes_of(worker.life)
         self._workers[key] = worker
         self.identities.setdefault(key[0], set()).add(worker.topic)
         self.queues[worker.queue] = queue
@@ -229,22 +227,20 @@ class Roster:
         return True
 
     def describe(self, worker: TopicWorker, life: lives.Life) -> None:
-        """A worker tells of its life, which is not kept where there is no room for it."""
-        known = worker.life.current if worker.life is not None else ()
-        more = _RUNS * (len(life.current) - len(known))
-        if more <= 0 or self._bytes + more <= MOST_BYTES:
-            self._bytes += more
+        """Store the reported state of a worker, if there is room."""
+        previous = worker.life.current if worker.life is not None else ()
+        added_bytes = _BYTES_PER_RUNNING_TASK * (len(life.current) - len(previous))
+        if added_bytes <= 0 or self._bytes + added_bytes <= MAX_NAME_BYTES:
+            self._bytes += added_bytes
             worker.life = life
 
     def update(self, worker: TopicWorker, slots: int, running: int) -> None:
-        """A worker has just said how many tasks it can run, and does."""
         queue = self.queues[worker.queue]
         queue.count(worker, -1)
         worker.slots, worker.running = slots, running
         queue.count(worker, +1)
 
     def remove(self, worker: TopicWorker) -> None:
-        """Forget a worker that is there."""
         key = worker.key
         self._bytes -= _bytes_of(worker.life)
         del self._workers[key]
@@ -255,11 +251,11 @@ class Roster:
         queue = self.queues[worker.queue]
         queue.count(worker, -1)
         del queue.members[key]
-        sharing = (each for each in queue.members.values() if each.tasks is worker.tasks)
+        sharing = (peer for peer in queue.members.values() if peer.tasks is worker.tasks)
         if (heir := next(sharing, None)) is not None:
-            heir.names += worker.names
+            heir.name_bytes += worker.name_bytes
         else:
-            self._bytes -= worker.names
+            self._bytes -= worker.name_bytes
         if not queue.members:
             del self.queues[worker.queue]
         for task in worker.tasks:
@@ -271,24 +267,22 @@ class Roster:
                 del self.tasks[task]
 
     def leave(self, identity: Any) -> list[TopicWorker]:
-        """Forget a process, on all its topics; what it was."""
-        gone = self.topics_of(identity)
-        for worker in gone:
+        """Remove a process from all its topics; return its workers."""
+        removed = self.topics_of(identity)
+        for worker in removed:
             self.remove(worker)
-        return gone
+        return removed
 
     def topics_of(self, identity: Any) -> list[TopicWorker]:
-        """A process, on all its topics."""
         return [self._workers[identity, topic] for topic in self.identities.get(identity, ())]
 
     def silent(self, now: float, is_silent: Callable[[TopicWorker, float], bool]) -> set[Any]:
-        """The identities of those workers of whom `is_silent` is true by `now`."""
         return {worker.key[0] for worker in self if is_silent(worker, now)}
 
 
 def _bytes_of(life: lives.Life | None) -> int:
-    return 0 if life is None else _RUNS * len(life.current)
+    return 0 if life is None else _BYTES_PER_RUNNING_TASK * len(life.current)
 
 
 def _key(identity: Any, topic: str) -> tuple[Any, str]:
-    return (nameless(topic) if identity is NO_IDENTITY else identity), topic
+    return (anonymous_key(topic) if identity is NO_IDENTITY else identity), topic

@@ -1,4 +1,4 @@
-"""What an executor knows of its workers and its requests, at one moment, for whoever looks on."""
+"""Snapshots of the workers and requests of an executor, for monitoring."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ __all__ = [
     "of_workers",
 ]
 
-#: Where a request stands.
+#: State of a request.
 State = Literal["deferred", "queued", "started", "finished", "failed"]
-#: Its time has not come (`eta`), or nobody who could run it is known.
+#: The request waits for its `eta`, or no known worker can run it.
 DEFERRED: Final = "deferred"
-#: It is on its way to a worker, or waits for its turn to be.
+#: The request is published, or waits to be published.
 QUEUED: Final = "queued"
-#: A worker runs it.
+#: A worker runs the request.
 STARTED: Final = "started"
 FINISHED: Final = "finished"
 FAILED: Final = "failed"
@@ -40,12 +40,12 @@ STATES: Final[tuple[State, ...]] = (DEFERRED, QUEUED, STARTED, FINISHED, FAILED)
 
 @dataclass(frozen=True, slots=True)
 class WorkerSnapshot:
-    """One worker process, as it last described itself.
+    """One worker process, as it last reported itself.
 
-    `heard` is when that was, in unix seconds on this process's clock; the moments in its life are
-    on the worker's.  `queues` are those of its `topics`, in the same order; `software` is the
-    version of wbengine that it runs, `ledger` the digest of its ledger.  Peers that speak plain
-    TaskFlow have no identity and no life, and all of a topic look like one.
+    `heard` is the time of that report in unix seconds on this process's clock; the times in `life`
+    are on the worker's clock. `queues` belong to `topics`, in the same order. `software` is the
+    worker's version of wbengine, `ledger` the digest of its ledger. Plain peers of TaskFlow have no
+    identity and no life; all of a topic share one snapshot.
     """
 
     identity: str | None
@@ -71,8 +71,8 @@ class WorkerSnapshot:
 class RequestSnapshot:
     """One request of an executor.
 
-    Moments are unix seconds: `submitted` on this process's clock, `started` and `ended` on that of
-    the worker.  `error` is how it failed, in one line.
+    Times are unix seconds: `submitted` on this process's clock, `started` and `ended` on the
+    worker's. `error` is the failure in one line.
     """
 
     id: str
@@ -94,30 +94,31 @@ class RequestSnapshot:
 
     @property
     def runtime(self) -> float | None:
-        """Seconds that it took; None while that is not known."""
+        """Duration in seconds; None if unknown."""
         if self.started is None or self.ended is None:
             return None
         return max(0.0, self.ended - self.started)
 
 
 def check_state(state: Any) -> State | None:
-    """`state`, if requests can be asked for by it; None stands for all.
+    """Return `state` if it is a state of requests or None (all states).
 
-    :raises ValueError: it is none of `STATES`.
+    :raises ValueError: if it is not in `STATES`.
     """
     if state is not None and state not in STATES:
         hint = _names.hint(str(state), STATES)
-        raise ValueError(f"{state!r} is no state of a request{hint}: {', '.join(STATES)}")
-    found: State | None = state
-    return found
+        raise ValueError(f"state must be one of {', '.join(STATES)}, got {state!r}{hint}")
+    valid_state: State | None = state
+    return valid_state
 
 
 def of_workers(
     workers: Iterable[roster.TopicWorker], now: float, wall: float
 ) -> list[WorkerSnapshot]:
-    """One snapshot for each process, in the order in which they were first heard of.
+    """Return one snapshot for each process, in the order of their first announcements.
 
-    `now` is the clock that their `last_seen` is on, `wall` the same moment in unix seconds.
+    :param now: the present time on the clock of `last_seen`.
+    :param wall: the same time in unix seconds.
     """
     processes: dict[Any, list[roster.TopicWorker]] = {}
     for worker in workers:

@@ -1,4 +1,4 @@
-"""Whether the flows that an executor serves are still its own."""
+"""Ownership checks for the flows of an executor."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ Check = Callable[[], object]
 
 
 class FlowGuards:
-    """The checks of an executor's flows: one raises LeaseLost as soon as its flow is another's.
+    """The checks of an executor's flows, which raise LeaseLost if another engine owns the flow.
 
-    A flow without a check is its own.  Checks are not called under a lock of the executor: an owner
-    that finds its flow lost tells so, under locks of its own.
+    Do not call checks under a lock of the executor: the owner of a lost flow reports the loss under
+    locks of its own.
     """
 
     def __init__(self) -> None:
         self._checks: dict[str, Check] = {}
-        # That of the one flow whose next owner may take the executor's name; None: there is none.
+        # Check of the only flow whose next owner may take over the executor's name, if any.
         self._sole: Check | None = None
-        #: Everything was disowned: no message is read, or acknowledged, any more.
+        #: Set when the executor has lost all its flows: it reads and acknowledges no more messages.
         self.disowned = False
 
     def add(self, flow: str, check: Check | None, *, sole: bool) -> None:
@@ -39,10 +39,8 @@ class FlowGuards:
     def owns(self, flow: str) -> bool:
         return _passes(self._checks.get(flow))
 
-    def reads(self) -> bool:
-        """Whether the answers that come are for this executor, and not for one that has its name
-        by now.
-        """
+    def reads_replies(self) -> bool:
+        """Return whether received replies are for this executor, not for one that took its name."""
         return not self.disowned and _passes(self._sole)
 
 

@@ -1,4 +1,4 @@
-"""What an executor does in its ledger, and tells its tracker of it."""
+"""Ledger operations of an executor; their results go to its tracker."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any, Final
 from wbengine import exceptions as exc
 from wbengine._clock import SYSTEM
 from wbengine._crash import crashpoint
+from wbengine.concurrency import conditions, threads
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.engine_side.guards import FlowGuards
 from wbengine.engines.worker_based.ledger import base as ledgers
@@ -27,7 +28,7 @@ from wbengine.types import failure as ft
 
 
 class Rows:
-    """The rows of one ledger.  A ledger that cannot be reached is an answer, and no error."""
+    """The rows of one ledger. Methods log an unavailable ledger and return a result."""
 
     def __init__(
         self, ledger: ledgers.Ledger, expiry: float | None, signer: signing.Signer | None = None
@@ -35,18 +36,18 @@ class Rows:
         self._ledger = ledger
         self._signer = signer
         self._expiry = expiry
-        # What does not work, and why, as long as it does not.
-        self._told: set[tuple[str, str]] = set()
+        # Operations that fail and their reasons, until one succeeds.
+        self._logged: set[tuple[str, str]] = set()
 
-    def look(self, requests: Sequence[TrackedRequest]) -> list[Seen]:
-        """The rows of requests, and of those that are claimed the silence of their holders."""
+    def read(self, requests: Sequence[TrackedRequest]) -> list[Seen]:
+        """Return the rows of requests, and for claimed rows the silence of their owners."""
         rows = self._ledger.states([tracked.id for tracked in requests])
-        held = (row.holder for row in rows if isinstance(row, ledgers.Row) and row.holder)
-        holders = list(dict.fromkeys(held))
+        claimed_by = (row.holder for row in rows if isinstance(row, ledgers.Row) and row.holder)
+        holders = list(dict.fromkeys(claimed_by))
         silences = dict(zip(holders, self._ledger.silences(holders), strict=True))
-        return [self._seen(*each, silences) for each in zip(requests, rows, strict=True)]
+        return [self._seen_of(*each, silences) for each in zip(requests, rows, strict=True)]
 
-    def _seen(
+    def _seen_of(
         self,
         tracked: TrackedRequest,
         row: ledgers.Row | exc.LedgerFailure | None,
@@ -57,81 +58,98 @@ class Rows:
             silence = silences[row.holder]
         for failed in (row, silence):
             if isinstance(failed, exc.LedgerFailure):
-                self._tell("look at the row of", tracked, failed)
+                self._log_failure("read the ledger row of", tracked, failed)
                 return Seen(UNKNOWN)
         assert not isinstance(row, exc.LedgerFailure) and not isinstance(silence, exc.LedgerFailure)
-        self._told.clear()
+        self._logged.clear()
         if row is None:
             return Seen(None)
         silent = silence is not None and self._expiry is not None and silence >= self._expiry
-        result = self._thawed(row.result, tracked)
+        result = self._decode_reply(row.result, tracked)
         return Seen(row.state, row.holder, result, row.epoch, silent, silence)
 
     def revoke(self, requests: Sequence[TrackedRequest]) -> list[bool]:
-        """Make sure that no worker starts requests whose messages may be out; of which it is."""
+        """Revoke rows so that no worker starts the requests; return which succeeded."""
         crashpoint("executor.before-revoke")
-        # Who takes the flow over while this process is frozen uses higher numbers.
+        # Another engine that takes over the flow uses higher epochs.
         rows = [(each.id, max(each.epoch, each.invocation.epoch)) for each in requests]
-        told = self._ledger.revoke_many(rows)
+        results = self._ledger.revoke_many(rows)
         crashpoint("executor.after-revoke")
-        return [self._worked("revoke", *each) for each in zip(requests, told, strict=True)]
+        return [self._succeeded("revoke", *each) for each in zip(requests, results, strict=True)]
 
     def reopen(
         self, requests: Sequence[tuple[TrackedRequest, int]]
     ) -> list[tuple[bool, env.Envelope | None]]:
-        """Take requests from their holders, under new epochs: whether that worked, and the answer
-        of one that is done.
+        """Take requests from their owners, with new epochs.
+
+        :returns: for each request whether that succeeded, and the reply if it is done.
         """
         crashpoint("executor.before-reopen")
-        told = self._ledger.reopen_many([(tracked.id, epoch) for tracked, epoch in requests])
+        results = self._ledger.reopen_many([(tracked.id, epoch) for tracked, epoch in requests])
         crashpoint("executor.after-reopen")
-        found: list[tuple[bool, env.Envelope | None]] = []
-        for (tracked, _), result in zip(requests, told, strict=True):
+        replies: list[tuple[bool, env.Envelope | None]] = []
+        for (tracked, _), result in zip(requests, results, strict=True):
             if isinstance(result, exc.LedgerFailure):
-                self._tell("reopen the row of", tracked, result)
-                found.append((False, None))
-            else:  # where there is no row, no worker has it
-                answer = None if isinstance(result, exc.NotFound) else self._thawed(result, tracked)
-                found.append((True, answer))
-        return found
+                self._log_failure("reopen the ledger row of", tracked, result)
+                replies.append((False, None))
+            else:  # Without a row, no worker has the request.
+                answer = (
+                    None
+                    if isinstance(result, exc.NotFound)
+                    else self._decode_reply(result, tracked)
+                )
+                replies.append((True, answer))
+        return replies
 
     def conclude(self, requests: Sequence[tuple[TrackedRequest, str, ft.Failure]]) -> list[bool]:
-        """End requests for their holders, who are lost: of which that worked, and was not done
-        yet.
-        """
-        found = []
-        for holder, group in itertools.groupby(requests, lambda each: each[1]):
-            some = list(group)
-            rows = [(each.id, each.epoch, self._ended(each, failure)) for each, _, failure in some]
-            for (tracked, _, _), told in zip(
-                some, self._ledger.finish_many(holder, rows), strict=True
-            ):
-                found.append(self._worked("end, for its lost worker,", tracked, told))
-        return found
+        """Store failures for requests of lost owners; return for each whether that succeeded.
 
-    def _worked(self, what: str, tracked: TrackedRequest, told: bool | exc.LedgerFailure) -> bool:
-        if isinstance(told, exc.LedgerFailure):
-            self._tell(what, tracked, told)
+        Requests that are already done do not change.
+        """
+        succeeded = []
+        for holder, group in itertools.groupby(requests, lambda each: each[1]):
+            owned = list(group)
+            rows = [
+                (each.id, each.epoch, self._failure_reply(each, failure))
+                for each, _, failure in owned
+            ]
+            for (tracked, _, _), result in zip(
+                owned, self._ledger.finish_many(holder, rows), strict=True
+            ):
+                succeeded.append(
+                    self._succeeded(
+                        "finish, after the loss of its worker, the ledger row of", tracked, result
+                    )
+                )
+        return succeeded
+
+    def _succeeded(
+        self, action: str, tracked: TrackedRequest, result: bool | exc.LedgerFailure
+    ) -> bool:
+        if isinstance(result, exc.LedgerFailure):
+            self._log_failure(action, tracked, result)
             return False
-        return told
+        return result
 
     def sweep(self, ended: Iterable[str]) -> int:
-        """Remove the rows of these requests, whose ends are saved; how many there were.
+        """Remove rows whose results are saved; return how many existed.
 
-        Costs one look at the ledger when it is empty, whatever `ended` holds.
+        If the ledger is empty, this costs one read, for any length of `ended`.
         """
         stale: list[str] = []
         try:
-            known = self._ledger.ids()
-            stale = [request_id for request_id in ended if request_id in known] if known else []
+            existing = self._ledger.ids()
+            stale = (
+                [request_id for request_id in ended if request_id in existing] if existing else []
+            )
             if stale:
                 crashpoint("executor.before-sweep")
                 self._ledger.drop_many(stale)
         except exc.LedgerFailure as error:
-            LOG.warning("failed to remove rows that nobody needs: %s", error)
+            LOG.warning("failed to delete unused ledger rows: %s", error)
         return len(stale)
 
-    def _ended(self, tracked: TrackedRequest, failure: ft.Failure) -> bytes:
+    def _failure_reply(self, tracked: TrackedRequest, failure: ft.Failure) -> bytes:
         answer = env.Envelope(
             pr.RESPONSE,
             {"state": pr.FAILURE, "data": {"result": pr.failure_to_dict(failure)}},
@@ -141,44 +159,41 @@ class Rows:
         )
         return env.freeze(answer)
 
-    def _thawed(self, result: bytes | None, tracked: TrackedRequest) -> env.Envelope | None:
+    def _decode_reply(self, result: bytes | None, tracked: TrackedRequest) -> env.Envelope | None:
         if result is None:
             return None
         try:
             return env.thaw(result, tracked.id, signer=self._signer)
         except (LookupError, TypeError, ValueError, exc.NotTrusted) as error:
             LOG.warning(
-                "the answer to request %s in the ledger cannot be read: %s", tracked.id, error
+                "the reply to request %s in the ledger cannot be read: %s", tracked.id, error
             )
             return None
 
-    def _tell(self, what: str, tracked: TrackedRequest, error: exc.LedgerFailure) -> None:
-        """Once for each reason, until a look succeeds: it is the same for all requests."""
-        reason = what, str(error).replace(tracked.id, "")
-        level = logging.DEBUG if reason in self._told else logging.WARNING
-        self._told.add(reason)
-        LOG.log(level, "failed to %s %r: %s", what, tracked.request, error)
+    def _log_failure(self, action: str, tracked: TrackedRequest, error: exc.LedgerFailure) -> None:
+        """Log each reason once until a read succeeds: it is usually the same for all requests."""
+        reason = action, str(error).replace(tracked.id, "")
+        level = logging.DEBUG if reason in self._logged else logging.WARNING
+        self._logged.add(reason)
+        LOG.log(level, "failed to %s %r: %s", action, tracked.request, error)
 
 
 LOG = logging.getLogger(__name__)
 
-#: Seconds after which rows are removed, together with those of requests that ended meanwhile.
-_DROP_AFTER: Final = 0.02
+_DROP_DELAY_SECONDS: Final = 0.02
 
-#: Rows that could not be removed when their writer was closed, by the digest of their ledger: the
-#: next one in this process sees to them.
-_left_over: Final[dict[str, set[str]]] = {}
+#: Rows that could not be removed, by digest of the ledger, for the next writer in this process.
+_remaining_drops: Final[dict[str, set[str]]] = {}
 
 _Order = fx.Revoke | fx.Inspect | fx.Reopen | fx.Conclude
 
 
 class LedgerWriter:
-    """Opens, looks at, revokes, reopens, ends and drops rows, of flows that are still the engine's.
+    """Opens, reads, revokes, reopens, completes and drops rows of flows that the engine still owns.
 
-    Rows are opened by the thread that publishes.  All else is done by a thread of the writer's
-    own, in order, what waits together in one step for each kind: a ledger that does not answer is
-    waited for once for all of it, and by nothing else.  Without a ledger (see `use`) there are no
-    rows.  `apply` performs effects of the tracker, whose lock is `lock`.
+    The publishing thread opens rows. A thread of the writer performs all other operations in order,
+    in batches of the same kind, so an unresponsive ledger delays only this thread, once per batch.
+    `apply` performs effects of the tracker, whose lock is `lock`.
     """
 
     def __init__(
@@ -196,26 +211,23 @@ class LedgerWriter:
         self._lock = lock
         self._guards = guards
         self._apply = apply
-        self._doing: dict[type, Callable[[Any], None]] = {
+        self._operations: dict[type, Callable[[Any], None]] = {
             fx.Revoke: self._revoke,
             fx.Inspect: self._inspect,
             fx.Reopen: self._reopen,
             fx.Conclude: self._conclude,
         }
-        # Taken by itself: an interruption (Ctrl-C) within the condition's `__enter__`, which is
-        # Python, would leave it locked for ever.
-        self._waiting = threading.RLock()
-        self._changed = threading.Condition(self._waiting)
+        self._orders_lock = threading.RLock()
+        self._changed = conditions.Condition(self._orders_lock)
         self._orders: deque[_Order] = deque()
-        # Requests whose rows are to be removed, when; and those that could not be.
+        # Requests whose rows will be removed, the time for that, and failed removals.
         self._drops: list[str] = []
         self._drops_due = math.inf
-        self._undropped: set[str] = set()
-        # What makes rows in one step with publishing, if anything does.
+        self._failed_drops: set[str] = set()
+        # Opens rows and publishes in one step, if that is supported.
         self._openings: ledgers.Openings | None = None
-        # Requests that are being withdrawn, and those whose rows are being made while they are
-        # published: missing rows of theirs are no lost ones; and those of them that were to be
-        # inspected meanwhile.
+        # Requests that are being withdrawn, and requests whose rows are opened while they are
+        # published: a missing row does not mean that they are lost, so inspections are postponed.
         self._withdrawing: set[str] = set()
         self._opening: set[str] = set()
         self._postponed: list[fx.Inspect] = []
@@ -228,46 +240,49 @@ class LedgerWriter:
         signer: signing.Signer | None = None,
         openings: ledgers.Openings | None = None,
     ) -> None:
-        """Keep rows in a ledger from now on; with a `signer`, outcomes are signed."""
+        """Use this ledger from now on. With a `signer`, results are signed."""
         self.ledger = ledger
         self._openings = openings
         self._opening.clear()
         if ledger is not None:
-            self._undropped |= _left_over.pop(ledger.digest, set())
+            self._failed_drops |= _remaining_drops.pop(ledger.digest, set())
         self._rows = Rows(ledger, self._expiry, signer) if ledger is not None else None
         self._closed = False
 
-    # Opening; in the thread that publishes.
+    # Opening; in the publishing thread.
 
-    def open(self, made: Iterable[fx.Dispatch]) -> list[fx.Dispatch]:
-        """Make the rows of requests that were not published before: a row that is removed by now
-        must not come back.  Returns those.
+    def open(self, effects: Iterable[fx.Dispatch]) -> list[fx.Dispatch]:
+        """Open the rows of requests that were not published before, and return these requests.
 
-        :raises LedgerFailure: the ledger cannot be reached.
+        A row that was removed must not be created again.
+
+        :raises LedgerFailure: if the ledger cannot be reached.
         """
         if self.ledger is None:
             return []
-        new = [effect for effect in made if not effect.tracked.opened]
+        new = [effect for effect in effects if not effect.tracked.opened]
         if new:
             crashpoint("executor.before-open")
-            # Nothing can be in the way of a first epoch; of others perhaps what an owner of old
-            # made, who was frozen then: he published nothing after that.
-            if first := [(each.tracked.id, 1) for each in new if each.epoch == 1]:
-                self.ledger.open_many(first)
+            # A row of a higher epoch may remain from an earlier owner that was frozen before it
+            # published.
+            if first_epochs := [(each.tracked.id, 1) for each in new if each.epoch == 1]:
+                self.ledger.open_many(first_epochs)
             self.ledger.offer_many([(e.tracked.id, e.epoch) for e in new if e.epoch != 1])
             for effect in new:
                 effect.tracked.opened = True
             crashpoint("executor.after-open")
         return new
 
-    def take_back(self, effect: fx.Dispatch) -> None:
-        """Remove the row of a request that ended while it was made."""
+    def revoke_opened(self, effect: fx.Dispatch) -> None:
+        """Remove the row of a request that ended while the row was opened."""
         if self.ledger is not None and self._guards.owns(effect.tracked.flow):
             self.ledger.revoke(effect.tracked.id, effect.epoch)
 
     def opens_while_publishing(self, effect: fx.Dispatch) -> bool:
-        """Whether the row of a request may be made in one step with publishing it: nothing can be
-        in its way, and nobody else can own its flow meanwhile, which is not kept."""
+        """Return whether the row of a request may be opened in one step with publishing.
+
+        No row can exist then, and no other engine can take over its flow.
+        """
         return (
             self._openings is not None
             and effect.epoch == 1
@@ -281,151 +296,148 @@ class LedgerWriter:
         messages: Sequence[tuple[fx.Dispatch, Any]],
         begin: Callable[[fx.Dispatch], bool],
     ) -> list[bool]:
-        """Make rows and publish their messages in one step; whether there was a queue for each.
+        """Open rows and publish in one step; return for each message whether it had a queue.
 
-        `begin(effect)` says whether it is still wanted; nobody looks for its row from then on until
-        the step is answered, however often it is tried.
+        `begin(effect)` returns whether the request is still wanted. From then on its row is not
+        inspected until the step has completed, including retries.
         """
         assert self._openings is not None
         crashpoint("executor.before-open")
         with self._lock:
-            wanted = [(effect, message) for effect, message in messages if begin(effect)]
-            rows = [effect.tracked.row_to_open() for effect, _ in wanted]
+            wanted_pairs = [(effect, message) for effect, message in messages if begin(effect)]
+            rows = [effect.tracked.row_to_open() for effect, _ in wanted_pairs]
             self._opening |= {row.id for row in rows}
         answered = {effect.tracked.id for effect, _ in messages}
         counts: Sequence[int] = ()
         try:
-            if wanted:
-                laid_out = [message for _, message in wanted]
+            if wanted_pairs:
+                laid_out = [message for _, message in wanted_pairs]
                 counts = self._openings.open_and_publish(broker, rows, laid_out)
         except BaseException:
             answered -= {row.id for row in rows if row.tried is not None}
             raise
         finally:
             with self._lock:
-                for (effect, _), _ in zip(wanted, counts, strict=False):
+                for (effect, _), _ in zip(wanted_pairs, counts, strict=False):
                     effect.tracked.opened |= effect.tracked.epoch == effect.epoch
-            self.let_look(answered)
+            self.permit_inspection(answered)
         crashpoint("executor.after-open")
-        unrouted = {id(e) for (e, _), count in zip(wanted, counts, strict=True) if not count}
+        unrouted = {id(e) for (e, _), count in zip(wanted_pairs, counts, strict=True) if not count}
         return [id(effect) not in unrouted for effect, _ in messages]
 
-    def let_look(self, ids: Collection[str]) -> None:
-        """It is known by now whether these have rows, or nobody wants to know."""
-        self._let_look(self._opening, ids)
+    def permit_inspection(self, ids: Collection[str]) -> None:
+        """Permit inspections of requests whose rows are settled, or that are obsolete."""
+        self._permit_inspections(self._opening, ids)
 
-    def _let_look(self, busy: set[str], ids: Collection[str]) -> None:
+    def _permit_inspections(self, busy: set[str], ids: Collection[str]) -> None:
         with self._lock:
             busy.difference_update(ids)
             postponed, self._postponed = self._postponed, []
         for effect in postponed:
-            self._put(effect)
+            self._enqueue(effect)
 
-    # From any thread.
+    # Thread-safe methods.
 
     def perform(self, effect: fx.Revoke | fx.Inspect | fx.Reopen | fx.Conclude) -> None:
-        """Do it soon, in the writer's thread, and tell the tracker of it.  Returns at once."""
+        """Queue the operation for the writer's thread, which reports the result to the tracker."""
         if self._rows is not None:
-            self._put(effect)
-        elif isinstance(effect, fx.Revoke):  # without a ledger it cannot be known
-            self._tell(self._tracker.recovery.on_revoked, effect.tracked, True)
+            self._enqueue(effect)
+        elif isinstance(effect, fx.Revoke):  # Without a ledger, the result is unknown.
+            self._report(self._tracker.recovery.on_revoked, effect.tracked, True)
 
     def withdraw(
         self, requests: Sequence[TrackedRequest], tell: Callable[[Collection[str]], None]
     ) -> None:
-        """Make sure that no worker can start these any more, as far as that can be.
+        """Revoke these requests so that no worker can start them, where possible.
 
-        `tell` is told of which it is, by their ids, under the tracker's lock.  In this thread: the
-        thread that stops an engine may hold what the check of its flow waits for.
+        `tell` is called under the tracker's lock with the ids for which this succeeded. This runs
+        in the calling thread, which may hold a lock that the check of the flow needs.
         """
         ids = {tracked.id for tracked in requests}
         with self._lock:
             self._withdrawing |= ids
         try:
             epochs, revoked = self._revoke_rows(requests)
-            told = zip(requests, epochs, revoked, strict=True)
+            results = zip(requests, epochs, revoked, strict=True)
             with self._lock:
-                tell({t.id for t, epoch, done in told if done and t.epoch == epoch})
+                tell({t.id for t, epoch, done in results if done and t.epoch == epoch})
         finally:
-            self._let_look(self._withdrawing, ids)
+            self._permit_inspections(self._withdrawing, ids)
 
     def drop(self, *request_ids: str) -> None:
-        """Remove the rows of requests whose ends are saved, together with others, some time soon;
-        again and again, if that cannot be done.
-        """
+        """Remove the rows of requests with saved results, later in one batch; retry on failure."""
         if self.ledger is None:
             return
-        with self._waiting:
+        with self._orders_lock:
             if not self._drops:
-                self._drops_due = time.monotonic() + _DROP_AFTER
-                self._rouse()
+                self._drops_due = time.monotonic() + _DROP_DELAY_SECONDS
+                self._start_or_wake()
             self._drops += request_ids
 
-    def drop_again(self) -> None:
-        """Try again to remove what could not be removed."""
-        if self._undropped:
-            with self._waiting:
-                undropped, self._undropped = self._undropped, set()
+    def retry_drops(self) -> None:
+        if self._failed_drops:
+            with self._orders_lock:
+                undropped, self._failed_drops = self._failed_drops, set()
             self.drop(*undropped)
 
     def sweep(self, ended: Iterable[str]) -> None:
-        """Remove the rows of requests that ended, and that no run will retire any more."""
         if self._rows is not None:
             self._rows.sweep(ended)
 
     def close(self) -> None:
-        """Do what is left to be done, and close the ledger."""
-        with self._waiting:
+        with self._orders_lock:
             self._closed = True
             thread = self._thread
             self._changed.notify_all()
         if thread is not None and thread is not threading.current_thread():
             thread.join()
         if self.ledger is not None:
-            left = [*self._drops, *self._undropped]
-            self._drops, self._undropped = [], set()
-            self._drop(left)
-            if self._undropped:
-                _left_over.setdefault(self.ledger.digest, set()).update(self._undropped)
-                self._undropped = set()
+            remaining = [*self._drops, *self._failed_drops]
+            self._drops, self._failed_drops = [], set()
+            self._drop(remaining)
+            if self._failed_drops:
+                _remaining_drops.setdefault(self.ledger.digest, set()).update(self._failed_drops)
+                self._failed_drops = set()
             self.ledger.close()
 
-    def _put(self, order: _Order) -> None:
-        with self._waiting:
+    def _enqueue(self, order: _Order) -> None:
+        with self._orders_lock:
             if not self._closed:
                 self._orders.append(order)
-                self._rouse()
+                self._start_or_wake()
 
-    def _rouse(self) -> None:
+    def _start_or_wake(self) -> None:
         if self._thread is None:
-            thread = threading.Thread(target=self._run, name="wbengine-ledger", daemon=True)
-            thread.start()
-            self._thread = thread
+            thread = threads.Thread(target=self._run, name="wbengine-ledger", daemon=True)
+            try:
+                thread.start()
+            finally:  # also after an interrupt
+                self._thread = None if thread.ident is None else thread
         self._changed.notify_all()
 
-    # The writer's thread.
+    # Methods for the writer's thread.
 
     def _run(self) -> None:
         while True:
-            with self._waiting:
+            with self._orders_lock:
                 while not (self._orders or self._closed):
-                    left = self._drops_due - time.monotonic()
-                    if left <= 0:
+                    wait_seconds = self._drops_due - time.monotonic()
+                    if wait_seconds <= 0:
                         break
-                    self._changed.wait(None if left == math.inf else left)
+                    self._changed.wait(None if wait_seconds == math.inf else wait_seconds)
                 orders, drops = list(self._orders), self._drops
                 self._orders.clear()
                 if orders:
                     drops = []
                 else:
                     self._drops, self._drops_due = [], math.inf
-                if not (orders or drops):  # it is closed
+                if not (orders or drops):
                     self._thread = None
                     return
             for kind, group in itertools.groupby(orders, type):
                 try:
-                    self._doing[kind](list(group))
-                except Exception:  # the others are owed to other requests
+                    self._operations[kind](list(group))
+                except Exception:  # The remaining operations concern other requests.
                     LOG.exception("failed to perform %s", kind.__name__)
             if drops:
                 self._drop(drops)
@@ -434,70 +446,72 @@ class LedgerWriter:
         requests = [effect.tracked for effect in effects]
         while requests:
             epochs, revoked = self._revoke_rows(requests)
-            found: list[fx.Effect] = []
-            again = []
+            followups: list[fx.Effect] = []
+            resent = []
             with self._lock:
                 now = SYSTEM.monotonic()
                 for tracked, epoch, done in zip(requests, epochs, revoked, strict=True):
                     if done and tracked.epoch != epoch:
-                        again.append(tracked)  # it was sent again just then
+                        resent.append(tracked)  # The request was resent after the epochs were read.
                     else:
-                        found += self._tracker.recovery.on_revoked(tracked, done, now)
-            self._apply(found)
-            requests = again
+                        followups += self._tracker.recovery.on_revoked(tracked, done, now)
+            self._apply(followups)
+            requests = resent
 
     def _revoke_rows(self, requests: Sequence[TrackedRequest]) -> tuple[list[int], list[bool]]:
-        """The epochs of requests, and whether their rows were removed: no worker can start them."""
         with self._lock:
             epochs = [tracked.epoch for tracked in requests]
         owned = [self._guards.owns(tracked.flow) for tracked in requests]
-        ours = list(itertools.compress(requests, owned))
-        revoked = iter(self._rows.revoke(ours) if self._rows is not None and ours else ())
-        return epochs, [each and next(revoked, False) for each in owned]
+        owned_requests = list(itertools.compress(requests, owned))
+        revoked = iter(
+            self._rows.revoke(owned_requests) if self._rows is not None and owned_requests else ()
+        )
+        return epochs, [is_owned and next(revoked, False) for is_owned in owned]
 
     def _inspect(self, effects: Sequence[fx.Inspect]) -> None:
         assert self._rows is not None
         while effects:
-            with self._lock:  # or one could be on its way even now, and come later
-                before = [_stage(effect.tracked) for effect in effects]
-            seen = self._rows.look([effect.tracked for effect in effects])
-            found: list[fx.Effect] = []
-            again = []
+            with self._lock:  # A request may be published before the read.
+                stages = [_stage(effect.tracked) for effect in effects]
+            seen = self._rows.read([effect.tracked for effect in effects])
+            followups: list[fx.Effect] = []
+            outdated = []
             with self._lock:
                 now = SYSTEM.monotonic()
-                for effect, stage, row in zip(effects, before, seen, strict=True):
+                for effect, stage, row in zip(effects, stages, seen, strict=True):
                     if effect.tracked.id in self._withdrawing | self._opening:
                         self._postponed.append(effect)
                     elif stage == _stage(effect.tracked):
-                        found += self._tracker.recovery.on_row(
+                        followups += self._tracker.recovery.on_row(
                             effect.tracked, row, now, effect.lost
                         )
                     else:
-                        again.append(effect)  # it was being published: what was seen is of the past
-            self._apply(found)
-            effects = again
+                        # The row that was read may be outdated.
+                        outdated.append(effect)
+            self._apply(followups)
+            effects = outdated
 
     def _reopen(self, effects: Sequence[fx.Reopen]) -> None:
         assert self._rows is not None
         effects = [each for each in effects if self._guards.owns(each.tracked.flow)]
-        told = self._rows.reopen([(each.tracked, each.epoch) for each in effects])
-        for effect, (done, answer) in zip(effects, told, strict=True):
-            if done:  # else it is looked at again
-                self._tell(self._tracker.recovery.on_reopened, effect.tracked, answer)
+        results = self._rows.reopen([(each.tracked, each.epoch) for each in effects])
+        for effect, (done, answer) in zip(effects, results, strict=True):
+            if done:  # Otherwise the row is inspected again.
+                self._report(self._tracker.recovery.on_reopened, effect.tracked, answer)
 
     def _conclude(self, effects: Sequence[fx.Conclude]) -> None:
         assert self._rows is not None
         effects = [each for each in effects if self._guards.owns(each.tracked.flow)]
-        told = self._rows.conclude([(e.tracked, e.holder, e.failure) for e in effects])
-        for effect, done in zip(effects, told, strict=True):
+        results = self._rows.conclude([(e.tracked, e.holder, e.failure) for e in effects])
+        for effect, done in zip(effects, results, strict=True):
             if done:
-                self._tell(self._tracker.recovery.on_concluded, effect.tracked, effect.failure)
+                self._report(self._tracker.recovery.on_concluded, effect.tracked, effect.failure)
 
-    def _tell(
-        self, on_done: Callable[..., list[fx.Effect]], tracked: TrackedRequest, found: Any
+    def _report(
+        self, on_done: Callable[..., list[fx.Effect]], tracked: TrackedRequest, result: Any
     ) -> None:
         with self._lock:
-            effects = on_done(tracked, found, SYSTEM.monotonic())
+            effects = on_done(tracked, result, SYSTEM.monotonic())
         self._apply(effects)
 
     def _drop(self, request_ids: Sequence[str]) -> None:
@@ -508,17 +522,16 @@ class LedgerWriter:
         try:
             self.ledger.drop_many(request_ids)
         except Exception as error:
-            with self._waiting:
-                self._undropped.update(request_ids)
-            known = isinstance(error, exc.LedgerFailure)
+            with self._orders_lock:
+                self._failed_drops.update(request_ids)
+            is_expected = isinstance(error, exc.LedgerFailure)
             LOG.warning(
-                "failed to remove %d rows, trying again",
-                len(self._undropped),
-                exc_info=None if known else error,
+                "failed to delete %d ledger rows, retrying",
+                len(self._failed_drops),
+                exc_info=None if is_expected else error,
             )
         crashpoint("executor.after-drop")
 
 
 def _stage(tracked: TrackedRequest) -> tuple[int, bool, int]:
-    """How far its publishing is."""
     return tracked.epoch, tracked.opened, tracked.sendings

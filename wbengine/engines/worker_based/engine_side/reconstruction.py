@@ -1,4 +1,4 @@
-"""What of a task would be lost on a worker, which makes it anew from the name of its class."""
+"""Detect attributes of a task that are lost when a worker creates it by its class name."""
 
 from __future__ import annotations
 
@@ -9,55 +9,55 @@ from wbengine import _names, atom, task
 
 class _Plain(task.Task):
     def execute(self) -> None:
-        """Nothing: only its attributes count."""
+        """Do nothing."""
 
 
-#: What the engine itself reads of a task, and sends as far as a worker needs it.
-_READ_HERE: Final = frozenset(vars(_Plain("plain"))).union(
+#: Attributes of a task that the engine reads; it sends those that a worker needs.
+_ENGINE_ATTRIBUTES: Final = frozenset(vars(_Plain("plain"))).union(
     name for name in dir(task.Task) if not callable(getattr(task.Task, name, None))
 )
 
-_NONE: Final = object()
+_MISSING: Final = object()
 
 
-def what_is_lost(made: task.Task) -> str | None:
-    """Why a worker cannot make a task as it is here; None: it can.
+def lost_attributes(original: task.Task) -> str | None:
+    """Return the reason why a worker cannot recreate this task; None if it can.
 
-    A task whose class has a constructor of its own is made once as a worker would make it, and once
-    more where that one differs: what every construction makes anew (a lock, a client, the time) is
-    not lost.
+    The task is created as on a worker. Attributes that differ in each construction (a lock, a
+    client, the time) are not lost.
     """
-    cls = type(made)
-    if cls.__init__ in _CONSTRUCTORS and cls.__new__ is object.__new__:
+    cls = type(original)
+    if cls.__init__ in _PLAIN_CONSTRUCTORS and cls.__new__ is object.__new__:
         return None
     try:
-        other = cls(name=made.name)
-        lost = _differing(made, other)
+        other = cls(name=original.name)
+        lost = _differing(original, other)
         if lost:
-            lost -= _differing(cls(name=made.name), other)
+            lost -= _differing(cls(name=original.name), other)
     except Exception as error:
         return f"{_names.dotted(cls)}(name=...) raises {type(error).__name__}: {error}"
     if not lost:
         return None
-    return f"{_names.dotted(cls)}(name=...) has another {' and '.join(map(repr, sorted(lost)))}"
+    names = " and ".join(map(repr, sorted(lost)))
+    return f"{_names.dotted(cls)}(name=...) must restore {names}, got another value"
 
 
-#: Those that keep nothing but what the engine reads.
-_CONSTRUCTORS: Final = frozenset({atom.Atom.__init__, task.FunctionTask.__init__})
+#: Constructors that set only attributes that the engine reads.
+_PLAIN_CONSTRUCTORS: Final = frozenset({atom.Atom.__init__, task.FunctionTask.__init__})
 
 
 def _differing(one: task.Task, other: task.Task) -> set[str]:
-    """The attributes in which two tasks of a class differ, but for those that the engine reads."""
-    mine, theirs = vars(one), vars(other)
+    """Return the attributes in which two tasks differ, except those that the engine reads."""
+    first_values, second_values = vars(one), vars(other)
     return {
         name
-        for name in (mine.keys() | theirs.keys()) - _READ_HERE
-        if not _same(mine.get(name, _NONE), theirs.get(name, _NONE))
+        for name in (first_values.keys() | second_values.keys()) - _ENGINE_ATTRIBUTES
+        if not _same(first_values.get(name, _MISSING), second_values.get(name, _MISSING))
     }
 
 
 def _same(one: Any, other: Any) -> bool:
     try:
         return one is other or bool(one == other)
-    except Exception:  # arrays, say, have no answer to that
+    except Exception:  # Arrays, for example, cannot be compared.
         return True

@@ -1,4 +1,4 @@
-"""Ledgers: who may run a request, and what came of it.  `base` is the contract."""
+"""Ledgers record which worker may run a request, and its result. `base` defines the interface."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
-from wbengine import exceptions
+from wbengine import _installing, _names, exceptions
 from wbengine.engines.worker_based.ledger import base, directory, memory
 from wbengine.transports import memory as brokers
 
@@ -14,39 +14,42 @@ if TYPE_CHECKING:
     from wbengine.transports.registry import Target
 
 
-#: The place of the ledger of engines and workers that were told of none.
+#: Environment variable with the default ledger of engines and workers.
 LEDGER_VARIABLE: Final = "WBENGINE_LEDGER"
-#: Of an engine that is to work without one.
+#: Place of an engine that works without a ledger.
 NONE: Final = "none"
 
 _FORMS: Final = (
-    "memory://NAME, dir:///PATH, redis://HOST/DB, sqlite:////PATH, mysql://USER@HOST/DB or"
-    " postgresql://USER@HOST/DB"
+    "memory://NAME, dir:///PATH, redis://HOST/DB, sqlite:////PATH, mysql://USER@HOST/DB,"
+    " postgresql://USER@HOST/DB and none"
 )
-_REDIS: Final = ("redis", "rediss")
-_DATABASES: Final = ("sqlite", "mysql", "mariadb", "postgresql", "postgres", "pgsql")
+_REDIS_SCHEMES: Final = ("redis", "rediss")
+_DATABASE_SCHEMES: Final = ("sqlite", "mysql", "mariadb", "postgresql", "postgres", "pgsql")
 
 
 def check_place(place: str | None) -> str | None:
-    """The place of a ledger (`NONE`: there is to be none): `place`, else `$WBENGINE_LEDGER`, else
-    None (the broker's own).
+    """Return the place of a ledger: `place`, else `$WBENGINE_LEDGER`, else None: the broker's.
 
-    Nothing is opened.
+    `NONE` means that there is no ledger. Nothing is opened.
 
-    :raises ValueError: it is no place of a ledger.
-    :raises ImportError: what it takes is not installed.
+    :raises ValueError: if it is not a valid place.
+    :raises ImportError: if a required package is not installed.
     """
     place = place if place is not None else os.environ.get(LEDGER_VARIABLE) or None
     if place is None or place == NONE:
         return place
     kind, rest = _split(place)
-    if kind in _DATABASES:
+    if kind in _DATABASE_SCHEMES:
         _databases().check(place)
-    elif kind in _REDIS:
+    elif kind in _REDIS_SCHEMES:
         _redis().check(place)
-    elif kind not in ("memory", "dir") or not rest:
+    elif kind == "memory" and rest:
+        brokers.hub_name(place)
+    elif kind != "dir" or not rest or "?" in rest:
         shown = f"{kind}://..." if kind else repr(place)
-        raise ValueError(f"no ledger at {shown}: use {_FORMS}")
+        known = (*_DATABASE_SCHEMES, *_REDIS_SCHEMES, "memory", "dir", NONE)
+        near = "" if kind in known else _names.hint(kind or place, known)
+        raise ValueError(f"ledger must be one of {_FORMS}, got {shown}{near}")
     return place
 
 
@@ -54,50 +57,45 @@ def choose(
     place: str | None,
     target: Target,
     role: str = "engine",
-    result_ttl: float | None = base.STALE_AFTER,
+    result_ttl: float | None = base.STALE_AFTER_SECONDS,
 ) -> base.Ledger | None:
-    """Open the ledger at a place that was checked; without one, that of the broker.
-
-    `result_ttl`: see `open_ledger`.
-    """
+    """Open the ledger at a checked place, or the broker's ledger; see `open_ledger`."""
     if place is None:
         return for_target(target, role, result_ttl)
     return None if place == NONE else open_ledger(place, role, result_ttl)
 
 
 def open_ledger(
-    place: str | Target, role: str = "engine", result_ttl: float | None = base.STALE_AFTER
+    place: str | Target, role: str = "engine", result_ttl: float | None = base.STALE_AFTER_SECONDS
 ) -> base.Ledger:
-    """Open a ledger, made when it is not there: `memory://NAME`, `dir:///PATH`, the URL of a Redis
-    or of a database, or a broker's target.
+    """Open a ledger, and create it if necessary.
 
-    The ledger of a folder transport is `ledger` in the folder that requests go to: `out` of an
-    engine, `in` of a worker (`role`), so that both open the same.  That of a memory broker belongs
-    to the broker, that of our Redis transport is beside its queues.
-
-    Results that nobody fetched are swept when they are older than `result_ttl` seconds, and an hour
-    (None: never); whoever opens it looks, but not more often than each hour.
-
-    :raises ValueError: it is another place, or `result_ttl` is below 0.
-    :raises ImportError: what a database or Redis takes is not installed.
-    :raises LedgerFailure: it cannot be used.
+    :param place: `memory://NAME`, `dir:///PATH`, the URL of a Redis or of a database, or the target
+        of a broker. The ledger of a folder transport is in the folder to which requests go: `out`
+        of an engine, `in` of a worker.
+    :param role: "engine" or "worker".
+    :param result_ttl: seconds after which a result that no engine read is swept, at least one hour
+        (None: never). Opening a ledger sweeps it, at most once per hour.
+    :raises ValueError: if the place is not valid, or `result_ttl` is negative.
+    :raises ImportError: if a package for the database or Redis is not installed.
+    :raises LedgerFailure: if the ledger cannot be used.
     """
     check_result_ttl(result_ttl)
     if isinstance(place, str):
         if place == NONE:
-            raise ValueError(f"no ledger at {place!r}: use {_FORMS}")
+            raise ValueError(f"ledger must be one of {_FORMS}, got {place!r}")
         check_place(place)
         kind, rest = _split(place)
         if kind == "memory":
             return _of_broker(place)
         if kind == "dir":
             return directory.DirectoryLedger(unquote(rest), result_ttl)
-        found: base.Ledger = (
+        opened: base.Ledger = (
             _redis().RedisLedger(_redis().check(place), result_ttl)
-            if kind in _REDIS
+            if kind in _REDIS_SCHEMES
             else _databases().SQLLedger(place, result_ttl)
         )
-        return found
+        return opened
     if place.broker is not None:
         return _of_broker(f"memory://{place.broker}")
     if place.folders is not None:
@@ -106,29 +104,29 @@ def open_ledger(
         return directory.DirectoryLedger(folder, result_ttl)
     where = place.redis
     if where is not None:
-        of_redis: base.Ledger = _redis().RedisLedger(where, result_ttl, consumes=True)
-        return of_redis
-    raise ValueError(f"no ledger of its own at {place.shown}: name one")
+        on_broker: base.Ledger = _redis().RedisLedger(where, result_ttl, consumes=True)
+        return on_broker
+    raise ValueError(f"ledger must be given: the broker at {place.shown} provides none")
 
 
 def check_result_ttl(seconds: float | None) -> float | None:
-    """`seconds`, if results may be kept for so long: 0 or more, or None for ever.
+    """Return `seconds` if it is a valid `result_ttl`.
 
-    :raises ValueError: it is less, or no number.
+    :raises ValueError: if it is negative or not a number.
     """
     if seconds is not None and (
         isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0
     ):
-        raise ValueError(f"result_ttl is {seconds!r}: it must be 0 or more seconds, or None")
+        raise ValueError(f"result_ttl must be 0 or more seconds, or None, got {seconds!r}")
     return seconds
 
 
 def for_target(
-    target: Target, role: str = "engine", result_ttl: float | None = base.STALE_AFTER
+    target: Target, role: str = "engine", result_ttl: float | None = base.STALE_AFTER_SECONDS
 ) -> base.Ledger | None:
-    """The ledger that comes with a broker; None when none does.  See `open_ledger`.
+    """Return the ledger of a broker; None if it has none. See `open_ledger`.
 
-    :raises TransportFailure: a broker whose ledger cannot be used cannot be used.
+    :raises TransportFailure: if the ledger cannot be used, which makes the broker unusable.
     """
     if target.broker is None and target.folders is None and target.redis is None:
         return None
@@ -140,12 +138,11 @@ def for_target(
         ) from exc
 
 
-def fuse(ledger: base.Ledger | None, target: Target, holder: str) -> bool:
-    """Claim for `holder` while messages are taken, where broker and ledger are the same Redis, or
-    both are in folders.
+def attach_claims(ledger: base.Ledger | None, target: Target, holder: str) -> bool:
+    """Let connections to `target` claim the rows of requests for `holder` as they take messages.
 
-    Then messages that are taken on connections to `target` which are made from now on have a
-    `claim`.  False, and nothing changes, where that cannot be.
+    This is possible if the ledger and the broker use the same Redis or folder; otherwise this
+    returns False. It affects connections that are opened later: their messages have a `claim`.
     """
     claims = None if ledger is None else ledger.claims(target.redis or target.folders, holder)
     if claims is None:
@@ -155,9 +152,7 @@ def fuse(ledger: base.Ledger | None, target: Target, holder: str) -> bool:
 
 
 def is_separate(ledger: base.Ledger | None, place: str | None, target: Target) -> bool:
-    """Whether a ledger is in another place than the broker's own: who may publish there need not
-    be able to write rows.
-    """
+    """Return whether a ledger is not on the broker, whose publishers may have no access to it."""
     if ledger is None or place is None:
         return False
     return target.redis is None or getattr(ledger, "place", None) != target.redis
@@ -168,29 +163,25 @@ def _of_broker(url: str) -> base.Ledger:
     with hub.lock:
         if hub.ledger is None:
             hub.ledger = memory.MemoryLedger()
-        found: base.Ledger = hub.ledger
-        return found
+        opened: base.Ledger = hub.ledger
+        return opened
 
 
 def _split(place: str) -> tuple[str, str]:
-    """The kind of a place, without its driver, and what follows it."""
     scheme, mark, rest = place.partition("://")
     return (scheme.partition("+")[0], rest) if mark else ("", "")
 
 
 def _databases() -> Any:
-    # Not on top: a worker without a database needs nothing of it.
+    # A worker without a database does not need this import.
     from wbengine.engines.worker_based.ledger import sql
 
     return sql
 
 
 def _redis() -> Any:
-    # As above.
     try:
         from wbengine.engines.worker_based.ledger import redis
     except ImportError as error:
-        raise ImportError(
-            "a ledger in Redis takes redis-py: pip install 'wbengine[redis]'"
-        ) from error
+        raise ImportError(_installing.needs("a ledger in Redis", "redis-py", "redis")) from error
     return redis

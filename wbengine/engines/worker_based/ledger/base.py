@@ -1,21 +1,20 @@
-"""The contract of a ledger: who may run a request, and what came of it.
+r"""Interface of ledgers, which record which worker may run a request, and its result.
 
-A ledger has one row per request that is under way.  The engine makes the row, a worker only moves
-it:
+A ledger has one row for each request in progress. The engine creates the row; workers only change
+its state:
 
     open -> OPEN --claim--> CLAIMED --finish--> DONE
-             ^  \\--revoke--> (no row)
+             ^  \--revoke--> (no row)
              +------reopen, at a higher epoch---+   (from OPEN and CLAIMED)
 
-and `drop` removes it in any state; `release` is a `claim` undone.  *No row means: do not run.*  So
-nothing depends on a time to live, and a message that is delivered long after its request ended does
-nothing.
+`drop` removes the row in any state; `release` reverses a `claim`. *A request without a row must not
+be run.* So nothing depends on a time to live, and a message that arrives after the end of its
+request has no effect.
 
-Each call is one atomic step among all processes that opened the same ledger: of two claims of one
-row one wins, and of `finish` and `reopen` one wins.  `claim`, `release`, `finish` and `renew` are
-the calls of workers; `open`, `reopen`, `revoke` and `drop` those of the engine that owns the
-request.  All may be called from any thread.  Each raises `LedgerFailure` when the place of the
-ledger cannot be reached or written, and ValueError for an id or holder that is no label.
+Each call is one atomic step for all processes that use the ledger: of two claims of a row only one
+succeeds, and of `finish` and `reopen` only one succeeds. All calls are thread-safe. Each raises
+`LedgerFailure` if the ledger cannot be reached or written, and ValueError if an id or holder is not
+a label.
 """
 
 from __future__ import annotations
@@ -36,21 +35,18 @@ LOG = logging.getLogger(__name__)
 
 is_label: Final = _names.is_label
 
-#: A row whose engine and worker did nothing for so long is nobody's any more; looked for when
-#: somebody opens the ledger, but not more often than each hour.
-STALE_AFTER: Final = 7 * 24 * 3600.0
-SWEEP_EVERY: Final = 3600.0
+#: Seconds after which an unchanged row is swept, and minimum seconds between two sweeps.
+STALE_AFTER_SECONDS: Final = 7 * 24 * 3600.0
+SWEEP_PERIOD_SECONDS: Final = 3600.0
 
-#: So many rows are listed at once, at most.
-MOST_LISTED: Final = 1000
+#: Maximum number of rows in a page.
+MAX_LISTED_ROWS: Final = 1000
 
-#: States of a row.
 State = Literal["open", "claimed", "done"]
 ROW_OPEN: Final = "open"
 ROW_CLAIMED: Final = "claimed"
 ROW_DONE: Final = "done"
 
-#: Answers to a claim.
 Verdict = Literal["GRANTED", "DONE", "HELD", "MISSING", "STALE"]
 GRANTED: Final = "GRANTED"
 DONE: Final = "DONE"
@@ -61,12 +57,15 @@ STALE: Final = "STALE"
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The answer to a claim.
+    """The result of a claim.
 
-    GRANTED: run it, you are its holder.  DONE: it ran, `result` is what came of it.  HELD:
-    `holder` has it (perhaps yourself).  MISSING: there is no such row, or it is at an older epoch
-    than asked. STALE: the row is at a newer epoch.  `epoch` is the row's where there is one, else
-    the one asked.
+    - GRANTED: the caller is the holder and must run the request.
+    - DONE: the request has run, with `result`.
+    - HELD: `holder` has the row (possibly the caller).
+    - MISSING: there is no row, or it has a lower epoch than requested.
+    - STALE: the row has a higher epoch.
+
+    `epoch` is that of the row if there is one, else the requested epoch.
     """
 
     verdict: Verdict
@@ -76,14 +75,11 @@ class Claim:
 
     @property
     def granted(self) -> bool:
-        """Whether the caller has to run it."""
         return self.verdict == GRANTED
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row as it was when it was looked at."""
-
     id: str
     epoch: int
     state: State
@@ -93,10 +89,10 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A row as a list shows it: without its result.
+    """A row in a list, without its result.
 
-    `age`: seconds since it was opened or ended, on the clock of the ledger's place (everywhere but
-    in Redis also since it was claimed).
+    `age` is the seconds since it was opened or completed, on the clock of the ledger. Except in
+    Redis, a claim also resets it.
     """
 
     id: str
@@ -108,7 +104,7 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Some rows of a list; `after` is what the next page is asked for with, None: there is none."""
+    """Rows of a list. Pass `after` to get the next page; None: this is the last one."""
 
     rows: Sequence[Listed]
     after: str | None = None
@@ -116,10 +112,9 @@ class Page:
 
 @dataclass(slots=True)
 class Opening:
-    """A row that is made (`open`) while its request is published.
+    """A row that is opened while its request is published.
 
-    `tried`: how that was begun by whoever got no answer; nobody looks at the row until it is
-    answered.
+    `tried` identifies an earlier attempt that got no reply.
     """
 
     id: str
@@ -128,55 +123,41 @@ class Opening:
 
 
 class Openings(Protocol):
-    """What makes rows in one step with publishing their requests."""
+    """Opens rows in one step with publishing their requests."""
 
     def open_and_publish(
         self, broker: Any, rows: Sequence[Opening], messages: Sequence[Any]
     ) -> Sequence[int]:
-        """`open` these rows, and publish their messages; in how many queues each of these is.
+        """`open` rows and publish their messages; return the number of queues of each message.
 
-        Where no answer came, it is to be called again for all that is still wanted, and first for
-        what was tried before: what was done then is not done twice.  One thread at a time.
-
-        :raises LedgerFailure: the ledger cannot be reached.
+        If there was no reply, call this again for all requests that are still wanted, first for
+        those that were tried before: completed parts are not repeated. Use one thread at a time.
         """
 
 
 def page_of(ids: Iterable[str], limit: int, after: str | None) -> tuple[list[str], str | None]:
-    """Of all ids those of one page, in their order, and what the next one is asked for with."""
+    """Return the ids of one page, sorted, and the `after` of the next page."""
     check_limit(limit)
-    found = heapq.nsmallest(limit + 1, (id for id in ids if after is None or id > after))
-    return found[:limit], found[limit - 1] if len(found) > limit else None
+    page = heapq.nsmallest(limit + 1, (id for id in ids if after is None or id > after))
+    return page[:limit], page[limit - 1] if len(page) > limit else None
 
 
 def check_limit(limit: int) -> int:
-    """`limit`, if a page can have so many rows.
-
-    :raises ValueError: it cannot.
-    """
-    if type(limit) is not int or not 1 <= limit <= MOST_LISTED:
-        raise ValueError(f"a page has 1 to {MOST_LISTED} rows, not {limit!r}")
+    if type(limit) is not int or not 1 <= limit <= MAX_LISTED_ROWS:
+        raise ValueError(f"limit must be 1 to {MAX_LISTED_ROWS} rows, got {limit!r}")
     return limit
 
 
 def check_id(name: str) -> str:
-    """`name`, if a row can be called so.
-
-    :raises ValueError: it cannot.
-    """
     return name if is_label(name) else _names.check_label("request id", name)
 
 
 def check_holder(name: str) -> str:
-    """`name`, if a holder can be called so.
-
-    :raises ValueError: it cannot.
-    """
     return name if is_label(name) else _names.check_label("holder", name)
 
 
 def refusal(row: Row | None, epoch: int) -> Claim | None:
-    """Why a row cannot be claimed at `epoch`; None: it can, for it is OPEN at that."""
+    """Return the reason why a row cannot be claimed at `epoch`; None if it can."""
     if row is None:
         return Claim(MISSING, epoch)
     if row.epoch != epoch:
@@ -189,35 +170,34 @@ def refusal(row: Row | None, epoch: int) -> Claim | None:
 
 
 class Ledger(abc.ABC):
-    """One ledger; see the module for the contract.
+    """A ledger; see the module for the interface.
 
-    Each call for one row is a call for several: what it returned, or raised, stands in the list
-    that those return.  Where several cannot be one step, they are done in their order.
+    Calls for several rows return a list of results and errors. If the rows cannot be changed in one
+    step, they are changed in their order, up to the first error.
 
-    A kind of ledger provides what begins with an underscore, and is given ids and holders that were
-    checked.  Of the calls that each request takes, no name that is as it should be costs one more.
+    Implementations provide the methods with an underscore, which receive checked ids and holders.
     """
 
     @property
     @abc.abstractmethod
     def digest(self) -> str:
-        """Which ledger this is: the same text in every process that opened the same one."""
+        """The identity of the ledger, the same in all processes that open it."""
 
     @property
     def identity(self) -> str:
-        """As `digest`, and another text each time that the ledger was found to have lost rows:
-        that one has no row then says nothing of a request that was sent before."""
+        """The `digest`, changed each time that the ledger is found to have lost rows.
+
+        After a change, a missing row is no evidence about an earlier request.
+        """
         return self.digest
 
     # Calls of the engine.
 
     def open(self, id: str, epoch: int) -> None:
-        """Make the row, OPEN at `epoch`; changes nothing when there is a row, whatever its
-        epoch."""
+        """Create the row, OPEN at `epoch`. If a row exists, with any epoch, nothing changes."""
         self.open_many(((id, epoch),))
 
     def open_many(self, rows: Sequence[tuple[str, int]]) -> None:
-        """`open` each of these (id, epoch); one that fails leaves those after it unmade."""
         if rows:
             self._open(_checked(rows))
 
@@ -225,12 +205,13 @@ class Ledger(abc.ABC):
     def _open(self, rows: Sequence[tuple[str, int]]) -> None: ...
 
     def offer(self, id: str, epoch: int) -> None:
-        """As `open`, but a row that is OPEN at an older epoch is replaced: by who made it and was
-        frozen then, nothing was published."""
+        """Like `open`, but replace a row that is OPEN at a lower epoch.
+
+        Its engine was frozen before it published anything.
+        """
         self.offer_many(((id, epoch),))
 
     def offer_many(self, rows: Sequence[tuple[str, int]]) -> None:
-        """`offer` each of these (id, epoch); one that fails leaves those after it unmade."""
         if rows:
             self._offer(_checked(rows))
 
@@ -244,20 +225,18 @@ class Ledger(abc.ABC):
                 self.revoke(id, row.epoch)
 
     def reopen(self, id: str, epoch: int) -> bytes | None:
-        """Move the row from OPEN or CLAIMED at an older epoch to OPEN at `epoch`.
+        """Move the row from OPEN or CLAIMED at a lower epoch to OPEN at `epoch`.
 
-        Returns the result instead, and changes nothing, when the row is DONE.  Changes nothing when
-        the row is at `epoch` or newer already.
+        If the row is DONE, nothing changes and its result is returned. If it is at `epoch` or
+        higher, nothing changes.
 
-        :raises NotFound: there is no row: what became of the request is not known, and only the
-            engine can decide to `open` it again.
+        :raises NotFound: if the row does not exist. Only the engine can decide to `open` it again.
         """
         return _only(self.reopen_many(((id, epoch),)))
 
     def reopen_many(
         self, rows: Sequence[tuple[str, int]]
     ) -> list[bytes | exceptions.NotFound | exceptions.LedgerFailure | None]:
-        """`reopen` each of these (id, epoch)."""
         return each_of(self._reopen, _checked(rows))
 
     def _reopen(self, id: str, epoch: int) -> bytes | exceptions.NotFound | None:
@@ -269,24 +248,23 @@ class Ledger(abc.ABC):
                 return row.result
             if row.epoch >= epoch:
                 break
-            # It was made anew in between: look again.
+            # The row was created in between.
         return None
 
     def _try_reopen(self, id: str, epoch: int) -> bool:
-        """Whether the row was one that can be reopened, and is."""
+        """Reopen the row; return False if its state forbids that."""
         raise NotImplementedError
 
     def revoke(self, id: str, epoch: int | None = None) -> bool:
-        """Remove the row if it is OPEN, so that nobody runs it; False when it is not.
+        """Remove the row if it is OPEN, so that no worker runs it; else return False.
 
-        With `epoch`, not if it is at a newer one: that is somebody else's.
+        If `epoch` is given, a row with a higher epoch stays: it belongs to another engine.
         """
         return _only(self.revoke_many(((id, epoch),)))
 
     def revoke_many(
         self, rows: Sequence[tuple[str, int | None]]
     ) -> list[bool | exceptions.LedgerFailure]:
-        """`revoke` each of these (id, epoch)."""
         return self._revoke(_checked(rows)) if rows else []
 
     @abc.abstractmethod
@@ -295,11 +273,10 @@ class Ledger(abc.ABC):
     ) -> list[bool | exceptions.LedgerFailure]: ...
 
     def drop(self, id: str) -> None:
-        """Remove the row in whatever state; fine when there is none."""
+        """Remove the row in any state."""
         self.drop_many((id,))
 
     def drop_many(self, ids: Sequence[str]) -> None:
-        """`drop` each of these; one that fails leaves those after it where they are."""
         for id in ids:
             if not is_label(id):
                 check_id(id)
@@ -312,7 +289,7 @@ class Ledger(abc.ABC):
     # Calls of workers.
 
     def claim(self, id: str, epoch: int, holder: str) -> Claim:
-        """Move the row from OPEN at exactly `epoch` to CLAIMED by `holder`, or say why not."""
+        """Move the row from OPEN at exactly `epoch` to CLAIMED by `holder`."""
         if not (is_label(id) and is_label(holder)):
             check_id(id)
             check_holder(holder)
@@ -323,15 +300,15 @@ class Ledger(abc.ABC):
             refused = refusal(self.state(id), epoch)
             if refused is not None:
                 return refused
-            self._renew(holder)  # it was made since then, or the holder was forgotten
+            self._renew(holder)  # The row was created since then, or the holder has no heartbeat.
         return Claim(GRANTED, epoch, None, holder)
 
     def _try_claim(self, id: str, epoch: int, holder: str) -> bool:
-        """Whether the row was OPEN at that epoch, and is the holder's, who has a beat."""
+        """Claim the row; return False if it is not OPEN, or the holder has no heartbeat."""
         raise NotImplementedError
 
     def renew(self, holder: str) -> None:
-        """The holder lives: a beat for all it holds."""
+        """Record a heartbeat of the holder, for all its rows."""
         if not is_label(holder):
             check_holder(holder)
         self._renew(holder)
@@ -342,15 +319,13 @@ class Ledger(abc.ABC):
     def finish(self, id: str, epoch: int, holder: str, result: bytes) -> bool:
         """Move the row from CLAIMED by `holder` at `epoch` to DONE with its result.
 
-        False, and nothing changes, when the row is not that (any more): the result must not be
-        used.
+        If the row has another state, nothing changes; the result must not be used.
         """
         return _only(self.finish_many(holder, ((id, epoch, result),)))
 
     def finish_many(
         self, holder: str, ended: Sequence[tuple[str, int, bytes]]
     ) -> list[bool | exceptions.LedgerFailure]:
-        """`finish` each of these (id, epoch, result)."""
         if not is_label(holder):
             check_holder(holder)
         return self._finish(holder, _checked(ended)) if ended else []
@@ -361,46 +336,42 @@ class Ledger(abc.ABC):
     ) -> list[bool | exceptions.LedgerFailure]: ...
 
     def release(self, id: str, epoch: int, holder: str) -> bool:
-        """Move the row from CLAIMED by `holder` at `epoch` back to OPEN: it was not started.
-
-        False, and nothing changes, when the row is not that (any more).
-        """
+        """Move the row from CLAIMED by `holder` at `epoch` back to OPEN: it was not started."""
         return self._release(check_id(id), epoch, check_holder(holder))
 
     @abc.abstractmethod
     def _release(self, id: str, epoch: int, holder: str) -> bool: ...
 
     def claims(self, place: object, holder: str) -> object:
-        """What a transport at `place` needs to claim rows for `holder` while it takes messages;
-        None where it cannot."""
+        """Return the object with which a transport at `place` claims rows when it takes messages.
+
+        None: this is not possible.
+        """
         return None
 
     def openings(self, place: object) -> Openings | None:
-        """What makes rows while it publishes to brokers at `place`; None where that cannot be."""
+        """Return the object that opens rows and publishes at `place` in one step, if possible."""
         return None
 
-    # Looking.
+    # Queries.
 
     def silence(self, holder: str) -> float | None:
-        """Seconds since the last `renew` of this holder (its first claim is one); None: never seen.
+        """Return the seconds since the last `renew` (or first claim) of a holder, else None.
 
-        Measured on one clock, that of the ledger's place.
+        The time is measured on the clock of the ledger.
         """
         return _only(self.silences((holder,)))
 
     def silences(self, holders: Sequence[str]) -> list[float | exceptions.LedgerFailure | None]:
-        """`silence` of each of these."""
         return each_of(self._silence, [(check_holder(holder),) for holder in holders])
 
     @abc.abstractmethod
     def _silence(self, holder: str) -> float | None: ...
 
     def state(self, id: str) -> Row | None:
-        """The row as it is now."""
         return _only(self.states((id,)))
 
     def states(self, ids: Sequence[str]) -> list[Row | exceptions.LedgerFailure | None]:
-        """The rows of these ids."""
         for id in ids:
             check_id(id)
         return self._states(ids) if ids else []
@@ -410,84 +381,84 @@ class Ledger(abc.ABC):
 
     @abc.abstractmethod
     def ids(self) -> set[str]:
-        """The ids of all rows, in whatever state, and of those that were not dropped to the end."""
+        """Return the ids of all rows, including incompletely removed ones."""
 
     @abc.abstractmethod
     def list_rows(self, limit: int = 100, after: str | None = None) -> Page:
-        """Some rows, for people to look at: the first `limit`, or those that follow a page.
+        """Return the first `limit` rows, or those that follow a page.
 
-        A row that is there, and does not change, while all pages are asked for is in one of them.
+        A row that exists unchanged while all pages are read is in exactly one of them.
 
-        :raises ValueError: `limit` is not from 1 to `MOST_LISTED`.
+        :raises ValueError: if `limit` is not from 1 to `MAX_LISTED_ROWS`.
         """
 
-    # Its end.
+    # Removal.
 
     @abc.abstractmethod
     def sweep(self, older_than: float, only_done: bool = False) -> int:
-        """Remove rows (that are DONE) that did not change for so many seconds; how many.
+        """Remove rows (DONE ones, if `only_done`) that did not change for `older_than` seconds.
 
         A CLAIMED row stays while its holder renews.
+
+        :returns: their number.
         """
 
     def sweep_stale(self, result_ttl: float | None) -> int:
-        """Remove what nobody came back for, as one does who opens the ledger.
+        """Remove unused rows, as on opening the ledger; return their number.
 
-        Results that are older than `result_ttl` seconds, and other rows that are older than that
-        and `STALE_AFTER`; what is younger than `SWEEP_EVERY` stays, for its engine may only have
-        been frozen.  None: nothing.
+        These are results that are older than `result_ttl` seconds, and other rows that are older
+        than `result_ttl` and `STALE_AFTER_SECONDS`. Rows that are younger than
+        `SWEEP_PERIOD_SECONDS` stay, because their engine may only be frozen. With None, nothing is
+        removed.
         """
         if result_ttl is None:
             return 0
-        count = self.sweep(max(result_ttl, SWEEP_EVERY), True)
-        return count + self.sweep(max(result_ttl, STALE_AFTER))
+        count = self.sweep(max(result_ttl, SWEEP_PERIOD_SECONDS), True)
+        return count + self.sweep(max(result_ttl, STALE_AFTER_SECONDS))
 
     def sweep_when_due(self, result_ttl: float | None) -> None:
-        """`sweep_stale`, unless somebody did in the last `SWEEP_EVERY` seconds; that it cannot be
-        done is told in the log."""
+        """Call `sweep_stale` unless the ledger was swept recently; log errors."""
         try:
             if self._is_sweep_due():
                 self.sweep_stale(result_ttl)
-        except (OSError, ValueError, exceptions.LedgerFailure) as error:  # nobody needs it today
-            LOG.warning("ledger %s cannot be swept: %s", self, error)
+        except (OSError, ValueError, exceptions.LedgerFailure) as error:
+            LOG.warning("old rows of ledger %s cannot be deleted: %s", self, error)
 
     def _is_sweep_due(self) -> bool:
-        """Whether nobody swept for so long; who is told so does it now."""
+        """Return whether a sweep is due; True also reserves it for the caller."""
         return False
 
     def close(self) -> None:  # noqa: B027 - nothing to free is the usual case
-        """Forget the holders of this process that hold nothing, free the rest; the rows stay."""
+        """Remove the heartbeats of this process's holders without rows, and free resources."""
 
 
 def each_of(
     call: Callable[..., T], calls: Iterable[tuple[Any, ...]]
 ) -> list[T | exceptions.LedgerFailure]:
-    """What each call returned; where the ledger failed that, for this one and those that follow: it
-    is waited for once."""
-    told: list[T | exceptions.LedgerFailure] = []
+    """Return the result of each call.
+
+    After a LedgerFailure, the remaining calls are not made and have the same result, so that the
+    caller waits for the timeout of the ledger only once.
+    """
+    results: list[T | exceptions.LedgerFailure] = []
     failed: exceptions.LedgerFailure | None = None
     for args in calls:
         try:
-            told.append(call(*args) if failed is None else failed)
+            results.append(call(*args) if failed is None else failed)
         except exceptions.LedgerFailure as error:
             failed = error
-            told.append(error)
-    return told
+            results.append(error)
+    return results
 
 
-def _only(told: Sequence[T | exceptions.NotFound | exceptions.LedgerFailure]) -> T:
-    """What the only call returned, or raised."""
-    [found] = told
-    if isinstance(found, exceptions.NotFound | exceptions.LedgerFailure):
-        raise found
-    return found
+def _only(results: Sequence[T | exceptions.NotFound | exceptions.LedgerFailure]) -> T:
+    [result] = results
+    if isinstance(result, exceptions.NotFound | exceptions.LedgerFailure):
+        raise result
+    return result
 
 
 def _checked(rows: Sequence[R]) -> Sequence[R]:
-    """Rows that are told by their ids first.
-
-    :raises ValueError: an id can be no row's.
-    """
     for row in rows:
         if not is_label(row[0]):
             check_id(row[0])

@@ -1,7 +1,7 @@
-"""A ledger in a folder, for all processes of one host: a table of the file in which our folder
-transport has its queues (`transports/_folder`).
+"""A ledger in a folder, for all processes of one host.
 
-Each step is one statement that names the state which it expects.
+It is a table in the file with the queues of the folder transport (`transports/_folder`). Each step
+is one statement that names the expected state.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from typing import Any, Final
 from wbengine import exceptions
 from wbengine.engines.worker_based.ledger import base
 from wbengine.transports import _folder
-from wbengine.transports.broker import Taken
+from wbengine.transports.broker import TakenMessage
 from wbengine.transports.filesystem import Row
 
 LOG = logging.getLogger(__name__)
 
-#: States, as they are written.
 _STATES: Final[tuple[base.State, ...]] = (base.ROW_OPEN, base.ROW_CLAIMED, base.ROW_DONE)
-#: So many rows are made by one statement.
-_TOGETHER: Final = 200
+_MAX_ROWS_PER_STATEMENT: Final = 200
 
-_SILENT: Final = "(holder IS NULL OR holder NOT IN (SELECT holder FROM beat WHERE at > ?1))"
+_SILENT_CONDITION: Final = (
+    "(holder IS NULL OR holder NOT IN (SELECT holder FROM beat WHERE at > ?1))"
+)
 
 
 class DirectoryLedger(base.Ledger):
-    """Rows in the file of one folder, made (mode 0700) when it is not there."""
+    """A ledger in the file of a folder, which is created (mode 0700) if necessary."""
 
-    def __init__(self, folder: str, result_ttl: float | None = base.STALE_AFTER) -> None:
+    def __init__(self, folder: str, result_ttl: float | None = base.STALE_AFTER_SECONDS) -> None:
         try:
             self._folder = _folder.open_folder(folder)
         except (OSError, exceptions.TransportFailure) as exc:
@@ -55,8 +55,6 @@ class DirectoryLedger(base.Ledger):
     def _read(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         return self._folder.read(statement, values, exceptions.LedgerFailure)
 
-    # -- the engine
-
     def _open(self, rows: Sequence[tuple[str, int]]) -> None:
         self._make(rows, "NOTHING")
 
@@ -69,13 +67,13 @@ class DirectoryLedger(base.Ledger):
 
     def _make(self, rows: Sequence[tuple[str, int]], else_do: str) -> None:
         self._folder.check_room(exceptions.LedgerFailure)
-        for first in range(0, len(rows), _TOGETHER):
-            some = rows[first : first + _TOGETHER]
+        for start in range(0, len(rows), _MAX_ROWS_PER_STATEMENT):
+            batch = rows[start : start + _MAX_ROWS_PER_STATEMENT]
             now = _folder.now()
             self._write(
                 "INSERT INTO request(id, epoch, state, changed) VALUES"
-                f" {', '.join(['(?, ?, 0, ?)'] * len(some))} ON CONFLICT DO {else_do}",
-                *(value for id, epoch in some for value in (id, epoch, now)),
+                f" {', '.join(['(?, ?, 0, ?)'] * len(batch))} ON CONFLICT DO {else_do}",
+                *(value for id, epoch in batch for value in (id, epoch, now)),
             )
 
     def _try_reopen(self, id: str, epoch: int) -> bool:
@@ -100,8 +98,6 @@ class DirectoryLedger(base.Ledger):
         self._write(
             "DELETE FROM request WHERE id IN (SELECT value FROM json_each(?))", json.dumps([*ids])
         )
-
-    # -- workers
 
     def _try_claim(self, id: str, epoch: int, holder: str) -> bool:
         with self._lock:
@@ -147,32 +143,30 @@ class DirectoryLedger(base.Ledger):
             self._known_holders.add(holder)
         return Claims(self.digest, base.check_holder(holder))
 
-    # -- looking
-
     def _silence(self, holder: str) -> float | None:
-        found = self._read("SELECT at FROM beat WHERE holder = ?", holder)
-        # No beat comes through while a process keeps all from writing: that is no silence.
-        since = max(found[0][0], self._folder.hindered) if found else None
-        return None if since is None else max(0.0, _folder.now() - since)
+        beats = self._read("SELECT at FROM beat WHERE holder = ?", holder)
+        # While another process blocks all writes, no heartbeat can be stored.
+        last_beat = max(beats[0][0], self._folder.last_blocked_at) if beats else None
+        return None if last_beat is None else max(0.0, _folder.now() - last_beat)
 
     def _states(self, ids: Sequence[str]) -> list[base.Row | exceptions.LedgerFailure | None]:
         try:
-            found = self._read(
+            records = self._read(
                 "SELECT id, epoch, state, holder, result FROM request"
                 " WHERE id IN (SELECT value FROM json_each(?))",
                 json.dumps([*ids]),
             )
         except exceptions.LedgerFailure as error:
             return [error] * len(ids)
-        rows = {row[0]: _row(*row) for row in found}
+        rows = {row[0]: _row(*row) for row in records}
         return [rows.get(id) for id in ids]
 
     def ids(self) -> set[str]:
         return {id for (id,) in self._read("SELECT id FROM request")}
 
     def list_rows(self, limit: int = 100, after: str | None = None) -> base.Page:
-        # No id is an empty text.
-        found = [
+        # No id is empty.
+        rows = [
             base.Listed(id, epoch, _STATES[state], holder, max(0.0, age))
             for id, epoch, state, holder, age in self._read(
                 "SELECT id, epoch, state, holder, ? - changed FROM request WHERE id > ?"
@@ -180,26 +174,24 @@ class DirectoryLedger(base.Ledger):
                 _folder.now(), after or "", base.check_limit(limit) + 1,
             )
         ]  # fmt: skip
-        return base.Page(found[:limit], found[limit - 1].id if len(found) > limit else None)
-
-    # -- its end
+        return base.Page(rows[:limit], rows[limit - 1].id if len(rows) > limit else None)
 
     def sweep(self, older_than: float, only_done: bool = False) -> int:
-        before = _folder.now() - older_than
-        which = "state = 2" if only_done else _SILENT
-        count = self._write(f"DELETE FROM request WHERE changed <= ?1 AND {which}", before)
+        cutoff = _folder.now() - older_than
+        condition = "state = 2" if only_done else _SILENT_CONDITION
+        count = self._write(f"DELETE FROM request WHERE changed <= ?1 AND {condition}", cutoff)
         if not only_done:
             self._write(
                 "DELETE FROM beat WHERE at <= ? AND holder NOT IN"
                 " (SELECT holder FROM request WHERE holder IS NOT NULL)",
-                _folder.now() - min(older_than, base.SWEEP_EVERY),
+                _folder.now() - min(older_than, base.SWEEP_PERIOD_SECONDS),
             )
         return count
 
     def _is_sweep_due(self) -> bool:
         now = _folder.now()
         due = "UPDATE about SET rows_swept = ? WHERE rows_swept <= ?"
-        return self._write(due, now, now - base.SWEEP_EVERY) > 0
+        return self._write(due, now, now - base.SWEEP_PERIOD_SECONDS) > 0
 
     def close(self) -> None:
         with self._lock:
@@ -212,28 +204,31 @@ class DirectoryLedger(base.Ledger):
                     " EXISTS (SELECT 1 FROM request WHERE request.holder = beat.holder)",
                     json.dumps([*holders]),
                 )
-        except exceptions.LedgerFailure as error:  # swept one day
+        except exceptions.LedgerFailure as error:  # A later sweep removes them.
             LOG.debug("%s", error)
         if not closed:
             self._folder.release()
 
 
 class Claims:
-    """For whom our folder transport claims requests as it takes them, and ends them."""
+    """Lets the folder transport claim requests for a holder when it takes messages."""
 
     def __init__(self, digest: str, holder: str) -> None:
         self.digest = digest
         self.holder = holder
 
-    def tell(
-        self, taken: Taken, began: float, id: str, epoch: int, row: Row, granted: bool
+    def set_claim(
+        self, taken: TakenMessage, began: float, id: str, epoch: int, row: Row, granted: bool
     ) -> None:
-        """Say what became of a request that was taken in a step that began then, by its row and
-        whether that was claimed with it."""
+        """Set the claim of a taken message from its row.
+
+        :param began: start of the step that took the message.
+        :param granted: whether the row was claimed in that step.
+        """
         taken.at = began
         if granted:
             taken.claim = base.Claim(base.GRANTED, epoch, None, self.holder)
-        else:  # None: it can be claimed since then
+        else:  # None: the row has become claimable since then.
             taken.claim = base.refusal(None if row is None else _row(id, *row), epoch)
 
 

@@ -1,4 +1,4 @@
-"""A ledger inside one process."""
+"""A ledger in the memory of one process."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from wbengine.engines.worker_based.ledger import base
 
 
 class MemoryLedger(base.Ledger):
-    """Rows in a dict; every call holds one lock for a few microseconds."""
+    """Rows in a dict. Each call holds one lock for a few microseconds."""
 
     def __init__(self, clock: _clock.Clock = _clock.SYSTEM) -> None:
         self._clock = clock
         self._digest = f"memory-{os.getpid()}-{uuid.uuid4().hex}"
         self._lock = threading.Lock()
         self._rows: dict[str, base.Row] = {}
-        # When each row changed.
+        # Time of the last change of each row.
         self._changed: dict[str, float] = {}
         self._beats: dict[str, float] = {}
 
@@ -80,14 +80,14 @@ class MemoryLedger(base.Ledger):
     def _finish(
         self, holder: str, ended: Sequence[tuple[str, int, bytes]]
     ) -> list[bool | exceptions.LedgerFailure]:
-        told: list[bool | exceptions.LedgerFailure] = []
+        results: list[bool | exceptions.LedgerFailure] = []
         with self._lock:
             for id, epoch, result in ended:
                 good = self._rows.get(id) == base.Row(id, epoch, base.ROW_CLAIMED, holder)
                 if good:
                     self._put(base.Row(id, epoch, base.ROW_DONE, None, result))
-                told.append(good)
-        return told
+                results.append(good)
+        return results
 
     def _release(self, id: str, epoch: int, holder: str) -> bool:
         with self._lock:
@@ -106,9 +106,9 @@ class MemoryLedger(base.Ledger):
 
     def list_rows(self, limit: int = 100, after: str | None = None) -> base.Page:
         with self._lock:
-            ids, then = base.page_of(self._rows, limit, after)
+            ids, next_after = base.page_of(self._rows, limit, after)
             now = self._clock.monotonic()
-            return base.Page([self._listed(self._rows[id], now) for id in ids], then)
+            return base.Page([self._listed(self._rows[id], now) for id in ids], next_after)
 
     def _listed(self, row: base.Row, now: float) -> base.Listed:
         age = now - self._changed[row.id]
@@ -116,19 +116,19 @@ class MemoryLedger(base.Ledger):
 
     def sweep(self, older_than: float, only_done: bool = False) -> int:
         with self._lock:
-            before = self._clock.monotonic() - older_than
+            cutoff = self._clock.monotonic() - older_than
             old = [
                 id
                 for id, row in self._rows.items()
-                if self._changed[id] <= before
+                if self._changed[id] <= cutoff
                 and (row.state == base.ROW_DONE or not only_done)
-                and (row.holder is None or self._beats.get(row.holder, before) <= before)
+                and (row.holder is None or self._beats.get(row.holder, cutoff) <= cutoff)
             ]
             for id in old:
                 self._remove(id)
-            held = {row.holder for row in self._rows.values()}
-            for holder in [h for h, beat in self._beats.items() if beat <= before]:
-                if holder not in held:
+            holders = {row.holder for row in self._rows.values()}
+            for holder in [h for h, beat in self._beats.items() if beat <= cutoff]:
+                if holder not in holders:
                     del self._beats[holder]
             return len(old)
 

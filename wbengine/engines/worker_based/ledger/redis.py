@@ -1,21 +1,21 @@
-"""A ledger in Redis, for processes of any host that reach it: `redis://HOST/DB?prefix=NAME`.
+"""A ledger in Redis, for processes on any host: `redis://HOST/DB?prefix=NAME`.
 
-Each call is one script, so one round trip and one step.  Times are those of the server's clock.
-What a server without an append-only file forgets when it ends counts as missing: it is not run.
+Each call is one script, which is one round trip and one atomic step. Times are those of the
+server's clock. If a server without an append-only file restarts, its rows are missing, and the
+requests are not run.
 
-A call whose connection was lost is made once more, at once, and knows its own first attempt by what
-it finds.
+If a connection is lost during a call, the call is repeated once, and recognizes the effect of its
+first attempt.
 
-A server that ends may come back *older than it was*: from a snapshot, or without its last second.
-Each connection begins with what this process knows of the ledger (`ARRIVE`).  Once it is known that
-a server was set back, a row that is OPEN from before may be of a request that ran: it is held by
-nobody who lives (`FORGOTTEN`), as if a worker was lost with it, and its worker can still end it.
+A restarted server may have *older data than before*: a snapshot, or everything but the last second.
+So each connection first sends the run id and the count of claims that this process last received
+(`ARRIVE`). After a loss, an OPEN row from before may belong to a request that ran: its holder is
+`FORGOTTEN`, as if its worker was lost, and that worker can still finish it.
 
-What got no answer may be done later than what follows it, on another connection.  So what makes a
-row, claims one, or lets go of one is said in a numbered *session* of this process.  After a call
-that got no answer the next one of any thread begins with another session (`RECONCILE`): whatever
-was said in those before, and comes after that, does nothing, and a claim of which nobody heard is
-taken back.
+A command without a reply may be executed later than its successors on another connection. Therefore
+commands that create, claim or release rows belong to a numbered *session* of this process. After a
+call without a reply, the next call of any thread begins another session (`RECONCILE`). Late
+commands of earlier sessions have no effect, and claims without a reply are reversed.
 """
 
 from __future__ import annotations
@@ -41,63 +41,62 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
-#: Seconds to wait for an answer, and for a connection: a call takes at most both together.  Whoever
-#: asks has a queue to give the request back to, and beats to send meanwhile.
-_ANSWER: Final = 3.0
-_CONNECTION: Final = 1.5
+#: Timeouts in seconds for a reply and for a connection. They are short, because callers also have
+#: to send heartbeats.
+_REPLY_TIMEOUT_SECONDS: Final = 3.0
+_CONNECT_TIMEOUT_SECONDS: Final = 1.5
 
-#: The places of which it was told that their server forgets.
-_warned: set[str] = set()
+#: Places for which the warning about persistence was logged.
+_warned_places: set[str] = set()
 
 
 def check(place: str) -> Place:
-    """Understand the URL of a ledger, without connecting.
+    """Parse the URL of a ledger without connecting.
 
-    :raises ValueError: it is none.
+    :raises ValueError: if it is not valid.
     """
     return Place.parse(place)
 
 
 class RedisLedger(base.Ledger):
-    """Rows as hashes below one prefix.
+    """A ledger whose rows are hashes below one prefix.
 
-    `consumes`: whoever opens it also consumes messages there.
-
-    :raises LedgerFailure: the server cannot be used.
+    :param consumes: the process also consumes messages at this place.
+    :raises LedgerFailure: if the server cannot be used.
     """
 
     def __init__(
         self,
         place: Place,
-        result_ttl: float | None = base.STALE_AFTER,
+        result_ttl: float | None = base.STALE_AFTER_SECONDS,
         *,
         consumes: bool = False,
     ) -> None:
         self.place = place
-        #: How many milliseconds results stay, as scripts are told; '': for ever.
+        #: Milliseconds for which results stay, as an argument of scripts; '': no limit.
         self.ttl: int | str = "" if result_ttl is None else int(result_ttl * 1000)
         self._shown = f"ledger {place.shown}"
-        patient = place.hurried(_ANSWER, _CONNECTION)
+        patient = place.with_timeouts(_REPLY_TIMEOUT_SECONDS, _CONNECT_TIMEOUT_SECONDS)
         self._pool = Pool(patient, exceptions.LedgerFailure, self._shown, self.greet)
-        # Which process the server was when it was heard last, and its count of claims then.
+        # Run id of the server and its count of claims in the last reply.
         self._run_id, self._count = "", 0
-        # The server's life, and the one before which rows were lost, or may have been.
-        self._life = self._kept_since = 0
-        self._counting = threading.Lock()
-        #: What it is to the server.
+        # Incarnation of the server, and the one before which OPEN rows are treated as lost.
+        self._life = self._intact_since = 0
+        self._count_lock = threading.Lock()
+        #: Identity of this object at the server.
         self.user = uuid.uuid4().hex + (steps.CONSUMER if consumes else "")
         self._names = map(f"{self.user}:%d".__mod__, itertools.count(1))
-        # The session that was begun last, the one that is wanted, and what was claimed in those
-        # before by who got no answer: id, epoch, holder, name.
-        self._session, self._wanted = -1, 0
-        self._unheard: list[tuple[Any, ...]] = []
-        self._doubting = threading.Lock()
+        # Numbers of the present session and of the session to begin; claims of earlier sessions
+        # without a reply, each as id, epoch, holder, name.
+        self._session, self._wanted_session = -1, 0
+        self._unanswered_claims: list[tuple[Any, ...]] = []
+        self._session_lock = threading.Lock()
         self._rows = itertools.count(1)
         self._holders: set[str] = set()
         self._digest = f"redis-{uuid.uuid4().hex}"
         try:
             self.restore()
-            self._look_at_server()
+            self._read_server_info()
             self.sweep_when_due(result_ttl)
         except BaseException:
             self._pool.close()
@@ -109,53 +108,52 @@ class RedisLedger(base.Ledger):
 
     @property
     def identity(self) -> str:
-        return f"{self._digest}@{self._kept_since}" if self._kept_since else self._digest
+        return f"{self._digest}@{self._intact_since}" if self._intact_since else self._digest
 
     def restore(self) -> None:
-        """See that it is in the server, which may have lost it."""
-        self._keep(self._run(steps.BEGIN, self._digest, self.user))
+        """Restore the ledger's identity in a server that may have lost it."""
+        self._store_identity(self._run(steps.BEGIN, self._digest, self.user))
 
-    def _keep(self, found: tuple[Sequence[Any], bool]) -> None:
-        """What the server says that this ledger is."""
-        (digest, count), _ = found
+    def _store_identity(self, reply: tuple[Sequence[Any], bool]) -> None:
+        (digest, count), _ = reply
         self._digest = digest.decode()
         self._note_count(count)
 
     def greet(self, link: Link) -> None:
-        """Tell a server on a new connection what is known here, so that one that knows less
-        notices."""
-        run_id, count, life, kept_since = link.run(_redis_scripts.ARRIVE, self._run_id, self._count)
-        with self._counting:
-            before, self._run_id, heard = self._run_id, run_id.decode(), int(count or 0)
-            # Others may have heard more since it was asked.
-            self._count = max(self._count, heard) if before == self._run_id else heard
-            self._life, self._kept_since = int(life), int(kept_since)
-        if life == kept_since and before not in ("", self._run_id):
+        """Send what is known here on a new connection, so that the server can detect its loss."""
+        run_id, count, life, intact_since = link.run(
+            _redis_scripts.ARRIVE, self._run_id, self._count
+        )
+        with self._count_lock:
+            previous, self._run_id, received_count = self._run_id, run_id.decode(), int(count or 0)
+            # Other threads may have received a higher count.
+            self._count = (
+                max(self._count, received_count) if previous == self._run_id else received_count
+            )
+            self._life, self._intact_since = int(life), int(intact_since)
+        if life == intact_since and previous not in ("", self._run_id):
             LOG.warning(
-                "%s came back older than it was, or may have: requests that waited in it may have"
-                " run, and count as lost with their worker",
+                "%s restarted with older data, or may have: its open requests may have"
+                " run, and are treated as lost together with their worker",
                 self._shown,
             )
 
     def _note_count(self, count: Any) -> None:
-        with self._counting:
+        with self._count_lock:
             self._count = max(self._count, int(count))
 
-    def read(self, said: Sequence[Any]) -> base.Claim:
-        """What the server said to a claim."""
-        if len(said) > 4:
-            self._note_count(said[4])
-        verdict: base.Verdict = said[0].decode()
-        result = said[3] if verdict == base.DONE else None
-        return base.Claim(verdict, int(said[1]), result, said[2].decode() or None)
-
-    # -- workers
+    def read(self, reply: Sequence[Any]) -> base.Claim:
+        if len(reply) > 4:
+            self._note_count(reply[4])
+        verdict: base.Verdict = reply[0].decode()
+        result = reply[3] if verdict == base.DONE else None
+        return base.Claim(verdict, int(reply[1]), result, reply[2].decode() or None)
 
     def _claim(self, id: str, epoch: int, holder: str) -> base.Claim:
         self._holders.add(holder)
-        told = id, epoch, holder, next(self._names)
-        said, _ = self._run_in_session(steps.CLAIM, *told, claim=told)
-        return self.read(said)
+        arguments = id, epoch, holder, next(self._names)
+        reply, _ = self._run_in_session(steps.CLAIM, *arguments, claim=arguments)
+        return self.read(reply)
 
     def claims(self, place: object, holder: str) -> Claims | None:
         if place != self.place:
@@ -165,10 +163,10 @@ class RedisLedger(base.Ledger):
 
     def _renew(self, holder: str) -> None:
         self._holders.add(holder)
-        self._keep(self._run(steps.RENEW, self._digest, self.user, holder))
+        self._store_identity(self._run(steps.RENEW, self._digest, self.user, holder))
 
     def _silence(self, holder: str) -> float | None:
-        """As it is promised; no longer than the server can be reached: nobody could renew."""
+        """Return the silence, at most the time since the server was last unreachable."""
         silent, _ = self._run(steps.SILENCE, holder)
         if silent is None:
             return None
@@ -178,23 +176,26 @@ class RedisLedger(base.Ledger):
         self, holder: str, ended: Sequence[tuple[str, int, bytes]]
     ) -> list[bool | exceptions.LedgerFailure]:
         try:
-            told, again = self._run(steps.FINISH, holder, self.ttl, *chain.from_iterable(ended))
+            results, is_retry = self._run(
+                steps.FINISH, holder, self.ttl, *chain.from_iterable(ended)
+            )
         except exceptions.LedgerFailure as error:
             return [error] * len(ended)
-        if not again:
-            return [bool(done) for done in told]
-        return [bool(done) or self._is_done(*one) for one, done in zip(ended, told, strict=True)]
+        if not is_retry:
+            return [bool(done) for done in results]
+        return [
+            bool(done) or self._is_done(*finished)
+            for finished, done in zip(ended, results, strict=True)
+        ]
 
     def _is_done(self, id: str, epoch: int, result: bytes) -> bool:
         return self.state(id) == base.Row(id, epoch, base.ROW_DONE, None, result)
 
     def _release(self, id: str, epoch: int, holder: str) -> bool:
-        done, again = self._run_in_session(steps.RELEASE, id, epoch, holder)
-        if again and not done:
+        done, is_retry = self._run_in_session(steps.RELEASE, id, epoch, holder)
+        if is_retry and not done:
             return self.state(id) == base.Row(id, epoch, base.ROW_OPEN)
         return bool(done)
-
-    # -- the engine
 
     def _open(self, rows: Sequence[tuple[str, int]]) -> None:
         self._make(0, rows)
@@ -203,9 +204,11 @@ class RedisLedger(base.Ledger):
         self._make(1, rows)
 
     def _make(self, replace: int, rows: Sequence[tuple[str, int]]) -> None:
-        for some in portions(rows):
-            told = chain.from_iterable(some)
-            self._keep(self._run_in_session(steps.OPEN, self._digest, replace, self.ttl, *told))
+        for batch in portions(rows):
+            arguments = chain.from_iterable(batch)
+            self._store_identity(
+                self._run_in_session(steps.OPEN, self._digest, replace, self.ttl, *arguments)
+            )
 
     def openings(self, place: object) -> RedisLedger | None:
         return self if place == self.place else None
@@ -213,101 +216,102 @@ class RedisLedger(base.Ledger):
     def open_and_publish(
         self, broker: RedisBroker, rows: Sequence[base.Opening], messages: Sequence[LaidOut]
     ) -> Sequence[int]:
-        """As it is promised; what was tried before was numbered before."""
+        """See `Openings`. Rows that were tried before keep their numbers."""
         numbers = [row.tried or (next(self._rows), "") for row in rows]
         while True:
             self._reconcile()
             session, life = self._session, self._life
-            told = [
+            pairs = [
                 ((row.id, row.epoch, *number), message)
                 for row, number, message in zip(rows, numbers, messages, strict=True)
             ]
-            first = self.user, session, self._digest, self.ttl, life
+            arguments = self.user, session, self._digest, self.ttl, life
             try:
-                *counts, found = broker.open_and_put(first, told)
-            except exceptions.TransportFailure:  # nothing was done
+                *counts, last_reply = broker.open_and_put(arguments, pairs)
+            except exceptions.TransportFailure:  # Nothing was executed.
                 raise
             except BaseException:
-                self._doubt(session)
-                for row, (number, before) in zip(rows, numbers, strict=True):
-                    row.tried = number, before or str(life)
+                self._end_session(session)
+                for row, (number, tried_life) in zip(rows, numbers, strict=True):
+                    row.tried = number, tried_life or str(life)
                 raise
-            if isinstance(found, list):
-                self._keep((found, False))
+            if isinstance(last_reply, list):
+                self._store_identity((last_reply, False))
                 return counts
             self._life = int(counts[1])
-            if found != b"%d" % session:  # another thread began one, or the server lost it
-                self._doubt(session)
+            # Another thread began a session, or the server lost it.
+            if last_reply != b"%d" % session:
+                self._end_session(session)
 
     def _reopen(self, id: str, epoch: int) -> bytes | exceptions.NotFound | None:
-        found, _ = self._run(steps.REOPEN, id, epoch)
-        if found is None:
+        reply, _ = self._run(steps.REOPEN, id, epoch)
+        if reply is None:
             return exceptions.NotFound(f"request {id} has no row in {self._shown}")
-        return None if isinstance(found, int) else bytes(found[0] or b"")
+        return None if isinstance(reply, int) else bytes(reply[0] or b"")
 
     def _revoke(
         self, rows: Sequence[tuple[str, int | None]]
     ) -> list[bool | exceptions.LedgerFailure]:
-        told: list[bool | exceptions.LedgerFailure] = []
+        results: list[bool | exceptions.LedgerFailure] = []
         try:
-            for some in portions(rows):
-                args = (arg for id, epoch in some for arg in (id, "" if epoch is None else epoch))
-                (gone, count), again = self._run(steps.REVOKE, *args)
+            for batch in portions(rows):
+                args = (arg for id, epoch in batch for arg in (id, "" if epoch is None else epoch))
+                (removed, count), is_retry = self._run(steps.REVOKE, *args)
                 self._note_count(count or 0)
-                told += [
-                    bool(done) or (again and self.state(id) is None)
-                    for (id, _), done in zip(some, gone, strict=True)
+                results += [
+                    bool(done) or (is_retry and self.state(id) is None)
+                    for (id, _), done in zip(batch, removed, strict=True)
                 ]
         except exceptions.LedgerFailure as error:
-            told += [error] * (len(rows) - len(told))
-        return told
+            results += [error] * (len(rows) - len(results))
+        return results
 
     def _drop(self, ids: Sequence[str]) -> None:
-        for some in portions(ids):
-            self._run(steps.DROP, *some)
+        for batch in portions(ids):
+            self._run(steps.DROP, *batch)
 
     def _states(self, ids: Sequence[str]) -> list[base.Row | exceptions.LedgerFailure | None]:
-        told: list[base.Row | exceptions.LedgerFailure | None] = []
+        states: list[base.Row | exceptions.LedgerFailure | None] = []
         try:
-            for some in portions(ids):
-                found, _ = self._run(steps.STATE, *some)
-                told += [_row(id, *row) for id, row in zip(some, found, strict=True)]
+            for batch in portions(ids):
+                replies, _ = self._run(steps.STATE, *batch)
+                states += [_row(id, *row) for id, row in zip(batch, replies, strict=True)]
         except exceptions.LedgerFailure as error:
-            told += [error] * (len(ids) - len(told))
-        return told
+            states += [error] * (len(ids) - len(states))
+        return states
 
     def ids(self) -> set[str]:
-        found, _ = self._run(steps.IDS)
-        return {id.decode() for id in found}
+        reply, _ = self._run(steps.IDS)
+        return {id.decode() for id in reply}
 
     def list_rows(self, limit: int = 100, after: str | None = None) -> base.Page:
-        """The one that was opened or ended longest ago comes first."""
-        since, _, last = (after or "").partition(" ")
-        told = since if since.isdecimal() else "-inf", last, base.check_limit(limit) + 1
-        (now, *found), _ = self._run(steps.PAGE, *told)
-        rows = [_listed(int(now), *row) for row in found[:limit]]
-        then = f"{found[limit - 1][0].decode()} {rows[-1].id}" if len(found) > limit else None
-        return base.Page(rows, then)
+        """See `Ledger`. The row that was opened or completed first is listed first."""
+        since, _, last_id = (after or "").partition(" ")
+        arguments = since if since.isdecimal() else "-inf", last_id, base.check_limit(limit) + 1
+        (now, *records), _ = self._run(steps.PAGE, *arguments)
+        rows = [_listed(int(now), *row) for row in records[:limit]]
+        next_after = (
+            f"{records[limit - 1][0].decode()} {rows[-1].id}" if len(records) > limit else None
+        )
+        return base.Page(rows, next_after)
 
     def sweep(self, older_than: float, only_done: bool = False) -> int:
         age = int(older_than * 1000)
-        count = kept = 0
-        more = True
-        while more:
-            (removed, stayed, more), _ = self._run(steps.SWEEP, age, kept, int(only_done))
+        count = kept_count = 0
+        has_more = True
+        while has_more:
+            (removed, stayed, has_more), _ = self._run(steps.SWEEP, age, kept_count, int(only_done))
             count += removed
-            kept += stayed
+            kept_count += stayed
         self._run(steps.SWEEP_HOLDERS, age)
         return count
 
     def close(self) -> None:
         try:
             self._run(steps.END, self.user, *self._holders)
-        except exceptions.LedgerFailure as error:  # forgotten one day
+        except exceptions.LedgerFailure as error:  # A later sweep removes them.
             LOG.debug("%s", error)
         self._pool.close()
-
-    # -- below
 
     def _run(self, script: Script, *args: Any) -> tuple[Any, bool]:
         self._reconcile()
@@ -316,63 +320,66 @@ class RedisLedger(base.Ledger):
     def _run_in_session(
         self, script: Script, *args: Any, claim: tuple[Any, ...] | None = None
     ) -> tuple[Any, bool]:
-        """As `_run`; what gets no answer is not done after the next call of ours, and a `claim` is
-        taken back."""
-        repeated = False
+        """Run a command that has no effect after the next call, unless there is a reply.
+
+        Without a reply, `claim` is reversed.
+        """
+        was_retried = False
         while True:
             self._reconcile()
             session = self._session
             try:
-                done, again = self._pool.run(script, self.user, session, *args)
+                done, is_retry = self._pool.run(script, self.user, session, *args)
             except BaseException:
-                self._doubt(session, claim)
+                self._end_session(session, claim)
                 raise
-            if again or done is None:  # the first attempt may come yet; or another one began
-                self._doubt(session)
+            # The first attempt may still arrive, or another session began.
+            if is_retry or done is None:
+                self._end_session(session)
             if done is not None:
-                return done, again or repeated
-            repeated = repeated or again
+                return done, is_retry or was_retried
+            was_retried = was_retried or is_retry
 
-    def _doubt(self, session: int, claim: tuple[Any, ...] | None = None) -> None:
-        """What was said in a session may come later than now: not after the next call of ours."""
-        with self._doubting:
-            self._wanted = max(self._wanted, session + 1)
+    def _end_session(self, session: int, claim: tuple[Any, ...] | None = None) -> None:
+        """Request a new session: late commands of this one have no effect after the next call."""
+        with self._session_lock:
+            self._wanted_session = max(self._wanted_session, session + 1)
             if claim is not None:
-                self._unheard.append(claim)
+                self._unanswered_claims.append(claim)
 
     def _reconcile(self) -> None:
-        """Begin the session that is wanted."""
-        if self._session >= self._wanted:
+        if self._session >= self._wanted_session:
             return
-        with self._doubting:
-            wanted, unheard = self._wanted, tuple(self._unheard)
-        self._pool.run(steps.RECONCILE, self.user, wanted, *chain.from_iterable(unheard))
-        with self._doubting:
-            self._session = max(self._session, wanted)
-            self._unheard = [each for each in self._unheard if each not in unheard]
+        with self._session_lock:
+            session, unheard = self._wanted_session, tuple(self._unanswered_claims)
+        self._pool.run(steps.RECONCILE, self.user, session, *chain.from_iterable(unheard))
+        with self._session_lock:
+            self._session = max(self._session, session)
+            self._unanswered_claims = [
+                each for each in self._unanswered_claims if each not in unheard
+            ]
 
-    def _look_at_server(self) -> None:
-        """Since when it runs, and whether what is in it outlives it."""
+    def _read_server_info(self) -> None:
         try:
-            told = self._pool.call("INFO").decode(errors="replace")
+            info = self._pool.call("INFO").decode(errors="replace")
         except exceptions.LedgerFailure as error:
-            if self.place.shown not in _warned:
-                _warned.add(self.place.shown)
+            if self.place.shown not in _warned_places:
+                _warned_places.add(self.place.shown)
                 LOG.warning(
-                    "%s; let its user run INFO: without that it is not noticed if it comes back"
-                    " older than it was, and requests may run twice",
+                    "%s; allow its user to run INFO: otherwise a restart with older data"
+                    " is not detected, and requests may run twice",
                     error,
                 )
             return
-        lines = dict(line.split(":", 1) for line in told.splitlines() if ":" in line)
+        lines = dict(line.split(":", 1) for line in info.splitlines() if ":" in line)
         if lines.get("uptime_in_seconds", "").isdecimal():
             started = time.monotonic() - int(lines["uptime_in_seconds"])
             self._pool.lost_at = max(self._pool.lost_at, started)
-        if lines.get("aof_enabled") == "0" and self.place.shown not in _warned:
-            _warned.add(self.place.shown)
+        if lines.get("aof_enabled") == "0" and self.place.shown not in _warned_places:
+            _warned_places.add(self.place.shown)
             LOG.warning(
-                "%s has no append-only file: what it knows of requests ends with the server, and"
-                " what it forgot is not run (set 'appendonly yes')",
+                "%s has no append-only file: a restart deletes the rows of the ledger,"
+                " and requests without a row do not run (set 'appendonly yes')",
                 self._shown,
             )
 
@@ -380,11 +387,11 @@ class RedisLedger(base.Ledger):
         return self.place.shown
 
     def _is_sweep_due(self) -> bool:
-        return bool(self._run(steps.DUE, int(base.SWEEP_EVERY * 1000))[0])
+        return bool(self._run(steps.DUE, int(base.SWEEP_PERIOD_SECONDS * 1000))[0])
 
 
 class Claims:
-    """For whom our Redis transport claims requests while it takes them."""
+    """Lets the Redis transport claim requests for a holder when it takes messages."""
 
     def __init__(self, ledger: RedisLedger, holder: str) -> None:
         self._ledger = ledger
@@ -395,12 +402,10 @@ class Claims:
 
     @property
     def digest(self) -> str:
-        """Of the ledger."""
         return self._ledger.digest
 
     def restore(self) -> None:
-        """See that a server which lost everything is the same ledger, before a newcomer makes it
-        another one."""
+        """Restore the identity in an empty server, before a new process gives it another one."""
         try:
             self._ledger.restore()
         except exceptions.LedgerFailure as error:
@@ -412,11 +417,11 @@ def _row(
 ) -> base.Row | None:
     if epoch is None:
         return None
-    told: base.State = state.decode()  # type: ignore[assignment]
-    return base.Row(id, int(epoch), told, None if holder is None else holder.decode(), result)
+    row_state: base.State = state.decode()  # type: ignore[assignment]
+    return base.Row(id, int(epoch), row_state, None if holder is None else holder.decode(), result)
 
 
 def _listed(now: int, at: bytes, id: bytes, epoch: bytes, state: bytes, holder: Any) -> base.Listed:
-    told: base.State = state.decode()  # type: ignore[assignment]
-    who = holder.decode() if holder else None
-    return base.Listed(id.decode(), int(epoch), told, who, max(0.0, (now - int(at)) / 1000))
+    row_state: base.State = state.decode()  # type: ignore[assignment]
+    owner = holder.decode() if holder else None
+    return base.Listed(id.decode(), int(epoch), row_state, owner, max(0.0, (now - int(at)) / 1000))

@@ -1,15 +1,12 @@
-"""A ledger in a database, for processes of any host that reach it.
+"""A ledger in a database (PostgreSQL, MariaDB, MySQL, or an sqlite file on one host).
 
-PostgreSQL, MariaDB or MySQL; or an sqlite file, on one host.
+Each step is one statement that names the expected state, so the database decides which of two
+callers succeeds. Several steps at once are one statement or one transaction, so that the database
+syncs to disk only once. If a step is refused, the row is read to find the reason; it may have
+changed in between.
 
-Each step is one statement that names the state it expects, so the database itself lets one of two
-callers win; nothing is read first and written then.  Several that are asked for together are one
-statement or one transaction, which the database writes to its disk once.  Where a step was refused,
-the row is read to tell why: it may have moved on in between, as with every answer that was true
-when it was given.
-
-Times are those of the database's own clock.  The tables are made when they are not there, and may
-be in the same database as the records of flows.
+Times are those of the database's clock. Tables are created if necessary, and may be in the same
+database as the records of flows.
 """
 
 from __future__ import annotations
@@ -33,24 +30,21 @@ LOG = logging.getLogger(__name__)
 
 _R = TypeVar("_R")
 
-#: States, as they are written.
 _OPEN, _CLAIMED, _DONE = 0, 1, 2
 _STATES: Final[tuple[base.State, ...]] = (base.ROW_OPEN, base.ROW_CLAIMED, base.ROW_DONE)
 
-#: The layout of the tables.
+#: Version of the table layout.
 _FORMAT: Final = 1
 
-#: How often a connection is tried again.  Whoever asks has a queue to give the request back to, and
-#: beats to send meanwhile: it is not to wait long for a database that is away.
-_RETRIES: Final = 2
-#: A step is one statement: what would begin and end its transaction is not worth two more trips.
-_EACH_ITS_OWN: Final = "AUTOCOMMIT"
-#: Unlike several of them.
-_TOGETHER: Final = "READ COMMITTED"
-#: Rows that one statement names at most: databases limit how many values it may have.
-_MOST: Final = 500
-#: Who makes the tables excludes others who do; any number, but always the same one.
-_MAKING: Final = 7_760_269_180_342
+#: Maximum number of connection retries: callers must not wait long for an unavailable database.
+_MAX_RETRIES: Final = 2
+#: A transaction would cost two more round trips.
+_AUTOCOMMIT: Final = "AUTOCOMMIT"
+#: Isolation level for several statements in one transaction.
+_READ_COMMITTED: Final = "READ COMMITTED"
+#: Maximum number of rows in one statement, for the limits of databases.
+_MAX_ROWS_PER_STATEMENT: Final = 500
+_CREATION_LOCK: Final = 7_760_269_180_342
 
 _metadata: Final = sa.MetaData()
 sa.Table(
@@ -71,7 +65,7 @@ sa.Table(
     sa.Column("beat", sa.Double, nullable=False),
     **dialects.TABLE,
 )
-# The last one to be made: when it has its row, the others are there.
+# The last table to be created: if it has a row, the other tables exist.
 sa.Table(
     "wbe_ledger_about",
     _metadata,
@@ -84,8 +78,6 @@ _TABLES: Final = ("wbe_ledger", "wbe_ledger_holders", "wbe_ledger_about")
 
 
 class _Statements:
-    """The steps, in the words of one kind of database."""
-
     revoke = sa.text(
         f"DELETE FROM wbe_ledger WHERE id = :id AND state = {_OPEN}"
         " AND epoch <= COALESCE(:epoch, epoch)"
@@ -109,7 +101,7 @@ class _Statements:
             keep=("epoch", "state", "changed"),
             given={"state": str(_OPEN), "changed": now},
         )
-        # A holder that nobody heard of could be taken for a dead one.
+        # A holder without a heartbeat could be considered lost.
         self.claim = sa.text(
             f"UPDATE wbe_ledger SET state = {_CLAIMED}, holder = :holder, changed = {now}"
             f" WHERE id = :id AND epoch = :epoch AND state = {_OPEN}"
@@ -143,7 +135,7 @@ class _Statements:
             " WHERE id > :after ORDER BY id LIMIT :most"
         )
         self.about = sa.text("SELECT format, digest FROM wbe_ledger_about")
-        self.tell = dialects.upsert(
+        self.insert_about = dialects.upsert(
             dialect,
             "wbe_ledger_about",
             ("format", "digest", "swept"),
@@ -169,47 +161,52 @@ class _Statements:
 
 
 def check(place: str) -> _sql.Options:
-    """Understand the URL of a ledger, without connecting.
+    """Parse the URL of a ledger without connecting.
 
-    :raises ValueError: it is none.
-    :raises ImportError: the database's driver is not installed.
+    :raises ValueError: if it is not valid.
+    :raises ImportError: if the driver of the database is not installed.
     """
-    told = _sql.parse(place)
-    if told.in_memory:
-        raise ValueError("a ledger in the memory of one process is memory://NAME")
+    options = _sql.parse(place)
+    if options.in_memory:
+        raise ValueError(
+            "a ledger in SQLite must be a file; for a ledger in the memory of one process,"
+            " use memory://NAME"
+        )
     if "max_retries" not in sa.make_url(place).query:
-        told = dataclasses.replace(told, max_retries=_RETRIES)
-    engine_args = dict(told.engine_args)
-    if told.dialect != dialects.SQLITE:
-        engine_args["isolation_level"] = _EACH_ITS_OWN
-    told = dataclasses.replace(told, engine_args=engine_args)
-    _sql.make_engine(told).dispose()
-    return told
+        options = dataclasses.replace(options, max_retries=_MAX_RETRIES)
+    engine_args = dict(options.engine_args)
+    if options.dialect != dialects.SQLITE:
+        engine_args["isolation_level"] = _AUTOCOMMIT
+    options = dataclasses.replace(options, engine_args=engine_args)
+    _sql.make_engine(options).dispose()
+    return options
 
 
 class SQLLedger(base.Ledger):
-    """Rows in three tables of a database, made when they are not there.
+    """A ledger in three tables of a database, which are created if necessary.
 
-    :raises ValueError: the URL is wrong.
-    :raises ImportError: the database's driver is not installed.
-    :raises LedgerFailure: the database cannot be used.
+    :raises ValueError: if the URL is not valid.
+    :raises ImportError: if the driver of the database is not installed.
+    :raises LedgerFailure: if the database cannot be used.
     """
 
-    def __init__(self, place: str, result_ttl: float | None = base.STALE_AFTER) -> None:
-        told = check(place)
-        url = told.url
-        # Whatever else is in a URL may be a secret.
+    def __init__(self, place: str, result_ttl: float | None = base.STALE_AFTER_SECONDS) -> None:
+        options = check(place)
+        url = options.url
+        # Other parts of a URL may be secret.
         self._shown = sa.URL.create(
-            told.dialect, host=url.host, port=url.port, database=url.database
+            options.dialect, host=url.host, port=url.port, database=url.database
         ).render_as_string()
-        self._engine = _sql.make_engine(told)
-        servers = told.dialect != dialects.SQLITE
-        self._several = (
-            self._engine.execution_options(isolation_level=_TOGETHER) if servers else self._engine
+        self._engine = _sql.make_engine(options)
+        servers = options.dialect != dialects.SQLITE
+        self._batch_engine = (
+            self._engine.execution_options(isolation_level=_READ_COMMITTED)
+            if servers
+            else self._engine
         )
-        self._sql = _Statements(told.dialect)
-        # Readers of a file need not wait for who writes; servers would be asked for more than that.
-        self._reads = servers
+        self._sql = _Statements(options.dialect)
+        # Reads of an sqlite file do not wait for writers; a server would need more round trips.
+        self._reads_as_write = servers
         self._lock = threading.Lock()
         self._known_holders: set[str] = set()
         try:
@@ -223,11 +220,9 @@ class SQLLedger(base.Ledger):
     def digest(self) -> str:
         return self._digest
 
-    # -- the engine
-
     def _open(self, rows: Sequence[tuple[str, int]]) -> None:
-        made = [{"id": id, "epoch": epoch} for id, epoch in sorted(rows)]
-        self._run("opening", lambda connection: connection.execute(self._sql.open, made))
+        values = [{"id": id, "epoch": epoch} for id, epoch in sorted(rows)]
+        self._run("opening", lambda connection: connection.execute(self._sql.open, values))
 
     def _try_reopen(self, id: str, epoch: int) -> bool:
         return self._changes("reopening", self._sql.reopen, {"id": id, "epoch": epoch}) > 0
@@ -235,20 +230,18 @@ class SQLLedger(base.Ledger):
     def _revoke(
         self, rows: Sequence[tuple[str, int | None]]
     ) -> list[bool | exceptions.LedgerFailure]:
-        what = [{"id": id, "epoch": epoch} for id, epoch in rows]
-        return self._steps("revoking", self._sql.revoke, what)
+        values = [{"id": id, "epoch": epoch} for id, epoch in rows]
+        return self._steps("revoking", self._sql.revoke, values)
 
     def _drop(self, ids: Sequence[str]) -> None:
-        for some in _portions(ids):
-            self._changes("dropping", self._sql.drop, {"ids": sorted(some)})
-
-    # -- workers
+        for batch in _portions(ids):
+            self._changes("dropping", self._sql.drop, {"ids": sorted(batch)})
 
     def _try_claim(self, id: str, epoch: int, holder: str) -> bool:
         if holder not in self._known_holders:
             self.renew(holder)
-        what = {"id": id, "epoch": epoch, "holder": holder}
-        return self._changes("claiming", self._sql.claim, what) > 0
+        values = {"id": id, "epoch": epoch, "holder": holder}
+        return self._changes("claiming", self._sql.claim, values) > 0
 
     def _renew(self, holder: str) -> None:
         self._changes("renewing", self._sql.renew, {"holder": holder})
@@ -259,23 +252,21 @@ class SQLLedger(base.Ledger):
         def work(connection: sa.Connection) -> Any:
             return connection.execute(self._sql.silence, {"holder": holder}).scalar()
 
-        silent = self._run("asking", work, self._reads)
+        silent = self._run("asking", work, self._reads_as_write)
         return None if silent is None else max(0.0, float(silent))
 
     def _finish(
         self, holder: str, ended: Sequence[tuple[str, int, bytes]]
     ) -> list[bool | exceptions.LedgerFailure]:
-        what = [
+        values = [
             {"id": id, "epoch": epoch, "holder": holder, "result": result}
             for id, epoch, result in ended
         ]
-        return self._steps("finishing", self._sql.finish, what)
+        return self._steps("finishing", self._sql.finish, values)
 
     def _release(self, id: str, epoch: int, holder: str) -> bool:
-        what = {"id": id, "epoch": epoch, "holder": holder}
-        return self._changes("releasing", self._sql.release, what) > 0
-
-    # -- looking
+        values = {"id": id, "epoch": epoch, "holder": holder}
+        return self._changes("releasing", self._sql.release, values) > 0
 
     def _states(self, ids: Sequence[str]) -> list[base.Row | exceptions.LedgerFailure | None]:
         def work(connection: sa.Connection) -> dict[str, base.Row]:
@@ -287,34 +278,34 @@ class SQLLedger(base.Ledger):
                     row.holder,
                     None if row.result is None else bytes(row.result),
                 )
-                for some in _portions(ids)
-                for row in connection.execute(self._sql.find, {"ids": some})
+                for batch in _portions(ids)
+                for row in connection.execute(self._sql.find, {"ids": batch})
             }
 
         try:
-            found = self._run("asking", work, self._reads)
+            rows = self._run("asking", work, self._reads_as_write)
         except exceptions.LedgerFailure as error:
             return [error] * len(ids)
-        return [found.get(id) for id in ids]
+        return [rows.get(id) for id in ids]
 
     def ids(self) -> set[str]:
         def work(connection: sa.Connection) -> set[str]:
             return set(connection.execute(self._sql.ids).scalars())
 
-        return self._run("asking", work, self._reads)
+        return self._run("asking", work, self._reads_as_write)
 
     def list_rows(self, limit: int = 100, after: str | None = None) -> base.Page:
-        # No id is an empty text.
-        told = {"after": after or "", "most": base.check_limit(limit) + 1}
+        # No id is empty.
+        arguments = {"after": after or "", "most": base.check_limit(limit) + 1}
 
         def work(connection: sa.Connection) -> list[base.Listed]:
             return [
                 base.Listed(id, epoch, _STATES[state], holder, max(0.0, float(age)))
-                for id, epoch, state, holder, age in connection.execute(self._sql.page, told)
+                for id, epoch, state, holder, age in connection.execute(self._sql.page, arguments)
             ]
 
-        found = self._run("listing", work, self._reads)
-        return base.Page(found[:limit], found[limit - 1].id if len(found) > limit else None)
+        rows = self._run("listing", work, self._reads_as_write)
+        return base.Page(rows[:limit], rows[limit - 1].id if len(rows) > limit else None)
 
     def sweep(self, older_than: float, only_done: bool = False) -> int:
         if only_done:
@@ -329,35 +320,34 @@ class SQLLedger(base.Ledger):
         try:
             for holder in holders:
                 self._changes("closing", self._sql.forget, {"holder": holder})
-        except exceptions.LedgerFailure as error:  # swept one day
+        except exceptions.LedgerFailure as error:  # A later sweep removes them.
             LOG.debug("%s", error)
         _sql.dispose(self._engine)
 
-    # -- below
-
     def _changes(self, what: str, statement: sa.TextClause, values: dict[str, Any]) -> int:
-        """How many rows a statement changed."""
         return self._run(what, lambda connection: connection.execute(statement, values).rowcount)
 
     def _steps(
         self, what: str, statement: sa.TextClause, values: Sequence[dict[str, Any]]
     ) -> list[bool | exceptions.LedgerFailure]:
-        """Whether a statement changed a row, with each of these values."""
-        if len(values) == 1:  # needs no transaction
-            return base.each_of(lambda one: self._changes(what, statement, one) > 0, [(values[0],)])
-        # In one order everywhere: nobody waits for who waits for him.
+        """Execute a statement for each set of values; return for each whether it changed a row."""
+        if len(values) == 1:  # A single statement needs no transaction.
+            return base.each_of(
+                lambda parameters: self._changes(what, statement, parameters) > 0, [(values[0],)]
+            )
+        # The same order in all processes prevents deadlocks.
         order = sorted(range(len(values)), key=lambda number: values[number]["id"])
-        told: list[bool | exceptions.LedgerFailure] = [False] * len(values)
+        outcomes: list[bool | exceptions.LedgerFailure] = [False] * len(values)
 
         def work(connection: sa.Connection) -> None:
             for number in order:
-                told[number] = connection.execute(statement, values[number]).rowcount > 0
+                outcomes[number] = connection.execute(statement, values[number]).rowcount > 0
 
         try:
-            self._run(what, work, on=self._several)
+            self._run(what, work, on=self._batch_engine)
         except exceptions.LedgerFailure as error:
             return [error] * len(values)
-        return told
+        return outcomes
 
     def _run(
         self,
@@ -375,20 +365,20 @@ class SQLLedger(base.Ledger):
         )
 
     def _find_or_make(self) -> str:
-        found = self._run("opening", self._about)
-        if found is None:
+        about = self._run("opening", self._about)
+        if about is None:
             self._run("making its tables", self._make)
-            found = self._run("opening", self._about)
-        if found is None or found.format != _FORMAT:
-            self._refuse(found)
-        return str(found.digest)
+            about = self._run("opening", self._about)
+        if about is None or about.format != _FORMAT:
+            self._refuse(about)
+        return str(about.digest)
 
-    def _refuse(self, found: Any) -> NoReturn:
-        if found is None:
-            raise exceptions.LedgerFailure(f"ledger {self._shown}: its tables cannot be made")
+    def _refuse(self, about: Any) -> NoReturn:
+        if about is None:
+            raise exceptions.LedgerFailure(f"ledger {self._shown}: its tables cannot be created")
         raise exceptions.LedgerFailure(
-            f"ledger {self._shown} has format {found.format}, this version of wbengine knows"
-            f" {_FORMAT}: use the version that made it"
+            f"the format of ledger {self._shown} must be {_FORMAT}, got {about.format}:"
+            " use the version of wbengine that created it"
         )
 
     def _about(self, connection: sa.Connection) -> Any:
@@ -398,25 +388,25 @@ class SQLLedger(base.Ledger):
 
     def _make(self, connection: sa.Connection) -> None:
         postgresql = connection.dialect.name == dialects.POSTGRESQL
-        if postgresql:  # two who make the same table are not told to wait there: one fails
-            connection.execute(sa.text(f"SELECT pg_advisory_lock({_MAKING})"))
+        # Of two concurrent creations of a table in PostgreSQL, one fails.
+        if postgresql:
+            connection.execute(sa.text(f"SELECT pg_advisory_lock({_CREATION_LOCK})"))
         try:
             for name in _TABLES:
                 table = _metadata.tables[name]
                 connection.execute(sa.schema.CreateTable(table, if_not_exists=True))
-            connection.execute(self._sql.tell, {"digest": f"sql-{uuid.uuid4().hex}"})
+            connection.execute(self._sql.insert_about, {"digest": f"sql-{uuid.uuid4().hex}"})
         finally:
             if postgresql:
-                connection.execute(sa.text(f"SELECT pg_advisory_unlock({_MAKING})"))
+                connection.execute(sa.text(f"SELECT pg_advisory_unlock({_CREATION_LOCK})"))
 
     def __str__(self) -> str:
         return self._shown
 
     def _is_sweep_due(self) -> bool:
-        return self._changes("sweeping", self._sql.due, {"age": base.SWEEP_EVERY}) > 0
+        return self._changes("sweeping", self._sql.due, {"age": base.SWEEP_PERIOD_SECONDS}) > 0
 
 
 def _portions(ids: Sequence[str]) -> Iterator[Sequence[str]]:
-    """As many at a time as one statement may name."""
-    for first in range(0, len(ids), _MOST):
-        yield ids[first : first + _MOST]
+    for start in range(0, len(ids), _MAX_ROWS_PER_STATEMENT):
+        yield ids[start : start + _MAX_ROWS_PER_STATEMENT]

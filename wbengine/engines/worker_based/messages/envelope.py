@@ -1,7 +1,4 @@
-"""One message as the sans-I/O parts see it: a body, an address, and the headers that are ours.
-
-And the answers of workers, as they are made, kept, and read again.
-"""
+"""Messages as the sans-I/O parts use them: body, address and headers; also replies of workers."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from wbengine import _codec, _json_text
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.messages import kombu_json, schemas
-from wbengine.transports import _envelope
+from wbengine.transports import _encoding
 from wbengine.types import failure as ft
 
 if TYPE_CHECKING:
@@ -26,123 +23,120 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
-#: The version of everything that travels in headers.  A peer that sends none speaks plain TaskFlow.
+#: Version of the protocol in the headers. A peer without this header uses plain TaskFlow.
 VERSION: Final = "1"
 
-#: A value of a user may nest as deep as the codec allows, and stands a few levels inside its body.
+#: Maximum depth of a body, which contains user values a few levels deep.
 _BODY_DEPTH: Final = _codec.MAX_DEPTH + 8
 
-_NOTHING: Final[Mapping[str, Any]] = {}
+_EMPTY: Final[Mapping[str, Any]] = {}
 
-#: For TaskFlow's peers, who are sent what is no number as Python writes it.
+#: Encoder for TaskFlow's peers: writes NaN and infinities as Python does.
 _encode: Final = _json_text.writer(allow_nan=True)
 
-#: Encoded bodies above this many bytes are refused before they are published.
+#: Maximum size of an encoded body in bytes. A larger message is not published.
 MAX_MESSAGE_SIZE: Final = 16 * 1024 * 1024
 
-# Headers of Celery's protocol, where it has a word for the thing.
-#: The language of the task: `py`.
+# Headers of Celery's protocol.
+#: Language of the task: `py`.
 LANG: Final = "lang"
-#: The class of the task.
+#: Class of the task.
 TASK: Final = "task"
-#: The id of the request.
+#: Id of the request.
 ID: Final = "id"
-#: The id of the flow.
+#: Id of the flow.
 ROOT_ID: Final = "root_id"
-#: How often the task was tried before: the number of this attempt, less one.
+#: Number of earlier attempts of the task: the attempt minus one.
 RETRIES: Final = "retries"
-#: `[hard, soft]`: seconds, or null.
+#: `[hard, soft]` in seconds or null.
 TIMELIMIT: Final = "timelimit"
-#: Unix seconds after which a request is not to be started any more; where there is no ledger.
+#: Unix seconds after which a request must not be started. Only used without a ledger.
 EXPIRES: Final = "expires"
-#: The arguments, for people; masked and cut (see `traces`).
+#: The arguments for display, masked and truncated (see `display_headers`).
 ARGSREPR: Final = "argsrepr"
 KWARGSREPR: Final = "kwargsrepr"
 
-# Ours.
-#: The version of everything else here.
+# Headers of wbengine.
+#: Version of the headers below.
 WBE_VERSION: Final = "wbe-version"
-#: Number of this execution or reversion of the atom, for the life of its flow.
+#: Number of this execution or reversion of the atom within its flow.
 WBE_ATTEMPT: Final = "wbe-attempt"
-#: Fencing number: rises each time the engine dispatches the same attempt again.
+#: Epoch: increases each time the engine dispatches the same attempt again.
 WBE_EPOCH: Final = "wbe-epoch"
-#: Number of this answer among the answers to one (id, epoch), from 1.
+#: Number of this reply among the replies to one (id, epoch), from 1.
 WBE_SEQ: Final = "wbe-seq"
-#: Identity of the worker process that speaks.
+#: Identity of the worker process that sends the message.
 WBE_WORKER: Final = "wbe-worker"
-#: How many tasks that worker runs at once, and how many it runs now.
+#: Number of slots of the worker, and number of its running tasks.
 WBE_SLOTS: Final = "wbe-slots"
 WBE_RUNNING: Final = "wbe-running"
-#: The ids of the requests that it runs for the engine it speaks to; absent where it speaks to all.
+#: Ids of the requests that the worker runs for the receiving engine. Absent in broadcasts.
 WBE_IDS: Final = "wbe-ids"
-#: The time of that worker as it speaks, in unix seconds; or when a request was put aside.
+#: Time of the worker when it sends, in unix seconds; or the time when a request was dead-lettered.
 WBE_TIME: Final = "wbe-time"
-#: The life of that worker (see `life`).
+#: State of the worker (see `life`).
 WBE_LIFE: Final = "wbe-life"
-#: In a terminal FAILURE: nobody ran the request to its end, and nobody can tell how far it came.
+#: In a terminal FAILURE: no worker completed the request, and its progress is unknown.
 WBE_LOST: Final = "wbe-lost"
-#: In a request that was put aside: why.
+#: In a dead letter: the reason.
 WBE_DEAD: Final = "wbe-dead"
-#: The queue from which that worker takes requests of the topic it announces; or from which workers
-#: took a request that was put aside.
+#: Queue from which the worker consumes requests of the announced topic; in a dead letter, the queue
+#: from which it was consumed.
 WBE_QUEUE: Final = "wbe-queue"
-#: Seconds between two beats (a worker's own, or what an engine asks for).
+#: Heartbeat period in seconds: that of a worker, or that which an engine requests.
 WBE_PERIOD: Final = "wbe-period"
-#: The least that an engine asks for, and that a worker agrees to.
-LEAST_PERIOD: Final = 0.5
-#: READY, STOPPED, or BEAT: what a worker's NOTIFY is about.
+MIN_PERIOD_SECONDS: Final = 0.5
+#: READY, STOPPED or BEAT: the subject of a worker's NOTIFY.
 WBE_STATE: Final = "wbe-state"
-#: The version of wbengine that a worker runs, where it tells what it offers.
+#: Version of wbengine of the worker, in announcements of its tasks.
 WBE_SOFTWARE: Final = "wbe-software"
-#: Digest of the ledger in which the request has its row; or of the one that a worker has, where it
-#: tells what it offers.
+#: Digest of the ledger that has the row of the request; in announcements, of the worker's ledger.
 WBE_LEDGER: Final = "wbe-ledger"
-#: In a request: the engine keeps what its task logs.
+#: In a request: the engine stores the log records of its task.
 WBE_LOGS: Final = "wbe-logs"
-#: The number under which an engine asked for a request, in the answer to that; 0: unasked.
+#: In a reply: number of the question of an engine that it answers; 0 if no engine asked.
 WBE_ASK: Final = "wbe-ask"
-#: Set by an engine that speaks to itself, to hear whether it still hears anything.
+#: Set in a message that an engine sends to itself to verify that it still receives messages.
 WBE_ECHO: Final = "wbe-echo"
-#: Unix seconds at which a task started and ended, on the worker's clock; the former also where it
-#: is asked for while it runs.
+#: Start and end of a task in unix seconds on the worker's clock. The start is also in replies about
+#: a running task.
 WBE_STARTED: Final = "wbe-started"
 WBE_ENDED: Final = "wbe-ended"
 
-#: Who said it: version, id of the key, time, nonce, to whom, and what shows it (see `signing`).
+#: Signature: version, key id, time, nonce, receiver and MAC (see `signing`).
 WBE_SIGNATURE: Final = "wbe-signature"
-#: The id of the key that opens the body: then that is a text in base64.
+#: Id of the key that decrypts the body. An encrypted body is base64 text.
 WBE_ENCRYPTED: Final = "wbe-encrypted"
 
 READY: Final = "ready"
 STOPPED: Final = "stopped"
 BEAT: Final = "beat"
 
-#: Routing keys of the topic exchange that reach every worker, and every engine.
+#: Routing keys of the topic exchange that reach all workers and all engines.
 ALL_WORKERS: Final = "wbe.workers"
 ALL_ENGINES: Final = "wbe.engines"
 
 
-#: So much of its topic is in the name of a queue, which cannot be longer than a topic.
-_TOPIC_SHOWN: Final = 100
+_MAX_TOPIC_LENGTH: Final = 100
 
 
 def queue_name(exchange: str, topic: str, names: Iterable[str]) -> str:
-    """The queue of all workers that offer these tasks on this topic of this exchange.
+    """Return the queue of all workers that offer these tasks on this topic of this exchange.
 
-    It begins with the topic, for people; other exchanges of the same broker have queues of theirs.
-    Engines use no queue of another name, whatever is announced.
+    A digest separates the queues of exchanges. Engines use only queues with such names, whatever a
+    worker announces.
     """
     text = "\n".join((exchange, topic, *sorted(names)))
-    return f"{topic[:_TOPIC_SHOWN]}.{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+    return f"{topic[:_MAX_TOPIC_LENGTH]}.{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
 @dataclass(slots=True, eq=False)
 class Envelope:
-    """A message to be published, or one that came.
+    """A message to publish, or a received message.
 
-    `body` is a tree that JSON can hold.  `priority` is 0 to 9, 9 first.  A `persistent` one is to
-    survive the broker's end, where brokers can do that.  Outgoing ones are encoded once, on first
-    use of `encoded` and `encoded_headers`, and not changed any more then.
+    `body` is a JSON tree. `priority` is 0 to 9, 9 first. A `persistent` message survives a restart
+    of the broker if possible. An outgoing message is encoded on first use of `encoded` and
+    `encoded_headers`, and must not change after that.
     """
 
     type: str
@@ -154,7 +148,7 @@ class Envelope:
     priority: int = 0
     redelivered: bool = False
     persistent: bool = False
-    #: What signs it before it is encoded, where messages are signed and it is not yet.
+    #: Signs the message before it is encoded, if necessary.
     signer: signing.Signer | None = None
     _encoded: bytes | None = None
     _encoded_headers: bytes | None = None
@@ -162,7 +156,7 @@ class Envelope:
     @property
     def encoded(self) -> bytes:
         if self._encoded is None:
-            # User values hold no lone surrogates, failure texts may.
+            # User values contain no lone surrogates, but texts of failures may.
             if WBE_VERSION in self.headers:
                 self._encoded = _json_text.encode(self.body, "replace", finite=True)
             else:
@@ -171,21 +165,21 @@ class Envelope:
 
     @property
     def signed_headers(self) -> dict[str, Any]:
-        """The headers as they are sent: whoever encodes a message takes them from here, and the
-        body afterwards, which may be encrypted by that.
+        """The headers to send. Read them before the body: signing may encrypt the body.
 
-        :raises ValueError, TypeError: they are no JSON, and the message is signed.
+        :raises ValueError, TypeError: if the message is signed and the headers are not JSON.
         """
         if self.signer is not None:
             signer, self.signer = self.signer, None
-            if WBE_SIGNATURE not in self.headers:  # else it is passed on
+            if WBE_SIGNATURE not in self.headers:  # A forwarded message keeps its signature.
                 signer.sign(self)
         return self.headers
 
     @property
     def encoded_headers(self) -> bytes:
-        """
-        :raises ValueError, TypeError: they are no JSON.
+        """The headers as JSON.
+
+        :raises ValueError, TypeError: if the headers are not JSON.
         """
         if self._encoded_headers is None:
             self._encoded_headers = _json_text.encode(self.signed_headers)
@@ -193,31 +187,31 @@ class Envelope:
 
     @property
     def ours(self) -> bool:
-        """Whether the peer speaks more than plain TaskFlow."""
+        """Whether the peer uses the extended protocol of wbengine."""
         return WBE_VERSION in self.headers
 
     def number(self, header: str, default: int = 0) -> int:
-        """A header that counts something; whatever is not a count reads as `default`."""
+        """Return a header that contains a valid count, else `default`."""
         value = self.headers.get(header)
         return value if type(value) is int and 0 <= value <= schemas.MAX_NUMBER else default
 
     def seconds(self, header: str) -> float | None:
-        """A header that holds seconds, not negative and finite, or None."""
+        """Return a header that contains finite, non-negative seconds, or None."""
         value: Any = self.headers.get(header)
         if type(value) in (float, int) and 0 <= value <= schemas.MAX_NUMBER:
             return float(value)
         return None
 
     def text(self, header: str) -> str | None:
-        """A header that holds a short text, or None."""
+        """Return a header that contains a text of at most 512 characters, or None."""
         value = self.headers.get(header)
         return value if isinstance(value, str) and len(value) <= 512 else None
 
 
 def check_size(envelope: Envelope, task: str, what: str, limit: int = MAX_MESSAGE_SIZE) -> None:
-    """Refuse a body that no broker should be asked to carry.
+    """Reject a body that is too large for brokers.
 
-    :raises TooLarge: naming the task, what is too large, and by how much.
+    :raises TooLarge: if the body is larger than `limit`.
     """
     size = len(envelope.encoded)
     if size > limit:
@@ -228,19 +222,18 @@ def check_size(envelope: Envelope, task: str, what: str, limit: int = MAX_MESSAG
 
 
 def packer(ours: bool) -> Any:
-    """How user values are written for a peer: typed for our own, as kombu's JSON for TaskFlow's."""
+    """Return the encoder of user values: `_codec`, or kombu's JSON for TaskFlow's peers."""
     return _codec.pack_to_send if ours else kombu_json.pack
 
 
 def unpacker(ours: bool) -> Any:
-    """How user values of a peer are read."""
     return _codec.unpack_received if ours else kombu_json.unpack
 
 
 def parse(body: bytes | str, interop: str | None = None) -> Any:
-    """The tree of an encoded body that came.
+    """Return the JSON tree of a received body.
 
-    :raises InvalidFormat: it is not strict JSON in UTF-8 (`interop`: nor what TaskFlow sends).
+    :raises InvalidFormat: if it is not strict JSON in UTF-8 (with `interop`: not JSON of TaskFlow).
     """
     if interop is not None:
         return kombu_json.parse(body, depth=_BODY_DEPTH)
@@ -248,49 +241,48 @@ def parse(body: bytes | str, interop: str | None = None) -> Any:
 
 
 def body_of(message: Any, interop: str | None = None) -> Any:
-    """The tree of the body of a message that came.
+    """Return the JSON tree of the body of a received message.
 
-    :raises InvalidFormat: it is not strict JSON in UTF-8 (see `parse`), or compressed.
+    :raises InvalidFormat: if it is compressed or not valid JSON (see `parse`).
     """
     if getattr(message, "compressed", False):
-        raise exc.InvalidFormat("it is compressed")
+        raise exc.InvalidFormat("the message is compressed")
     return parse(message.body, interop)
 
 
 def freeze(envelope: Envelope) -> bytes:
-    """What a ledger keeps of a terminal answer, so that it can be given again: as brokers of ours
-    keep it, too."""
-    return _envelope.seal(envelope, "")
+    """Return a terminal reply in the form in which the ledger and brokers of wbengine store it."""
+    return _encoding.seal(envelope, "")
 
 
 def thaw(
     frozen: bytes, correlation_id: str, reply_to: str = "", signer: signing.Signer | None = None
 ) -> Envelope:
-    """The answer that was kept.
+    """Return the reply that a ledger stored.
 
-    :raises ValueError: it is none.
-    :raises NotTrusted: `signer` does not know who said it.
+    :raises ValueError: if the data is not a stored reply.
+    :raises NotTrusted: if `signer` rejects its signature.
     """
-    found = _envelope.Message(frozen, None, 0, False)
-    opened = found.body
+    message = _encoding.Message(frozen, None, 0, False)
+    body = message.body
     if signer is not None:
-        opened = signer.verify_outcome(correlation_id, found.headers, found.body)
-    made = Envelope(
+        body = signer.verify_outcome(correlation_id, message.headers, message.body)
+    reply = Envelope(
         pr.RESPONSE,
-        json.loads(opened),
+        json.loads(body),
         reply_to,
         correlation_id=correlation_id,
-        headers=found.headers,
+        headers=message.headers,
     )
-    made._encoded = found.body  # as it was signed
-    return made
+    reply._encoded = message.body  # The signature covers these bytes.
+    return reply
 
 
 def received(data: Any, message: Any) -> Envelope:
-    """The envelope of a message that came, with `data` its decoded body; they share headers."""
+    """Return the envelope of a received message; `data` is its decoded body. Headers are shared."""
     find = message.properties.get
     correlation_id, reply_to = find("correlation_id"), find("reply_to")
-    info = message.delivery_info or _NOTHING
+    info = message.delivery_info or _EMPTY
     return Envelope(
         find("type", ""),
         data,
@@ -304,49 +296,51 @@ def received(data: Any, message: Any) -> Envelope:
 
 
 def copy_of(message: Any) -> Envelope:
-    """What was delivered, to be published again to where it came from, as if for the first time."""
-    found = received({}, message)
-    found._encoded = message.body.encode() if isinstance(message.body, str) else bytes(message.body)
+    """Return a copy of a delivered message that can be published as a new message."""
+    copy = received({}, message)
+    copy._encoded = message.body.encode() if isinstance(message.body, str) else bytes(message.body)
     properties = message.properties
     priority = properties.get("priority")
-    found.priority = min(9, max(0, priority)) if type(priority) is int else 0
-    found.persistent = properties.get("delivery_mode") == 2
-    return found
+    copy.priority = min(9, max(0, priority)) if type(priority) is int else 0
+    copy.persistent = properties.get("delivery_mode") == 2
+    return copy
 
 
-class Answers:
-    """Makes the answers of one worker; bodies above `max_size` bytes are refused."""
+class ReplyFactory:
+    """Creates the replies of one worker, with bodies of at most `max_size` bytes."""
 
     def __init__(self, identity: str, max_size: int) -> None:
         self._identity = identity
         self._max_size = max_size
 
-    def running(self, job: Job, asked: int | None = None) -> Envelope:
-        return self._make(job, pr.RUNNING, {}, asked=asked)
+    def running(self, job: Job, question_number: int | None = None) -> Envelope:
+        return self._make(job, pr.RUNNING, {}, question_number=question_number)
 
     def elsewhere(self, job: Job) -> Envelope:
-        """Somebody else has it; nobody asked."""
-        return self._make(job, pr.PENDING, {}, asked=0)
+        """Return an unsolicited PENDING reply: another worker has claimed the request."""
+        return self._make(job, pr.PENDING, {}, question_number=0)
 
     def event(self, job: Job, event_type: str, details: Mapping[str, Any]) -> Envelope:
-        """
-        :raises InvalidFormat: it cannot be sent.
+        """Return an EVENT.
+
+        :raises InvalidFormat: if it cannot be encoded or is too large.
         """
         if not isinstance(event_type, str):
-            raise exc.InvalidFormat(f"{event_type!r:.80} is not the name of an event")
+            raise exc.InvalidFormat(f"the name of an event must be a str, got {event_type!r:.80}")
         packed = packer(job.ours)(dict(details), "details")
-        made = self._make(job, pr.EVENT, {"event_type": event_type, "details": packed})
-        check_size(made, job.name, "an event", self._max_size)
-        return made
+        reply = self._make(job, pr.EVENT, {"event_type": event_type, "details": packed})
+        check_size(reply, job.name, "an event", self._max_size)
+        return reply
 
     def succeeded(self, job: Job, outcome: invocation.Outcome) -> Envelope:
-        """
-        :raises InvalidFormat: the result cannot be sent.
+        """Return a SUCCESS.
+
+        :raises InvalidFormat: if the result cannot be encoded or is too large.
         """
         data = {"result": packer(job.ours)(outcome.value, "result")}
-        made = self._make(job, pr.SUCCESS, data, outcome)
-        check_size(made, job.name, "the result", self._max_size)
-        return made
+        reply = self._make(job, pr.SUCCESS, data, outcome)
+        check_size(reply, job.name, "the result", self._max_size)
+        return reply
 
     def failed(
         self,
@@ -356,18 +350,18 @@ class Answers:
         *,
         lost: bool = False,
     ) -> Envelope:
-        """`lost`: nobody can tell how far it came."""
-        made = self._make(job, pr.FAILURE, {"result": pr.failure_to_dict(failure)}, outcome)
-        if len(made.encoded) > self._max_size:
-            short = exc.TooLarge(
+        """Return a FAILURE. If `lost`, the progress of the task is unknown."""
+        reply = self._make(job, pr.FAILURE, {"result": pr.failure_to_dict(failure)}, outcome)
+        if len(reply.encoded) > self._max_size:
+            too_large = exc.TooLarge(
                 f"the failure of task {job.name!r} is too large to send"
-                f" ({len(made.encoded):,} bytes): {failure.exception_str[:1000]}"
+                f" ({len(reply.encoded):,} bytes): {failure.exception_str[:1000]}"
             )
-            data = {"result": ft.Failure.from_exception(short).to_dict(include_args=False)}
-            made = self._make(job, pr.FAILURE, data, outcome)
+            data = {"result": ft.Failure.from_exception(too_large).to_dict(include_args=False)}
+            reply = self._make(job, pr.FAILURE, data, outcome)
         if lost and job.ours:
-            made.headers[WBE_LOST] = 1
-        return made
+            reply.headers[WBE_LOST] = 1
+        return reply
 
     def _make(
         self,
@@ -375,7 +369,7 @@ class Answers:
         state: str,
         data: Mapping[str, Any],
         outcome: invocation.Outcome | None = None,
-        asked: int | None = None,
+        question_number: int | None = None,
     ) -> Envelope:
         job.seq += 1
         headers: dict[str, Any] = {}
@@ -389,14 +383,14 @@ class Answers:
             if outcome is not None and outcome.started is not None:
                 headers[WBE_STARTED] = outcome.started
                 headers[WBE_ENDED] = outcome.ended
-            if asked is not None:
-                headers[WBE_ASK] = asked
+            if question_number is not None:
+                headers[WBE_ASK] = question_number
         body = {"state": state, "data": data}
         return Envelope(pr.RESPONSE, body, job.reply_to, job.id, None, headers)
 
 
 def value_of(answer: Envelope) -> Any:
-    """The result in a terminal answer, or its failure; never raises: what came is an end."""
+    """Return the result or the failure in a terminal reply; an unreadable result is a failure."""
     data = answer.body["data"]["result"]
     try:
         if answer.body["state"] == pr.FAILURE:
@@ -407,7 +401,6 @@ def value_of(answer: Envelope) -> Any:
 
 
 def details_of(answer: Envelope) -> dict[str, Any] | None:
-    """The details in an EVENT, or None if they cannot be read."""
     try:
         details = unpacker(answer.ours)(answer.body["data"]["details"])
     except exc.InvalidFormat as error:

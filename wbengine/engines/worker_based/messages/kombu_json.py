@@ -1,7 +1,7 @@
-"""Values as TaskFlow's peers write and read them: JSON in the dialect of kombu.
+"""Encode and decode values as TaskFlow's peers do: JSON in the dialect of kombu.
 
-Tuples arrive as lists, keys that are no strings as strings, as JSON has them.  Bytes, `Decimal`,
-`UUID`, and dates and times travel under kombu's marks; nothing else does.
+Tuples become lists, and keys become strings. Bytes, `Decimal`, `UUID`, dates and times are encoded
+with kombu's type marks. Other types are not supported.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TYPE: Final = "__type__"
 _VALUE: Final = "__value__"
 _MARKED: Final = {_TYPE, _VALUE}
 
-#: A datetime is also a date: the first that fits is taken.
+#: The first matching type is used, and a datetime is also a date.
 _WRITERS: Final[tuple[tuple[type, str, Callable[[Any], Any]], ...]] = (
     (dt.datetime, "datetime", lambda value: value.isoformat()),
     (dt.date, "date", lambda value: value.isoformat()),
@@ -42,27 +42,27 @@ _READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
 
 
 def pack(value: Any, where: str = "result") -> Any:
-    """A tree that JSON can hold; `unpack` makes of it what TaskFlow makes of it.
+    """Return the JSON tree for a value; `unpack` decodes it as TaskFlow does.
 
-    :raises NotEncodable: the value, or something in it, does not travel; it says where that is.
+    :raises NotEncodable: if a part of the value cannot be encoded; the error contains its path.
     """
     return _pack(value, where, _codec.MAX_DEPTH)
 
 
-def _pack(value: Any, where: str, left: int) -> Any:
+def _pack(value: Any, where: str, depth: int) -> Any:
     if value is None or isinstance(value, bool | int | float):
-        return value  # not a number, and infinities, are numbers to Python's JSON
+        return value  # Python's JSON accepts NaN and infinities.
     if isinstance(value, str):
         if not (value.isascii() or _is_text(value)):
-            raise _refused(value, where, "holds lone surrogates")
+            raise _refused(value, where, "contains lone surrogates")
         return value
-    if isinstance(value, list | tuple | dict) and not left:
+    if isinstance(value, list | tuple | dict) and not depth:
         raise _refused(value, where, f"is nested more than {_codec.MAX_DEPTH} levels deep")
     if isinstance(value, list | tuple):
-        return [_pack(item, f"{where}[{n}]", left - 1) for n, item in enumerate(value)]
+        return [_pack(item, f"{where}[{n}]", depth - 1) for n, item in enumerate(value)]
     if isinstance(value, dict):
         return {
-            _key(key, where): _pack(item, f"{where}[{key!r}]", left - 1)
+            _key(key, where): _pack(item, f"{where}[{key!r}]", depth - 1)
             for key, item in value.items()
         }
     for kind, mark, write in _WRITERS:
@@ -73,7 +73,7 @@ def _pack(value: Any, where: str, left: int) -> Any:
             return {_TYPE: "bytes", _VALUE: value.decode()}
         except UnicodeDecodeError:
             return {_TYPE: "base64", _VALUE: base64.b64encode(value).decode("ascii")}
-    raise _refused(value, where, "is nothing that TaskFlow's peers could read")
+    raise _refused(value, where, "is a type that TaskFlow's peers cannot read")
 
 
 def _key(key: Any, where: str) -> str:
@@ -81,7 +81,7 @@ def _key(key: Any, where: str) -> str:
         return key
     if key is None or isinstance(key, bool | int | float):
         return json.dumps(key)
-    raise _refused(key, where, "is no key that TaskFlow's peers could read")
+    raise _refused(key, where, "is a type of key that TaskFlow's peers cannot read")
 
 
 def _is_text(value: str) -> bool:
@@ -98,7 +98,7 @@ def _refused(value: Any, where: str, why: str) -> exc.NotEncodable:
 
 
 def unpack(tree: Any) -> Any:
-    """What a tree stands for.  A mark that kombu does not know, or not so, is a dict like any."""
+    """Return the value of a JSON tree. A dict with an unknown or invalid mark stays a dict."""
     if isinstance(tree, list):
         return [unpack(item) for item in tree]
     if not isinstance(tree, dict):
@@ -112,24 +112,24 @@ def unpack(tree: Any) -> Any:
 
 
 def parse(data: bytes | str, depth: int) -> Any:
-    """The tree of a body.  More is accepted than of our own peers: what Python's `json` writes.
+    """Return the JSON tree of a body: everything that Python's `json` writes.
 
-    :raises InvalidFormat: it is no JSON in UTF-8, or nests deeper than `depth`.
+    :raises InvalidFormat: if the body is not JSON in UTF-8, or is nested deeper than `depth`.
     """
     try:
         tree = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise exc.InvalidFormat(f"not acceptable JSON: {str(error)[:200]}") from None
-    level, found = 0, [tree]
-    while found:
+        raise exc.InvalidFormat(f"invalid JSON: {str(error)[:200]}") from None
+    level, nodes = 0, [tree]
+    while nodes:
         if level > depth:
             raise exc.InvalidFormat(f"nested more than {depth} levels deep")
         level += 1
         below: list[Any] = []
-        for item in found:
+        for item in nodes:
             if isinstance(item, dict):
                 below += item.values()
             elif isinstance(item, list):
                 below += item
-        found = below
+        nodes = below
     return tree

@@ -1,4 +1,4 @@
-"""The life of a worker process, as it tells of it in its beats."""
+"""The state of a worker process, as its heartbeats report it."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ __all__ = [
     "Life",
 ]
 
-#: It was born, and does not take requests yet.
+#: The worker is starting and does not accept requests yet.
 STARTED: Final = "started"
 IDLE: Final = "idle"
 BUSY: Final = "busy"
-#: It takes nothing new until it is told to resume.
+#: The worker accepts no new requests until it is resumed.
 SUSPENDED: Final = "suspended"
-#: It takes nothing new, finishes what runs, and then ends.
+#: The worker accepts no new requests, finishes its running tasks and then stops.
 DRAINING: Final = "draining"
 DEAD: Final = "dead"
 
 STATES: Final = frozenset((STARTED, IDLE, BUSY, SUSPENDED, DRAINING, DEAD))
 
-#: Nothing that a worker counts is larger; no moment in unix seconds is either.
-_MOST: Final = 2.0**53
+#: Maximum accepted counter or time in unix seconds.
+_MAX_NUMBER: Final = 2.0**53
 
-#: So much of what a worker says of itself is read: pairs in `current`, characters of each name.
-_MOST_CURRENT: Final = 1000
-_LONGEST: Final = 512
+#: Limits for received data: pairs in `current`, and characters of each name.
+_MAX_CURRENT: Final = 1000
+_MAX_NAME_LENGTH: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """What is known of one worker process.
+    """The state and the counters of one worker process.
 
-    Moments are unix seconds on the worker's clock, `working` is seconds: the sum of the runtimes of
-    all tasks that ended.  `current` holds `(request id, task name)` of what runs, `since` when each
-    of these was begun (0.0: that is not known).
+    Times are unix seconds on the worker's clock. `working` is the total runtime of ended tasks in
+    seconds. `current` contains `(request id, task name)` of the running tasks, `since` the start
+    time of each (0.0: unknown).
     """
 
     state: str = STARTED
@@ -59,23 +59,23 @@ class Life:
     since: tuple[float, ...] = ()
 
     def to_header(self) -> dict[str, Any]:
-        """What travels in the header `wbe-life`: plain JSON, without what is as by default."""
-        found: dict[str, Any] = {"state": self.state}
+        """Return the content of the header `wbe-life`: plain JSON without fields with defaults."""
+        header: dict[str, Any] = {"state": self.state}
         for name in ("birth", "shutdown_requested", "death", "successes", "failures", "working"):
             value = getattr(self, name)
             if value:
-                found[name] = value
+                header[name] = value
         if self.current:
-            found["current"] = [list(pair) for pair in self.current]
+            header["current"] = [list(pair) for pair in self.current]
         if any(self.since):
-            found["since"] = [round(moment, 1) for moment in self.since]
-        return found
+            header["since"] = [round(moment, 1) for moment in self.since]
+        return header
 
     @classmethod
     def from_header(cls, data: Any) -> Life | None:
-        """Read what somebody sent; None when it is not that.
+        """Read a received header; return None if it has no valid state.
 
-        A field that cannot be read is as by default, whatever came in it, and hurts no other.
+        An invalid field gets its default and does not affect other fields.
         """
         state = data.get("state") if isinstance(data, Mapping) else None
         if not isinstance(state, str) or state not in STATES:
@@ -95,46 +95,50 @@ class Life:
 
 @dataclass(slots=True, eq=False)
 class WorkerStats:
-    """What a worker keeps count of during its life.  Its owner holds a lock around every call.
+    """The counters of a worker process. The caller holds a lock around every call.
 
-    `birth` is in unix seconds, like every moment that is passed in.
+    All times are unix seconds.
     """
 
     birth: float | None = None
     shutdown_requested: float | None = None
     death: float | None = None
-    #: Whether it takes requests, or did so before it was told not to.
+    #: Whether the worker accepts requests, or did so before it was suspended or stopped.
     serving: bool = False
     suspended: bool = False
-    #: Whether it takes what comes.
-    takes: bool = True
+    #: Whether the worker accepts requests that arrive now.
+    accepts: bool = True
     successes: int = 0
     failures: int = 0
     working: float = 0.0
 
     @property
     def ending(self) -> bool:
-        """Whether it was told to end, or did."""
+        """Whether a shutdown was requested or the worker has stopped."""
         return self.shutdown_requested is not None or self.death is not None
 
     def suspend(self) -> None:
         self.suspended = True
-        self.takes = False
+        self.accepts = False
 
     def resume(self) -> None:
-        """Unless it was told to end."""
+        """Resume, unless a shutdown was requested."""
         self.suspended = False
-        self.takes = not self.ending
+        self.accepts = not self.ending
 
     def end(self, now: float, *, dead: bool = False) -> None:
-        """It was told to end; or `dead`: it did."""
-        self.takes = False
+        """Record that a shutdown was requested, or, if `dead`, that the worker has stopped."""
+        self.accepts = False
         self.shutdown_requested = self.shutdown_requested or now
         if dead:
             self.death = now
 
     def life(self, current: Iterable[tuple[str, str]], since: Iterable[float] = ()) -> Life:
-        """All of it, with `(request id, task name)` of what runs, and when that was begun."""
+        """Return the current state.
+
+        :param current: `(request id, task name)` of the running tasks.
+        :param since: start time of each of them.
+        """
         pairs = tuple(current)
         return Life(
             self._state(bool(pairs)),
@@ -161,27 +165,27 @@ class WorkerStats:
 
 
 def _seconds(value: Any) -> float | None:
-    """A number of seconds, or None; one that is an enormous int would not even become a float."""
+    """Return a number of seconds, or None if invalid. A huge int would not convert to float."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value) if 0 <= value <= _MOST and math.isfinite(value) else None
+    return float(value) if 0 <= value <= _MAX_NUMBER and math.isfinite(value) else None
 
 
 def _count(value: Any) -> int:
-    return value if type(value) is int and 0 <= value <= _MOST else 0
+    return value if type(value) is int and 0 <= value <= _MAX_NUMBER else 0
 
 
 def _pairs(value: Any) -> Iterable[tuple[str, str]]:
     if not isinstance(value, list | tuple):
         return
-    for pair in value[:_MOST_CURRENT]:
+    for pair in value[:_MAX_CURRENT]:
         if not isinstance(pair, list | tuple) or len(pair) != 2:
             continue
-        if all(isinstance(part, str) and len(part) <= _LONGEST for part in pair):
+        if all(isinstance(part, str) and len(part) <= _MAX_NAME_LENGTH for part in pair):
             yield pair[0], pair[1]
 
 
 def _moments(value: Any) -> Iterable[float]:
     if isinstance(value, list | tuple):
-        for moment in value[:_MOST_CURRENT]:
+        for moment in value[:_MAX_CURRENT]:
             yield _seconds(moment) or 0.0

@@ -1,4 +1,4 @@
-"""How long it takes a worker to answer, and what its clock says."""
+"""Measure the response time and the clock difference of workers."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from wbengine._clock import SYSTEM
+from wbengine.concurrency import conditions
 from wbengine.engines.worker_based.messages import envelope as env
 
 
 @dataclass(frozen=True, slots=True)
 class Pong:
-    """A worker answered after so many `seconds`.
+    """The reply of a worker to a ping.
 
-    `ahead`: by how many seconds its clock is ahead of this host's, give or take half of these; None
-    where it does not tell the time.
+    `seconds` is the response time. `ahead` is the time by which the worker's clock is ahead of this
+    host's, with an error of at most half of `seconds`; None if unknown.
     """
 
     seconds: float
@@ -24,52 +25,53 @@ class Pong:
 
 
 class _Round:
-    """Workers that were asked at one moment, and what they answered."""
-
-    __slots__ = ("answers", "asked", "since", "wall")
+    __slots__ = ("answers", "since", "wall", "workers")
 
     def __init__(self, workers: Iterable[str]) -> None:
-        self.asked = frozenset(workers)
+        self.workers = frozenset(workers)
         self.answers: dict[str, Pong] = {}
         self.since = SYSTEM.monotonic()
         self.wall = SYSTEM.time()
 
 
 class Pings:
-    """Who was asked, and has not answered yet.  Thread-safe; costs nothing while nobody is."""
+    """Pings that wait for replies. Thread-safe.
+
+    Without an open round, a message costs one comparison.
+    """
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._changed = conditions.Condition(self._lock)
         self._rounds: tuple[_Round, ...] = ()
 
     def begin(self, workers: Iterable[str]) -> _Round:
-        """They are asked now."""
-        made = _Round(workers)
-        with self._changed:
-            self._rounds = (*self._rounds, made)
-        return made
+        """Start a round. Call this immediately before the workers are pinged."""
+        ping_round = _Round(workers)
+        with self._lock:
+            self._rounds = (*self._rounds, ping_round)
+        return ping_round
 
     def wait(self, round: _Round, timeout: float) -> dict[str, Pong]:
-        """What those of a round answer within `timeout` seconds."""
-        with self._changed:
-            self._changed.wait_for(lambda: len(round.answers) == len(round.asked), timeout)
+        """Return the replies that arrive within `timeout` seconds, and close the round."""
+        self._changed.wait_for(lambda: len(round.answers) == len(round.workers), timeout)
+        with self._lock:
             self._rounds = tuple(each for each in self._rounds if each is not round)
             return dict(round.answers)
 
-    def hear(self, headers: Any) -> None:
-        """Somebody tells who he is."""
+    def record_reply(self, headers: Any) -> None:
         if not self._rounds or headers.get(env.WBE_STATE) == env.BEAT:
-            return  # nobody asked for that
+            return  # A heartbeat is not a reply to a ping.
         worker = headers.get(env.WBE_WORKER)
-        with self._changed:
+        with self._lock:
             for each in self._rounds:
-                if worker in each.asked and worker not in each.answers:
+                if worker in each.workers and worker not in each.answers:
                     each.answers[worker] = _pong(each, headers.get(env.WBE_TIME))
                     self._changed.notify_all()
 
 
-def _pong(round: _Round, told: Any) -> Pong:
+def _pong(round: _Round, reported_time: Any) -> Pong:
     seconds = SYSTEM.monotonic() - round.since
-    if type(told) not in (int, float):
+    if type(reported_time) not in (int, float):
         return Pong(seconds)
-    return Pong(seconds, told - (round.wall + seconds / 2))
+    return Pong(seconds, reported_time - (round.wall + seconds / 2))

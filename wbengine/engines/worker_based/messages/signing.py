@@ -1,9 +1,10 @@
-"""Who said a message: signed as it is encoded, verified before anything of it is read.
+"""Sign messages when they are encoded, and verify them before any part of the body is read.
 
-What is signed is one line of JSON, and the bytes of the body behind it: version, algorithm and id
-of the key, type, correlation id, to whom it goes and in which exchange, when it was sent, a nonce,
-who is to be answered, and all headers but the signature itself and those that brokers add.  Answers
-may be passed on to whoever inherits a flow: to whom they go is not signed.
+The signed data is one line of JSON followed by the bytes of the body. The line contains the
+version, the algorithm and the id of the key, the type, the correlation id, the receiver, the
+exchange, the time, a nonce, `reply_to`, and all headers except those that brokers add. The
+signature of a reply does not cover the receiver: a reply may be forwarded to the engine that takes
+over a flow.
 """
 
 from __future__ import annotations
@@ -20,73 +21,70 @@ from wbengine import _clock, _json_text, keys
 from wbengine import exceptions as exc
 from wbengine._log_rate import RareWarnings
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based.messages import commands
 from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages import worker_commands
 
 LOG = logging.getLogger(__name__)
 
-#: Of what is signed, and how.
 VERSION: Final = "1"
 
-#: Seconds that a message which is about now may be on its way, and clocks may differ.
-WINDOW: Final = 60
+#: Maximum age of a NOTIFY or control message in seconds, including clock difference.
+MAX_AGE_SECONDS: Final = 60
 
-#: So many of those that came lately are remembered, so that none counts twice.
-REMEMBERED: Final = 100_000
+#: Maximum number of recent nonces, to reject replayed messages.
+MAX_NONCES: Final = 100_000
 
 _PURPOSE: Final = "message"
-#: The body of a question who is there; workers who answer, and say that they live, name themselves.
-_QUESTION: Final = b"{}"
+_ENGINE_NOTIFY_BODY: Final = b"{}"
 _ENGINES: Final = (keys.ENGINE, keys.OPERATOR)
 
-#: Who may say what.  An engine ends requests of lost workers, in the ledger; people send requests
-#: again that were put aside.
-_MAY_SAY: Final[Mapping[str, Collection[str]]] = {
+#: Roles that may send each type. An engine writes replies for lost workers to the ledger; an
+#: operator publishes dead letters again.
+_SENDER_ROLES: Final[Mapping[str, Collection[str]]] = {
     pr.REQUEST: _ENGINES,
     pr.RESPONSE: (keys.WORKER, keys.ENGINE),
     pr.NOTIFY: (keys.WORKER,),
-    commands.ASK: (keys.ENGINE,),
-    commands.CANCEL: (keys.ENGINE,),
-    commands.CONTROL: _ENGINES,
+    worker_commands.ASK: (keys.ENGINE,),
+    worker_commands.CANCEL: (keys.ENGINE,),
+    worker_commands.CONTROL: _ENGINES,
 }
-#: What is about now: said again later, it would be wrong.
-_OF_NOW: Final = (pr.NOTIFY, commands.CONTROL)
+#: Types that are valid for a short time and only once.
+_SHORT_LIVED_TYPES: Final = (pr.NOTIFY, worker_commands.CONTROL)
 
 
-#: The signature itself, and what brokers add.
+#: The signature itself, and headers that brokers add.
 _NOT_SIGNED: Final = frozenset((
     env.WBE_SIGNATURE, "x-death", "x-delivery-count", "x-acquired-count",
     "x-first-death-exchange", "x-first-death-queue", "x-first-death-reason",
     "x-last-death-exchange", "x-last-death-queue", "x-last-death-reason",
 ))  # fmt: skip
 
-#: What holds values of users: encrypted, where the key file says so.
-_HIDDEN: Final = (pr.REQUEST, pr.RESPONSE)
+#: Types with user values: their bodies are encrypted if the key file requires it.
+_ENCRYPTED_TYPES: Final = (pr.REQUEST, pr.RESPONSE)
 
 
 class Nonces:
-    """Those of the last minutes, at most so many.  Thread-safe."""
+    """Recent nonces, limited in number. Thread-safe."""
 
-    def __init__(self, most: int = REMEMBERED) -> None:
-        self._most = most
+    def __init__(self, limit: int = MAX_NONCES) -> None:
+        self._limit = limit
         self._seen: OrderedDict[str, float] = OrderedDict()
         self._lock = threading.Lock()
 
     def is_new(self, nonce: str, now: float) -> bool:
-        """Whether it was not seen yet; from now on it was."""
         with self._lock:
-            while self._seen and next(iter(self._seen.values())) < now - 2 * WINDOW:
+            while self._seen and next(iter(self._seen.values())) < now - 2 * MAX_AGE_SECONDS:
                 self._seen.popitem(last=False)
             if nonce in self._seen:
                 return False
-            if len(self._seen) >= self._most:
+            if len(self._seen) >= self._limit:
                 self._seen.popitem(last=False)
             self._seen[nonce] = now
             return True
 
 
 class Signer:
-    """Signs what one process says, and verifies what it is told.  Thread-safe."""
+    """Signs the messages of one process, and verifies those that it receives. Thread-safe."""
 
     def __init__(
         self,
@@ -105,31 +103,44 @@ class Signer:
         self._nonces = Nonces()
 
     def sign(self, envelope: env.Envelope) -> None:
-        """Add the header that shows who said this; it must not be changed any more."""
+        """Add the signature header. The message must not change after that."""
         now = self._clock.time()
         key = self.ring.signing_key(now)
         if key.is_over(now):
-            self._warnings.tell(key.id, "nobody believes this process: its key %s is over", key.id)
+            self._warnings.warn(
+                key.id,
+                "key %s of this process has expired: other processes reject its messages",
+                key.id,
+            )
         kind = envelope.type
-        if kind in _HIDDEN and self.ring.encrypts and env.WBE_ENCRYPTED not in envelope.headers:
+        if (
+            kind in _ENCRYPTED_TYPES
+            and self.ring.encrypts
+            and env.WBE_ENCRYPTED not in envelope.headers
+        ):
             self._encrypt(envelope)
-        nonce = self._nonce() if kind in _OF_NOW else "-"
+        nonce = self._nonce() if kind in _SHORT_LIVED_TYPES else "-"
         to = "-" if kind == pr.RESPONSE else envelope.routing_key
-        said = VERSION, key.id, str(int(now)), nonce, to
+        fields = VERSION, key.id, str(int(now)), nonce, to
         data = self._signed(
-            said, key.algorithm, kind, envelope.correlation_id, envelope.reply_to, envelope.headers
+            fields,
+            key.algorithm,
+            kind,
+            envelope.correlation_id,
+            envelope.reply_to,
+            envelope.headers,
         )
         mac = key.sign(_PURPOSE, data + envelope.encoded)
-        envelope.headers[env.WBE_SIGNATURE] = f"{' '.join(said)} {mac.hex()}"
+        envelope.headers[env.WBE_SIGNATURE] = f"{' '.join(fields)} {mac.hex()}"
 
     def verify(self, message: Any, audience: Collection[str]) -> bytes:
-        """The body of a message that came: it was said by who may say it, to one of this
-        `audience`.
+        """Return the body of a received message after verification.
 
-        :raises NotTrusted: it was not; nothing of its body was looked at.
+        :param audience: routing keys of which one must be the signed receiver.
+        :raises NotTrusted: if the verification fails; no part of the body was parsed.
         """
         if getattr(message, "compressed", False):
-            raise exc.NotTrusted("it is compressed")
+            raise exc.NotTrusted("the message is compressed")
         find = message.properties.get
         body = message.body
         return self._verify(
@@ -142,9 +153,9 @@ class Signer:
         )
 
     def verify_outcome(self, id: str, headers: Mapping[str, Any], body: bytes) -> bytes:
-        """The body of the outcome of a request, as a ledger keeps it: who may say it did.
+        """Return the body of a result that a ledger stored, after verification.
 
-        :raises NotTrusted: it was not.
+        :raises NotTrusted: if the verification fails.
         """
         return self._verify(pr.RESPONSE, id, None, headers, body, ())
 
@@ -162,34 +173,38 @@ class Signer:
         if signature is None and now < self.ring.accept_unsigned_until:
             return body
         if not isinstance(signature, str):
-            raise exc.NotTrusted("it is not signed")
-        roles = _MAY_SAY.get(kind) if isinstance(kind, str) else None
+            raise exc.NotTrusted("the message is not signed")
+        roles = _SENDER_ROLES.get(kind) if isinstance(kind, str) else None
         if roles is None:
-            raise exc.NotTrusted("nobody says messages of this type")
+            raise exc.NotTrusted("the type of the message is unknown")
         if kind == pr.NOTIFY and env.WBE_WORKER not in headers:
-            roles = _ENGINES if body == _QUESTION else ()
-        *said, mac = signature.split(" ")
-        if len(said) != 5 or said[0] != VERSION:
-            raise exc.NotTrusted("it is signed in a way that is not known")
-        _, key_id, sent, nonce, to = said
+            roles = _ENGINES if body == _ENGINE_NOTIFY_BODY else ()
+        *fields, mac = signature.split(" ")
+        if len(fields) != 5 or fields[0] != VERSION:
+            raise exc.NotTrusted("the format of the signature is unknown")
+        _, key_id, sent, nonce, to = fields
         key = self.ring.trusted(key_id, roles, now)
         try:
-            data = self._signed(said, key.algorithm, kind, id, reply_to, headers)
-            given = bytes.fromhex(mac)
-            genuine = given.hex() == mac and key.verifies(_PURPOSE, data + body, given)
+            data = self._signed(fields, key.algorithm, kind, id, reply_to, headers)
+            received_mac = bytes.fromhex(mac)
+            is_genuine = received_mac.hex() == mac and key.verifies(
+                _PURPOSE, data + body, received_mac
+            )
         except (TypeError, ValueError, RecursionError):
-            genuine = False
-        if not genuine:
-            raise exc.NotTrusted(f"it does not have the signature of key {key_id}")
+            is_genuine = False
+        if not is_genuine:
+            raise exc.NotTrusted(f"the signature does not match key {key_id}")
         if kind != pr.RESPONSE and to not in audience:
-            raise exc.NotTrusted("it was said to others")
-        if kind in _OF_NOW:
-            if not abs(now - int(sent)) <= WINDOW:
-                raise exc.NotTrusted("it is too old, or clocks differ")
-            if kind == commands.CONTROL and int(sent) < self._began:
-                raise exc.NotTrusted("it was said before this process began, or clocks differ")
+            raise exc.NotTrusted("the message is addressed to another process")
+        if kind in _SHORT_LIVED_TYPES:
+            if not abs(now - int(sent)) <= MAX_AGE_SECONDS:
+                raise exc.NotTrusted("the message is too old, or the clocks differ")
+            if kind == worker_commands.CONTROL and int(sent) < self._began:
+                raise exc.NotTrusted(
+                    "the message was sent before this process started, or the clocks differ"
+                )
             if not self._nonces.is_new(f"{key_id} {nonce}", now):
-                raise exc.NotTrusted("it was said before")
+                raise exc.NotTrusted("the message was received before")
         return self._opened(kind, id, headers, body)
 
     def _encrypt(self, envelope: env.Envelope) -> None:
@@ -206,27 +221,25 @@ class Signer:
         try:
             return self.ring.open(str(key_id), base64.b64decode(body[1:-1]), _bound(kind, id))
         except ValueError:
-            raise exc.NotTrusted("its body is not encrypted as it says") from None
+            raise exc.NotTrusted("the body cannot be decrypted") from None
 
     def _signed(
         self,
-        said: Collection[str],
+        fields: Collection[str],
         algorithm: str,
         kind: str,
         id: Any,
         reply_to: Any,
         headers: Mapping[str, Any],
     ) -> bytes:
-        """What is signed, but for the body."""
         bound = headers
-        if left_out := _NOT_SIGNED.intersection(headers):
+        if unsigned := _NOT_SIGNED.intersection(headers):
             bound = dict(headers)
-            for name in left_out:
+            for name in unsigned:
                 del bound[name]
         where = (None, None) if kind == pr.RESPONSE else (self._exchange, reply_to)
-        return _json_text.canonical([*said, algorithm, kind, id, *where, bound]) + b"\n"
+        return _json_text.canonical([*fields, algorithm, kind, id, *where, bound]) + b"\n"
 
 
 def _bound(kind: str, id: Any) -> bytes:
-    """What an encrypted body belongs to."""
     return f"{kind} {id}".encode("utf-8", "surrogatepass")

@@ -1,4 +1,4 @@
-"""What a `RequestTracker` asks of whoever has sockets, clocks and a ledger."""
+"""Effects that a `RequestTracker` requests from its owner, which does the I/O."""
 
 from __future__ import annotations
 
@@ -13,13 +13,11 @@ from wbengine.types import failure as ft
 
 @dataclass(slots=True)
 class Dispatch:
-    """Open the row `(tracked.id, epoch)`, set `tracked.opened`, then publish `envelope`, at which
-    `tracked.sent_at` is set to the time.
+    """Open the row `(tracked.id, epoch)` and publish `envelope`, while `epoch` is current.
 
-    Report to `on_unrouted` when the broker had no queue for it; and, where there is no ledger, to
-    `on_unconfirmed` when it is not known whether the broker has it (with one, publish it again).
-
-    All of it only while `tracked.live` and `tracked.epoch == epoch`.
+    Set `tracked.opened`, then `tracked.sent_at` to the time of publishing. Report to `on_unrouted`
+    if the broker had no queue. Without a ledger, report to `on_unconfirmed` if it is unknown
+    whether the broker has the message; with a ledger, publish it again.
     """
 
     tracked: TrackedRequest
@@ -29,7 +27,7 @@ class Dispatch:
 
 @dataclass(slots=True)
 class Settle:
-    """Tell whoever submitted it: `done(invocation, outcome)`."""
+    """Report the outcome to the submitter: `done(invocation, outcome)`."""
 
     tracked: TrackedRequest
     outcome: invocation.Outcome
@@ -37,7 +35,7 @@ class Settle:
 
 @dataclass(slots=True)
 class Tell:
-    """Pass on what a running task told."""
+    """Forward an event of a running task."""
 
     tracked: TrackedRequest
     event_type: str
@@ -46,65 +44,56 @@ class Tell:
 
 @dataclass(slots=True)
 class Began:
-    """Let those know who look at the store that a worker has begun a task: `tell` them."""
+    """Record in the store that a worker has started a task."""
 
     tracked: TrackedRequest
     worker: str
 
-    def tell(self) -> None:
+    def report(self) -> None:
         events: Any = self.tracked.invocation.events
         events.began(self.worker)
 
 
 @dataclass(slots=True)
 class Taken:
-    """Let those know who look at the store that a worker has a task, for which it may have no slot
-    free yet: `tell` them.
-    """
+    """Record in the store that a worker has a task, possibly without a free slot."""
 
     tracked: TrackedRequest
     worker: str
 
-    def tell(self) -> None:
+    def report(self) -> None:
         events: Any = self.tracked.invocation.events
         events.taken(self.worker)
 
 
 @dataclass(slots=True)
 class Incident:
-    """Have it kept with the flow that `worker` was lost with a task (WORKER_LOST), or that a task
-    is sent again which `worker` had (RESENT): `tell` it.
-    """
+    """Record with the flow that `worker` was lost with a task, or that its task is resent."""
 
     tracked: TrackedRequest
     event: str
     worker: str | None
 
-    def tell(self) -> None:
+    def report(self) -> None:
         events: Any = self.tracked.invocation.events
         events.incident(self.event, self.worker)
 
 
 @dataclass(slots=True)
 class Acknowledge:
-    """Nothing more is needed of a message."""
-
     receipt: Any
 
 
 @dataclass(slots=True)
 class Revoke:
-    """Withdraw the row if nobody claimed it, and report to `on_revoked`."""
+    """Remove the row if no worker has claimed it, and report to `on_revoked`."""
 
     tracked: TrackedRequest
 
 
 @dataclass(slots=True)
 class Inspect:
-    """Look who holds the row, and report to `on_row`, with `lost` as it is here.
-
-    `lost` is the identity of the worker whose loss is the reason to look.
-    """
+    """Read the row and report to `on_row`, with `lost`: the worker whose loss is the reason."""
 
     tracked: TrackedRequest
     lost: str | None = None
@@ -112,11 +101,10 @@ class Inspect:
 
 @dataclass(slots=True)
 class Reopen:
-    """Take the row from its holder, who is lost; report to `on_reopened` the answer if it is done.
+    """Take the row of a task that may run twice from its lost owner.
 
-    A ledger that cannot be reached is not reported: the row is looked at again some time.
-
-    Only for what may be run twice.
+    Report to `on_reopened`, with the reply if the request is done. If the ledger is unavailable,
+    the row is read again later.
     """
 
     tracked: TrackedRequest
@@ -125,11 +113,10 @@ class Reopen:
 
 @dataclass(slots=True)
 class Conclude:
-    """End a request with `failure` in the place of its holder, who is lost: should he only have
-    been frozen, he does not begin it any more.  Report to `on_concluded` that it was done.
+    """Complete a request with `failure` in place of its lost owner, and report to `on_concluded`.
 
-    A ledger that cannot be reached is not reported, nor a row that is his no more: it is looked at
-    again some time.
+    If the owner was only frozen, it does not start the request later. If the ledger is unavailable,
+    or the row has another owner, the row is read again later.
     """
 
     tracked: TrackedRequest
@@ -139,9 +126,7 @@ class Conclude:
 
 @dataclass(slots=True)
 class PutAside:
-    """Keep a request among the dead letters of the exchange: it fails because all workers that it
-    was sent to were lost, and may be to blame for that.
-    """
+    """Dead-letter a request, which may have caused the loss of all its workers."""
 
     letter: env.Envelope
 
@@ -155,14 +140,14 @@ class Ask:
 
 @dataclass(slots=True)
 class Cancel:
-    """Publish a message that ends requests (see `messages.commands`)."""
+    """Publish a cancellation of requests (see `messages.commands`)."""
 
     message: env.Envelope
 
 
 @dataclass(slots=True)
 class Drop:
-    """Remove the row: its outcome is saved."""
+    """Remove the row: the outcome is saved."""
 
     request_id: str
 

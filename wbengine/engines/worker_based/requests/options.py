@@ -1,4 +1,4 @@
-"""What an engine's requests are sent under: its options, checked."""
+"""The options for the requests of an engine."""
 
 from __future__ import annotations
 
@@ -7,35 +7,36 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from wbengine import _names, _options
-from wbengine.concurrency import limits
-from wbengine.engines.worker_based.ledger.base import STALE_AFTER
+from wbengine.concurrency import time_limits
+from wbengine.engines.worker_based.ledger.base import STALE_AFTER_SECONDS
 from wbengine.engines.worker_based.messages import envelope as env
 
-__all__ = ["FAIL", "MOST_RESENDS", "NAMES", "RESEND", "RequestOptions"]
+__all__ = ["FAIL", "MAX_RESENDS", "NAMES", "RESEND", "RequestOptions"]
 
-#: What becomes of a task whose worker was lost, and that does not say whether it may run twice.
+#: Handling of a task whose worker was lost, if its `idempotent` is None.
 OnLost = Literal["fail", "resend"]
 FAIL: Final = "fail"
 RESEND: Final = "resend"
 
-#: A run of a flow has so many epochs for each request, less those it may need for other reasons.
-MOST_RESENDS: Final = 500
+#: Maximum of `max_resends`: a run has a limited number of epochs for each request, and needs some
+#: for other causes.
+MAX_RESENDS: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
 class RequestOptions:
-    """The options of an executor that concern each of its requests.
+    """The options of an executor that apply to each of its requests.
 
-    - `on_worker_lost`: `'resend'`, or `'fail'`, what holds for tasks whose `idempotent` is None.
-    - `max_resends`: how often one request is sent again because its worker was lost.
-    - `timelimit`: `(soft, hard)` of the tasks that have none of their own.
-    - `max_message_size`: the bytes of an encoded message, above which it is not sent.
-    - `broker_persistent`: whether requests survive the broker's end (None: where no ledger is).
-    - `result_ttl`: seconds for which the ledger keeps what nobody comes back for (0: not at all,
-      None: for ever).
-    - `trace_arguments`: whether messages show their arguments, masked and cut.
+    - `on_worker_lost`: `'resend'` or `'fail'`, for tasks whose `idempotent` is None.
+    - `max_resends`: maximum number of times that a request is resent because its worker was lost.
+    - `timelimit`: `(soft, hard)` of tasks without a limit of their own.
+    - `max_message_size`: maximum size of an encoded message in bytes.
+    - `broker_persistent`: whether requests survive a restart of the broker (None: if there is no
+      ledger).
+    - `result_ttl`: seconds for which the ledger keeps unused rows (0: not at all, None: no limit).
+    - `trace_arguments`: whether messages display their arguments, masked and truncated.
 
-    :raises TypeError, ValueError: an option is none of these; it says which.
+    :raises TypeError, ValueError: if an option is not valid; the error names it.
     """
 
     on_worker_lost: OnLost = FAIL
@@ -43,7 +44,7 @@ class RequestOptions:
     timelimit: Any = None
     max_message_size: int = env.MAX_MESSAGE_SIZE
     broker_persistent: bool | None = None
-    result_ttl: float | None = STALE_AFTER
+    result_ttl: float | None = STALE_AFTER_SECONDS
     trace_arguments: bool = False
 
     def __post_init__(self) -> None:
@@ -51,40 +52,40 @@ class RequestOptions:
         read: dict[str, Any] = {
             "max_resends": _options.whole("max_resends", self.max_resends),
             "max_message_size": _options.whole("max_message_size", self.max_message_size, 1),
-            "timelimit": limits.read(self.timelimit),
+            "timelimit": time_limits.read(self.timelimit),
         }
         if self.result_ttl is not None:
             read["result_ttl"] = _options.number("result_ttl", self.result_ttl)
-        if read["max_resends"] > MOST_RESENDS:
-            raise ValueError(f"max_resends must be {MOST_RESENDS} at most, not {self.max_resends}")
+        if read["max_resends"] > MAX_RESENDS:
+            raise ValueError(f"max_resends must be at most {MAX_RESENDS}, got {self.max_resends}")
         if not (self.broker_persistent is None or isinstance(self.broker_persistent, bool)):
             raise TypeError(
-                f"broker_persistent must be True, False or None, not {self.broker_persistent!r}"
+                f"broker_persistent must be True, False or None, got {self.broker_persistent!r}"
             )
         if not isinstance(self.trace_arguments, bool):
-            raise TypeError(f"trace_arguments must be True or False, not {self.trace_arguments!r}")
+            raise TypeError(f"trace_arguments must be True or False, got {self.trace_arguments!r}")
         for name, value in read.items():
             object.__setattr__(self, name, value)
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> RequestOptions:
-        """The options that were given, by name.
+    def of(cls, options: Mapping[str, Any]) -> RequestOptions:
+        """Return the options with these names and values.
 
-        :raises TypeError: there is no such option, or a value is of the wrong kind.
-        :raises ValueError: a value makes no sense.
+        :raises TypeError: if there is no such option, or a value has the wrong type.
+        :raises ValueError: if a value is not valid.
         """
-        for name in given:
+        for name in options:
             if name not in NAMES:
                 hint = _names.hint(name, NAMES)
-                raise TypeError(f"a WorkerTaskExecutor has no option {name!r}{hint}")
-        return cls(**given)
+                raise TypeError(f"WorkerTaskExecutor has no option {name!r}{hint}")
+        return cls(**options)
 
     def repeats(self, task: Any) -> bool:
-        """Whether a task may be sent again when nobody can tell whether it was run."""
+        """Return whether a task may be resent if it is unknown whether it ran."""
         if task.idempotent is None:
             return self.on_worker_lost == RESEND
         return bool(task.idempotent)
 
 
-#: The names of the options.
+#: Names of the options.
 NAMES: Final = frozenset(RequestOptions.__dataclass_fields__)

@@ -1,24 +1,18 @@
-"""Requests of which nothing is heard, and those that an earlier run of their flow left.
+"""Recovery of requests without recent reports, and of requests from an earlier run of their flow.
 
-*Of an engine that lives*, a request is sent again on evidence, never on time alone.  Evidence is
-that the broker had no queue for a message, or did not confirm it; that every worker of its queue
-had a slot free twice, and none started it; that a worker was given it a second time; that its
-holder is gone, or does not name it any more.
+*For the present run*, a request is resent only because of evidence, never because of elapsed time
+alone: the broker had no queue for a message, or did not confirm it; every worker of its queue
+reported a free slot twice, and none started it; a worker received it a second time; its owner is
+lost, or does not list it.
 
-With a ledger the row is looked at first, and says what is to be done: an OPEN request is published
-again under the same number, which cannot do harm.  Without one the workers are asked, and only a
-request that none of them has is sent again, under the next number.  Where they are too busy to have
-a slot free, a question stands in line for it: when that is answered, all that stood before it was
-taken.  A request that a lost worker had is sent again only if its task may be run twice
-(`RequestOptions.repeats`), and `max_resends` times at most.
+With a ledger, the row determines the action: an OPEN request is published again with the same
+epoch, which is harmless. Without a ledger, the workers are asked, and only a request that no worker
+has is resent, with the next epoch. If all are busy, a question is published to the queue: when it
+is answered, all earlier messages were consumed. A request of a lost worker is resent only if its
+task may run twice, and at most `max_resends` times.
 
-*Of an earlier run*: a request that it may have sent is *inherited*: nothing is published until it
-is known that no worker runs it, and none will.  With a ledger its row tells; without one the
-workers are asked, who can tell what they run, and a question in line tells what waits in a queue of
-the broker.
-
-A request is looked for (`TrackedRequest.lookups`) as long as no worker has promised to answer here:
-its holder is asked to, again and again, and each time the row is looked at before.
+*For an earlier run*: a request that it may have sent is *inherited*. Nothing is published until it
+is known, from its row or from questions, that no worker runs it or will run it.
 """
 
 from __future__ import annotations
@@ -33,10 +27,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from wbengine import invocation, states
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based.discovery.roster import TopicWorker, nameless
+from wbengine.engines.worker_based.discovery.roster import TopicWorker, anonymous_key
 from wbengine.engines.worker_based.ledger import base as ledgers
-from wbengine.engines.worker_based.messages import commands
 from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages import worker_commands
 from wbengine.engines.worker_based.requests import effects as fx
 from wbengine.engines.worker_based.requests.effects import Effect
 from wbengine.engines.worker_based.requests.tracked import (
@@ -60,52 +54,49 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
-#: Seconds until a request is looked for again; each time it takes twice as long, and in the end so
-#: long.
-LOOKUP_PAUSE: Final = 3.0
-LONGEST_LOOKUP_PAUSE: Final = 60.0
+#: Seconds until the next check; the interval doubles each time, up to the maximum.
+LOOKUP_PAUSE_SECONDS: Final = 3.0
+MAX_LOOKUP_PAUSE_SECONDS: Final = 60.0
 
-#: The state of a row whose ledger could not be asked.
+#: State of a row whose ledger could not be read.
 UNKNOWN: Final = "UNKNOWN"
 
-#: So many answers at most wait for their requests to be taken up.
-MOST_EARLY: Final = 10_000
+#: Maximum number of stored replies for requests that are not submitted yet.
+MAX_EARLY_REPLIES: Final = 10_000
 
-#: Rounds without a word of a request that are evidence.
-ROUNDS: Final = 2
+#: Number of rounds of heartbeats without the request that prove that no worker runs it.
+REQUIRED_ROUNDS: Final = 2
 
-#: A worker that told the ledger something within so many periods is not gone.
-LIVELY: Final = 1.5
+#: Number of heartbeat periods within which a holder is not silent.
+LIVE_PERIODS: Final = 1.5
 
-#: Seconds until a message that had no queue is published again: workers may be about to make it.
-PAUSE: Final = 1.0
+#: Seconds until a message without a queue is published again.
+REPUBLISH_PAUSE_SECONDS: Final = 1.0
 
-#: A line that stood still for so many seconds, or passed a request so long ago, is looked at (or,
-#: if that is sooner, two periods ago).
-STANDSTILL: Final = 5.0
-PASSED: Final = 10.0
+#: Seconds without consumption after which the requests at the front of a queue are checked; and the
+#: minimum age of a request (at most two periods) for which consumed later ones are evidence.
+STANDSTILL_SECONDS: Final = 5.0
+PASSED_SECONDS: Final = 10.0
 
-#: A question that stands in line may be lost if so many others had no answer.
-QUESTIONS: Final = 3
+#: Number of unanswered questions to workers after which the question in the queue is repeated.
+MAX_UNANSWERED_QUESTIONS: Final = 3
 
-#: Seconds that two beats of a worker are apart at least: it may send one for each of its topics.
-APART: Final = 0.25
+#: Minimum seconds between two heartbeats that count as two: a worker may send one for each topic.
+MIN_HEARTBEAT_GAP_SECONDS: Final = 0.25
 
-#: So many rows of a long line are looked at when a worker is lost: the requests that it took stand
-#: in front, and others are found when the line passes them.
-FRONT: Final = 250
+#: Maximum number of rows of a queue that are read at a time, from its front.
+MAX_FRONT_ROWS: Final = 250
 
 
-#: So much is told of why a request was put aside.
-_LONGEST_REASON: Final = 500
+_MAX_REASON_LENGTH: Final = 500
 
 
 class Seen(NamedTuple):
-    """A row of the ledger, as far as a tracker needs it.
+    """The part of a ledger row that a tracker needs.
 
-    `state` is None when there is none, and `UNKNOWN` when the ledger could not be asked.  `result`
-    is the answer of one that is DONE (None: nobody can read it).  `silence` is for how many seconds
-    its holder told the ledger nothing; `silent` that this is too long.
+    `state` is None without a row, and `UNKNOWN` if the ledger could not be read. `result` is the
+    reply if it is DONE (None: unreadable). `silence` is the seconds since the last heartbeat of its
+    owner; `silent` is True if that is too long.
     """
 
     state: str | None
@@ -117,42 +108,42 @@ class Seen(NamedTuple):
 
 
 class Recovery:
-    """A tracker's requests that may be under way although nothing was heard of them lately."""
+    """Handles the requests of a tracker whose progress is uncertain."""
 
     def __init__(self, tracker: RequestTracker) -> None:
         self._tracker = tracker
         self._offers, self._options = tracker.offers, tracker.options
         self._timers = tracker.timers
         self._in_flight, self._inherited = tracker.in_flight, tracker.inherited
-        # The ledgers that earlier runs of flows may have used, by the flow's uuid.
+        # Ledgers of earlier runs, by the uuid of the flow.
         self._origins: dict[str, Collection[str | None]] = {}
-        #: Whether answers may come to requests of an earlier run, before these are taken up.
+        #: Whether replies may arrive before their requests are submitted.
         self.inherits = False
         self.early: OrderedDict[str, tuple[env.Envelope, Any]] = OrderedDict()
-        #: What is searched for, without a ledger: what workers say next is waited for.
+        #: Without a ledger: requests that are searched for.
         self.suspects: dict[str, TrackedRequest] = {}
-        #: What all workers are still to be asked for, without a ledger: see `ask`.
+        #: Without a ledger: requests for the next `ask`.
         self.unasked: list[TrackedRequest] = []
-        # What is to be asked for in its line, and what no worker is to begin any more, up to which
-        # number.
-        self._unlined: list[TrackedRequest] = []
-        self._outdated: list[commands.Named] = []
-        # Until when workers should be heard of often, because it matters what they say.
-        self._curious = 0.0
-        # When a worker of a queue was lost last.
-        self._losses: dict[str, float] = {}
-        # The last workers that said goodbye.
-        self._goodbyes: deque[str] = deque(maxlen=1000)
-        # Since when its holder does not name a request.
+        # Requests for questions in their queues; and requests that no worker may start, with their
+        # highest epoch.
+        self._queue_questions: list[TrackedRequest] = []
+        self._outdated: list[worker_commands.Named] = []
+        # Until this time, frequent reports of workers are needed.
+        self._frequent_until = 0.0
+        # Time of the last loss of a worker, by queue.
+        self._last_losses: dict[str, float] = {}
+        # Workers that announced their end, latest last.
+        self._ended_workers: deque[str] = deque(maxlen=1000)
+        # By request id: the time since which the owner does not report the request as running.
         self._absent: dict[str, float] = {}
 
     # Requests of earlier runs.
 
     def expect(self, flow: str, used: Collection[str | None] | None) -> None:
-        """Earlier runs of a flow may have left requests; their rows are in the ledgers `used`.
+        """Prepare for requests of earlier runs of a flow, with rows in the ledgers `used`.
 
-        None among them: there were requests without a ledger.  Nothing at all: it sent none so far.
-        Of a flow that nothing is said of (None), the present ledger is thought to have all.
+        None in `used` stands for requests without a ledger. If `used` is None, the present ledger
+        is assumed.
         """
         if used is None:
             self._origins.pop(flow, None)
@@ -160,46 +151,46 @@ class Recovery:
             self._origins[flow] = used
 
     def inherit(self, reply_to: str) -> None:
-        """Take the name of a tracker that is gone: there may be answers to its requests."""
+        """Take over the name of an earlier tracker, and the replies to it."""
         self._tracker.reply_to = reply_to
         self.inherits = True
 
     def recover(
         self, call: invocation.Invocation, done: invocation.Done, now: float
     ) -> list[Effect]:
-        """Take on a request that an earlier run may have sent already.
+        """Submit a request that an earlier run may have sent; call `ask` after the last one.
 
-        Without a ledger, `ask` has to be called after the last of a turn.
-
-        :raises Duplicate: as `submit`.
+        :raises Duplicate: see `submit`.
         """
         tracked = self._tracker.admit(call, done, now)
         if self._tracker.closed is not None:
-            return self._tracker.leave_undone(tracked, self._tracker.closed)
+            return self._tracker.settle_abandoned(tracked, self._tracker.closed)
         if not self._origin(tracked):
             return self._tracker.keep_times(tracked, now) or self._tracker.route(tracked, now)
-        with contextlib.suppress(TypeError, ValueError):  # an earlier run would have failed of it
+        # With invalid times, an earlier run would have failed the request.
+        with contextlib.suppress(TypeError, ValueError):
             self._tracker.read_times(tracked, now)
-        if self._tracker.plain:  # such workers cannot be asked, and will not answer here
+        if self._tracker.plain:  # Plain workers cannot be asked, and do not reply to this engine.
             if self._options.repeats(call.task):
                 return self._tracker.route(tracked, now)
             return self._tracker.settle(tracked, tracked.loss(), now=now)
         tracked.dispatched = True
         self._inherited.put(tracked.task_cls, tracked)
         if self._tracker.ledger is not None:
-            return self._look_up(tracked, now)
-        self.look_later(tracked, now)
-        tracked.lowest_epoch = 0  # the end of any run of this attempt is its end
+            return self._inspect(tracked, now)
+        self.schedule_lookup(tracked, now)
+        tracked.lowest_epoch = 0
         if tracked.id in self.early:
-            return self.hear_early(tracked, now)
+            return self.process_early_reply(tracked, now)
         self.unasked.append(tracked)
         return []
 
     def _origin(self, tracked: TrackedRequest) -> Collection[str | None]:
         return self._origins.get(tracked.invocation.flow_uuid, (self._tracker.ledger,))
 
-    def _start_last_clock(self, tracked: TrackedRequest, now: float) -> None:
-        # Also where requests wait for ever: nothing says that this one still waits anywhere.
+    def _start_final_timeout(self, tracked: TrackedRequest, now: float) -> None:
+        # Set a timeout even if `timeout` is None: it is unknown whether this request still waits
+        # anywhere.
         timeout = (
             self._tracker.timeout
             if self._tracker.timeout is not None
@@ -209,126 +200,121 @@ class Recovery:
         self._timers.set(now + timeout, TIMEOUT, tracked)
 
     def give_up(self, tracked: TrackedRequest, now: float) -> list[Effect]:
-        """An inherited request's time is over: without a ledger its fate cannot be known."""
         queue = self._offers.queue_for(tracked.task_cls, self._tracker.load)
         if queue is not None and self._offers.slots(queue) and not self._offers.free(queue):
-            self._start_last_clock(tracked, now)  # a busy fleet may not have come to it
+            # The workers are busy and may not have consumed it yet.
+            self._start_final_timeout(tracked, now)
             return []
         return self.lose(tracked, now)
 
-    def hear_early(self, tracked: TrackedRequest, now: float) -> list[Effect]:
+    def process_early_reply(self, tracked: TrackedRequest, now: float) -> list[Effect]:
         answer, receipt = self.early.pop(tracked.id)
-        if self._tracker.ledger is None:  # the end of any run of this attempt is its end
+        if self._tracker.ledger is None:  # Any result of this attempt is valid.
             tracked.adopt(answer.number(env.WBE_EPOCH, tracked.epoch))
         return self._tracker.on_response(answer, receipt, now)
 
-    def keep_early(self, answer: env.Envelope, receipt: Any) -> list[Effect]:
-        """Keep an answer to a request that may yet be taken up."""
+    def keep_early_reply(self, answer: env.Envelope, receipt: Any) -> list[Effect]:
         if answer.correlation_id in self.early:
             return [fx.Acknowledge(receipt)]
         self.early[answer.correlation_id or ""] = answer, receipt
-        if len(self.early) > MOST_EARLY:
+        if len(self.early) > MAX_EARLY_REPLIES:
             return [fx.Acknowledge(self.early.popitem(last=False)[1][1])]
         return []
 
-    # Looking for a request: in its row, or, without a ledger, by asking the workers.
+    # Checks.
 
-    def look_later(self, tracked: TrackedRequest, now: float) -> None:
-        pause = min(LONGEST_LOOKUP_PAUSE, LOOKUP_PAUSE * 2 ** min(tracked.lookups, 10))
+    def schedule_lookup(self, tracked: TrackedRequest, now: float) -> None:
+        pause = min(MAX_LOOKUP_PAUSE_SECONDS, LOOKUP_PAUSE_SECONDS * 2 ** min(tracked.lookups, 10))
         tracked.lookups += 1
-        self._curious = max(self._curious, now + 2 * LONGEST_LOOKUP_PAUSE)
+        self._frequent_until = max(self._frequent_until, now + 2 * MAX_LOOKUP_PAUSE_SECONDS)
         self._timers.set(now + pause, LOOKUP, tracked)
 
-    def _look_up(self, tracked: TrackedRequest, now: float) -> list[Effect]:
-        """Look at its row now, and again some time."""
-        self.look_later(tracked, now)
+    def _inspect(self, tracked: TrackedRequest, now: float) -> list[Effect]:
+        self.schedule_lookup(tracked, now)
         return [fx.Inspect(tracked)]
 
-    def look(self, tracked: TrackedRequest, now: float) -> list[Effect]:
-        """Time passed, and no worker has promised to answer."""
+    def on_lookup_due(self, tracked: TrackedRequest, now: float) -> list[Effect]:
         if not tracked.lookups:
             return []
         if self._tracker.ledger is not None:
-            return self._look_up(tracked, now)
+            return self._inspect(tracked, now)
         if tracked.index is not self._inherited:
-            return self._search_on(tracked, now)
+            return self._continue_search(tracked, now)
         if tracked.pending_outcome is not None or self._options.repeats(tracked.invocation.task):
             return self.send(tracked, now)
         if tracked.state == pr.WAITING:
-            # It may wait in a queue of the broker, for as long as any request may.
+            # The request may wait in a queue of the broker, for as long as any other request.
             tracked.request.transition(pr.PENDING)
-            self._start_last_clock(tracked, now)
-        return self._search_on(tracked, now)
+            self._start_final_timeout(tracked, now)
+        return self._continue_search(tracked, now)
 
     def _on_unknown_row(self, tracked: TrackedRequest, now: float, lost: str | None) -> None:
-        """The ledger cannot be asked: the row is looked at again later."""
         if tracked.lookups:
-            return  # it is anyway
+            return  # The next check is already scheduled.
         if tracked.state == pr.RUNNING or tracked.pending_outcome is not None or lost is not None:
-            self.look_later(tracked, now)
+            self.schedule_lookup(tracked, now)
         elif tracked.request.expired_at(now):
             self._tracker.start_clock(tracked, now)
 
     def ask(self) -> list[Effect]:
-        """Ask all workers for what was noted since the last time, in few messages."""
-        found, self.unasked = self.unasked, []
-        asked = [tracked for tracked in found if tracked.live and tracked.lookups]
-        effects = self.questions(asked, env.ALL_WORKERS)
+        """Send the collected questions, in few messages."""
+        unlined, self.unasked = self.unasked, []
+        searched = [tracked for tracked in unlined if tracked.live and tracked.lookups]
+        effects = self.questions(searched, env.ALL_WORKERS)
         if self._outdated:
             outdated, self._outdated = self._outdated, []
-            effects += map(fx.Cancel, commands.cancellations(outdated, env.ALL_WORKERS))
-        if self._unlined:
-            found, self._unlined = self._unlined, []
-            effects += self._ask_lines(found)
+            effects += map(fx.Cancel, worker_commands.cancellations(outdated, env.ALL_WORKERS))
+        if self._queue_questions:
+            unlined, self._queue_questions = self._queue_questions, []
+            effects += self._ask_queues(unlined)
         return effects
 
-    def _ask_lines(self, found: Iterable[TrackedRequest]) -> list[Effect]:
-        """Questions that stand in line behind what they ask for, if it is there."""
-        lines: dict[tuple[str, int], list[TrackedRequest]] = {}
+    def _ask_queues(self, found: Iterable[TrackedRequest]) -> list[Effect]:
+        by_queue: dict[tuple[str, int], list[TrackedRequest]] = {}
         for tracked in found:
             queue = tracked.queue
             if not tracked.live or not tracked.lookups or tracked.suspect not in (UNSENT, UNSEEN):
                 continue
             if queue is not None and self._offers.speaks(queue):
                 priority = min(9, max(0, tracked.invocation.priority))
-                lines.setdefault((queue, priority), []).append(tracked)
+                by_queue.setdefault((queue, priority), []).append(tracked)
         effects: list[Effect] = []
-        for (queue, priority), found in lines.items():
-            asked = [(tracked.id, tracked.number) for tracked in found]
-            for question in commands.questions(asked, queue, self._tracker.reply_to):
-                made = dataclasses.replace(question, priority=priority, persistent=True)
-                effects.append(fx.Ask(made))
+        for (queue, priority), found in by_queue.items():
+            named = [(tracked.id, tracked.number) for tracked in found]
+            for question in worker_commands.questions(named, queue, self._tracker.reply_to):
+                prioritized = dataclasses.replace(question, priority=priority, persistent=True)
+                effects.append(fx.Ask(prioritized))
         return effects
 
-    def questions(self, found: Iterable[TrackedRequest], to: str) -> list[Effect]:
-        asked = [(tracked.id, tracked.number) for tracked in found]
+    def questions(self, requests: Iterable[TrackedRequest], to: str) -> list[Effect]:
+        named = [(tracked.id, tracked.number) for tracked in requests]
         return [
-            fx.Ask(question) for question in commands.questions(asked, to, self._tracker.reply_to)
+            fx.Ask(question)
+            for question in worker_commands.questions(named, to, self._tracker.reply_to)
         ]
 
     def search(self, tracked: TrackedRequest, why: str, now: float) -> None:
-        """Let the worker that has it say so; call `ask` after the last of a turn."""
+        """Search for the worker that has the request; call `ask` at the end of a batch."""
         if tracked.suspect != LOST or not tracked.lookups:
             tracked.suspect = why
         self.suspects[tracked.id] = tracked
         if not tracked.lookups:
             tracked.asked_at = now
-            self.look_later(tracked, now)
+            self.schedule_lookup(tracked, now)
         self.unasked.append(tracked)
-        if tracked.pending_outcome is None and not self._idle(tracked):
-            self._unlined.append(tracked)
+        if tracked.pending_outcome is None and not self._is_skipped_by_idle(tracked):
+            self._queue_questions.append(tracked)
 
-    def _search_on(self, tracked: TrackedRequest, now: float) -> list[Effect]:
-        """Time passed: the question may be lost, or the answer."""
-        self.look_later(tracked, now)
+    def _continue_search(self, tracked: TrackedRequest, now: float) -> list[Effect]:
+        self.schedule_lookup(tracked, now)
         effects: list[Effect] = []
         if tracked.pending_outcome == CANCELLED:
-            effects = self._tracker.cancels([tracked], env.ALL_WORKERS)
+            effects = self._tracker.cancellations([tracked], env.ALL_WORKERS)
         if tracked.state == pr.RUNNING and tracked.worker is not None:
             return effects + self.questions([tracked], tracked.worker)
         self.unasked.append(tracked)
-        if tracked.lookups > QUESTIONS:
-            self._unlined.append(tracked)
+        if tracked.lookups > MAX_UNANSWERED_QUESTIONS:
+            self._queue_questions.append(tracked)
         return effects
 
     def _review_suspect(self, tracked: TrackedRequest, now: float) -> list[Effect]:
@@ -336,84 +322,85 @@ class Recovery:
             self.suspects.pop(tracked.id, None)
             return []
         if self._offers.missed(tracked.asked_at, now):
-            tracked.asked_at = now  # no worker could be heard: all of it once more
+            tracked.asked_at = now  # No reports of workers could arrive: ask again.
             self.unasked.append(tracked)
             return []
-        if tracked.index is self._inherited and self._may_be_unheard(tracked, now):
+        if tracked.index is self._inherited and self._may_not_have_reported(tracked, now):
             return []
-        return self._on_not_found(tracked, now) if self._is_nowhere(tracked) else []
+        return self._on_not_found(tracked, now) if self._is_missing(tracked) else []
 
-    def _may_be_unheard(self, tracked: TrackedRequest, now: float) -> bool:
-        """Whether a worker that was there before this engine, and has it, may live although it was
-        not heard of yet.
-        """
-        heard = now - tracked.born - self._offers.missed(tracked.born, now)
-        return heard <= self._offers.patience
+    def _may_not_have_reported(self, tracked: TrackedRequest, now: float) -> bool:
+        """Return whether a live worker that has the request may not have reported yet."""
+        listening_seconds = now - tracked.born - self._offers.missed(tracked.born, now)
+        return listening_seconds <= self._offers.patience
 
-    def _is_nowhere(self, tracked: TrackedRequest) -> bool:
+    def _is_missing(self, tracked: TrackedRequest) -> bool:
         queue = tracked.queue
         if queue is None or not self._offers.slots(queue):
-            # In a queue without workers it may wait for long; only a lost one was taken.
-            return tracked.lookups >= ROUNDS and (
+            # Without workers, only a request of a lost worker was consumed.
+            return tracked.lookups >= REQUIRED_ROUNDS and (
                 tracked.suspect == LOST or tracked.pending_outcome is not None
             )
         if not self._offers.speaks(queue):
-            return False  # such workers cannot be asked
+            return False
         if tracked.suspect in (LOST, ABSENT):
-            return self._offers.rounds(queue, tracked.asked_at) >= ROUNDS
-        return self._offers.idle_rounds(queue, tracked.asked_at) >= ROUNDS
+            return self._offers.rounds(queue, tracked.asked_at) >= REQUIRED_ROUNDS
+        return self._offers.idle_rounds(queue, tracked.asked_at) >= REQUIRED_ROUNDS
 
     def _on_not_found(self, tracked: TrackedRequest, now: float) -> list[Effect]:
         self.suspects.pop(tracked.id, None)
         tracked.lookups, why = 0, tracked.suspect
         if tracked.pending_outcome is not None and tracked.state in pr.WAITING_STATES:
             return self._tracker.end_unstarted(tracked, now)
-        if tracked.index is self._inherited:  # nobody knows who was lost before this engine came
-            self._outdate(tracked)
+        # Losses of workers before the start of this engine are unknown.
+        if tracked.index is self._inherited:
+            self._mark_outdated(tracked)
             return self.lose(tracked, now)
         since = tracked.sent_at or tracked.born
-        kept = not tracked.maybe_lost and self._losses.get(tracked.queue or "", -math.inf) <= since
+        no_worker_lost = (
+            not tracked.maybe_lost
+            and self._last_losses.get(tracked.queue or "", -math.inf) <= since
+        )
         if why == LOST:
-            # A broker that was away marks what was in it as redelivered.
-            untaken = kept and not tracked.ran and self._offers.missed(since, now) > 0
+            # A redelivered message can be the result of an outage of the broker, instead of the
+            # loss of a worker: then no worker took the request.
+            untaken = no_worker_lost and not tracked.ran and self._offers.missed(since, now) > 0
             return self.send(tracked, now) if untaken else self.lose(tracked, now)
-        if kept:
-            self._outdate(tracked)
+        if no_worker_lost:
+            self._mark_outdated(tracked)
             return self.send(tracked, now)
-        # A worker that was lost since may have had it, and perhaps because of it.
+        # A worker that was lost since then may have had the request.
         return self.lose(tracked, now)
 
-    def _outdate(self, tracked: TrackedRequest) -> None:
-        """A message of it was not found, and may be held up where no question reaches it: live
-        workers are to drop it when it turns up.
-        """
+    def _mark_outdated(self, tracked: TrackedRequest) -> None:
+        """Collect a message that was not found, so that live workers drop it if it is late."""
         if not self._options.repeats(tracked.invocation.task):
             self._outdated.append((tracked.id, tracked.next_number - 1))
 
-    def on_given_twice(
+    def on_redelivered(
         self, tracked: TrackedRequest, answer: env.Envelope, now: float
     ) -> list[Effect]:
-        """A worker was given a message that another, who may run it, was given before."""
+        """Handle a redelivered message whose first receiver may run the request."""
         if self._tracker.ledger is not None:
-            return [fx.Inspect(tracked)] if tracked.lookups else self._look_up(tracked, now)
+            return [fx.Inspect(tracked)] if tracked.lookups else self._inspect(tracked, now)
         waits = tracked.state in pr.WAITING_STATES and tracked.index is not self._inherited
         if waits and answer.number(env.WBE_EPOCH, tracked.epoch) < tracked.epoch:
-            return []  # of an earlier run's message; nothing is known against the one that followed
+            return []  # A message of an earlier run.
         self.search(tracked, LOST, now)
         if tracked.state == pr.RUNNING and tracked.worker is not None:
             self.unasked.remove(tracked)
             return self.questions([tracked], tracked.worker) + self.ask()
         return self.ask()
 
-    def on_told(self, tracked: TrackedRequest, answer: env.Envelope, now: float) -> list[Effect]:
-        """A worker says where a request is: it runs it and answers here, or it does not run it.
+    def on_report(self, tracked: TrackedRequest, answer: env.Envelope, now: float) -> list[Effect]:
+        """Handle the report of a worker that it runs a request for this engine, or does not run it.
 
-        Number 0 is told unasked, by a worker that was given a request which another one holds, or
-        which it answers to another address.
+        Number 0 is an unsolicited report: the request belongs to another worker, or is answered to
+        another address.
         """
         number, worker = answer.number(env.WBE_ASK), answer.text(env.WBE_WORKER)
         if answer.body["state"] == pr.RUNNING:
-            if number != tracked.number or not tracked.speaks_of(answer):
+            if number != tracked.number or not tracked.is_current_reply(answer):
                 return []
             tracked.lookups = 0
             if tracked.claimed and env.WBE_STARTED in answer.headers:
@@ -428,34 +415,34 @@ class Recovery:
             return [fx.Inspect(tracked)] if tracked.lookups and tracked.denied else []
         if tracked.state == pr.RUNNING or tracked.lookups:
             return []
-        return self._look_up(tracked, now)
+        return self._inspect(tracked, now)
 
     def _on_denied(self, tracked: TrackedRequest, worker: str | None, now: float) -> list[Effect]:
-        """Without a ledger: a worker that was asked, or took a question in line, has it not."""
+        """Handle a reply of a worker without the request (no ledger)."""
         if not tracked.lookups or worker is None:
             return []
         if tracked.worker is None and tracked.state in pr.WAITING_STATES:
-            return self._on_passed(tracked, now)
+            return self._on_queue_passed(tracked, now)
         if worker != tracked.worker:
             return []
         return self._on_not_found(tracked, now) + self.ask()
 
-    def _on_passed(self, tracked: TrackedRequest, now: float) -> list[Effect]:
-        """All before a question was taken.  Again: it may have come late, or been handed back."""
+    def _on_queue_passed(self, tracked: TrackedRequest, now: float) -> list[Effect]:
+        """Ask again after all messages before a question were consumed: the request may be late."""
         if tracked.suspect == UNSENT:
             tracked.suspect = UNSEEN
-            self._unlined.append(tracked)
+            self._queue_questions.append(tracked)
         elif tracked.suspect == UNSEEN:
             tracked.suspect, tracked.asked_at = ABSENT, now
             self.unasked.append(tracked)
         return self.ask()
 
-    # Rounds.
+    # Rounds of heartbeats.
 
     def review(self, now: float) -> list[Effect]:
-        """Look through what was sent and not started; call it once in each round of beats.
+        """Check requests that were sent and not started, once per round of heartbeats.
 
-        Costs O(requests in the broker) at most; little for each that has not been passed.
+        Cost: at most O(requests in the broker).
         """
         effects: list[Effect] = []
         if self._tracker.ledger is None:
@@ -463,19 +450,17 @@ class Recovery:
         for tracked in list(self.suspects.values()):
             effects += self._review_suspect(tracked, now)
         for queue in self._in_flight.names():
-            effects += self._review_line(queue, now)
+            effects += self._review_queue(queue, now)
         for queue in self._tracker.backlog.names():
-            effects += self._tracker.refill(queue, now)  # those before it may have been forgotten
+            # Requests before it may have been forgotten.
+            effects += self._tracker.refill(queue, now)
         return effects + self.ask()
 
     def _search_inherited(self, now: float) -> None:
-        """What an earlier run sent may wait where it is still to be taken, or be lost: a question
-        that stands behind it tells.
-        """
         for task_cls in self._inherited.names():
             queues = self._offers.queues(task_cls)
             if len(queues) != 1:
-                continue  # nobody knows where it was sent
+                continue
             for tracked in self._inherited.each(task_cls):
                 if tracked.suspect is not None or self._options.repeats(tracked.invocation.task):
                     continue
@@ -483,60 +468,64 @@ class Recovery:
                     tracked.queue = queues[0]
                     self.search(tracked, UNSENT, now)
 
-    def _review_line(self, queue: str, now: float) -> list[Effect]:
+    def _review_queue(self, queue: str, now: float) -> list[Effect]:
         suspects: dict[str, TrackedRequest] = {}
         for tracked in self._in_flight.each(queue):
             if tracked.sent_at is None or tracked.lookups:
                 continue
-            if not self._idle(tracked):
-                break  # those behind it were sent later
+            if not self._is_skipped_by_idle(tracked):
+                break  # Idle workers have not skipped later requests either.
             if self._tracker.ledger is None or self._may_repeat(tracked, now):
                 suspects[tracked.id] = tracked
         if self._tracker.ledger is None:
             for tracked in suspects.values():
                 self.search(tracked, UNSENT, now)
             return []
-        for tracked in self._in_flight.behind(queue, now - 2 * PASSED):
+        for tracked in self._in_flight.passed_since(queue, now - 2 * PASSED_SECONDS):
             passed = not tracked.lookups and self._is_passed(tracked, now)
             if passed and self._may_repeat(tracked, now):
                 suspects[tracked.id] = tracked
-        if self._stands(queue, now):
-            # A worker may have died as soon as it had claimed one.  It is known to owe an answer
-            # from now on, and its silence is noticed as that of any other.
-            for tracked in self._in_flight.get(queue, min(FRONT, self._offers.free(queue))):
+        if self._is_stalled(queue, now):
+            # A worker may have died immediately after a claim: the check makes it an owner that is
+            # watched.
+            for tracked in self._in_flight.get(
+                queue, min(MAX_FRONT_ROWS, self._offers.free(queue))
+            ):
                 if tracked.sent_at is not None and not tracked.lookups:
                     suspects[tracked.id] = tracked
         return [fx.Inspect(tracked) for tracked in suspects.values()]
 
     def _is_passed(self, tracked: TrackedRequest, now: float) -> bool:
-        sent, least = tracked.sent_at, min(PASSED, 2 * self._offers.period)
-        return sent is not None and now - sent > least and self._in_flight.passed(tracked)
+        sent_at, min_age = tracked.sent_at, min(PASSED_SECONDS, 2 * self._offers.period)
+        return (
+            sent_at is not None and now - sent_at > min_age and self._in_flight.is_passed(tracked)
+        )
 
-    def _idle(self, tracked: TrackedRequest) -> bool:
+    def _is_skipped_by_idle(self, tracked: TrackedRequest) -> bool:
         return (
             tracked.sent_at is not None
             and tracked.queue is not None
-            and self._offers.idle_rounds(tracked.queue, tracked.sent_at) >= ROUNDS
+            and self._offers.idle_rounds(tracked.queue, tracked.sent_at) >= REQUIRED_ROUNDS
         )
 
     def _may_repeat(self, tracked: TrackedRequest, now: float) -> bool:
-        """Whether another message may go out under its number, of which there may be some: copies
-        stand in the line, too, and where all is slow they would come faster than they are taken.
-        """
-        pause = LOOKUP_PAUSE * 2 ** min(tracked.sendings, 10) if tracked.sendings > 1 else 0.0
-        return now - (tracked.sent_at or -math.inf) >= min(LONGEST_LOOKUP_PAUSE, pause)
+        """Return whether another copy may be published: not more than can be consumed."""
+        pause = (
+            LOOKUP_PAUSE_SECONDS * 2 ** min(tracked.sendings, 10) if tracked.sendings > 1 else 0.0
+        )
+        return now - (tracked.sent_at or -math.inf) >= min(MAX_LOOKUP_PAUSE_SECONDS, pause)
 
-    def stalled(self, now: float) -> bool:
-        """Whether something waits that workers could explain: they should be asked often."""
-        if now < self._curious or self._tracker.waiting:
+    def needs_reports(self, now: float) -> bool:
+        """Return whether requests wait for a reason that frequent reports of workers could show."""
+        if now < self._frequent_until or self._tracker.waiting:
             return True
-        return any(self._stands(queue, now) for queue in self._in_flight.names())
+        return any(self._is_stalled(queue, now) for queue in self._in_flight.names())
 
-    def _stands(self, queue: str, now: float) -> bool:
+    def _is_stalled(self, queue: str, now: float) -> bool:
         return (
-            now - self._in_flight.moved(queue) > STANDSTILL
-            and (first := self._in_flight.first(queue)) is not None
-            and now - first.request.since > STANDSTILL
+            now - self._in_flight.last_consumed_at(queue) > STANDSTILL_SECONDS
+            and (oldest := self._in_flight.first(queue)) is not None
+            and now - oldest.request.since > STANDSTILL_SECONDS
         )
 
     # Rows.
@@ -544,27 +533,27 @@ class Recovery:
     def on_row(
         self, tracked: TrackedRequest, seen: Seen, now: float, lost: str | None = None
     ) -> list[Effect]:
-        """What an `Inspect` found; `lost` is the `Inspect`'s."""
+        """Handle the result of an `Inspect` whose `lost` is the given one."""
         if not tracked.live:
             return []
         state, holder = seen.state, seen.holder
         if state == ledgers.ROW_DONE:
-            if seen.result is None:  # nobody can read what it came to
+            if seen.result is None:  # The result cannot be read.
                 return self._tracker.settle(tracked, tracked.loss(), now=now)
             if tracked.lookups:
                 tracked.adopt(seen.result.number(env.WBE_EPOCH, tracked.epoch))
             _, receipt = self.early.pop(tracked.id, (None, None))
             return self._tracker.on_response(seen.result, receipt, now, stored=True)
         if state == ledgers.ROW_CLAIMED and tracked.refused is not None:
-            tracked.refused = None  # who said so does not have it
+            tracked.refused = None  # The worker that replied does not own the row.
             if tracked.pending_outcome == REFUSED:
                 tracked.pending_outcome = None
         if state == ledgers.ROW_CLAIMED and holder is not None:
-            gone = holder in (lost, tracked.lost) and not self._lives(holder, seen.silence)
+            is_lost = holder in (lost, tracked.lost) and not self._is_alive(holder, seen.silence)
             if tracked.lookups:
-                return self._on_holder(tracked, holder, seen.epoch, seen.silent or gone, now)
-            if gone and holder == lost:
-                return self._gone(tracked, holder, now)
+                return self._on_holder(tracked, holder, seen.epoch, seen.silent or is_lost, now)
+            if is_lost and holder == lost:
+                return self._lose_claimed(tracked, holder, now)
             effects = self._tracker.started(tracked, holder, now, waits=True)
             if tracked.worker != holder or seen.silence:
                 self._tracker.hold(tracked, holder, seen.silence or 0.0)
@@ -575,14 +564,15 @@ class Recovery:
         if tracked.index is self._inherited:
             if state == ledgers.ROW_OPEN:
                 later = seen.epoch is not None and seen.epoch > tracked.number
-                return [] if later else [fx.Revoke(tracked)]  # later: another owner's by now
+                # A higher epoch: another engine owns it.
+                return [] if later else [fx.Revoke(tracked)]
             return self._on_nothing(tracked, now)
         if tracked.state == pr.RUNNING:
-            # It was claimed, and is not any more.
+            # The request was claimed, and is not claimed now.
             if not (tracked.lookups or tracked.worker == lost):
                 return []
             if state == ledgers.ROW_OPEN and seen.epoch == tracked.epoch and tracked.claimed:
-                return self._send_unbegun(tracked, now)
+                return self._send_unstarted(tracked, now)
             return self.lose(tracked, now, rowless=state is None)
         tracked.lookups = 0
         return self._on_unclaimed(tracked, seen, now, lost)
@@ -590,51 +580,53 @@ class Recovery:
     def _on_unclaimed(
         self, tracked: TrackedRequest, seen: Seen, now: float, lost: str | None
     ) -> list[Effect]:
-        """No worker has it: its row is OPEN, or not made yet, or vanished."""
+        """Handle a request without an owner: its row is OPEN, not created yet, or lost."""
         if seen.state is None and tracked.opened:
-            return self._gone(tracked, lost, now, rowless=True)  # it cannot be known who took it
+            # The owner of a lost row is unknown.
+            return self._lose_claimed(tracked, lost, now, rowless=True)
         if tracked.refused is not None and tracked.pending_outcome is None:
             tracked.pending_outcome = REFUSED
         if tracked.pending_outcome is not None:
-            ours = seen.epoch is None or seen.epoch <= tracked.number
+            is_ours = seen.epoch is None or seen.epoch <= tracked.number
             if seen.state is None:
                 return self._tracker.end_unstarted(tracked, now)
-            return [fx.Revoke(tracked)] if ours else []
+            return [fx.Revoke(tracked)] if is_ours else []
         if tracked.index is self._in_flight and tracked.queue is not None:
             if self._offers.slots(tracked.queue) == 0:
                 return self._reroute(tracked, now)
-            passed = self._idle(tracked) or self._is_passed(tracked, now)
+            passed = self._is_skipped_by_idle(tracked) or self._is_passed(tracked, now)
             if seen.state is not None and passed and self._may_repeat(tracked, now):
                 return self._tracker.dispatch(tracked, now)
         if tracked.request.expired_at(now):
-            # It is not published yet, or is to be had after all.
+            # The request is not published yet, or still available to workers.
             self._tracker.start_clock(tracked, now)
         return []
 
     def _on_holder(
         self, tracked: TrackedRequest, holder: str, epoch: int | None, dead: bool, now: float
     ) -> list[Effect]:
-        """A request that is looked for is held, by a worker that can be asked or is lost."""
-        before = tracked.worker
+        """Handle the owner of a request that is checked: it can be asked, or is lost."""
+        previous_worker = tracked.worker
         tracked.adopt(epoch if epoch is not None else tracked.epoch)
         tracked.opened = True
         effects = self._tracker.started(tracked, holder, now, waits=True)
         if tracked.worker != holder:
             self._tracker.hold(tracked, holder)
         if tracked.id in self.early:
-            effects += self.hear_early(tracked, now)
+            effects += self.process_early_reply(tracked, now)
             if not tracked.live:
                 return effects
-        # It told that it does not hold it, and what it holds no more would be done by now.
-        if dead or (tracked.denied and before == holder):
-            return effects + self.lose(tracked, now, held=True)
+        # The worker does not have it, and any result would be stored by now.
+        if dead or (tracked.denied and previous_worker == holder):
+            return effects + self.lose(tracked, now, has_row=True)
         tracked.denied = False
         return effects + self.questions([tracked], holder)
 
     def _on_nothing(self, tracked: TrackedRequest, now: float) -> list[Effect]:
-        """There is no row of an inherited request: none was made, if it was to be in this ledger.
+        """Handle the missing row of an inherited request.
 
-        For the row is made before the request is published, and removed after its end was saved.
+        The row of a request exists from before publishing until the result is saved. Unless an
+        earlier run used another ledger, the request was not sent.
         """
         elsewhere = any(used != self._tracker.ledger for used in self._origin(tracked))
         if elsewhere and not self._options.repeats(tracked.invocation.task):
@@ -642,7 +634,7 @@ class Recovery:
         return self.send(tracked, now)
 
     def on_revoked(self, tracked: TrackedRequest, revoked: bool, now: float) -> list[Effect]:
-        """What a `Revoke` did; if nothing, the request was claimed, or is not published yet."""
+        """Handle the result of a `Revoke`: it fails if the request is claimed or unpublished."""
         if not tracked.live or tracked.state == pr.RUNNING:
             return []
         if not revoked:
@@ -658,7 +650,7 @@ class Recovery:
     def on_reopened(
         self, tracked: TrackedRequest, answer: env.Envelope | None, now: float
     ) -> list[Effect]:
-        """What a `Reopen` did: a worker that is granted the new epoch runs it, or it is done."""
+        """Handle the result of a `Reopen`, with the reply if the request is done."""
         if not tracked.live or tracked.state != pr.RUNNING:
             return []
         if answer is not None:
@@ -669,18 +661,18 @@ class Recovery:
     def on_concluded(
         self, tracked: TrackedRequest, failure: ft.Failure, now: float
     ) -> list[Effect]:
-        """What a `Conclude` did: the worker that had it can change nothing any more."""
+        """Handle a successful `Conclude`: the lost worker cannot change the result."""
         if not tracked.live or tracked.state != pr.RUNNING:
             return []
         return self._give_up_lost(tracked, failure, now)
 
-    # What publishing a message came to.
+    # Results of publishing.
 
     def on_unrouted(self, tracked: TrackedRequest, epoch: int, now: float) -> list[Effect]:
-        """The broker had no queue for a `Dispatch`: no worker will see that message."""
+        """Handle a `Dispatch` without a queue: no worker receives that message."""
         if tracked.live and tracked.epoch == epoch and tracked.index is self._in_flight:
             tracked.sent_at = None
-            self._timers.set(now + PAUSE, REPUBLISH, tracked)
+            self._timers.set(now + REPUBLISH_PAUSE_SECONDS, REPUBLISH, tracked)
         return []
 
     def republish(self, tracked: TrackedRequest, now: float) -> list[Effect]:
@@ -689,14 +681,15 @@ class Recovery:
         assert tracked.queue is not None
         if self._offers.slots(tracked.queue):
             return self._tracker.dispatch(tracked, now)
-        self._timers.set(now + PAUSE, REPUBLISH, tracked)  # `on_lost` routes it anew
+        # `on_lost` routes it again.
+        self._timers.set(now + REPUBLISH_PAUSE_SECONDS, REPUBLISH, tracked)
         return []
 
     def on_unconfirmed(self, tracked: TrackedRequest, epoch: int, now: float) -> list[Effect]:
-        """It is unknown whether the broker has the message of a `Dispatch`."""
+        """Handle a `Dispatch` that the broker neither confirmed nor refused."""
         if not tracked.live or tracked.epoch != epoch or tracked.index is not self._in_flight:
             return []
-        if self._tracker.ledger is not None:  # one of the messages is granted its row
+        if self._tracker.ledger is not None:  # Only one of the messages can claim the row.
             return self._tracker.dispatch(tracked, now)
         self.search(tracked, UNSENT, now)
         return self.ask()
@@ -704,19 +697,19 @@ class Recovery:
     # Workers.
 
     def on_ids(self, worker: str, ids: Collection[str], now: float) -> list[Effect]:
-        """A worker names what it runs for this engine (or has just ended).
+        """Handle the list of requests that a worker runs for this engine.
 
-        What is missing in two beats is asked for: its last answer may be lost.
+        A request that is missing in two heartbeats is checked: its reply may be lost.
         """
         effects: list[Effect] = []
         for tracked in self._tracker.held.get(worker):
             if tracked.id in ids:
                 self._absent.pop(tracked.id, None)
                 if tracked.pending_outcome == CANCELLED:
-                    effects += self._tracker.cancels([tracked], worker)
+                    effects += self._tracker.cancellations([tracked], worker)
                 continue
-            first = self._absent.setdefault(tracked.id, now)
-            if now - first >= APART and not tracked.lookups:
+            absent_since = self._absent.setdefault(tracked.id, now)
+            if now - absent_since >= MIN_HEARTBEAT_GAP_SECONDS and not tracked.lookups:
                 del self._absent[tracked.id]
                 effects += self._on_absent(tracked, worker, now)
         if len(self._absent) > 2 * len(self._tracker):
@@ -725,73 +718,75 @@ class Recovery:
 
     def _on_absent(self, tracked: TrackedRequest, worker: str, now: float) -> list[Effect]:
         if self._tracker.ledger is not None:
-            return self._look_up(tracked, now)
+            return self._inspect(tracked, now)
         self.search(tracked, LOST, now)
         self.unasked.remove(tracked)
         return self.questions([tracked], worker)
 
     def on_lost(self, workers: Iterable[TopicWorker], now: float) -> list[Effect]:
-        """Workers that stopped or fell silent.
+        """Handle workers that stopped or were lost.
 
-        What they claimed and did not finish is lost: whether it happened is unknown.  What was not
-        claimed is left to the other workers of its queue; without any, it is routed anew.  Where
-        there is a ledger it says which is which, so that nothing rests on the order in which news
-        arrive; without one, another queue takes another number.
+        Requests that they claimed and did not complete are lost: it is unknown whether they took
+        effect. Unclaimed requests stay for the other workers of the queue, or are routed again.
+        With a ledger, the rows distinguish these cases. Without one, another queue means another
+        epoch.
         """
         effects: list[Effect] = []
-        rows = self._tracker.ledger is not None
+        has_ledger = self._tracker.ledger is not None
         for worker in workers:
             name = worker.identity if isinstance(worker.identity, str) else None
-            held = self._tracker.held.get(name or nameless(worker.queue))
-            idle = self._offers.slots(worker.queue) == 0
-            self._losses[worker.queue] = now
-            if name is not None and worker.goodbye:
-                self._goodbyes.append(name)
-            for tracked in held:
+            claimed_requests = self._tracker.held.get(name or anonymous_key(worker.queue))
+            is_unserved = self._offers.slots(worker.queue) == 0
+            self._last_losses[worker.queue] = now
+            if name is not None and worker.announced_end:
+                self._ended_workers.append(name)
+            for tracked in claimed_requests:
                 tracked.lost = name
-                effects += [fx.Inspect(tracked, name)] if rows else self.lose(tracked, now)
-            if idle:
+                effects += [fx.Inspect(tracked, name)] if has_ledger else self.lose(tracked, now)
+            if is_unserved:
                 while waiting := self._tracker.backlog.first(worker.queue):
                     effects += self._reroute(waiting, now)
-            if idle or rows:
-                for tracked in self._in_flight.get(worker.queue, None if idle else FRONT):
-                    effects += [fx.Inspect(tracked, name)] if rows else self._reroute(tracked, now)
+            if is_unserved or has_ledger:
+                for tracked in self._in_flight.get(
+                    worker.queue, None if is_unserved else MAX_FRONT_ROWS
+                ):
+                    effects += (
+                        [fx.Inspect(tracked, name)] if has_ledger else self._reroute(tracked, now)
+                    )
         return effects
 
-    def _lives(self, holder: str, silence: float | None) -> bool:
-        """Whether a worker that was taken for lost lives, as its ledger knows: it was frozen."""
-        if silence is None or holder in self._goodbyes:
+    def _is_alive(self, holder: str, silence: float | None) -> bool:
+        """Return whether a worker that was considered lost has a recent heartbeat."""
+        if silence is None or holder in self._ended_workers:
             return False
-        return silence < LIVELY * self._offers.period
+        return silence < LIVE_PERIODS * self._offers.period
 
-    # Sending it again.
+    # Resending.
 
     def _reroute(self, tracked: TrackedRequest, now: float) -> list[Effect]:
-        # PENDING back to WAITING is no move of the protocol: this is the same wait, begun again.
+        # Set directly, because `transition` does not permit PENDING to WAITING.
         tracked.request.current_state = pr.WAITING
-        return self._route_from_line(tracked, now)
+        return self._route_from_queue(tracked, now)
 
-    def _send_unbegun(self, tracked: TrackedRequest, now: float) -> list[Effect]:
-        """Who had claimed it gave its row back, such as one that was given a forged copy: nobody
-        began it under this number, and its row is granted once."""
+    def _send_unstarted(self, tracked: TrackedRequest, now: float) -> list[Effect]:
+        """Route a request again whose owner released the claim, which is possible only once."""
         tracked.lookups = 0
         tracked.worker = tracked.lost = None
         tracked.denied = tracked.claimed = False
         return self._reroute(tracked, now)
 
-    def _route_from_line(self, tracked: TrackedRequest, now: float) -> list[Effect]:
-        """Its place in the line, if it had one, is another's from now on."""
+    def _route_from_queue(self, tracked: TrackedRequest, now: float) -> list[Effect]:
         queue = tracked.key if tracked.index is self._in_flight else None
-        tracked.leave()
+        tracked.leave_index()
         effects = self._tracker.route(tracked, now)
         if queue is not None and self._offers.slots(queue):
             effects += self._tracker.refill(queue, now)
         return effects
 
     def route_again(self, tracked: TrackedRequest, queue: str, now: float) -> list[Effect]:
-        """Without a ledger: a message of it is out, and may still be taken."""
+        """Route a request without a ledger whose published message may still be consumed."""
         if queue != tracked.queue and self._tracker.plain:
-            self._tracker.wait(tracked, now)  # its worker may answer yet
+            self._tracker.wait(tracked, now)  # Its worker may still reply.
             return []
         if queue != tracked.queue:
             if tracked.resends >= self._options.max_resends:
@@ -805,17 +800,17 @@ class Recovery:
         self._in_flight.put(queue, tracked)
         if tracked.sent_at is not None:
             tracked.maybe_lost = (
-                tracked.maybe_lost or self._losses.get(queue, -math.inf) > tracked.sent_at
+                tracked.maybe_lost or self._last_losses.get(queue, -math.inf) > tracked.sent_at
             )
-            tracked.sent_at = now  # those who are there now have not passed it by yet
+            tracked.sent_at = now  # Present workers have not passed it yet.
         self._tracker.start_clock(tracked, now)
         return []
 
-    def _gone(
+    def _lose_claimed(
         self, tracked: TrackedRequest, worker: str | None, now: float, rowless: bool = False
     ) -> list[Effect]:
         effects = self._tracker.started(tracked, None, now)
-        return effects + self.lose(tracked, now, worker, rowless, held=not rowless)
+        return effects + self.lose(tracked, now, worker, rowless, has_row=not rowless)
 
     def lose(
         self,
@@ -823,10 +818,11 @@ class Recovery:
         now: float,
         worker: str | None = None,
         rowless: bool = False,
-        held: bool = False,
+        has_row: bool = False,
     ) -> list[Effect]:
-        """Its worker is gone (`rowless`: and its row is; `held`: its row is there): send it again,
-        where that does no harm.
+        """Resend the request of a lost worker if that is harmless, else settle it.
+
+        :param rowless: the row is lost too.
         """
         tracked.worker = worker or tracked.worker
         over = self._tracker.plain or (tracked.expires_at is not None and now >= tracked.expires_at)
@@ -836,11 +832,11 @@ class Recovery:
             or tracked.pending_outcome == CANCELLED
             or not self._options.repeats(tracked.invocation.task)
         )
-        if ends and not (held and tracked.worker is not None):
+        if ends and not (has_row and tracked.worker is not None):
             return self._give_up_lost(tracked, tracked.loss(), now)
         if self._tracker.ledger is not None and not rowless:
             if not tracked.lookups:
-                self.look_later(tracked, now)  # the ledger may not be there to be asked
+                self.schedule_lookup(tracked, now)  # The ledger may be unavailable.
             if ends:
                 return [fx.Conclude(tracked, tracked.worker or "", tracked.loss())]
             return [fx.Reopen(tracked, tracked.next_number)]
@@ -850,7 +846,6 @@ class Recovery:
     def _give_up_lost(
         self, tracked: TrackedRequest, failure: ft.Failure, now: float
     ) -> list[Effect]:
-        """Let it fail; if it was sent to as many workers as it may be, it is put aside, too."""
         effects = _incident(tracked, states.WORKER_LOST, tracked.worker)
         if (
             tracked.resends >= self._options.max_resends
@@ -858,55 +853,53 @@ class Recovery:
             and not self._tracker.plain
             and self._options.repeats(tracked.invocation.task)
         ):
-            effects += self._put_aside(tracked, failure)
+            effects += self._dead_letter(tracked, failure)
         return effects + self._tracker.settle(tracked, failure, now=now)
 
-    def _put_aside(self, tracked: TrackedRequest, failure: ft.Failure) -> list[Effect]:
+    def _dead_letter(self, tracked: TrackedRequest, failure: ft.Failure) -> list[Effect]:
         try:
             letter = tracked.envelope(
                 self._tracker.reply_to, self._options, ours=True, ledger=self._tracker.ledger
             )
-        except Exception as error:  # its arguments were changed since it was sent
-            LOG.warning("request %s cannot be put aside: %s", tracked.id, error)
+        except Exception as error:  # Its arguments were changed since it was sent.
+            LOG.warning("request %s cannot be moved to the dead letters: %s", tracked.id, error)
             return []
         letter.persistent = True
         letter.headers |= {
-            env.WBE_DEAD: failure.exception_str[:_LONGEST_REASON],
+            env.WBE_DEAD: failure.exception_str[:_MAX_REASON_LENGTH],
             env.WBE_QUEUE: tracked.queue or "",
             env.WBE_TIME: self._tracker.wall(),
         }
         return [fx.PutAside(letter)]
 
     def send(self, tracked: TrackedRequest, now: float, lost: bool = False) -> list[Effect]:
-        """No worker runs it, or may end it, and none will under the numbers used so far.
+        """Send a request that no worker runs or will run with the present epochs, or settle it.
 
-        `lost`: a worker had it that is lost.
+        :param lost: a lost worker had it.
         """
         if tracked.pending_outcome is not None:
             return self._tracker.end_unstarted(tracked, now)
         if tracked.expires_at is not None and now >= tracked.expires_at:
             tracked.pending_outcome = EXPIRED
             return self._tracker.end_unstarted(tracked, now)
-        left = tracked.index is self._inherited
+        was_inherited = tracked.index is self._inherited
         effects: list[Effect] = []
         if lost:
             effects += _incident(tracked, states.WORKER_LOST, tracked.worker)
-        if lost or not left:
+        if lost or not was_inherited:
             effects += _incident(tracked, states.RESENT, tracked.worker)
         tracked.worker = tracked.lost = tracked.queue = None
         tracked.denied = False
         tracked.next_epoch(tracked.next_number)
-        if left and tracked.expires_at is not None:
+        if was_inherited and tracked.expires_at is not None:
             self._timers.set(tracked.expires_at, EXPIRY, tracked)
-        if left and self._tracker.ledger is None:
-            tracked.lowest_epoch = 0  # the end of any run of this attempt is its end
-        tracked.request.current_state = pr.WAITING  # as when it is routed anew
-        return effects + self._route_from_line(tracked, now)
+        if was_inherited and self._tracker.ledger is None:
+            tracked.lowest_epoch = 0  # Any result of this attempt is valid.
+        tracked.request.current_state = pr.WAITING
+        return effects + self._route_from_queue(tracked, now)
 
     def disown(self, flow: str | None = None) -> None:
-        """Forget everything (of one flow): another engine goes on with it.  Nothing is settled,
-        and nothing that others see is touched.
-        """
+        """Forget all requests (of one flow) without a result: another engine continues it."""
         for tracked in list(self._tracker.all_of(flow)):
             self._tracker.forget(tracked)
         if flow is None:
@@ -917,7 +910,6 @@ class Recovery:
 
 
 def _incident(tracked: TrackedRequest, event: str, worker: str | None = None) -> list[Effect]:
-    """What happened to a request, for whoever keeps that."""
     if hasattr(tracked.invocation.events, "incident"):
         return [fx.Incident(tracked, event, worker)]
     return []

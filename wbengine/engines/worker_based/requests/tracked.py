@@ -1,4 +1,4 @@
-"""A request while its tracker has it: what is known of it, where it waits, and its timers."""
+"""The state of a request in its tracker, the indexes of waiting requests, and their timers."""
 
 from __future__ import annotations
 
@@ -10,45 +10,44 @@ from typing import Any, Final
 
 from wbengine import _names, invocation
 from wbengine import exceptions as exc
-from wbengine.concurrency import limits
+from wbengine.concurrency import time_limits
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.discovery import snapshots
 from wbengine.engines.worker_based.ledger.base import Opening
+from wbengine.engines.worker_based.messages import display_headers
 from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.messages import traces
 from wbengine.engines.worker_based.requests.options import RequestOptions
 from wbengine.types import failure as ft
 
 # Kinds of timers.
-#: The `transition_timeout` of a request is over.
+#: The `transition_timeout` of a request has expired.
 TIMEOUT: Final = "timeout"
-#: No worker has promised to answer yet.
+#: No worker is known to have the request yet.
 LOOKUP: Final = "lookup"
-#: It waits for a worker, and people should know.
+#: The request has no worker, and a warning is due.
 WARN: Final = "warn"
-#: It waits for a worker although a message of it is out.
+#: The request has no worker although a message was published.
 STRAY: Final = "stray"
-#: Its `eta` has come.
+#: The `eta` of the request is reached.
 DUE: Final = "due"
-#: It is not to be started from now on.
+#: The request must not be started after this time.
 EXPIRY: Final = "expiry"
-#: There was no queue for it a moment ago.
+#: The broker had no queue for the message.
 REPUBLISH: Final = "republish"
 
-# Pending outcomes: how a request ends that turns out not to run.
+# Outcomes that are reported if it turns out that the request did not run.
 CANCELLED: Final = "cancelled"
 EXPIRED: Final = "expired"
 REFUSED: Final = "refused"
 
-# Why a request is searched for where there is no ledger: its message may be lost (its queue seems
-# not to have it: once, then twice), or its worker.
+# Reasons to search for a request without a ledger: its worker may be lost, or its message (UNSENT,
+# then UNSEEN, then ABSENT, as questions in its queue do not find it).
 UNSENT: Final = "unsent"
 UNSEEN: Final = "unseen"
 ABSENT: Final = "absent"
 LOST: Final = "lost"
 
-#: The states of requests as people are shown them.
-_SHOWN: Final[Mapping[str, snapshots.State]] = {
+_SNAPSHOT_STATES: Final[Mapping[str, snapshots.State]] = {
     pr.WAITING: snapshots.DEFERRED,
     pr.PENDING: snapshots.QUEUED,
     pr.RUNNING: snapshots.STARTED,
@@ -56,52 +55,49 @@ _SHOWN: Final[Mapping[str, snapshots.State]] = {
     pr.FAILURE: snapshots.FAILED,
 }
 
-#: So much of an error is shown.
-_LONGEST_ERROR: Final = 500
+_MAX_ERROR_LENGTH: Final = 500
 
-#: Where a request stands in the line of its queue: the more urgent first, then the earlier.
-Place = tuple[int, int]
-_NOWHERE: Final[Place] = (0, 0)
+#: Position of a request in its queue: by descending priority, then by order.
+Position = tuple[int, int]
+_NO_POSITION: Final[Position] = (0, 0)
 
-#: When, the how many-th that was set, of which kind, and for which requests.
+#: Time, number of the timer, kind, and requests.
 _Timer = tuple[float, int, str, list["TrackedRequest"]]
 
-#: So many outdated timers are kept before the heap is tidied.
-_STALE_TIMERS: Final = 1000
+#: The heap is cleaned when it has more outdated timers.
+_MAX_STALE_TIMERS: Final = 1000
 
-#: Epoch of a request that was forgotten: no message of it is current any more.
+#: Epoch of a forgotten request: no message of it is current.
 WITHDRAWN: Final = -1
 
 
 class TrackedRequest:
-    """One request.  It waits in one `RequestIndex` at most, under a `key`.
+    """One request, in at most one `RequestIndex`, under a `key`.
 
-    *Publishing*: `dispatched`: it was handed out at least once, so that a row and a message of it
-    may exist.  Its publisher sets `sendings` (how often publishing has begun), `opening` (how its
-    row is made while it is published, where that was tried), `opened` (the row exists) and
-    `sent_at` (when its message was published last, on the tracker's clock).
+    *Publishing*: `dispatched`: it was handed to the publisher, which sets `sendings` (number of
+    started publishings), `opening` (the row that is opened in one step with publishing, if that was
+    tried), `opened` (the row exists) and `sent_at` (time of the last publishing on the tracker's
+    clock).
 
-    *Epochs*: answers count from `lowest_epoch` to `epoch`; nothing was sent yet under
+    *Epochs*: replies are valid from `lowest_epoch` to `epoch`; nothing was sent with
     `unused_epoch`.
 
-    *Who has it*: `ran`: some worker had it; `claimed`: one is known to have it, and not whether it
-    has begun it, or waits for a slot there; `worker`: the last one; `lost`: a worker that is known
-    to be gone with it; `maybe_lost`: one that is gone may have had it in this epoch; `resends`: how
-    often it was sent again because its worker was lost.
+    *Owner*: `ran`: a worker had it; `claimed`: a worker has it, but may still wait for a slot;
+    `worker`: the last worker; `lost`: a worker that was lost with it; `maybe_lost`: a lost worker
+    may have had it in this epoch; `resends`: number of lost workers for which it was resent.
 
-    *Looking for it*: `lookups`: how often, since no worker is known to answer here; `denied`: its
-    holder says that it has it no more; without a ledger `suspect` and `asked_at`, why and
-    since when.
+    *Search*: `lookups`: number of checks since no worker is known to have it; `denied`: its owner
+    reports that it does not have it; without a ledger, `suspect` is the reason and `asked_at` the
+    start of the search.
 
-    *Times*: it may be started from `eta` on, and up to `expires_at`.  `pending_outcome` is what it
-    ends with once it is certain that it does not run; `refused` the failure that a worker answered
-    with, whose row has none.
+    *Times*: it may be started from `eta` until `expires_at`. `pending_outcome` applies once it is
+    certain not to run; `refused` is the failure in a reply of a worker that is not in the row.
     """
 
     __slots__ = (
         "_seqs", "asked_at", "born", "claimed", "denied", "dispatched", "done", "epoch", "eta",
         "expires_at", "flow", "heard", "id", "index", "invocation", "key", "lookups", "lost",
-        "lowest_epoch", "maybe_lost", "opened", "opening", "pending_outcome", "place", "queue",
+        "lowest_epoch", "maybe_lost", "opened", "opening", "pending_outcome", "position", "queue",
         "ran", "receipt", "refused", "request", "resends", "sendings", "sent_at", "suspect",
         "task_cls", "unused_epoch", "worker",
     )  # fmt: skip
@@ -109,7 +105,7 @@ class TrackedRequest:
     def __init__(
         self, call: invocation.Invocation, done: invocation.Done, timeout: float | None, now: float
     ) -> None:
-        #: The correlation id of its messages, and the name of its row.
+        #: The correlation id of its messages, and the id of its row.
         self.id = invocation.request_id(
             call.uuid, call.action, call.attempt, call.index, call.resumed
         )
@@ -145,7 +141,7 @@ class TrackedRequest:
         self.opening: Opening | None = None
         self.index: RequestIndex | None = None
         self.key = ""
-        self.place = _NOWHERE
+        self.position = _NO_POSITION
         self._seqs: set[tuple[str | None, int]] | None = None
 
     @property
@@ -154,23 +150,23 @@ class TrackedRequest:
 
     @property
     def number(self) -> int:
-        """The number under which its engine asks for it: no message of it bears a higher one."""
+        """The number of questions about it: no message of it has a higher epoch."""
         return max(self.epoch, self.invocation.epoch)
 
     @property
     def next_number(self) -> int:
-        """A number under which nothing of it was sent yet."""
+        """An epoch with which no message of it was sent yet."""
         return self.unused_epoch if self.unused_epoch >= self.epoch else self.epoch + 1
 
     @property
     def live(self) -> bool:
-        """Whether the request has no outcome yet (and was not forgotten)."""
+        """Whether the request has no outcome yet and was not forgotten."""
         return self.request.current_state not in pr.STOP_STATES and self.epoch != WITHDRAWN
 
     def fresh(self, worker: str | None, seq: int) -> bool:
-        """Whether `worker` told nothing numbered `seq` of this epoch before; notes that it did."""
+        """Record a message `seq` of `worker` in this epoch; return False if it is a duplicate."""
         if not seq:
-            return True  # a peer that does not number what it tells
+            return True  # The peer does not number its messages.
         if self._seqs is None:
             self._seqs = set()
         size = len(self._seqs)
@@ -178,44 +174,41 @@ class TrackedRequest:
         return len(self._seqs) > size
 
     def refusal(self, answer: env.Envelope) -> str | None:
-        """Why a validated RESPONSE is to be dropped; None for one that tells something new."""
+        """Return the reason to drop a validated RESPONSE; None if it is new."""
         state = answer.body["state"]
         if not self.live:
             return "late"
         if state in pr.WAITING_STATES:
             return "unexpected"
-        if not self.speaks_of(answer):
+        if not self.is_current_reply(answer):
             return "old_epoch"
         if state == pr.RUNNING:
             if self.claimed and env.WBE_ASK not in answer.headers:
                 self.heard = True
-                return None  # it waited for a slot there until now
-            again, self.heard = self.heard, True
+                return None  # The request waited for a slot.
+            heard_before, self.heard = self.heard, True
             if self.state == pr.RUNNING:
-                return "duplicate" if again else "reordered"
-        # Only events need their numbers: RUNNING changes nothing twice, and the first end wins.
+                return "duplicate" if heard_before else "reordered"
+        # Only events need numbers: a second RUNNING has no effect, and the first result wins.
         if state == pr.EVENT and not self.fresh(
             answer.text(env.WBE_WORKER), answer.number(env.WBE_SEQ)
         ):
             return "duplicate"
         return None
 
-    def speaks_of(self, answer: env.Envelope) -> bool:
-        """Whether an answer is about this request in its present epoch."""
+    def is_current_reply(self, answer: env.Envelope) -> bool:
         return self.lowest_epoch <= answer.number(env.WBE_EPOCH, self.epoch) <= self.epoch
 
     def adopt(self, epoch: int) -> None:
-        """A worker has the request under this epoch."""
         self.epoch = self.lowest_epoch = epoch
 
     def row_to_open(self) -> Opening:
-        """The row that is made in one step with publishing it; the same one however often."""
+        """Return the row to open when the request is published; one object for each epoch."""
         if self.opening is None:
             self.opening = Opening(self.id, self.epoch)
         return self.opening
 
     def next_epoch(self, epoch: int) -> None:
-        """What was said of the request so far is of the past."""
         self.epoch = self.lowest_epoch = epoch
         self.opened = self.heard = self.maybe_lost = self.claimed = False
         self.sent_at = self.suspect = self.opening = None
@@ -225,13 +218,13 @@ class TrackedRequest:
     def envelope(
         self, reply_to: str, options: RequestOptions, *, ours: bool, ledger: str | None
     ) -> env.Envelope:
-        """The REQUEST for the queue it was routed to, in its present epoch.
+        """Return the REQUEST for the queue of this request, in its present epoch.
 
-        Those who are not `ours` are told nothing that only our own understand, and no priority,
-        which kombu's transports order the other way round.
+        A peer that is not `ours` gets no headers of the extended protocol, and no priority, which
+        kombu's transports order in the opposite way.
 
-        :raises InvalidFormat: an argument cannot be sent, or all of them are too large.
-        :raises TypeError, ValueError: the task's time limit is none.
+        :raises InvalidFormat: if an argument cannot be encoded, or the message is too large.
+        :raises TypeError, ValueError: if the time limit of the task is not valid.
         """
         call = self.invocation
         headers: dict[str, Any] = {
@@ -250,12 +243,16 @@ class TrackedRequest:
             headers[env.ROOT_ID] = call.flow_uuid
         if ledger is not None:
             headers[env.WBE_LEDGER] = ledger
-        own = call.task.timelimit
-        limit = options.timelimit if own is None else limits.read(own, "timelimit of the task")
-        if limit is not limits.UNLIMITED:
+        task_limit = call.task.timelimit
+        limit = (
+            options.timelimit
+            if task_limit is None
+            else time_limits.read(task_limit, "timelimit of the task")
+        )
+        if limit is not time_limits.UNLIMITED:
             headers[env.TIMELIMIT] = [limit.hard, limit.soft]
         if options.trace_arguments:
-            headers |= traces.headers(call.arguments)
+            headers |= display_headers.headers(call.arguments)
         envelope = env.Envelope(
             pr.REQUEST,
             self.request.encode(env.packer(ours)),
@@ -274,11 +271,11 @@ class TrackedRequest:
     def described(
         self, started: float | None = None, ended: float | None = None, error: str | None = None
     ) -> tuple[Any, ...]:
-        """The fields of a `RequestSnapshot`; but `submitted` is on the tracker's clock."""
+        """Return the fields of a `RequestSnapshot`, with `submitted` on the tracker's clock."""
         call = self.invocation
-        shown = snapshots.QUEUED if self.claimed and self.live else _SHOWN[self.state]
+        shown = snapshots.QUEUED if self.claimed and self.live else _SNAPSHOT_STATES[self.state]
         if error is not None:
-            error = error.partition("\n")[0][:_LONGEST_ERROR]
+            error = error.partition("\n")[0][:_MAX_ERROR_LENGTH]
         return (
             self.id, call.task.name, self.task_cls, call.action, call.attempt, self.epoch,
             shown, call.uuid, self.flow, self.queue, self.worker, call.priority,
@@ -286,37 +283,36 @@ class TrackedRequest:
         )  # fmt: skip
 
     def loss(self) -> ft.Failure:
-        """What it ends with when nobody can tell what became of it."""
-        who = f"worker {self.worker}" if self.worker else "the worker"
-        often = f"; it was lost with {self.resends + 1} workers" if self.resends else ""
+        worker = f"worker {self.worker}" if self.worker else "the worker"
+        loss_count = (
+            f"; {self.resends + 1} workers were lost with this task" if self.resends else ""
+        )
         return ft.Failure.from_exception(
             exc.WorkerLost(
-                f"{who} was lost while it ran task {self.invocation.task.name!r}"
-                f" ({self.invocation.action}){often}; whether the task took effect is unknown"
+                f"{worker} was lost while it ran task {self.invocation.task.name!r}"
+                f" ({self.invocation.action}){loss_count}; whether the task took effect is unknown"
             )
         )
 
     def failure_before_start(self) -> ft.Failure:
-        """What it ends with by its `pending_outcome`."""
         name = self.invocation.task.name
         if self.pending_outcome == REFUSED and self.refused is not None:
             return self.refused
         if self.pending_outcome == EXPIRED:
             return ft.Failure.from_exception(
-                exc.Expired(f"task {name!r} was not started in the time that it had for that")
+                exc.Expired(f"task {name!r} expired before it started")
             )
         return ft.Failure.from_exception(
             exc.Cancelled(f"task {name!r} was cancelled before it started")
         )
 
-    def leave(self) -> None:
-        """Wait nowhere."""
+    def leave_index(self) -> None:
         if self.index is not None:
             self.index.remove(self)
 
 
 class RequestIndex:
-    """Requests by a key, in the order in which they came; a key without any is not kept."""
+    """Requests by key, in order of insertion. Keys without requests are removed."""
 
     __slots__ = ("_rows",)
 
@@ -324,7 +320,7 @@ class RequestIndex:
         self._rows: dict[str, dict[str, TrackedRequest]] = {}
 
     def put(self, key: str, tracked: TrackedRequest) -> None:
-        """Move a request here, from wherever it waits."""
+        """Move a request here from its present index."""
         if tracked.index is not None:
             tracked.index.remove(tracked)
         row = self._rows.get(key)
@@ -345,21 +341,19 @@ class RequestIndex:
         row = self._rows.get(key)
         return len(row) if row is not None else 0
 
-    def get(self, key: str, most: int | None = None) -> list[TrackedRequest]:
-        """The requests under `key` (the first of them), which may then be moved."""
-        return list(itertools.islice(self.each(key), most))
+    def get(self, key: str, limit: int | None = None) -> list[TrackedRequest]:
+        """Return a new list of the (first) requests under `key`."""
+        return list(itertools.islice(self.each(key), limit))
 
     def each(self, key: str) -> Iterable[TrackedRequest]:
-        """The requests under `key`, none of which may be moved meanwhile."""
+        """Return the requests under `key`, which must not be moved during the iteration."""
         return self._rows.get(key, {}).values()
 
     def first(self, key: str) -> TrackedRequest | None:
-        """The one of those under `key` that came first."""
         row = self._rows.get(key)
         return next(iter(row.values())) if row is not None else None
 
     def names(self) -> list[str]:
-        """The keys that have requests."""
         return list(self._rows)
 
     def __len__(self) -> int:
@@ -370,13 +364,13 @@ class RequestIndex:
 
 
 class Backlog(RequestIndex):
-    """An index that also hands out the requests of a key by their place.  O(log n) each."""
+    """An index that also returns the requests of a key by position. Cost: O(log n) each."""
 
     __slots__ = ("_heaps", "_order")
 
     def __init__(self) -> None:
         super().__init__()
-        self._heaps: dict[str, list[tuple[Place, int, TrackedRequest]]] = {}
+        self._heaps: dict[str, list[tuple[Position, int, TrackedRequest]]] = {}
         self._order = itertools.count()
 
     def put(self, key: str, tracked: TrackedRequest) -> None:
@@ -384,7 +378,7 @@ class Backlog(RequestIndex):
         heap = self._heaps.get(key)
         if heap is None:
             heap = self._heaps[key] = []
-        heapq.heappush(heap, (tracked.place, next(self._order), tracked))
+        heapq.heappush(heap, (tracked.position, next(self._order), tracked))
 
     def remove(self, tracked: TrackedRequest) -> None:
         super().remove(tracked)
@@ -392,84 +386,83 @@ class Backlog(RequestIndex):
             del self._heaps[tracked.key]
 
     def first(self, key: str) -> TrackedRequest | None:
-        """The request under `key` with the least place; it stays where it is."""
+        """Return the request under `key` with the lowest position."""
         if key not in self._rows:
             return None
         heap = self._heaps[key]
         while heap[0][2].index is not self or heap[0][2].key != key:
-            heapq.heappop(heap)  # it was moved elsewhere since
+            heapq.heappop(heap)  # The request was moved to another index.
         return heap[0][2]
 
 
 class InFlight(RequestIndex):
-    """The requests that stand in the line of a broker's queue: knows how far the line came."""
+    """The requests in a broker's queue, and the progress of consumption."""
 
     __slots__ = ("_reached",)
 
     def __init__(self) -> None:
         super().__init__()
-        # By key, what was taken and when: later ones, and earlier ones that stood further behind.
-        self._reached: dict[str, list[tuple[Place, float]]] = {}
+        # By key: positions and times of consumed requests, except those followed by one with an
+        # equal or higher position.
+        self._reached: dict[str, list[tuple[Position, float]]] = {}
 
     def remove(self, tracked: TrackedRequest) -> None:
         super().remove(tracked)
         if tracked.key not in self._rows:
             self._reached.pop(tracked.key, None)
 
-    def serve(self, tracked: TrackedRequest, now: float) -> None:
-        """A request that stands here was taken."""
+    def record_consumed(self, tracked: TrackedRequest, now: float) -> None:
+        """Record that a request was consumed, and remove it."""
         reached = self._reached.get(tracked.key)
         if reached is None:
             reached = self._reached[tracked.key] = []
-        while reached and reached[-1][0] <= tracked.place:
+        while reached and reached[-1][0] <= tracked.position:
             reached.pop()
-        reached.append((tracked.place, now))
+        reached.append((tracked.position, now))
         self.remove(tracked)
 
-    def behind(self, key: str, since: float) -> list[TrackedRequest]:
-        """Those that the line may have passed, if it has moved since then."""
+    def passed_since(self, key: str, since: float) -> list[TrackedRequest]:
+        """Return the requests that the consumption since this time may have passed."""
         reached = self._reached.get(key)
         if not reached or reached[-1][1] <= since:
             return []
-        furthest = reached[0][0]  # later ones stood further in front
-        return [tracked for tracked in self._rows[key].values() if tracked.place < furthest]
+        furthest = reached[0][0]  # Later entries have lower positions.
+        return [tracked for tracked in self._rows[key].values() if tracked.position < furthest]
 
-    def passed(self, tracked: TrackedRequest) -> bool:
-        """Whether others were taken, since it was sent, that stand behind it."""
-        for place, at in reversed(self._reached.get(tracked.key, ())):
+    def is_passed(self, tracked: TrackedRequest) -> bool:
+        """Return whether requests with a higher position were consumed since this one was sent."""
+        for position, at in reversed(self._reached.get(tracked.key, ())):
             if at <= (tracked.sent_at or math.inf):
                 break
-            if place > tracked.place:
+            if position > tracked.position:
                 return True
         return False
 
-    def moved(self, key: str) -> float:
-        """When a request that stood here was taken last."""
+    def last_consumed_at(self, key: str) -> float:
+        """Return the time of the last consumption."""
         reached = self._reached.get(key)
         return reached[-1][1] if reached else -math.inf
 
-    def approaches(self, tracked: TrackedRequest) -> bool:
-        """Whether the line has moved while a request stood in it, and not past it."""
+    def is_approached(self, tracked: TrackedRequest) -> bool:
+        """Return whether consumption progressed since the request waits, but not beyond it."""
         reached = self._reached.get(tracked.key)
         if not reached:
             return False
-        return reached[0][0] < tracked.place and reached[-1][1] > tracked.request.since
+        return reached[0][0] < tracked.position and reached[-1][1] > tracked.request.since
 
 
 class TimerHeap:
-    """Timers of requests.  One counts only as long as its request has not started, or is looked
-    for.
-    """
+    """Timers of requests. They are valid until the request starts, or while it is searched for."""
 
-    __slots__ = ("_count", "_heap", "_kept", "_last", "_order")
+    __slots__ = ("_count", "_count_after_tidy", "_heap", "_last", "_order")
 
     def __init__(self) -> None:
-        # Those that are set to one time, one after the other, are one.
+        # Consecutive timers with the same time share an entry.
         self._heap: list[_Timer] = []
         self._last: dict[str, _Timer] = {}
         self._count = 0
-        # How many there were when they were tidied last.
-        self._kept = 0
+        # Number of timers after the last cleaning.
+        self._count_after_tidy = 0
         self._order = itertools.count()
 
     def __len__(self) -> int:
@@ -477,9 +470,9 @@ class TimerHeap:
 
     def set(self, at: float, kind: str, tracked: TrackedRequest) -> None:
         self._count += 1
-        last = self._last.get(kind)
-        if last is not None and last[0] == at:
-            last[3].append(tracked)
+        previous = self._last.get(kind)
+        if previous is not None and previous[0] == at:
+            previous[3].append(tracked)
         else:
             self._last[kind] = timer = (at, next(self._order), kind, [tracked])
             heapq.heappush(self._heap, timer)
@@ -488,32 +481,41 @@ class TimerHeap:
         return self._heap[0][0] if self._heap else None
 
     def due(self, now: float) -> Iterator[tuple[str, TrackedRequest]]:
-        """What is due, including what is set to a past time meanwhile; O(log n) each."""
+        """Yield the expired timers, including those that the caller sets to a past time meanwhile.
+
+        Cost: O(log n) each.
+        """
         while self._heap and self._heap[0][0] <= now:
             timer = heapq.heappop(self._heap)
             at, order, kind, requests = timer
             if self._last.get(kind) is timer:
                 del self._last[kind]
-            left = iter(requests)
+            remaining = iter(requests)
             try:
-                for tracked in left:
+                for tracked in remaining:
                     self._count -= 1
-                    if _counts(tracked):
+                    if _is_valid_timer(tracked):
                         yield kind, tracked
-            finally:  # the caller may fail with one of them
-                if rest := list(left):
+            finally:  # The caller may raise.
+                if rest := list(remaining):
                     heapq.heappush(self._heap, (at, order, kind, rest))
 
     def tidy(self, requests: int) -> None:
-        """Let go of what has ended; there are `requests` requests.  O(1) amortised."""
-        if requests and self._count <= 2 * max(requests, self._kept) + _STALE_TIMERS:
+        """Remove invalid timers, if there are many for this number of requests.
+
+        Cost: O(1) amortized.
+        """
+        if (
+            requests
+            and self._count <= 2 * max(requests, self._count_after_tidy) + _MAX_STALE_TIMERS
+        ):
             return
-        kept = ((at, n, kind, list(filter(_counts, of))) for at, n, kind, of in self._heap)
-        self._heap = [timer for timer in kept if timer[3]] if requests else []
+        valid = ((at, n, kind, list(filter(_is_valid_timer, of))) for at, n, kind, of in self._heap)
+        self._heap = [timer for timer in valid if timer[3]] if requests else []
         heapq.heapify(self._heap)
         self._last.clear()
-        self._kept = self._count = sum(len(timer[3]) for timer in self._heap)
+        self._count_after_tidy = self._count = sum(len(timer[3]) for timer in self._heap)
 
 
-def _counts(tracked: TrackedRequest) -> bool:
+def _is_valid_timer(tracked: TrackedRequest) -> bool:
     return (tracked.state in pr.WAITING_STATES or tracked.lookups > 0) and tracked.live

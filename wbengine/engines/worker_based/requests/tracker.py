@@ -1,14 +1,13 @@
-"""Every request of an executor, from submission to its one outcome, without any I/O.
+"""All requests of an executor, from submission to their outcome, without I/O.
 
-`RequestTracker` takes invocations, answers, news of workers and the time; it returns *effects*:
-what its owner, who has sockets and clocks, does next, in that order.  It owns no thread, no lock
-and no clock, so that any history can be replayed against it.
+`RequestTracker` receives invocations, replies, changes of workers and the time. It returns
+*effects*, which its owner performs in that order. It has no thread, lock or clock, so that any
+history can be replayed in tests.
 
-The life of a request: it is WAITING while no known worker offers its task; it is PENDING from the
-moment it is routed to a queue (its ledger row is opened, then its message is published) until a
-worker says otherwise; then RUNNING; and it ends in exactly one outcome, whichever terminal answer
-of the current epoch comes first.  Anything else that comes is counted in `ignored` and dropped.
-What becomes of requests whose worker or engine went away is decided in `recovery`.
+A request is WAITING while no known worker offers its task, PENDING from the time at which it is
+routed to a queue until a worker reports otherwise, and then RUNNING. It ends with exactly one
+outcome: the first terminal reply of the current epoch. All other replies are dropped. `recovery`
+handles requests whose worker or engine was lost.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from wbengine import _names, invocation, start_times
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.discovery.finder import ProxyWorkerFinder
-from wbengine.engines.worker_based.discovery.roster import nameless
-from wbengine.engines.worker_based.messages import commands
+from wbengine.engines.worker_based.discovery.roster import anonymous_key
 from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages import worker_commands
 from wbengine.engines.worker_based.requests import effects as fx
 from wbengine.engines.worker_based.requests import tracked as tracking
 from wbengine.engines.worker_based.requests.effects import Effect
 from wbengine.engines.worker_based.requests.options import RequestOptions
-from wbengine.engines.worker_based.requests.recovery import STANDSTILL, Recovery
+from wbengine.engines.worker_based.requests.recovery import STANDSTILL_SECONDS, Recovery
 from wbengine.engines.worker_based.requests.tracked import (
     CANCELLED,
     DUE,
@@ -50,46 +49,45 @@ from wbengine.types import failure as ft
 
 LOG = logging.getLogger(__name__)
 
-#: At most this many requests of one queue are in the broker, or `PER_SLOT` for each known slot if
-#: that is more; the rest wait here, by priority, where they can still change queues.
-MOST_IN_BROKER: Final = 1000
-PER_SLOT: Final = 8
+#: Maximum number of requests of one queue in the broker, and for each known slot if that is more.
+#: Others wait in the tracker, by priority.
+MAX_IN_BROKER: Final = 1000
+MAX_IN_BROKER_PER_SLOT: Final = 8
 
-#: After so many seconds in WAITING, the log says once what a request waits for.
-WARN_AFTER: Final = 5.0
+#: Seconds in WAITING after which the reason is logged once.
+WARN_AFTER_SECONDS: Final = 5.0
 
-#: Seconds until a waiting request, a message of which is out, is looked for; then twice as many.
-STRAY_AFTER: Final = 10.0
+#: Seconds until a waiting request with a published message is checked; the interval doubles.
+STRAY_AFTER_SECONDS: Final = 10.0
 
-#: So many requests that ended are remembered, for people.
-REMEMBERED: Final = 1000
+#: Number of completed requests for snapshots.
+MAX_ENDED: Final = 1000
 
-#: How many known topics and tasks an error names.
-_NAMED: Final = 8
+#: Maximum number of names in an error message.
+_MAX_NAMED: Final = 8
 
 
 class Observer(Protocol):
-    """Is told of the requests of an executor, whichever engine uses it, from any thread: it must
-    neither wait nor raise.
+    """Receives events of the requests of an executor, from all of its engines, in any thread.
+
+    Methods must not block or raise.
     """
 
     def publishing(self, tracked: TrackedRequest, envelope: env.Envelope) -> None:
-        """Its message is about to be published; headers may be added to it.  Again, where that has
-        to be tried again.
-        """
+        """Prepare to publish a message: headers may be added. Repeated if publishing is retried."""
 
     def published(self, tracked: TrackedRequest, error: BaseException | None) -> None:
-        """It was, as far as the broker says so; or never will be, because of `error`."""
+        """Handle a message that was published, or cannot be published because of `error`."""
 
     def settled(self, tracked: TrackedRequest, outcome: invocation.Outcome, waited: float) -> None:
-        """It ended, `waited` seconds after it was submitted.  Under the lock of the executor."""
+        """Handle the end of a request after `waited` seconds, under the lock of the executor."""
 
 
 class RequestTracker:
-    """All requests of one executor.  Not thread-safe: its owner holds a lock around every call.
+    """All requests of one executor. Not thread-safe: the owner holds a lock around every call.
 
-    `wall` tells unix seconds; only `expires` and `eta` that are datetimes, and peers without a
-    ledger, need it.
+    `wall` returns unix seconds, for `expires` and `eta` that are datetimes, and for peers without a
+    ledger.
     """
 
     def __init__(
@@ -105,12 +103,12 @@ class RequestTracker:
         self.reply_to = reply_to
         self.offers = offers
         self.timeout = transition_timeout
-        #: The digest of the ledger in which requests have their rows; None: there is none.
+        #: Digest of the ledger with the rows, if any.
         self.ledger = ledger
-        #: Whether the ledger is in a place of its own: then outcomes are read there, and answers
-        #: only tell that there is one, for whoever may publish them cannot write there.
+        #: Whether the ledger is not on the broker. Then results are read from it, and replies only
+        #: announce them: their publishers may have no access to the ledger.
         self.separate_ledger = False
-        #: Whether the workers are TaskFlow's: answers have no numbers, so nothing is sent again.
+        #: Whether the workers are TaskFlow's: replies have no numbers, so nothing is resent.
         self.plain = False
         self.options = options
         self.wall = wall
@@ -118,26 +116,24 @@ class RequestTracker:
         self.requests: dict[str, TrackedRequest] = {}
         self._flows: dict[str, dict[str, TrackedRequest]] = {}
         self._order = itertools.count(1)
-        # Each request is in one of these at most.
-        self.waiting = tracking.RequestIndex()  # by task class
-        self.deferred = tracking.RequestIndex()  # until their time comes
-        self.backlog = tracking.Backlog()  # by queue
-        self.in_flight = tracking.InFlight()  # by queue
-        self.held = tracking.RequestIndex()  # by worker
-        # Of earlier runs, until it is known where they are.
+        # Each request is in at most one of these indexes.
+        self.waiting = tracking.RequestIndex()  # By task class.
+        self.deferred = tracking.RequestIndex()  # Until their `eta`.
+        self.backlog = tracking.Backlog()  # By queue.
+        self.in_flight = tracking.InFlight()  # By queue.
+        self.held = tracking.RequestIndex()  # By worker.
+        # Requests of earlier runs, until their location is known.
         self.inherited = tracking.RequestIndex()
         self.timers = tracking.TimerHeap()
-        #: What becomes of requests that nothing is heard of, and of those of earlier runs.
         self.recovery = Recovery(self)
         self.observers: tuple[Observer, ...] = ()
-        #: What came and was dropped, by reason: unknown, late, duplicate, reordered, old_epoch,
+        #: Number of dropped replies by reason: unknown, late, duplicate, reordered, old_epoch,
         #: unexpected, unreadable, misaddressed.
         self.ignored: Counter[str] = Counter()
-        #: The last that ended, `described`.
-        self.ended: deque[tuple[Any, ...]] = deque(maxlen=REMEMBERED)
+        #: The last completed requests, as `described`.
+        self.ended: deque[tuple[Any, ...]] = deque(maxlen=MAX_ENDED)
 
     def __len__(self) -> int:
-        """How many requests there are."""
         return len(self.requests)
 
     # Submitting and routing.
@@ -145,16 +141,17 @@ class RequestTracker:
     def submit(
         self, call: invocation.Invocation, done: invocation.Done, now: float
     ) -> list[Effect]:
-        """Take a request on; what cannot be encoded is settled as a failure at once.
+        """Accept a request. If it cannot be encoded, it is settled as a failure at once.
 
-        :raises Duplicate: the same action of the same attempt of the atom is already tracked.
+        :raises Duplicate: if this action of this attempt of the atom is already tracked.
         """
         tracked = self.admit(call, done, now)
         if self.closed is not None:
-            return self.leave_undone(tracked, self.closed)
+            return self.settle_abandoned(tracked, self.closed)
         if self.recovery.early and tracked.id in self.recovery.early:
-            # The store did not know that it was sent.
-            effects = self.recovery.hear_early(tracked, now)
+            # An earlier run sent this request, but the store is from before that. Its reply is
+            # already here.
+            effects = self.recovery.process_early_reply(tracked, now)
             return effects + self.route(tracked, now) if tracked.live else effects
         task = call.task
         if task.eta is not None or task.expires is not None:
@@ -199,7 +196,7 @@ class RequestTracker:
             return self.recovery.route_again(tracked, queue, now)
         tracked.request.transition(pr.PENDING)
         tracked.queue = queue
-        tracked.place = (-tracked.invocation.priority, next(self._order))
+        tracked.position = (-tracked.invocation.priority, next(self._order))
         if self.in_flight.count(queue) >= self._capacity(queue):
             self.backlog.put(queue, tracked)
             return []
@@ -209,18 +206,19 @@ class RequestTracker:
         return self.in_flight.count(queue) + self.backlog.count(queue)
 
     def _capacity(self, queue: str) -> int:
-        served = PER_SLOT * self.offers.slots(queue)
-        return served if served > MOST_IN_BROKER else MOST_IN_BROKER
+        served = MAX_IN_BROKER_PER_SLOT * self.offers.slots(queue)
+        return served if served > MAX_IN_BROKER else MAX_IN_BROKER
 
     def wait(self, tracked: TrackedRequest, now: float) -> None:
         if self.ledger is not None or tracked.unused_epoch <= tracked.epoch:
-            tracked.queue = None  # else its message may wait there, and need not be sent again
+            # Otherwise its message may wait in that queue, and need not be resent.
+            tracked.queue = None
         if tracked.dispatched and self.ledger is not None:
-            self.timers.set(now + STRAY_AFTER, STRAY, tracked)
+            self.timers.set(now + STRAY_AFTER_SECONDS, STRAY, tracked)
         self.waiting.put(tracked.task_cls, tracked)
         self.start_clock(tracked, now)
-        if self.timeout is None or self.timeout > WARN_AFTER:
-            self.timers.set(now + WARN_AFTER, WARN, tracked)
+        if self.timeout is None or self.timeout > WARN_AFTER_SECONDS:
+            self.timers.set(now + WARN_AFTER_SECONDS, WARN, tracked)
 
     def start_clock(self, tracked: TrackedRequest, now: float) -> None:
         tracked.request.since = now
@@ -236,15 +234,15 @@ class RequestTracker:
                 ours=self.offers.speaks(tracked.queue),
                 ledger=self.ledger,
             )
-        except Exception as error:  # whatever arguments do, only their task is hurt
+        except Exception as error:  # Errors of the arguments fail only their own task.
             return self.settle(tracked, ft.Failure.from_exception(error), now=now)
         if tracked.expires_at is not None and self.ledger is None:
             envelope.headers[env.EXPIRES] = self.wall() + tracked.expires_at - now
-        tracked.sent_at = None  # of the message that goes out now
-        again = tracked.index is self.in_flight
+        tracked.sent_at = None  # Set again when the new message is published.
+        is_resend = tracked.index is self.in_flight
         tracked.dispatched, tracked.unused_epoch = True, tracked.epoch + 1
         self.in_flight.put(tracked.queue, tracked)
-        if not again:  # else it is the same wait
+        if not is_resend:  # A resend continues the same wait.
             self.start_clock(tracked, now)
         return [fx.Dispatch(tracked, tracked.epoch, envelope)]
 
@@ -257,16 +255,15 @@ class RequestTracker:
         return effects
 
     def on_gained(self, names: Iterable[str], now: float) -> list[Effect]:
-        """Task classes that a worker began to offer: what waited for them is routed."""
         effects: list[Effect] = []
         for name in names:
             for tracked in self.waiting.get(name):
-                tracked.leave()
+                tracked.leave_index()
                 effects += self.route(tracked, now)
         return effects
 
     def keep_times(self, tracked: TrackedRequest, now: float) -> list[Effect]:
-        """When it may start; an end, if its task says so in a way that makes no sense."""
+        """Store `eta` and `expires`; if they are not valid, settle the request as failed."""
         try:
             self.read_times(tracked, now)
         except (TypeError, ValueError) as error:
@@ -278,42 +275,43 @@ class RequestTracker:
     def read_times(self, tracked: TrackedRequest, now: float) -> None:
         task = tracked.invocation.task
         if tracked.invocation.action != invocation.EXECUTE:
-            return  # what was done is undone in any case
+            return  # A revert has no time limits.
         if task.eta is not None:
-            what = f"eta of task {task.name!r}"
-            tracked.eta = start_times.moment(task.eta, what, now, self.wall())
+            label = f"eta of task {task.name!r}"
+            tracked.eta = start_times.moment(task.eta, label, now, self.wall())
         if task.expires is not None:
-            what = f"expires of task {task.name!r}"
-            tracked.expires_at = start_times.moment(task.expires, what, now, self.wall())
+            label = f"expires of task {task.name!r}"
+            tracked.expires_at = start_times.moment(task.expires, label, now, self.wall())
 
-    # Answers.
+    # Replies.
 
     def on_response(
         self, answer: env.Envelope, receipt: Any, now: float, *, stored: bool = False
     ) -> list[Effect]:
-        """A validated RESPONSE; `stored`: it is that of a row.  Idempotent: repeats, late and
-        foreign ones change nothing.
+        """Process a validated RESPONSE. Duplicate, late and foreign replies change nothing.
 
-        The receipt of a terminal answer is acknowledged only once its outcome was `retired`.  What
-        was sent to other names than this tracker's is no answer: all may publish to all engines.
+        The receipt of a terminal reply is acknowledged only after its outcome was `retired`.
+        Replies to other names are rejected, because any process may publish to all engines.
+
+        :param stored: the reply comes from a row.
         """
-        if answer.routing_key not in ("", self.reply_to):  # none: it comes from the ledger
+        if answer.routing_key not in ("", self.reply_to):  # Empty: the reply comes from the ledger.
             self.ignored["misaddressed"] += 1
-            LOG.warning("an answer that was sent to %.80r is refused", answer.routing_key)
+            LOG.warning("refused a reply to %.80r, which is not this engine", answer.routing_key)
             return [fx.Acknowledge(receipt)]
         tracked = self.requests.get(answer.correlation_id or "")
         reason = tracked.refusal(answer) if tracked is not None else "unknown"
         if tracked is None or reason is not None:
-            return self._on_unfit(tracked, reason or "unknown", answer, receipt, now)
+            return self._on_dropped_reply(tracked, reason or "unknown", answer, receipt, now)
         if env.WBE_LOST in answer.headers and answer.body["state"] == pr.FAILURE:
-            effects = self.recovery.on_given_twice(tracked, answer, now)
+            effects = self.recovery.on_redelivered(tracked, answer, now)
             return [*effects, fx.Acknowledge(receipt)]
         ends = answer.body["state"] in pr.STOP_STATES
         if ends and self.separate_ledger and not stored:
             if answer.body["state"] == pr.FAILURE:
                 tracked.refused = env.value_of(answer)
             return [fx.Inspect(tracked), fx.Acknowledge(receipt)]
-        # Who was asked says that it has it, and since when that runs, if it does.
+        # A reply to a question names the start if the request runs.
         waits = env.WBE_ASK in answer.headers and env.WBE_STARTED not in answer.headers
         worker = answer.text(env.WBE_WORKER)
         effects = self.started(tracked, worker, now, ends, waits=waits)
@@ -337,7 +335,7 @@ class RequestTracker:
         effects.append(fx.Acknowledge(receipt))
         return effects
 
-    def _on_unfit(
+    def _on_dropped_reply(
         self,
         tracked: TrackedRequest | None,
         reason: str,
@@ -345,14 +343,13 @@ class RequestTracker:
         receipt: Any,
         now: float,
     ) -> list[Effect]:
-        """An answer that settles nothing and starts nothing."""
         if tracked is not None and tracked.live and env.WBE_ASK in answer.headers:
-            return [*self.recovery.on_told(tracked, answer, now), fx.Acknowledge(receipt)]
+            return [*self.recovery.on_report(tracked, answer, now), fx.Acknowledge(receipt)]
         if tracked is None and self.recovery.inherits and answer.body["state"] in pr.STOP_STATES:
-            return self.recovery.keep_early(answer, receipt)
+            return self.recovery.keep_early_reply(answer, receipt)
         self.ignored[reason] += 1
         LOG.debug(
-            "%s to request %s (epoch %s, of worker %s) is dropped: %s",
+            "ignored %s for request %s (epoch %s, worker %s): %s",
             answer.body["state"], answer.correlation_id, answer.headers.get(env.WBE_EPOCH),
             answer.text(env.WBE_WORKER), reason,
         )  # fmt: skip
@@ -367,8 +364,10 @@ class RequestTracker:
         *,
         waits: bool = False,
     ) -> list[Effect]:
-        """It is heard that a worker began it; `ends`: and that it is done; `waits`: only that it
-        has it, and perhaps no slot for it.
+        """Record that a worker started the request.
+
+        :param ends: the reply is terminal.
+        :param waits: the worker has the request, but possibly no free slot.
         """
         request = tracked.request
         if request.current_state == pr.RUNNING:
@@ -379,32 +378,31 @@ class RequestTracker:
         tracked.ran = True
         queue = tracked.queue if tracked.index is self.in_flight else None
         if queue is not None:
-            self.in_flight.serve(tracked, now)
+            self.in_flight.record_consumed(tracked, now)
         else:
-            tracked.leave()
-        if worker is not None and ends:  # it is not held any more
+            tracked.leave_index()
+        if worker is not None and ends:
             tracked.worker = worker
             self.offers.watch(worker)
         elif worker is not None:
             self.hold(tracked, worker)
         elif self.plain and not ends and tracked.queue is not None:
-            self.held.put(nameless(tracked.queue), tracked)
+            self.held.put(anonymous_key(tracked.queue), tracked)
         effects = self.refill(queue, now) if queue is not None else []
         if worker is not None and not ends:
             tracked.claimed = waits
-            effects += self._taken(tracked, worker) if waits else self.began(tracked, worker)
+            effects += self._report_taken(tracked, worker) if waits else self.began(tracked, worker)
         if tracked.pending_outcome == CANCELLED and not ends:
-            effects += self.cancels([tracked], worker or env.ALL_WORKERS)
+            effects += self.cancellations([tracked], worker or env.ALL_WORKERS)
         return effects
 
     def began(self, tracked: TrackedRequest, worker: str | None) -> list[Effect]:
-        """A worker has begun what it has."""
         tracked.claimed = False
         if worker is not None and hasattr(tracked.invocation.events, "began"):
             return [fx.Began(tracked, worker)]
         return []
 
-    def _taken(self, tracked: TrackedRequest, worker: str) -> list[Effect]:
+    def _report_taken(self, tracked: TrackedRequest, worker: str) -> list[Effect]:
         if hasattr(tracked.invocation.events, "taken"):
             return [fx.Taken(tracked, worker)]
         return []
@@ -415,7 +413,6 @@ class RequestTracker:
         self.offers.watch(worker, silence)
 
     def holds(self, worker: str) -> bool:
-        """Whether a worker is known to run one of these requests."""
         return self.held.count(worker) > 0
 
     def settle(
@@ -430,7 +427,7 @@ class RequestTracker:
         ran = tracked.state == pr.RUNNING
         tracked.request.transition(pr.FAILURE if isinstance(value, ft.Failure) else pr.SUCCESS)
         queue = tracked.queue if tracked.index is self.in_flight else None
-        tracked.leave()
+        tracked.leave_index()
         worker = (tracked.worker or tracked.queue) if ran else None
         outcome = invocation.Outcome(value, worker or invocation.LOCAL, started, ended)
         failure = value.exception_str if isinstance(value, ft.Failure) else None
@@ -441,7 +438,7 @@ class RequestTracker:
         return effects + self.refill(queue, now) if queue is not None else effects
 
     def retired(self, calls: Iterable[invocation.Invocation]) -> list[Effect]:
-        """Outcomes were saved: forget the requests, drop their rows, acknowledge their answers."""
+        """Forget requests with saved outcomes, drop their rows and acknowledge their replies."""
         effects: list[Effect] = []
         for call in calls:
             tracked = call.ticket
@@ -470,17 +467,15 @@ class RequestTracker:
     # Time.
 
     def next_timer(self) -> float | None:
-        """When `tick` should be called next, on the clock that is passed in as `now`."""
         return self.timers.next()
 
     def tick(self, now: float) -> list[Effect]:
-        """Let what is due expire.  Costs O(log n) for each timer that is due, no more."""
         effects: list[Effect] = []
-        told: set[str] = set()
+        warned: set[str] = set()
         for kind, tracked in self.timers.due(now):
             if kind == WARN:
-                if tracked.state == pr.WAITING and tracked.task_cls not in told:
-                    told.add(tracked.task_cls)  # thousands like it would say the same
+                if tracked.state == pr.WAITING and tracked.task_cls not in warned:
+                    warned.add(tracked.task_cls)  # Thousands of requests may have the same reason.
                     LOG.warning("%s", self._why_waiting(tracked, now))
             elif kind != TIMEOUT:
                 effects += self._on_timer(kind, tracked, now)
@@ -490,7 +485,7 @@ class RequestTracker:
 
     def _on_timer(self, kind: str, tracked: TrackedRequest, now: float) -> list[Effect]:
         if kind == LOOKUP:
-            return self.recovery.look(tracked, now)
+            return self.recovery.on_lookup_due(tracked, now)
         if kind == EXPIRY:
             return self._expire(tracked, now)
         if kind == REPUBLISH:
@@ -498,55 +493,55 @@ class RequestTracker:
         if kind == DUE:
             if tracked.index is not self.deferred:
                 return []
-            tracked.leave()
+            tracked.leave_index()
             return self.route(tracked, now)
         if tracked.index is not self.waiting or not tracked.dispatched:
             return []
         waited = now - tracked.request.since
-        self.timers.set(now + max(STRAY_AFTER, min(60.0, waited)), STRAY, tracked)
+        self.timers.set(now + max(STRAY_AFTER_SECONDS, min(60.0, waited)), STRAY, tracked)
         return [fx.Inspect(tracked)]
 
     def _check_timeout(self, tracked: TrackedRequest, now: float) -> list[Effect]:
         request = tracked.request
         missed = self.offers.missed(request.since, now)
         if missed and request.timeout is not None:
-            request.since += missed  # no worker could be heard of, even if it was there
+            request.since += missed  # No reports of workers could arrive in this time.
             if not request.expired_at(now):
                 self.timers.set(request.since + request.timeout, TIMEOUT, tracked)
                 return []
         if tracked.index is self.inherited:
             return self.recovery.give_up(tracked, now)
-        if tracked.sent_at is not None and tracked.sent_at - request.since > STANDSTILL:
-            rest = tracked.sent_at + 2 * STANDSTILL - now
-            if rest > 0:  # it was sent again, and is on its way
-                self.timers.set(now + rest, TIMEOUT, tracked)
+        if tracked.sent_at is not None and tracked.sent_at - request.since > STANDSTILL_SECONDS:
+            remaining = tracked.sent_at + 2 * STANDSTILL_SECONDS - now
+            if remaining > 0:  # The request was resent a short time ago.
+                self.timers.set(now + remaining, TIMEOUT, tracked)
                 return []
         if not tracked.dispatched and tracked.state == pr.WAITING:
             return self.time_out(tracked, now)
         if tracked.index is self.backlog or (
-            tracked.index is self.in_flight and self._line_moves(tracked, now)
+            tracked.index is self.in_flight and self._queue_progresses(tracked, now)
         ):
             self.start_clock(tracked, now)
             return []
         return [fx.Revoke(tracked)]
 
-    def _line_moves(self, tracked: TrackedRequest, now: float) -> bool:
-        """Whether a request waits because others are served: a busy fleet stops its clock."""
+    def _queue_progresses(self, tracked: TrackedRequest, now: float) -> bool:
+        """Return whether a request waits because others run: its timeout does not count then."""
         queue = tracked.queue
         if queue is None or not self.offers.slots(queue):
             return False
-        if self.plain:  # whose slots are not known
-            return self.held.count(nameless(queue)) > 0
+        if self.plain:  # The number of slots of plain workers is unknown.
+            return self.held.count(anonymous_key(queue)) > 0
         if not self.offers.free(queue):
             return True
         sent = tracked.sent_at or 0.0
         if now - sent < 2 * self.offers.period and not self.offers.rounds(queue, sent):
-            return True  # those slots were free before it was sent; the next beat will tell
-        # A slot may look free between two tasks; but then the line moves, and not past us.
-        return self.in_flight.approaches(tracked)
+            return True  # These slots were free before it was sent.
+        # A slot may look free between two tasks, but then the queue is consumed up to this request.
+        return self.in_flight.is_approached(tracked)
 
     def on_unsent(self, tracked: TrackedRequest, error: BaseException, now: float) -> list[Effect]:
-        """A `Dispatch` that can never be published, for a reason that is not the broker's."""
+        """Fail a request that cannot be published. Failures of the broker are retried instead."""
         if not tracked.live:
             return []
         return self.settle(tracked, ft.Failure.from_exception(error), now=now)
@@ -554,8 +549,8 @@ class RequestTracker:
     def time_out(self, tracked: TrackedRequest, now: float) -> list[Effect]:
         if tracked.ran:
             return self.settle(tracked, tracked.loss(), now=now)
-        # Without a ledger a message that is out may be run after all; and it is not known under
-        # which numbers an earlier run of its flow had it run.
+        # Not certain: without a ledger, a worker may still run a published message; if an earlier
+        # run may have sent the request, its epochs are unknown.
         certain = not tracked.dispatched or (
             self.ledger is not None and not tracked.invocation.recovered
         )
@@ -565,131 +560,125 @@ class RequestTracker:
 
     def _why_waiting(self, tracked: TrackedRequest, now: float) -> str:
         name, waited = tracked.invocation.task.name, now - tracked.request.since
-        why = _why_nobody(self.offers, tracked.task_cls)
+        why = _why_no_worker(self.offers, tracked.task_cls)
         if tracked.queue is not None and tracked.state == pr.PENDING:
-            why = f"no worker started it, although those of {tracked.queue!r} offer it"
+            why = f"the workers of {tracked.queue!r} offer it, but none has started it"
         return f"task {name!r} has waited {waited:.1f} s: {why}"
 
-    # Ends that are no answers: cancelled, expired, given back, left behind.
+    # Outcomes without a reply: cancelled, expired, released or abandoned.
 
     def cancel(self, calls: Iterable[invocation.Invocation], now: float) -> list[Effect]:
-        """Let these come to an end soon (see `TaskExecutor.cancel`).  Idempotent."""
+        """Cancel requests (see `TaskExecutor.cancel`). Idempotent."""
         effects: list[Effect] = []
-        to: dict[str, list[TrackedRequest]] = {}
+        by_worker: dict[str, list[TrackedRequest]] = {}
         for call in calls:
             tracked = call.ticket
             if not isinstance(tracked, TrackedRequest) or not tracked.live:
                 continue
-            known, tracked.pending_outcome = tracked.pending_outcome == CANCELLED, CANCELLED
+            is_cancelled, tracked.pending_outcome = tracked.pending_outcome == CANCELLED, CANCELLED
             if tracked.state == pr.RUNNING:
-                to.setdefault(tracked.worker or env.ALL_WORKERS, []).append(tracked)
-            elif not known:
-                effects += self._keep_from_starting(tracked, now)
+                by_worker.setdefault(tracked.worker or env.ALL_WORKERS, []).append(tracked)
+            elif not is_cancelled:
+                effects += self._prevent_start(tracked, now)
                 if tracked.live and self.ledger is None:
-                    to.setdefault(env.ALL_WORKERS, []).append(tracked)
-        for worker, found in to.items():
-            effects += self.cancels(found, worker)
+                    by_worker.setdefault(env.ALL_WORKERS, []).append(tracked)
+        for worker, group in by_worker.items():
+            effects += self.cancellations(group, worker)
         return effects + self.recovery.ask()
 
     def _expire(self, tracked: TrackedRequest, now: float) -> list[Effect]:
-        """Its time is over; the question is whether it was started."""
         if tracked.pending_outcome is not None or tracked.state not in pr.WAITING_STATES:
             return []
         tracked.pending_outcome = EXPIRED
-        return self._keep_from_starting(tracked, now)
+        return self._prevent_start(tracked, now)
 
-    def _keep_from_starting(self, tracked: TrackedRequest, now: float) -> list[Effect]:
+    def _prevent_start(self, tracked: TrackedRequest, now: float) -> list[Effect]:
         if not tracked.dispatched:
             return self.end_unstarted(tracked, now)
         if tracked.index is self.inherited:
-            return []  # it is being looked for
+            return []  # The request is being checked already.
         if self.ledger is not None:
             return [fx.Revoke(tracked)]
         self.recovery.search(tracked, UNSENT, now)
         return []
 
     def end_unstarted(self, tracked: TrackedRequest, now: float) -> list[Effect]:
-        """It does not run, and is not to."""
-        end = tracked.loss() if tracked.ran else tracked.failure_before_start()
-        return self.settle(tracked, end, now=now)
+        failure = tracked.loss() if tracked.ran else tracked.failure_before_start()
+        return self.settle(tracked, failure, now=now)
 
-    def cancels(self, found: Iterable[TrackedRequest], to: str) -> list[Effect]:
-        named = [(tracked.id, tracked.number) for tracked in found]
-        return [fx.Cancel(order) for order in commands.cancellations(named, to)]
+    def cancellations(self, requests: Iterable[TrackedRequest], to: str) -> list[Effect]:
+        named = [(tracked.id, tracked.number) for tracked in requests]
+        return [fx.Cancel(order) for order in worker_commands.cancellations(named, to)]
 
     def unfinished(self, flow: str | None = None) -> list[TrackedRequest]:
-        """Requests (of one flow, by its uuid) that have no outcome yet."""
         return [tracked for tracked in self.all_of(flow) if tracked.live]
 
     def unstarted(self, flow: str | None = None) -> list[TrackedRequest]:
-        """Requests (of one flow, by its uuid) that no worker is known to have started.
+        """Return the requests (of one flow, by its uuid) that no worker is known to have started.
 
-        Those that were `dispatched` may have a row, and must be revoked before they are forgotten;
-        but not those that an earlier run left (`is_inherited`): they were not touched yet.
+        Those that were `dispatched` must be revoked before they are forgotten, except inherited
+        ones (`is_inherited`), which were not changed yet.
         """
         return [tracked for tracked in self.unfinished(flow) if tracked.state in pr.WAITING_STATES]
 
     def is_inherited(self, tracked: TrackedRequest) -> bool:
-        """Whether a request is an earlier run's, of which nothing is known yet."""
         return tracked.index is self.inherited
 
     def all_of(self, flow: str | None) -> Iterator[TrackedRequest]:
-        found = self.requests if flow is None else self._flows.get(flow, {})
-        return iter(list(found.values()))
+        requests = self.requests if flow is None else self._flows.get(flow, {})
+        return iter(list(requests.values()))
 
     def forget(self, tracked: TrackedRequest) -> None:
-        """Let go of a request, without an outcome."""
-        tracked.leave()
+        tracked.leave_index()
         tracked.queue = None
         tracked.epoch = WITHDRAWN
         tracked.invocation.ticket = None
         self._remove(tracked)
         self.timers.tidy(len(self.requests))
 
-    def close(self, reason: str, kept: Collection[str] = ()) -> list[Effect]:
-        """Settle everything that is left as failed, and from now on all that is submitted."""
+    def close(self, reason: str, kept_flows: Collection[str] = ()) -> list[Effect]:
+        """Settle all remaining and later requests as failed."""
         self.closed = reason
-        return self.leave(reason, kept=kept)
+        return self.abandon(reason, kept_flows=kept_flows)
 
-    def leave(
-        self, reason: str, flow: str | None = None, kept: Collection[str] = ()
+    def abandon(
+        self, reason: str, flow: str | None = None, kept_flows: Collection[str] = ()
     ) -> list[Effect]:
-        """Settle everything (of one flow) that is left as failed, and forget it.
+        """Settle all remaining requests (of one flow) as failed, and forget them.
 
-        Where the flow is `kept` this may not be saved: its next run finds the rows.
+        Rows of the flows in `kept_flows` stay for the next run: the failures may not be saved.
         """
         live = self.unfinished(flow)
-        effects = [effect for tracked in live for effect in self.leave_undone(tracked, reason)]
+        effects = [effect for tracked in live for effect in self.settle_abandoned(tracked, reason)]
         for tracked in live:
-            if tracked.invocation.flow_uuid in kept:
+            if tracked.invocation.flow_uuid in kept_flows:
                 self.forget(tracked)
         return effects + self.retired(tracked.invocation for tracked in live)
 
-    def leave_undone(self, tracked: TrackedRequest, reason: str) -> list[Effect]:
+    def settle_abandoned(self, tracked: TrackedRequest, reason: str) -> list[Effect]:
         error = exc.ExecutionFailure(
-            f"task {tracked.invocation.task.name!r} was left {tracked.state}: {reason}"
+            f"task {tracked.invocation.task.name!r} was abandoned in state"
+            f" {tracked.state}: {reason}"
         )
         return self.settle(tracked, ft.Failure.from_exception(error), now=tracked.request.since)
 
     def reopen(self) -> None:
-        """Take requests again, after `close`."""
         self.closed = None
-        self.recovery.early.clear()  # their connection is gone: they cannot be acknowledged
+        self.recovery.early.clear()  # Their connection is closed: they cannot be acknowledged.
 
 
-def _why_nobody(offers: ProxyWorkerFinder, task_cls: str) -> str:
-    """Why a request for `task_cls` cannot go anywhere, for people."""
+def _why_no_worker(offers: ProxyWorkerFinder, task_cls: str) -> str:
     tasks, topics = offers.tasks(), offers.topics()
     if not topics:
-        wanted = ", ".join(map(repr, offers.wanted))
-        where = f"on {wanted} (others do not count)" if wanted else "on any topic"
-        return f"no worker is known, {where}; none offers {task_cls}"
+        topic_list = ", ".join(map(repr, offers.wanted))
+        where = f"on {topic_list} (other topics are ignored)" if topic_list else "on any topic"
+        return f"no worker is known {where}, so none offers {task_cls}"
     return (
         f"no worker offers {task_cls}{_names.hint(task_cls, tasks)};"
-        f" known topics: {_some(topics)}; known tasks: {_some(tasks)}"
+        f" known topics: {_shown_names(topics)}; known tasks: {_shown_names(tasks)}"
     )
 
 
-def _some(names: list[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return (", ".join(names[:_NAMED]) or "none") + more
+def _shown_names(names: list[str]) -> str:
+    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+    return (", ".join(names[:_MAX_NAMED]) or "none") + more

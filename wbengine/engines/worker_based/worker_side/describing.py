@@ -1,4 +1,4 @@
-"""What a worker is called, and how it introduces itself to people."""
+"""Identity and startup banner of a worker."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import Final
 from wbengine import __version__, _names
 from wbengine._terminal import visible
 
-#: The name of a worker: host, process, and what makes it another one each time.
+#: Maximum length of a worker's name, with which its identity begins.
+_MAX_NAME_LENGTH: Final = 60
+#: Identity of a worker: host, process id and a random part.
 _IDENTITY: Final = re.compile(r"([A-Za-z0-9-]{1,60})-([0-9]{1,10})-[0-9a-f]{8}")
-#: What it may begin with.
-_NAME: Final = re.compile("[A-Za-z0-9-]{1,60}")
+_NAME: Final = re.compile("[A-Za-z0-9-]+")
 
-#: So many tasks are named.
 _TASKS_SHOWN: Final = 5
 
 _MEETING: Final = """\
@@ -36,32 +36,36 @@ wbengine {version}, worker {identity}
 
 
 def identity(name: str | None = None) -> str:
-    """A name that no other worker process has, had, or will have.
+    """Return a unique identity for a worker process.
 
-    :param name: what it begins with, in place of the host's; more than one worker may have it.
-    :raises ValueError: it cannot begin so.
+    :param name: prefix in place of the host name; several workers may have the same name.
+    :raises ValueError: if `name` is not valid.
     """
-    if name is not None and not _NAME.fullmatch(name):
-        raise ValueError(f"name={name!r} is not 1 to 60 of A-Z a-z 0-9 -")
+    if name is not None and not _NAME.fullmatch(
+        _names.check_length("The name of a worker", name, _MAX_NAME_LENGTH)
+    ):
+        raise ValueError(
+            f"name must be 1 to {_MAX_NAME_LENGTH} characters of A-Z a-z 0-9 -, got {name!r}"
+        )
     first = host_name(socket.gethostname()) if name is None else name
     return f"{first}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
 
 
 def host_name(name: str) -> str:
-    """What a host of this name is called in the names of its workers."""
-    return re.sub(r"[^A-Za-z0-9-]", "-", name)[:60] or "host"
+    """Return the form of a host name that identities contain."""
+    return re.sub(r"[^A-Za-z0-9-]", "-", name)[:_MAX_NAME_LENGTH] or "host"
 
 
 def host_and_pid(identity: str) -> tuple[str, int] | tuple[None, None]:
-    """What the name of a worker says of where it runs; of other names nothing is known."""
-    found = _IDENTITY.fullmatch(identity)
-    return (found[1], int(found[2])) if found is not None else (None, None)
+    """Return host and process id from an identity, or (None, None) if it has another form."""
+    match = _IDENTITY.fullmatch(identity)
+    return (match[1], int(match[2])) if match is not None else (None, None)
 
 
 def topics(named: str | Sequence[str]) -> tuple[str, ...]:
-    """The topics that a worker is told to serve.
+    """Return the topics of a worker as a tuple.
 
-    :raises ValueError: one cannot be the name of a topic.
+    :raises ValueError: if a name is not valid.
     """
     names = (named,) if isinstance(named, str) else named
     return tuple(_names.check_label("topic", name) for name in names)
@@ -76,8 +80,11 @@ def banner(
     slots: str,
     sources: Iterable[tuple[str, str]] = (),
 ) -> str:
-    """Who this is, where it listens, and what it does; `sources` bring short names and texts."""
-    left = len(tasks) - _TASKS_SHOWN
+    """Return the startup banner.
+
+    :param sources: short names and texts of additional task sources.
+    """
+    hidden_count = len(tasks) - _TASKS_SHOWN
     met = tuple(sources)
     meeting = _MEETING.format(
         uri=visible(uri), exchange=visible(exchange), topics=visible(", ".join(topics))
@@ -87,7 +94,8 @@ def banner(
         identity=visible(identity),
         meeting=(meeting if topics or not met else "")
         + "".join(f"  {name:<9} {visible(text)}\n" for name, text in met),
-        tasks=visible(", ".join(tasks[:_TASKS_SHOWN])) + (f" and {left} more" if left > 0 else ""),
+        tasks=visible(", ".join(tasks[:_TASKS_SHOWN]))
+        + (f" and {hidden_count} more" if hidden_count > 0 else ""),
         slots=slots,
         pid=os.getpid(),
         host=socket.gethostname(),

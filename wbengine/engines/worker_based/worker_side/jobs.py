@@ -1,4 +1,4 @@
-"""The requests that a worker has, from when it takes them until they are answered."""
+"""The requests of a worker, from their arrival until they are answered."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from wbengine.concurrency import limits
+from wbengine.concurrency import time_limits
 
 if TYPE_CHECKING:
     from wbengine import invocation
@@ -21,44 +21,36 @@ Key = tuple[str, int]
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One request that this worker has taken: what it says, and what became of it."""
-
     id: str
     epoch: int
     key: Key
     reply_to: str
     receipt: Any
-    #: The highest number under which an engine asked for it, and who did so when it had ended.
-    #: Who sent it did so under its epoch, or a lower number: only later ones may ask.
-    asked: int
+    #: The highest number with which an engine asked about the request. `listener` is the engine
+    #: that asked after the request had ended.
+    question_number: int
     listener: str | None = None
     attempt: int = 1
     flow: str = ""
     ours: bool = False
     ledger: bool = False
     redelivered: bool = False
-    limit: limits.TimeLimit = limits.UNLIMITED
-    #: Its engine keeps what the task logs.
+    limit: time_limits.TimeLimit = time_limits.UNLIMITED
+    #: Whether the engine stores the log records of the task.
     captures: bool = False
-    #: Unix seconds.  Clocks of two hosts are not compared where a ledger says what is of use.
+    #: Unix seconds; unused with a ledger, so that the clocks of two hosts are not compared.
     expires: float | None = None
-    #: The name of its task.
     name: str = ""
-    #: As it came, until its arguments are read.
     body: Mapping[str, Any] | None = None
     unit: pr.WorkUnit | None = None
     endpoint: endpoints.Endpoint | None = None
-    #: Why it cannot be run here; it is answered so by whoever is granted it.
     refusal: BaseException | None = None
-    #: How many answers to it there are.
     seq: int = 0
-    #: Somebody asked for its end.
     cancelled: bool = False
-    #: How its task ended, for whoever tells people.
     outcome: invocation.Outcome | None = None
-    #: Like the receipt, the shell's own: until when it certainly is this worker's, when it was
-    #: handed to the pool (unix seconds), the RUNNING that is still to be told, and what the
-    #: pool knows it by.
+    #: Used only by `TaskRunner`, like `receipt`: the time until which this worker certainly owns
+    #: the request, the submission to the pool (unix seconds), the delayed RUNNING, and the ticket
+    #: of the pool.
     fresh: float = math.inf
     began: float = 0.0
     running: Any = None
@@ -66,16 +58,17 @@ class Job:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether it tells nothing but that it runs, and ended: nothing has to be heard before."""
+        """Whether RUNNING is the only earlier reply, so that the result need not wait."""
         return self.ours and self.seq <= 2
 
-    def number(self, seen: int) -> None:
-        """Give it an epoch, after those `seen` of its id.
+    def set_epoch(self, highest_epoch: int) -> None:
+        """Set the epoch; `highest_epoch` is that of all requests with this id so far.
 
-        TaskFlow has one id for all that it asks of an atom, and asks each once: only the broker
-        repeats what it said, and tells so.
+        TaskFlow uses one id for all requests of an atom, and sends each request once. A broker
+        marks a repetition as redelivered.
         """
-        self.epoch = self.asked = max(1, seen if self.redelivered else seen + 1)
+        next_epoch = highest_epoch if self.redelivered else highest_epoch + 1
+        self.epoch = self.question_number = max(1, next_epoch)
         self.key = self.id, self.epoch
 
     def __repr__(self) -> str:
@@ -83,11 +76,11 @@ class Job:
 
 
 class Jobs:
-    """Jobs by id and epoch; a `Server` puts them in and takes them out.
+    """Jobs by id and epoch, for a `Server`.
 
-    `jobs` were taken and have not ended; of these, `begun` hold one of the `slots`, and `waiting`
-    wait for one, in order.  No more than `left` begin (None: any number).  Of those that ended, the
-    ledger is just being told of `ending`, and `leaving` have answers that are not published yet.
+    `jobs` have arrived and not ended: `begun` have one of the `slots`, and `waiting` wait for one,
+    in order. At most `left` more may start (None: no limit). Of the jobs that ended, `ending` are
+    being stored in the ledger, and `leaving` have unpublished replies.
     """
 
     __slots__ = ("begun", "ending", "jobs", "leaving", "left", "slots", "waiting")
@@ -102,24 +95,23 @@ class Jobs:
         self.leaving: dict[Key, tuple[Job, env.Envelope]] = {}
 
     def held(self) -> Iterator[Job]:
-        """All that was taken and is not answered, with repeats."""
+        """Yield all jobs that are not answered; some may repeat."""
         for job, _ in self.leaving.values():
             yield job
         yield from self.jobs.values()
 
     def by_id(self) -> dict[str, list[Job]]:
-        """Those that run, or that the ledger is just being told of, by request."""
-        found: dict[str, list[Job]] = {}
+        """Return the jobs that run or are being stored, by request id."""
+        jobs_by_id: dict[str, list[Job]] = {}
         for job in (*(job for job, _ in self.ending.values()), *self.jobs.values()):
-            found.setdefault(job.id, []).append(job)
-        return found
+            jobs_by_id.setdefault(job.id, []).append(job)
+        return jobs_by_id
 
     def answers(self) -> dict[str, env.Envelope]:
-        """What is not published yet of those that ended, by request; of the newest epoch."""
-        left = sorted(self.leaving.values(), key=lambda pair: pair[0].epoch)
-        return {job.id: answer for job, answer in left}
+        """Return the unpublished terminal replies by request id (the highest epoch)."""
+        unpublished = sorted(self.leaving.values(), key=lambda pair: pair[0].epoch)
+        return {job.id: answer for job, answer in unpublished}
 
     def abandon(self) -> None:
-        """Nothing runs here any more, as far as anybody is told."""
         for jobs in (self.jobs, self.begun, self.waiting):
             jobs.clear()

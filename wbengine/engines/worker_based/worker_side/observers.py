@@ -1,4 +1,4 @@
-"""Observers of a worker: told what becomes of each request that it takes on."""
+"""Observers of the requests of a worker."""
 
 from __future__ import annotations
 
@@ -11,42 +11,42 @@ if TYPE_CHECKING:
 
 
 class Observer(Protocol):
-    """What is told of a request, in this order.  Under the lock of a `Server`: it must neither wait
-    nor raise, nor run code of tasks.
+    """Receives the events of a request: `received` first, and in the end one of the last four.
 
-    `received` comes first, and one of `ended`, `refused`, `returned` and `given_up` last.
+    Methods are called under the lock of a `Server`: they must not block, raise or run code of
+    tasks.
     """
 
     def received(self, job: Job) -> None:
-        """It is to be run here."""
+        """Handle a request that this worker will run."""
 
     def started(self, job: Job) -> None:
-        """It has a slot."""
+        """Handle a request that has a slot."""
 
     def ended(self, job: Job, outcome: invocation.Outcome) -> None:
-        """Its task ended."""
+        """Handle the end of a task."""
 
     def refused(self, job: Job) -> None:
-        """It was not run, and never will be: `job.refusal` says why."""
+        """Handle a request that was not run, and never will be, because of `job.refusal`."""
 
     def returned(self, job: Job) -> None:
-        """It was not run, and goes back to where it came from, or is another worker's."""
+        """Handle a request that was not run, and is requeued or belongs to another worker."""
 
     def given_up(self, job: Job) -> None:
-        """The worker ended before its task did."""
+        """Handle a request whose worker stopped before the task ended."""
 
 
 class ObservedJobs:
-    """Tells observers of the jobs of a `Server`: of each that it came, and what came last."""
+    """Passes events of a `Server` to observers, with one first and one last event per job."""
 
     def __init__(self, observers: Iterable[Observer]) -> None:
         self._observers = tuple(observers)
-        # Of these they were told that they came, and nothing last.
-        self._told: set[Key] = set()
+        # Jobs with a first event and without a last one.
+        self._open_keys: set[Key] = set()
 
     def received(self, job: Job) -> None:
-        if job.key not in self._told:
-            self._told.add(job.key)
+        if job.key not in self._open_keys:
+            self._open_keys.add(job.key)
             for each in self._observers:
                 each.received(job)
 
@@ -55,25 +55,25 @@ class ObservedJobs:
             each.started(job)
 
     def ended(self, job: Job, outcome: invocation.Outcome) -> None:
-        self._told.discard(job.key)
+        self._open_keys.discard(job.key)
         for each in self._observers:
             each.ended(job, outcome)
 
     def refused(self, job: Job) -> None:
-        for each in self._last_told(job):
+        for each in self._finish(job):
             each.refused(job)
 
     def returned(self, job: Job) -> None:
-        for each in self._last_told(job):
+        for each in self._finish(job):
             each.returned(job)
 
     def given_up(self, job: Job) -> None:
-        for each in self._last_told(job):
+        for each in self._finish(job):
             each.given_up(job)
 
-    def _last_told(self, job: Job) -> Iterable[Observer]:
-        """Those who know of a job; nothing more is told of it."""
-        if job.key not in self._told:
+    def _finish(self, job: Job) -> Iterable[Observer]:
+        """Close a job and return the observers of its last event; none if it is not open."""
+        if job.key not in self._open_keys:
             return ()
-        self._told.remove(job.key)
+        self._open_keys.remove(job.key)
         return self._observers

@@ -1,4 +1,4 @@
-"""What people are told of the tasks of a worker: a line in the log, and calls of their own."""
+"""Log the tasks of a worker, and call exception handlers."""
 
 from __future__ import annotations
 
@@ -28,24 +28,23 @@ __all__ = [
 ]
 
 LOG = logging.getLogger(__name__)
-# How each task ended is told to its engine; here it is for whoever keeps a log of the worker.
+# This logger is for the worker's own log.
 LOG.addHandler(logging.NullHandler())
 
-#: So much of an exception's message is in the log.
-_SHOWN: Final = 300
-#: Of a message so much is looked at.
-_READ: Final = 10_000
+#: Maximum number of characters of an exception's message in the log.
+_MAX_SHOWN_LENGTH: Final = 300
+#: Maximum number of characters of a message that are searched for secrets.
+_MAX_SEARCHED_LENGTH: Final = 10_000
 
 _ENDED: Final = "task %.100r of request %s ended%s"
 
 
 @dataclass(frozen=True, slots=True)
 class FailedRequest:
-    """A request whose task failed on this worker, as exception handlers are told of it.
+    """A request whose task failed on this worker, for exception handlers.
 
-    `id` is the same for all tries to have this attempt done, `epoch` tells them apart.  `started`
-    and `ended` are unix seconds; None where it never started.  `failure` is what the engine is
-    told.
+    `id` is the same for all copies of this attempt, `epoch` distinguishes them. `started` and
+    `ended` are unix seconds; None if the task did not start. `failure` is what the engine receives.
     """
 
     id: str
@@ -61,30 +60,30 @@ class FailedRequest:
     ended: float | None = None
 
 
-#: `(request, type, value, traceback)`: the last three of the exception, as far as this process has
-#: it, else None.  What returns False ends the chain.
+#: `(request, type, value, traceback)`. The last three are None if the exception is not available in
+#: this process. If a handler returns False, later handlers are not called.
 ExceptionHandler = Callable[
     [FailedRequest, type[BaseException] | None, BaseException | None, TracebackType | None], Any
 ]
 
 
 def find_handlers(items: Iterable[Any]) -> tuple[ExceptionHandler, ...]:
-    """The handlers in `items`: callables, or names of them (`module:function`).
+    """Return the handlers in `items`: callables, or their names (`module:function`).
 
-    :raises ValueError: one is neither, or names nothing that can be called.
-    :raises ImportError: a name cannot be imported.
+    :raises ValueError: if an item is not callable.
+    :raises ImportError: if a name cannot be imported.
     """
-    found = []
+    handlers = []
     for item in items:
-        thing = _names.load(item) if isinstance(item, str) else item
-        if not callable(thing):
-            raise ValueError(f"exception handler {item!r} cannot be called")
-        found.append(thing)
-    return tuple(found)
+        handler = _names.load(item) if isinstance(item, str) else item
+        if not callable(handler):
+            raise ValueError(f"exception handler {item!r} must be callable")
+        handlers.append(handler)
+    return tuple(handlers)
 
 
 class Job(Protocol):
-    """What is told of a task that ended."""
+    """Attributes of an ended task that are logged."""
 
     @property
     def id(self) -> str: ...
@@ -101,8 +100,7 @@ class Job(Protocol):
 
 
 class ForeignJob(Job, Protocol):
-    """What is told of a task that another source brought: also what it is called there, where it
-    came from, and what its sender said in its headers."""
+    """Attributes of a task from another source: also its name, queue and headers there."""
 
     @property
     def key(self) -> tuple[str, int]: ...
@@ -115,76 +113,83 @@ class ForeignJob(Job, Protocol):
 
 
 class TaskObserver(Protocol):
-    """What is told of tasks of other sources, from any thread: it must neither wait nor raise."""
+    """Receives tasks of other sources, in any thread. Methods must not block or raise."""
 
     def task_began(self, job: ForeignJob, system: str) -> Mapping[str, str]:
-        """It is about to be called; again, where more is called for it.  `system` is what carried
-        its message.  Returns headers for the messages that follow from it."""
+        """Prepare to call a task. Repeated if further calls are made for it.
+
+        :param system: the system that delivered its message.
+        :returns: headers for messages that the task publishes.
+        """
 
     def task_ended(self, job: ForeignJob, outcome: invocation.Outcome, well: bool) -> None:
-        """It ended; `well`: it need not be done again."""
+        """Handle the end of a task. If `well`, it does not need to run again."""
 
 
 class Reports:
-    """Says how tasks begin and end.  Thread-safe; called in the slot of the task that ended.
+    """Logs starts and ends of tasks. Thread-safe; called in the slot of the ended task.
 
-    Each failure is told to the handlers, in order, until one returns False; what a handler raises
-    is logged, and the next one is called.  Where none ended it, the log has the last word.
+    Each failure is passed to the handlers in order, until one returns False. If none does, the
+    failure is logged. If a handler raises, the exception is logged and the next handler is called.
 
-    Where a log is written by our own command, successes are when `tell` is called, by anybody.
+    If the log is that of wbengine's command line, successes are collected, and logged by `flush`.
     """
 
     def __init__(self, worker: str, handlers: Iterable[ExceptionHandler] = ()) -> None:
         self._worker = worker
         self._handlers = tuple(handlers)
-        #: Told of the tasks of other sources.
         self.observers: tuple[TaskObserver, ...] = ()
-        #: Of successes, in order: when, and what.
-        self.untold: deque[tuple[float, tuple[str, str, str]]] = deque()
+        #: Successes that are not logged yet, in order: time and arguments.
+        self.unlogged: deque[tuple[float, tuple[str, str, str]]] = deque()
 
     def started(self, job: Job) -> None:
         LOG.debug("task %.100r of request %s (epoch %d) starts", job.name, job.id, job.epoch)
 
     def ended(self, job: Job, outcome: invocation.Outcome) -> None:
-        """Never raises; as slow as the handlers are.  Of success only if somebody wants to know."""
+        """Log an end. This never raises, and takes as long as the handlers.
+
+        Successes are logged at INFO.
+        """
         if outcome.failed:
             self._failed(job, outcome)
         elif _log_lines.is_installed():
-            self.untold.append((time.time(), (job.name, job.id, _took(outcome))))
+            self.unlogged.append((time.time(), (job.name, job.id, _took(outcome))))
         else:
             LOG.info(_ENDED, job.name, job.id, _took(outcome))
 
-    def tell(self) -> None:
-        """Log what ended well until now.  Any thread."""
-        told = []
-        while self.untold:
+    def flush(self) -> None:
+        """Log the collected successes. Any thread may call this."""
+        records = []
+        while self.unlogged:
             try:
-                told.append(self.untold.popleft())
-            except IndexError:  # told by another thread
+                records.append(self.unlogged.popleft())
+            except IndexError:  # Another thread has logged the rest.
                 break
-        if told:
-            _log_lines.write(LOG, logging.INFO, _ENDED, told)
+        if records:
+            _log_lines.write(LOG, logging.INFO, _ENDED, records)
 
     def _failed(self, job: Job, outcome: invocation.Outcome) -> None:
-        self.tell()  # in order
+        self.flush()  # Keeps the order of the log.
         failure: ft.Failure = outcome.value
         if self._handlers and self._handled(self._describe(job, outcome), failure):
             return
         names = tuple(failure)
-        # The values of this very request that are secret by their names, wherever they are said.
-        given = () if job.unit is None else (job.unit.arguments, job.unit.result)
-        known = _secrets.SecretMatcher(_secrets.found_in((*given, failure)))
+        # Values with secret names are masked everywhere.
+        values = () if job.unit is None else (job.unit.arguments, job.unit.result)
+        secrets = _secrets.SecretMatcher(_secrets.found_in((*values, failure)))
         LOG.warning(
             "task %.100r of request %s failed%s: %s: %s",
             job.name,
             job.id,
             _took(outcome),
             names[0] if names else "an error",
-            _line(_shown(failure.exception_str[:_READ], known)[:_SHOWN]),
+            _line(
+                _shown(failure.exception_str[:_MAX_SEARCHED_LENGTH], secrets)[:_MAX_SHOWN_LENGTH]
+            ),
         )
         if LOG.isEnabledFor(logging.DEBUG):
-            told = _shown(failure.traceback_str or "", known)
-            LOG.debug("task %r of request %s: %s", job.name, job.id, told)
+            traceback = _shown(failure.traceback_str or "", secrets)
+            LOG.debug("task %r of request %s: %s", job.name, job.id, traceback)
 
     def _handled(self, request: FailedRequest, failure: ft.Failure) -> bool:
         info = failure.exc_info or (None, None, None)
@@ -192,7 +197,7 @@ class Reports:
             try:
                 if handler(request, *info) is False:
                     return True
-            except BaseException:  # also one that would end the thread
+            except BaseException:  # Including exceptions that would end the thread.
                 LOG.exception("exception handler %s failed", _names.dotted(handler))
         return False
 
@@ -224,5 +229,4 @@ def _shown(text: str, known: _secrets.SecretMatcher) -> str:
 
 
 def _line(text: str) -> str:
-    """What a terminal shows in one line, whatever the text would have it do."""
     return visible(" ".join(text.split()))

@@ -1,4 +1,4 @@
-"""The slots of a worker: where the tasks run that it takes, and how many at once."""
+"""Create the pool in which a worker runs tasks."""
 
 from __future__ import annotations
 
@@ -6,20 +6,18 @@ import os
 from concurrent import futures
 from typing import Final, TypeAlias
 
-from wbengine import pools
+from wbengine import _names, pools
 
-#: The kinds of pools, by name.
 POOLS: Final = ("threads", "processes", "solo")
 PROCESSES: Final = "processes"
 
 _NAME: Final = "wbengine-task"
 
-#: Slots of a worker that was not told how many: for tasks that mostly wait.
+#: Default number of slots, for tasks that mostly wait.
 SLOTS_PER_CORE: Final = 4
-MOST_SLOTS: Final = 32
+MAX_SLOTS: Final = 32
 
 
-#: The place where tasks run.
 Pool: TypeAlias = pools.Pool | pools.ExternalPool
 
 
@@ -33,55 +31,57 @@ def make_pool(
     max_calls: int | None = None,
     max_memory: int | None = None,
 ) -> tuple[Pool, int, str]:
-    """The place, the number of slots in it, and what they are, for people.
+    """Return the pool, its number of slots and its description.
 
-    `threads` and `processes` are short for a `kind` ('threads', 'processes' or 'solo') with that
-    `concurrency`.  `max_calls` and `max_memory` (bytes) are for each child process.
+    `threads` and `processes` are short forms of a `kind` with that `concurrency`. `max_calls` and
+    `max_memory` (bytes) apply to each child process.
 
-    :raises ValueError: the options contradict each other, or are out of range.
+    :raises ValueError: if the options contradict each other or are out of range.
     """
-    given = {"executor": executor, "threads": threads, "processes": processes, "pool": kind}
-    wanted = [name for name, value in given.items() if value is not None]
-    if len(wanted) > 1:
-        raise ValueError(f"give one of {', '.join(given)}, not {' and '.join(wanted)}")
-    if concurrency is not None and wanted not in ([], ["pool"]):
-        raise ValueError(f"give {wanted[0]} or a concurrency, not both")
+    options = {"executor": executor, "threads": threads, "processes": processes, "pool": kind}
+    names = [name for name, value in options.items() if value is not None]
+    if len(names) > 1:
+        raise ValueError(
+            f"only one of {', '.join(options)} may be given, got {' and '.join(names)}"
+        )
+    if concurrency is not None and names not in ([], ["pool"]):
+        raise ValueError(f"only one of {names[0]} and concurrency may be given")
     if executor is not None:
         _only_processes("an executor", max_calls, max_memory)
-        return _given(executor)
+        return _external_pool(executor)
     if threads is not None or processes is not None:
         kind, concurrency = ("threads", threads) if processes is None else (PROCESSES, processes)
     if kind is None:
         kind = "threads"
     if kind == PROCESSES:
         count = concurrency if concurrency is not None else os.cpu_count() or 1
-        made = pools.ProcessPool(count, max_calls=max_calls, max_memory=max_memory, name=_NAME)
-        return made, count, kind
+        pool = pools.ProcessPool(count, max_calls=max_calls, max_memory=max_memory, name=_NAME)
+        return pool, count, kind
     _only_processes(kind, max_calls, max_memory)
     if kind == "threads":
         count = concurrency if concurrency is not None else default_slots()
         return pools.ThreadPool(count, name=_NAME), count, kind
     if kind != "solo":
-        raise ValueError(f"pool must be one of {', '.join(POOLS)}, not {kind!r}")
+        near = _names.hint(str(kind), POOLS)
+        raise ValueError(f"pool must be one of {', '.join(POOLS)}, got {kind!r}{near}")
     if concurrency not in (None, 1):
-        raise ValueError(f"pool 'solo' has one slot, not {concurrency}")
+        raise ValueError(f"pool 'solo' has one slot, got concurrency={concurrency}")
     return pools.SoloPool(name=_NAME), 1, "solo (the main thread)"
 
 
-def _given(executor: futures.Executor) -> tuple[Pool, int, str]:
+def _external_pool(executor: futures.Executor) -> tuple[Pool, int, str]:
     if isinstance(executor, futures.ProcessPoolExecutor):
         raise ValueError(
-            "tasks cannot tell events out of a ProcessPoolExecutor: give processes_count instead"
+            "tasks in a ProcessPoolExecutor cannot send events: use processes_count instead"
         )
     slots = int(getattr(executor, "_max_workers", 1))
-    return pools.ExternalPool(executor), slots, "of a given executor"
+    return pools.ExternalPool(executor), slots, "of the given executor"
 
 
 def _only_processes(kind: str, max_calls: int | None, max_memory: int | None) -> None:
     if max_calls is not None or max_memory is not None:
-        raise ValueError(f"a limit of calls or memory per child needs processes, not {kind}")
+        raise ValueError(f"max_calls and max_memory require child processes, got {kind}")
 
 
 def default_slots() -> int:
-    """Slots of a worker that was not told how many."""
-    return min(MOST_SLOTS, (os.cpu_count() or 1) * SLOTS_PER_CORE)
+    return min(MAX_SLOTS, (os.cpu_count() or 1) * SLOTS_PER_CORE)

@@ -1,4 +1,4 @@
-"""Performs the effects of a worker's `Server`: on the broker, in the ledger, and in the pool."""
+"""Performs the effects of a worker's `Server` with the broker, the ledger and the pool."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING, Any, Final
 from wbengine import exceptions as exc
 from wbengine import invocation, running
 from wbengine._crash import crashpoint
+from wbengine.concurrency import conditions
 from wbengine.engines.worker_based import dispatcher, endpoint, proxy, server
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.connections.outgoing import DeliveryHooks, OutgoingMessage
 from wbengine.engines.worker_based.ledger import base as ledgers
-from wbengine.engines.worker_based.messages import commands
 from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.worker_side import effects as fx
+from wbengine.engines.worker_based.messages import worker_commands
 from wbengine.engines.worker_based.worker_side import heartbeat, reporting
+from wbengine.engines.worker_based.worker_side import server_effects as fx
 from wbengine.engines.worker_based.worker_side.jobs import Job
 from wbengine.engines.worker_based.worker_side.slots import Pool
 from wbengine.transports.broker import Broker, LaidOut
@@ -32,24 +33,23 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
-#: Seconds that a cancelled task has to end by itself where it can be killed.
-CANCEL_GRACE: Final = 10.0
+#: Seconds after which a cancelled task is killed, if possible.
+CANCEL_GRACE_SECONDS: Final = 10.0
 
-#: Seconds that a task runs before its engine is told so.
-RUNNING_AFTER: Final = 0.005
+#: Seconds that a task runs before RUNNING is sent.
+RUNNING_DELAY_SECONDS: Final = 0.005
 
-#: Seconds before a request goes back to its queue whose ledger could not be asked.
-LEDGER_PAUSE: Final = 0.5
+#: Delay in seconds after a failed operation on the ledger, before a retry or a requeue.
+LEDGER_RETRY_SECONDS: Final = 0.5
 
-#: Seconds for which an outcome is offered to a ledger that takes other things, and does not take
-#: this; and to one that is away while the worker ends.
-LEDGER_PATIENCE: Final = 5.0
+#: Maximum seconds of attempts to store a result while the ledger works, or while the worker stops.
+LEDGER_TIMEOUT_SECONDS: Final = 5.0
 
 
 class TaskRunner:
-    """Runs the tasks of one `Server`, which it locks; any thread may use it.
+    """Runs the tasks of one `Server`, and locks it. Thread-safe.
 
-    `on_drain()` is called when the worker should end.
+    `on_drain()` is called when the worker should stop.
     """
 
     def __init__(
@@ -64,64 +64,60 @@ class TaskRunner:
     ) -> None:
         self.server = core
         self.lock = threading.RLock()
-        self._changed = threading.Condition(self.lock)
+        self._changed = conditions.Condition(self.lock)
         self.ledger: ledgers.Ledger | None = None
-        #: Whether that is in a place of its own: then engines believe what is stored there only.
+        #: Whether the ledger is not on the broker. Then engines accept only stored results.
         self.separate_ledger = False
-        #: When the last request came, on the monotonic clock.
-        self.taken = -math.inf
+        #: Time of the last request, on the monotonic clock.
+        self.last_request_at = -math.inf
         self._proxy = wire
         self._pool = pool
         self._loop = loop
         self._reports = reports
         self._beats = beats
         self._on_drain = on_drain
-        self._closed = threading.Event()
+        self._closed = conditions.Event()
         self._answering, self._storing, self._ending = (
             _Answering(self), _Storing(self), _Ending(self),
         )  # fmt: skip
         self._unacked = 0
         self._reporting = 0
-        # Whose RUNNING is still to be told, by when.
+        # Jobs whose RUNNING is not sent yet, with the time at which it is due.
         self._starting: deque[tuple[float, Job]] = deque()
 
-    # For its worker.
-
     def handlers(self) -> dict[str, dispatcher.Handler]:
-        """What takes in messages, by their types; orders to the worker are its own matter."""
-        made, schemas = dispatcher.Handler, commands.SCHEMAS
+        handler, schemas = dispatcher.Handler, worker_commands.SCHEMAS
         return {
-            pr.NOTIFY: made(self._on_notify, pr.Notify.validate),
-            pr.REQUEST: made(self.take, pr.Request.validate, owns_ack=True),
-            commands.ASK: made(self._on_ask, schemas[commands.ASK].check),
-            commands.CANCEL: made(self._on_cancel, schemas[commands.CANCEL].check),
+            pr.NOTIFY: handler(self._on_notify, pr.Notify.validate),
+            pr.REQUEST: handler(self.take, pr.Request.validate, owns_ack=True),
+            worker_commands.ASK: handler(self._on_ask, schemas[worker_commands.ASK].check),
+            worker_commands.CANCEL: handler(self._on_cancel, schemas[worker_commands.CANCEL].check),
         }
 
     def _on_notify(self, data: Any, message: Any) -> None:
         question = env.received(data, message)
-        self._beats.obey(question)
+        self._beats.adopt_period(question)
         self.report(self.server.on_notify, question, self._beats.period)
 
     def _on_ask(self, data: Any, message: Any) -> None:
         question = env.received(data, message)
         in_person = env.WBE_ASK in question.headers
-        self.report(self.server.on_ask, commands.named(data), question.reply_to, in_person)
+        self.report(self.server.on_ask, worker_commands.named(data), question.reply_to, in_person)
 
     def _on_cancel(self, data: Any, message: Any) -> None:
-        self.report(self.server.on_cancel, commands.named(data))
+        self.report(self.server.on_cancel, worker_commands.named(data))
 
-    def report(self, on_event: Callable[..., list[fx.Effect]], *told: Any) -> None:
-        """Tell the server of an event, and perform what it wants then."""
+    def report(self, on_event: Callable[..., list[fx.Effect]], *arguments: Any) -> None:
+        """Report an event to the server, and perform the resulting effects."""
         with self.lock:
-            effects = on_event(*told)
+            effects = on_event(*arguments)
         self.apply(effects)
 
     def take(self, data: Any, message: Any) -> None:
-        """A REQUEST came."""
         request = env.received(data, message)
-        self.taken = time.monotonic()
+        self.last_request_at = time.monotonic()
         if env.WBE_PERIOD in request.headers:
-            self._beats.obey(request)
+            self._beats.adopt_period(request)
         with self.lock:
             self._unacked += 1
             effects = self.server.on_request(
@@ -131,26 +127,26 @@ class TaskRunner:
 
     @property
     def busy(self) -> bool:
-        """Whether anything runs, or is not acknowledged yet, or not reported."""
+        """Whether tasks run, or messages are not acknowledged or reported yet."""
         return bool(self.server.running or self._unacked or self._reporting)
 
     def admit(self) -> bool:
-        """Whether one more task may begin that no request asked for; if so, it is counted."""
+        """Return whether a task without a request may start; if so, it is counted."""
         with self.lock:
             admitted, effects = self.server.admit()
         self.apply(effects)
         return admitted
 
     def wait_idle(self, timeout: float | None = None) -> bool:
-        """Wait until nothing is under way; False if time ran out, or it was closed."""
+        """Wait until no work is left; return False on timeout or after `close`."""
+        self._changed.wait_for(lambda: not self.busy or self._closed.is_set(), timeout)
         with self.lock:
-            self._changed.wait_for(lambda: not self.busy or self._closed.is_set(), timeout)
             return not self.busy
 
     def close(self) -> None:
-        """End all waits."""
+        """Unblock all waits."""
         self._closed.set()
-        self._reports.tell()
+        self._reports.flush()
         with self.lock:
             self._changed.notify_all()
 
@@ -174,24 +170,21 @@ class TaskRunner:
                 case fx.Release(job):
                     self._release(job)
                 case fx.Return(job):
-                    self._proxy.consumer.give_back(job.receipt, self.returned)
+                    self._proxy.consumer.return_unstarted(job.receipt, self.count_returned)
                 case fx.Drain():
                     self._on_drain()
-
-    # The ledger.
 
     def _claim(self, job: Job) -> None:
         assert self.ledger is not None
         crashpoint("worker.before-claim")
         now = time.monotonic()
-        # From before the claim: this process may be stopped at any moment after it.
+        # Before the claim: this process can be paused at any time after it.
         job.fresh = (getattr(job.receipt, "taken", None) or now) + self._beats.period
-        # What the ledger said when the message was taken, where taking asks it.
+        # Result of a claim together with taking the message.
         claim: ledgers.Claim | None = getattr(job.receipt, "claim", None)
         if claim is None:
             try:
-                # After a long rest its last beat is old: an engine that looks at the row would
-                # take it for dead.
+                # The last heartbeat may be old: then an engine would consider this worker lost.
                 if now >= self._beats.due:
                     self._beats.renew(now)
                 claim = self.ledger.claim(job.id, job.epoch, self.server.identity)
@@ -209,15 +202,14 @@ class TaskRunner:
         self.apply(effects)
 
     def _requeue(self, job: Job) -> None:
-        """A request could not be claimed: it goes back for another worker to try."""
         with self.lock:
             self.server.forget(job)
-        # Whatever ails the ledger, asking it again at once would only burn the processor.
-        self._closed.wait(LEDGER_PAUSE)
-        self._proxy.consumer.requeue(job.receipt, self.returned)
+        # An immediate retry would only consume CPU.
+        self._closed.wait(LEDGER_RETRY_SECONDS)
+        self._proxy.consumer.requeue(job.receipt, self.count_returned)
 
     def _check(self, job: Job) -> None:
-        """Whether its row is still this worker's; its slot waits for a ledger that is away."""
+        """Read whether this worker still owns the row, even if that takes long."""
         assert self.ledger is not None
         while True:
             job.fresh = time.monotonic() + self._beats.period
@@ -226,20 +218,21 @@ class TaskRunner:
                 break
             except exc.LedgerFailure as error:
                 LOG.warning("request %s waits for its ledger: %s", job.id, error)
-                if self._closed.wait(LEDGER_PAUSE):
+                if self._closed.wait(LEDGER_RETRY_SECONDS):
                     return
         self.report(self.server.on_checked, job, row)
 
     def _release(self, job: Job) -> None:
-        """Let go of its row, as if it was never claimed; never waits for a ledger that is away."""
+        """Release the row as if it had never been claimed; does not wait for the ledger."""
         assert self.ledger is not None
         released = False
         try:
             released = self.ledger.release(job.id, job.epoch, self.server.identity)
         except exc.LedgerFailure as error:
-            LOG.warning("request %s cannot be given back: %s", job.id, error)
+            LOG.warning("the claim of request %s cannot be released: %s", job.id, error)
         if not released:
-            job.fresh = -math.inf  # another worker may have it: its slot asks before it runs it
+            # The slot checks the row before it runs the task.
+            job.fresh = -math.inf
         self.report(self.server.on_released, job, released)
 
     def _finish(self, job: Job, answer: env.Envelope) -> None:
@@ -248,84 +241,87 @@ class TaskRunner:
             return
         message = OutgoingMessage(answer, self._storing, job)
         if self.separate_ledger or not self._proxy.target.ours:
-            # Another place, which may let one wait: beats have to go out meanwhile.
+            # It may block, and heartbeats must be sent in the meantime.
             self.store((message,))
             if message.withdrawn:
                 return
         self._send_end(message)
 
     def store(self, messages: Sequence[OutgoingMessage]) -> None:
-        """Store what is about to be published; what must not be used is withdrawn."""
+        """Store the results of messages before they are published; withdraw fenced ones."""
         assert self.ledger is not None
         crashpoint("worker.before-finish")
-        told = self._finish_rows(messages)
-        if self.separate_ledger:  # of one row: see `_finish`
-            told = [
-                self._finish_late(message, each) if isinstance(each, exc.LedgerFailure) else each
-                for message, each in zip(messages, told, strict=True)
+        results = self._finish_rows(messages)
+        if self.separate_ledger:  # In this case there is a single message: see `_finish`.
+            results = [
+                self._finish_late(message, result)
+                if isinstance(result, exc.LedgerFailure)
+                else result
+                for message, result in zip(messages, results, strict=True)
             ]
         crashpoint("worker.after-finish")
-        for message, stored in zip(messages, told, strict=True):
+        for message, stored in zip(messages, results, strict=True):
             job = message.correlation
-            message.hooks = self._answering  # once: publishing may take several attempts
+            # Publishing may take several attempts.
+            message.hooks = self._answering
             message.withdrawn = not stored and self._is_fenced(job)
-            if isinstance(stored, exc.LedgerFailure):  # the engine is answered all the same
-                LOG.warning("the answer to request %s cannot be stored: %s", job.id, stored)
+            if isinstance(stored, exc.LedgerFailure):  # The reply is still sent.
+                LOG.warning("the reply to request %s cannot be stored: %s", job.id, stored)
             with self.lock:
                 effects = self.server.on_stored(job, message.withdrawn)
             self.apply(e for e in effects if not (isinstance(e, fx.Reply) and e.terminal))
 
     def _finish_rows(self, messages: Sequence[OutgoingMessage]) -> list[bool | exc.LedgerFailure]:
         assert self.ledger is not None
-        ended = [(m.correlation.id, m.correlation.epoch, self._frozen(m)) for m in messages]
+        ended = [(m.correlation.id, m.correlation.epoch, self._frozen_reply(m)) for m in messages]
         return self.ledger.finish_many(self.server.identity, ended)
 
-    def _frozen(self, message: OutgoingMessage) -> bytes:
+    def _frozen_reply(self, message: OutgoingMessage) -> bytes:
         return env.freeze(self._proxy.signed(message.envelope))
 
     def _finish_late(
         self, message: OutgoingMessage, error: exc.LedgerFailure
     ) -> bool | exc.LedgerFailure:
-        """Store what a ledger did not take: its engine believes nothing else.
+        """Retry storing a result: with a separate ledger, the engine accepts no other.
 
-        One that is away is waited for, unless the worker ends.  One that takes beats meanwhile, and
-        goes on to refuse this, does so for good: it gets a small failure instead.
+        The worker waits for an unavailable ledger unless it is stopping. If the ledger accepts
+        heartbeats but refuses the result, a small failure replaces it.
         """
         assert self.ledger is not None
         job: Job = message.correlation
-        LOG.warning("the outcome of request %s cannot be stored, trying again: %s", job.id, error)
-        give_up, refused = math.inf, False
-        while not self._closed.wait(LEDGER_PAUSE):
+        LOG.warning("the result of request %s cannot be stored, retrying: %s", job.id, error)
+        give_up, is_refused = math.inf, False
+        while not self._closed.wait(LEDGER_RETRY_SECONDS):
             try:
                 self.ledger.renew(self.server.identity)
-                away = False
+                is_unavailable = False
             except exc.LedgerFailure:
-                away = True
+                is_unavailable = True
             now = time.monotonic()
-            waits = away and not self.server.ending
-            give_up = math.inf if waits else min(give_up, now + LEDGER_PATIENCE)
+            waits = is_unavailable and not self.server.ending
+            give_up = math.inf if waits else min(give_up, now + LEDGER_TIMEOUT_SECONDS)
             (stored,) = self._finish_rows((message,))
             if isinstance(stored, bool):
                 return stored
             if now < give_up:
                 continue
-            if self.server.ending and (away or refused):
+            if self.server.ending and (is_unavailable or is_refused):
                 return stored
             give_up = math.inf
-            if not refused:
-                refused = True
+            if not is_refused:
+                is_refused = True
                 with self.lock:
                     message.envelope = self.server.on_unstorable(job, stored)
-                LOG.warning("request %s fails: its outcome is refused: %s", job.id, stored)
+                LOG.warning("request %s fails: the ledger refused its result: %s", job.id, stored)
         return error
 
     def end(
         self, broker: Broker, messages: Sequence[OutgoingMessage], prepared: Sequence[LaidOut]
     ) -> Iterable[bool]:
-        """Store, publish and acknowledge in one step what was claimed as it was taken."""
+        """Store, publish and acknowledge in one step the jobs that were claimed when taken."""
         crashpoint("worker.before-finish")
         jobs: list[Job] = [message.correlation for message in messages]
-        ended = [
+        finished = [
             ((job.id, job.epoch), job.receipt, laid_out)
             for job, laid_out in zip(jobs, prepared, strict=True)
         ]
@@ -333,37 +329,35 @@ class TaskRunner:
         if self._pool.private:
             order = self._proxy.consumer.order([job.receipt for job in jobs])
         else:
-            self.ended(jobs)
-        counts = broker.answer_many(ended, order)
+            self.release_slots(jobs)
+        counts = broker.answer_many(finished, order)
         crashpoint("worker.after-finish")
         try:
             for job, count in zip(jobs, counts, strict=True):
                 if count < 0:
-                    _tell_fenced(job)
+                    _log_fenced(job)
                 with self.lock:
-                    effects = self.server.on_told(job, count < 0)
+                    effects = self.server.on_stored_and_sent(job, count < 0)
                 self.apply(effects)
         finally:
-            if order is not None:  # before it may seem that there is nothing to do any more
+            if order is not None:  # Before the worker can seem idle.
                 order.deliver()
         return (True for _ in jobs)
 
     def _is_fenced(self, job: Job) -> bool:
-        """Whether a row took no result because it is another worker's, or is done.
+        """Return whether a row that rejected a result has another epoch or owner.
 
-        If it was removed, the answer is of no use; if it was lost, its engine may wait for it.
+        The reply for a removed row is unused; the engine may wait for that of a lost row.
         """
         assert self.ledger is not None
         try:
             row = self.ledger.state(job.id)
         except exc.LedgerFailure:
-            return False  # the engine knows
+            return False  # The engine decides.
         if row is None or (row.epoch == job.epoch and row.state == ledgers.ROW_DONE):
             return False
-        _tell_fenced(job)
+        _log_fenced(job)
         return True
-
-    # The pool.
 
     def _run(self, job: Job) -> None:
         assert job.endpoint is not None
@@ -374,41 +368,41 @@ class TaskRunner:
             job.endpoint.begin,
             (job.unit, self._loop, job.expires, job.fresh),
         )
-        if running.sending is not None and self._loop is None:  # it goes into a child
+        # Without a loop, the call is sent to a child process.
+        if running.sending is not None and self._loop is None:
             call = running.sending(job.key, call)
         try:
             job.ticket = self._pool.submit(
                 *call,
-                functools.partial(self._ran, job),
-                functools.partial(self._told, job),
+                functools.partial(self._on_outcome, job),
+                functools.partial(self._on_event, job),
                 job.limit,
                 job.name,
                 lazily=True,
             )
-        except Exception as error:  # a given executor may be shut down
-            self._ran(job, ft.Failure.from_exception(error))
-        if job.cancelled:  # meanwhile
+        except Exception as error:  # A user's executor may be shut down.
+            self._on_outcome(job, ft.Failure.from_exception(error))
+        if job.cancelled:  # The job was cancelled while it was submitted.
             self.cancel(job)
 
     def cancel(self, job: Job) -> None:
-        """Let a task that runs end soon."""
         if job.ticket is not None:
-            job.ticket.cancel(CANCEL_GRACE)
+            job.ticket.cancel(CANCEL_GRACE_SECONDS)
 
-    def _told(self, job: Job, event_type: str, details: dict[str, Any]) -> None:
+    def _on_event(self, job: Job, event_type: str, details: dict[str, Any]) -> None:
         self.report(self.server.on_event, job, event_type, details)
 
-    def _ran(self, job: Job, value: Any) -> None:
+    def _on_outcome(self, job: Job, value: Any) -> None:
         if value is endpoint.Turn.MISSED:
             self.report(self.server.on_unstarted, job)
             return
         if isinstance(value, invocation.Outcome):
             outcome = value
-        else:  # such as of a child that died
+        else:  # For example the failure of a child process that died.
             outcome = invocation.Outcome(value, started=job.began, ended=time.time())
         with self.lock:
             effects = self.server.on_finished(job, outcome)
-            # It may have failed at being sent, and may have been given up before.
+            # The reply may have failed to encode.
             ended, job.outcome = job.outcome, None
             failed = ended is not None and ended.failed
             self._reporting += failed
@@ -416,13 +410,11 @@ class TaskRunner:
             self._reports.ended(job, ended)
         self.apply(effects)
         if ended is not None and failed:
-            self._pool.call_others()  # handlers may take their time
+            self._pool.call_others()  # Exception handlers may be slow.
             self._reports.ended(job, ended)
             with self.lock:
                 self._reporting -= 1
                 self._changed.notify_all()
-
-    # The broker.
 
     def _reply(self, job: Job | None, envelope: env.Envelope, terminal: bool) -> None:
         if job is None:
@@ -436,18 +428,20 @@ class TaskRunner:
             and job.ours
             and env.WBE_ASK not in envelope.headers
         ):
-            # It is not urgent to hear that it runs, and it may have ended before.
-            due = time.monotonic() + RUNNING_AFTER
+            # The task may end first, and then RUNNING is not sent.
+            due = time.monotonic() + RUNNING_DELAY_SECONDS
             job.running = envelope
             self._starting.append((due, job))
             self._proxy.consumer.wake_by(due)
         else:
-            self._leave_out_running(job)
+            self._discard_running(job)
             self._proxy.send(OutgoingMessage(envelope), defer=True)
 
-    def tell_running(self, now: float) -> float | None:
-        """Tell engines of the tasks that have run for some milliseconds; when to call this again,
-        if at all.  Of one thread."""
+    def send_running(self, now: float) -> float | None:
+        """Send RUNNING for tasks that have run for its delay. Call this in one thread only.
+
+        :returns: time of the next call, or None.
+        """
         starting = self._starting
         busy = bool(starting)
         while starting:
@@ -455,14 +449,15 @@ class TaskRunner:
             if job.running is not None and due > now:
                 return due
             starting.popleft()
-            with self.lock:  # what follows it is sent after it
+            with self.lock:  # Keeps RUNNING ahead of later messages of the job.
                 running, job.running = job.running, None
                 if running is not None:
                     self._proxy.send(OutgoingMessage(running), defer=True)
-        return now + RUNNING_AFTER if busy else None  # others will come, and need not wake it
+        # More tasks will probably start; they need no wake-up.
+        return now + RUNNING_DELAY_SECONDS if busy else None
 
-    def _leave_out_running(self, job: Job) -> None:
-        """That it runs need not be told any more: it follows from what is told now."""
+    def _discard_running(self, job: Job) -> None:
+        """Discard the delayed RUNNING: the next message implies it."""
         if job.running is None:
             return
         with self.lock:
@@ -470,20 +465,20 @@ class TaskRunner:
 
     def _send_end(self, message: OutgoingMessage) -> None:
         job = message.correlation
-        self._leave_out_running(job)
-        soon = self._pool.has_more  # with what comes next
+        self._discard_running(job)
+        soon = self._pool.has_more  # The next message follows at once: send both together.
         plainly = message.hooks is self._answering and job.is_quiet
         self._proxy.signed(message.envelope)
         if not (plainly and self._proxy.consumer.answer(message, job.receipt, soon)):
             self._proxy.send(message, defer=soon)
 
-    def ended(self, jobs: Sequence[Job]) -> None:
-        """They are about to be answered, and run no more: together, their slots are taken once."""
+    def release_slots(self, jobs: Sequence[Job]) -> None:
+        """Release the slots of jobs that are about to be answered, in one step."""
         self._proxy.consumer.release_many([job.receipt for job in jobs])
 
-    def answered(self, jobs: Sequence[Job]) -> None:
-        """Their terminal answers are published, or never can be."""
-        if self._proxy.target.ours:  # no slot waits for it
+    def acknowledge_jobs(self, jobs: Sequence[Job]) -> None:
+        """Acknowledge jobs whose terminal replies are published, or cannot be published."""
+        if self._proxy.target.ours:  # Later, so that no slot waits for it.
             for job in jobs:
                 self._proxy.call_later(self._acknowledge_all, job)
         else:
@@ -493,8 +488,8 @@ class TaskRunner:
         self._proxy.consumer.ack_many([job.receipt for job in jobs])
         self._forget(jobs)
 
-    def done(self, jobs: Sequence[Job]) -> None:
-        """They are answered, and acknowledged with that."""
+    def forget_acknowledged(self, jobs: Sequence[Job]) -> None:
+        """Forget jobs whose messages were acknowledged together with their replies."""
         self._proxy.consumer.forget_many([job.receipt for job in jobs])
         self._forget(jobs)
 
@@ -502,55 +497,49 @@ class TaskRunner:
         with self.lock:
             for job in jobs:
                 self.server.on_answered(job)
-            self._settled(len(jobs))
-        if self._reports.untold:
-            self._reports.tell()
+            self._count_settled(len(jobs))
+        if self._reports.unlogged:
+            self._reports.flush()
 
     def _acknowledge(self, receipt: Any) -> None:
         self._proxy.consumer.ack(receipt)
-        self.returned()
+        self.count_returned()
 
-    def returned(self) -> None:
+    def count_returned(self) -> None:
         with self.lock:
-            self._settled(1)
+            self._count_settled(1)
 
-    def _settled(self, count: int) -> None:
+    def _count_settled(self, count: int) -> None:
         self._unacked -= count
         if not self._unacked:
             self._changed.notify_all()
 
 
 class _Answering(DeliveryHooks):
-    """Sees to it that a request that was answered is acknowledged."""
-
     def __init__(self, runner: TaskRunner) -> None:
         self._runner = runner
 
     def prepare(self, messages: Sequence[OutgoingMessage]) -> None:
-        self._runner.ended([message.correlation for message in messages])
+        self._runner.release_slots([message.correlation for message in messages])
 
     def sent(self, messages: Sequence[OutgoingMessage]) -> None:
-        self._runner.answered([message.correlation for message in messages])
+        self._runner.acknowledge_jobs([message.correlation for message in messages])
 
     def failed(self, message: OutgoingMessage, error: BaseException) -> None:
-        self._runner.answered((message.correlation,))
+        self._runner.acknowledge_jobs((message.correlation,))
 
 
 class _Storing(_Answering):
-    """Sees to it that what is answered is in the ledger before."""
-
     def prepare(self, messages: Sequence[OutgoingMessage]) -> None:
         super().prepare(messages)
         self._runner.store(messages)
 
 
 class _Ending(_Answering):
-    """Does all that is owed to a request in one step."""
-
     writes = True
 
     def prepare(self, messages: Sequence[OutgoingMessage]) -> None:
-        """Their slots are taken with that step."""
+        """Do nothing: `write` releases the slots."""
 
     def write(
         self, broker: Broker, messages: Sequence[OutgoingMessage], prepared: Sequence[LaidOut]
@@ -558,11 +547,11 @@ class _Ending(_Answering):
         return self._runner.end(broker, messages, prepared)
 
     def sent(self, messages: Sequence[OutgoingMessage]) -> None:
-        self._runner.done([message.correlation for message in messages])
+        self._runner.forget_acknowledged([message.correlation for message in messages])
 
 
-def _tell_fenced(job: Job) -> None:
+def _log_fenced(job: Job) -> None:
     LOG.warning(
-        "request %s was given up by its engine while it ran here: what came of it is not told",
+        "the engine withdrew request %s while it ran here: its result is discarded",
         job.id,
     )

@@ -1,8 +1,4 @@
-"""What brings a worker tasks in another way than its topics.
-
-It shares the worker's pool, and its life: what limits a worker, suspends it or ends it counts it
-in.
-"""
+"""Task sources of a worker besides its topics, which share its pool, lifecycle and limits."""
 
 from __future__ import annotations
 
@@ -20,79 +16,76 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WorkerContext:
-    """What a worker lends its task source."""
+    """Resources of a worker that its task source uses."""
 
     identity: str
     pool: Pool
-    #: Where async bodies run; None: in loops of the pool's own processes.
+    #: Event loop for async bodies; None: each process of the pool has its own.
     loop: event_loop.EventLoop | None
     slots: int
-    #: Called once for each task that is about to begin; False: no more may.
+    #: Call this for each task that is about to start. If it returns False, the task must not start.
     admit: Callable[[], bool]
-    #: Ends the worker, as its `stop` does.
+    #: Stops the worker.
     stop: Callable[[], None]
-    #: Has the process of the worker say, by its exit code, that it did not end as asked.
+    #: Makes the exit code report an unclean end.
     fail: Callable[[], None]
-    #: Tells people how tasks end.
     reports: reporting.Reports
 
 
 class TaskSource:
-    """What a worker asks of a source of tasks, from any thread; this one brings none.
+    """A source of tasks for a worker; any thread may call it. This class has no tasks.
 
-    `attach` is called first, and once.  `start` connects, and raises what keeps it from that:
-    afterwards a broker that is away is no reason to end.
+    `attach` is called first, and once. Later outages of the broker must not end the source.
     """
 
-    #: When its last task came, on the monotonic clock.
-    taken: float = -math.inf
+    #: Time of the last task, on the monotonic clock.
+    last_task_at: float = -math.inf
 
     def attach(self, context: WorkerContext) -> None: ...
 
     def start(self) -> None:
-        """
-        :raises TransportFailure: its broker cannot be reached.
+        """Connect and start to take tasks.
+
+        :raises TransportFailure: if the broker cannot be reached.
         """
 
     def wait_ready(self, timeout: float | None = None) -> bool:
-        """Wait until it takes tasks; False if time ran out."""
+        """Wait until the source takes tasks; return False on timeout."""
         return True
 
     def suspend(self) -> None:
-        """Take nothing new until `resume`; what did not begin goes back.  Idempotent."""
+        """Take no new tasks until `resume`, and requeue those that have not started. Idempotent."""
 
     def resume(self) -> None:
-        """Take what comes again."""
+        """Take tasks again."""
 
     def drain(self) -> None:
-        """Take nothing new any more; what did not begin goes back.  Idempotent."""
+        """Take no more tasks, and requeue those that have not started. Idempotent."""
 
     def wait_idle(self, timeout: float | None = None) -> bool:
-        """Wait until nothing is under way any more; False if time ran out."""
+        """Wait until no work is left; return False on timeout."""
         return True
 
     def give_up(self) -> None:
-        """Cancel what runs; nothing is told any more of what becomes of it.  Idempotent."""
+        """Cancel running tasks; their ends are not reported. Idempotent."""
 
     def close(self, timeout: float = 5.0) -> None:
-        """Tell what is left to be told, and disconnect.  Idempotent."""
+        """Send the remaining reports and disconnect. Idempotent."""
 
     @property
     def description(self) -> Sequence[tuple[str, str]]:
-        """What the banner says of it: short names, and what they are."""
         return ()
 
     @property
     def busy(self) -> bool:
-        """Whether anything runs, waits, or is not settled yet."""
+        """Whether tasks run, wait or are not settled yet."""
         return False
 
     @property
     def running(self) -> int:
-        """How many tasks run."""
         return 0
 
     @property
     def current(self) -> Sequence[tuple[str, str, float]]:
-        """What runs: ids, names, and when each was begun (unix seconds).  Waits for no lock."""
+        """Ids, names and start times (unix seconds) of running tasks. Does not wait for locks."""
         return ()

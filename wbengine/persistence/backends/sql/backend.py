@@ -1,4 +1,4 @@
-"""A database as a backend."""
+"""A persistence backend for SQL databases."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from wbengine._crash import crashpoint
 from wbengine._sql import dialects
 from wbengine.persistence import base, leases, models
 from wbengine.persistence import listing as queries
-from wbengine.persistence.backends.sql import layout, listing, reading, rows, tables, writing
+from wbengine.persistence.backends.sql import flow_queries, layout, reading, rows, tables, writing
 from wbengine.persistence.backends.sql.statements import Statements
 from wbengine.signals import Signal
 from wbengine.types.outline import Outline
@@ -26,26 +26,25 @@ __all__ = ["SQLBackend", "SQLConnection"]
 
 _T = TypeVar("_T")
 
-#: So many flows are asked for at a time: databases take no statements of any length.
-_MOST_UUIDS: Final = 500
+#: Databases limit the length of statements.
+_MAX_UUIDS_PER_STATEMENT: Final = 500
 
 
 class SQLBackend(base.Backend):
-    """Keeps records in tables of an SQL database; their names begin with `wbe_`.
+    """A store in tables of an SQL database. Table names start with `wbe_`.
 
-    `connection` is its URL: 'sqlite:////path/of.db' ('sqlite://' is one in memory, for tests),
-    'mysql://user:password@host/database' (MariaDB and MySQL, by PyMySQL), or 'postgresql://...'
-    (by psycopg); one with a driver ('mysql+mysqldb://') is taken as it is.  The other options are
-    those of `_sql.Options`; in a URL's query, what is none of them is the driver's.
+    `connection` is the URL: 'sqlite:////path/of.db' ('sqlite://' is in memory, for tests),
+    'mysql://user:password@host/database' (MariaDB and MySQL, with PyMySQL), or 'postgresql://...'
+    (with psycopg). A URL with a driver ('mysql+mysqldb://') is used unchanged. Other options are
+    those of `_sql.Options`; unknown parts of the URL's query are passed to the driver.
 
-    An empty database gets its tables when it is first written to; one with tables of an older
-    layout is changed by `Connection.upgrade` only, and refused until then.
+    The first write to an empty database creates the tables. Tables of an older layout are rejected
+    until `Connection.upgrade` converts them.
 
-    :raises ValueError: the URL or an option is wrong.
-    :raises ImportError: a driver is not installed; the text says how to.
+    :raises ValueError: if the URL or an option is invalid.
+    :raises ImportError: if a driver is not installed; the message says how to install it.
     """
 
-    #: The revision of the current layout.
     head: Final = layout.HEAD
 
     def __init__(self, conf: Mapping[str, Any] | None = None) -> None:
@@ -53,65 +52,66 @@ class SQLBackend(base.Backend):
         self.options = self._parsed()
         self.engine: sa.Engine = _sql.make_engine(self.options)
         self.statements = Statements(self.options.dialect)
-        #: What turns are written with that are one statement; None: they are not.
-        self.turn_engine: Final = _sql.turn_engine(self.options)
-        #: Whether turns have a way of their own; it logs no statements.
-        self.has_fast_turns: Final = not self.options.log_statements and (
-            _sql.writer_of(self.engine) is not None or self.turn_engine is not None
+        #: Engine for batches that are a single statement, or None if the database needs a
+        #: transaction.
+        self.statement_engine: Final = _sql.statement_engine(self.options)
+        #: Whether batches bypass SQLAlchemy's transactions, without a log of statements.
+        self.has_fast_batches: Final = not self.options.log_statements and (
+            _sql.writer_of(self.engine) is not None or self.statement_engine is not None
         )
         self._ready = False
         self._preparing = threading.Lock()
 
     def _parsed(self) -> _sql.Options:
-        """What the configuration says."""
-        told = dict(self._conf)
-        url = str(told.pop("connection", ""))
-        return _sql.parse(url, told)
+        options = dict(self._conf)
+        url = str(options.pop("connection", ""))
+        return _sql.parse(url, options)
 
     def get_connection(self) -> SQLConnection:
-        """Costs nothing: what it does is done with a connection of the pool."""
+        """Return a connection at no cost: each of its calls uses a connection of the pool."""
         return SQLConnection(self)
 
     def close(self) -> None:
         self._ready = False
         _sql.dispose(self.engine)
-        if self.turn_engine is not None:
-            _sql.dispose(self.turn_engine)
+        if self.statement_engine is not None:
+            _sql.dispose(self.statement_engine)
 
     def upgrade(self) -> None:
-        """Bring the tables to the current layout."""
+        """Convert the tables to the current layout."""
         layout.upgrade(self.engine)
         self._ready = True
 
     def revision(self) -> str | None:
-        """The revision of the layout that is there, None: there is no table yet."""
-        if self._is_no_file():
+        """Return the revision of the layout, or None if there are no tables."""
+        if self._is_missing_file():
             return None
-        what = "Looking up the layout of the database"
-        found = _sql.transact(self.engine, what, layout.found, write=False)
-        self._ready = self._ready or found == layout.HEAD
-        return found
+        operation = "Reading the revision of the database"
+        current = _sql.transact(self.engine, operation, layout.current_revision, write=False)
+        self._ready = self._ready or current == layout.HEAD
+        return current
 
-    def is_there(self) -> bool:
-        """Whether there are tables to read.
+    def has_tables(self) -> bool:
+        """Return True if there are tables to read.
 
-        :raises StorageFailure: their layout is not the current one.
+        :raises StorageFailure: if their layout is not the current one.
         """
         if not self._ready:
             revision = self.revision()
             if revision is None:
                 return False
-            layout.check(revision)
+            layout.check_revision(revision)
         return True
 
-    def keep_new_books(
+    def save_new_books(
         self,
         books: Iterable[models.LogBook],
         first: Callable[[sa.Connection], bool] | None = None,
     ) -> bool:
-        """Keep books that nobody else can have, with their flows, in one transaction.
+        """Save new logbooks, unknown to other processes, with their flows in one transaction.
 
-        :param first: what that begins with; where it returns False, so does this, and none is kept.
+        :param first: the first step of the transaction. If it returns False, nothing is saved and
+            the result is False.
         """
         new = [writing.NewBook(book) for book in books]
         if not new:
@@ -120,42 +120,41 @@ class SQLBackend(base.Backend):
         def work(connection: sa.Connection) -> bool:
             if first is not None and not first(connection):
                 return False
-            writing.put_new_books(connection, self.statements, new)
+            writing.write_new_books(connection, self.statements, new)
             return True
 
         self.prepare()
-        return _sql.transact(self.engine, f"Keeping {len(new)} log books", work)
+        return _sql.transact(self.engine, f"Saving {len(new)} logbooks", work)
 
     def prepare(self) -> None:
-        """Make the tables where there are none.
+        """Create the tables if there are none.
 
-        :raises StorageFailure: there are tables of another layout.
+        :raises StorageFailure: if there are tables of another layout.
         """
         if not self._ready:
             with self._preparing:
-                if not self.is_there():
+                if not self.has_tables():
                     self.upgrade()
 
     def problems(self) -> list[str]:
-        """What an sqlite file is found to have wrong, besides its rows; servers see to theirs.
+        """Return the problems of an SQLite file, apart from its rows. Servers check themselves.
 
-        Cost: that of reading all of it.
+        Cost: reads the whole file.
         """
-        if self.options.dialect != dialects.SQLITE or not self.is_there():
+        if self.options.dialect != dialects.SQLITE or not self.has_tables():
             return []
 
         def work(connection: sa.Connection) -> list[str]:
-            # The second one compares indexes with tables, and wants a file that is well formed.
+            # The second check compares indexes with tables and requires a well-formed file.
             for check in ("quick_check", "integrity_check"):
-                found = connection.exec_driver_sql(f"PRAGMA {check}").scalars().all()
-                if found != ["ok"]:
-                    return [text.replace("\n", "; ") for text in found]
+                results = connection.exec_driver_sql(f"PRAGMA {check}").scalars().all()
+                if results != ["ok"]:
+                    return [text.replace("\n", "; ") for text in results]
             return []
 
         return _sql.transact(self.engine, "Checking the database", work, write=False)
 
-    def _is_no_file(self) -> bool:
-        """Whether opening the database would make it."""
+    def _is_missing_file(self) -> bool:
         path = self.options.url.database
         if self.options.dialect != dialects.SQLITE or self.options.in_memory or path is None:
             return False
@@ -166,10 +165,10 @@ class SQLBackend(base.Backend):
 
 
 class SQLConnection(base.Connection):
-    """Each call is one transaction on a connection of the backend's pool; none is held between.
+    """A connection in which each call is one transaction on a connection of the backend's pool.
 
-    So it may be used by any thread.  A write whose commit was under way when the database went
-    away fails, and may have taken place: it may be written again.
+    Any thread may use it, because no connection is held between calls. If the database fails during
+    a commit, the write raises an error but may be stored; it can be repeated.
     """
 
     def __init__(self, backend: SQLBackend) -> None:
@@ -184,24 +183,27 @@ class SQLConnection(base.Connection):
         self._backend.upgrade()
 
     def validate(self) -> None:
-        """Raise if the layout of the tables is not the current one.
+        """Raise an error if the layout of the tables is not the current one.
 
-        :raises StorageFailure: it is not; the text says which it is, and which is wanted.
+        A database without tables is valid: the first write creates them.
+
+        :raises StorageFailure: if the layout is different (the message names both revisions), or
+            the database is not reachable.
         """
-        layout.check(self._backend.revision())
-
-    # -- reading --------------------------------------------------------------------------------
+        revision = self._backend.revision()
+        if revision is not None:
+            layout.check_revision(revision)
 
     def get_logbook(self, book_uuid: str, lazy: bool = False) -> models.LogBook:
-        return self._read("log book", book_uuid, lambda it: reading.book(it, book_uuid, lazy))
+        return self._read("logbook", book_uuid, lambda it: reading.book(it, book_uuid, lazy))
 
     def get_logbooks(self, lazy: bool = False) -> Iterator[models.LogBook]:
-        if not self._backend.is_there():
+        if not self._backend.has_tables():
             return iter(())
         return self._transact("Reading log books", lambda it: reading.books(it, lazy), write=False)
 
     def get_flows_for_book(self, book_uuid: str, lazy: bool = False) -> Iterator[models.FlowDetail]:
-        return self._read("log book", book_uuid, lambda it: reading.flows(it, book_uuid, lazy))
+        return self._read("logbook", book_uuid, lambda it: reading.flows(it, book_uuid, lazy))
 
     def get_flow_details(self, fd_uuid: str, lazy: bool = False) -> models.FlowDetail:
         return self._read("flow detail", fd_uuid, lambda it: reading.flow(it, fd_uuid, lazy))
@@ -212,13 +214,13 @@ class SQLConnection(base.Connection):
         )
 
     def marks(self, flow_uuids: Collection[str]) -> Mapping[str, str]:
-        read = self._read_many("Looking what has changed", self._sql.marks, flow_uuids)
-        return {uuid: " ".join(map(str, told)) for uuid, *told in read}
+        read = self._read_many("Reading what changed", self._sql.marks, flow_uuids)
+        return {uuid: " ".join(map(str, values)) for uuid, *values in read}
 
     def find_flows(self, query: queries.Query) -> base.Page:
-        if not self._backend.is_there():
+        if not self._backend.has_tables():
             return base.Page([], None)
-        return self._transact("Listing flows", lambda it: listing.page(it, query), write=False)
+        return self._transact("Listing flows", lambda it: flow_queries.page(it, query), write=False)
 
     def get_outline(self, flow_uuid: str) -> Outline | None:
         def work(connection: sa.Connection) -> Outline | None:
@@ -253,8 +255,6 @@ class SQLConnection(base.Connection):
     def get_atoms_for_flow(self, fd_uuid: str) -> Iterator[models.AtomDetail]:
         return self._read("flow detail", fd_uuid, lambda it: reading.atoms(it, fd_uuid))
 
-    # -- writing --------------------------------------------------------------------------------
-
     def save_changes(
         self,
         flow: models.FlowDetail,
@@ -265,41 +265,43 @@ class SQLConnection(base.Connection):
         logs: Sequence[models.LogChunk] = (),
         lease: leases.Lease | None = None,
     ) -> None:
-        turn = writing.turn_of(flow if flow_row else flow.uuid, atoms, items, logs=logs)
+        batch = writing.batch_of(flow if flow_row else flow.uuid, atoms, items, logs=logs)
 
-        if lease is not None and self._backend.has_fast_turns:
+        if lease is not None and self._backend.has_fast_batches:
             crashpoint("sql.before-save")
-            if self._write_fast(turn, lease):
+            if self._write_batch_fast(batch, lease):
                 crashpoint("sql.after-commit")
-                return  # else the long way tells why, or makes a new connection
+                return  # Otherwise the path below finds the reason or opens a new connection.
 
         def work(connection: sa.Connection) -> None:
-            writing.lock(connection, self._sql, flow.uuid, turn.flow, lease)
-            turn.write(connection, self._sql, lease)
+            writing.lock(connection, self._sql, flow.uuid, batch.flow, lease)
+            batch.write(connection, self._sql, lease)
             crashpoint("sql.before-commit")
 
         crashpoint("sql.before-save")
         self._transact(f"Saving flow {flow.uuid}", work)
         crashpoint("sql.after-commit")
 
-    def _write_fast(self, turn: writing.Turn, lease: leases.Lease) -> bool:
+    def _write_batch_fast(self, batch: writing.Batch, lease: leases.Lease) -> bool:
         self._backend.prepare()
-        engine, what = self._backend.turn_engine, f"Saving flow {lease.flow}"
+        engine, operation = self._backend.statement_engine, f"Saving flow {lease.flow}"
         if engine is not None:
-            found = writing.as_statement(self._sql, turn, lease)
+            statement = writing.as_statement(self._sql, batch, lease)
             crashpoint("sql.before-commit")
-            return found is not None and _sql.at_once(engine, what, *found)
-        is_statement = writing.is_statement(self._sql, turn)
+            return statement is not None and _sql.transact_statement(engine, operation, *statement)
+        is_statement = writing.is_statement(self._sql, batch)
 
         def work(driver: sqlite3.Connection) -> bool:
-            written = writing.write_on_driver(driver, self._sql, turn, lease)
+            written = writing.write_on_driver(driver, self._sql, batch, lease)
             if not is_statement:
                 crashpoint("sql.before-commit")
             return written
 
-        if is_statement:  # which commits, too
+        if is_statement:  # The statement also commits.
             crashpoint("sql.before-commit")
-        return _sql.turn(self._backend.engine, what, work, is_statement=is_statement)
+        return _sql.transact_batched(
+            self._backend.engine, operation, work, is_statement=is_statement
+        )
 
     def save_logbook(self, book: models.LogBook) -> models.LogBook:
         new = writing.NewBook(book)
@@ -310,12 +312,12 @@ class SQLConnection(base.Connection):
             return reading.book(connection, book.uuid, lazy=False)
 
         crashpoint("sql.before-logbook")
-        written = self._transact(f"Saving log book {book.uuid}", work)
+        written = self._transact(f"Saving logbook {book.uuid}", work)
         crashpoint("sql.after-logbook-commit")
         return written
 
     def destroy_logbook(self, book_uuid: str) -> None:
-        self._destroy("log book", self._sql.destroy_book, book_uuid)
+        self._destroy("logbook", self._sql.destroy_book, book_uuid)
 
     def destroy_flow(self, flow_uuid: str) -> None:
         self._destroy("flow detail", self._sql.destroy_flow, flow_uuid)
@@ -330,62 +332,61 @@ class SQLConnection(base.Connection):
         crashpoint("sql.after-removal-commit")
 
     def clear_all(self) -> None:
-        self._transact("Removing all log books", lambda it: it.execute(self._sql.clear))
+        self._transact("Removing all logbooks", lambda it: it.execute(self._sql.clear))
 
     def save_outline(
         self, flow_uuid: str, outline: Outline, *, lease: leases.Lease | None = None
     ) -> None:
-        told = {"flow_uuid": flow_uuid, "outline": outline.to_bytes()}
+        parameters = {"flow_uuid": flow_uuid, "outline": outline.to_bytes()}
 
         def work(connection: sa.Connection) -> None:
             if lease is not None:
                 writing.lock(connection, self._sql, flow_uuid, None, lease)
             else:
-                reading.lease(connection, self._sql, flow_uuid)  # it is there
-            connection.execute(self._sql.put_outline, told)
+                # Raises an error if the flow does not exist.
+                reading.lease(connection, self._sql, flow_uuid)
+            connection.execute(self._sql.put_outline, parameters)
             crashpoint("sql.before-outline-commit")
 
-        # Of a run, the turn after it says that it is there, and is durable.
+        # In a run, the next batch stores the digest of the outline and is durable.
         self._transact(f"Saving the outline of flow {flow_uuid}", work, durable=lease is None)
         crashpoint("sql.after-outline-commit")
 
-    # -- leases ---------------------------------------------------------------------------------
-
-    def take_lease(
+    def acquire_lease(
         self, flow_uuid: str, owner: str, seconds: float, *, dead: int | None = None
     ) -> leases.Lease:
-        told = {"flow_uuid": flow_uuid, "owner": owner, "seconds": seconds, "dead": dead}
+        parameters = {"flow_uuid": flow_uuid, "owner": owner, "seconds": seconds, "dead": dead}
 
         def work(connection: sa.Connection) -> leases.Lease:
-            if not connection.execute(self._sql.take_lease, told).rowcount:
-                raise writing.refused(connection, self._sql, flow_uuid, None)
+            if not connection.execute(self._sql.acquire_lease, parameters).rowcount:
+                raise writing.rejection(connection, self._sql, flow_uuid, None)
             epoch = reading.lease(connection, self._sql, flow_uuid).lease_epoch
             crashpoint("sql.before-lease-commit")
             return leases.Lease(flow_uuid, owner, epoch)
 
         crashpoint("sql.before-lease")
-        # Its owner does not outlive its host, and tells nobody of it before a turn is written.
-        taken = self._transact(f"Taking the lease of flow {flow_uuid}", work, durable=False)
+        # The owner dies with its host, and publishes nothing before it wrote a batch.
+        lease = self._transact(f"Taking the lease of flow {flow_uuid}", work, durable=False)
         crashpoint("sql.after-lease-commit")
-        return taken
+        return lease
 
     def renew_lease(self, lease: leases.Lease, seconds: float) -> None:
-        told = {**writing.lease_conditions(lease), "seconds": seconds}
+        parameters = {**writing.lease_conditions(lease), "seconds": seconds}
 
         def work(connection: sa.Connection) -> None:
-            if not connection.execute(self._sql.renew_lease, told).rowcount:
-                raise writing.refused(connection, self._sql, lease.flow, lease)
+            if not connection.execute(self._sql.renew_lease, parameters).rowcount:
+                raise writing.rejection(connection, self._sql, lease.flow, lease)
 
-        # An owner does not outlive its host.
+        # The owner dies with its host.
         self._transact(f"Renewing the lease of flow {lease.flow}", work, durable=False)
         crashpoint("sql.after-renewal")
 
-    def give_back_lease(self, lease: leases.Lease) -> None:
-        told = writing.lease_conditions(lease)
+    def release_lease(self, lease: leases.Lease) -> None:
+        parameters = writing.lease_conditions(lease)
         crashpoint("sql.before-give-back")
         self._transact(
-            f"Giving back the lease of flow {lease.flow}",
-            lambda connection: connection.execute(self._sql.give_back_lease, told),
+            f"Releasing the lease of flow {lease.flow}",
+            lambda connection: connection.execute(self._sql.release_lease, parameters),
             durable=False,
         )
         crashpoint("sql.after-give-back")
@@ -398,67 +399,54 @@ class SQLConnection(base.Connection):
             return None
         return leases.Lease(flow_uuid, row.lease_owner, row.lease_epoch)
 
-    # -- commands -------------------------------------------------------------------------------
-
     def put_command(self, lease: leases.Lease, command: base.FlowCommand) -> bool:
-        told = {**writing.lease_conditions(lease), "wish": _text_of(command)}
+        parameters = {**writing.lease_conditions(lease), "wish": _text_of(command)}
 
         def work(connection: sa.Connection) -> bool:
-            heard = bool(connection.execute(self._sql.put_command, told).rowcount)
+            is_stored = bool(connection.execute(self._sql.put_command, parameters).rowcount)
             crashpoint("sql.before-wish-commit")
-            return heard
+            return is_stored
 
-        heard = self._transact(f"Saving a command about flow {lease.flow}", work)
+        is_stored = self._transact(f"Saving a command about flow {lease.flow}", work)
         crashpoint("sql.after-wish-commit")
-        return heard
+        return is_stored
 
     def commands(self, flow_uuids: Collection[str]) -> Mapping[str, base.FlowCommand]:
-        found = {}
-        read = self._read_many("Looking for commands", self._sql.commands, flow_uuids)
-        for uuid, text, epoch in read:
-            # One that is damaged keeps nobody from the commands for other flows.
+        commands = {}
+        rows_read = self._read_many("Looking for commands", self._sql.commands, flow_uuids)
+        for uuid, text, epoch in rows_read:
+            # A damaged command must not block commands for other flows.
             with contextlib.suppress(
                 ValueError, TypeError, RecursionError, exceptions.InvalidFormat
             ):
-                found[uuid] = base.FlowCommand.from_dict({**json.loads(text), "epoch": epoch})
-        return found
-
-    def clear_command(self, lease: leases.Lease, command: base.FlowCommand) -> None:
-        told = {**writing.lease_conditions(lease), "wish": _text_of(command)}
-
-        def work(connection: sa.Connection) -> None:
-            connection.execute(self._sql.clear_command, told)
-            crashpoint("sql.before-wish-cleared-commit")
-
-        self._transact(f"Forgetting a command about flow {lease.flow}", work)
-        crashpoint("sql.after-wish-cleared-commit")
+                commands[uuid] = base.FlowCommand.from_dict({**json.loads(text), "epoch": epoch})
+        return commands
 
     def drop_job(self, flow_uuid: str) -> None:
-        told = {"flow_uuid": flow_uuid}
+        parameters = {"flow_uuid": flow_uuid}
         self._transact(
             f"Removing the job of flow {flow_uuid}",
-            lambda connection: connection.execute(self._sql.drop_job, told),
+            lambda connection: connection.execute(self._sql.drop_job, parameters),
         )
 
-    def hasten_job(self, flow_uuid: str) -> None:
+    def make_job_due(self, flow_uuid: str) -> None:
         self._transact(
-            f"Hastening the job of flow {flow_uuid}",
-            lambda connection: writing.hasten_job(connection, self._sql, flow_uuid),
+            f"Moving up the job of flow {flow_uuid}",
+            lambda connection: writing.make_job_due(connection, self._sql, flow_uuid),
         )
-
-    # -- signals --------------------------------------------------------------------------------
 
     def put_signal(self, flow_uuid: str, signal: Signal) -> bool:
-        told = {
+        parameters = {
             "flow_uuid": flow_uuid, "name": signal.name, "value": signal.text, "at": signal.at,
         }  # fmt: skip
 
         def work(connection: sa.Connection) -> bool:
-            reading.lease(connection, self._sql, flow_uuid)  # it is there
-            connection.execute(self._sql.add_signal, told)
-            row = connection.execute(self._sql.signal, told).one()
-            # One that was never claimed waits for its `eta`, not for signals.
-            writing.hasten_job(connection, self._sql, flow_uuid, claims=1)
+            # Raises an error if the flow does not exist.
+            reading.lease(connection, self._sql, flow_uuid)
+            connection.execute(self._sql.add_signal, parameters)
+            row = connection.execute(self._sql.signal, parameters).one()
+            # A job that was never claimed waits for its `eta`, not for signals.
+            writing.make_job_due(connection, self._sql, flow_uuid, claims=1)
             crashpoint("sql.before-signal-commit")
             return (row.value, row.at) == (signal.text, signal.at)
 
@@ -467,33 +455,30 @@ class SQLConnection(base.Connection):
         return is_first
 
     def signals(self, flow_uuids: Collection[str]) -> Mapping[str, Sequence[Signal]]:
-        found = dict[str, list[Signal]]()
-        read = self._read_many("Looking for signals", self._sql.signals, flow_uuids)
-        for uuid, name, text, at in read:
-            found.setdefault(uuid, []).append(Signal(name, text, at))
-        return found
-
-    # -------------------------------------------------------------------------------------------
+        signals = dict[str, list[Signal]]()
+        rows_read = self._read_many("Looking for signals", self._sql.signals, flow_uuids)
+        for uuid, name, text, at in rows_read:
+            signals.setdefault(uuid, []).append(Signal(name, text, at))
+        return signals
 
     def _read(self, what: str, uuid: str, work: Callable[[sa.Connection], _T]) -> _T:
-        if not self._backend.is_there():
+        if not self._backend.has_tables():
             raise reading.missing(what, uuid)
         return self._transact(f"Reading {what} {uuid}", work, write=False)
 
     def _read_many(
         self, what: str, statement: sa.TextClause, flow_uuids: Collection[str]
     ) -> list[Any]:
-        """What a statement tells of flows, some of them at a time."""
-        asked = list(dict.fromkeys(flow_uuids))
-        if not (asked and self._backend.is_there()):
+        uuids = list(dict.fromkeys(flow_uuids))
+        if not (uuids and self._backend.has_tables()):
             return []
 
         def work(connection: sa.Connection) -> list[Any]:
             return [
                 row
-                for start in range(0, len(asked), _MOST_UUIDS)
+                for start in range(0, len(uuids), _MAX_UUIDS_PER_STATEMENT)
                 for row in connection.execute(
-                    statement, {"uuids": asked[start : start + _MOST_UUIDS]}
+                    statement, {"uuids": uuids[start : start + _MAX_UUIDS_PER_STATEMENT]}
                 )
             ]
 

@@ -1,4 +1,4 @@
-"""Which layout a database has, and how it gets the current one."""
+"""The layout of a database and its upgrade."""
 
 from __future__ import annotations
 
@@ -16,17 +16,19 @@ from wbengine._crash import crashpoint
 from wbengine._sql import dialects
 from wbengine.persistence.backends.sql import tables
 
-__all__ = ["HEAD", "REVISIONS", "check", "found", "upgrade"]
+__all__ = ["HEAD", "REVISIONS", "check_revision", "current_revision", "upgrade"]
 
-#: All that can be upgraded, the oldest first (without alembic, which takes a while to import).
+#: Revisions that can be upgraded, oldest first. The list avoids the slow import of alembic.
 REVISIONS: Final = ("0003", "0004", "0005", "0006", "0007", "0008", "0009")
 HEAD: Final = REVISIONS[-1]
-#: Those before.
-_FORMER: Final = ("0001", "0002")
+#: Older revisions, which cannot be upgraded.
+_UNSUPPORTED_REVISIONS: Final = ("0001", "0002")
 
-_CALL: Final = "call upgrade() of a connection, or use backends.backend(), or `wbengine db upgrade`"
+_UPGRADE_HINT: Final = (
+    "call upgrade() of a connection, or use backends.backend(), or `wbengine db upgrade`"
+)
 
-#: As alembic makes it.
+#: Alembic's version table, defined as Alembic defines it.
 _VERSIONS: Final = sa.Table(
     tables.VERSION_TABLE,
     sa.MetaData(),
@@ -34,16 +36,16 @@ _VERSIONS: Final = sa.Table(
     sa.PrimaryKeyConstraint("version_num", name=f"{tables.VERSION_TABLE}_pkc"),
 )
 
-#: So long one process waits for another one that upgrades.
-_SECONDS: Final = 300
-_LOCK: Final = int.from_bytes(hashlib.sha256(tables.VERSION_TABLE.encode()).digest()[:7], "big")
+#: Maximum time to wait for another process that upgrades the database.
+_LOCK_TIMEOUT_SECONDS: Final = 300
+_LOCK_KEY: Final = int.from_bytes(hashlib.sha256(tables.VERSION_TABLE.encode()).digest()[:7], "big")
 
-# What alembic knows of the migration under way is global.
-_one_at_a_time: Final = threading.Lock()
+# Alembic stores the current migration in global variables.
+_upgrade_lock: Final = threading.Lock()
 
 
-def found(connection: sa.Connection) -> str | None:
-    """The revision of the layout; None: there is none."""
+def current_revision(connection: sa.Connection) -> str | None:
+    """Return the revision of the layout, or None if there are no tables."""
     if not sa.inspect(connection).has_table(tables.VERSION_TABLE):
         return None
     revision: str | None = connection.scalar(
@@ -52,86 +54,84 @@ def found(connection: sa.Connection) -> str | None:
     return revision
 
 
-def check(revision: str | None) -> None:
-    """Accept the current layout only.
+def check_revision(revision: str) -> None:
+    """Check that the layout is the current one.
 
-    :raises StorageFailure: it is another one; the text says which, and what to do.
+    :raises StorageFailure: for any other layout; the message names its revision and the next step.
     """
     if revision == HEAD:
         return
-    if revision is None:
-        raise exceptions.StorageFailure(f"The database has no tables of wbengine yet: {_CALL}")
     if revision in REVISIONS:
         raise exceptions.StorageFailure(
-            f"The layout of the database is of revision {revision}, {HEAD} is wanted: {_CALL}"
+            f"The layout of the database must have revision {HEAD}, got {revision}: {_UPGRADE_HINT}"
         )
-    if revision in _FORMER:
+    if revision in _UNSUPPORTED_REVISIONS:
         raise exceptions.StorageFailure(
-            f"The layout of the database is of revision {revision}, which this version cannot"
-            " upgrade: make a new database for it, or export its flows with the version that made"
-            " it (`wbengine flow export`) and import them into a new one"
+            f"The layout of the database has revision {revision}, which this version"
+            " cannot upgrade: export its flows with the version of wbengine that created"
+            " it (`wbengine flow export`) and import them into a new database"
         )
     raise exceptions.StorageFailure(
-        f"The layout of the database is of revision {revision}, made by a newer version of"
-        f" wbengine; this one knows it up to {HEAD}"
+        f"The layout of the database has revision {revision}, from a newer version of"
+        f" wbengine; this version supports revisions up to {HEAD}"
     )
 
 
 def upgrade(engine: sa.Engine, revision: str = HEAD) -> None:
-    """Bring the layout to `revision`; processes that do so at the same time wait for each other.
+    """Upgrade the layout to `revision`. Concurrent upgrades wait for each other.
 
-    Where the database can undo changes of its layout (sqlite, PostgreSQL) all of it happens or
-    nothing, else (MySQL) what is missing is made the next time.
+    The upgrade is atomic if the database can roll back layout changes (SQLite, PostgreSQL).
+    With others (MySQL), the next upgrade completes an interrupted one.
 
-    :raises StorageFailure: the layout was made by a newer version, or the database says no.
+    :raises StorageFailure: if the layout belongs to a newer version, or the database fails.
     """
 
     def work(connection: sa.Connection) -> None:
         with _locked(connection):
-            present = found(connection)
+            present = current_revision(connection)
             if present is not None and present not in REVISIONS:
-                check(present)
+                check_revision(present)
             if present is None:
-                _make(connection, revision)
+                _create_tables(connection, revision)
             elif REVISIONS.index(present) < REVISIONS.index(revision):
                 _check_leases(connection)
                 _migrate(connection, revision)
         crashpoint("sql.before-upgrade-commit")
 
-    with _one_at_a_time:
+    with _upgrade_lock:
         _sql.transact(engine, "Upgrading the layout of the database", work)
     crashpoint("sql.after-upgrade-commit")
 
 
 @contextlib.contextmanager
 def _locked(connection: sa.Connection) -> Iterator[None]:
-    """Keep other processes from upgrading; sqlite does by itself."""
+    """Exclude upgrades by other processes; SQLite locks the database itself."""
     dialect = connection.dialect.name
     if dialect == dialects.POSTGRESQL:
-        connection.execute(sa.text(f"SET LOCAL lock_timeout = '{_SECONDS}s'"))
-        connection.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
+        connection.execute(sa.text(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT_SECONDS}s'"))
+        connection.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK_KEY})
     if dialect != dialects.MYSQL:
         yield
         return
-    # Its locks are the whole server's.
+    # All databases of a MySQL server share its named locks.
     database = connection.scalar(sa.text("SELECT DATABASE()"))
     name = hashlib.sha256(f"{tables.VERSION_TABLE}/{database}".encode()).hexdigest()[:48]
-    told = {"name": name, "seconds": _SECONDS}
-    if connection.scalar(sa.text("SELECT GET_LOCK(:name, :seconds)"), told) != 1:
-        raise exceptions.StorageFailure("Somebody else upgrades the database, and does not end")
+    parameters = {"name": name, "seconds": _LOCK_TIMEOUT_SECONDS}
+    if connection.scalar(sa.text("SELECT GET_LOCK(:name, :seconds)"), parameters) != 1:
+        raise exceptions.StorageFailure(
+            "Another process is upgrading the database and did not end within"
+            f" {_LOCK_TIMEOUT_SECONDS} s"
+        )
     try:
         yield
-        # Before the lock is let go: who has it next would read the revision of before.
+        # The commit comes first: otherwise the next owner of the lock would read the old revision.
         connection.execute(sa.text("COMMIT"))
     finally:
-        connection.execute(sa.text("SELECT RELEASE_LOCK(:name)"), told)
+        connection.execute(sa.text("SELECT RELEASE_LOCK(:name)"), parameters)
 
 
 def _check_leases(connection: sa.Connection) -> None:
-    """Refuse while engines run flows: those of a version before could not write any more.
-
-    :raises StorageFailure: saying how many.
-    """
+    """Reject the upgrade while engines run flows: they could not write to the new layout."""
     now = dialects.now(connection.dialect.name)
     running = connection.scalar(
         sa.text(
@@ -141,33 +141,33 @@ def _check_leases(connection: sa.Connection) -> None:
     )
     if running:
         raise exceptions.StorageFailure(
-            "Engines that could not write to a new layout run flows of this database"
-            f" ({running} of them): let them end, or suspend them, and upgrade then"
+            f"{running} flows of this database are run by engines that cannot write the"
+            " new layout: wait until they end, or suspend them, and upgrade then"
         )
 
 
-def _make(connection: sa.Connection, revision: str) -> None:
-    """Make the tables, without alembic; or what is missing of them, after who died before the end.
+def _create_tables(connection: sa.Connection, revision: str) -> None:
+    """Create the tables without alembic, or the missing ones if an earlier process died.
 
-    Revisions change only what is not yet as they want it.
+    Migrations skip changes that are already present.
     """
     present = sa.inspect(connection).get_table_names()
-    begun = not tables.METADATA.tables.keys().isdisjoint(present)
-    tables.METADATA.create_all(connection, checkfirst=begun)
-    if begun:
+    is_incomplete = not tables.METADATA.tables.keys().isdisjoint(present)
+    tables.METADATA.create_all(connection, checkfirst=is_incomplete)
+    if is_incomplete:
         for table in tables.METADATA.tables.values():
             for index in table.indexes:
                 index.create(connection, checkfirst=True)
-    _VERSIONS.create(connection, checkfirst=begun)
+    _VERSIONS.create(connection, checkfirst=is_incomplete)
     connection.execute(_VERSIONS.insert(), {"version_num": revision})
 
 
 def _migrate(connection: sa.Connection, revision: str) -> None:
     from alembic import command, config
 
-    told = config.Config()
-    place = importlib.resources.files(__package__) / "migrations"
-    told.set_main_option("script_location", str(place).replace("%", "%%"))
-    told.set_main_option("path_separator", "os")
-    told.attributes["connection"] = connection
-    command.upgrade(told, revision)
+    settings = config.Config()
+    folder = importlib.resources.files(__package__) / "migrations"
+    settings.set_main_option("script_location", str(folder).replace("%", "%%"))
+    settings.set_main_option("path_separator", "os")
+    settings.attributes["connection"] = connection
+    command.upgrade(settings, revision)

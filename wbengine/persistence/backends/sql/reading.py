@@ -1,4 +1,4 @@
-"""Reading records; each function is part of a transaction of its caller."""
+"""Functions that read records. Each one runs inside its caller's transaction."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from wbengine.persistence import base, models, trees
 from wbengine.persistence.backends.sql import rows, tables
 from wbengine.persistence.backends.sql.rows import Row
 from wbengine.persistence.backends.sql.statements import Statements
-from wbengine.persistence.changes import turn_in
+from wbengine.persistence.changes import batch_in_cursor
 
 __all__ = [
     "atom", "atoms", "book", "books", "changes", "first", "flow", "flow_of_atom", "flows",
-    "latest_turn", "lease", "logs", "missing",
+    "latest_batch", "lease", "logs", "missing",
 ]  # fmt: skip
 
 _T = TypeVar("_T")
@@ -56,41 +56,40 @@ _ITEMS_SINCE: Final = _select(
     tables.ITEMS,
     "WHERE atom_uuid = :uuid AND attempt = :attempt AND changed > :since ORDER BY item",
 )
-#: As the limit of a statement: none.
-_ALL: Final = 2**62
+_NO_LIMIT: Final = 2**62
 _LATEST: Final = sa.text(f"SELECT COALESCE(MAX(changed), 0) FROM {_ATOMS} WHERE flow_uuid = :uuid")
 
 
-def missing(what: str, uuid: str) -> exceptions.NotFound:
-    return exceptions.NotFound(f"No {what} {uuid} is kept in the database")
+def missing(kind: str, uuid: str) -> exceptions.NotFound:
+    return exceptions.NotFound(f"No {kind} {uuid} in the database")
 
 
 def books(connection: sa.Connection, lazy: bool) -> Iterator[models.LogBook]:
-    found = _rows(connection, _ALL_BOOKS)
-    return base.readable([_attempt(_book, connection, row, lazy) for row in found])
+    book_rows = _rows(connection, _ALL_BOOKS)
+    return base.readable([_record_or_error(_book, connection, row, lazy) for row in book_rows])
 
 
 def book(connection: sa.Connection, uuid: str, lazy: bool) -> models.LogBook:
-    return _book(connection, _one(connection, _BOOK, "log book", uuid), lazy)
+    return _book(connection, _required_row(connection, _BOOK, "logbook", uuid), lazy)
 
 
 def flows(connection: sa.Connection, book_uuid: str, lazy: bool) -> Iterator[models.FlowDetail]:
-    _one(connection, _BOOK, "log book", book_uuid)
-    found = _rows(connection, _FLOWS_OF_BOOK, uuid=book_uuid)
-    return base.readable([_attempt(_flow, connection, row, lazy) for row in found])
+    _required_row(connection, _BOOK, "logbook", book_uuid)
+    flow_rows = _rows(connection, _FLOWS_OF_BOOK, uuid=book_uuid)
+    return base.readable([_record_or_error(_flow, connection, row, lazy) for row in flow_rows])
 
 
 def flow(connection: sa.Connection, uuid: str, lazy: bool) -> models.FlowDetail:
-    return _flow(connection, _one(connection, _FLOW, "flow detail", uuid), lazy)
+    return _flow(connection, _required_row(connection, _FLOW, "flow detail", uuid), lazy)
 
 
 def atoms(connection: sa.Connection, flow_uuid: str) -> Iterator[models.AtomDetail]:
-    _one(connection, _FLOW, "flow detail", flow_uuid)
+    _required_row(connection, _FLOW, "flow detail", flow_uuid)
     return base.readable(_atoms(connection, flow_uuid))
 
 
 def atom(connection: sa.Connection, uuid: str) -> models.AtomDetail:
-    row = _one(connection, _ATOM, "atom detail", uuid)
+    row = _required_row(connection, _ATOM, "atom detail", uuid)
     record = _atom(row)
     if record.items is not None:
         _fill(record, row["flow_uuid"], _rows(connection, _ITEMS_OF_ATOM, uuid=uuid))
@@ -98,17 +97,16 @@ def atom(connection: sa.Connection, uuid: str) -> models.AtomDetail:
 
 
 def flow_of_atom(connection: sa.Connection, uuid: str) -> str:
-    """The uuid of the flow that an atom belongs to."""
-    found: str = _one(connection, _FLOW_OF_ATOM, "atom detail", uuid)["flow_uuid"]
-    return found
+    flow_uuid: str = _required_row(connection, _FLOW_OF_ATOM, "atom detail", uuid)["flow_uuid"]
+    return flow_uuid
 
 
 def logs(
     connection: sa.Connection, flow_uuid: str, atom_uuid: str | None, limit: int | None
 ) -> list[models.LogChunk]:
-    _one(connection, _FLOW, "flow detail", flow_uuid)
+    _required_row(connection, _FLOW, "flow detail", flow_uuid)
     statement = _LOGS_OF_FLOW if atom_uuid is None else _LOGS_OF_ATOM
-    found = _rows(connection, statement, uuid=atom_uuid or flow_uuid, limit=limit or _ALL)
+    log_rows = _rows(connection, statement, uuid=atom_uuid or flow_uuid, limit=limit or _NO_LIMIT)
     return [
         models.LogChunk(
             row["atom_uuid"],
@@ -116,19 +114,19 @@ def logs(
             row["item"],
             task_logs.lines_of({"lines": _parsed(row["logged"])}),
         )
-        for row in reversed(list(found))
+        for row in reversed(list(log_rows))
     ]
 
 
 def _parsed(text: str) -> Any:
     try:
         return json.loads(text)
-    except (ValueError, RecursionError):  # lines of logs that are damaged are left out
+    except (ValueError, RecursionError):  # Damaged lines of logs are left out.
         return None
 
 
 def lease(connection: sa.Connection, statements: Statements, flow_uuid: str) -> sa.Row[Any]:
-    """What a flow's row says of its latest lease."""
+    """Return the lease columns of a flow's row."""
     row = connection.execute(statements.lease, {"flow_uuid": flow_uuid}).first()
     if row is None:
         raise missing("flow detail", flow_uuid)
@@ -136,28 +134,28 @@ def lease(connection: sa.Connection, statements: Statements, flow_uuid: str) -> 
 
 
 def changes(connection: sa.Connection, uuid: str, since: str | None) -> base.Changes:
-    row = _one(connection, _FLOW, "flow detail", uuid)
-    latest = latest_turn(connection, uuid)
+    row = _required_row(connection, _FLOW, "flow detail", uuid)
+    latest = latest_batch(connection, uuid)
     name = f"{row['id']}-{row['birth']}"
     cursor, detail = f"{name}.{latest}", _flow(connection, row, lazy=True)
-    seen = turn_in(since, name, latest)
-    if seen is None:
-        return base.Changes(cursor, True, detail, list(_intact(_atoms(connection, uuid))))
-    after = {"uuid": uuid, "since": seen}
-    found = [_atom(changed) for changed in _rows(connection, _ATOMS_SINCE, **after)]
+    since_batch = batch_in_cursor(since, name, latest)
+    if since_batch is None:
+        return base.Changes(cursor, True, detail, list(_without_damage(_atoms(connection, uuid))))
+    after = {"uuid": uuid, "since": since_batch}
+    changed_atoms = [_atom(changed) for changed in _rows(connection, _ATOMS_SINCE, **after)]
     items: dict[str, list[models.ItemDetail]] = {}
-    for each in found:
+    for each in changed_atoms:
         if each.items is not None:
             of_atom = {**after, "uuid": each.uuid, "attempt": each.items.attempt}
             if changed := _rows(connection, _ITEMS_SINCE, **of_atom):
                 items[each.uuid] = [_item(item, uuid) for item in changed]
-    return base.Changes(cursor, False, detail, found, items)
+    return base.Changes(cursor, False, detail, changed_atoms, items)
 
 
-def latest_turn(connection: sa.Connection, flow_uuid: str) -> int:
-    """In which turn an atom was written last; who has locked the flow, writes the next one."""
-    found: int = connection.scalar(_LATEST, {"uuid": flow_uuid})
-    return found
+def latest_batch(connection: sa.Connection, flow_uuid: str) -> int:
+    """Return the number of the last batch that wrote an atom, stable while the flow is locked."""
+    number: int = connection.scalar(_LATEST, {"uuid": flow_uuid})
+    return number
 
 
 def _book(connection: sa.Connection, row: Row, lazy: bool) -> models.LogBook:
@@ -174,26 +172,28 @@ def _flow(connection: sa.Connection, row: Row, lazy: bool) -> models.FlowDetail:
     if record.created is None:
         record.created = row["created"] or None
     if not lazy:
-        record.add_all(_intact(_atoms(connection, record.uuid)))
+        record.add_all(_without_damage(_atoms(connection, record.uuid)))
     return record
 
 
 def _atoms(
     connection: sa.Connection, flow_uuid: str
 ) -> list[models.AtomDetail | exceptions.CorruptRecord]:
-    found = [_attempt(_atom, row) for row in _rows(connection, _ATOMS_OF_FLOW, uuid=flow_uuid)]
-    places = {
-        each.uuid: place
-        for place, each in enumerate(found)
+    records = [
+        _record_or_error(_atom, row) for row in _rows(connection, _ATOMS_OF_FLOW, uuid=flow_uuid)
+    ]
+    positions = {
+        each.uuid: position
+        for position, each in enumerate(records)
         if isinstance(each, models.AtomDetail) and each.items is not None
     }
-    if places:
-        items: dict[str, list[Row]] = {uuid: [] for uuid in places}
+    if positions:
+        items: dict[str, list[Row]] = {uuid: [] for uuid in positions}
         for row in _rows(connection, _ITEMS_OF_FLOW, uuid=flow_uuid):
             items.get(row["atom_uuid"], []).append(row)
-        for uuid, place in places.items():
-            found[place] = _attempt(_fill, found[place], flow_uuid, items[uuid])
-    return found
+        for uuid, position in positions.items():
+            records[position] = _record_or_error(_fill, records[position], flow_uuid, items[uuid])
+    return records
 
 
 def _atom(row: Row) -> models.AtomDetail:
@@ -206,11 +206,10 @@ def _item(row: Row, flow_uuid: str) -> models.ItemDetail:
     return record
 
 
-def _fill(record: models.AtomDetail, flow_uuid: str, found: Iterable[Row]) -> models.AtomDetail:
-    """Give an atom its items."""
+def _fill(record: models.AtomDetail, flow_uuid: str, item_rows: Iterable[Row]) -> models.AtomDetail:
     items = record.items
     assert items is not None
-    for row in found:
+    for row in item_rows:
         if row["attempt"] == items.attempt:
             try:
                 items.put(_item(row, flow_uuid))
@@ -219,16 +218,16 @@ def _fill(record: models.AtomDetail, flow_uuid: str, found: Iterable[Row]) -> mo
     return record
 
 
-def _intact(found: Iterable[_T | exceptions.CorruptRecord]) -> Iterator[_T]:
-    for each in found:
+def _without_damage(records: Iterable[_T | exceptions.CorruptRecord]) -> Iterator[_T]:
+    for each in records:
         if isinstance(each, exceptions.CorruptRecord):
             raise each
         yield each
 
 
-def _attempt(make: Callable[..., _T], *told: Any) -> _T | exceptions.CorruptRecord:
+def _record_or_error(make: Callable[..., _T], *args: Any) -> _T | exceptions.CorruptRecord:
     try:
-        return make(*told)
+        return make(*args)
     except exceptions.CorruptRecord as error:
         return error
 
@@ -240,12 +239,11 @@ def _rows(connection: sa.Connection, statement: sa.TextClause, **values: Any) ->
 
 
 def first(connection: sa.Connection, statement: sa.TextClause, **values: Any) -> Row | None:
-    """The one row that there may be."""
     return next(iter(_rows(connection, statement, **values)), None)
 
 
-def _one(connection: sa.Connection, statement: sa.TextClause, what: str, uuid: str) -> Row:
+def _required_row(connection: sa.Connection, statement: sa.TextClause, kind: str, uuid: str) -> Row:
     row = first(connection, statement, uuid=uuid)
     if row is None:
-        raise missing(what, uuid)
+        raise missing(kind, uuid)
     return row

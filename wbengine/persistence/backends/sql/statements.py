@@ -1,4 +1,4 @@
-"""The SQL of a backend, made once for its kind of database."""
+"""The SQL statements of a backend for its kind of database."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _OUTLINES: Final = tables.OUTLINES.name
 _SIGNALS: Final = tables.SIGNALS.name
 _JOBS: Final = tables.JOBS.name
 
-#: The first insertion decides where a record belongs.
-_FIRST: Final = ("book_uuid", "flow_uuid", "kind", "birth", "lease_epoch")
+#: Columns that only the first insertion sets.
+_INSERT_ONLY_COLUMNS: Final = ("book_uuid", "flow_uuid", "kind", "birth", "lease_epoch")
 
-#: So many atoms a turn may have that is one statement of sqlite.
-_SMALL: Final = range(1, 5)
+#: Numbers of atoms that one SQLite statement writes.
+_SINGLE_STATEMENT_ATOM_COUNTS: Final = range(1, 5)
 
 
 class Statements:
     """Texts of statements.
 
-    A transaction that changes a flow, or what is in it, begins with one that locks the flow's row:
-    the condition of the lease is checked there, and holds until the transaction ends.
+    A transaction that changes a flow or its contents first locks the flow's row and checks the
+    lease. Both hold until the transaction ends.
     """
 
     def __init__(self, dialect: str) -> None:
@@ -42,7 +42,7 @@ class Statements:
         free = f"(lease_owner IS NULL OR lease_until <= {now})"
 
         self.put_book = _upsert(dialect, rows.BOOK)
-        #: Unless it is there already; either way its row is locked, or is about to be.
+        #: Insert the logbook unless it exists; in both cases its row is locked.
         self.add_book = dialects.upsert(
             dialect, _BOOKS, rows.BOOK.columns, rows.BOOK.keys, keep=rows.BOOK.columns
         )
@@ -59,31 +59,33 @@ class Statements:
             f"INSERT INTO {_LOGS} (atom_uuid, attempt, item, logged)"
             " VALUES (:atom_uuid, :attempt, :item, :logged)"
         )
-        self.forget_logs = sa.text(
+        self.delete_logs = sa.text(
             f"DELETE FROM {_LOGS} WHERE atom_uuid = :atom_uuid AND attempt <= :oldest"
         )
-        self.forget_items = sa.text(
+        self.delete_items = sa.text(
             f"DELETE FROM {_ITEMS} WHERE atom_uuid = :atom_uuid AND attempt <> :attempt"
         )
-        news = [f"{name} = :{name}" for name in rows.FLOW.columns if name not in rows.FLOW.keys]
-        write = f"UPDATE {_FLOWS} SET {', '.join(news)}, updated = {now}"
+        assignments = [
+            f"{name} = :{name}" for name in rows.FLOW.columns if name not in rows.FLOW.keys
+        ]
+        write = f"UPDATE {_FLOWS} SET {', '.join(assignments)}, updated = {now}"
         self.write_ours = sa.text(f"{write} {ours}")
         self.write_free = sa.text(f"{write} {flow} AND {free}")
         self.lock_ours = sa.text(f"SELECT 1 FROM {_FLOWS} {ours}{lock}")
-        #: A turn under a lease in one statement of PostgreSQL, with the flow's row or without it,
-        #: and with items or without any: it returns 1, or 0 where the lease is not the latest one.
-        self.turns = {
-            (with_flow, with_items): _turn(
+        #: Batches under a lease as one PostgreSQL statement, by (with the flow's row, with items).
+        #: It returns 1, or 0 if the lease is not the latest one.
+        self.batches = {
+            (with_flow, with_items): _batch_statement(
                 f"{write} {ours} RETURNING 1" if with_flow else self.lock_ours.text, with_items
             )
             for with_flow in (False, True)
             for with_items in (False, True)
             if dialect == dialects.POSTGRESQL
         }
-        #: The same of sqlite, by the number of atoms: those of a turn with nothing else.
+        #: Statements for SQLite under a lease that write only atoms, by their number.
         self.atom_columns: Final = (*rows.ATOM.columns, "changed")
         marks = ", ".join("?" * len(self.atom_columns))
-        self.atom_turns = {
+        self.atom_batches = {
             count: _upsert(
                 dialect,
                 rows.ATOM,
@@ -91,7 +93,7 @@ class Statements:
                 source=f"SELECT * FROM (VALUES {', '.join([f'({marks})'] * count)}) WHERE EXISTS"
                 f" (SELECT 1 FROM {_FLOWS} WHERE uuid = ? AND lease_owner = ? AND lease_epoch = ?)",
             ).text
-            for count in _SMALL
+            for count in _SINGLE_STATEMENT_ATOM_COUNTS
             if dialect == dialects.SQLITE
         }
         self.lock_free = sa.text(f"SELECT 1 FROM {_FLOWS} {flow} AND {free}{lock}")
@@ -103,12 +105,12 @@ class Statements:
         self.destroy_flow = sa.text(f"DELETE FROM {_FLOWS} WHERE uuid = :uuid")
         self.clear = sa.text(f"DELETE FROM {_BOOKS}")
 
-        # `remaining` is NULL where nobody holds the lease, and 0 or less where its time is over.
+        # `remaining` is NULL without an owner, and 0 or less if the lease has expired.
         self.lease = sa.text(
             f"SELECT lease_owner, lease_epoch, lease_until - {now} AS remaining"
             f" FROM {_FLOWS} {flow}"
         )
-        self.take_lease = sa.text(
+        self.acquire_lease = sa.text(
             f"UPDATE {_FLOWS} SET lease_owner = :owner, lease_until = {now} + :seconds,"
             f" lease_epoch = lease_epoch + 1, wish = NULL, updated = {now}"
             f" {flow} AND ({free} OR lease_epoch = :dead)"
@@ -116,7 +118,7 @@ class Statements:
         self.renew_lease = sa.text(
             f"UPDATE {_FLOWS} SET lease_until = {now} + :seconds, updated = {now} {ours}"
         )
-        self.give_back_lease = sa.text(
+        self.release_lease = sa.text(
             f"UPDATE {_FLOWS} SET lease_owner = NULL, lease_until = NULL, wish = NULL,"
             f" updated = {now} {ours}"
         )
@@ -124,7 +126,6 @@ class Statements:
         self.put_command = sa.text(
             f"UPDATE {_FLOWS} SET wish = :wish {ours} AND lease_until > {now}"
         )
-        self.clear_command = sa.text(f"UPDATE {_FLOWS} SET wish = NULL {ours} AND wish = :wish")
         self.commands = sa.text(
             f"SELECT uuid, wish, lease_epoch FROM {_FLOWS} WHERE uuid IN :uuids"
             " AND wish IS NOT NULL AND lease_owner IS NOT NULL"
@@ -137,23 +138,23 @@ class Statements:
         ).bindparams(sa.bindparam("uuids", expanding=True))
 
         columns = ("flow_uuid", "name", "value", "at")
-        #: Unless there is one of its name.
         self.add_signal = dialects.upsert(
             dialect, _SIGNALS, columns, ("flow_uuid", "name"), keep=columns
         )
-        # As it is now, whatever was read before.
+        # The lock reads the latest version of the row instead of the snapshot of the transaction.
         self.signal = sa.text(
             f"SELECT value, at FROM {_SIGNALS} WHERE flow_uuid = :flow_uuid AND name = :name{lock}"
         )
-        # Also of one that does not wait: it may be about to, and PostgreSQL waits for a row that
-        # somebody writes only if it is one of these as it was before.
-        self.hasten_job = sa.text(
+        # Includes jobs that do not wait: such a job may be about to wait. PostgreSQL blocks on a
+        # row that another transaction writes only if the old version of the row matches the
+        # condition.
+        self.make_job_due = sa.text(
             f"UPDATE {_JOBS} SET not_before = 0"
             " WHERE uuid = :flow_uuid AND trashed = 0 AND claims >= :claims"
         )
         self.drop_job = sa.text(f"DELETE FROM {_JOBS} WHERE uuid = :flow_uuid AND trashed = 0")
-        #: Wakes conductors when the transaction ends; None: they look for themselves.
-        self.tell_job = (
+        #: Wakes conductors at the commit; None if conductors must poll.
+        self.notify_job = (
             sa.text(f"SELECT pg_notify('{_JOBS}', board) FROM {_JOBS} WHERE uuid = :flow_uuid")
             if dialect == dialects.POSTGRESQL
             else None
@@ -172,24 +173,24 @@ class Statements:
         )
 
 
-def _turn(ours: str, with_items: bool) -> sa.TextClause:
-    """Rows come as texts in JSON: one for each kind of rows, however many there are."""
+def _batch_statement(ours: str, with_items: bool) -> sa.TextClause:
+    """Return a statement for a batch with one JSON parameter for each kind of row."""
 
     def rows_of(name: str, *columns: sa.Column[Any]) -> str:
         numbers = (isinstance(column.type, sa.Integer) for column in columns)
-        told = ", ".join(
+        definitions = ", ".join(
             f"{column.name} {'bigint' if is_number else 'text'}"
             for column, is_number in zip(columns, numbers, strict=True)
         )
-        return f"json_to_recordset(CAST(:{name} AS json)) AS told({told})"
+        return f"json_to_recordset(CAST(:{name} AS json)) AS told({definitions})"
 
     def put(name: str, shape: rows.Shape, table: sa.Table) -> str:
         columns = [table.c[column] for column in (*shape.columns, "changed")]
         names = ", ".join(column.name for column in columns)
-        source = f"SELECT {names} FROM {rows_of(name, *columns)} WHERE {held}"
+        source = f"SELECT {names} FROM {rows_of(name, *columns)} WHERE {is_locked}"
         return _upsert(dialects.POSTGRESQL, shape, "changed", source=source).text
 
-    held = "EXISTS (SELECT 1 FROM ours)"
+    is_locked = "EXISTS (SELECT 1 FROM ours)"
     parts = [ours, put("atoms", rows.ATOM, tables.ATOMS)]
     if with_items:
         items = tables.ITEMS.c
@@ -198,12 +199,12 @@ def _turn(ours: str, with_items: bool) -> sa.TextClause:
                 f"DELETE FROM {_ITEMS} kept USING"
                 f" {rows_of('begun', items.atom_uuid, items.attempt)}"
                 " WHERE kept.atom_uuid = told.atom_uuid AND kept.attempt <> told.attempt"
-                f" AND {held}"
+                f" AND {is_locked}"
             ),
             put("items", rows.ITEM, tables.ITEMS),
             (
                 f"UPDATE {_ATOMS} SET changed = :number"
-                f" WHERE uuid = ANY(CAST(:touched AS text[])) AND {held}"
+                f" WHERE uuid = ANY(CAST(:touched AS text[])) AND {is_locked}"
             ),
         ]
     names = ("ours", *(f"part{number}" for number in range(1, len(parts))))
@@ -215,7 +216,7 @@ def _upsert(
     dialect: str, shape: rows.Shape, *beside: str, source: str | None = None, **given: str
 ) -> sa.TextClause:
     columns = (*shape.columns, *beside)
-    keys = [name for name in shape.keys if name not in _FIRST]
+    keys = [name for name in shape.keys if name not in _INSERT_ONLY_COLUMNS]
     return dialects.upsert(
-        dialect, shape.table, columns, keys, keep=_FIRST, given=given, source=source
+        dialect, shape.table, columns, keys, keep=_INSERT_ONLY_COLUMNS, given=given, source=source
     )

@@ -1,4 +1,4 @@
-"""What alembic runs: the migrations, on the connection that it is given."""
+"""The environment in which alembic runs the migrations on a given connection."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from alembic import config, context
 from wbengine.persistence.backends.sql import tables
 
 
-def run(told: config.Config) -> None:
+def run(settings: config.Config) -> None:
     context.configure(
-        connection=told.attributes["connection"],
+        connection=settings.attributes["connection"],
         target_metadata=tables.METADATA,
         version_table=tables.VERSION_TABLE,
     )
@@ -17,6 +17,6 @@ def run(told: config.Config) -> None:
         context.run_migrations()
 
 
-# It is there while alembic runs this file, and not when somebody imports it.
+# The attribute exists only while alembic runs this file.
 if hasattr(context, "config"):
     run(context.config)

@@ -1,4 +1,4 @@
-"""Steps of migrations that may be repeated: some databases cannot undo those of one that failed."""
+"""Repeatable steps of migrations, because some databases cannot roll back a failed one."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ __all__ = ["add_column", "add_index", "drop_column", "drop_index"]
 
 
 def add_column(table: str, column: sa.Column[Any]) -> None:
-    """Add a column to a table, unless it is there."""
+    """Add a column to a table unless it exists."""
     present = sa.inspect(op.get_bind()).get_columns(table)
-    if column.name not in {known["name"] for known in present}:
+    if column.name not in {existing["name"] for existing in present}:
         op.add_column(table, column)
 
 
 def add_index(name: str, table: str, columns: list[str], **options: Any) -> None:
-    """Add an index to a table, unless it is there."""
+    """Add an index to a table unless it exists."""
     present = sa.inspect(op.get_bind()).get_indexes(table)
-    if name not in {known["name"] for known in present}:
+    if name not in {existing["name"] for existing in present}:
         op.create_index(name, table, columns, **options)
 
 
 def drop_column(table: str, name: str) -> None:
-    """Drop a column of a table, if it is there."""
+    """Drop a column of a table if it exists."""
     present = sa.inspect(op.get_bind()).get_columns(table)
-    if name in {known["name"] for known in present}:
+    if name in {existing["name"] for existing in present}:
         op.drop_column(table, name)
 
 
 def drop_index(name: str, table: str) -> None:
-    """Drop an index of a table, if it is there."""
+    """Drop an index of a table if it exists."""
     present = sa.inspect(op.get_bind()).get_indexes(table)
-    if name in {known["name"] for known in present}:
+    if name in {existing["name"] for existing in present}:
         op.drop_index(name, table)

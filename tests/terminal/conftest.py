@@ -1,0 +1,126 @@
+"""A folder with a store, a broker and flows, and the command on terminals there."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.terminals import CTRL_C, Terminal, environment
+
+ROOT = Path(__file__).parents[2]
+FLOWS = "tests.terminal.flows"
+
+#: Rows that are not folded, so that they can be copied: lines of the log, values of a JSON
+#: document, and single words such as paths.
+_UNFOLDED = re.compile(r'(\^C)?\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d| *("[^"]*": )?["\[{]| *[!-~]+$')
+
+_FAULT = re.compile(r'File "[^"]*/wbengine/|cannot be shown|Exception (in|ignored)')
+
+
+class Shop:
+    """The folder that commands run in, and their environment."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        inherited = {
+            name: value
+            for name, value in environment().items()
+            if not name.startswith(("WBENGINE_", "XDG_", "CI"))
+        }
+        self.environment = {
+            **inherited,
+            "HOME": str(folder / "home"),
+            "PYTHONPATH": str(ROOT),
+            "WBENGINE_PERSISTENCE": f"dir://{folder}/flows",
+            "WBENGINE_URL": f"filesystem://{folder}/broker",
+            "WBENGINE_TIMEOUT": "50",
+        }
+
+    @contextlib.contextmanager
+    def terminal(
+        self,
+        command: str,
+        *,
+        columns: int = 80,
+        lines: int = 24,
+        piped: bool = False,
+        env: Mapping[str, str] | None = None,
+        checked: bool = True,
+    ) -> Iterator[Terminal]:
+        """Start `wbengine` with these arguments; `:name` is a flow of `flows`.
+
+        The screen is `checked` at the end.
+        """
+        words = [f"{FLOWS}{word}" if word.startswith(":") else word for word in command.split()]
+        with Terminal(
+            "-m", "wbengine", *words, folder=self.folder, columns=columns, lines=lines,
+            piped=piped, env={**self.environment, **(env or {})},
+        ) as made:  # fmt: skip
+            yield made
+        if checked:
+            check(made)
+
+    def run(self, command: str, **how: Any) -> Terminal:
+        """Run a command on a terminal to its end."""
+        with self.terminal(command, **how) as made:
+            made.end()
+        return made
+
+    @contextlib.contextmanager
+    def worker(self) -> Iterator[Terminal]:
+        """A worker that offers the tasks of `flows`."""
+        with self.terminal(f"worker flows --tasks {FLOWS}", columns=120) as worker:
+            worker.wait_for("process ")
+            yield worker
+            worker.press(CTRL_C)
+            worker.end()
+
+    def quietly(self, command: str) -> str:
+        """Return the standard output of a command that has no terminal."""
+        words = [f"{FLOWS}{word}" if word.startswith(":") else word for word in command.split()]
+        return subprocess.run(
+            [sys.executable, "-m", "wbengine", *words],
+            cwd=self.folder,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            timeout=100,
+        ).stdout
+
+    def go(self) -> None:
+        """End the tasks that wait."""
+        (self.folder / "go").touch()
+
+    def begun(self, task: str) -> bool:
+        return (self.folder / f"{task}.begun").exists()
+
+
+def check(terminal: Terminal) -> None:
+    """Require that the terminal shows no frame of wbengine, and that all rows fit."""
+    received = terminal.output.decode(errors="replace")
+    assert not _FAULT.search(received), received
+    overlong = [row for row in terminal.screen.overlong if not _UNFOLDED.match(row)]
+    assert not overlong, "\n".join(overlong)
+
+
+def matched(patterns: tuple[str, ...], rows: list[str]) -> bool:
+    """Return True if rows match the patterns in their order."""
+    left = iter(rows)
+    return all(any(re.fullmatch(pattern, row) for row in left) for pattern in patterns)
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Shop]:
+    folder = tmp_path / "shop"
+    folder.mkdir()
+    made = Shop(folder)
+    yield made
+    made.go()  # also ends detached runs

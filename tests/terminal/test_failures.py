@@ -1,0 +1,58 @@
+"""Tracebacks of failures in user code."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+
+import pytest
+
+from tests.support.terminals import CTRL_C
+from tests.terminal.conftest import Shop
+
+UUID = "33333333-0000-4000-8000-000000000001"
+USER_FRAME = re.compile(r'  File "[^"]*/flows\.py", line \d+, in execute\n')
+RAISED = '    raise ValueError("out of paper")'
+
+
+@pytest.mark.parametrize("engine", ["serial", "workers"])
+def test_failed_run_shows_frames_of_user_and_next_command(engine: str, shop: Shop) -> None:
+    with shop.worker() if engine == "workers" else contextlib.nullcontext():
+        run = shop.run(f"flow run :fails --flow-id {UUID} --engine {engine}", columns=120)
+    assert run.process.returncode == 1
+    text = run.scrollback
+    assert "failed: print: ValueError: out of paper" in text
+    assert USER_FRAME.search(text) and RAISED in text
+    *_, last = text.splitlines()
+    assert last == f"REVERTED; details: wbengine flow show {UUID}"
+    shown = shop.run(last.partition("wbengine ")[2], columns=120, lines=40).text
+    assert USER_FRAME.search(shown) and RAISED in shown
+    *_, last = shown.splitlines()
+    assert last == f"all frames: wbengine flow show {UUID} --traceback"
+    whole = shop.quietly(last.partition("wbengine ")[2])
+    assert "/wbengine/invocation.py" in whole and USER_FRAME.search(whole)
+
+
+def test_run_with_traceback_shows_all_frames(shop: Shop) -> None:
+    with shop.terminal("flow run :fails --traceback", columns=120, checked=False) as run:
+        run.end()
+    assert USER_FRAME.search(run.scrollback)
+    assert "/wbengine/invocation.py" in run.scrollback
+
+
+def test_serve_logs_frames_of_user(shop: Shop) -> None:
+    shop.quietly("flow submit :fails")
+    with shop.terminal("serve", columns=120, lines=40) as serve:
+        serve.wait_for("ValueError: out of paper")
+        assert USER_FRAME.search(serve.text.replace("\n    ", "\n"))
+        serve.press(CTRL_C)
+        assert serve.end() == 0
+
+
+def test_broken_factory_is_named_with_its_place(shop: Shop) -> None:
+    run = shop.run("flow run :broken_factory")
+    assert run.process.returncode == 2
+    message = " ".join(run.scrollback.split())
+    assert re.search(
+        r"RuntimeError: no flow today \(flows\.py, line \d+, in broken_factory\)$", message
+    )

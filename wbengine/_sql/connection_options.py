@@ -1,0 +1,183 @@
+"""Options of a database, under the names of TaskFlow."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from wbengine import _names, _options
+from wbengine._sql import dialects
+
+__all__ = ["OPTIONS", "Options", "parse"]
+
+DRIVERS: Final[Mapping[str, str]] = {
+    dialects.SQLITE: "pysqlite",
+    dialects.MYSQL: "pymysql",
+    dialects.POSTGRESQL: "psycopg",
+}
+_ALIASES: Final[Mapping[str, str]] = {
+    "mariadb": dialects.MYSQL,
+    "postgres": dialects.POSTGRESQL,
+    "pgsql": dialects.POSTGRESQL,
+}
+_MODE: Final = re.compile("[A-Za-z_,0-9]*")
+_LEVELS: Final = (
+    "READ UNCOMMITTED",
+    "READ COMMITTED",
+    "REPEATABLE READ",
+    "SERIALIZABLE",
+)
+
+
+@dataclass(frozen=True)
+class Options:
+    """Address and options of a database.
+
+    `max_retries` is the number of attempts to connect after the first (13 s in total by default).
+    `max_pool_size`, `max_overflow` and `pool_timeout` (seconds) configure the pool of connections.
+    Connections that were idle for `idle_timeout` seconds are replaced. `checkout_ping` checks
+    connections before use. `isolation_level` is that of writing transactions. `log_statements` logs
+    statements without values at level DEBUG. `engine_args` are additional arguments of SQLAlchemy's
+    `create_engine`.
+    """
+
+    url: sa.URL
+    max_retries: int = 10
+    max_pool_size: int = 5
+    max_overflow: int = 10
+    pool_timeout: float = 30.0
+    idle_timeout: float | None = 3600.0
+    isolation_level: str | None = None
+    engine_args: Mapping[str, Any] = field(default_factory=dict)
+    log_statements: bool = False
+    checkout_ping: bool = True
+    mysql_sql_mode: str | None = "TRADITIONAL"
+
+    @property
+    def dialect(self) -> str:
+        """'sqlite', 'mysql' or 'postgresql'."""
+        return self.url.get_backend_name()
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether it is a SQLite database in memory, which ends with its only connection."""
+        path = self.url.database
+        return self.dialect == dialects.SQLITE and (
+            path in (None, "", ":memory:") or self.url.query.get("mode") == "memory"
+        )
+
+
+def parse(url: str, options: Mapping[str, Any] | None = None) -> Options:
+    """Parse a URL and options, which may also be in the query of the URL.
+
+    An option that is None has its default, unless None is a valid value.
+
+    :raises ValueError: if one of them is invalid. The message never contains the password of the
+        URL.
+    """
+    parsed_url = _url(url)
+    values: dict[str, Any] = {
+        key: value for key, value in parsed_url.query.items() if key in OPTIONS
+    }
+    for key, value in (options or {}).items():
+        if key in OPTIONS:
+            values[key] = value
+        elif key not in parsed_url.query:  # The driver reads it from the query.
+            _options.check_known("A database", [key], OPTIONS)
+    parsed_url = parsed_url.difference_update_query(
+        [key for key in parsed_url.query if key in OPTIONS]
+    )
+    levels = values.pop("isolation_levels", None)
+    values.pop("checkin_yield", None)
+    read = {
+        key: OPTIONS[key](key, value)
+        for key, value in values.items()
+        if value is not None or key in _WITH_NONE
+    }
+    if levels is not None and read.get("isolation_level") is None:
+        by_dialect = _mapping("isolation_levels", levels)
+        level = by_dialect.get(parsed_url.get_backend_name())
+        read["isolation_level"] = _level("isolation_levels", level)
+    return Options(parsed_url, **read)
+
+
+def _url(text: str) -> sa.URL:
+    form = "'sqlite:////path/of.db', 'mysql://user@host/db' or 'postgresql://user@host/db'"
+    try:
+        url = sa.make_url(text)
+    except (sa.exc.ArgumentError, ValueError):
+        kind = str(text).partition(":")[0][:40]
+        raise ValueError(f"The URL of a database must be like {form}, got {kind!r}...") from None
+    name, _, driver = url.drivername.partition("+")
+    name = _ALIASES.get(name, name)
+    if name not in DRIVERS:
+        raise ValueError(
+            f"Unknown kind of database {url.drivername!r}{_names.hint(name, DRIVERS)}: use {form}"
+        )
+    url = url.set(drivername=f"{name}+{driver or DRIVERS[name]}")
+    if name != dialects.SQLITE and not url.database:
+        raise ValueError(
+            f"The URL of a database must contain its name, as in {form}, got"
+            f" {url.render_as_string()!r}"
+        )
+    return url
+
+
+def _refuse(key: str, what: str, value: Any) -> ValueError:
+    return ValueError(f"Option {key} must be {what}, got {value!r:.80}")
+
+
+def _pool_size(key: str, value: Any) -> int:
+    return _options.whole(key, value, least=1)  # SQLAlchemy interprets 0 as no limit.
+
+
+def _overflow(key: str, value: Any) -> int:
+    return -1 if value in (-1, "-1") else _options.whole(key, value)
+
+
+def _seconds(key: str, value: Any) -> float | None:
+    return None if value in (None, -1, "-1") else _options.number(key, value)
+
+
+def _level(key: str, value: Any) -> str | None:
+    if value is None:
+        return None
+    level = value.upper().replace("_", " ") if isinstance(value, str) else None
+    if level not in _LEVELS:
+        raise _refuse(key, "one of " + ", ".join(_LEVELS), value)
+    return level
+
+
+def _mapping(key: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise _refuse(key, "a dict", value)
+    return dict(value)
+
+
+def _modes(key: str, value: Any) -> str | None:
+    if value is not None and not (isinstance(value, str) and _MODE.fullmatch(value)):
+        raise _refuse(key, "a list of modes", value)
+    return value
+
+
+#: Options for which None is a value.
+_WITH_NONE: Final = ("idle_timeout", "mysql_sql_mode")
+
+OPTIONS: Final[Mapping[str, _options.Reader]] = {
+    "max_retries": _options.whole,
+    "max_pool_size": _pool_size,
+    "max_overflow": _overflow,
+    "pool_timeout": _options.number,
+    "idle_timeout": _seconds,
+    "isolation_level": _level,
+    "isolation_levels": _mapping,
+    "engine_args": _mapping,
+    "log_statements": _options.flag,
+    "checkin_yield": _options.anything,
+    "checkout_ping": _options.flag,
+    "mysql_sql_mode": _modes,
+}

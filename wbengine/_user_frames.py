@@ -1,0 +1,101 @@
+"""Tracebacks without the frames of this package, for failures of the user's own code."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sysconfig
+import traceback
+from collections.abc import Sequence
+from typing import Any, Final
+
+from wbengine import exceptions
+
+__all__ = ["innermost", "only_user_frames", "traceback_text"]
+
+_PACKAGE: Final = os.path.dirname(os.path.abspath(__file__))
+#: The modules that call the hooks and bodies of tasks and retries.
+_CALLERS: Final = ("invocation.py", "runtime/retries.py")
+_ENTRY: Final = '  File "'
+_LIBRARY: Final = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")})
+_INSTALLED: Final = tuple({sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib")})
+
+
+def only_user_frames(text: str) -> str:
+    """Return the entries of the user's code in the text of a traceback without its first line.
+
+    The text is unchanged if no hook or body of a task or retry failed.
+    """
+    entries = f"\n{text}".split(f"\n{_ENTRY}")[1:]
+    files = [entry.partition('"')[0] for entry in entries]
+    chosen = [f"{_ENTRY}{entries[number]}" for number in _of_user(files)]
+    return "\n".join(chosen) if len(chosen) < len(entries) else text
+
+
+def traceback_text(error: BaseException) -> str:
+    """Return the exception and its causes as Python prints them.
+
+    For each exception that a task or retry of the user raised, only frames of the user's code are
+    included. A `WrappedFailure` is replaced by its failures.
+    """
+    if isinstance(error, exceptions.WrappedFailure):
+        return "\n".join(_failure_text(failure) for failure in error)
+    whole = traceback.TracebackException.from_exception(error)
+    pending: list[traceback.TracebackException | None] = [whole]
+    while pending:
+        each = pending.pop()
+        if each is not None:
+            frames = list(each.stack)
+            chosen = _of_user([frame.filename for frame in frames])
+            each.stack = traceback.StackSummary.from_list([frames[number] for number in chosen])
+            pending += [
+                each.__cause__,
+                each.__context__,
+                *(getattr(each, "exceptions", None) or ()),
+            ]
+    return "".join(whole.format())
+
+
+def _failure_text(failure: Any) -> str:
+    frames = only_user_frames(failure.traceback_str.rstrip("\n"))
+    head = f"Traceback (most recent call last):\n{frames}\n" if frames else ""
+    return f"{head}{next(iter(failure), 'Exception')}: {failure.exception_str}\n"
+
+
+def innermost(error: BaseException) -> str | None:
+    """Return where the user's code raised or caused an exception: 'shop.py, line 12, in order'.
+
+    The result is None if the user's code was not involved.
+    """
+    frames = [
+        frame
+        for frame in traceback.StackSummary.extract(traceback.walk_tb(error.__traceback__))
+        if not _is_of_library(frame.filename)
+    ]
+    own = [frame for frame in frames if not frame.filename.startswith(_INSTALLED)]
+    for frame in (own or frames)[-1:]:
+        return f"{os.path.basename(frame.filename)}, line {frame.lineno}, in {frame.name}"
+    return None if error.__cause__ is None else innermost(error.__cause__)
+
+
+def _is_of_library(file: str) -> bool:
+    if file.startswith("<") or _inside(file) is not None:
+        return True
+    return file.startswith(_LIBRARY) and not file.startswith(_INSTALLED)
+
+
+def _of_user(files: Sequence[str]) -> list[int]:
+    """Return the positions of the user's frames, or all if no task or retry was called."""
+    inside = [_inside(file) for file in files]
+    calls = [number for number, name in enumerate(inside) if name in _CALLERS]
+    first = calls[-1] + 1 if calls else len(files)
+    return [number for number in range(first, len(files)) if inside[number] is None] or list(
+        range(len(files))
+    )
+
+
+@functools.lru_cache(maxsize=1024)
+def _inside(file: str) -> str | None:
+    """Return the path of a module relative to this package, whose folder differs between hosts."""
+    _, package_part, name = file.replace(os.sep, "/").rpartition("/wbengine/")
+    return name if package_part and os.path.exists(os.path.join(_PACKAGE, name)) else None

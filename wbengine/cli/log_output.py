@@ -1,0 +1,80 @@
+"""Log of a command on the standard error, as lines of text or JSON."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from datetime import datetime, timezone
+from typing import Final
+
+from wbengine import _log_lines, task_logs
+from wbengine._terminal import escaped_json
+
+__all__ = ["JSONLines", "install"]
+
+#: Attributes that every log record has. Other attributes come from `extra`.
+_STANDARD_ATTRIBUTES: Final = frozenset(vars(logging.makeLogRecord({}))) | {
+    "message",
+    "asctime",
+    "taskName",
+}
+
+
+class JSONLines(logging.Formatter):
+    """Formatter that prints a JSON object for each record, with secrets masked.
+
+    The object contains time, level, logger, message and the fields of `extra`.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        content = {
+            "time": datetime.fromtimestamp(record.created, timezone.utc).isoformat(),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": _masked(record.getMessage()),
+        }
+        extra = {
+            name: value for name, value in vars(record).items() if name not in _STANDARD_ATTRIBUTES
+        }
+        if extra:
+            from wbengine.cli import json_values
+
+            content |= json_values.to_json(extra, _masked, str)
+        if record.exc_info:
+            content["traceback"] = _masked(self.formatException(record.exc_info))
+        if record.stack_info:
+            content["stack"] = _masked(self.formatStack(record.stack_info))
+        return escaped_json(json.dumps(content, ensure_ascii=False))
+
+
+def _masked(text: str) -> str:
+    from wbengine import _secrets  # imported here, because most commands log nothing
+
+    return _secrets.masked(text)
+
+
+def install(level: str, form: str, color: str, all_frames: bool = False) -> None:
+    """Write log lines of this level and higher to the standard error.
+
+    Nothing changes if the root logger has a handler. Loggers other than those of wbengine create
+    records from level INFO in any case, because the lines of tasks are stored with their flow.
+
+    :param all_frames: show all frames of failures, not only those of the user's code. JSON always
+        contains all of them.
+    """
+    root = logging.getLogger()
+    if root.handlers:
+        return
+    if form == "text":
+        _log_lines.install(level, color, sys.stderr, _masked, all_frames)
+    else:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(JSONLines())
+        root.addHandler(handler)
+        root.setLevel(level.upper())
+    if root.level > task_logs.DEFAULT_LEVEL:
+        for each in root.handlers:
+            each.setLevel(root.level)
+        logging.getLogger("wbengine").setLevel(root.level)
+        root.setLevel(task_logs.DEFAULT_LEVEL)

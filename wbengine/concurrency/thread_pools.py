@@ -1,0 +1,716 @@
+"""Pools of threads, and the common part of all pools: a queue of calls, and slots."""
+
+from __future__ import annotations
+
+import abc
+import atexit
+import functools
+import logging
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+from concurrent import futures
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from wbengine import exceptions
+from wbengine.concurrency import conditions, interrupts, threads, timers
+from wbengine.concurrency.call import Call, Done, end_fork
+from wbengine.concurrency.cancellation import Cancellation
+from wbengine.concurrency.time_limits import UNLIMITED, TimeLimit
+from wbengine.types import failure as ft
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["ExternalPool", "Pool", "PoolCall", "SoloPool", "ThreadPool"]
+
+LOG = logging.getLogger("wbengine.pools")
+
+#: States of a call, in this order. OVER: a thread is about to call `done`.
+QUEUED: Final = 0
+RUNNING: Final = 1
+OVER: Final = 2
+# In an external pool: the call may still run, but must not end without having begun.
+_WITHDRAWN: Final = 3
+
+OnEvent = Callable[[str, dict[str, Any]], None]
+
+#: Seconds that a thread has to return after a hard time limit ended the coroutine it waited for.
+_GRACE_SECONDS: Final = 1.0
+#: Seconds that running calls get at the exit of the interpreter.
+_EXIT_GRACE_SECONDS: Final = 2.0
+#: Interval at which a waiting thread checks whether the other thread was lost.
+_JOIN_SECONDS: Final = 0.1
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class PoolCall(Call):
+    """A submitted call. Calling it reports an event; a call in a thread receives it as `emit`.
+
+    `cancellation` cancels the call and contains its deadline. `always_begins`: the call begins even
+    if it was cancelled before.
+    """
+
+    pool: Pool | ExternalPool = field(kw_only=True)
+    on_event: OnEvent | None = field(kw_only=True)
+    on_begin: Callable[[], None] | None = field(default=None, kw_only=True)
+    state: int = field(default=QUEUED, init=False)
+    #: The slot in which it runs, for its pool.
+    slot: Any = field(default=None, init=False)
+
+    def __call__(self, event_type: str, details: dict[str, Any]) -> None:
+        if self.limit is UNLIMITED:
+            self._report(event_type, details)
+        else:
+            with interrupts.masked():
+                self._report(event_type, details)
+
+    def _report(self, event_type: str, details: dict[str, Any]) -> None:
+        on_event = self.on_event
+        if on_event is None:
+            return
+        try:
+            on_event(event_type, details)
+        except Exception:
+            LOG.exception("the callback for event %r of %s failed", event_type, self)
+
+    def cancel(self, grace: float | None = None) -> None:
+        """Cancel the call. Thread-safe, idempotent.
+
+        A call that has not started ends immediately with a `Failure` of `Cancelled`, unless it
+        `always_begins`. A running call is notified (`cancellation`, `Task.cancelled`). If it has
+        its own process and still runs after `grace` seconds (None: no limit), the process is
+        killed, and `done` receives the same failure. Otherwise its own result counts.
+        """
+        self.pool.cancel(self, grace)
+
+    def tell_begun(self) -> None:
+        """Call `on_begin`, for a call that begins in another process."""
+        if self.on_begin is not None:
+            self.on_begin()
+
+    def started(self) -> None:
+        """Set the deadline of the hard limit."""
+        if self.limit.hard is not None:
+            self.cancellation.deadline = time.time() + self.limit.hard
+
+
+def worker_lost(message: str) -> ft.Failure:
+    return ft.Failure.from_exception(exceptions.WorkerLost(message))
+
+
+class Slot:
+    """A place where one call at a time runs: by default, a thread.
+
+    Used only by that thread, except for `kill` and `cancel`.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        #: True if it needs `recycle` before the next call.
+        self.exhausted = False
+        self.thread: threading.Thread | None = None
+        #: Its thread waits for this lock; releasing it wakes the thread.
+        self.wakeup = threading.Lock()
+        self.wakeup.acquire()
+        self.owner_pid = os.getpid()
+
+    def open(self) -> None:
+        """Acquire the resources of `run` in advance."""
+
+    def run(self, call: PoolCall) -> Any:
+        """Return the value or `Failure` of the call; raises nothing."""
+        try:
+            return call.fn(*call.args, call)
+        except BaseException as error:
+            return ft.Failure.from_exception(error)
+        finally:
+            end_fork(self.owner_pid)
+            call.on_event = None  # threads that outlive the call must not report events
+
+    def run_limited(self, call: PoolCall) -> Any:
+        return self.run(call)
+
+    def recycle(self) -> None:
+        """Replace resources of an `exhausted` slot after its last call."""
+
+    def cancel(self, call: PoolCall, grace: float | None) -> None:
+        """Handle the cancellation of a running call."""
+
+    def kill(self) -> None:
+        """End the running call. May be called from any thread."""
+
+    def close(self) -> None:
+        """Release the resources of the slot."""
+
+
+class Pool(abc.ABC):
+    """The queue, the threads of the slots, and their ends. Thread-safe."""
+
+    #: True if the threads belong to the pool: no other code runs in them or interrupts them.
+    private = True
+
+    def __init__(self, size: int, *, name: str = "wbengine") -> None:
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise ValueError(f"size of a pool must be a whole number of at least 1, got {size!r}")
+        self._size = size
+        self._name = name
+        self._lock = threading.Lock()
+        self._queue: deque[PoolCall] = deque()
+        # Number of waiting and running calls. Cancelled ones stay in the queue and do not count.
+        self._open = 0
+        self._slots: list[Slot] = []
+        # Threads that serve, until they have ended or are lost.
+        self._threads: set[threading.Thread] = set()
+        # Waiting slots. The last one is woken first, so that one slot makes all short calls.
+        self._idle: list[Slot] = []
+        self._waking = False
+        # Threads that are in `done`.
+        self._completing: set[int] = set()
+        self._lost = 0
+        self._eager = False
+        self._stopping = False
+        self._killed = False
+        _LIVE.add(self)
+
+    @property
+    def size(self) -> int:
+        """Maximum number of concurrent calls."""
+        return self._size
+
+    @property
+    def idle(self) -> int:
+        """Number of further calls that would start immediately.
+
+        A slot counts as idle again just before the `done` of its call.
+        """
+        return max(0, self._size - self._open)
+
+    @property
+    def unfinished(self) -> int:
+        return self._open
+
+    @property
+    def lost(self) -> int:
+        """Number of threads that were replaced, because their calls exceeded the hard limit.
+
+        Their further actions and results are ignored.
+        """
+        return self._lost
+
+    def start(self) -> None:
+        """Start all slots; does not wait until they are ready."""
+        with self._lock:
+            if self._stopping:
+                raise RuntimeError(f"pool {self._name!r} is stopped")
+            self._eager = True
+            while len(self._slots) < self._size:
+                self._add_slot()
+
+    def submit(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        done: Done,
+        on_event: OnEvent | None = None,
+        limit: TimeLimit = UNLIMITED,
+        name: str | None = None,
+        *,
+        cancellation: Cancellation | None = None,
+        grace: float | None = None,
+        always_begins: bool = False,
+        lazily: bool = False,
+        on_begin: Callable[[], None] | None = None,
+    ) -> PoolCall:
+        """Run `fn(*args, emit)` in a slot.
+
+        :param name: name of the task, for messages.
+        :param cancellation: cancels the call, with this `grace`; default: its own.
+        :param always_begins: see `PoolCall`.
+        :param lazily: the submitting `done` returns immediately, so that its slot makes the call
+            and no other slot is woken.
+        :param on_begin: called when a child process has received the call; ignored by pools of
+            threads.
+        :raises RuntimeError: if the pool was stopped.
+        """
+        call_args = fn, args, done, limit, cancellation or Cancellation()
+        call = PoolCall(
+            *call_args, name=name, always_begins=always_begins, pool=self, on_event=on_event
+        )
+        call.on_begin = on_begin
+        if cancellation is not None:  # a cancelled call ends here
+            cancellation.on_cancel(
+                call.cancel if grace is None else functools.partial(call.cancel, grace)
+            )
+        with self._lock:
+            self._open += 1
+            if call.state == OVER:  # it was cancelled, and `done` was called
+                return call
+            if self._stopping:
+                self._open -= 1
+                call.state = OVER
+                raise RuntimeError(f"pool {self._name!r} is stopped")
+            self._queue.append(call)
+            if not self._waking and not (lazily and self.in_done):
+                self._wake()
+        return call
+
+    @property
+    def in_done(self) -> bool:
+        """True in a `done`, in the thread of its slot."""
+        return threading.get_ident() in self._completing
+
+    @property
+    def has_more(self) -> bool:
+        """True if the slot whose `done` asks makes another call afterwards."""
+        return bool(self._queue) and self.in_done
+
+    def call_others(self) -> None:
+        """Wake other slots, because the `done` that submitted lazily takes long."""
+        with self._lock:
+            self._wake()
+
+    def withdraw(self) -> list[PoolCall]:
+        """Return all calls that have not started, in order; their `done` is never called."""
+        with self._lock:
+            calls = [call for call in self._queue if call.state == QUEUED]
+            for call in calls:
+                call.state = OVER
+            self._queue.clear()
+            self._open -= len(calls)
+        return calls
+
+    def cancel(self, call: PoolCall, grace: float | None = None) -> None:
+        with self._lock:
+            state, slot = call.state, call.slot
+            if early := state == QUEUED and not call.always_begins:
+                call.state = OVER
+                self._open -= 1
+        if state == OVER:
+            return
+        call.cancellation.cancel()
+        if early:
+            call.complete(call.cancelled_early())
+        elif slot is not None:
+            slot.cancel(call, grace)
+
+    def stop(self, wait: bool = True, kill: bool = False) -> None:
+        """Refuse further calls, finish the submitted ones, and end the slots. Idempotent.
+
+        Idle slots end immediately. With `kill`, running processes are killed (calls in threads
+        finish) and calls that have not started fail; `stop(kill=True)` accelerates an earlier
+        `stop()`. With `wait`, this returns after all `done` have returned and all slots have ended,
+        except for the slot of a `done` that calls it. Lost threads are not waited for.
+        """
+        with self._lock:
+            self._stopping = True
+            self._killed = self._killed or kill
+            slots = list(self._slots)
+            while self._idle:
+                self._wake_last()
+        if kill:
+            for slot in slots:
+                slot.kill()
+        if wait:
+            self.join(None)
+        _LIVE.discard(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def join(self, timeout: float | None) -> None:
+        """Wait until no thread serves, except for the calling one."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            with self._lock:
+                self._threads = {thread for thread in self._threads if thread.is_alive()}
+                others = self._threads - {threading.current_thread()}
+            remaining_seconds = _JOIN_SECONDS if deadline is None else deadline - time.monotonic()
+            if not others or remaining_seconds <= 0:
+                return
+            others.pop().join(min(remaining_seconds, _JOIN_SECONDS))
+
+    @abc.abstractmethod
+    def _make_slot(self, name: str) -> Slot: ...
+
+    def _add_slot(self) -> None:
+        slot = self._make_slot(f"{self._name}-{len(self._slots)}")
+        # First, so that after an interrupt no slot without a thread is in the list.
+        self._start_thread(slot)
+        self._slots.append(slot)
+
+    def _start_thread(self, slot: Slot, overdue: PoolCall | None = None) -> None:
+        # A daemon, so that an idle pool that was not stopped does not keep the interpreter alive.
+        thread = threads.Thread(
+            target=self._serve, args=(slot, overdue), name=slot.name, daemon=True
+        )
+        slot.thread = thread
+        self._threads.add(thread)
+        thread.start()
+
+    def _serve(self, slot: Slot, overdue: PoolCall | None = None) -> None:
+        """Run a thread; `overdue` is the call in which the thread before it was lost."""
+        slot.owner_pid = os.getpid()
+        has_slot = True
+        try:
+            if overdue is not None:
+                overdue.complete(overdue.overdue())
+            elif self._eager:
+                slot.open()
+            overdue = None
+            while has_slot and (call := self._take(slot)) is not None:
+                has_slot = self._make(slot, call)
+                del call
+        finally:
+            if has_slot:
+                slot.close()
+                with self._lock:
+                    self._leave_idle(slot)  # If an exception ended the wait in `_take`.
+                self.call_others()
+
+    def _make(self, slot: Slot, call: PoolCall) -> bool:
+        """Make a call; return False if this thread was given up in the meantime."""
+        if self._killed:
+            value: Any = worker_lost(f"pool {self._name!r} was stopped before {call} started")
+        elif call.limit is UNLIMITED:
+            value = slot.run(call)
+        else:
+            try:
+                call.started()
+                value = slot.run_limited(call)
+            # for example limits that are not numbers: not an error of the slot
+            except Exception as error:
+                value = ft.Failure.from_exception(error)
+        with self._lock:
+            if call.state == OVER:
+                return False
+            call.state = OVER
+            call.slot = None
+            self._open -= 1
+        self._completing.add(me := threading.get_ident())
+        try:
+            call.complete(value)
+        finally:
+            self._completing.discard(me)
+        if slot.exhausted:
+            self.call_others()
+            slot.recycle()
+        return True
+
+    def _take(self, slot: Slot) -> PoolCall | None:
+        woken = False
+        while True:
+            with self._lock:
+                if woken:
+                    self._leave_idle(slot)
+                queue = self._queue
+                while queue:
+                    call = queue.popleft()
+                    if call.state == QUEUED:
+                        call.state = RUNNING
+                        call.slot = slot
+                        self._wake()
+                        return call
+                if self._stopping:
+                    return None
+                self._idle.append(slot)
+            woken = slot.wakeup.acquire()
+
+    def _wake(self) -> None:
+        """Wake or create one slot, unless a woken one is on its way.
+
+        A slot that took a call wakes the next slot. Waking all slots would cost more than short
+        calls.
+        """
+        if self._waking or not self._queue:
+            return
+        if self._idle:
+            self._wake_last()
+            self._waking = True
+        elif len(self._slots) < self._size:
+            self._add_slot()
+
+    def _wake_last(self) -> None:
+        # Safe against interrupts at any point: a slot may be woken twice, but none is forgotten.
+        wakeup = self._idle[-1].wakeup
+        if wakeup.locked():
+            wakeup.release()
+        self._idle.pop()
+
+    def _leave_idle(self, slot: Slot) -> None:
+        self._waking = False
+        if slot in self._idle:
+            self._idle.remove(slot)
+
+
+class ThreadPool(Pool):
+    """`size` threads of this process.
+
+    After the soft limit of a call, `SoftTimeLimitExceeded` is raised in its thread between two
+    Python instructions, but not while it waits in C: best effort, because it may come at the wrong
+    moment, as Ctrl-C may. After the hard limit, the call fails immediately with
+    `TimeLimitExceeded`; its thread is lost (`lost`, and a line in the log) and replaced.
+    `TimeLimitExceeded` is also raised in the lost thread.
+
+    Coroutines for which a call waits (`EventLoop.run`) are interrupted themselves, and cancelled
+    after the hard limit: then no thread is lost.
+    """
+
+    def _make_slot(self, name: str) -> Slot:
+        return _Thread(name, self)
+
+    def lose(self, slot: Slot, call: PoolCall) -> bool:
+        """Give up the thread that runs a call; return False if the call has ended."""
+        with self._lock:
+            if call.state != RUNNING:
+                return False
+            call.state = OVER
+            call.slot = None
+            self._open -= 1
+            self._lost += 1
+        LOG.warning(
+            "thread %s of pool %r is lost: it still runs %s after the hard limit of %g s",
+            slot.name,
+            self._name,
+            call,
+            call.limit.hard or 0.0,
+        )
+        with self._lock:
+            if slot.thread is not None:
+                self._threads.discard(slot.thread)
+            try:
+                self._start_thread(slot, call)
+                return True
+            except RuntimeError:  # no further threads can be created
+                self._slots.remove(slot)
+        call.complete(call.overdue())
+        return True
+
+
+class SoloPool(ThreadPool):
+    """A single slot: calls run in the thread that calls `serve`.
+
+    Limits are those of `ThreadPool`. In the main thread, a signal raises the soft one, which
+    interrupts most waits in C. If the thread is lost, another one continues.
+    """
+
+    private = False
+
+    def __init__(self, *, name: str = "wbengine") -> None:
+        super().__init__(1, name=name)
+        self._slots.append(self._make_slot(f"{name}-solo"))
+
+    def serve(self) -> None:
+        """Make the submitted calls in this thread, until `stop` and the end of the last one.
+
+        :raises RuntimeError: if another thread serves, or served, the pool.
+        """
+        slot, me = self._slots[0], threading.current_thread()
+        with self._lock:
+            if slot.thread is not None:
+                raise RuntimeError(f"pool {self._name!r} is already served by {slot.thread.name}")
+            slot.thread = me
+            self._threads.add(me)
+        interrupts.handle_signal()
+        try:
+            self._serve(slot)
+        finally:
+            with self._lock:
+                self._threads.discard(me)
+        self.join(None)  # if this thread was lost, another one serves
+
+
+class _Thread(Slot):
+    def __init__(self, name: str, pool: ThreadPool) -> None:
+        super().__init__(name)
+        self._pool = pool
+
+    def run_limited(self, call: PoolCall) -> Any:
+        return interrupts.limited(
+            call.limit, self.run, (call,), functools.partial(self._expire, call)
+        )
+
+    def _expire(self, call: PoolCall, interrupt: interrupts.Interrupt) -> None:
+        """Handle the end of the hard limit, in the timer thread."""
+        if interrupt.redirected:
+            # The awaited coroutine is given up; the thread then returns, unless it waits again.
+            interrupt.deliver(exceptions.TimeLimitExceeded)
+            give_up_later = functools.partial(self._give_up, call, interrupt)
+            timers.of_process().after(_GRACE_SECONDS, give_up_later)
+        else:
+            self._give_up(call, interrupt)
+
+    def _give_up(self, call: PoolCall, interrupt: interrupts.Interrupt) -> None:
+        if self._pool.lose(self, call):
+            interrupt.deliver(exceptions.TimeLimitExceeded)
+
+
+class ExternalPool:
+    """A `concurrent.futures.Executor` of the user, which is neither started nor stopped here.
+
+    Its threads cannot be replaced: after its hard limit a call fails immediately, but still
+    occupies its thread. Calls that leave the process (`remote`) receive None as `emit`: they
+    receive no cancellations and must enforce their limits themselves.
+    """
+
+    #: The threads of the executor may belong to other code, and their next calls are unknown.
+    private = in_done = has_more = False
+
+    def __init__(self, executor: futures.Executor, *, remote: bool = False) -> None:
+        self._executor = executor
+        self._remote = remote
+        self._lock = threading.Lock()
+        # Calls whose `done` was not called, in order; signalled when there are none.
+        self._pending: dict[PoolCall, None] = {}
+        self._none_pending = conditions.Condition(self._lock)
+
+    @property
+    def unfinished(self) -> int:
+        return len(self._pending)
+
+    def call_others(self) -> None:
+        """Do nothing: the threads of the executor do not need it."""
+
+    def start(self) -> None:
+        """Do nothing: the user starts the executor."""
+
+    def stop(self, wait: bool = True, kill: bool = False) -> None:
+        """Wait for the submitted calls if `wait` is set; calls beyond a hard limit may continue.
+
+        The executor itself is not shut down.
+        """
+        if wait:
+            self._none_pending.wait_for(lambda: not self._pending)
+
+    def submit(
+        self,
+        fn: Any,
+        args: tuple[Any, ...],
+        done: Done,
+        on_event: OnEvent | None = None,
+        limit: TimeLimit = UNLIMITED,
+        name: str | None = None,
+        *,
+        cancellation: Cancellation | None = None,
+        grace: float | None = None,
+        always_begins: bool = False,
+        lazily: bool = False,
+    ) -> PoolCall:
+        """Run `fn(*args, emit)`.
+
+        :raises RuntimeError: if the executor was shut down; other exceptions of the executor
+            propagate.
+        """
+        call_args = fn, args, done, limit, cancellation or Cancellation()
+        call = PoolCall(
+            *call_args, name=name, always_begins=always_begins, pool=self, on_event=on_event
+        )
+        if cancellation is not None:
+            cancellation.on_cancel(call.cancel)
+        self._pending[call] = None
+        try:
+            if self._remote:
+                call.slot = self._executor.submit(fn, *(*call.args, None))
+            else:
+                call.slot = self._executor.submit(self._run, call)
+        except BaseException:
+            self._forget(call)
+            raise
+        call.slot.add_done_callback(functools.partial(self._ended, call))
+        if call.cancellation.cancelled:  # cancelled before `slot` was set
+            self.cancel(call)
+        return call
+
+    def withdraw(self) -> list[PoolCall]:
+        """Return all calls that have not started, in order; their `done` is never called."""
+        withdrawn_calls = []
+        for call in list(self._pending):
+            with self._lock:
+                if call.state == QUEUED:
+                    call.state = _WITHDRAWN
+            if call.slot is not None and call.slot.cancel():
+                withdrawn_calls.append(call)
+                self._forget(call)
+        return withdrawn_calls
+
+    def _forget(self, call: PoolCall) -> None:
+        with self._lock:
+            self._pending.pop(call, None)
+            if not self._pending:
+                self._none_pending.notify_all()
+
+    def cancel(self, call: PoolCall, grace: float | None = None) -> None:
+        """See `PoolCall.cancel`; nothing is killed."""
+        call.cancellation.cancel()
+        if call.slot is not None and not call.always_begins:
+            call.slot.cancel()
+
+    def _ended(self, call: PoolCall, future: futures.Future[Any]) -> None:
+        if not future.cancelled():
+            problem = future.exception()
+            self._complete(call, ft.Failure.from_exception(problem) if problem else future.result())
+        elif call.state != _WITHDRAWN:
+            dropped = exceptions.ExecutionFailure(f"the pool dropped {call} before it started")
+            was_cancelled = call.cancellation.cancelled
+            self._complete(
+                call,
+                call.cancelled_early() if was_cancelled else ft.Failure.from_exception(dropped),
+            )
+
+    def _complete(self, call: PoolCall, value: Any) -> None:
+        with self._lock:
+            if call.state == OVER:
+                return
+            call.state = OVER
+        try:
+            call.complete(value)
+        finally:
+            self._forget(call)
+
+    # In the threads of the executor.
+
+    def _run(self, call: PoolCall) -> Any:
+        pid = os.getpid()
+        try:
+            if call.limit is UNLIMITED:
+                return call.fn(*call.args, call)
+            call.started()
+            expire = functools.partial(self._expire, call)
+            return interrupts.limited(call.limit, call.fn, (*call.args, call), expire)
+        except BaseException as error:
+            return ft.Failure.from_exception(error)
+        finally:
+            end_fork(pid)
+            call.on_event = None
+
+    def _expire(self, call: PoolCall, interrupt: interrupts.Interrupt) -> None:
+        """End a call after its hard limit.
+
+        This runs in the timer thread, which must not block: a new thread completes the call.
+        """
+        args = (call, call.overdue())
+        threads.Thread(target=self._complete, args=args, name="wbengine-overdue").start()
+        interrupt.deliver(exceptions.TimeLimitExceeded)
+
+
+#: All pools that were not stopped.
+_LIVE: weakref.WeakSet[Pool] = weakref.WeakSet()
+
+
+def stop_all() -> None:
+    """End every pool, as far as that is possible now."""
+    pools = list(_LIVE)
+    for pool in pools:
+        pool.stop(wait=False, kill=True)
+    for pool in pools:
+        pool.join(_EXIT_GRACE_SECONDS)
+
+
+atexit.register(stop_all)

@@ -1,0 +1,195 @@
+"""Rows of the table of a flow's tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from wbengine import exceptions, states
+from wbengine.views import atoms
+from wbengine.views import flow_status as flows
+from wbengine.views.atoms import QUEUED
+from wbengine.views.structure import NodeView
+
+__all__ = ["SORT_KEYS", "MAX_ROWS", "SORT_LABELS", "Row", "Selection", "Table", "selected", "table"]
+
+#: Further sub-flows are shown as one row each.
+MAX_ROWS: Final = 1200
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """An atom, or a flow; `closed`: the rows of its contents are not shown."""
+
+    depth: int
+    node: NodeView
+    closed: bool = False
+
+    @property
+    def atom(self) -> atoms.AtomView | None:
+        return self.node.atom
+
+    @property
+    def indent(self) -> int:
+        return min(self.depth, 6)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A page of rows; `path` are the enclosing flows, outermost first.
+
+    The innermost of them has `total` children, of which those from `start` to `end` are shown.
+    """
+
+    rows: Sequence[Row]
+    path: Sequence[NodeView]
+    start: int
+    end: int
+    total: int
+
+    @property
+    def before(self) -> int | None:
+        """The start of the previous page."""
+        return max(0, self.start - MAX_ROWS) if self.start else None
+
+    @property
+    def after(self) -> int | None:
+        """The start of the next page."""
+        return self.end if self.end < self.total else None
+
+
+#: Sort orders of the address, and their keys.
+SORT_KEYS: Final[Mapping[str, Callable[[atoms.AtomView], Any]]] = {
+    "name": lambda atom: atom.name,
+    "state": lambda atom: atom.shown_state,
+    "executions": lambda atom: atom.executions,
+    "worker": lambda atom: atom.worker,
+    "began": lambda atom: atom.started,
+    "took": lambda atom: atom.runtime,
+}
+
+SORT_LABELS: Final[Mapping[str, str]] = {
+    "name": "by name",
+    "-name": "by name, Z to A",
+    "state": "by state",
+    "-state": "by state, Z to A",
+    "worker": "by worker",
+    "-worker": "by worker, Z to A",
+    "-executions": "most executions first",
+    "executions": "fewest executions first",
+    "began": "earliest start first",
+    "-began": "latest start first",
+    "-took": "longest first",
+    "took": "shortest first",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Filter and order of tasks.
+
+    `sort` is empty (the order of the flow) or one of `SORT_KEYS`, with a minus for descending.
+
+    :raises ValueError: if the state or the order does not exist.
+    """
+
+    state: str = ""
+    name: str = ""
+    sort: str = ""
+
+    def __post_init__(self) -> None:
+        if self.state:
+            known_states = (*states.ATOM_STATES, QUEUED, states.WAITING)
+            states.check_known("state of a task", self.state, known_states)
+        if self.sort and self.sort.removeprefix("-") not in SORT_KEYS:
+            raise ValueError(f"sort must be one of {', '.join(SORT_KEYS)}, got {self.sort!r:.40}")
+
+    def __bool__(self) -> bool:
+        return bool(self.state or self.name or self.sort)
+
+    def filter(self, candidates: Iterable[atoms.AtomView]) -> list[atoms.AtomView]:
+        """Return the selected atoms, sorted. Atoms without a value are last."""
+        name_part = self.name.casefold()
+        matching = [
+            atom
+            for atom in candidates
+            if self.state in ("", atom.shown_state) and name_part in atom.name.casefold()
+        ]
+        if not self.sort:
+            return matching
+        key = SORT_KEYS[self.sort.removeprefix("-")]
+        sortable = [atom for atom in matching if key(atom) is not None]
+        sortable.sort(key=key, reverse=self.sort.startswith("-"))
+        return sortable + [atom for atom in matching if key(atom) is None]
+
+    def query(self, **changes: object) -> dict[str, object]:
+        """Return the parameters of the address, with some `changes`."""
+        return {"state": self.state, "name": self.name, "sort": self.sort, **changes}
+
+    def toggled(self, order: str) -> str:
+        """Return the order after a click on the header of a column."""
+        return f"-{order}" if self.sort == order else order
+
+
+def table(view: flows.FlowView, under: int = 0, start: int = 0) -> Table:
+    """Return the children of the flow at a node, from number `start`.
+
+    Sub-flows are opened in order while there is room.
+
+    :raises NotFound: if there is no such flow, or no such child.
+    """
+    path = _path(view, under)
+    parent = path[-1]
+    total = len(parent.children)
+    if start and not 0 <= start < total:
+        raise exceptions.NotFound(
+            f"start must be below {total}, the number of parts of flow {parent.name!r}"
+        )
+    children = parent.children[start : start + MAX_ROWS]
+    room = MAX_ROWS - len(children)
+    rows: list[Row] = []
+    for child in children:
+        size = sum(child.counts.values())  # An upper bound: not all of these are atoms.
+        is_open = size <= room
+        room -= size if is_open else 0
+        rows += _rows(child, 0) if is_open else [Row(0, child, closed=True)]
+    return Table(rows, path, start, start + len(children), total)
+
+
+def selected(view: flows.FlowView, selection: Selection, start: int = 0) -> Table:
+    """Return the selected tasks of the whole flow, from number `start`.
+
+    :raises NotFound: if there are not as many.
+    """
+    matching = selection.filter(view.atoms)
+    if start and start >= len(matching):
+        raise exceptions.NotFound(
+            f"start must be below {len(matching)}, the number of selected tasks"
+        )
+    page = matching[start : start + MAX_ROWS]
+    rows = [Row(0, NodeView(a.node, a.name, a.kind, a.state, {}, {}, a)) for a in page]
+    return Table(rows, [view.tree], start, start + len(page), len(matching))
+
+
+def _path(view: flows.FlowView, wanted_node: int) -> list[NodeView]:
+    nodes = view.outline.nodes
+    numbers: list[int] = []
+    number = wanted_node if wanted_node < len(nodes) else None
+    while number:
+        numbers.append(number)
+        number = nodes[number].parent
+    path = [view.tree]
+    for number in reversed(numbers):
+        path += [child for child in path[-1].children if child.node == number]
+    if path[-1].node != wanted_node or path[-1].kind != "flow":
+        raise exceptions.NotFound(f"node {wanted_node} is not a flow")
+    return path
+
+
+def _rows(node: NodeView, depth: int) -> Iterator[Row]:
+    stack = [(depth, node)]
+    while stack:
+        depth, current = stack.pop()
+        yield Row(depth, current)
+        stack += [(depth + 1, child) for child in reversed(current.children)]

@@ -1,0 +1,180 @@
+"""Cached reads of flows: a read costs only what changed since the previous one."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from wbengine.dashboard import cache
+from wbengine.persistence import base as persistence
+from wbengine.views import event_history, flow_list, logs, redaction, watcher
+from wbengine.views import flow_status as flows
+
+__all__ = ["Store"]
+
+MAX_CACHED_FLOWS: Final = 32
+MAX_CACHED_ATOMS: Final = 250_000
+
+#: Number of atoms from which a summary is shown until the first view of a flow is built.
+SUMMARY_ATOMS: Final = 5_000
+
+_T = TypeVar("_T")
+
+
+class Store:
+    """Cached reads of a store. Thread-safe. All methods block: call them in threads.
+
+    The latest view of each displayed flow is cached and updated. Evicted views are built again.
+    """
+
+    def __init__(
+        self,
+        backend: persistence.Backend,
+        redactor: redaction.Redactor,
+        offered: cache.Offered = lambda: None,
+    ) -> None:
+        self.backend = backend
+        self._redactor = redactor
+        self._offered = offered
+        self._lock = threading.Lock()
+        self._views: OrderedDict[str, cache.ViewCache] = OrderedDict()
+
+    def read(self, read: Callable[[persistence.Connection], _T]) -> _T:
+        with contextlib.closing(self.backend.get_connection()) as connection:
+            return read(connection)
+
+    def check(self) -> None:
+        """Read one flow of the list.
+
+        :raises StorageFailure: if the store cannot be reached or read.
+        """
+        self.read(lambda connection: flow_list.page(connection, limit=1, redactor=self._redactor))
+
+    def flow(self, uuid: str) -> flows.FlowView:
+        """Return the current view of a flow.
+
+        :raises NotFound: if the flow does not exist.
+        """
+        return self._read_view(uuid, cache.ViewCache.current)
+
+    def latest(self, uuid: str) -> cache.Latest | flow_list.FlowSummary:
+        """Return the latest view of a flow without waiting for a costly one.
+
+        A large flow is shown as of a few seconds ago, or as a summary until its first view is
+        built. A thread then builds the current view.
+
+        :raises NotFound: if the flow does not exist.
+        """
+        return self._read_view(uuid, lambda cached: self._latest(uuid, cached))
+
+    def _latest(self, uuid: str, cached: cache.ViewCache) -> cache.Latest | flow_list.FlowSummary:
+        if cached.is_built:
+            return cached.latest()
+        if self.read(lambda each: flow_list.size(each, uuid)) <= SUMMARY_ATOMS:
+            return cache.Latest(cached.current())
+        cached.start_build()
+        return self.read(lambda each: flow_list.summary(each, uuid, self._redactor))
+
+    def cursor(self, uuid: str) -> str:
+        """Return the cursor after the present records: `events` returns everything up to it.
+
+        :raises NotFound: if the flow does not exist.
+        """
+        return self._read_view(uuid, cache.ViewCache.read_changes)[1]
+
+    def redactor(self, uuid: str) -> redaction.Redactor:
+        """Return a redactor with all secrets of the flow.
+
+        :raises NotFound: if the flow does not exist.
+        """
+        return self._read_view(uuid, cache.ViewCache.read_changes)[0]
+
+    def events(
+        self, uuid: str, limit: int, after: str | None = None, *, latest_first: bool = False
+    ) -> event_history.EventPage:
+        """Return a page of the events of a flow, as `event_history.page`.
+
+        :raises NotFound: if the flow does not exist.
+        """
+        return self._read_view(uuid, lambda cached: cached.events(limit, after, latest_first))
+
+    def returned(self, uuid: str, atom: str) -> Any:
+        """Return the result of an atom, redacted; None also if it has none.
+
+        :raises NotFound: if the flow or the atom does not exist.
+        """
+        record = self.read(lambda each: each.get_atom_details(atom))
+        return self.redactor(uuid).value(record.last_results, record.name)
+
+    def task_logs(self, uuid: str, task_uuid: str, name: str, limit: int) -> list[logs.LogLine]:
+        """Return the latest log lines of one task.
+
+        :raises NotFound: if the flow does not exist.
+        """
+        redactor = self.redactor(uuid)
+        return self.read(
+            lambda each: logs.of_task(each, uuid, task_uuid, name, redactor=redactor, limit=limit)
+        )
+
+    def logs(self, uuid: str, task: str | None, limit: int) -> list[logs.LogLine]:
+        """Return the latest log lines of a flow, or of one task.
+
+        :raises NotFound: if the flow does not exist or has no such task.
+        """
+        return self.read(
+            lambda each: logs.read(each, uuid, task, redactor=self._redactor, limit=limit)
+        )
+
+    def watch(self, uuid: str, cursor: str | None = None) -> watcher.FlowWatcher:
+        """Return a watcher that starts at `cursor`, or at the beginning.
+
+        :raises NotFound: if the flow does not exist.
+        """
+        redactor = self._redactor
+        # A watcher that starts in the middle needs the secrets of all records.
+        if cursor is not None:
+            redactor = self.redactor(uuid)
+        return watcher.FlowWatcher(
+            self.backend, uuid, redactor=redactor, cursor=cursor, knows_secrets=cursor is not None
+        )
+
+    def _read_view(self, uuid: str, read: Callable[[cache.ViewCache], _T]) -> _T:
+        with self._lock:
+            cached = self._views.get(uuid)
+            if cached is None:
+                connection = self.backend.get_connection()
+                records = flows.FlowRecords(connection, uuid, self._redactor)
+                cached = self._views[uuid] = cache.ViewCache(records, self._offered)
+            self._views.move_to_end(uuid)
+        try:
+            result = read(cached)
+        except ValueError:  # The arguments are wrong, not the cache.
+            raise
+        except BaseException:
+            self._evict(uuid)
+            raise
+        self._evict_oldest()
+        return result
+
+    def close(self) -> None:
+        for uuid in list(self._views):
+            self._evict(uuid)
+
+    def _evict(self, uuid: str) -> None:
+        with self._lock:
+            cached = self._views.pop(uuid, None)
+        if cached is not None:
+            cached.close()
+
+    def _evict_oldest(self) -> None:
+        with self._lock:
+            sizes = {uuid: cached.size for uuid, cached in self._views.items()}
+        while len(sizes) > 1 and (
+            len(sizes) > MAX_CACHED_FLOWS or sum(sizes.values()) > MAX_CACHED_ATOMS
+        ):
+            oldest = next(iter(sizes))
+            del sizes[oldest]
+            self._evict(oldest)

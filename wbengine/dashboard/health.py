@@ -1,0 +1,57 @@
+"""Liveness, readiness and metrics, for supervisors."""
+
+from __future__ import annotations
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from wbengine import exceptions
+from wbengine.dashboard.app_state import AppState
+from wbengine.telemetry import metrics
+from wbengine.views import queues
+
+__all__ = ["Probes"]
+
+
+class Probes:
+    """Handlers of the probes. `/livez` and `/readyz` need no token and return only their result."""
+
+    def __init__(self, app_state: AppState) -> None:
+        self._state = app_state
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("/livez", self.alive),
+            Route("/readyz", self.ready),
+            Route("/metrics", self.metrics),
+        ]
+
+    async def alive(self, request: Request) -> Response:
+        """Return 200."""
+        return JSONResponse({"schema": "wbengine/health/1", "ok": True})
+
+    def ready(self, request: Request) -> Response:
+        """Return 200, or 503 while the store cannot be read."""
+        try:
+            self._state.store.check()
+        except exceptions.StorageFailure:
+            return JSONResponse({"schema": "wbengine/health/1", "ok": False}, 503)
+        return JSONResponse({"schema": "wbengine/health/1", "ok": True})
+
+    def metrics(self, request: Request) -> Response:
+        """Return the metrics of the workers, the queues and this process, for Prometheus."""
+        monitor = self._state.monitor
+        sources = (monitor.workers, self._queues) if monitor.has_broker else (list, None)
+        try:
+            text, kind = metrics.render(metrics.FleetCollector(*sources))
+        except ImportError as error:
+            raise HTTPException(501, str(error)) from error
+        return Response(text, headers={"content-type": kind})
+
+    def _queues(self) -> list[tuple[str, int]]:
+        queue_views = self._state.monitor.queues()
+        return [
+            (queue.name, queue.messages) for queue in queue_views if queue.kind == queues.REQUESTS
+        ]

@@ -1,0 +1,73 @@
+"""Check of the ledger with a temporary row."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+from wbengine import _installing, exceptions
+from wbengine.diagnosis.findings import Finding, Place, bad, good, line, note
+from wbengine.engines.worker_based.ledger import base
+from wbengine.engines.worker_based.worker_side import describing
+from wbengine.views import ledgers
+
+__all__ = ["digest", "check"]
+
+
+def check(place: Place) -> Iterator[Finding]:
+    """Check that a row can be opened, claimed, finished and deleted."""
+    try:
+        with ledgers.open_ledger(place.ledger, place.target) as ledger:
+            if ledger is None:
+                yield note("ledger", "no ledger: the task of a lost worker runs twice or fails with"
+                           " WorkerLost (see --ledger)")  # fmt: skip
+                return
+            wrong = _try_row(ledger)
+    except (ValueError, ImportError) as error:
+        yield bad("ledger", line(error), "correct --ledger, $WBENGINE_LEDGER, or `ledger` in"
+                  " wbengine.toml")  # fmt: skip
+        return
+    except (exceptions.LedgerFailure, exceptions.TransportFailure) as error:
+        yield bad("ledger", line(error), _advice(line(error)))
+        return
+    if wrong:
+        yield bad(
+            "ledger", wrong, "the ledger is damaged, or another program changes it; use a new one"
+        )
+    else:
+        yield good("ledger", "opened, claimed, finished and deleted a row")
+
+
+def _try_row(ledger: base.Ledger) -> str:
+    id, holder = str(uuid.uuid4()), describing.identity()
+    ledger.open(id, 1)
+    try:
+        if not ledger.claim(id, 1, holder).granted:
+            return "claiming a new row failed"
+        if ledger.claim(id, 1, f"{holder}-2").granted:
+            return "two workers claimed the same row"
+        if not ledger.finish(id, 1, holder, b"{}"):
+            return "finishing a claimed row failed"
+    finally:
+        ledger.drop(id)
+    return ""
+
+
+def _advice(words: str) -> str:
+    if "the format of" in words:
+        advice = _installing.upgrade()
+        return f"another version of wbengine created the ledger; {advice}, or use a new ledger"
+    return (
+        "start the server of the ledger, or correct --ledger ($WBENGINE_LEDGER): user, password,"
+        " host,"
+        " permissions"
+    )
+
+
+def digest(place: Place) -> str | None:
+    """Return the identity of the ledger that engines use here, or None if it is unusable."""
+    try:
+        with ledgers.open_ledger(place.ledger, place.target) as ledger:
+            return None if ledger is None else ledger.digest
+    except (ValueError, ImportError, exceptions.WbengineException):
+        return None

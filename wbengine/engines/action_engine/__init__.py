@@ -1,0 +1,1 @@
+"""TaskFlow's package of engine classes."""

@@ -1,0 +1,93 @@
+"""Effects that a `Server` requests from its owner, which has sockets, a ledger and a pool.
+
+They are never changed, but frozen dataclasses would be slower to create.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.worker_side.jobs import Job
+
+
+@dataclass(slots=True)
+class Claim:
+    """Claim `(job.id, job.epoch)` in the ledger, and report to `on_claim`."""
+
+    job: Job
+
+
+@dataclass(slots=True)
+class Run:
+    """Start the job's task; report to `on_event` and `on_finished`, or `on_unstarted`."""
+
+    job: Job
+
+
+@dataclass(slots=True)
+class Check:
+    """Read the row of a job that waited for a long time, and report to `on_checked`."""
+
+    job: Job
+
+
+@dataclass(slots=True)
+class Cancel:
+    """Cancel the job's task; its end is reported as usual."""
+
+    job: Job
+
+
+@dataclass(slots=True)
+class Reply:
+    """Publish a reply.
+
+    If `terminal`, acknowledge the job's receipt after publishing, and report to `on_answered`.
+    """
+
+    job: Job | None
+    envelope: env.Envelope
+    terminal: bool = False
+
+
+@dataclass(slots=True)
+class Finish:
+    """Store the reply in the ledger, and report to `on_stored`; it is published after that."""
+
+    job: Job
+    answer: env.Envelope
+
+
+@dataclass(slots=True)
+class Release:
+    """Release the job's row as if it had never been claimed, and report to `on_released`."""
+
+    job: Job
+
+
+@dataclass(slots=True)
+class Return:
+    """Requeue the request.
+
+    If `fresh`, publish it as a new message, because a redelivered one would not be run.
+    """
+
+    job: Job
+    fresh: bool
+
+
+@dataclass(slots=True)
+class Drain:
+    """Drain the worker: its maximum number of tasks has started."""
+
+
+@dataclass(slots=True)
+class Acknowledge:
+    """Acknowledge a message that needs no further action."""
+
+    receipt: Any
+
+
+Effect = Claim | Run | Check | Cancel | Reply | Finish | Release | Return | Drain | Acknowledge

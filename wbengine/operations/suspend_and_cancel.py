@@ -1,0 +1,143 @@
+"""Commands to the engine that runs a flow: suspend and cancel."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import Final, NamedTuple
+
+from wbengine import exceptions, states
+from wbengine.persistence import base, commands, leases, owners
+
+__all__ = ["StateChange", "busy", "cancel", "is_running", "suspend"]
+
+#: Seconds between two polls of the flow: the first pause and the longest.
+_FIRST_PAUSE_SECONDS: Final = 0.05
+_MAX_PAUSE_SECONDS: Final = 0.5
+
+
+class StateChange(NamedTuple):
+    """The state of the flow before and after the command."""
+
+    old: str
+    new: str
+
+
+def suspend(
+    backend: base.Backend,
+    uuid: str,
+    *,
+    reason: str | None = None,
+    by: str | None = None,
+    wait: float | None = None,
+) -> StateChange:
+    """Ask the engine that runs a flow to suspend it: running tasks finish, no others start.
+
+    A parked flow stays suspended: conductors do not resume it any more.
+
+    :param wait: seconds within which the run must end; None: do not wait.
+    :raises NotFound: if the flow does not exist.
+    :raises InvalidState: if no engine runs it, and it is not suspended.
+    :raises TimeoutError: if the run did not end in time.
+    """
+    old_state = _state(backend, uuid)
+    if old_state == states.SUSPENDED and not is_running(backend, uuid):
+        with contextlib.suppress(exceptions.FlowBusy):  # an engine acquired it first
+            _prevent_resume(backend, uuid, commands.FlowCommand(commands.SUSPEND, reason, by))
+            return StateChange(old_state, _state(backend, uuid))
+    return _send_command(backend, uuid, commands.SUSPEND, reason, by, wait)
+
+
+def cancel(
+    backend: base.Backend,
+    uuid: str,
+    *,
+    reason: str | None = None,
+    by: str | None = None,
+    wait: float | None = None,
+) -> StateChange:
+    """Ask the engine that runs a flow to cancel it: the flow ends and is reverted.
+
+    Arguments and exceptions are those of `suspend`. `resuming.revert` does the same for a flow
+    that no engine runs.
+    """
+    return _send_command(backend, uuid, commands.CANCEL, reason, by, wait)
+
+
+def is_running(backend: base.Backend, uuid: str) -> bool:
+    """Return whether an engine runs the flow whose process is not known to be dead."""
+    with contextlib.closing(backend.get_connection()) as connection:
+        return _owner_epoch(connection, uuid) is not None
+
+
+def busy(uuid: str, owner: str) -> exceptions.FlowBusy:
+    return exceptions.FlowBusy(
+        f"Flow {uuid} must not be running, its owner is {owners.describe(owner)}; suspend it first",
+        owner=owner,
+    )
+
+
+def _prevent_resume(backend: base.Backend, uuid: str, command: commands.FlowCommand) -> None:
+    """Prevent conductors from resuming a suspended flow.
+
+    :raises FlowBusy: if an engine runs it.
+    """
+    command.check()
+    owner = owners.new(momentary=True)
+    try:
+        with contextlib.closing(backend.get_connection()) as connection:
+            lease = connection.acquire_lease(uuid, str(owner), leases.LEASE_SECONDS)
+            try:
+                detail = connection.get_flow_details(uuid, lazy=True)
+                if detail.state != states.SUSPENDED:
+                    return
+                if detail.is_parked:
+                    detail.enter(states.SUSPENDED, time.time(), command.describe())
+                    connection.save_changes(detail, (), lease=lease)
+                connection.drop_job(uuid)
+            finally:
+                connection.release_lease(lease)
+    finally:
+        owner.end_run()
+
+
+def _send_command(
+    backend: base.Backend,
+    uuid: str,
+    command_name: str,
+    reason: str | None,
+    by: str | None,
+    wait: float | None,
+) -> StateChange:
+    old_state = _state(backend, uuid)
+    with contextlib.closing(backend.get_connection()) as connection:
+        owner_epoch = _owner_epoch(connection, uuid)
+        connection.send_command(uuid, commands.FlowCommand(command_name, reason, by, time.time()))
+        if wait is not None and owner_epoch is not None:
+            _await_end(connection, uuid, owner_epoch, wait)
+    return StateChange(old_state, _state(backend, uuid))
+
+
+def _await_end(connection: base.Connection, uuid: str, epoch: int, seconds: float) -> None:
+    until, pause = time.monotonic() + seconds, _FIRST_PAUSE_SECONDS
+    while _owner_epoch(connection, uuid) == epoch:
+        if time.monotonic() >= until:
+            raise TimeoutError(
+                f"Run of flow {uuid} did not end within {seconds:g} s; the request is recorded, and"
+                " running tasks finish first"
+            )
+        time.sleep(pause)
+        pause = min(pause * 2, _MAX_PAUSE_SECONDS)
+
+
+def _owner_epoch(connection: base.Connection, uuid: str) -> int | None:
+    lease = connection.get_lease(uuid)
+    return None if lease is None or owners.is_dead(lease.owner) else lease.epoch
+
+
+def _state(backend: base.Backend, uuid: str) -> str:
+    with contextlib.closing(backend.get_connection()) as connection:
+        try:
+            return connection.get_flow_details(uuid, lazy=True).state or states.PENDING
+        except exceptions.NotFound as error:
+            raise exceptions.NotFound(f"Unknown flow {uuid!r}", error) from error

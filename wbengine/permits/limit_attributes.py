@@ -1,0 +1,166 @@
+"""Limits of a task or a flow, as its attributes define them."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import re
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Final, NamedTuple
+
+from wbengine import _names, _secrets
+
+__all__ = ["ATTRIBUTES", "UNLIMITED", "Limit", "Quota", "check", "limit_of"]
+
+ATTRIBUTES: Final = ("rate_limit", "concurrency", "concurrency_key", "limit")
+
+_SECONDS_PER_UNIT: Final[Mapping[str, float]] = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_RATE: Final = re.compile(r"([1-9][0-9]{0,8})/([smhd])")
+#: Longer names end in a digest.
+_MAX_NAME_LENGTH: Final = 200
+
+
+class Quota(NamedTuple):
+    """Maximum rate, with `interval` seconds between two starts, and maximum number at a time."""
+
+    rate: str | None = None
+    interval: float | None = None
+    concurrency: int | None = None
+
+    @property
+    def label(self) -> str:
+        """Text for display: '100/m, 10 at once'."""
+        at_once = None if self.concurrency is None else f"{self.concurrency:,} at once"
+        return ", ".join(filter(None, (self.rate, at_once)))
+
+
+UNLIMITED: Final = Quota()
+
+
+class Limit(NamedTuple):
+    """A quota that tasks with the same `name` and the same result of `key` share.
+
+    `key` is called with the arguments that are named in `takes`.
+    """
+
+    name: str
+    quota: Quota = UNLIMITED
+    key: Callable[..., Any] | None = None
+    takes: tuple[str, ...] = ()
+
+    def id_of(self, arguments: Mapping[str, Any]) -> str:
+        """Return the name of the limit that applies to a task with these arguments.
+
+        :raises TypeError: if the key returns a value that cannot identify a limit.
+        :raises Exception: if the key raises it.
+        """
+        if self.key is None:
+            return _shorten(self.name)
+        key_arguments = {name: arguments[name] for name in self.takes if name in arguments}
+        value = self.key(**key_arguments)
+        if not _is_key(value):
+            raise TypeError(
+                f"concurrency_key of limit {self.name!r} must return str, int, bool, None or a"
+                f" tuple"
+                f" of these, got {type(value).__name__}"
+            )
+        if any(map(_secrets.is_secret_key, key_arguments)):
+            value = f"#{_digest(str(value))}"  # Names of limits are stored and displayed.
+        return _shorten(f"{self.name}[{value}]")
+
+
+def limit_of(owner: Any, what: str, name: str, known: Collection[str] | None) -> Limit:
+    """Return the limit of a task or a flow.
+
+    :param what: the task or flow, for error messages.
+    :param name: name of the limit, unless the owner defines one.
+    :param known: names of possible arguments; None: any.
+    :raises TypeError, ValueError: if an attribute is invalid.
+    """
+    rate, concurrency, shared = owner.rate_limit, owner.concurrency, owner.limit
+    key = _key_of(owner)
+    check(what, rate, concurrency, key, shared)
+    quota = Quota(rate, None if rate is None else _interval(rate), concurrency)
+    takes = () if key is None else _argument_names(key, what, known)
+    return Limit(name if shared is None else shared, quota, key, takes)
+
+
+def check(what: str, rate: Any, concurrency: Any, key: Any, shared: Any) -> None:
+    """Check the attributes of a limit.
+
+    :raises TypeError, ValueError: if one is invalid; the message names it.
+    """
+    if rate is concurrency is None and not (key is shared is None):
+        word = "limit" if key is None else "concurrency_key"
+        raise ValueError(f"{word} of {what} requires rate_limit or concurrency")
+    if rate is not None and (not isinstance(rate, str) or not _RATE.fullmatch(rate)):
+        raise ValueError(
+            f"rate_limit of {what} must be a number from 1 per s, m, h or d, such as '100/m', got"
+            f" {rate!r:.80}"
+        )
+    if concurrency is not None and (type(concurrency) is not int or concurrency < 1):
+        raise ValueError(
+            f"concurrency of {what} must be a whole number from 1, got {concurrency!r:.80}"
+        )
+    if key is not None and not callable(key):
+        raise TypeError(
+            f"concurrency_key of {what} must be a function of its arguments, got {key!r:.80}"
+        )
+    if shared is not None and not (isinstance(shared, str) and shared and shared.isprintable()):
+        raise ValueError(f"limit of {what} must be a printable str, got {shared!r:.80}")
+    _names.check_length(f"Name of the limit of {what}", shared or "")
+
+
+def _key_of(owner: Any) -> Any:
+    """Return the attribute `concurrency_key`.
+
+    A function that a class defines becomes a bound method only if its first parameter is `self`.
+    """
+    key = inspect.getattr_static(owner, "concurrency_key", None)
+    if isinstance(key, staticmethod):
+        return key.__func__
+    if inspect.isfunction(key) and next(iter(inspect.signature(key).parameters), "") != "self":
+        return key
+    return owner.concurrency_key
+
+
+def _interval(rate: str) -> float:
+    many, unit = rate.split("/")
+    return _SECONDS_PER_UNIT[unit] / int(many)
+
+
+def _argument_names(
+    key: Callable[..., Any], what: str, known: Collection[str] | None
+) -> tuple[str, ...]:
+    names = []
+    for parameter in inspect.signature(key).parameters.values():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            continue
+        if parameter.kind == parameter.POSITIONAL_ONLY:
+            raise ValueError(f"concurrency_key of {what} must accept {parameter.name!r} by name")
+        name = parameter.name
+        if known is not None and name not in known and parameter.default is parameter.empty:
+            raise ValueError(
+                f"concurrency_key of {what} must take only its arguments, got {name!r}"
+                f"{_names.hint(name, known)}"
+            )
+        names.append(name)
+    return tuple(names)
+
+
+def _is_key(value: Any) -> bool:
+    """Return True if a value has the same text in every process."""
+    if isinstance(value, tuple):
+        return all(map(_is_key, value))
+    return value is None or isinstance(value, str | int)
+
+
+def _shorten(text: str) -> str:
+    if len(text) <= _MAX_NAME_LENGTH and text.isprintable():
+        return text
+    shown = "".join(filter(str.isprintable, text[: _MAX_NAME_LENGTH - 33]))
+    return f"{shown}#{_digest(text)}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:32]

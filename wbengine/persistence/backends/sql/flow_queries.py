@@ -1,0 +1,171 @@
+"""Lists of flows in pages. Each function runs inside its caller's transaction."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from wbengine import states
+from wbengine._sql import dialects
+from wbengine.persistence import base, commands, history, listing, models
+from wbengine.persistence.backends.sql import rows, tables
+
+__all__ = ["page"]
+
+_FLOWS: Final = tables.FLOWS.name
+_BOOKS: Final = tables.BOOKS.name
+
+#: SQL for the position of a text in another one, from 1, or 0 if it is missing.
+_POSITION: Final[Mapping[str, str]] = {
+    dialects.SQLITE: "instr({0}, {1})",
+    dialects.MYSQL: "INSTR({0}, {1})",
+    dialects.POSTGRESQL: "strpos({0}, {1})",
+}
+#: SQL for whether a flow has a tag; parameters are the path of the key and the value.
+_TAG: Final[Mapping[str, str]] = {
+    dialects.SQLITE: "json_valid(f.meta) AND json_extract(f.meta, {0}) = {1}",
+    dialects.MYSQL: "JSON_VALID(f.meta) AND JSON_UNQUOTE(JSON_EXTRACT(f.meta, {0})) = {1}",
+    dialects.POSTGRESQL: "CAST(f.meta AS json) -> 'tags' ->> {0} = {1}",
+}
+_COUNTS: Final = sa.text(
+    f"SELECT flow_uuid, state, COUNT(*) FROM {tables.ATOMS.name}"
+    " WHERE flow_uuid IN :uuids AND kind = :task AND name <> :injector GROUP BY flow_uuid, state"
+).bindparams(sa.bindparam("uuids", expanding=True))
+
+
+def page(connection: sa.Connection, query: listing.Query) -> base.Page:
+    """Return a page of flows. One statement reads the rows, another one the counts."""
+    if query.states is not None and not query.states:
+        return base.Page([], None)
+    statement, parameters = _statement(connection.dialect.name, query)
+    matching_rows = [dict(row) for row in connection.execute(statement, parameters).mappings()]
+    listed = matching_rows[: query.limit]
+    counts: dict[str, dict[str, int]] = {row["uuid"]: {} for row in listed}
+    if listed:
+        count_parameters = {
+            "uuids": list(counts),
+            "task": models.TaskDetail.kind,
+            "injector": models.INJECTOR,
+        }
+        for uuid, state, count in connection.execute(_COUNTS, count_parameters):
+            of_flow, state = counts[uuid], state or states.PENDING
+            of_flow[state] = of_flow.get(state, 0) + count
+    after = None
+    if len(matching_rows) > len(listed):
+        after = str(listing.Position(listed[-1]["created"], listed[-1]["id"]))
+    return base.Page([_row(row, counts[row["uuid"]]) for row in listed], after)
+
+
+def _statement(dialect: str, query: listing.Query) -> tuple[sa.TextClause, dict[str, Any]]:
+    """Build the statement. Each state has its own SELECT, because each can use an index."""
+    now = dialects.now(dialect)
+    conditions, parameters = _conditions(dialect, query)
+    order = "DESC" if query.newest_first else "ASC"
+    parts = [
+        "SELECT f.id, f.uuid, f.name, f.state, f.meta, f.more, f.created, f.updated, f.wish,"
+        f" f.lease_owner, f.lease_until - {now} AS remaining, f.book_uuid, b.name AS book_name"
+        f" FROM {_FLOWS} f JOIN {_BOOKS} b ON b.uuid = f.book_uuid"
+        f" WHERE {' AND '.join([state, *conditions])}"
+        f" ORDER BY f.created {order}, f.id {order} LIMIT :most"
+        for state in _state_conditions(query)
+    ]
+    text = parts[0]
+    if len(parts) > 1:
+        union = (f"SELECT * FROM ({part}) AS part{n}" for n, part in enumerate(parts))
+        text = f"{' UNION ALL '.join(union)} ORDER BY created {order}, id {order} LIMIT :most"
+    return sa.text(text), {**parameters, "most": query.limit + 1}
+
+
+def _state_conditions(query: listing.Query) -> list[str]:
+    if query.states is None:
+        return ["1 = 1"]
+    never = ["f.state IS NULL"] if states.PENDING in query.states else []
+    # Validated names of states, safe to insert into SQL.
+    return [f"f.state = '{state}'" for state in sorted(set(query.states))] + never
+
+
+def _conditions(dialect: str, query: listing.Query) -> tuple[list[str], dict[str, Any]]:
+    conditions, parameters = list[str](), dict[str, Any]()
+    if query.name is not None:
+        conditions.append(f"{_POSITION[dialect].format('f.name', ':name')} > 0")
+        parameters["name"] = rows.storable_text(query.name)
+    if query.text is not None:
+        begins = "substr(f.uuid, 1, :text_length) = :text"
+        conditions.append(f"({_POSITION[dialect].format('f.name', ':text')} > 0 OR {begins})")
+        parameters |= {"text": rows.storable_text(query.text), "text_length": len(query.text)}
+    for number, (key, value) in enumerate((query.tags or {}).items()):
+        conditions.append(_TAG[dialect].format(f":key{number}", f":tag{number}"))
+        parameters |= {
+            f"key{number}": _tag_path(dialect, key),
+            f"tag{number}": rows.storable_text(value),
+        }
+    if query.since is not None:
+        conditions.append("f.created >= :since")
+        parameters["since"] = query.since
+    if query.book is not None:
+        conditions.append("f.book_uuid = :book")
+        parameters["book"] = query.book
+    if query.uuid is not None:
+        conditions.append("substr(f.uuid, 1, :length) = :uuid")
+        parameters |= {"uuid": query.uuid, "length": len(query.uuid)}
+        if dialect != dialects.POSTGRESQL:  # PostgreSQL may order texts by the rules of a language.
+            conditions.append("f.uuid >= :uuid AND f.uuid < :above")
+            parameters["above"] = f"{query.uuid}\U0010ffff"
+    if query.after is not None:
+        sign = "<" if query.newest_first else ">"
+        conditions.append(
+            f"(f.created {sign} :moment OR (f.created = :moment AND f.id {sign} :number))"
+        )
+        parameters |= {"moment": query.after.created, "number": query.after.tie}
+    return conditions, parameters
+
+
+def _tag_path(dialect: str, key: str) -> str:
+    return key if dialect == dialects.POSTGRESQL else f'$.tags."{key}"'
+
+
+def _row(row: Mapping[str, Any], counts: Mapping[str, int]) -> base.FlowRow:
+    other_fields, meta = _parsed(row["more"]), _parsed(row["meta"])
+    has_owner = row["lease_owner"] is not None and row["remaining"] > 0
+    changes = _history(other_fields)
+    reason = history.why_suspended(changes)
+    return base.FlowRow(
+        row["uuid"],
+        other_fields.get("name", row["name"]),
+        row["book_uuid"],
+        row["book_name"],
+        row["state"] or states.PENDING,
+        row["created"] or None,
+        row["updated"],
+        counts,
+        row["lease_owner"] if has_owner else None,
+        history.error(row["state"], changes),
+        listing.tags_of(meta.get(models.TAGS)),
+        meta.get(models.CANCELLED) is not None,
+        _command(row["wish"]) if has_owner else None,
+        row["state"] == states.SUSPENDED and reason == history.PARKED,
+        listing.waits_of(meta.get(models.WAITS_FOR)),
+    )
+
+
+def _parsed(text: str | None) -> dict[str, Any]:
+    try:
+        parsed = json.loads(text or "{}")
+    except (ValueError, RecursionError):  # Reading the flow itself reports the damage.
+        return {}
+    return parsed if isinstance(parsed, dict) else {}
+
+
+def _command(text: str | None) -> str | None:
+    what = _parsed(text).get("what")
+    return what if what in commands.COMMANDS else None
+
+
+def _history(fields: Mapping[str, Any]) -> tuple[models.Change, ...]:
+    try:
+        return tuple(models.Change(*each) for each in fields.get("history", ()))
+    except TypeError:
+        return ()

@@ -1,0 +1,101 @@
+"""Names, kinds, labels and help texts of all metrics.
+
+This module imports no optional package: the documentation and tests read it, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+__all__ = ["MESSAGING", "METRICS", "Kind", "Metric"]
+
+Kind = Literal["counter", "gauge", "histogram"]
+
+#: Bounds in seconds, from a few milliseconds to an hour.
+SECONDS: Final = (
+    *(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0),
+    *(2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0),
+)
+
+
+#: Bounds in seconds that OpenTelemetry's conventions advise.
+ADVISED: Final = (
+    *(0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25),
+    *(0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),
+)
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric; `buckets` are the upper bounds of a histogram."""
+
+    kind: Kind
+    labels: tuple[str, ...]
+    help: str
+    buckets: tuple[float, ...] = ()
+
+
+#: Prometheus metrics by name.
+METRICS: Final[Mapping[str, Metric]] = {
+    "wbengine_flows_total": Metric(
+        "counter", ("flow", "state"), "Runs of flows that ended or were suspended"
+    ),
+    "wbengine_flows_running": Metric("gauge", ("flow",), "Running flows"),
+    "wbengine_flow_duration_seconds": Metric(
+        "histogram", ("flow",), "Duration of runs of flows", SECONDS
+    ),
+    "wbengine_tasks_total": Metric(
+        "counter", ("task", "topic", "state"), "Executions and reversions of tasks that ended"
+    ),
+    "wbengine_task_duration_seconds": Metric(
+        "histogram", ("task", "direction"), "Duration of executions and reversions", SECONDS
+    ),
+    "wbengine_task_queue_wait_seconds": Metric(
+        "histogram", ("topic",), "Time from sending a request to its start on a worker", SECONDS
+    ),
+    "wbengine_task_retries_total": Metric("counter", ("task",), "Repeated executions of tasks"),
+    "wbengine_untrusted_messages_total": Metric(
+        "counter", (), "Rejected messages without a signature of an authorized key"
+    ),
+    "wbengine_worker_slots": Metric(
+        "gauge", ("worker", "state"), "Slots of a worker: busy, free or closed"
+    ),
+    "wbengine_worker_last_seen_timestamp_seconds": Metric(
+        "gauge", ("worker",), "Time of the latest message of a worker, in Unix seconds"
+    ),
+    "wbengine_queue_messages": Metric("gauge", ("queue",), "Messages in a queue"),
+    "wbengine_build_info": Metric(
+        "gauge", ("version", "python"), "Always 1; the versions are in the labels"
+    ),
+}
+
+OPERATION_DURATION: Final = "messaging.client.operation.duration"
+SENT_MESSAGES: Final = "messaging.client.sent.messages"
+CONSUMED_MESSAGES: Final = "messaging.client.consumed.messages"
+PROCESS_DURATION: Final = "messaging.process.duration"
+
+_MESSAGE: Final = ("messaging.system", "messaging.operation.name", "messaging.destination.name")
+
+#: OpenTelemetry metrics by name.
+MESSAGING: Final[Mapping[str, Metric]] = {
+    OPERATION_DURATION: Metric(
+        "histogram",
+        (*_MESSAGE, "messaging.operation.type", "error.type"),
+        "Time to send a request, until the broker has received it",
+        ADVISED,
+    ),
+    SENT_MESSAGES: Metric(
+        "counter", (*_MESSAGE, "error.type"), "Requests sent, including failed attempts"
+    ),
+    CONSUMED_MESSAGES: Metric(
+        "counter", _MESSAGE, "Requests and tasks of other clients that a worker received"
+    ),
+    PROCESS_DURATION: Metric(
+        "histogram",
+        (*_MESSAGE, "error.type"),
+        "Time that a worker needed to process a request or a task of another client",
+        ADVISED,
+    ),
+}

@@ -1,0 +1,227 @@
+"""Encoding of messages, and decoding of untrusted bytes.
+
+A message is one line of JSON (layout version, properties, headers, content type, routing, size of
+the body), a newline, and the body, neither base64 nor escaped again. The size detects truncated
+messages. A request with a row in a ledger may have a label in front: a line that names the row.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NoReturn, Protocol
+
+from wbengine import _json_text, _names, exceptions
+
+#: Messages with another version are rejected.
+VERSION: Final = 1
+
+#: Maximum size of a message in bytes, for publishing and reading.
+LIMIT: Final = 64 * 1024 * 1024
+
+LABEL_LIMIT: Final = 1024
+
+#: Headers of a request that identify its row in a ledger.
+_LEDGER: Final = "wbe-ledger"
+_EPOCH: Final = "wbe-epoch"
+
+
+class InvalidMessageError(ValueError):
+    """The bytes are not a valid message; the text contains the reason."""
+
+
+def _refuse_constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is not JSON")
+
+
+_reader = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_json_text.read_float)
+
+
+class Channel(Protocol):
+    """The methods that a message calls on its channel."""
+
+    def ack_many(self, messages: Iterable[Message]) -> bool: ...
+    def reject(self, tag: int, requeue: bool) -> None: ...
+
+
+class Sealed(Protocol):
+    """Message with encoded parts: the body and the headers are JSON in UTF-8."""
+
+    type: str
+    routing_key: str
+    correlation_id: str | None
+    reply_to: str | None
+    headers: dict[str, Any]
+    priority: int
+
+    @property
+    def encoded(self) -> bytes: ...
+
+    @property
+    def encoded_headers(self) -> bytes: ...
+
+
+def label(data: bytes, headers: Mapping[str, Any], id: Any) -> bytes:
+    """Return `data` with a label in front, if the headers name a row of a ledger.
+
+    The label lets a broker claim the row while it delivers the message.
+
+    :param id: correlation id of the message.
+    """
+    digest, epoch = headers.get(_LEDGER), headers.get(_EPOCH, 1)
+    if not isinstance(digest, str) or not _names.is_label(digest):
+        return data
+    if not isinstance(id, str) or not _names.is_label(id) or type(epoch) is not int:
+        return data
+    return b"!%b %d %b\n%b" % (id.encode(), epoch, digest.encode(), data)
+
+
+def has_label(message: Message, text: bytes) -> bool:
+    """Return True if the label of a message is, or begins with, `text`.
+
+    Labels are not signed: a peer may have copied one from another message.
+    """
+    own = label(b"", message.headers, message.properties.get("correlation_id"))
+    return text != b"" and own.startswith(text)
+
+
+def split(data: bytes) -> tuple[bytes, bytes]:
+    """Return the label (b"" if there is none) and the rest."""
+    if data[:1] != b"!":
+        return b"", data
+    text, _, rest = data.partition(b"\n")
+    return text, rest
+
+
+def row_of(text: bytes, digest: str) -> tuple[str, int] | None:
+    """Return (id, epoch) if a label names a row of this ledger, else None."""
+    try:
+        id, epoch, ledger = text[1:].decode("ascii").split(" ")
+        return (id, int(epoch)) if ledger == digest and _names.is_label(id) else None
+    except ValueError:
+        return None
+
+
+def head_of(message: Sealed, exchange: str) -> bytes:
+    """Encode the line before the body of a message.
+
+    :raises TooLarge: if the message is larger than `LIMIT`.
+    :raises ValueError, TypeError: if headers are not JSON or contain numbers that JSON does not
+        have.
+    """
+    # In this order: reading the headers may encrypt the body.
+    headers, body = message.encoded_headers, message.encoded
+    properties = {
+        "type": message.type,
+        "correlation_id": message.correlation_id,
+        "reply_to": message.reply_to,
+        "delivery_mode": 2,
+        "priority": message.priority,
+    }
+    head = {
+        "v": VERSION,
+        "exchange": exchange,
+        "routing_key": message.routing_key,
+        "properties": properties,
+    }
+    start = _json_text.encode(head, finite=True)[:-1]
+    lines = b'%b,"headers":%b,"size":%d}\n' % (start, headers, len(body))
+    size = len(lines) + len(body)
+    if size > LIMIT:
+        raise exceptions.TooLarge(f"a message must have at most {LIMIT} bytes, got {size}")
+    return lines
+
+
+def seal(message: Sealed, exchange: str) -> bytes:
+    """Encode a message in one piece.
+
+    :raises TooLarge, ValueError, TypeError: see `head_of`.
+    """
+    return head_of(message, exchange) + message.encoded
+
+
+def _read(raw: bytes) -> Any:
+    try:
+        return _json_text.decode(raw)
+    except (TypeError, ValueError):
+        head = _reader.decode(raw.decode("utf-8"))
+    if b"\\u" in raw:  # An escaped lone surrogate cannot be printed or stored.
+        _json_text.text_of(head).encode("utf-8")
+    return head
+
+
+def _parse(data: bytes, body: bytes) -> tuple[dict[str, Any], bytes]:
+    cut = data.find(b"\n")
+    if cut < 0:
+        raise InvalidMessageError("it has no head line")
+    try:
+        head = _read(data[:cut])
+    except (ValueError, RecursionError) as exc:
+        raise InvalidMessageError(f"its head is not JSON in UTF-8 ({type(exc).__name__})") from None
+    if not isinstance(head, dict):
+        raise InvalidMessageError(f"its head must be an object, got {type(head).__name__}")
+    body = body or data[cut + 1 :]
+    size = head.get("size")
+    if type(size) is not int or size != len(body):
+        raise InvalidMessageError(
+            f"its body must have {size!r:.20} bytes, as in its head, got {len(body)}"
+        )
+    return head, body
+
+
+class Message:
+    """Received message with the attributes of a kombu message that this project uses."""
+
+    __slots__ = (
+        "acknowledged", "body", "channel", "claim", "delivery_info", "delivery_tag", "headers",
+        "origin", "properties", "taken",
+    )  # fmt: skip
+
+    #: Result of the claim in the ledger, if the broker claimed the request; else None.
+    claim: Any
+    #: Monotonic time at which the broker began to claim; None if it did not.
+    taken: float | None
+    #: Identifier of the message for its broker.
+    origin: Any
+
+    def __init__(
+        self, data: bytes, channel: Channel | None, tag: int, redelivered: bool, body: bytes = b""
+    ) -> None:
+        """Decode a message.
+
+        :param redelivered: whether the message was delivered before.
+        :param body: the body, if it was received separately.
+        :raises BadMessage: if the bytes are not a valid message. No other exception is raised.
+        """
+        head, self.body = _parse(data, body)
+        if head.get("v") != VERSION:
+            raise InvalidMessageError(f"its format must be {VERSION}, got {head.get('v')!r:.20}")
+        properties, headers = head.get("properties"), head.get("headers")
+        if not isinstance(properties, dict) or not isinstance(headers, dict):
+            raise InvalidMessageError("its properties and headers must be objects")
+        if headers.get("compression") or properties.get("compression"):
+            raise InvalidMessageError("it is compressed")
+        exchange, key = head.get("exchange"), head.get("routing_key")
+        if not isinstance(exchange, str) or not isinstance(key, str):
+            raise InvalidMessageError("its exchange and routing key must be text")
+        self.properties, self.headers = properties, headers
+        self.delivery_info = {"exchange": exchange, "routing_key": key, "redelivered": redelivered}
+        self.channel, self.delivery_tag = channel, tag
+        self.acknowledged = False
+
+    def ack(self) -> bool:
+        """Acknowledge the message. Thread-safe.
+
+        :returns: False if this consumer did not hold the message, for example after it was
+            requeued.
+        """
+        return self.channel is not None and self.channel.ack_many((self,))
+
+    def reject(self, requeue: bool = False) -> None:
+        """Requeue the message in its old place, or acknowledge it without running its request."""
+        self.acknowledged = True
+        if self.channel is not None:
+            self.channel.reject(self.delivery_tag, requeue)
+
+    def requeue(self) -> None:
+        self.reject(requeue=True)

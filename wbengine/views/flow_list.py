@@ -1,0 +1,246 @@
+"""Pages of flows, and summaries of large flows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from wbengine import exceptions
+from wbengine import states as st
+from wbengine.persistence import base, listing, owners
+from wbengine.persistence.listing import FlowRow
+from wbengine.types import outline as outlines
+from wbengine.views import flow_status, formatting, redaction
+from wbengine.views.atoms import WaitView
+from wbengine.views.redaction import Redactor
+
+__all__ = [
+    "FlowSummary",
+    "ListingView",
+    "MAX_PARTS",
+    "Part",
+    "RowView",
+    "SCHEMA",
+    "page",
+    "row_of",
+    "shown_state",
+    "size",
+    "summary",
+]
+
+SCHEMA: Final = "wbengine/flows/1"
+
+
+@dataclass(frozen=True, slots=True)
+class RowView:
+    """A flow in a list.
+
+    :ivar shown_state: the displayed state; see `flow_status.shown_state`.
+    :ivar created: time in Unix seconds, as is `updated`.
+    :ivar progress: completed fraction, from 0.0 to 1.0.
+    :ivar owner: description of the process that runs the flow, or None.
+    :ivar owner_short: host and process id of the owner, or None.
+    :ivar owner_died: whether the owner has certainly ended.
+    :ivar error: reason of the failure in one line, or None.
+    :ivar waits_for: first 20 signals that the flow waits for, if nothing else of it runs.
+    """
+
+    uuid: str
+    name: str
+    book_uuid: str
+    book_name: str
+    state: str
+    shown_state: str
+    created: float | None
+    updated: float | None
+    counts: Mapping[str, int]
+    total: int
+    progress: float
+    owner: str | None
+    owner_short: str | None
+    owner_died: bool
+    error: str | None
+    tags: Mapping[str, str]
+    waits_for: tuple[WaitView, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        omitted_fields = ("book_uuid", "book_name", "owner_short")
+        return {
+            **formatting.as_dict(self, without=omitted_fields),
+            "book": {"uuid": self.book_uuid, "name": self.book_name},
+            "interrupted": self.shown_state == flow_status.INTERRUPTED,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ListingView:
+    """A page of flows. `after` is the cursor of the next page; None if this is the last one."""
+
+    flows: tuple[RowView, ...]
+    after: str | None
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"schema": SCHEMA, **formatting.as_dict(self)}
+
+
+def page(
+    connection: base.Connection,
+    *,
+    states: Collection[str] | None = None,
+    name: str | None = None,
+    since: float | None = None,
+    book: str | None = None,
+    uuid: str | None = None,
+    newest_first: bool = True,
+    limit: int = listing.LIMIT,
+    after: str | None = None,
+    text: str | None = None,
+    tags: Mapping[str, str] | None = None,
+    redactor: Redactor | None = None,
+) -> ListingView:
+    """Return a page of flows. `Connection.list_flows` describes the filters.
+
+    :raises ValueError: if a state, a tag, `limit` or `after` is invalid.
+    """
+    flow_page = connection.list_flows(
+        states=states,
+        name=name,
+        since=since,
+        book=book,
+        uuid=uuid,
+        newest_first=newest_first,
+        limit=limit,
+        after=after,
+        text=text,
+        tags=tags,
+    )
+    redactor = redactor or Redactor()
+    rows = [
+        row_of(row, redaction.redactor_for(connection, row, redactor)) for row in flow_page.flows
+    ]
+    return ListingView(tuple(rows), flow_page.after)
+
+
+def row_of(row: listing.FlowRow, redactor: Redactor) -> RowView:
+    """Return the view of a row. `redactor` must mask the secrets of the flow."""
+    total = sum(row.counts.values())
+    done = row.counts.get(st.SUCCESS, 0) + row.counts.get(st.IGNORE, 0)
+    return RowView(
+        uuid=row.uuid,
+        name=redactor.text(row.name),
+        book_uuid=row.book_uuid,
+        book_name=redactor.text(row.book_name),
+        state=row.state,
+        shown_state=shown_state(row),
+        created=row.created,
+        updated=row.updated,
+        counts=row.counts,
+        total=total,
+        progress=1.0 if row.state == st.SUCCESS else done / total if total else 0.0,
+        owner=None if row.lease is None else redactor.text(owners.describe(row.lease)),
+        owner_short=None if row.lease is None else redactor.text(formatting.owner(row.lease)),
+        owner_died=row.lease is not None and owners.is_dead(row.lease),
+        error=redaction.error_line(row, redactor),
+        tags=redaction.tags(row.tags, redactor),
+        waits_for=_waits_for(row, redactor),
+    )
+
+
+def _waits_for(row: listing.FlowRow, redactor: Redactor) -> tuple[WaitView, ...]:
+    if shown_state(row) != st.WAITING:
+        return ()
+    text = redactor.text
+    return tuple(
+        WaitView(text(wait.task), text(wait.signal), wait.since, wait.until)
+        for wait in row.waits_for
+    )
+
+
+def shown_state(row: listing.FlowRow) -> str:
+    """Return the displayed state of a flow."""
+    return flow_status.shown_state(
+        row.state,
+        row.lease,
+        row.lease is not None and owners.is_dead(row.lease),
+        cancelled=row.cancelled,
+        command=row.command,
+        parked=row.parked,
+        waits=bool(row.waits_for),
+    )
+
+
+#: Maximum number of parts of a summary.
+MAX_PARTS: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A direct member of a flow: a task, or a nested flow with its number of tasks."""
+
+    node: int
+    name: str
+    kind: str
+    tasks: int
+
+
+@dataclass(frozen=True, slots=True)
+class FlowSummary:
+    """A flow without the records of its atoms: only the counts in `row` contain states.
+
+    :ivar parts: the first direct members.
+    :ivar part_count: number of all direct members.
+    """
+
+    row: RowView
+    parts: tuple[Part, ...]
+    part_count: int
+
+
+def size(connection: base.Connection, uuid: str) -> int:
+    """Return the number of tasks of a flow.
+
+    :raises NotFound: if the flow does not exist.
+    """
+    return sum(_row(connection, uuid).counts.values())
+
+
+def summary(
+    connection: base.Connection, uuid: str, redactor: Redactor | None = None
+) -> FlowSummary:
+    """Return the summary of a flow.
+
+    This reads one row, the outline and the records that `redactor_for` needs.
+
+    :raises NotFound: if the flow does not exist.
+    """
+    redactor = redactor or Redactor()
+    row = _row(connection, uuid)
+    flow_redactor = redaction.redactor_for(connection, row, redactor)
+    parts, part_count = _parts(connection.get_outline(uuid), flow_redactor)
+    return FlowSummary(row_of(row, flow_redactor), parts, part_count)
+
+
+def _row(connection: base.Connection, uuid: str) -> FlowRow:
+    for row in connection.list_flows(uuid=uuid, limit=1).flows:
+        return row
+    raise exceptions.NotFound(f"unknown flow {uuid}")
+
+
+def _parts(outline: outlines.Outline | None, redactor: Redactor) -> tuple[tuple[Part, ...], int]:
+    if outline is None:
+        return (), 0
+    nodes = outline.nodes
+    # Parents precede their members.
+    top_of_node = [0] * len(nodes)
+    sizes: Counter[int] = Counter()
+    for number, node in enumerate(nodes):
+        if node.parent is not None:
+            top_of_node[number] = number if node.parent == 0 else top_of_node[node.parent]
+            sizes[top_of_node[number]] += node.kind not in (outlines.FLOW, outlines.RETRY)
+    shown = [
+        Part(number, redactor.text(nodes[number].name), nodes[number].kind, sizes[number])
+        for number in list(sizes)[:MAX_PARTS]
+    ]
+    return tuple(shown), len(sizes)

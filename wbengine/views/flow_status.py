@@ -1,0 +1,876 @@
+"""Views of flows: state, reason for waiting, failures and reverted atoms."""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final
+
+from wbengine import states
+from wbengine.invocation import LOCAL
+from wbengine.persistence import base, changes, commands, leases, listing, models, owners
+from wbengine.persistence.commands import FlowCommand
+from wbengine.persistence.history import MAX_CHANGES, Attempt, one_line, why_suspended
+from wbengine.types import failure as ft
+from wbengine.types import outline as outlines
+from wbengine.views import formatting, record_values, redaction, structure, waiting
+from wbengine.views.atoms import (
+    AtomView,
+    AttemptView,
+    FailureView,
+    IncidentView,
+    ItemView,
+    Undone,
+    WaitView,
+    failure_of,
+    failures_of,
+    revert_path,
+)
+from wbengine.views.event_history import OF_RETRY
+from wbengine.views.redaction import Redactor
+from wbengine.views.structure import NodeView, build_tree
+
+__all__ = [
+    "FlowViewBuilder",
+    "ChangeView",
+    "FlowRecords",
+    "FlowView",
+    "INTERRUPTED",
+    "SCHEMA",
+    "on_workers",
+    "read",
+    "shown_state",
+    "view",
+]
+
+#: Maximum number of items of a Map in its view.
+_MAX_ITEMS: Final = 100
+_WORKER_ENGINES: Final = frozenset({"workers", "worker-based"})
+#: Kinds of engines whose tasks wait for a slot of a pool in the engine's process.
+_POOL_ENGINES: Final = frozenset({"parallel"})
+
+_DONE: Final = frozenset({states.SUCCESS, states.IGNORE})
+_REVERT_RESULTS: Final = frozenset({states.REVERTED, states.REVERT_FAILURE})
+_RUNNING_STATES: Final = frozenset({states.RUNNING, states.REVERTING})
+#: Stands for a failed execution that was dropped from the stored attempts.
+_DROPPED_ATTEMPT: Final = Attempt(0, "execute", None, None, None)
+#: States in which the stored result of an atom is shown.
+_STATES_WITH_RESULT: Final = frozenset({states.SUCCESS, states.REVERTING})
+
+
+class FlowViewBuilder:
+    """Common data of all parts of the view of one flow."""
+
+    def __init__(
+        self,
+        detail: models.FlowDetail,
+        outline: outlines.Outline | None,
+        redactor: Redactor,
+        *,
+        now: float,
+        owner: str | None,
+        died: bool,
+        offered: Collection[str] | None,
+        command: str | None,
+    ) -> None:
+        self._detail = detail
+        self.state = detail.state or states.PENDING
+        records = [
+            atom
+            for atom in detail
+            if atom.name != models.INJECTOR and atom.meta_value(models.OF_TASK) is None
+        ]
+        #: Task name -> retry controller that was created for `Task.retries`.
+        retries_by_task = {
+            task: atom for atom in detail if (task := atom.meta_value(models.OF_TASK)) is not None
+        }
+        self._inputs: Mapping[str, Any] = next(
+            (atom.results or {} for atom in detail if atom.name == models.INJECTOR), {}
+        )
+        self.redactor = redactor
+        by_name = {record.name: record for record in records}
+        if outline is None:
+            outline = structure.outline_of(detail, records)
+        else:
+            outlined_names = {node.name for node in outline.nodes if node.kind != outlines.FLOW}
+            outline = structure.with_others(
+                outline, (record for record in records if record.name not in outlined_names)
+            )
+        # Cache of masked texts.
+        self._masked_texts: dict[str, str] = {}
+        self._records: list[models.AtomDetail | None] = [
+            None if node.kind == outlines.FLOW else by_name.get(node.name) for node in outline.nodes
+        ]
+        self._retry_records = [retries_by_task.get(node.name) for node in outline.nodes]
+        self.outline = _masked_outline(outline, self.redactor)
+        self._structure = structure.Structure(self.outline)
+        self.counts = Counter(self._state(node) for node in self._structure.tasks())
+        displayed_state = shown_state(
+            self.state, owner, died, cancelled=detail.is_cancelled, command=command
+        )
+        self.situation = waiting.Situation(
+            self.state,
+            now,
+            owner,
+            died,
+            self._suspend_reason(),
+            offered,
+            on_workers(detail),
+            displayed_state == states.CANCELLING,
+            detail.is_parked,
+            in_pool=_engine_kind(detail) in _POOL_ENGINES,
+        )
+
+    def _state(self, node: int) -> str:
+        record = self._state_record(node)
+        return (record.state if record is not None else None) or states.PENDING
+
+    def _state_record(self, node: int) -> models.AtomDetail | None:
+        """Return the record of the node, or of its retry controller if that retries or failed."""
+        retry = self._retry_records[node]
+        if retry is not None and (retry.state in OF_RETRY or retry.failure is not None):
+            return retry
+        return self._records[node]
+
+    def _suspend_reason(self) -> str | None:
+        reason = why_suspended(self._detail.history)
+        return None if reason is None else self.redactor.text(reason)
+
+    @property
+    def progress(self) -> float:
+        """Completed fraction of the flow, from 0.0 to 1.0."""
+        if self.state == states.SUCCESS:
+            return 1.0
+        total = sum(self.counts.values())
+        if not total:
+            return 0.0
+        done = float(sum(self.counts[state] for state in _DONE))
+        for record in self._records:
+            if record is not None and record.state == states.RUNNING:
+                done += min(max(record.progress or 0.0, 0.0), 1.0)
+        return min(1.0, done / total)
+
+    def values(self) -> dict[str, Any]:
+        """Return the inputs of the flow, masked."""
+        names = sorted(self._inputs, key=str)
+        return {
+            self.redactor.text(str(name)): self.redactor.value(self._inputs[name], name)
+            for name in names
+        }
+
+    def atoms(self) -> tuple[AtomView, ...]:
+        """Return the views of all atoms in the order of the outline."""
+        blocking = waiting.Blocking(self._structure, self._state)
+        situation, views = self.situation, []
+        nodes, paths, states_without_reason = (
+            self.outline.nodes,
+            self._structure.paths,
+            self._states_without_reason(),
+        )
+        records = self._records
+        for node in self._structure.atoms():
+            record, state = records[node], self._state(node)
+            name, kind, _, task, *_ = nodes[node]
+            reason = None
+            if state not in states_without_reason:
+                reason = waiting.atom_reason(
+                    node, self._state_record(node), state, task, blocking, situation
+                )
+            if record is None or (not record.attempt and state == states.PENDING):
+                uuid = None if record is None else record.uuid
+                views.append(AtomView(node, uuid, name, kind, paths[node], task, waiting=reason))
+            else:
+                views.append(
+                    self._atom_view(node, record, state, name, kind, paths[node], task, reason)
+                )
+        return tuple(views)
+
+    def _states_without_reason(self) -> Collection[str]:
+        if self.state == states.SUCCESS:
+            return (states.SUCCESS, states.REVERTED, states.REVERT_FAILURE)
+        return _REVERT_RESULTS
+
+    def _atom_view(
+        self,
+        node: int,
+        record: models.AtomDetail,
+        state: str,
+        name: str,
+        kind: str,
+        path: tuple[str, ...],
+        task: str | None,
+        reason: str | None,
+    ) -> AtomView:
+        return AtomView(
+            node,
+            record.uuid,
+            name,
+            outlines.MAP if record.items is not None else kind,
+            path,
+            task,
+            state,
+            record.intention,
+            record.attempt,
+            record.action,
+            self._text(record.worker),
+            record.submitted,
+            record.started,
+            record.ended,
+            _progress(record, state),
+            tuple([self._attempt_view(each) for each in record.all_attempts]),
+            record.attempts_dropped,
+            record.executions,
+            record.reversions,
+            self._failure(record, name) or self._failure_of_retry(node, name),
+            self._revert_failure(record, name),
+            self._result(record, state),
+            None if record.items is None else Counter(item.state for item in record.items),
+            reason,
+            self._is_queued(record, state),
+            self._item_views(record, state),
+            tuple([self._incident_view(each) for each in record.incidents]),
+            self._waits_for(record, state),
+        )
+
+    def _waits_for(self, record: models.AtomDetail, state: str) -> WaitView | None:
+        signal_wait = record.meta_value(waiting.WAITS_FOR)
+        situation = self.situation
+        if signal_wait is None or not (
+            situation.parked or (situation.is_run and state == states.RUNNING)
+        ):
+            return None
+        return self._wait_view(
+            listing.Wait(
+                record.name, signal_wait["signal"], signal_wait["since"], signal_wait["until"]
+            )
+        )
+
+    def _wait_view(self, wait: listing.Wait) -> WaitView:
+        text = self.redactor.text
+        return WaitView(text(wait.task), text(wait.signal), wait.since, wait.until)
+
+    def _is_queued(self, record: models.AtomDetail, state: str) -> bool:
+        situation = self.situation
+        if (
+            state not in _RUNNING_STATES
+            or record.items is not None
+            or not (situation.on_workers or situation.in_pool)
+        ):
+            return False
+        if record.meta_value(waiting.WAITS_FOR) is not None:
+            return False
+        return situation.is_run and record.started is None and record.progress is None
+
+    def _item_views(self, record: models.AtomDetail, state: str) -> tuple[ItemView, ...]:
+        if record.items is None:
+            return ()
+        shown = heapq.nsmallest(
+            _MAX_ITEMS, record.items, key=lambda item: (item.failure is None, item.index)
+        )
+        return tuple(self._item_view(item, state) for item in shown)
+
+    def _item_view(self, item: models.ItemDetail, state: str) -> ItemView:
+        failure = item.revert_failure or item.failure
+        busy = state in _RUNNING_STATES and item.submitted is not None and item.ended is None
+        return ItemView(
+            item.index,
+            self.redactor.result(item.value),
+            state if busy else item.state,
+            self._text(item.worker),
+            None if failure is None else self.redactor.text(one_line(failure)),
+            item.attempt,
+            item.submitted,
+            item.started,
+            item.ended,
+        )
+
+    def _incident_view(self, incident: models.Incident) -> IncidentView:
+        return IncidentView(
+            incident.event,
+            incident.at,
+            incident.attempt,
+            self._text(incident.worker),
+            self._text(incident.lost),
+            None if incident.item < 0 else incident.item,
+        )
+
+    def _attempt_view(self, attempt: Attempt) -> AttemptView:
+        worker, error = self._text(attempt.worker), self._text(attempt.error)
+        view = AttemptView(*attempt)
+        if (worker, error) == (view.worker, view.error):
+            return view
+        return view._replace(worker=worker, error=error)
+
+    def _text(self, text: str | None) -> str | None:
+        if text is None:
+            return None
+        masked = self._masked_texts.get(text)
+        if masked is None:
+            masked = self._masked_texts[text] = self.redactor.text(text)
+        return masked
+
+    def _failure_of(
+        self, failure: ft.Failure, tried: Attempt | models.AtomDetail, **where: Any
+    ) -> FailureView:
+        """Create the view of a failure of `tried`. The fields in `where` have precedence."""
+        fields = {
+            "worker": self._text(tried.worker),
+            "attempt": tried.attempt,
+            "executions": tried.executions,
+            "reversions": tried.reversions,
+            "at": tried.ended,
+        }
+        return failure_of(failure, self.redactor, **{**fields, **where})
+
+    def _failure(self, record: models.AtomDetail, name: str) -> FailureView | None:
+        fields: dict[str, Any] = {"atom": name, "uuid": record.uuid}
+        failure = record.failure
+        if failure is None:
+            failed_item = next(
+                (item for item in record.items or () if item.failure is not None), None
+            )
+            if failed_item is None or failed_item.failure is None:
+                return None
+            fields |= {
+                "item": failed_item.index,
+                "worker": self._text(failed_item.worker),
+                "at": failed_item.ended,
+            }
+            return self._failure_of(failed_item.failure, record, **fields)
+        fields["item"] = _failed_item_index(record, failure)
+        if record.action != "revert":
+            return self._failure_of(failure, record, **fields)
+        # The atom was reverted since: the failure is that of its last execution.
+        past_executions = (each for each in reversed(record.past) if each.action == "execute")
+        return self._failure_of(failure, next(past_executions, _DROPPED_ATTEMPT), **fields)
+
+    def _failure_of_retry(self, node: int, name: str) -> FailureView | None:
+        retry = self._retry_records[node]
+        return None if retry is None else self._failure(retry, name)
+
+    def _revert_failure(self, record: models.AtomDetail, name: str) -> FailureView | None:
+        if record.revert_failure is None:
+            return None
+        item = next((each.index for each in record.items or () if each.revert_failure), None)
+        fields = {"atom": name, "uuid": record.uuid, "action": "revert", "item": item}
+        return self._failure_of(record.revert_failure, record, **fields)
+
+    def _result(self, record: models.AtomDetail, state: str) -> str | None:
+        if state not in _STATES_WITH_RESULT:
+            return None
+        return self.redactor.result(record.last_results, record.name)
+
+    def waiting_reason(self, atoms: Sequence[AtomView]) -> str | None:
+        """Return why the flow makes no progress; None if it does or has ended."""
+        if self.state in states.FLOW_ENDED:
+            return None
+        running = [atom for atom in atoms if atom.state in _RUNNING_STATES]
+        if self.situation.parked:
+            waiting_names = {
+                record.name
+                for record in self._records
+                if record is not None and record.meta_value(waiting.WAITS_FOR) is not None
+            }
+            running = [atom for atom in atoms if atom.name in waiting_names]
+        retrying = [
+            (f"Retry {atom.name}" if atom.kind == outlines.RETRY else atom.name, atom.waiting)
+            for atom in atoms
+            if atom.state == states.RETRYING and atom.waiting
+        ]
+        nodes = self.outline.nodes
+        limited = [
+            (atom.name, atom.waiting)
+            for atom in atoms
+            if atom.state == states.PENDING
+            and atom.waiting
+            and atom.waiting == waiting.limit_reason(nodes[atom.node])
+        ]
+        limit_of_flow = waiting.limit_reason(nodes[0]) if nodes[0].kind == outlines.FLOW else None
+        if limit_of_flow is not None and any(atom.waiting == limit_of_flow for atom in atoms):
+            limited = [(nodes[0].name, limit_of_flow)]
+        return waiting.flow_reason(self.situation, running, retrying, limited)
+
+
+def on_workers(detail: models.FlowDetail) -> bool:
+    """Return True if workers run the tasks of a flow, as far as its records show."""
+    engine_kind = _engine_kind(detail)
+    if engine_kind is not None:
+        return engine_kind in _WORKER_ENGINES
+    return any(atom.worker not in (None, LOCAL) for atom in detail)
+
+
+def _engine_kind(detail: models.FlowDetail) -> str | None:
+    return detail.meta.get(models.ENGINE) if detail.has_meta else None
+
+
+def _failed_item_index(record: models.AtomDetail, failure: ft.Failure) -> int | None:
+    for item in sorted(record.items or (), key=lambda item: item.order):
+        if item.failure is not None and item.failure.matches(failure):
+            return item.index
+    return None
+
+
+def _masked_outline(outline: outlines.Outline, redactor: Redactor) -> outlines.Outline:
+    nodes = outline.nodes
+    names = redactor.texts([node.name for node in nodes])
+    notes = redactor.texts([node.notes or "" for node in nodes])
+    if all(map(_is_unchanged, nodes, names, notes)):
+        return outline
+    return outlines.Outline(
+        tuple(
+            node._replace(name=name, notes=note or None)
+            for node, name, note in zip(nodes, names, notes, strict=True)
+        ),
+        outline.edges,
+    )
+
+
+def _is_unchanged(node: outlines.OutlineNode, name: str, note: str) -> bool:
+    return node.name == name and (node.notes or "") == note
+
+
+def _progress(record: models.AtomDetail, state: str) -> float | None:
+    if state in _REVERT_RESULTS:
+        return None  # Progress reported during the reversion does not count.
+    if record.progress is not None:
+        return min(max(float(record.progress), 0.0), 1.0)
+    if state == states.SUCCESS:
+        return 1.0
+    items = record.items
+    if items is not None and len(items):
+        return sum(item.state in _DONE for item in items) / len(items)
+    return None
+
+
+SCHEMA: Final = "wbengine/flow/1"
+#: Shown state of a flow that is stored as running but has no live engine.
+INTERRUPTED: Final = "INTERRUPTED"
+_STATES_WITHOUT_RUN: Final = states.FLOW_ENDED | {states.SUSPENDED, states.PENDING}
+_COMPUTED_FIELDS: Final = ("shown_state", "total", "queued", "waits_for", "error")
+_FIELDS_NOT_IN_JSON: Final = frozenset(
+    {"book_uuid", "book_name", "owner_short", "now", "outline", "command", "parked", "waits"}
+)
+
+
+def shown_state(
+    state: str,
+    owner: str | None,
+    died: bool,
+    *,
+    cancelled: bool = False,
+    command: str | None = None,
+    parked: bool = False,
+    waits: bool = False,
+) -> str:
+    """Return the state of a flow as it is displayed.
+
+    INTERRUPTED: its engine has died or lost the lease. CANCELLING, CANCELLED: it was cancelled.
+    SUSPENDING: its engine has to suspend it. WAITING: it is parked, or only waits for signals.
+    Otherwise the result is `state`.
+
+    :param owner: owner of the lease, or None.
+    :param died: whether the owner has certainly ended.
+    :param command: the pending command for the owner (one of `commands.COMMANDS`), or None.
+    :param waits: whether all running tasks wait for signals.
+    """
+    if state in states.FLOW_ENDED:
+        return states.CANCELLED if cancelled and state == states.REVERTED else state
+    is_run = owner is not None and not died
+    if not is_run and state not in _STATES_WITHOUT_RUN:
+        return INTERRUPTED
+    if cancelled or (is_run and command == commands.CANCEL):
+        return states.CANCELLING
+    if is_run and command == commands.SUSPEND:
+        return states.SUSPENDING
+    return states.WAITING if parked or (waits and state == states.RUNNING) else state
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeView:
+    """A state change of a flow, with its time in Unix seconds and its reason, if one was given.
+
+    A change to CANCELLING is the cancellation of the flow.
+    """
+
+    state: str
+    at: float
+    why: str | None
+
+    def to_dict(self) -> dict[str, Any]:
+        return formatting.as_dict(self)
+
+
+@dataclass(frozen=True)
+class FlowView:
+    """A flow at one moment. All secrets are masked.
+
+    Times are Unix seconds. `owner`, `waiting` and `wish` are texts for display.
+
+    :ivar owner: process that runs the flow, or None.
+    :ivar owner_short: host and process id of the owner, or None.
+    :ivar owner_died: whether the owner has certainly ended.
+    :ivar started: start of the first run, or None.
+    :ivar ended: time at which the flow ended or was suspended, or None.
+    :ivar duration: seconds in which an engine ran the flow; None if it never started.
+    :ivar updated: time of the latest known event.
+    :ivar counts: number of tasks by state.
+    :ivar progress: completed fraction, from 0.0 to 1.0.
+    :ivar waiting: why the flow makes no progress; None if it does or has ended.
+    :ivar failures: failures of executions, then of reversions, each earliest first.
+    :ivar revert_path: reverted atoms in the order of their reversion.
+    :ivar wish: the pending `command` with its sender and reason, or None.
+    :ivar values: inputs of the flow by name; see `Redactor.value`.
+    :ivar cursor: position from which a `FlowWatcher` continues after this view.
+    :ivar outline: structure with which the view is drawn; `atoms` are in its order.
+    :ivar command: pending command for the owner (one of `commands.COMMANDS`), or None.
+    :ivar waits: whether all running tasks wait for signals.
+    """
+
+    uuid: str
+    name: str
+    book_uuid: str | None
+    book_name: str | None
+    state: str
+    owner: str | None
+    owner_short: str | None
+    owner_died: bool
+    created: float | None
+    started: float | None
+    ended: float | None
+    duration: float | None
+    updated: float | None
+    now: float
+    counts: Mapping[str, int]
+    progress: float
+    atoms: tuple[AtomView, ...]
+    waiting: str | None
+    history: tuple[ChangeView, ...]
+    failures: tuple[FailureView, ...]
+    revert_path: tuple[Undone, ...]
+    wish: str | None
+    values: Mapping[str, Any]
+    cursor: str | None
+    outline: outlines.Outline = field(repr=False)
+    tags: Mapping[str, str] = field(default_factory=dict)
+    cancelled: bool = False
+    command: str | None = None
+    parked: bool = False
+    waits: bool = False
+
+    @property
+    def total(self) -> int:
+        """Number of tasks."""
+        return sum(self.counts.values())
+
+    @property
+    def finished(self) -> bool:
+        """Whether the flow has ended and no engine runs it. A finished flow can be run again."""
+        return self.state in states.FLOW_ENDED and self.owner is None
+
+    @property
+    def shown_state(self) -> str:
+        """The displayed state; see the function `shown_state`."""
+        return shown_state(
+            self.state,
+            self.owner,
+            self.owner_died,
+            cancelled=self.cancelled,
+            command=self.command,
+            parked=self.parked,
+            waits=self.waits,
+        )
+
+    @property
+    def waits_for(self) -> tuple[WaitView, ...]:
+        """The signals that tasks of the flow wait for."""
+        return tuple(atom.waits_for for atom in self.atoms if atom.waits_for is not None)
+
+    @property
+    def queued(self) -> int:
+        """Number of submitted tasks that no worker or slot has started."""
+        return sum(atom.queued for atom in self.atoms)
+
+    @cached_property
+    def shown_counts(self) -> Mapping[str, int]:
+        """Number of tasks by displayed state: QUEUED and WAITING are separate from RUNNING."""
+        counts = Counter(self.counts)
+        for atom in self.atoms:
+            if atom.shown_state != atom.state and atom.kind != outlines.RETRY:
+                counts[atom.state] -= 1
+                counts[atom.shown_state] += 1
+        return {state: count for state, count in counts.items() if count > 0}
+
+    @property
+    def error(self) -> str | None:
+        """The first of `failures` in one line, or None."""
+        return self.failures[0].line if self.failures else None
+
+    @property
+    def cancel_reason(self) -> str | None:
+        """The sender and reason of the cancellation in one line; None if neither is stored."""
+        cancellations = (
+            change for change in reversed(self.history) if change.state == states.CANCELLING
+        )
+        return next((change.why for change in cancellations), None) if self.cancelled else None
+
+    @cached_property
+    def tree(self) -> NodeView:
+        """The flow as a tree of its nested flows and atoms."""
+        root = build_tree(self.outline, self.atoms)
+        root.state = self.state
+        return root
+
+    @cached_property
+    def _by_name(self) -> Mapping[str, AtomView]:
+        by_name = {atom.name: atom for atom in reversed(self.atoms)}
+        by_name.update((atom.uuid, atom) for atom in self.atoms if atom.uuid is not None)
+        return by_name
+
+    def atom(self, name: str) -> AtomView | None:
+        """Return the atom with this name or uuid, or None."""
+        return self._by_name.get(name)
+
+    def to_dict(self, atoms: bool = True) -> dict[str, Any]:
+        """Return the view for JSON."""
+        omitted_fields = _FIELDS_NOT_IN_JSON if atoms else {*_FIELDS_NOT_IN_JSON, "atoms"}
+        return {
+            "schema": SCHEMA,
+            "book": {"uuid": self.book_uuid, "name": self.book_name},
+            "interrupted": self.shown_state == INTERRUPTED,
+            **formatting.as_dict(self, *_COMPUTED_FIELDS, without=omitted_fields),
+        }
+
+
+def read(
+    connection: base.Connection,
+    uuid: str,
+    *,
+    redactor: Redactor | None = None,
+    now: float | None = None,
+    offered: Collection[str] | None = None,
+) -> FlowView:
+    """Read a flow from the store and return its view.
+
+    :raises NotFound: if the flow does not exist.
+    """
+    records = FlowRecords(connection, uuid, redactor or Redactor())
+    records.read_changes()
+    return records.view(now, offered)
+
+
+class FlowRecords:
+    """Records of a flow, and a redactor that masks their secrets.
+
+    They are only read. Not thread-safe.
+    """
+
+    def __init__(
+        self,
+        connection: base.Connection,
+        uuid: str,
+        redactor: Redactor,
+        cursor: str | None = None,
+    ) -> None:
+        self.uuid = uuid
+        self.redactor = redactor
+        #: Cursor after the latest `read_changes`.
+        self.cursor = cursor
+        #: The complete flow, if it was read.
+        self.detail: models.FlowDetail | None = None
+        self._connection = connection
+        self._outline: outlines.Outline | None = None
+        self._outline_epoch = -1
+        self._book: tuple[str, str] | None = None
+
+    def read_changes(self) -> changes.Changes:
+        """Read the changes since the previous call, or since the cursor.
+
+        :raises NotFound: if the flow does not exist.
+        """
+        new_changes = self._connection.get_changes(self.uuid, self.cursor)
+        self.cursor = new_changes.cursor
+        self.redactor = self.redactor.with_secrets_from(
+            *record_values.values_of_changes(new_changes)
+        )
+        if new_changes.whole or self.detail is not None:
+            self.detail = new_changes.put_into(self.detail)
+        return new_changes
+
+    def read_all(self) -> models.FlowDetail:
+        """Read all records, so that the redactor masks their secrets. The cursor does not change.
+
+        :raises NotFound: if the flow does not exist.
+        """
+        flow_detail = self._connection.get_changes(self.uuid).put_into(None)
+        self.redactor = self.redactor.with_secrets_of_flow(flow_detail)
+        return flow_detail
+
+    def view(self, now: float | None = None, offered: Collection[str] | None = None) -> FlowView:
+        """Return the view as of the latest `read_changes`. For `offered`, see the function `view`.
+
+        :raises NotFound: if the flow does not exist.
+        """
+        if self.detail is None:
+            self.detail = self.read_all()
+        detail = self.detail
+        if self._outline_epoch != detail.epoch or self._outline is None:
+            self._outline = self._connection.get_outline(self.uuid)
+            self._outline_epoch = detail.epoch
+        if self._book is None:
+            for row in self._connection.list_flows(uuid=self.uuid, limit=1).flows:
+                self._book = row.book_uuid, row.book_name
+        return view(
+            detail,
+            self._outline,
+            self._connection.get_lease(self.uuid),
+            now=time.time() if now is None else now,
+            redactor=self.redactor,
+            book=self._book,
+            wish=self._connection.commands([self.uuid]).get(self.uuid),
+            cursor=self.cursor,
+            offered=offered,
+            knows_secrets=True,
+        )
+
+    def close(self) -> None:
+        """Close the connection. Idempotent."""
+        self._connection.close()
+
+
+def view(
+    detail: models.FlowDetail,
+    outline: outlines.Outline | None = None,
+    lease: leases.Lease | None = None,
+    *,
+    now: float,
+    redactor: Redactor | None = None,
+    book: tuple[str, str] | None = None,
+    wish: FlowCommand | None = None,
+    cursor: str | None = None,
+    offered: Collection[str] | None = None,
+    knows_secrets: bool = False,
+) -> FlowView:
+    """Return the view of a flow from its records. The cost is O(atoms + edges).
+
+    :param outline: structure of the flow; without it, the view contains only a list of atoms.
+    :param book: uuid and name of the logbook.
+    :param offered: names of the tasks that live workers offer; None if unknown.
+    :param knows_secrets: whether `redactor` masks the secrets of the flow already.
+    """
+    redactor = redactor or Redactor()
+    redactor = redactor if knows_secrets else redactor.with_secrets_of_flow(detail)
+    owner = None if lease is None else lease.owner
+    builder = FlowViewBuilder(
+        detail,
+        outline,
+        redactor,
+        now=now,
+        owner=None if owner is None else owners.describe(owner),
+        died=owner is not None and owners.is_dead(owner),
+        offered=offered,
+        command=None if wish is None else wish.what,
+    )
+    atoms = builder.atoms()
+    history = tuple(
+        ChangeView(
+            change.state, change.at, None if change.why is None else redactor.text(change.why)
+        )
+        for change in detail.history
+    )
+    started = _started(detail, atoms)
+    updated = max(_event_times(detail, atoms), default=None)
+    end = now if builder.situation.is_run else updated
+    return FlowView(
+        uuid=detail.uuid,
+        name=redactor.text(detail.name),
+        book_uuid=None if book is None else book[0],
+        book_name=None if book is None else redactor.text(book[1]),
+        state=builder.state,
+        owner=None if builder.situation.owner is None else redactor.text(builder.situation.owner),
+        owner_short=None if owner is None else redactor.text(formatting.owner(owner)),
+        owner_died=builder.situation.died,
+        created=detail.created,
+        started=started,
+        ended=_ended(detail, atoms, builder.state) if started is not None else None,
+        duration=_duration(detail, atoms, started, end),
+        updated=updated,
+        now=now,
+        counts=builder.counts,
+        progress=builder.progress,
+        atoms=atoms,
+        waiting=builder.waiting_reason(atoms),
+        history=history,
+        failures=failures_of(atoms),
+        revert_path=revert_path(atoms),
+        wish=None if wish is None else redactor.text(wish.describe()),
+        values=builder.values(),
+        cursor=cursor,
+        outline=builder.outline,
+        tags=redaction.tags(detail.tags, redactor),
+        cancelled=detail.is_cancelled,
+        command=None if wish is None else wish.what,
+        parked=detail.is_parked,
+        waits=bool(detail.waits_for),
+    )
+
+
+def _event_times(detail: models.FlowDetail, atoms: Collection[AtomView]) -> Iterator[float]:
+    if detail.created is not None:
+        yield detail.created
+    yield from (change.at for change in detail.history)
+    for atom in atoms:
+        latest = atom.ended or atom.started or atom.submitted
+        if latest is not None:
+            yield latest
+
+
+def _started(detail: models.FlowDetail, atoms: Collection[AtomView]) -> float | None:
+    run_starts = [change.at for change in detail.history if change.state == states.RUNNING]
+    if run_starts and len(detail.history) < MAX_CHANGES:
+        return run_starts[0]
+    # The first state changes were dropped, or RUNNING was never stored.
+    submissions = [
+        attempt.submitted for atom in atoms for attempt in atom.attempts if attempt.submitted
+    ]
+    return min([*submissions, *run_starts[:1]], default=None)
+
+
+def _duration(
+    detail: models.FlowDetail,
+    atoms: Collection[AtomView],
+    started: float | None,
+    end: float | None,
+) -> float | None:
+    """Return the seconds in which an engine ran the flow, without suspensions and interruptions."""
+    if started is None:
+        return None
+    total, previous_at = 0.0, started
+    run_start: float | None = started
+    for change in detail.history:
+        if change.state in _STATES_WITHOUT_RUN:
+            total, run_start = total + max(0.0, change.at - (run_start or change.at)), None
+        elif run_start is None:
+            run_start = change.at
+        elif change.state == states.RUNNING and change.at > started:
+            # Another engine took over. The previous one ended without saving a state.
+            times = (
+                each.ended or each.started or each.submitted or 0.0
+                for atom in atoms
+                for each in atom.attempts
+            )
+            last_event = max((each for each in times if each < change.at), default=run_start)
+            total, run_start = total + max(0.0, max(last_event, previous_at) - run_start), change.at
+        previous_at = change.at
+    return total if run_start is None else total + max(0.0, (end or run_start) - run_start)
+
+
+def _ended(detail: models.FlowDetail, atoms: Collection[AtomView], state: str) -> float | None:
+    if state not in states.FLOW_ENDED and state != states.SUSPENDED:
+        return None
+    if detail.history and detail.history[-1].state == state:
+        return detail.history[-1].at
+    return max((atom.ended for atom in atoms if atom.ended is not None), default=None)
