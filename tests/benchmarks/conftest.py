@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from wbengine import running
 from wbengine.runtime import saving
 
 
@@ -15,3 +16,10 @@ def _unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(saving, "FLUSH_SECONDS", math.inf)
     for level in saving.LEVELS:
         monkeypatch.setitem(saving._FLUSH_SECONDS, level, math.inf)  # type: ignore[arg-type]
+
+
+@pytest.fixture(autouse=True)
+def _untraced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remove the hooks of tracers, which a process keeps after its first traced flow."""
+    for hook in ("around", "sending", "tying"):
+        monkeypatch.setattr(running, hook, None)
