@@ -201,7 +201,6 @@ def _counted(counts: Mapping[str, int], listed_states: Iterable[str]) -> list[st
 
 
 class _RowRenderer:
-
     def __init__(self, source: Source, console: Console, mask: Callable[[str], str]) -> None:
         self._source = source
         self._console = console

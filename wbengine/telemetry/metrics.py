@@ -134,7 +134,6 @@ class MetricsListener(base.Listener):
 
 
 class _Run:
-
     def __init__(self, counts: meters.Meters) -> None:
         self._meters = counts
         self._flow: str | None = None

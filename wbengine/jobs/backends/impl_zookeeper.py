@@ -42,7 +42,6 @@ _Step = Callable[[Any], Any]
 
 
 class _Node(NamedTuple):
-
     rank: int
     sequence: int
     uuid: str
