@@ -64,7 +64,8 @@ def make(flow: str) -> Any:
 
 
 def run(work: Work) -> None:
-    """Run the engines of one process: resume the remaining flows, then run new ones until the end."""
+    """Run the engines of one process: resume the remaining flows, then run new ones until the end.
+    """
     life = _Life(work)
     threads = [threading.Thread(target=life.serve, daemon=True) for _ in range(work.threads)]
     for thread in threads:

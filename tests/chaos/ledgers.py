@@ -44,7 +44,8 @@ def place(what: str | None, folder: Path) -> Iterator[Place]:
 
 
 def _rows(url: str) -> list[Left]:
-    """Return the remaining rows. Rows of killed owners stay until they expire; metadata is ignored."""
+    """Return the remaining rows. Rows of killed owners stay until they expire; metadata is ignored.
+    """
     return [
         Left(what, what.endswith("_holders"))
         for what in stores.left_in({"connection": url})

@@ -71,7 +71,8 @@ def start(hire: Hire, number: int) -> int:
 
 
 def stop(pid: int, seconds: float = 60) -> int:
-    """Send SIGTERM. Return the exit code, or minus the number of the signal that killed the worker."""
+    """Send SIGTERM. Return the exit code, or minus the number of the signal that killed the worker.
+    """
     os.kill(pid, signal.SIGTERM)
     code = children.ended(pid, seconds)
     if code is None:

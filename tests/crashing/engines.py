@@ -139,7 +139,8 @@ _PARTS = (
 
 
 def limit(limits: Mapping[str, Any]) -> None:
-    """Set constants of modules ("module:NAME") to small values, so that limits are reached sooner."""
+    """Set constants of modules ("module:NAME") to small values, so that limits are reached sooner.
+    """
     for place, value in limits.items():
         module, _, name = place.partition(":")
         held = importlib.import_module(module)
@@ -242,7 +243,8 @@ def _destroy(work: Work, connection: base.Connection) -> None:
 
 
 def _destroy_rest(work: Work, connection: base.Connection) -> None:
-    """Destroy the book. If the destruction of a flow had begun, check that nothing of it remains."""
+    """Destroy the book. If the destruction of a flow had begun, check that nothing of it remains.
+    """
     if not work.destroy:
         return
     left = _pictures(work, connection)

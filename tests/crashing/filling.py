@@ -1,4 +1,5 @@
-"""Full disks: writes raise errors, no data is damaged, and the flow continues when space is free."""
+"""Full disks: writes raise errors, no data is damaged, and the flow continues when space is free.
+"""
 
 from __future__ import annotations
 

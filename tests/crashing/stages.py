@@ -57,7 +57,8 @@ _TRIES = 3
 
 @dataclass(frozen=True)
 class Plan:
-    """The scope of a sweep: configurations of (store, engine), and how thoroughly they are tested."""
+    """The scope of a sweep: configurations of (store, engine), and how thoroughly they are tested.
+    """
 
     configs: tuple[tuple[str, str], ...]
     thorough: bool = True

@@ -19,7 +19,8 @@ TASK = "tests.support.sample_tasks.Nothing"
 
 @dataclass
 class Input:
-    """One message. If `raw` is given, a transport stores these bytes instead of an encoded message."""
+    """One message. If `raw` is given, a transport stores these bytes instead of an encoded message.
+    """
 
     kind: str
     body: bytes = b""

@@ -1,4 +1,5 @@
-"""Hostile messages for a worker and an engine, which must continue to work and count each message."""
+"""Hostile messages for a worker and an engine, which must continue to work and count each message.
+"""
 
 from __future__ import annotations
 

@@ -115,7 +115,8 @@ class Interrupt:
 
 @dataclass(slots=True)
 class Say:
-    """Publish a message that belongs to no job: a heartbeat, or a notice that a request is missing."""
+    """Publish a message that belongs to no job: a heartbeat, or a notice that a request is missing.
+    """
 
     message: env.Envelope
 

@@ -157,6 +157,7 @@ class CountsConcurrency(task.Task):
 
 
 class Item(task.Task):
+
     async def execute(self, item: int) -> int:
         await asyncio.sleep(0.001)
         return item * item

@@ -1,7 +1,7 @@
 """A server that executes a request, and whose answer is lost.
 
-with contextlib.closing(Eater(server.port)) as eater:
-    eater.eat = b"some bytes of the request"
+    with contextlib.closing(Eater(server.port)) as eater:
+        eater.eat = b"some bytes of the request"
 """
 
 from __future__ import annotations
