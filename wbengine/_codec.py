@@ -457,8 +457,9 @@ def _write_data(value: Any, left: int) -> _Parts:
     missing = [name for name in names if not hasattr(value, name)]
     extra = [name for name in getattr(value, "__dict__", ()) if name not in names]
     if missing or extra:
-        problem = "lacks its field" if missing else "has, besides its fields, an attribute"
-        raise ValueError(f"{problem} {(missing or extra)[0]!r}")
+        if missing:
+            raise ValueError(f"lacks its field {missing[0]!r}")
+        raise ValueError(f"has the attribute {extra[0]!r}, which is not a field")
     packed = {name: _part(getattr(value, name), left, f".{name}") for name in names}
     return {"c": _names.dotted(type(value)), "v": packed}
 

@@ -25,7 +25,7 @@ def _host(name: str) -> str:
     help="""Serve the dashboard.
 
     The dashboard shows flows, workers and queues. The command prints its address with the token
-    that visitors need. By default, the dashboard accepts connections from this host only and is
+    that users need. By default, the dashboard accepts connections from this host only and is
     read-only.
 
     \b
@@ -36,15 +36,15 @@ def _host(name: str) -> str:
 @click.option("--host", default="127.0.0.1", metavar="ADDRESS",
     help="Address to listen on.")  # fmt: skip
 @common_options.PORT
-@click.option("--token", metavar="TEXT", help="Token that visitors need.", show_default="a new one")
+@click.option("--token", metavar="TEXT", help="Token that users need.", show_default="a new one")
 @click.option("--token-file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
     help="File that contains the token.")  # fmt: skip
 @click.option("--users", "users_file", type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="File of visitors: a name, a role and a token in each line.")  # fmt: skip
+    help="File of users: a name, a role and a token in each line.")  # fmt: skip
 @click.option("--no-auth", is_flag=True, help="Require no token.")
 @click.option("--allow-actions", is_flag=True,
-    help="Allow visitors to suspend, resume, cancel, retry and revert flows, send signals, control"
+    help="Allow users to suspend, resume, cancel, retry and revert flows, send signals, control"
     " schedules and drain workers.")  # fmt: skip
 @click.option(
     "--show-values", is_flag=True, help="Show arguments and results; secrets stay masked."

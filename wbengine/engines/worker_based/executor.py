@@ -488,7 +488,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
                 if things:
                     release(*things)
             except Exception:
-                LOG.exception("failed to delete the stored results of retired tasks")
+                LOG.exception("failed to delete rows or acknowledge replies of finished requests")
 
     def cancel(self, invocations: Iterable[invocation.Invocation]) -> None:
         self._report(self._tracker.cancel, tuple(invocations))
