@@ -30,7 +30,7 @@ class Fault:
 
 
 @dataclass(frozen=True)
-class Kept:
+class FinalState:
     """The final stored state of a flow, with the `results` of the atoms that succeeded."""
 
     name: str
@@ -41,7 +41,7 @@ class Kept:
 @dataclass
 class History:
     lines: Sequence[Line]
-    kept: Sequence[Kept]
+    kept: Sequence[FinalState]
     faults: Sequence[Fault] = ()
     #: With a ledger, a task may run again only if its owner was lost.
     ledger: bool = False

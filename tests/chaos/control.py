@@ -17,7 +17,7 @@ from taskflow.patterns import linear_flow, unordered_flow
 from taskflow.persistence import backends, models
 
 from tests.chaos import audit, flows, tasks
-from tests.chaos.checking import Kept
+from tests.chaos.checking import FinalState
 from tests.chaos.engines import ENDED, Work
 
 EXCHANGE, TOPIC = "control", "control"
@@ -129,7 +129,7 @@ def _backend(work: Work) -> Any:
     return backends.fetch({"connection": "dir", "path": str(path)})
 
 
-def kept(work: Work) -> Iterator[Kept]:
+def kept(work: Work) -> Iterator[FinalState]:
     """Yield the stored state of all flows, or "UNREADABLE" if a kill damaged the record."""
     backend = _backend(work)
     with contextlib.closing(backend.get_connection()) as connection:
@@ -137,8 +137,8 @@ def kept(work: Work) -> Iterator[Kept]:
             try:
                 details = list(connection.get_logbook(found.uuid))
             except exceptions.StorageFailure:
-                yield Kept(found.name, "UNREADABLE", {})
+                yield FinalState(found.name, "UNREADABLE", {})
                 continue
             for detail in details:
                 results = {atom.name: atom.results for atom in detail if atom.state == "SUCCESS"}
-                yield Kept(detail.name, detail.state, results)
+                yield FinalState(detail.name, detail.state, results)

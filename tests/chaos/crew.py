@@ -15,11 +15,11 @@ from tests.chaos.checking import Fault
 from tests.crashing import children
 
 #: Delay in seconds before a worker that could not reach the broker is restarted.
-AGAIN = 0.5
+RESTART_DELAY_SECONDS = 0.5
 
 
 @dataclass
-class Hand:
+class ManagedProcess:
     """A worker or engine process; `pid` is None while it does not run."""
 
     number: int
@@ -40,130 +40,134 @@ class Hand:
 class Crew:
     """All processes of a run. Not thread-safe."""
 
-    def __init__(self, hire: workers.Hire, count: int, works: Sequence[engines.Work]) -> None:
-        self._hire = hire
-        self.workers = [Hand(number) for number in range(count)]
-        self.engines = [Hand(work.number, work) for work in works]
+    def __init__(
+        self, settings: workers.WorkerSettings, count: int, works: Sequence[engines.Work]
+    ) -> None:
+        self._settings = settings
+        self.workers = [ManagedProcess(number) for number in range(count)]
+        self.engines = [ManagedProcess(work.number, work) for work in works]
         self.faults: list[Fault] = []
         self.problems: list[str] = []
 
     def begin(self) -> None:
-        for hand in (*self.workers, *self.engines):
-            self.start(hand)
+        for process in (*self.workers, *self.engines):
+            self.start(process)
 
-    def start(self, hand: Hand) -> None:
-        if hand.work is None:
-            hand.pid = workers.start(self._hire, hand.number)
+    def start(self, process: ManagedProcess) -> None:
+        if process.work is None:
+            process.pid = workers.start(self._settings, process.number)
         else:
-            hand.pid = engines.start(hand.work, hand.lives)
-        hand.lives += 1
-        hand.due = None
+            process.pid = engines.start(process.work, process.lives)
+        process.lives += 1
+        process.due = None
 
-    def living(self, kind: str) -> list[Hand]:
+    def living(self, kind: str) -> list[ManagedProcess]:
         """Return the processes that run and are not stopped."""
-        hands = self.workers if kind == "worker" else self.engines
-        return [hand for hand in hands if hand.pid is not None and hand.stopped is None]
+        processes = self.workers if kind == "worker" else self.engines
+        return [
+            process for process in processes if process.pid is not None and process.stopped is None
+        ]
 
-    def kill(self, hand: Hand, back: float = 0.0) -> Fault:
+    def kill(self, process: ManagedProcess, back: float = 0.0) -> Fault:
         """Kill a process by SIGKILL, and restart it after `back` seconds."""
-        assert hand.pid is not None
-        pid = hand.pid
-        fault = Fault(f"kill {hand.kind}", time.monotonic(), pid)
+        assert process.pid is not None
+        pid = process.pid
+        fault = Fault(f"kill {process.kind}", time.monotonic(), pid)
         self.faults.append(fault)
         children.kill(pid)
-        hand.pid = hand.stopped = None
-        hand.due = time.monotonic() + back
+        process.pid = process.stopped = None
+        process.due = time.monotonic() + back
         if not back:
-            self.start(hand)
+            self.start(process)
         return fault
 
-    def stop(self, hand: Hand, seconds: float) -> None:
+    def stop(self, process: ManagedProcess, seconds: float) -> None:
         """Stop a process by SIGSTOP, and resume it after this many seconds."""
-        assert hand.pid is not None
-        os.kill(hand.pid, signal.SIGSTOP)
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGSTOP)
         now = time.monotonic()
-        hand.stopped = Fault(f"stop {hand.kind}", now, hand.pid, now + seconds)
-        self.faults.append(hand.stopped)
-        hand.due = now + seconds
+        process.stopped = Fault(f"stop {process.kind}", now, process.pid, now + seconds)
+        self.faults.append(process.stopped)
+        process.due = now + seconds
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Resume and restart processes that are due, and reap those that ended."""
         now = time.monotonic()
-        for hand in (*self.workers, *self.engines):
-            if hand.due is not None and now >= hand.due:
-                if hand.stopped is not None:
-                    self._resume(hand)
+        for process in (*self.workers, *self.engines):
+            if process.due is not None and now >= process.due:
+                if process.stopped is not None:
+                    self._resume(process)
                 else:
-                    self.start(hand)
-            if hand.pid is not None and hand.stopped is None:
-                self._reap(hand)
+                    self.start(process)
+            if process.pid is not None and process.stopped is None:
+                self._reap(process)
 
-    def _resume(self, hand: Hand) -> None:
-        assert hand.pid is not None and hand.stopped is not None
-        os.kill(hand.pid, signal.SIGCONT)
-        at = self.faults.index(hand.stopped)
-        fault = hand.stopped
+    def _resume(self, process: ManagedProcess) -> None:
+        assert process.pid is not None and process.stopped is not None
+        os.kill(process.pid, signal.SIGCONT)
+        at = self.faults.index(process.stopped)
+        fault = process.stopped
         self.faults[at] = Fault(fault.kind, fault.at, fault.pid, time.monotonic())
-        hand.due = hand.stopped = None
+        process.due = process.stopped = None
 
-    def _reap(self, hand: Hand) -> None:
-        assert hand.pid is not None
-        code = children.ended(hand.pid, 0)
+    def _reap(self, process: ManagedProcess) -> None:
+        assert process.pid is not None
+        code = children.ended(process.pid, 0)
         if code is None:
             return
-        pid, hand.pid = hand.pid, None
-        if code == 0 and hand.kind == "engine":
-            hand.done = True
+        pid, process.pid = process.pid, None
+        if code == 0 and process.kind == "engine":
+            process.done = True
             return
         now = time.monotonic()
-        if hand.kind == "worker" and code == workers.AWAY:
+        if process.kind == "worker" and code == workers.AWAY:
             self.faults.append(Fault("no broker for worker", now, pid))
-            hand.due = now + AGAIN
+            process.due = now + RESTART_DELAY_SECONDS
             return
-        self.problems.append(f"{hand.kind} {hand.number} ({pid}) ended with {code}")
-        self.faults.append(Fault(f"kill {hand.kind}", now, pid))
-        self.start(hand)
+        self.problems.append(f"{process.kind} {process.number} ({pid}) ended with {code}")
+        self.faults.append(Fault(f"kill {process.kind}", now, pid))
+        self.start(process)
 
     def heal(self) -> None:
         """Resume or restart all processes."""
-        for hand in (*self.workers, *self.engines):
-            if hand.stopped is not None:
-                self._resume(hand)
-            elif hand.pid is None and not hand.done:
-                self.start(hand)
+        for process in (*self.workers, *self.engines):
+            if process.stopped is not None:
+                self._resume(process)
+            elif process.pid is None and not process.done:
+                self.start(process)
 
     @property
     def done(self) -> bool:
         """Return whether all engines have finished."""
-        return all(hand.done for hand in self.engines)
+        return all(process.done for process in self.engines)
 
-    def tell_stacks(self) -> None:
+    def write_stacks(self) -> None:
         """Make processes that do not end write their stacks to their logs."""
-        for hand in (*self.workers, *self.engines):
-            if hand.pid is not None:
+        for process in (*self.workers, *self.engines):
+            if process.pid is not None:
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(hand.pid, signal.SIGCONT)
-                    os.kill(hand.pid, signal.SIGUSR1)
+                    os.kill(process.pid, signal.SIGCONT)
+                    os.kill(process.pid, signal.SIGUSR1)
         time.sleep(0.5)
 
     def dismiss(self) -> None:
         """Send SIGTERM to all workers, and wait for their end."""
-        for hand in self.workers:
-            if hand.pid is not None:
-                os.kill(hand.pid, signal.SIGTERM)
-        for hand in self.workers:
-            if hand.pid is not None:
-                code = workers.stop(hand.pid)
-                hand.pid = None
+        for process in self.workers:
+            if process.pid is not None:
+                os.kill(process.pid, signal.SIGTERM)
+        for process in self.workers:
+            if process.pid is not None:
+                code = workers.stop(process.pid)
+                process.pid = None
                 if code:
-                    self.problems.append(f"worker {hand.number} ended with {code} when asked to")
+                    self.problems.append(f"worker {process.number} ended with {code} when asked to")
 
     def end(self) -> None:
         """Kill all remaining processes."""
-        for hand in (*self.workers, *self.engines):
-            if hand.pid is not None:
-                children.kill(hand.pid)
-                hand.pid = None
+        for process in (*self.workers, *self.engines):
+            if process.pid is not None:
+                children.kill(process.pid)
+                process.pid = None
 
     def logs(self, folder: Path) -> dict[str, Path]:
         return {path.name: path for path in sorted(folder.glob("*.log"))}

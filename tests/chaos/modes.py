@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tests.chaos import audit
-from tests.chaos.crew import Hand
+from tests.chaos.crew import ManagedProcess
 from tests.chaos.stage import Stage
 from tests.support import brokers
 
@@ -63,17 +63,17 @@ class _Faults:
     def happen(self, kind: str) -> None:
         stage, chance, expiry = self._stage, self._stage.chance, self._stage.plan.expiry
         if kind == "kill worker":
-            self._one("worker", lambda hand: stage.crew.kill(hand))
+            self._one("worker", lambda process: stage.crew.kill(process))
         elif kind == "stop worker":
             seconds = chance.uniform(0.3, 3) * expiry
             if len(stage.crew.living("worker")) > 1:
-                self._one("worker", lambda hand: stage.crew.stop(hand, seconds))
+                self._one("worker", lambda process: stage.crew.stop(process, seconds))
         elif kind == "kill engine":
             back = chance.choice([0.0, 0.1, 1.0])
-            self._one("engine", lambda hand: stage.crew.kill(hand, back))
+            self._one("engine", lambda process: stage.crew.kill(process, back))
         elif kind == "stop engine":
             seconds = chance.uniform(0.5, 2) * expiry
-            self._one("engine", lambda hand: stage.crew.stop(hand, seconds))
+            self._one("engine", lambda process: stage.crew.stop(process, seconds))
         elif kind == "jump of a clock":
             number = chance.randrange(stage.plan.workers + stage.plan.engines)
             offset = chance.choice([-86_400.0, -3_600.0, -30.0, 0.0, 30.0, 3_600.0, 86_400.0])
@@ -111,12 +111,12 @@ class _Faults:
         if then is not None:
             self._over.append((time.monotonic() + seconds, then))
 
-    def _one(self, kind: str, hurt: Callable[[Hand], object]) -> None:
+    def _one(self, kind: str, hurt: Callable[[ManagedProcess], object]) -> None:
         living = self._stage.crew.living(kind)
         if living:
             hurt(self._stage.chance.choice(living))
 
-    def look(self) -> None:
+    def poll(self) -> None:
         now = time.monotonic()
         due = [then for at, then in self._over if at <= now]
         self._over = [(at, then) for at, then in self._over if at > now]
@@ -166,7 +166,7 @@ class Stops:
                 stage.tick()
             stage.crew.stop(chance.choice(living), chance.uniform(0.2, 3) * expiry)
             stage.wait(chance.uniform(0.2, 1.0) * expiry)
-        while any(hand.stopped for hand in stage.crew.workers):
+        while any(process.stopped for process in stage.crew.workers):
             stage.tick()
 
 
@@ -179,9 +179,9 @@ class Frozen:
     def __call__(self, stage: Stage) -> None:
         while stage.counts[audit.ENDED] < stage.plan.workers * stage.plan.slots:
             stage.tick()
-        for hand in stage.crew.living("engine"):
-            stage.crew.stop(hand, self.seconds)
-        while any(hand.stopped for hand in stage.crew.engines):
+        for process in stage.crew.living("engine"):
+            stage.crew.stop(process, self.seconds)
+        while any(process.stopped for process in stage.crew.engines):
             stage.tick()
         stage.wait(3 * stage.plan.expiry)
         for name, log in stage.crew.logs(stage.folder).items():

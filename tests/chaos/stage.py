@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.chaos import audit, checking, clocks, crew, engines, ledgers, media, workers
-from tests.chaos.checking import History, Kept, Verdict
+from tests.chaos.checking import FinalState, History, Verdict
 from tests.chaos.flows import KINDS
 from tests.crashing import children
 from tests.crashing import engines as crashing
@@ -77,7 +77,7 @@ class Stage:
     def tick(self, seconds: float = TICK) -> list[audit.Line]:
         """Wait, poll the processes, and return the new lines of the audit file."""
         time.sleep(seconds)
-        self.crew.look()
+        self.crew.poll()
         more = self.reader.more()
         now = time.monotonic()
         if more:
@@ -158,9 +158,9 @@ def run(plan: Plan, folder: Path, act: Act) -> tuple[Verdict, Stage]:
 def _set(
     plan: Plan, folder: Path, medium: media.Medium, ledger: str | None, reader: audit.Reader
 ) -> Stage:
-    hands = clocks.Clocks(plan.workers + plan.engines)
+    wall_clocks = clocks.Clocks(plan.workers + plan.engines)
     where = {"url": medium.url, **({"ledger": ledger} if ledger is not None else {})}
-    hire = workers.Hire(folder, where, plan.slots, hands, plan.control)
+    settings = workers.WorkerSettings(folder, where, plan.slots, wall_clocks, plan.control)
     options = {
         **where,
         "worker_expiry": plan.expiry,
@@ -178,14 +178,14 @@ def _set(
             plan.seconds,
             plan.long,
             shared=number % 3 == 2,
-            clocks=hands,
+            clocks=wall_clocks,
             clock=plan.workers + number,
             control=plan.control,
         )
         for number in range(plan.engines)
     ]
-    hired = crew.Crew(hire, plan.workers, works)
-    return Stage(plan, folder, medium, hired, hands, random.Random(plan.seed), reader)
+    processes = crew.Crew(settings, plan.workers, works)
+    return Stage(plan, folder, medium, processes, wall_clocks, random.Random(plan.seed), reader)
 
 
 def _play(stage: Stage, act: Act, ledger: ledgers.Place) -> Verdict:
@@ -199,7 +199,7 @@ def _play(stage: Stage, act: Act, ledger: ledgers.Place) -> Verdict:
         stage.tick()
     stage.notes["seconds until all had ended"] = round(time.monotonic() - healed, 1)
     if not stage.crew.done:
-        stage.crew.tell_stacks()
+        stage.crew.write_stacks()
         stage.problems.append(f"engines do not end within {stage.plan.patience:.0f} s")
     done = stage.crew.done
     stage.crew.dismiss()
@@ -247,24 +247,24 @@ def _left(stage: Stage, ledger: ledgers.Place) -> list[str]:
     return [one.what for one in found]
 
 
-def _kept(stage: Stage) -> Iterator[Kept]:
+def _kept(stage: Stage) -> Iterator[FinalState]:
     """Yield the stored state of all flows."""
-    for hand in stage.crew.engines:
-        assert hand.work is not None
+    for process in stage.crew.engines:
+        assert process.work is not None
         if stage.plan.control:
             from tests.chaos import control
 
-            yield from control.kept(hand.work)
+            yield from control.kept(process.work)
             continue
         with (
-            backends.backend(hand.work.conf) as backend,
+            backends.backend(process.work.conf) as backend,
             contextlib.closing(backend.get_connection()) as connection,
         ):
             for book in connection.get_logbooks():
                 for detail in book:
                     full = connection.get_flow_details(detail.uuid)
                     results = {atom.name: atom.results for atom in full if atom.state == "SUCCESS"}
-                    yield Kept(full.name, full.state, results)
+                    yield FinalState(full.name, full.state, results)
 
 
 def ignored(stage: Stage) -> Counter[str]:

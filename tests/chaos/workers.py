@@ -25,7 +25,7 @@ AWAY = 3
 
 
 @dataclass(frozen=True)
-class Hire:
+class WorkerSettings:
     """The configuration of workers."""
 
     folder: Path
@@ -36,19 +36,21 @@ class Hire:
     control: bool = False
 
 
-def start(hire: Hire, number: int) -> int:
+def start(settings: WorkerSettings, number: int) -> int:
     """Start a worker in a child process and return its pid."""
 
     def work() -> None:
         faulthandler.register(signal.SIGUSR1, file=sys.stderr)
-        if hire.control:
+        if settings.control:
             from tests.chaos import control
 
             signal.pthread_sigmask(signal.SIG_UNBLOCK, ASKED)
-            control.work(hire.options, hire.slots)
+            control.work(settings.options, settings.slots)
             return
-        hire.clocks.install(number)
-        made = worker.Worker(EXCHANGE, TOPIC, [tasks], threads_count=hire.slots, **hire.options)
+        settings.clocks.install(number)
+        made = worker.Worker(
+            EXCHANGE, TOPIC, [tasks], threads_count=settings.slots, **settings.options
+        )
 
         def stop(signum: int, frame: object) -> None:
             threading.Thread(target=made.stop, daemon=True).start()
@@ -65,7 +67,7 @@ def start(hire: Hire, number: int) -> int:
     # The signal is blocked during the start, so that a worker handles it in order.
     signal.pthread_sigmask(signal.SIG_BLOCK, ASKED)
     try:
-        return children.fork(work, hire.folder / f"worker-{number}.log", patience=36_000)
+        return children.fork(work, settings.folder / f"worker-{number}.log", patience=36_000)
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ASKED)
 

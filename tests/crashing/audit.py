@@ -1,8 +1,8 @@
 """The audit file: one line for each action of a task, which survives all processes.
 
-A line contains a *deed*: task, action and wave (`left execute 1.0`: task `left`, first round of the
-retry of the flow, no wave of an inner retry), and the process. Each deed has one attempt. A task
-does not have the number of its attempt; but a repeated deed means that an attempt ran twice, or
+A line contains an *effect*: task, action and wave (`left execute 1.0`: task `left`, first round of the
+retry of the flow, no wave of an inner retry), and the process. Each effect has one attempt. A task
+does not have the number of its attempt; but a repeated effect means that an attempt ran twice, or
 that two attempts were made instead of one.
 """
 
@@ -18,32 +18,32 @@ DEED = re.compile(r"(?<![\w.\[\]-])[\w.\[\]-]{1,40} (?:execute|revert) \d+\.\d+"
 _WAVE = re.compile(r" \d+\.\d+$")
 
 
-def deed(name: str, action: str, round: int = 0, wave: int = 0) -> str:
+def effect(name: str, action: str, round: int = 0, wave: int = 0) -> str:
     return f"{name} {action} {round}.{wave}"
 
 
-def note(path: str, deed: str) -> str:
+def note(path: str, effect: str) -> str:
     """Append a line with a single write, so that lines of several processes do not mix."""
     file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        os.write(file, f"{deed} {os.getpid()}\n".encode())
+        os.write(file, f"{effect} {os.getpid()}\n".encode())
     finally:
         os.close(file)
-    return deed
+    return effect
 
 
 def read(path: Path) -> list[str]:
-    """Return the deeds in order."""
+    """Return the effects in order."""
     if not path.exists():
         return []
     return [line.rpartition(" ")[0] for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def deeds_in(text: str) -> set[str]:
-    """Return the deeds in a text: a result, a failure, a record."""
+def effects_in(text: str) -> set[str]:
+    """Return the effects in a text: a result, a failure, a record."""
     return set(DEED.findall(text))
 
 
-def timeless(deeds: Iterable[str]) -> set[str]:
-    """Return the deeds without their waves."""
-    return {_WAVE.sub("", deed) for deed in deeds}
+def timeless(effects: Iterable[str]) -> set[str]:
+    """Return the effects without their waves."""
+    return {_WAVE.sub("", effect) for effect in effects}

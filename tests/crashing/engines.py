@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.crashing import audit, children, flows, judging, pictures, workers
+from tests.crashing import audit, children, flows, judging, snapshots, workers
 from tests.seams import stores
 from wbengine import engines as loading
 from wbengine import exceptions, states
@@ -49,7 +49,7 @@ class Work:
     def path(self, what: str, flow: str = "") -> Path:
         return self.folder / (f"{what}-{flow}" if flow else what)
 
-    def deeds(self, flow: str) -> list[str]:
+    def effects(self, flow: str) -> list[str]:
         return audit.read(self.path("audit", flow))
 
 
@@ -71,19 +71,21 @@ def live(work: Work, number: int, kill: children.Kill | None = None) -> int:
     return children.fork(run, work.path(f"engine-{number}.log"))
 
 
-def end(work: Work) -> dict[str, pictures.Picture] | None:
+def end(work: Work) -> dict[str, snapshots.Snapshot] | None:
     """Return the final records of all flows, if they ended."""
     return read_json(work.path("end"))
 
 
-def cuts(work: Work, number: int, deeds: Mapping[str, int]) -> dict[str, judging.Cut]:
+def cuts(work: Work, number: int, effects: Mapping[str, int]) -> dict[str, judging.Cut]:
     """Return the records that the `number`-th process read (none if it was killed earlier), by
     flow.
 
-    `deeds` are the numbers of deeds at the preceding kill.
+    `effects` are the numbers of effects at the preceding kill.
     """
     found = read_json(work.path(f"found-{number}")) or {}
-    return {flow: judging.Cut(*found.get(flow, (None, 0)), count) for flow, count in deeds.items()}
+    return {
+        flow: judging.Cut(*found.get(flow, (None, 0)), count) for flow, count in effects.items()
+    }
 
 
 def hits(work: Work, number: int) -> dict[str, int]:
@@ -103,8 +105,8 @@ def _live(work: Work, number: int) -> None:
             if work.path("end").exists():
                 _destroy_rest(work, connection)
                 return
-            known = _pictures(work, connection)
-            seen = {flow: (told, len(work.deeds(flow))) for flow, told in known.items()}
+            known = _snapshots(work, connection)
+            seen = {flow: (told, len(work.effects(flow))) for flow, told in known.items()}
             write_json(work.path(f"found-{number}"), seen)
             if len(known) <= len(work.flows):
                 save(work, connection)
@@ -112,7 +114,7 @@ def _live(work: Work, number: int) -> None:
             touch(work, connection)
         _run_all(work, backend)
         with backends.backend(work.conf) as other, other.get_connection() as connection:
-            told = _pictures(work, connection)
+            told = _snapshots(work, connection)
             # If a process was killed after its flow had ended, the lease has to expire.
             held = {flow: connection.get_lease(work.uuid(flow)) for flow in told}
             assert number or not any(held.values()), f"leases are left: {held}"
@@ -189,11 +191,11 @@ def save(work: Work, connection: base.Connection) -> None:
     connection.save_logbook(book)
 
 
-def _pictures(work: Work, connection: base.Connection) -> dict[str, pictures.Picture]:
+def _snapshots(work: Work, connection: base.Connection) -> dict[str, snapshots.Snapshot]:
     told = {}
     for flow in (*work.flows, "bystander"):
         with contextlib.suppress(exceptions.NotFound):
-            told[flow] = pictures.take_whole(connection, work.uuid(flow))
+            told[flow] = snapshots.take_whole(connection, work.uuid(flow))
     return told
 
 
@@ -247,7 +249,7 @@ def _destroy_rest(work: Work, connection: base.Connection) -> None:
     """
     if not work.destroy:
         return
-    left = _pictures(work, connection)
+    left = _snapshots(work, connection)
     if work.path("destroyed").exists():
         assert "bystander" not in left, "what was destroyed is there"
     else:
@@ -284,8 +286,8 @@ def read_json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
-def expected(folder: Path, names: Iterable[str]) -> dict[str, judging.Story]:
-    """Run the flows without kills in this process, and return their stories."""
+def expected(folder: Path, names: Iterable[str]) -> dict[str, judging.FlowHistory]:
+    """Run the flows without kills in this process, and return their histories."""
     folder.mkdir(parents=True)
     work = Work(folder, {"connection": "memory"}, options("serial", folder), tuple(names))
     with (
@@ -296,7 +298,9 @@ def expected(folder: Path, names: Iterable[str]) -> dict[str, judging.Story]:
         touch(work, connection)
         for flow in work.flows:
             run(work, flow, backend)
-        told = _pictures(work, connection)
-    stories = {flow: judging.Story(flow, work.deeds(flow), told[flow]) for flow in work.flows}
-    stories["bystander"] = judging.Story("bystander", [], told["bystander"])
-    return stories
+        told = _snapshots(work, connection)
+    histories = {
+        flow: judging.FlowHistory(flow, work.effects(flow), told[flow]) for flow in work.flows
+    }
+    histories["bystander"] = judging.FlowHistory("bystander", [], told["bystander"])
+    return histories

@@ -74,7 +74,7 @@ def _limit_files() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (ROOM, ROOM))
 
 
-def _fill_up(folder: Path, kind: str, expected: judging.Story) -> list[str]:
+def _fill_up(folder: Path, kind: str, expected: judging.FlowHistory) -> list[str]:
     with small_disk(folder / "disk") as (what, fill, empty):
         work = engines.Work(
             folder,
@@ -102,9 +102,9 @@ def _fill_up(folder: Path, kind: str, expected: judging.Story) -> list[str]:
         if not told.exists():
             return [f"with {what}: nothing went wrong although the disk was full"]
         print(f"{kind}, {what}: {told.read_text(encoding='utf-8')}")
-        done = len(work.deeds(FLOW))
-        if not 0 < done < len(expected.deeds):
-            return [f"it was full too soon or too late: after {done} deeds"]
+        done = len(work.effects(FLOW))
+        if not 0 < done < len(expected.effects):
+            return [f"it was full too soon or too late: after {done} effects"]
         # A full disk is still readable.
         code = children.wait(children.fork(lambda: _read(work), log))
         if code:
@@ -115,8 +115,8 @@ def _fill_up(folder: Path, kind: str, expected: judging.Story) -> list[str]:
             return [f"with room again: {work.path('engine-1.log').read_text(encoding='utf-8')}"]
         end = engines.end(work) or {}
         cut = engines.cuts(work, 1, {FLOW: done})[FLOW]
-        story = judging.Story(FLOW, work.deeds(FLOW), end.get(FLOW), [cut])
-        return judging.problems(story, expected, judging.Rules())
+        history = judging.FlowHistory(FLOW, work.effects(FLOW), end.get(FLOW), [cut])
+        return judging.problems(history, expected, judging.Rules())
 
 
 def _read(work: engines.Work) -> None:

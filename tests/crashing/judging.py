@@ -6,30 +6,30 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tests.crashing import audit, pictures
-from tests.crashing.pictures import Picture
+from tests.crashing import audit, snapshots
+from tests.crashing.snapshots import Snapshot
 
 
 @dataclass
 class Cut:
     """The stored records of a flow after a kill, if a later process read them.
 
-    `seen` and `deeds` are the numbers of deeds at the read and at the kill; a worker can continue
+    `seen` and `effects` are the numbers of effects at the read and at the kill; a worker can continue
     in between.
     """
 
-    picture: Picture | None
+    snapshot: Snapshot | None
     seen: int
-    deeds: int
+    effects: int
 
 
 @dataclass
-class Story:
+class FlowHistory:
     """The recorded history of one flow that was killed and resumed."""
 
     flow: str
-    deeds: Sequence[str]
-    end: Picture | None
+    effects: Sequence[str]
+    end: Snapshot | None
     cuts: Sequence[Cut] = field(default_factory=list)
 
 
@@ -37,7 +37,7 @@ class Story:
 class Rules:
     """The permitted effects of kills.
 
-    `once`: no deed is repeated. `lost`: a task can be lost with its worker, so that later deeds are
+    `once`: no effect is repeated. `lost`: a task can be lost with its worker, so that later effects are
     in a later wave. `ahead`: the store contains each attempt before it runs.
     """
 
@@ -46,22 +46,22 @@ class Rules:
     ahead: bool = True
 
 
-def problems(story: Story, expected: Story, rules: Rules) -> list[str]:
-    """Return the problems of a flow; `expected` is the story of the same flow without kills."""
-    if rules.lost and story.end is not None and _may_differ(story.end, expected):
-        found = _twice(story, rules)
+def problems(history: FlowHistory, expected: FlowHistory, rules: Rules) -> list[str]:
+    """Return the problems of a flow; `expected` is the history of the same flow without kills."""
+    if rules.lost and history.end is not None and _may_differ(history.end, expected):
+        found = _twice(history, rules)
     else:
-        found = [*_end(story, expected, rules), *_deeds(story, expected, rules)]
-    found += [*_saved(story), *_ahead(story, rules)]
-    return [f"{story.flow}: {problem}" for problem in found]
+        found = [*_end(history, expected, rules), *_effects(history, expected, rules)]
+    found += [*_saved(history), *_ahead(history, rules)]
+    return [f"{history.flow}: {problem}" for problem in found]
 
 
-def again(story: Story) -> int:
-    """Return the number of repeated deeds."""
-    return len(story.deeds) - len(set(story.deeds))
+def again(history: FlowHistory) -> int:
+    """Return the number of repeated effects."""
+    return len(history.effects) - len(set(history.effects))
 
 
-def _may_differ(end: Picture, expected: Story) -> bool:
+def _may_differ(end: Snapshot, expected: FlowHistory) -> bool:
     """Return whether the loss of a worker explains an end in which some tasks did not run."""
     if expected.end is not None and expected.end["state"] == "REVERTED" == end["state"]:
         # The loss ended the last round.
@@ -70,7 +70,7 @@ def _may_differ(end: Picture, expected: Story) -> bool:
     return _is_stuck(end)
 
 
-def _is_stuck(end: Picture) -> bool:
+def _is_stuck(end: Snapshot) -> bool:
     """Return whether a worker died during a reversion, so that its progress is unknown."""
     failures = [
         str(record["revert_failure"])
@@ -81,11 +81,11 @@ def _is_stuck(end: Picture) -> bool:
     return end["state"] == "FAILURE" and any("WorkerLost" in told for told in failures)
 
 
-def _end(story: Story, expected: Story, rules: Rules) -> list[str]:
-    if story.end is None or expected.end is None:
+def _end(history: FlowHistory, expected: FlowHistory, rules: Rules) -> list[str]:
+    if history.end is None or expected.end is None:
         return ["it is lost"]
-    found = pictures.outline(story.end, timeless=rules.lost)
-    wanted = pictures.outline(expected.end, timeless=rules.lost)
+    found = snapshots.outline(history.end, timeless=rules.lost)
+    wanted = snapshots.outline(expected.end, timeless=rules.lost)
     return [
         f"{name or 'the flow'} ended as {found.get(name)!r:.300}, not as {wanted.get(name)!r:.300}"
         for name in sorted({*found, *wanted})
@@ -93,67 +93,67 @@ def _end(story: Story, expected: Story, rules: Rules) -> list[str]:
     ]
 
 
-def _deeds(story: Story, expected: Story, rules: Rules) -> list[str]:
-    counts = Counter(story.deeds)
-    wanted = set(expected.deeds)
+def _effects(history: FlowHistory, expected: FlowHistory, rules: Rules) -> list[str]:
+    counts = Counter(history.effects)
+    wanted = set(expected.effects)
     found = []
     if rules.lost:
         left = audit.timeless(wanted) - audit.timeless(counts)
         strange = audit.timeless(counts) - audit.timeless(wanted)
         # After a loss, other tasks are reverted than without kills.
-        strange = {deed for deed in strange if not deed.endswith(" revert")}
+        strange = {effect for effect in strange if not effect.endswith(" revert")}
     else:
         left, strange = wanted - set(counts), set(counts) - wanted
-    found += [f"{deed} was never done" for deed in sorted(left)]
-    found += [f"{deed} was done" for deed in sorted(strange)]
-    return found + _twice(story, rules)
+    found += [f"{effect} was never done" for effect in sorted(left)]
+    found += [f"{effect} was done" for effect in sorted(strange)]
+    return found + _twice(history, rules)
 
 
-def _twice(story: Story, rules: Rules) -> list[str]:
-    most = 1 if rules.once else 1 + len(story.cuts)
+def _twice(history: FlowHistory, rules: Rules) -> list[str]:
+    most = 1 if rules.once else 1 + len(history.cuts)
     return [
-        f"{deed} was done {count} times"
-        for deed, count in sorted(Counter(story.deeds).items())
+        f"{effect} was done {count} times"
+        for effect, count in sorted(Counter(history.effects).items())
         if count > most
     ]
 
 
-def _saved(story: Story) -> list[str]:
-    """Return the deeds that were repeated after their result was saved."""
+def _saved(history: FlowHistory) -> list[str]:
+    """Return the effects that were repeated after their result was saved."""
     found = []
-    for number, cut in enumerate(story.cuts, 1):
-        if cut.picture is None:
+    for number, cut in enumerate(history.cuts, 1):
+        if cut.snapshot is None:
             continue
-        later = Counter(story.deeds[cut.deeds :])
+        later = Counter(history.effects[cut.effects :])
         found += [
-            f"{deed} was saved at kill {number}, and done again"
-            for deed in sorted(pictures.saved(cut.picture))
-            if later[deed]
+            f"{effect} was saved at kill {number}, and done again"
+            for effect in sorted(snapshots.saved(cut.snapshot))
+            if later[effect]
         ]
     return found
 
 
-def _ahead(story: Story, rules: Rules) -> list[str]:
+def _ahead(history: FlowHistory, rules: Rules) -> list[str]:
     """Return the tasks that ran more often than the attempts that were saved before."""
     if not rules.ahead:
         return []
     found = []
-    looks = [(f"at kill {n}", cut.picture, cut.seen) for n, cut in enumerate(story.cuts, 1)]
-    for when, picture, deeds in [*looks, ("in the end", story.end, len(story.deeds))]:
-        if picture is None:
+    looks = [(f"at kill {n}", cut.snapshot, cut.seen) for n, cut in enumerate(history.cuts, 1)]
+    for when, snapshot, effects in [*looks, ("in the end", history.end, len(history.effects))]:
+        if snapshot is None:
             continue
-        runs = Counter(deed.partition(" ")[0] for deed in story.deeds[:deeds])
+        runs = Counter(effect.partition(" ")[0] for effect in history.effects[:effects])
         for name, count in sorted(runs.items()):
             if name.endswith("]"):
                 continue  # an item has the attempt of its Map
-            atom = picture["atoms"].get(name)
+            atom = snapshot["atoms"].get(name)
             attempts = atom["row"]["attempt"] if atom is not None else 0
             if count > attempts:
                 found.append(f"{name} ran {count} times, under {attempts} numbers {when}")
     return found
 
 
-def summary(stories: Mapping[str, Story]) -> str:
-    """Return a line of text with the numbers of deeds and of repetitions."""
-    done = sum(len(story.deeds) for story in stories.values())
-    return f"{done} runs, {sum(map(again, stories.values()))} of them again"
+def summary(histories: Mapping[str, FlowHistory]) -> str:
+    """Return a line of text with the numbers of effects and of repetitions."""
+    done = sum(len(history.effects) for history in histories.values())
+    return f"{done} runs, {sum(map(again, histories.values()))} of them again"

@@ -100,7 +100,7 @@ class Sweep:
         self._folder = folder
         self._stage = 0
         self._databases: list[dict[str, str]] = []
-        self._expected: Mapping[str, judging.Story] = {}
+        self._expected: Mapping[str, judging.FlowHistory] = {}
         self._told: list[dict[str, Any]] = []
 
     def run(self) -> int:

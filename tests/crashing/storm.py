@@ -34,8 +34,8 @@ class Group:
     pid: int | None = None
     lives: int = 0
     killed: int = 0
-    #: Time of the kill: the number of deeds, then the time by the monotonic clock.
-    deeds: int = 0
+    #: Time of the kill: the number of effects, then the time by the monotonic clock.
+    effects: int = 0
     moment: float = 0.0
     cuts: list[dict[str, int]] = field(default_factory=list)
 
@@ -58,7 +58,7 @@ class Storm:
         self._kinds = kinds
         self._chance = random.Random(seed)
         self._folder = folder
-        self._expected: Mapping[str, judging.Story] = {}
+        self._expected: Mapping[str, judging.FlowHistory] = {}
         self.problems: list[str] = []
 
     def run(self) -> int:
@@ -141,7 +141,7 @@ class Storm:
         group.lives += 1
         # Spread the remaining kills over the remaining work, so that all happen before the end.
         mean = left // (group.kills + 1) if group.kills else 0
-        group.deeds = size + self._chance.randint(0, mean)
+        group.effects = size + self._chance.randint(0, mean)
         delay = self._chance.choice([0.0, 0.02, 0.1]) if mean > 300 else 0.01
         group.moment = time.monotonic() + self._chance.random() * delay
 
@@ -153,18 +153,18 @@ class Storm:
             if code:
                 self.problems.append(f"a process of {group.work.folder} ended with {code}")
             return False
-        if group.kills and group.size >= group.deeds and time.monotonic() >= group.moment:
+        if group.kills and group.size >= group.effects and time.monotonic() >= group.moment:
             os.kill(group.pid, signal.SIGKILL)
             children.wait(group.pid)
             group.kills -= 1
             group.killed += 1
-            group.cuts.append({flow: len(group.work.deeds(flow)) for flow in group.work.flows})
+            group.cuts.append({flow: len(group.work.effects(flow)) for flow in group.work.flows})
             self._begin(group)
         return True
 
     def _bytes_of(self, flow: str) -> int:
         pid = 1 + len(str(os.getpid())) + 1
-        return sum(len(deed) + pid for deed in self._expected[flow].deeds)
+        return sum(len(effect) + pid for effect in self._expected[flow].effects)
 
     # -- checks ---------------------------------------------------------------------------------
 
@@ -174,10 +174,10 @@ class Storm:
         rules = judging.Rules(once=group.kind == "worker-based")
         for flow in group.work.flows:
             cuts = [cut[flow] for cut in seen]
-            story = judging.Story(flow, group.work.deeds(flow), ends.get(flow), cuts)
+            history = judging.FlowHistory(flow, group.work.effects(flow), ends.get(flow), cuts)
             self.problems += [
                 f"{group.store} x {group.kind}: {problem} (in {group.work.folder})"
-                for problem in judging.problems(story, self._expected[flow], rules)
+                for problem in judging.problems(history, self._expected[flow], rules)
             ]
         logs = {path.name: path for path in group.work.folder.glob("*.log")}
         self.problems += children.Clean.problems(logs)
@@ -188,12 +188,12 @@ class Storm:
         print(f"{'store':<12}{'engine':<14}{'flows':>6}{'kills':>6}{'runs':>7}{'again':>7}")
         total: Counter[str] = Counter()
         for group in groups:
-            deeds = {flow: group.work.deeds(flow) for flow in group.work.flows}
-            runs = sum(map(len, deeds.values()))
-            again = runs - sum(len(set(done)) for done in deeds.values())
-            total.update(kills=group.killed, runs=runs, again=again, flows=len(deeds))
+            effects = {flow: group.work.effects(flow) for flow in group.work.flows}
+            runs = sum(map(len, effects.values()))
+            again = runs - sum(len(set(done)) for done in effects.values())
+            total.update(kills=group.killed, runs=runs, again=again, flows=len(effects))
             print(
-                f"{group.store:<12}{group.kind:<14}{len(deeds):>6}{group.killed:>6}"
+                f"{group.store:<12}{group.kind:<14}{len(effects):>6}{group.killed:>6}"
                 f"{runs:>7}{again:>7}"
             )
         print(

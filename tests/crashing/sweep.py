@@ -57,7 +57,7 @@ class Bench:
 
     folder: Path
     stores: stores.Stores
-    expected: Mapping[str, judging.Story]
+    expected: Mapping[str, judging.FlowHistory]
     limits: Mapping[str, Any] = field(default_factory=dict)
     #: The worker that is not killed; it uses `broker`.
     worker: int | None = None
@@ -78,7 +78,7 @@ class Bench:
 def bench(
     folder: Path,
     databases: dict[str, str],
-    expected: Mapping[str, judging.Story],
+    expected: Mapping[str, judging.FlowHistory],
     limits: Mapping[str, Any],
 ) -> Iterator[Callable[[Case], dict[str, Any]]]:
     """Yield a function that runs one case."""
@@ -118,28 +118,28 @@ def run(case: Case, made: Bench) -> dict[str, Any]:
     )
     before = _inside(broker, case)
     own = case.engine == "worker-based" and broker != made.broker
-    story = _with_worker(case, work, broker) if own else _engines(case, work)
-    problems = story.problems
-    if not story.failed:
-        problems += _judge(case, work, made.expected, story.cuts)
+    observed = _with_worker(case, work, broker) if own else _engines(case, work)
+    problems = observed.problems
+    if not observed.failed:
+        problems += _judge(case, work, made.expected, observed.cuts)
         if case.engine == "worker-based":
             problems += _left(broker, case, before)
         problems += [f"the store still has {left}" for left in left_in(work.conf)]
         problems += children.Clean.problems({path.name: path for path in folder.glob("*.log")})
     if not problems:
         shutil.rmtree(folder)
-    deeds = [deed for flow in case.flows for deed in work_deeds(work, flow, story)]
+    effects = [effect for flow in case.flows for effect in work_effects(work, flow, observed)]
     return {
         "case": str(case),
         "point": (case.kills or (case.worker or Kill("nothing"),))[-1].point,
-        "reached": story.reached,
+        "reached": observed.reached,
         "problems": [f"{case}: {problem} (in {folder})" for problem in problems],
-        "runs": len(deeds),
-        "again": len(deeds) - len(set(deeds)),
+        "runs": len(effects),
+        "again": len(effects) - len(set(effects)),
         "seconds": time.monotonic() - began,
-        "hits": story.hits,
-        "resumed_hits": story.resumed_hits,
-        "worker_hits": story.worker_hits,
+        "hits": observed.hits,
+        "resumed_hits": observed.resumed_hits,
+        "worker_hits": observed.worker_hits,
         "config": [case.store, case.engine],
         "kills": [[kill.point, kill.hit] for kill in case.kills],
     }
@@ -158,7 +158,7 @@ class Observations:
     hits: dict[str, int] = field(default_factory=dict)
     resumed_hits: dict[str, int] = field(default_factory=dict)
     worker_hits: dict[str, int] = field(default_factory=dict)
-    deeds: dict[str, list[str]] = field(default_factory=dict)
+    effects: dict[str, list[str]] = field(default_factory=dict)
 
 
 def _last_line(work: engines.Work, number: int) -> str:
@@ -167,8 +167,8 @@ def _last_line(work: engines.Work, number: int) -> str:
     return next((line for line in reversed(lines) if line.strip()), "")
 
 
-def work_deeds(work: engines.Work, flow: str, told: Observations) -> list[str]:
-    return [f"{flow} {deed}" for deed in told.deeds.get(flow, ())]
+def work_effects(work: engines.Work, flow: str, told: Observations) -> list[str]:
+    return [f"{flow} {effect}" for effect in told.effects.get(flow, ())]
 
 
 def _engines(
@@ -181,7 +181,7 @@ def _engines(
         pid = engines.live(work, number, kill)
         code = watch(pid) if watch else children.wait(pid)
         if code == -signal.SIGKILL and kill is not None:
-            counts.append({flow: len(work.deeds(flow)) for flow in work.flows})
+            counts.append({flow: len(work.effects(flow)) for flow in work.flows})
             continue
         told.reached = len(counts) == len(case.kills)
         if code:
@@ -195,7 +195,7 @@ def _engines(
         break
     for number, count in enumerate(counts, 1):
         told.cuts.append(engines.cuts(work, number, count))
-    told.deeds = {flow: work.deeds(flow) for flow in work.flows}
+    told.effects = {flow: work.effects(flow) for flow in work.flows}
     return told
 
 
@@ -239,7 +239,7 @@ def _with_worker(case: Case, work: engines.Work, broker: Path) -> Observations:
 def _judge(
     case: Case,
     work: engines.Work,
-    expected: Mapping[str, judging.Story],
+    expected: Mapping[str, judging.FlowHistory],
     cuts: Sequence[Mapping[str, judging.Cut]],
 ) -> list[str]:
     end = engines.end(work) or {}
@@ -248,8 +248,8 @@ def _judge(
     found = []
     for flow in (*case.flows, "bystander"):
         mine = [cut[flow] for cut in cuts if flow in cut]
-        story = judging.Story(flow, work.deeds(flow), end.get(flow), mine)
-        found += judging.problems(story, expected[flow], rules)
+        observed = judging.FlowHistory(flow, work.effects(flow), end.get(flow), mine)
+        found += judging.problems(observed, expected[flow], rules)
     return found
 
 

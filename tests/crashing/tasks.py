@@ -1,7 +1,7 @@
 """Tasks of flows whose processes are killed. The module imports no flow.
 
-Each task writes a deed to the audit before it returns, and returns the deed. So the store shows
-which deeds were saved.
+Each task writes an effect to the audit before it returns, and returns the effect. So the store shows
+which effects were saved.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from wbengine import task
 
 
 class Step(task.Task):
-    """Writes one deed for each round."""
+    """Writes one effect for each round."""
 
     def execute(self, audit: str, nap: float, round: int) -> str:
         time.sleep(nap)
-        return audits.note(audit, audits.deed(self.name, "execute", round))
+        return audits.note(audit, audits.effect(self.name, "execute", round))
 
     def revert(self, audit: str, round: int, **rest: Any) -> str:
-        return audits.note(audit, audits.deed(self.name, "revert", round))
+        return audits.note(audit, audits.effect(self.name, "revert", round))
 
 
 class Telling(Step):
@@ -63,14 +63,14 @@ class Break(Step):
 
 
 class Wave(task.Task):
-    """Writes one deed for each wave of an inner retry."""
+    """Writes one effect for each wave of an inner retry."""
 
     def execute(self, audit: str, nap: float, round: int, wave: int) -> str:
         time.sleep(nap)
-        return audits.note(audit, audits.deed(self.name, "execute", round, wave))
+        return audits.note(audit, audits.effect(self.name, "execute", round, wave))
 
     def revert(self, audit: str, round: int, wave: int, **rest: Any) -> str:
-        return audits.note(audit, audits.deed(self.name, "revert", round, wave))
+        return audits.note(audit, audits.effect(self.name, "revert", round, wave))
 
 
 class Shaky(Wave):
@@ -101,7 +101,7 @@ class Sum(Step):
     """Returns a digest of other results, which is wrong if any of them is wrong."""
 
     def execute(self, audit: str, nap: float, round: int, parts: list[Any]) -> list[str]:  # type: ignore[override]
-        told = sorted(audits.timeless(audits.deeds_in(str(parts))))
+        told = sorted(audits.timeless(audits.effects_in(str(parts))))
         super().execute(audit, nap, round)
         digest = hashlib.sha256("\n".join(told).encode()).hexdigest()[:16]
-        return [audits.deed(self.name, "execute", round), f"{len(told)} parts {digest}"]
+        return [audits.effect(self.name, "execute", round), f"{len(told)} parts {digest}"]

@@ -7,7 +7,7 @@ import contextlib
 import pytest
 
 from tests.contract import places
-from tests.support import eaters
+from tests.support import reply_dropper
 from tests.support.redis_ends import Both, End
 from wbengine.jobs import backends as boards
 from wbengine.persistence import backends as stores
@@ -52,8 +52,8 @@ def ends(redis_url):
 
 
 @pytest.fixture
-def eater(redis_server):
-    with contextlib.closing(eaters.Eater(redis_server.port)) as made:
+def dropper(redis_server):
+    with contextlib.closing(reply_dropper.ReplyDropper(redis_server.port)) as made:
         yield made
 
 

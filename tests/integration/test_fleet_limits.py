@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.support import engine_threads, limited, signalled
+from tests.support import engine_threads, limited_tasks, signalled
 from tests.support.fresh import process
-from tests.support.limited import ENDLESS, RELEASED, RUNS, flow, one_each, three, twenty
+from tests.support.limited_tasks import ENDLESS, RELEASED, RUNS, flow, one_each, three, twenty
 from tests.support.waiting import until
 from tests.support.workers import worker_in_thread
 from wbengine import engines, exceptions, retry, states, task
@@ -28,7 +28,7 @@ PARALLEL: dict[str, Any] = {"engine": "parallel", "max_workers": 20}
 
 @pytest.fixture(autouse=True)
 def fresh_recorder() -> Iterator[None]:
-    limited.clear()
+    limited_tasks.clear()
     yield
     RELEASED.set()
 
@@ -36,7 +36,7 @@ def fresh_recorder() -> Iterator[None]:
 @pytest.fixture(params=["serial", "threads", "workers"])
 def options(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
     if request.param == "workers":
-        with worker_in_thread("memory://limits", limited, threads_count=20):
+        with worker_in_thread("memory://limits", limited_tasks, threads_count=20):
             yield {"engine": "worker-based", "url": "memory://limits"}
         return
     yield {} if request.param == "serial" else PARALLEL
@@ -86,7 +86,7 @@ def test_two_engines_share_one_concurrency_limit(limit_store: dict[str, Any]) ->
 
 def limit_accounts(limit_store: dict[str, Any]) -> dict[str, Any]:
     found = account_stores.store_of(limit_store.get("limits") or limit_store.get("backend")).all()
-    return {name: told for name, told in found.items() if "limited.three" in name}
+    return {name: told for name, told in found.items() if "limited_tasks.three" in name}
 
 
 def test_two_engines_share_one_rate_limit(limit_store: dict[str, Any]) -> None:
@@ -336,7 +336,7 @@ def test_concurrency_key_that_raises_fails_its_task() -> None:
 def test_permits_of_killed_engine_are_released_when_its_lease_expires(tmp_path: Path) -> None:
     """The permits are released when the lease of the killed engine expires."""
     url = f"sqlite:///{tmp_path}/flows.db"
-    program = f"from tests.support import limited; limited.hold({url!r})"
+    program = f"from tests.support import limited_tasks; limited_tasks.hold({url!r})"
     with process("-c", program, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None and other.stdout.readline()
         with backends.backend(url) as store:
@@ -370,7 +370,7 @@ def test_wide_flow_acquires_permits_in_batches(
 
 
 def limited_flow(name: str, **limits: Any) -> unordered_flow.Flow:
-    made = flow(limited.free, 3, name, 0.05)
+    made = flow(limited_tasks.free, 3, name, 0.05)
     for word, value in limits.items():
         setattr(made, word, value)
     return made

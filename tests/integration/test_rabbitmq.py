@@ -18,7 +18,7 @@ import amqp
 import kombu
 import pytest
 
-from tests.integration.rabbitmq_sides import QUICK, Side, queues
+from tests.integration.rabbitmq_clients import QUICK, Side, queues
 from tests.support import brokers, outgoing, tcp_proxy
 from tests.support.waiting import RECONNECTED
 from tests.support.workers import REPOSITORY, until
@@ -529,7 +529,7 @@ def test_queue_of_dead_process_is_deleted_unless_it_has_a_consumer(rabbitmq_url:
 
 FROZEN = """
 import sys, threading
-from tests.integration.rabbitmq_sides import QUICK, Side
+from tests.integration.rabbitmq_clients import QUICK, Side
 side = Side(sys.argv[1], "shared", transport_options=QUICK)
 with side.running():
     print("up", flush=True)

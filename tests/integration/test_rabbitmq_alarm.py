@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.rabbitmq_sides import Asked, Side
+from tests.integration.rabbitmq_clients import Asked, Side
 from tests.support import brokers, sample_tasks, workers
 from tests.support.workers import until
 from wbengine.engines.worker_based.connections import publisher_confirms

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.rabbitmq_sides import Asked, Side, queues
+from tests.integration.rabbitmq_clients import Asked, Side, queues
 from tests.support import brokers, outgoing, sample_tasks, wiretap
 from tests.support.workers import until, worker_in_thread
 from wbengine import engines, task

@@ -282,19 +282,19 @@ def test_server_without_memory_refuses_new_rows_but_finishes_claimed_ones(redis_
 
 
 @pytest.fixture
-def lossy(redis_url, redis_server, eater, opened):
+def lossy(redis_url, redis_server, dropper, opened):
     """Ledger whose next reply to a step is lost after `lose(step)`."""
-    ledger = opened(url_with_port(redis_url, redis_server, eater.port))
+    ledger = opened(url_with_port(redis_url, redis_server, dropper.port))
     for step in (steps.CLAIM, steps.FINISH, steps.RELEASE, steps.REVOKE, steps.REOPEN, steps.OPEN):
         ledger._pool.call("SCRIPT", "LOAD", step.text)
 
     def lose(step):
-        eater.eaten.clear()
-        eater.eat = step.digest.encode()
+        dropper.dropped.clear()
+        dropper.drop_reply_to = step.digest.encode()
 
     ledger.lose = lose
     yield ledger
-    assert eater.eaten.is_set()
+    assert dropper.dropped.is_set()
 
 
 def test_claim_with_lost_reply_is_granted(lossy):
@@ -591,9 +591,9 @@ def test_delivered_request_stays_claimed_when_connection_ends(redis_url, taker):
 
 
 @pytest.mark.parametrize("when", ["at once", "later"])
-def test_claim_of_undelivered_request_is_released(redis_url, redis_server, eater, taker, when):
+def test_claim_of_undelivered_request_is_released(redis_url, redis_server, dropper, taker, when):
     """This includes an outage of the server. Delivered requests stay claimed."""
-    lossy = Taker(url_with_port(redis_url, redis_server, eater.port), "lossy")
+    lossy = Taker(url_with_port(redis_url, redis_server, dropper.port), "lossy")
     # The address of the proxy differs, so a comparison of addresses finds another server.
     lossy.take(0)
     for id in ("heard", "unheard"):
@@ -601,7 +601,7 @@ def test_claim_of_undelivered_request_is_released(redis_url, redis_server, eater
     taker.send("heard")
     assert lossy.take(1)[0].granted
     taker.send("unheard")
-    eater.eat = _redis_scripts.TAKE.digest.encode()
+    dropper.drop_reply_to = _redis_scripts.TAKE.digest.encode()
     with pytest.raises(LOST):
         while True:
             with contextlib.suppress(TimeoutError):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.seams import ledgers
-from tests.support import brokers, eaters, tcp_proxy
+from tests.support import brokers, reply_dropper, tcp_proxy
 from tests.support.redis_ends import Both, hurry, url_with_port
 from tests.support.waiting import until
 from wbengine import exceptions
@@ -61,10 +61,13 @@ def reach() -> Iterator[Callable[..., Engine]]:
 
 @pytest.fixture
 def engine(
-    redis_url: str, redis_server: Any, eater: eaters.Eater, reach: Callable[..., Engine]
+    redis_url: str,
+    redis_server: Any,
+    dropper: reply_dropper.ReplyDropper,
+    reach: Callable[..., Engine],
 ) -> Engine:
     """Engine that loses some replies."""
-    return reach(url_with_port(redis_url, redis_server, eater.port))
+    return reach(url_with_port(redis_url, redis_server, dropper.port))
 
 
 @pytest.fixture
@@ -74,11 +77,11 @@ def peer(redis_url: str) -> Iterator[Both]:
         yield made
 
 
-def lose_answer(eater: eaters.Eater, engine: Engine, *rows: base.Opening) -> None:
+def lose_answer(dropper: reply_dropper.ReplyDropper, engine: Engine, *rows: base.Opening) -> None:
     """Publish; the server executes it, and the reply is lost."""
-    eater.eat = STEP.digest.encode()
+    dropper.drop_reply_to = STEP.digest.encode()
     engine.fail(*rows)
-    assert eater.eaten.is_set()
+    assert dropper.dropped.is_set()
 
 
 def test_row_is_created_in_same_step_as_its_message(engine: Engine, peer: Both) -> None:
@@ -96,11 +99,11 @@ def test_existing_row_is_not_overwritten(engine: Engine) -> None:
 
 
 def test_request_with_lost_reply_is_not_published_twice(
-    engine: Engine, eater: eaters.Eater, peer: Both
+    engine: Engine, dropper: reply_dropper.ReplyDropper, peer: Both
 ) -> None:
     """The request finished meanwhile and left no row: only the session contains it."""
     lost, new = engine.row("lost"), engine.row("new")
-    lose_answer(eater, engine, lost)
+    lose_answer(dropper, engine, lost)
     assert peer.take(1)[0].granted
     assert peer.end(*peer.messages) == [1]
     assert engine.ledger.state("lost") is None
@@ -199,10 +202,10 @@ def test_session_ended_by_another_thread_does_not_prevent_publish(engine: Engine
 
 
 def test_uncertain_request_is_not_published_again_to_wiped_server(
-    engine: Engine, eater: eaters.Eater, peer: Both, client: Any
+    engine: Engine, dropper: reply_dropper.ReplyDropper, peer: Both, client: Any
 ) -> None:
     lost = engine.row("lost")
-    lose_answer(eater, engine, lost)
+    lose_answer(dropper, engine, lost)
     client.flushdb()
     assert engine.publish(lost) == [1]
     assert engine.ledger.state("lost") is None
@@ -217,11 +220,14 @@ def test_uncertain_request_is_not_granted_by_server_with_older_data(
     reach: Callable[..., Engine],
 ) -> None:
     """The server has lost a row that was created, claimed and dropped."""
-    with brokers.redis() as server, contextlib.closing(eaters.Eater(server.port)) as eater:
-        engine = reach(url_with_port(server.url(), server, eater.port))
+    with (
+        brokers.redis() as server,
+        contextlib.closing(reply_dropper.ReplyDropper(server.port)) as dropper,
+    ):
+        engine = reach(url_with_port(server.url(), server, dropper.port))
         assert engine.publish(engine.row("before")) == [1]
         lost, set_back = engine.row("lost"), server.copy_data()
-        lose_answer(eater, engine, lost)
+        lose_answer(dropper, engine, lost)
         with contextlib.closing(Both(server.url())) as worker:
             assert [claim.granted for claim in worker.take(2)] == [True, True]
             set_back()

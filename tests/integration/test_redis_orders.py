@@ -120,14 +120,14 @@ def test_consumer_takes_requests_again_after_empty_order(both):
 
 
 def test_requests_of_order_with_lost_reply_are_requeued_unmarked(
-    redis_url, redis_server, eater, both, client
+    redis_url, redis_server, dropper, both, client
 ):
-    with contextlib.closing(Both(url_with_port(redis_url, redis_server, eater.port))) as lossy:
+    with contextlib.closing(Both(url_with_port(redis_url, redis_server, dropper.port))) as lossy:
         lossy.ledger._pool.call("SCRIPT", "LOAD", _redis_scripts.END.text)
         both.post(*IDS)
         fill_slots(both, 2)
         order = both.channel.order(both.messages)
-        eater.eat = _redis_scripts.END.digest.encode()
+        dropper.drop_reply_to = _redis_scripts.END.digest.encode()
         with pytest.raises(LOST):
             lossy.store.answer_many(both.end_arguments(both.messages), order)
     assert both.ledger.state("r2").state == base.ROW_CLAIMED

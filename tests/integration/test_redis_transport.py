@@ -355,23 +355,23 @@ def test_stalled_or_cut_connection_is_detected(redis_url, redis_server, ends, fa
 
 
 def test_message_lost_in_transit_is_requeued_without_redelivery_mark(
-    redis_url, redis_server, ends, eater
+    redis_url, redis_server, ends, dropper
 ):
     from wbengine.transports import _redis_scripts
 
-    taker = ends(redis_url.replace(f":{redis_server.port}/", f":{eater.port}/"))
+    taker = ends(redis_url.replace(f":{redis_server.port}/", f":{dropper.port}/"))
     taker.queue("q", "k")
     sender = ends()
     sender.send("first")
     taker.consume("q", ack=False, prefetch=3)
     taker.drain(1)
     sender.send("second")
-    eater.eat = _redis_scripts.TAKE.digest.encode()
+    dropper.drop_reply_to = _redis_scripts.TAKE.digest.encode()
     with pytest.raises(LOST):
         while True:
             with contextlib.suppress(TimeoutError):
                 taker.connection.drain_events(timeout=SOON)
-    assert eater.eaten.is_set()
+    assert dropper.dropped.is_set()
     taker.close()
     other = ends().consume("q")
     assert other.drain(2) == ["first", "second"]

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tests.chaos import audit, checking, flows
 from tests.chaos.audit import Line
-from tests.chaos.checking import History, Kept
+from tests.chaos.checking import FinalState, History
 
 FLOW = "plain-2-0_0"
 FIRST, SECOND, SUM = f"{FLOW}.0", f"{FLOW}.1", f"{FLOW}.sum"
@@ -22,7 +22,9 @@ def _run(
 
 def _history(*more: Line, **changes: object) -> History:
     lines = [*_run(FIRST, 1, 2), *_run(SECOND, 1, 2, pid=2), *more, *_run(SUM, 50, 51)]
-    history = History(lines, [Kept(FLOW, "SUCCESS", flows.results(FLOW))], ledger=True, expiry=5)
+    history = History(
+        lines, [FinalState(FLOW, "SUCCESS", flows.results(FLOW))], ledger=True, expiry=5
+    )
     for name, value in changes.items():
         setattr(history, name, value)
     return history

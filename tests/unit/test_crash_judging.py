@@ -1,4 +1,4 @@
-"""The judge of the crash tests finds faults in constructed stories."""
+"""The judge of the crash tests finds faults in constructed histories."""
 
 from __future__ import annotations
 
@@ -8,51 +8,51 @@ from typing import Any
 
 import pytest
 
-from tests.crashing import engines, judging, pictures
-from tests.crashing.judging import Cut, Rules, Story
+from tests.crashing import engines, judging, snapshots
+from tests.crashing.judging import Cut, FlowHistory, Rules
 
 
 @pytest.fixture(scope="module")
-def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Story]:
+def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, FlowHistory]:
     return engines.expected(tmp_path_factory.mktemp("crash") / "expected", ["main", "undone"])
 
 
-def problems(story: Story, expected: dict[str, Story], **rules: bool) -> list[str]:
-    return judging.problems(story, expected[story.flow], Rules(**rules))
+def problems(history: FlowHistory, expected: dict[str, FlowHistory], **rules: bool) -> list[str]:
+    return judging.problems(history, expected[history.flow], Rules(**rules))
 
 
-def attempts(story: Story, name: str, count: int) -> Any:
+def attempts(history: FlowHistory, name: str, count: int) -> Any:
     """Return the end of a flow with another number of attempts of a task."""
-    end = copy.deepcopy(story.end)
+    end = copy.deepcopy(history.end)
     assert end is not None
     end["atoms"][name]["row"]["attempt"] = count
     return end
 
 
 @pytest.mark.parametrize("flow", ["main", "undone"])
-def test_undisturbed_flow_has_no_problems(flow: str, expected: dict[str, Story]) -> None:
-    story = expected[flow]
+def test_undisturbed_flow_has_no_problems(flow: str, expected: dict[str, FlowHistory]) -> None:
+    history = expected[flow]
     for rules in ({}, {"once": True}, {"once": True, "lost": True}):
-        assert problems(story, expected, **rules) == []
-    assert len(story.deeds) == len(set(story.deeds)) > 15
-    assert pictures.saved(story.end) <= set(story.deeds)
+        assert problems(history, expected, **rules) == []
+    assert len(history.effects) == len(set(history.effects)) > 15
+    assert snapshots.saved(history.end) <= set(history.effects)
 
 
-def test_lost_flow_is_reported(expected: dict[str, Story]) -> None:
+def test_lost_flow_is_reported(expected: dict[str, FlowHistory]) -> None:
     assert problems(replace(expected["main"], end=None), expected) == ["main: it is lost"]
 
 
 def test_repeated_execution_is_reported_unless_a_kill_explains_it(
-    expected: dict[str, Story],
+    expected: dict[str, FlowHistory],
 ) -> None:
-    story = expected["main"]
-    twice = replace(story, deeds=[*story.deeds, "left execute 1.0"])
+    history = expected["main"]
+    twice = replace(history, effects=[*history.effects, "left execute 1.0"])
     assert problems(twice, expected) == [
         "main: left execute 1.0 was done 2 times",
         "main: left ran 2 times, under 1 numbers in the end",
     ]
     # A task whose result was not saved may run again once for each kill.
-    killed = replace(twice, cuts=[Cut(None, 0, 3)], end=attempts(story, "left", 2))
+    killed = replace(twice, cuts=[Cut(None, 0, 3)], end=attempts(history, "left", 2))
     assert problems(killed, expected) == []
     assert problems(killed, expected, once=True) == ["main: left execute 1.0 was done 2 times"]
     assert judging.again(killed) == 1

@@ -17,13 +17,13 @@ from wbengine.transports._redis_link import LOST, Link
 
 
 @pytest.fixture
-def lossy(redis_url, redis_server, eater):
+def lossy(redis_url, redis_server, dropper):
     """Client whose next reply to a step is lost after `lose(step)`."""
-    with contextlib.closing(Both(url_with_port(redis_url, redis_server, eater.port))) as made:
+    with contextlib.closing(Both(url_with_port(redis_url, redis_server, dropper.port))) as made:
         made.ledger._pool.call("SCRIPT", "LOAD", _redis_scripts.END.text)
 
         def lose(step):
-            eater.eat = step.digest.encode()
+            dropper.drop_reply_to = step.digest.encode()
 
         made.lose = lose
         yield made

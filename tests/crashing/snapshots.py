@@ -11,25 +11,25 @@ from tests.seams.stores import row
 from wbengine.persistence import base, models
 
 #: One flow: its state, and its atoms with their items, by name.
-Picture = dict[str, Any]
+Snapshot = dict[str, Any]
 
 _WAVE = re.compile(r"(execute|revert) \d+\.\d+")
 
 
-def take(connection: base.Connection, flow: str) -> Picture:
-    """Return the picture of the flow with this uuid."""
+def take(connection: base.Connection, flow: str) -> Snapshot:
+    """Return the snapshot of the flow with this uuid."""
     return of(connection.get_flow_details(flow))
 
 
-def take_whole(connection: base.Connection, flow: str) -> Picture:
-    """Return the picture of a flow including its outline."""
+def take_whole(connection: base.Connection, flow: str) -> Snapshot:
+    """Return the snapshot of a flow including its outline."""
     detail, outline = connection.get_flow_details(flow), connection.get_outline(flow)
     if detail.outlined is not None:
         assert outline is not None and outline.digest == detail.outlined, "its outline is lost"
     return {**of(detail), "drawn": outline and sorted(node.name for node in outline.nodes)}
 
 
-def of(detail: models.FlowDetail) -> Picture:
+def of(detail: models.FlowDetail) -> Snapshot:
     return {"state": detail.state, "atoms": {atom.name: _atom(atom) for atom in detail}}
 
 
@@ -39,25 +39,25 @@ def _atom(atom: models.AtomDetail) -> dict[str, Any]:
     return json.loads(json.dumps(told))  # type: ignore[no-any-return]
 
 
-def saved(picture: Picture) -> set[str]:
-    """Return the deeds whose results are stored."""
-    return audit.deeds_in(json.dumps(picture))
+def saved(snapshot: Snapshot) -> set[str]:
+    """Return the effects whose results are stored."""
+    return audit.effects_in(json.dumps(snapshot))
 
 
-def outline(picture: Picture, *, timeless: bool = False) -> dict[str, Any]:
+def outline(snapshot: Snapshot, *, timeless: bool = False) -> dict[str, Any]:
     """Return the part that must not depend on kills: states and results of all atoms.
 
     :param timeless: ignore the wave in which an atom ended.
     """
-    found: dict[str, Any] = {"": picture["state"], " as it is drawn": picture.get("drawn")}
-    for name, atom in picture["atoms"].items():
+    found: dict[str, Any] = {"": snapshot["state"], " as it is drawn": snapshot.get("drawn")}
+    for name, atom in snapshot["atoms"].items():
         row = atom["row"]
         if row["name"].startswith("_"):
             continue  # the injected values
         found[name] = {
             "state": row["state"],
             "results": row["results"] if "waves" not in name and "rounds" not in name else None,
-            "failure": row["failure"] and audit.deeds_in(str(row["failure"])),
+            "failure": row["failure"] and audit.effects_in(str(row["failure"])),
             "reverted": row["revert_results"],
             "items": [
                 {key: item[key] for key in ("index", "state", "value", "results", "revert_results")}

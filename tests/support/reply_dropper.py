@@ -1,7 +1,7 @@
-"""A server that executes a request, and whose answer is lost.
+"""A proxy that drops the reply to a request that the server executes.
 
-    with contextlib.closing(Eater(server.port)) as eater:
-        eater.eat = b"some bytes of the request"
+    with contextlib.closing(ReplyDropper(server.port)) as dropper:
+        dropper.drop_reply_to = b"some bytes of the request"
 """
 
 from __future__ import annotations
@@ -11,27 +11,27 @@ import socket
 import threading
 
 
-class Eater:
-    """A relay between a client and a server that can drop one answer and close the connection."""
+class ReplyDropper:
+    """A proxy that can drop one reply and then closes the connection."""
 
     def __init__(self, port: int) -> None:
         self._server = port
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port = self._listening.getsockname()[1]
-        self.eat = b""
-        self.eaten = threading.Event()
+        self.drop_reply_to = b""
+        self.dropped = threading.Event()
         self._threads = [threading.Thread(target=self._accept)]
         self._threads[0].start()
 
     def _accept(self) -> None:
         while True:
             near, _ = self._listening.accept()
-            if self._listening.fileno() < 0 or not self.port:
+            if not self.port:
                 near.close()
                 return
-            made = threading.Thread(target=self._serve, args=(near,))
-            self._threads.append(made)
-            made.start()
+            thread = threading.Thread(target=self._serve, args=(near,))
+            self._threads.append(thread)
+            thread.start()
 
     def _serve(self, near: socket.socket) -> None:
         with near:
@@ -43,7 +43,7 @@ class Eater:
                 self._move(near, far)
 
     def _move(self, near: socket.socket, far: socket.socket) -> None:
-        asked = b""
+        request = b""
         while True:
             ready, _, _ = select.select([near, far], [], [])
             for source in ready:
@@ -54,10 +54,10 @@ class Eater:
                 if not data:
                     return
                 if source is near:
-                    asked = data
-                elif self.eat and self.eat in asked:
-                    self.eat = b""
-                    self.eaten.set()
+                    request = data
+                elif self.drop_reply_to and self.drop_reply_to in request:
+                    self.drop_reply_to = b""
+                    self.dropped.set()
                     return
                 (far if source is near else near).sendall(data)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import kept_flow, workers
+from tests.support import dying_flow, workers
 from wbengine import engines, exceptions, retry, states, task
 from wbengine.patterns import linear_flow
 from wbengine.persistence import backends, base, models
@@ -192,11 +192,11 @@ def test_load_with_unencodable_values_creates_no_logbook(store: base.Backend) ->
     with pytest.raises(exceptions.NotEncodable, match=r"store\['x'\]"):
         engines.load(flow_of(Gives("a", 1)), backend=store, store={"x": NO})
     with pytest.raises(exceptions.NotEncodable, match=r"factory_args\[0\]"):
-        engines.load_from_factory(kept_flow.make, factory_args=[NO], backend=store)
+        engines.load_from_factory(dying_flow.make, factory_args=[NO], backend=store)
     book, flow_detail = base.temporary_flow_detail(store)
     with pytest.raises(exceptions.NotEncodable, match="factory_kwargs"):
         engines.save_factory_details(
-            flow_detail, kept_flow.make, None, {"numbers": NO}, backend=store
+            flow_detail, dying_flow.make, None, {"numbers": NO}, backend=store
         )
     assert not flow_detail.has_meta
     with store.get_connection() as connection:
@@ -245,10 +245,10 @@ def test_error_names_result_that_became_unencodable_before_saving(store: base.Ba
 
 FIRST = """
 import sys
-from tests.support import kept_flow
+from tests.support import dying_flow
 from wbengine import engines
 engine = engines.load_from_factory(
-    kept_flow.make, factory_args=[[1, 2, 3]], factory_kwargs={"label": "\u00fc"},
+    dying_flow.make, factory_args=[[1, 2, 3]], factory_kwargs={"label": "\u00fc"},
     backend=sys.argv[1], store={"folder": sys.argv[2]},
 )
 engine.run()

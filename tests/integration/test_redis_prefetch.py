@@ -215,13 +215,13 @@ def test_waiting_consumer_survives_data_loss_of_server(
     assert taker.messages[1].delivery_info["redelivered"] is False
 
 
-def test_lost_delivery_is_requeued_without_redelivery_mark(redis_url, redis_server, ends, eater):
-    taker = consume_private(ends(redis_url.replace(f":{redis_server.port}/", f":{eater.port}/")))
+def test_lost_delivery_is_requeued_without_redelivery_mark(redis_url, redis_server, ends, dropper):
+    taker = consume_private(ends(redis_url.replace(f":{redis_server.port}/", f":{dropper.port}/")))
     sender = ends()
     wait_until_blocked(taker, redis_server, redis_url)
-    eater.eat = TAKE.encode()
+    dropper.drop_reply_to = TAKE.encode()
     sender.send("x", "mine")
-    assert eater.eaten.wait(SOON)
+    assert dropper.dropped.wait(SOON)
     with pytest.raises(LOST):
         taker.drain(1)
     taker.close()
