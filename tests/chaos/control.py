@@ -64,8 +64,7 @@ def make(flow: str) -> Any:
 
 
 def run(work: Work) -> None:
-    """Run the engines of one process: resume the remaining flows, then run new ones until the end.
-    """
+    """Resume the remaining flows of one process, then run new ones until the end."""
     life = _Life(work)
     threads = [threading.Thread(target=life.serve, daemon=True) for _ in range(work.threads)]
     for thread in threads:

@@ -44,8 +44,7 @@ def place(what: str | None, folder: Path) -> Iterator[Place]:
 
 
 def _rows(url: str) -> list[Left]:
-    """Return the remaining rows. Rows of killed owners stay until they expire; metadata is ignored.
-    """
+    """Return the remaining rows. Rows of killed owners stay until they expire."""
     return [
         Left(what, what.endswith("_holders"))
         for what in stores.left_in({"connection": url})

@@ -55,8 +55,7 @@ class Medium:
 
 
 def keys(broker: brokers.Redis) -> list[Left]:
-    """Return the remaining keys. Rows of the ledger must be deleted with their flow, not by expiry.
-    """
+    """Return the remaining keys. Ledger rows must be deleted with their flow."""
     with broker.client() as client:
         return [
             Left(key, client.ttl(key) > 0 and not re.search(r"}:(r:|rows$)", key))

@@ -45,7 +45,7 @@ class Weather:
         due = time.monotonic() + 1
         while time.monotonic() < ends:
             stage.tick()
-            storm.look()
+            storm.poll()
             if time.monotonic() >= due:
                 (kind,) = stage.chance.choices(kinds, weights)
                 storm.happen(kind)
@@ -54,7 +54,7 @@ class Weather:
 
 
 class _Faults:
-    """The faults. `look` ends those whose duration is over."""
+    """The faults. `poll` ends those whose duration is over."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage

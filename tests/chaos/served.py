@@ -175,7 +175,7 @@ class Stage:
             time.sleep(0.2)
         raise servers.ServerMissing("the database does not start again")
 
-    def look(self, all_of_them: bool = False) -> None:
+    def poll(self, all_of_them: bool = False) -> None:
         """Perform the restarts that are due."""
         now = time.monotonic()
         due = [action for at, action in self._due if all_of_them or at <= now]
@@ -225,11 +225,11 @@ def run(plan: Plan, folder: Path, say: Callable[[str], None] = print) -> dict[st
         stage.begin()
         lines = _hurt(stage, reader, began, say)
         calm = time.monotonic()
-        stage.look(all_of_them=True)
+        stage.poll(all_of_them=True)
         while _left(board) and time.monotonic() < calm + plan.patience:
             if any(stage.problems()):
                 break
-            stage.look()
+            stage.poll()
             time.sleep(0.2)
         settled = time.monotonic() - calm
         problems = list(stage.problems())
@@ -269,7 +269,7 @@ def _hurt(
         goal = (number + 1) / (plan.kills + 2) * plan.flows * STEPS
         longest = time.monotonic() + LONGEST
         while len(lines) / 2 < goal and time.monotonic() < longest:
-            stage.look()
+            stage.poll()
             if any(stage.problems()):
                 return lines
             lines += reader.more()

@@ -73,8 +73,7 @@ def start(settings: WorkerSettings, number: int) -> int:
 
 
 def stop(pid: int, seconds: float = 60) -> int:
-    """Send SIGTERM. Return the exit code, or minus the number of the signal that killed the worker.
-    """
+    """Send SIGTERM, and return the exit code; minus the number of the signal that killed it."""
     os.kill(pid, signal.SIGTERM)
     code = children.ended(pid, seconds)
     if code is None:

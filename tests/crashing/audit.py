@@ -1,9 +1,8 @@
 """The audit file: one line for each action of a task, which survives all processes.
 
-A line contains an *effect*: task, action and wave (`left execute 1.0`: task `left`, first round of the
-retry of the flow, no wave of an inner retry), and the process. Each effect has one attempt. A task
-does not have the number of its attempt; but a repeated effect means that an attempt ran twice, or
-that two attempts were made instead of one.
+A line contains an *effect*: task, action and wave (`left execute 1.0`: task `left`, first round of
+the retry of the flow, no wave of an inner retry), and the process. Each effect has one attempt: a
+repeated effect means that an attempt ran twice, or that two attempts were made instead of one.
 """
 
 from __future__ import annotations

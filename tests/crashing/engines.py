@@ -141,8 +141,7 @@ _PARTS = (
 
 
 def limit(limits: Mapping[str, Any]) -> None:
-    """Set constants of modules ("module:NAME") to small values, so that limits are reached sooner.
-    """
+    """Set constants of modules ("module:NAME") to small values, to reach limits sooner."""
     for place, value in limits.items():
         module, _, name = place.partition(":")
         held = importlib.import_module(module)
@@ -245,8 +244,7 @@ def _destroy(work: Work, connection: base.Connection) -> None:
 
 
 def _destroy_rest(work: Work, connection: base.Connection) -> None:
-    """Destroy the book. If the destruction of a flow had begun, check that nothing of it remains.
-    """
+    """Destroy the book, and check that a destroyed flow leaves nothing."""
     if not work.destroy:
         return
     left = _snapshots(work, connection)

@@ -1,5 +1,4 @@
-"""Full disks: writes raise errors, no data is damaged, and the flow continues when space is free.
-"""
+"""Full disks: writes raise errors, data stay intact, and the flow continues with free space."""
 
 from __future__ import annotations
 

@@ -14,8 +14,8 @@ from tests.crashing.snapshots import Snapshot
 class Cut:
     """The stored records of a flow after a kill, if a later process read them.
 
-    `seen` and `effects` are the numbers of effects at the read and at the kill; a worker can continue
-    in between.
+    `seen` and `effects` are the numbers of effects at the read and at the kill. A worker can
+    continue in between.
     """
 
     snapshot: Snapshot | None
@@ -35,10 +35,10 @@ class FlowHistory:
 
 @dataclass
 class Rules:
-    """The permitted effects of kills.
+    """The permitted consequences of kills.
 
-    `once`: no effect is repeated. `lost`: a task can be lost with its worker, so that later effects are
-    in a later wave. `ahead`: the store contains each attempt before it runs.
+    `once`: no effect is repeated. `lost`: a task can be lost with its worker, so that later effects
+    are in a later wave. `ahead`: the store contains each attempt before it runs.
     """
 
     once: bool = False

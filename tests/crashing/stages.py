@@ -57,8 +57,7 @@ _TRIES = 3
 
 @dataclass(frozen=True)
 class Plan:
-    """The scope of a sweep: configurations of (store, engine), and how thoroughly they are tested.
-    """
+    """The scope of a sweep: configurations of (store, engine), and the depth of their tests."""
 
     configs: tuple[tuple[str, str], ...]
     thorough: bool = True

@@ -1,7 +1,7 @@
 """Tasks of flows whose processes are killed. The module imports no flow.
 
-Each task writes an effect to the audit before it returns, and returns the effect. So the store shows
-which effects were saved.
+Each task writes an effect to the audit before it returns, and returns the effect. So the store
+shows which effects were saved.
 """
 
 from __future__ import annotations

@@ -39,8 +39,7 @@ def start(url: str, log: Path, hits: Path | None = None, kill: children.Kill | N
 
 
 def stop(pid: int) -> int:
-    """Send SIGTERM. Return the exit code, or minus the number of the signal that killed the worker.
-    """
+    """Send SIGTERM, and return the exit code; minus the number of the signal that killed it."""
     os.kill(pid, signal.SIGTERM)
     code = children.ended(pid, 60)
     if code is None:

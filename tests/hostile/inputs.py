@@ -19,8 +19,7 @@ TASK = "tests.support.sample_tasks.Nothing"
 
 @dataclass
 class Input:
-    """One message. If `raw` is given, a transport stores these bytes instead of an encoded message.
-    """
+    """One message. If `raw` is given, a transport stores these bytes instead of it."""
 
     kind: str
     body: bytes = b""

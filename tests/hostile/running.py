@@ -1,5 +1,4 @@
-"""Hostile messages for a worker and an engine, which must continue to work and count each message.
-"""
+"""Hostile messages for a worker and an engine, which must survive and count each message."""
 
 from __future__ import annotations
 

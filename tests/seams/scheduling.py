@@ -106,8 +106,7 @@ class Planned:
         }
 
     def scope(self, retry: str) -> set[str]:
-        """Return the nodes that a retry controller runs again: itself and the content of its flow.
-        """
+        """Return the nodes that a retry controller runs again: itself and its flow."""
         return self._named(self._plan.scope(self._id[retry]))
 
     def providers(self, atom: str, value: str) -> list[Provider]:
@@ -123,8 +122,7 @@ class Planned:
     def resolve(
         self, failed: str, ask: Callable[[str, str], str], *, defer_reverts: bool
     ) -> Decision:
-        """Return the decision after a failure; `ask(retry, failed)` replaces the retry controllers.
-        """
+        """Return the decision after a failure. `ask(retry, failed)` replaces the controllers."""
         found = retry_decisions.resolve(
             self._plan,
             self._id[failed],
@@ -239,8 +237,7 @@ class Run:
         return [self._flow._vote(edge) for edge in self._scheduler.ballot(self._id[target])]
 
     def decide(self, target: str, nays: Collection[Vote]) -> list[str]:
-        """Apply the deciders' answers, where `nays` refused. Return the atoms that become IGNORE.
-        """
+        """Apply the deciders' answers (`nays` refused), and return the ignored atoms."""
         node = self._id[target]
         edges = [e for e in self._scheduler.ballot(node) if self._flow._vote(e) in nays]
         return self._names(self._scheduler.decide(node, edges))

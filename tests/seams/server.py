@@ -114,15 +114,14 @@ class Interrupt:
 
 
 @dataclass(slots=True)
-class Say:
-    """Publish a message that belongs to no job: a heartbeat, or a notice that a request is missing.
-    """
+class PublishNotice:
+    """Publish a message of no job: a heartbeat, or a notice that a request is missing."""
 
     message: env.Envelope
 
 
 @dataclass(slots=True)
-class Tell:
+class PublishEvent:
     """Publish a message of a job. `unhurried`: RUNNING, which is not needed after the end."""
 
     job: Job
@@ -166,20 +165,20 @@ class Return:
 Drain, Acknowledge = fx.Drain, fx.Acknowledge
 
 Effect = (
-    Claim | Run | Check | Interrupt | Say | Tell | Answer | Finish | Release | Return | Drain
-    | Acknowledge
+    Claim | Run | Check | Interrupt | PublishNotice | PublishEvent | Answer | Finish | Release
+    | Return | Drain | Acknowledge
 )  # fmt: skip
 
 
 def _effect(made: fx.Effect) -> Effect:
     match made:
         case fx.Reply(None, message):
-            return Say(message)
+            return PublishNotice(message)
         case fx.Reply(job, message, True):
             return Answer(Job(job), message)
         case fx.Reply(job, message):
             runs = message.body["state"] == pr.RUNNING and env.WBE_ASK not in message.headers
-            return Tell(Job(job), message, runs and job is not None and job.ours)
+            return PublishEvent(Job(job), message, runs and job is not None and job.ours)
         case fx.Acknowledge() | fx.Drain():
             return made
         case fx.Claim(job):

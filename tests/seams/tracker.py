@@ -135,12 +135,12 @@ class Settle:
     request: Request
     outcome: invocation.Outcome
 
-    def tell(self) -> None:
+    def deliver(self) -> None:
         self.request._entry.done(self.request.invocation, self.outcome)
 
 
 @dataclass(slots=True)
-class Tell:
+class NotifyEvent:
     """Pass on an event of a task."""
 
     request: Request
@@ -190,11 +190,11 @@ class Ask:
 
 #: Effects without an adapter: acknowledge a message; delete a row whose result is saved;
 #: dead-letter a request; publish a cancellation of requests.
-Acknowledge, Drop, PutAside, Cancel = fx.Acknowledge, fx.Drop, fx.PutAside, fx.Cancel
+Acknowledge, Drop, DeadLetter, Cancel = fx.Acknowledge, fx.Drop, fx.PutAside, fx.Cancel
 
 Effect = (
-    Publish | Settle | Tell | Acknowledge | Withdraw | LookUp | TakeBack | Conclude | PutAside
-    | Ask | Cancel | Drop
+    Publish | Settle | NotifyEvent | Acknowledge | Withdraw | LookUp | TakeBack | Conclude
+    | DeadLetter | Ask | Cancel | Drop
 )  # fmt: skip
 
 
@@ -207,7 +207,7 @@ def _effect(made: fx.Effect) -> Effect:
         case fx.Acknowledge() | fx.Drop() | fx.PutAside():
             return made
         case fx.Tell(entry, event, details):
-            return Tell(Request(entry), event, details)
+            return NotifyEvent(Request(entry), event, details)
         case fx.Revoke(entry):
             return Withdraw(Request(entry))
         case fx.Inspect(entry, lost):

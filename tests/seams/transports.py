@@ -349,15 +349,13 @@ def consume(channel: Any, queue: str, call: Callable[[Any], None], tag: str) -> 
 
 
 def _read(channel: Any, message: Any) -> Any:
-    """Return a message as kombu represents it. Messages of wbengine brokers already have this form.
-    """
+    """Return a message in the form of kombu, which messages of wbengine brokers have."""
     read = getattr(channel, "message_to_python", None)
     return message if read is None else read(message)
 
 
 def put_raw(connection: Any, queue: str, data: bytes) -> bool:
-    """Put bytes into a queue of a wbengine broker without validation. Return False without a queue.
-    """
+    """Put bytes into a queue without validation. Return False if the queue does not exist."""
     (put,) = connection.broker.publish_many([("", queue, 0, data, b"")])
     return bool(put)
 

@@ -343,8 +343,8 @@ class Engine(Process):
                 self.publish(effect)
             case tracker.Settle(request, outcome):
                 self.world.judge.on_settled(self, request, outcome)
-                effect.tell()
-            case tracker.Tell(request, event, details):
+                effect.deliver()
+            case tracker.NotifyEvent(request, event, details):
                 request.invocation.events(event, details)
             case tracker.Acknowledge(receipt) if self.world.broker.model.ours:
                 self.later(self.acknowledge, receipt)
@@ -363,7 +363,7 @@ class Engine(Process):
             case tracker.Conclude(request):
                 if self.owns(request.invocation.flow_uuid):
                     self.do(self.tracker.conclude(effect))
-            case tracker.PutAside():
+            case tracker.DeadLetter():
                 pass  # the flow continues without it
             case tracker.Ask(message, asked):
                 self.evidence.asks(asked)

@@ -131,9 +131,9 @@ class Worker(Process):
 
     def perform(self, effect: Any) -> None:
         match effect:
-            case server.Say(message):
+            case server.PublishNotice(message):
                 self.post(Letter(message), first=True)
-            case server.Tell(job, message, unhurried):
+            case server.PublishEvent(job, message, unhurried):
                 self.tell_of(job, Letter(message), unhurried)
             case server.Answer(job, message):
                 self.send_end(job, message)

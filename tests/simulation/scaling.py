@@ -234,7 +234,7 @@ class Fleet:
         core, counts = worker.core, self.meter.counts
         for effect in effects:
             match effect:
-                case server.Say(message) | server.Tell(_, message):
+                case server.PublishNotice(message) | server.PublishEvent(_, message):
                     self._post(message)
                 case server.Answer(job, message):
                     self._post(message)
@@ -377,7 +377,7 @@ class Fleet:
                     if self.tracker.publishing(effect):
                         self._publish(effect)
                 case tracker.Settle():
-                    effect.tell()
+                    effect.deliver()
                 case tracker.Acknowledge():
                     self.meter.counts["acknowledgements"] += 1
                 case tracker.Drop(request_id):

@@ -71,6 +71,6 @@ def test_draining_worker_announces_it_and_returns_new_requests() -> None:
     worker = server.Server("w", {"t": "t"}, server.offer([One]), 1, ledger="rows")
     worker.announce(["e"], env.READY, 5.0)
     (told,) = worker.drain(0.0, 5.0)
-    assert isinstance(told, server.Say)
+    assert isinstance(told, server.PublishNotice)
     assert told.message.headers[env.WBE_LIFE]["state"] == "draining"
     assert [type(each) for each in sent(worker, "id", ledger=True)] == [server.Return]

@@ -80,7 +80,7 @@ def test_busy_taskflow_worker_pauses_timeout_of_queued_request() -> None:
     def settle(effects: list[tracker.Effect]) -> None:
         for effect in effects:
             if isinstance(effect, tracker.Settle):
-                effect.tell()
+                effect.deliver()
             elif isinstance(effect, tracker.Withdraw):
                 settle(tracked.revoked(effect.request, tracked.revoke(effect.request, ours=True)))
 
