@@ -65,7 +65,6 @@ FLOORS: dict[str, tuple[int, str]] = {
     "wbengine.storage": (3, ""),
     "wbengine.permits": (3, ""),
     "wbengine.permits.limit_attributes": (1, ""),
-    "wbengine.permits.tasks": (4, CORE),
     # core and wire
     "wbengine.runtime": (4, CORE),
     "wbengine.transports": (4, WIRE),

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import abc
 import contextlib
-import functools
 import logging
 import math
 from collections import deque
@@ -31,6 +30,7 @@ from wbengine.engines import (
     async_run,
     differences,
     flow_errors,
+    gate_setup,
     ownership,
     requirements,
     selection,
@@ -38,13 +38,14 @@ from wbengine.engines import (
 from wbengine.engines import compilation as compilation_module
 from wbengine.engines import option_table as options_module
 from wbengine.permits import renewer
-from wbengine.permits import tasks as limited
 from wbengine.persistence import base as persistence
 from wbengine.persistence import commands, history, lease_renewer, models
-from wbengine.runtime import atom_lifecycle, compiler, control, executors, saving, waits
+from wbengine.runtime import atom_lifecycle, compiler, control, executors, inbox, saving
 from wbengine.runtime import plan as plan_module
 from wbengine.runtime import run as run_module
 from wbengine.runtime import scheduler as scheduler_module
+from wbengine.runtime.gates import chain, permits
+from wbengine.runtime.gates import signals as signal_gates
 from wbengine.types import notifier as notifier_module
 
 __all__ = ["Engine", "check_seconds"]
@@ -150,8 +151,8 @@ class Engine(abc.ABC):
         self._task_executor = self._make_executor()
         self._in_process = getattr(self._task_executor, "in_process", False)
         self._local_tasks: composite_executor.LocalTasks | None = None
-        self._waits: waits.Waits | None = None
-        self._limited: limited.LimitedTasks | None = None
+        self._received: signal_gates.ReceivedSignals | None = None
+        self._gates: chain.GateChain | None = None
         #: Includes an executor for local tasks if the flow has any.
         self._running_executor: calls.TaskExecutor = self._task_executor
 
@@ -269,14 +270,16 @@ class Engine(abc.ABC):
         if self._compilation is not None:
             return
         plan = compiler.compile(self._flow)
-        compilation = compilation_module.Compilation(plan, limited.limits_of(plan))
+        compilation = compilation_module.Compilation(plan, permits.limits_of(plan))
         self._local_tasks = selection.local_tasks(compilation.plan, self._settings["local_tasks"])
         if self._local_tasks is not None:
             wait_nodes = [
                 n for n, item in enumerate(compilation.plan.items) if isinstance(item, task.WaitFor)
             ]
             if wait_nodes:
-                self._waits = waits.Waits(wait_nodes, self._flow_detail.uuid, self._backend)
+                self._received = signal_gates.ReceivedSignals(
+                    wait_nodes, self._flow_detail.uuid, self._backend
+                )
         self._check_tasks(compilation.plan)
         if self._local_tasks is not None and not self._in_process:
             # Local tasks run in this process with every kind of executor.
@@ -594,9 +597,9 @@ class Engine(abc.ABC):
     def _stop(self, run: run_module.Run) -> None:
         run.stop_signal.end()
         self._running_executor.stop()
-        if self._limited is not None:
-            self._limited.close()
-            self._limited = None
+        if self._gates is not None:
+            self._gates.close()
+            self._gates = None
         self._ended = self._clock.monotonic()
 
     def _leave_unchanged(self, run: run_module.Run, error: BaseException) -> bool:
@@ -651,73 +654,79 @@ class Engine(abc.ABC):
                     self._change_state(states.SUSPENDED, saved=False)
 
     def _make_run(self) -> run_module.Run:
-        plan = self._compiled("run").plan
-        inbox: control.Inbox = self._clock.queue()
-        wake: Callable[[], None] = functools.partial(inbox.put, None)
+        compiled = self._compiled("run")
+        events: inbox.Inbox = self._clock.queue()
+
+        def wake() -> None:
+            events.put(inbox.ProgressReported())
+
+        on_progress: Callable[[], None] = wake
         held_lease, saver = self._ownership.held, None
         if held_lease is not None and self._durability != saving.END:
             immediate = self._running_executor.immediate
             early_flush = saving.EarlyFlush(
                 self._storage.writer, wake, self._clock, immediate=immediate
             )
-            wake, held_lease.on_tick = early_flush, early_flush.on_tick
-        lifecycle = self._make_lifecycle(wake)
+            on_progress, held_lease.on_tick = early_flush, early_flush.on_tick
+        lifecycle = self._make_lifecycle(on_progress)
         lifecycle.undo_begun_waits()
-        scheduler = self._scheduler = scheduler_module.Scheduler(plan, _saved_states(self._storage))
+        scheduler = self._scheduler = scheduler_module.Scheduler(
+            compiled.plan, _saved_states(self._storage)
+        )
         if held_lease is not None:
             saver = saving.Saver(self._storage.writer, self._durability, held_lease.check)
+        gates = self._gates = self._make_gates(compiled, lifecycle, events)
         run = run_module.Run(
-            plan,
+            compiled.plan,
             scheduler,
             lifecycle,
             saver,
             self._running_executor,
-            inbox,
+            events,
+            gates,
             never_resolve=self._settings["never_resolve"],
             defer_reverts=self._settings["defer_reverts"],
             clock=self._clock,
             park=None if self.park_after is None else lambda: self._suspend(history.PARKED),
             park_after=self.park_after or 0.0,
-            waits=self._waits,
-            limited=self._make_limited(plan, functools.partial(inbox.put, None)),
         )
-        if self._waits is not None:
-            self._waits.wake = functools.partial(inbox.put, None)
+        if self._received is not None:
+            self._received.on_new = lambda: events.put(inbox.SignalsReceived())
             if held_lease is not None:
-                held_lease.on_signals = self._waits.add
-                held_lease.awaits_signals = lambda: run.deferred.awaits_signals
+                held_lease.on_signals = self._received.add
+                held_lease.awaits_signals = gates.awaits_signals
         if held_lease is not None:
             held_lease.on_lost = run.stop_signal.disown
         return run
 
-    def _make_limited(
-        self, plan: plan_module.Plan, wake: Callable[[], None]
-    ) -> limited.LimitedTasks | None:
-        self._limited = None
-        limits = self._compiled("run").limits
-        if limits:
-            held_lease, items, storage = self._ownership.held, plan.items, self._storage
-
-            def arguments(node: int) -> Mapping[str, Any]:
-                item: Any = items[node]
-                if plan.kinds[node] == plan_module.FLOW:
-                    return storage.inputs()
-                return storage.gather(node, item.name, item.rebind, item.optional)
-
-            self._limited = limited.LimitedTasks(
-                limits,
+    def _make_gates(
+        self,
+        compiled: compilation_module.Compilation,
+        lifecycle: atom_lifecycle.AtomLifecycle,
+        events: inbox.Inbox,
+    ) -> chain.GateChain:
+        permit_gate, executor = None, self._running_executor
+        if compiled.limits:
+            held_lease = self._ownership.held
+            epoch = 0 if held_lease is None else held_lease.lease.epoch
+            permit_gate = gate_setup.make_permit_gate(
+                compiled,
+                lifecycle,
+                events,
+                self._storage,
                 renewer.of_process()(self._settings["limits"] or self._backend),
-                renewer.Member(
-                    storage.flow_uuid,
-                    0 if held_lease is None else held_lease.lease.epoch,
-                    self._settings["lease"],
-                ),
-                arguments=arguments,
-                wake=wake,
-                limits_flow=0 in limits and plan.kinds[0] == plan_module.FLOW,
-                max_requests=1 if self._running_executor.immediate else None,
+                renewer.Member(self._storage.flow_uuid, epoch, self._settings["lease"]),
+                immediate=executor.immediate,
             )
-        return self._limited
+        return gate_setup.make_gates(
+            compiled,
+            lifecycle,
+            events,
+            self._clock,
+            executor,
+            received=self._received,
+            permit_gate=permit_gate,
+        )
 
     def _make_lifecycle(self, on_progress: Callable[[], None]) -> atom_lifecycle.AtomLifecycle:
         return atom_lifecycle.AtomLifecycle(
@@ -729,7 +738,7 @@ class Engine(abc.ABC):
             executor=self._running_executor,
             local_tasks=self._local_tasks,
             keep_logs=self._settings["keep_logs"],
-            waiting=() if self._waits is None else self._waits.nodes,
+            waiting=() if self._received is None else self._received.nodes,
         )
 
     def suspend(self) -> None:
@@ -824,7 +833,7 @@ class Engine(abc.ABC):
         """
         self.compile()
         new_signal = signals.Signal.of(name, value, self._clock.time())
-        waiting = self._waits
+        waiting = self._received
         expected = self._compiled("signalled").outline.signals if waiting is not None else []
         if waiting is not None and self._backend is not None:
             lease_renewer.send_signal(self._backend, self._flow_detail.uuid, new_signal, expected)

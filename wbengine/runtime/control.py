@@ -7,23 +7,20 @@ before it reads the requests, so either the loop or the other thread sees the ot
 
 from __future__ import annotations
 
-import queue
 import threading
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeGuard
+from typing import Any, Final, NamedTuple, TypeGuard
 
 from wbengine import exceptions
 from wbengine import invocation as calls
 from wbengine.persistence import models
+from wbengine.runtime.inbox import Inbox, StopRequested, Withdrawn
 from wbengine.types import failure as ft
 
-if TYPE_CHECKING:
-    from wbengine.runtime.atom_lifecycle import Call
-
 __all__ = [
-    "DEADLINE", "GIVEN_UP_KEYS", "Arrival", "CancelRequest", "GivenUp", "InFlight", "Inbox",
-    "Parked", "StopSignal", "SuspendRequest", "Withdrawn", "is_cancellable", "read_given_up",
+    "DEADLINE", "GIVEN_UP_KEYS", "CancelRequest", "GivenUp", "InFlight", "Parked", "StopSignal",
+    "SuspendRequest", "is_cancellable", "read_given_up",
 ]  # fmt: skip
 
 _DEADLINE: Final = "deadline_exceeded"
@@ -68,16 +65,6 @@ def read_given_up(meta: Mapping[str, Any]) -> GivenUp | None:
             True, cancellation.get("reason") if isinstance(cancellation, Mapping) else None
         )
     return DEADLINE if _DEADLINE in meta else None
-
-
-class Withdrawn(list["Call"]):
-    """Calls that were withdrawn before they started."""
-
-
-#: An outcome, withdrawn calls, or None: the loop only has to wake up.
-Arrival = tuple["Call", calls.Outcome] | Withdrawn | None
-
-Inbox = queue.SimpleQueue[Arrival]
 
 
 class CancelRequest(NamedTuple):
@@ -191,7 +178,7 @@ class StopSignal:
         if threading.get_ident() == self._thread:
             # The loop may be at any point; it withdraws what it can in its next iteration.
             self.suspending = self.stopping = True
-            self._inbox.put(None)
+            self._inbox.put(StopRequested())
             return
         with self._lock:
             if not (self._over or self.suspending):
@@ -211,7 +198,7 @@ class StopSignal:
             if threading.get_ident() == self._thread:
                 if self._executor.immediate:  # the caller may be a task that runs in this thread
                     self._in_flight.cancel(self._in_flight.targets(request))
-                self._inbox.put(None)
+                self._inbox.put(StopRequested())
             else:
                 # In this order: a call that was in flight and is not withdrawn, runs.
                 targets = self._in_flight.targets(request)
@@ -241,7 +228,7 @@ class StopSignal:
             if not self._over:
                 self._over = True
                 self._executor.disown()
-                self._inbox.put(None)
+                self._inbox.put(StopRequested())
 
     def end(self) -> None:
         """Record that the run is over: later requests to suspend have no effect."""

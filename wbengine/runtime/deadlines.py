@@ -23,16 +23,19 @@ class Timers:
     Setting a deadline and reaching it cost O(log n) each.
     """
 
-    __slots__ = ("_heap", "_latest", "_numbers", "deadline")
+    __slots__ = ("_heap", "_latest", "_numbers", "deadline", "is_used")
 
     def __init__(self, deadline: float = math.inf) -> None:
         self.deadline = deadline
+        #: False if no deadline has been set since the creation or `clear`: nothing can be due.
+        self.is_used = deadline < math.inf
         self._numbers = itertools.count()
         # It also contains replaced deadlines, whose numbers are not in `_latest`.
         self._heap: list[tuple[float, int, Hashable]] = []
         self._latest: dict[Hashable, int] = {}
 
     def set(self, key: Hashable, due: float) -> None:
+        self.is_used = True
         number = self._latest[key] = next(self._numbers)
         heapq.heappush(self._heap, (due, number, key))
 
@@ -45,6 +48,18 @@ class Timers:
                 del self._latest[key]
                 due_keys.append(key)
         return due_keys
+
+    def set_deadline(self, deadline: float) -> None:
+        """Set the deadline of the run."""
+        self.deadline = deadline
+        self.is_used = True
+
+    def clear(self) -> None:
+        """Remove all deadlines."""
+        self.deadline = math.inf
+        self._heap.clear()
+        self._latest.clear()
+        self.is_used = False
 
     def passed(self, now: float) -> bool:
         return now >= self.deadline or (bool(self._heap) and self._heap[0][0] <= now)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeGuard
 
@@ -298,15 +298,16 @@ class Maps:
                 running.fanout.stop()
                 self._changed(node, running.fanout)
 
-    def stop_for_revert(self, scope: range, limited: Container[int]) -> list[int]:
-        """Stop Maps with `cancel_on_revert`, and those in `limited`, in a reverted scope.
+    def stop_for_revert(self, scope: range, may_wait: Callable[[int], bool]) -> list[int]:
+        """Stop Maps in a reverted scope that have `cancel_on_revert` or for which `may_wait`.
 
-        :returns: their nodes.
+        :param may_wait: returns whether items of a Map may wait before they start.
+        :returns: the nodes of the stopped Maps.
         """
         nodes = []
         for node, running in self.running.items():
             call = running.call
-            is_stopped = call.task.cancel_on_revert or node in limited
+            is_stopped = call.task.cancel_on_revert or may_wait(node)
             if node in scope and is_stopped and call.action == calls.EXECUTE:
                 running.undone = True
                 running.fanout.stop()

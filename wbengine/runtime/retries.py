@@ -12,7 +12,7 @@ from wbengine import retry as retry_module
 from wbengine import storage as storage_module
 from wbengine.persistence import models
 from wbengine.runtime import plan as plan_module
-from wbengine.runtime import retry_decisions, waits
+from wbengine.runtime import retry_decisions
 from wbengine.types import failure as ft
 
 __all__ = ["RETRY_AT", "Retries", "RetryCall"]
@@ -154,4 +154,4 @@ class Retries:
     def clear_backoff(record: models.AtomDetail) -> None:
         if record.has_meta:
             record.meta.pop(RETRY_AT, None)
-            record.meta.pop(waits.WAITS_FOR, None)
+            record.meta.pop(models.WAITS_FOR, None)

@@ -27,25 +27,31 @@ from typing import Any, Final
 from wbengine import _clock, states
 from wbengine import invocation as calls
 from wbengine._crash import crashpoint
-from wbengine.permits import tasks as limited_module
 from wbengine.runtime import atom_lifecycle, retry_decisions, saving
-from wbengine.runtime import deadlines as timers_module
 from wbengine.runtime import plan as plan_module
 from wbengine.runtime import scheduler as scheduler_module
-from wbengine.runtime import waits as waits_module
 from wbengine.runtime.control import (
     DEADLINE,
-    Arrival,
     CancelRequest,
     GivenUp,
-    Inbox,
     InFlight,
     Parked,
     StopSignal,
-    Withdrawn,
     is_cancellable,
 )
-from wbengine.runtime.deferred_calls import DeferredCalls
+from wbengine.runtime.deadlines import MAX_WAIT_SECONDS
+from wbengine.runtime.gates.chain import GateChain
+from wbengine.runtime.inbox import (
+    Event,
+    Finished,
+    Inbox,
+    IterationInterrupted,
+    PermitsGranted,
+    ProgressReported,
+    SignalsReceived,
+    StopRequested,
+    Withdrawn,
+)
 from wbengine.runtime.maps import is_item
 from wbengine.types import failure as ft
 
@@ -84,24 +90,22 @@ class Run:
         saver: saving.Saver | None,
         executor: calls.TaskExecutor,
         inbox: Inbox,
+        gates: GateChain,
         *,
         never_resolve: bool,
         defer_reverts: bool,
         clock: _clock.Clock = _clock.SYSTEM,
-        waits: waits_module.Waits | None = None,
-        limited: limited_module.LimitedTasks | None = None,
         park: Callable[[], object] | None = None,
         park_after: float = math.inf,
     ) -> None:
         self._plan = plan
-        self._limited = limited
+        self._gates = gates
+        self._timers = gates.timers
+        self._has_start_gates = bool(gates.before_start)
         # The flow is suspended if nothing runs and nothing is due within this time.
         self._park = park
         self._park_after = park_after
         self.parked: Parked | None = None
-        self.deferred = DeferredCalls(
-            inbox, clock, lifecycle.record, waits, keeps_times=executor.keeps_times
-        )
         self._scheduler = scheduler
         self._lifecycle = lifecycle
         self._maps = lifecycle.maps
@@ -139,7 +143,7 @@ class Run:
         self._max_atoms = MAX_ATOMS_PER_SHORT_ITERATION if short else MAX_ATOMS_PER_ITERATION
         self._retires = type(executor).retire is not calls.TaskExecutor.retire
         self._timeout: float | None = None
-        self._arrived: deque[Arrival] = deque()
+        self._arrived: deque[Event] = deque()
         self._finished: list[calls.Invocation] = []
         self._saved_at = 0.0
         #: Errors of the run itself (for example invalid decisions of retry controllers).
@@ -157,9 +161,9 @@ class Run:
         :param measure: record the seconds of each state in `stats`.
         """
         self.stop_signal.begin()
-        self._timeout = None if timeout is None else min(timeout, timers_module.MAX_WAIT_SECONDS)
+        self._timeout = None if timeout is None else min(timeout, MAX_WAIT_SECONDS)
         if deadline is not None:
-            self.deferred.timers = timers_module.Timers(deadline)
+            self._timers.set_deadline(deadline)
         # Not an attribute: it would refer to this object, and the cycle would delay its deletion.
         reactions: dict[str, Callable[[], str]] = {
             states.RESUMING: self._resume,
@@ -196,9 +200,9 @@ class Run:
         arrived, lifecycle, maps = self._arrivals(), self._lifecycle, self._maps
         for item in [arrived.popleft() for _ in range(len(arrived))]:
             if isinstance(item, Withdrawn):
-                for call in item:
-                    lifecycle.undo_begin(call.node)
-            elif item is not None:
+                for withdrawn_call in item.calls:
+                    lifecycle.undo_begin(withdrawn_call.node)
+            elif isinstance(item, Finished):
                 call, outcome = item
                 if calls.interrupted(outcome):
                     continue  # the next run begins this call again
@@ -231,31 +235,30 @@ class Run:
 
     def _schedule(self) -> str:
         self._begin_all()
-        if self.deferred.waits is not None:
+        if self._gates.has_signals:
             self._store_waits()
         self._save(saving.START)
         self._submit()
         if self._lifecycle.failed_before_submit:
             for ended in self._lifecycle.take_failed_before_submit():
-                self._inbox.put(ended)
+                self._inbox.put(Finished(*ended))
         if self._saves_iterations and not (self._immediate and self._inbox.qsize()):
             self._save(saving.ITERATION)
         return states.WAITING
 
     def _wait(self) -> str:
-        timeout, timers = self._timeout, self.deferred.timers
-        waits_changed = self.deferred.waits is not None and self._store_waits()
-        asleep = timers is not None and not (self.stop_signal.suspending or self._scheduler.done)
-        limited = self._limited
-        if limited is not None and limited.flow_waits:
-            asleep = asleep or not self._scheduler.done
+        timeout, timers, scheduler = self._timeout, self._timers, self._scheduler
+        waits_changed = self._gates.has_signals and self._store_waits()
+        asleep = timers.is_used and not (self.stop_signal.suspending or scheduler.done)
+        if self._has_start_gates and self._gates.keeps_flow:
+            asleep = asleep or not scheduler.done
         if self._park is not None and not self._inbox.qsize() and self._may_park():
             park, self._park = self._park, None
             park()
-        elif not self._inbox.qsize() and (self._scheduler.in_flight or asleep):
+        elif not self._inbox.qsize() and (scheduler.in_flight or asleep):
             if waits_changed:
                 self._save(saving.LATE)
-            if timers is not None:
+            if timers.is_used:
                 timeout = timers.wait(self._clock.monotonic(), timeout)
             try:
                 # A single C call: an interrupt cannot come between taking an event and storing it.
@@ -267,17 +270,14 @@ class Run:
     def _analyze(self) -> str:
         if self._check is not None:
             self._check()
-        timers, suspending = self.deferred.timers, self.stop_signal.suspending
-        is_due = timers is not None and timers.passed(self._clock.monotonic())
+        suspending = self.stop_signal.suspending
+        is_due = self._timers.is_used and self._timers.passed(self._clock.monotonic())
         if is_due and not suspending:
             self._expire()  # first: outcomes that arrive now are too late
         granted = bool(self.stop_signal.requests) and self._grant_requests()
-        if self.deferred.waits is not None and self.deferred.waits.has_new:
-            self.deferred.end_waits(self.deferred.waits)
-        permitted = self._limited is not None and self._limited.may_have_permits
-        woken = self._handle_arrivals() or is_due or granted or permitted
+        woken = self._handle_arrivals() or is_due or granted
         if suspending:
-            self.deferred.timers = None
+            self._timers.clear()
             self._stop_starting()
         if self._maps.running:
             self._release_idle_maps()
@@ -297,20 +297,29 @@ class Run:
         return self._scheduler.verdict()
 
     def _begin_all(self) -> None:
-        scheduler, lifecycle, limited = self._scheduler, self._lifecycle, self._limited
-        # The flow itself waits for a permit. Reverts do not wait.
-        is_closed = limited is not None and limited.flow_waits and not scheduler.reverting
-        if limited is not None and is_closed and not limited.try_enter():
+        scheduler, lifecycle, gates, timers = (
+            self._scheduler, self._lifecycle, self._gates, self._timers
+        )  # fmt: skip
+        if (
+            self._has_start_gates
+            and gates.keeps_flow
+            and not scheduler.reverting  # reversions do not wait
+            and not gates.admit_flow()
+        ):
             return
-        held = self.deferred
-        while not (self.stop_signal.stopping or (held.timers is not None and self._overdue())):
+        while not (self.stop_signal.stopping or (timers.is_used and self._overdue())):
             lifecycle.now = self._clock.time()
-            woken = self._wake() if held.timers is not None else ()
+            released: Sequence[int] = ()
+            if self._has_start_gates or timers.is_used:
+                released = self._release()
             ready = scheduler.take(max(0, self._max_atoms - len(self._begun)))
-            if self._limited is not None:
-                ready.execute = self._select_permitted(ready.execute, self._limited)
+            if self._has_start_gates:
+                ready.execute = [*released, *self._admit(ready.execute)]
             if ready.retry:
-                retrying = [node for node in ready.retry if self._begin_retry(node, node in woken)]
+                retrying = gates.admit_retries(ready.retry)
+                for node in ready.retry:
+                    if node not in retrying:
+                        scheduler.postpone(node)
                 for node in retrying:
                     lifecycle.reset(scheduler.reset_scope(node))
                     self._in_flight.cancelled_nodes.difference_update(self._plan.scope(node))
@@ -323,6 +332,23 @@ class Run:
                 return
             for node in ready.votes:
                 self._decide(node)
+
+    def _release(self) -> Sequence[int]:
+        """Continue with work that gates kept until now; return the nodes that may begin."""
+        work = self._gates.release()
+        for node in work.retries:
+            self._scheduler.wake(node)
+        for call in work.calls:
+            self._begin_call(call)
+        return work.nodes
+
+    def _admit(self, nodes: Sequence[int]) -> Sequence[int]:
+        """Return the nodes that may begin now. Cancelled nodes do not wait, but are refused."""
+        granted = self._in_flight.granted
+        if any(request.nodes is None for request in granted):
+            return nodes
+        cancelled = [n for n in nodes if any(n in (request.nodes or ()) for request in granted)]
+        return [*cancelled, *self._gates.admit_nodes([n for n in nodes if n not in cancelled])]
 
     def _run_own_retries(self) -> bool:
         """Execute the retry controllers of single tasks that have just begun.
@@ -373,7 +399,7 @@ class Run:
         if len(tasks) != len(begun):
             retries = [call for call in begun if isinstance(call, atom_lifecycle.RetryCall)]
         if self._maps.running and not self._scheduler.halted:
-            is_full = None if self._limited is None else self._limited.is_full
+            is_full = self._gates.is_full if self._has_start_gates else None
             events = self._lifecycle.item_events
             tasks += self._maps.refill(self._max_atoms, events, self._clock.time(), is_full)
         if self._maps.running or self._plan.retried:
@@ -381,11 +407,8 @@ class Run:
         to_cancel: list[calls.Invocation] = []
         if self._in_flight.granted:
             tasks, to_cancel = self._refuse(tasks)
-        timed = [c for c in tasks if c.task.eta is not None or c.task.expires is not None]
-        if timed or self.deferred.waits is not None:
-            tasks = self.deferred.defer(tasks)
-        if self._limited is not None:
-            tasks = self._without_limited(tasks, self._limited)
+        if self._gates.check_calls:
+            tasks = self._gates.admit_calls(tasks)
         self._unsent = deque([*tasks, *retries])
         self._begun, self._beginning = [], []
         if tasks:
@@ -397,7 +420,7 @@ class Run:
             if to_cancel:
                 self._in_flight.cancel(to_cancel)
         for call in self._iter_unsent(len(retries)) if retries else ():
-            self._inbox.put((call, self._retries.run(call)))
+            self._inbox.put(Finished(call, self._retries.run(call)))
         if self._unsent:
             unsent, self._unsent = self._unsent, deque()
             self._inbox.put(Withdrawn(unsent))
@@ -407,7 +430,7 @@ class Run:
 
         If tasks run in this thread, this is checked and outcomes are handled between two tasks.
         """
-        unsent, stop_signal, held = self._unsent, self.stop_signal, self.deferred
+        unsent, stop_signal, timers = self._unsent, self.stop_signal, self._timers
         mapping, sent = self._maps.running, self._sent
         tasks = bool(unsent) and isinstance(unsent[0], calls.Invocation)
         immediate, check, cancellable = self._immediate, self._check, self._in_flight.cancellable
@@ -418,7 +441,7 @@ class Run:
             if tasks and immediate:
                 # before `stopping` is read, so that a concurrent request to cancel sees the call
                 sent.add(call)
-            if stop_signal.stopping or (held.timers is not None and self._overdue()):
+            if stop_signal.stopping or (timers.is_used and self._overdue()):
                 return
             unsent.popleft()
             if mapping and is_item(call) and self._maps.is_stopped(call):
@@ -444,30 +467,33 @@ class Run:
             return
         # Requests to cancel and the deadline precede the outcomes; the loop handles them in that
         # order.
-        is_too_late = self.stop_signal.requests or (
-            self.deferred.timers is not None and self._overdue()
-        )
+        is_too_late = self.stop_signal.requests or (self._timers.is_used and self._overdue())
         if not is_too_late and self._handle_arrivals():
             self._save(saving.LATE)
             # The next iteration begins the successors and must not block.
-            self._inbox.put(None)
+            self._inbox.put(IterationInterrupted())
 
     def _handle_arrivals(self) -> bool:
         arrived = self._arrivals()
         woken = bool(arrived)
         while arrived:
-            item = arrived.popleft()
-            if isinstance(item, Withdrawn):
-                for call in item:
-                    self._undo_begin(call)
-            elif item is not None:
-                self._handle_outcome(*item)
+            event = arrived.popleft()
+            match event:
+                case Finished():
+                    self._handle_outcome(*event)
+                case Withdrawn():
+                    for call in event.calls:
+                        self._undo_begin(call)
+                case SignalsReceived() | PermitsGranted():
+                    self._gates.on_event(event)
+                case StopRequested() | ProgressReported() | IterationInterrupted():
+                    pass  # The next steps of the iteration read the state.
         return woken
 
     def _done(self, invocation: calls.Invocation, outcome: calls.Outcome) -> None:
         if invocation.index >= 0 and outcome.failed:
             self._maps.item_failed(invocation)
-        self._inbox.put((invocation, outcome))
+        self._inbox.put(Finished(invocation, outcome))
 
     def _handle_outcome(self, call: atom_lifecycle.Call, outcome: calls.Outcome) -> None:
         # checked here to save a call for each task that succeeds
@@ -476,8 +502,8 @@ class Run:
         if isinstance(call, calls.Invocation):
             self._sent.discard(call)
             self._in_flight.cancellable.discard(call)
-            if self._limited is not None:
-                self._limited.release(call.node, call.index)
+            if self._has_start_gates:
+                self._gates.on_ended(call.node, call.index)
             if call.cancellation.cancelled and self._immediate and outcome.started is None:
                 self._undo_begin(call)  # cancelled before it began
                 return
@@ -507,7 +533,7 @@ class Run:
             self._handle_outcome(*ended)
         elif not self._scheduler.halted and self._maps.must_withdraw(call.node):
             self._in_flight.cancel(self._in_flight.cancellable_of(call.node))
-            self._withdraw_limited(range(call.node, call.node + 1))
+            self._withdraw_unstarted(range(call.node, call.node + 1))
             for withdrawn_call in self._withdraw():
                 if withdrawn_call.node == call.node:
                     self._undo_begin(withdrawn_call)
@@ -538,70 +564,18 @@ class Run:
         self._lifecycle.set_intentions(self._scheduler.apply(resolution))
         self._cancel_in_scope(resolution.scope)
 
-    def _wake(self) -> Collection[int]:
-        woken = set()
-        for item in self.deferred.due():
-            if isinstance(item, int):
-                self._scheduler.wake(item)
-                woken.add(item)
-            else:
-                self._begin_call(item)
-        return woken
-
-    def _select_permitted(
-        self, nodes: Sequence[int], limited: limited_module.LimitedTasks
-    ) -> Sequence[int]:
-        permitted, items = limited.take_permitted()
-        for call in items:
-            self._begin_call(call)
-        for node in nodes:
-            item: Any = self._plan.items[node]
-            if node not in limited.limits or item.fans_out:
-                permitted.append(node)
-                continue
-            # A node that an earlier run began is in flight or must be looked up, so it does not
-            # wait. A cancelled node is not submitted.
-            has_begun = self._lifecycle.record(node).state == states.RUNNING
-            refused = any(
-                request.nodes is None or node in request.nodes
-                for request in self._in_flight.granted
-            )
-            try:
-                if refused or limited.try_begin(node, item.priority, is_running=has_begun):
-                    permitted.append(node)
-            except Exception as error:
-                self._lifecycle.fail_before_start(node, error)
-                permitted.append(node)
-        limited.request_permits()
-        return permitted
-
-    def _without_limited(
-        self, tasks: list[calls.Invocation], limited: limited_module.LimitedTasks
-    ) -> list[calls.Invocation]:
-        permitted = []
-        for call in tasks:
-            try:
-                if (
-                    not is_item(call)
-                    or call.action != calls.EXECUTE
-                    or limited.try_begin(call.node, call.priority, call, is_running=call.recovered)
-                ):
-                    permitted.append(call)
-            except Exception as error:
-                self._inbox.put((call, calls.Outcome(ft.Failure.from_exception(error))))
-        limited.request_permits()
-        return permitted
-
-    def _withdraw_limited(self, scope: range) -> None:
-        for node, call in () if self._limited is None else self._limited.withdraw(scope):
-            if call is None:
-                self._scheduler.undo_begin(node)
-            else:
-                self._undo_begin(call)
+    def _withdraw_unstarted(self, scope: range) -> None:
+        if not self._has_start_gates:
+            return
+        work = self._gates.withdraw_unstarted(scope)
+        for node in work.nodes:
+            self._scheduler.undo_begin(node)
+        for call in work.calls:
+            self._undo_begin(call)
 
     def _store_waits(self) -> bool:
         """Store what the flow waits for once all of it waits; return whether that changed."""
-        nodes = self.deferred.awaiting(self._scheduler.in_flight)
+        nodes = self._gates.awaiting_signals(self._scheduler.in_flight)
         if nodes == self._stored_waits:
             return False
         self._stored_waits = nodes
@@ -612,21 +586,8 @@ class Run:
         """Return whether nothing runs and nothing is due soon; set `parked` in that case."""
         if self.stop_signal.stopping or self._maps.running or self._scheduler.done:
             return False
-        if self._limited is not None and self._limited.must_not_suspend:
-            return False
-        if self._scheduler.in_flight > len(self.deferred):
-            return False
-        self.parked = self.deferred.parked(self._park_after)
+        self.parked = self._gates.parked(self._scheduler.in_flight, self._park_after)
         return self.parked is not None
-
-    def _begin_retry(self, node: int, wait_ended: bool) -> bool:
-        """Prepare a retry controller to run its flow again; return False if it has to wait."""
-        seconds = self._lifecycle.begin_retry(node, self._clock.time(), wait_ended)
-        if not seconds:
-            return True
-        self._scheduler.postpone(node)
-        self.deferred.set_timer(node, self._clock.monotonic() + seconds)
-        return False
 
     def _save(self, moment: int) -> None:
         """Write the changes if the durability includes `moment`, then notify listeners."""
@@ -647,20 +608,19 @@ class Run:
     def _stopping(self) -> bool:
         return self.stop_signal.stopping
 
-    def _arrivals(self) -> deque[Arrival]:
+    def _arrivals(self) -> deque[Event]:
         """Move events from the inbox to `_arrived`. Unhandled ones stay there for `collect`."""
         arrived, inbox = self._arrived, self._inbox
         arrived.extend(map(inbox.get, (False,) * inbox.qsize()))
         return arrived
 
     def _overdue(self) -> bool:
-        timers = self.deferred.timers
-        return timers is not None and self._clock.monotonic() >= timers.deadline
+        return self._clock.monotonic() >= self._timers.deadline
 
     def _expire(self) -> None:
-        if self.deferred.timers is None or not self._overdue():
+        if not self._overdue():
             return
-        self.deferred.timers.deadline = math.inf
+        self._timers.deadline = math.inf
         if not (self._broken or self._scheduler.done):
             self._give_up(DEADLINE)
 
@@ -680,7 +640,7 @@ class Run:
                     self._scheduler.try_reverts_again()
                     self._give_up(GivenUp(True, request.reason))
                 self._in_flight.granted.append(request)
-                self._withdraw_limited(range(len(self._plan)))
+                self._withdraw_unstarted(range(len(self._plan)))
                 for call in self._withdraw():
                     self._undo_begin(call)
                 self._in_flight.cancel(self._in_flight.targets(request))
@@ -714,18 +674,21 @@ class Run:
             self._cancel_in_scope(range(len(self._plan)))
 
     def _cancel_in_scope(self, scope: range) -> None:
-        self._withdraw_limited(scope)
+        self._withdraw_unstarted(scope)
         if self._maps.running:
-            limited = () if self._limited is None else self._limited.limits
-            self._in_flight.cancelled_nodes.update(self._maps.stop_for_revert(scope, limited))
+            stopped = self._maps.stop_for_revert(scope, self._gates.concerns)
+            self._in_flight.cancelled_nodes.update(stopped)
         cancellable = [call for call in self._in_flight.cancellable if call.node in scope]
         if self._unsent and self._executor.immediate:  # called during `_iter_unsent`
             cancellable += [
                 call for call in self._unsent if is_cancellable(call) and call.node in scope
             ]
-        for call in self.deferred.take(lambda call: is_cancellable(call) and call.node in scope):
+        for call in self._gates.withdraw_calls(
+            lambda node, call: node in scope and is_cancellable(call)
+        ):
             cancellable.append(call)
-            self._inbox.put((call, self._in_flight.refusal(call, CancelRequest(None))))
+            refusal = self._in_flight.refusal(call, CancelRequest(None))
+            self._inbox.put(Finished(call, refusal))
         if cancellable:
             self._in_flight.cancel_for_revert(cancellable)
 
@@ -764,7 +727,7 @@ class Run:
                 to_submit.append(call)
                 to_cancel += [] if request is None else [call]
             else:
-                self._inbox.put((call, self._in_flight.refusal(call, request)))
+                self._inbox.put(Finished(call, self._in_flight.refusal(call, request)))
         return to_submit, to_cancel
 
     def _stop(self) -> None:
@@ -775,20 +738,20 @@ class Run:
         if not self._scheduler.halted:
             self._scheduler.halt()
             self._maps.halt()
-        self._withdraw_limited(range(len(self._plan)))
+        self._withdraw_unstarted(range(len(self._plan)))
         unstarted, self._begun, self._beginning = self._begun, [], []
         for call in [*unstarted, *self._withdraw()]:
             self._undo_begin(call)
 
     def _withdraw(self) -> list[calls.Invocation]:
-        return [*self.deferred.take(), *self._executor.withdraw()]
+        return [*self._gates.withdraw_calls(), *self._executor.withdraw()]
 
     def _undo_begin(self, call: atom_lifecycle.Call) -> None:
         if isinstance(call, calls.Invocation):
             self._sent.discard(call)
             self._in_flight.cancellable.discard(call)
-            if self._limited is not None:
-                self._limited.release(call.node, call.index)
+            if self._has_start_gates:
+                self._gates.on_ended(call.node, call.index)
         if is_item(call):
             self._maps.return_item(call)
             return

@@ -1,7 +1,7 @@
-"""The tasks, items of Maps and flows of one run that have permits or wait for them.
+"""Flows, tasks and items of Maps that wait for permits of limits, or have them.
 
-A task waits before it starts: its record is unchanged and no executor has it, so after the death of
-the engine it has certainly not run. Items of a Map wait as calls.
+A task waits before it begins, so after the death of its engine it has certainly not run. Items of a
+Map wait as calls.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import Counter
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from wbengine import _binding, exceptions, flow, task
@@ -18,8 +18,10 @@ from wbengine._tasks import functors
 from wbengine.permits import limit_attributes
 from wbengine.permits.renewer import Member, Membership, PermitRenewer
 from wbengine.runtime import plan as plans
+from wbengine.runtime.gates import base
+from wbengine.types import failure as ft
 
-__all__ = ["LimitedTasks", "limits_of"]
+__all__ = ["PermitGate", "limits_of"]
 
 _LIMITED: Final = (plans.TASK, plans.FLOW)
 
@@ -87,37 +89,49 @@ class _Queue:
         self.entries: list[tuple[float, int, _Key]] = []
 
 
-class LimitedTasks:
-    """Decides whether a flow and its tasks may start. Use it only in the thread of the run.
+class PermitGate(base.Gate):
+    """Keeps a flow and its tasks until they have permits.
 
     :param limits: limits of nodes.
     :param arguments: returns the arguments of a task, for the key of its limit.
-    :param wake: called in another thread when there are `may_have_permits`.
+    :param is_running: returns whether an earlier run began a node. It is in flight, or its result
+        must be looked up, so it takes a permit but does not wait.
+    :param fail: called with a node whose key raised an exception; the node then begins and fails.
+    :param end: called with a call that has ended, and its outcome.
+    :param on_granted: called in another thread when permits may have been granted.
     :param limits_flow: whether node 0 is the flow itself.
     :param max_requests: maximum number of permits that are requested at a time.
     """
 
+    before_start = True
+
     def __init__(
         self,
         limits: Mapping[int, limit_attributes.Limit],
+        plan: plans.Plan,
         renewer: PermitRenewer,
         member: Member,
         *,
         arguments: Callable[[int], Mapping[str, Any]],
-        wake: Callable[[], object],
-        limits_flow: bool = False,
+        is_running: Callable[[int], bool],
+        fail: Callable[[int, Exception], object],
+        end: Callable[[calls.Invocation, calls.Outcome], object],
+        on_granted: Callable[[], object],
         max_requests: int | None = None,
     ) -> None:
-        self.limits: Final = limits
-        #: Whether the flow itself (node 0) is limited and has no permit yet.
-        self.flow_waits = limits_flow
-        self.limits_flow: Final = limits_flow
+        self._limits: Final = limits
+        self._plan: Final = plan
         self._renewer = renewer
         self._member = member
         self._arguments = arguments
-        self._wake = wake
+        self._is_running = is_running
+        self._fail = fail
+        self._end = end
+        self._on_granted = on_granted
         self._max_requests = max_requests
-        self.may_have_permits = False
+        self._limits_flow: Final = 0 in limits and plan.kinds[0] == plans.FLOW
+        # Whether the flow itself (node 0) has no permit yet.
+        self._flow_waits = self._limits_flow
         self._queues: dict[str, _Queue] = {}
         # Queues that changed since permits were requested.
         self._changed: set[_Queue] = set()
@@ -128,29 +142,60 @@ class LimitedTasks:
         self._arrivals = itertools.count()
 
     @property
-    def must_not_suspend(self) -> bool:
-        """Whether the flow must not be suspended while it waits or runs.
+    def keeps_flow(self) -> bool:
+        return self._flow_waits
+
+    def admit_flow(self) -> bool:
+        if self._flow_waits:
+            if _FLOW not in self._waiting:
+                self._has_permit(0, 0)
+                self._request_permits()
+            self._take_permitted()
+        return not self._flow_waits
+
+    @property
+    def parkable(self) -> int | None:
+        """None if the flow itself is limited.
 
         A suspended flow would lose its place among waiting flows, or release its permit to another
         flow.
         """
-        return self.flow_waits or (
-            self.limits_flow and self.limits[0].quota.concurrency is not None
-        )
+        concurrency = self._limits[0].quota.concurrency if self._limits_flow else None
+        return None if self._flow_waits or concurrency is not None else 0
 
-    def try_enter(self) -> bool:
-        """Return whether the flow itself may start now; otherwise it waits.
+    def admit_nodes(self, nodes: Sequence[int]) -> Sequence[int]:
+        permitted = []
+        for node in nodes:
+            item: Any = self._plan.items[node]
+            try:
+                if (
+                    node not in self._limits
+                    or item.fans_out
+                    or self._has_permit(node, item.priority, is_running=self._is_running(node))
+                ):
+                    permitted.append(node)
+            except Exception as error:
+                self._fail(node, error)
+                permitted.append(node)
+        self._request_permits()
+        return permitted
 
-        :raises Exception: if its key raises it.
-        """
-        if self.flow_waits and _FLOW not in self._waiting:
-            self.try_begin(0, 0)
-            self.request_permits()
-        if self.flow_waits:
-            self.take_permitted()
-        return not self.flow_waits
+    def admit_calls(self, tasks: list[calls.Invocation]) -> list[calls.Invocation]:
+        permitted = []
+        for call in tasks:
+            try:
+                if (
+                    call.index < 0
+                    or call.action != calls.EXECUTE
+                    or self._has_permit(call.node, call.priority, call, is_running=call.recovered)
+                ):
+                    permitted.append(call)
+            except Exception as error:
+                self._end(call, calls.Outcome(ft.Failure.from_exception(error)))
+        self._request_permits()
+        return permitted
 
-    def try_begin(
+    def _has_permit(
         self,
         node: int,
         priority: float,
@@ -162,7 +207,7 @@ class LimitedTasks:
 
         :raises Exception: if its key raises it.
         """
-        limit, key = self.limits.get(node), (node, -1 if call is None else call.index)
+        limit, key = self._limits.get(node), (node, -1 if call is None else call.index)
         if limit is None or key in self._running:
             return True
         arguments: Mapping[str, Any] = {}
@@ -184,7 +229,7 @@ class LimitedTasks:
         name = limit.id_of(arguments)
         queue = self._queues.get(name)
         if queue is None:
-            membership = self._renewer.join(name, limit.quota, self._member, self._notify)
+            membership = self._renewer.join(name, limit.quota, self._member, self._on_granted)
             queue = self._queues[name] = _Queue(membership)
         return queue
 
@@ -195,12 +240,7 @@ class LimitedTasks:
         self._items[key[0]] -= call is not None
         return call
 
-    def _notify(self) -> None:
-        self.may_have_permits = True
-        self._wake()
-
-    def request_permits(self) -> None:
-        """Request permits for waiting tasks. Call once after all `try_begin`."""
+    def _request_permits(self) -> None:
         changed, self._changed = self._changed, set()
         if self._max_requests is not None:
             changed = {*self._queues.values()}
@@ -210,9 +250,12 @@ class LimitedTasks:
                 count = min(count, max(0, self._max_requests - len(self._running)))
             queue.membership.set_wanted(count)
 
-    def take_permitted(self) -> tuple[list[int], list[calls.Invocation]]:
-        """Return the tasks and the calls of items that may start now."""
-        self.may_have_permits = False
+    def release(self, due: Iterable[Hashable]) -> base.Work:
+        work = self._take_permitted()
+        self._request_permits()
+        return work
+
+    def _take_permitted(self) -> base.Work:
         nodes: list[int] = []
         items: list[calls.Invocation] = []
         for queue in self._queues.values():
@@ -226,39 +269,40 @@ class LimitedTasks:
                 if not is_waiting:
                     continue
                 call = self._remove_waiting(key)
-                if self.limits_flow and key == _FLOW:
-                    self.flow_waits = False  # The flow keeps its permit until the end of the run.
+                if self._limits_flow and key == _FLOW:
+                    self._flow_waits = False  # The flow keeps its permit until the end of the run.
                     continue
                 self._running[key] = membership
                 if call is None:
                     nodes.append(key[0])
                 else:
                     items.append(call)
-        return nodes, items
+        return base.Work(nodes, items)
 
-    def release(self, node: int, index: int = -1) -> None:
-        """Release the permit of a task that has ended, if it had one."""
+    def on_ended(self, node: int, index: int) -> None:
         membership = self._running.pop((node, index), None)
         if membership is not None:
             membership.release()
 
-    def withdraw(self, scope: Container[int]) -> list[tuple[int, calls.Invocation | None]]:
-        """Remove the waiting tasks of a scope. Return their nodes, and the calls of items.
-
-        The flow itself continues to wait.
-        """
-        keys = [
+    def withdraw(self, selects: base.Selection) -> base.Work:
+        """Remove and return selected tasks and calls. The flow itself continues to wait."""
+        selected = [
             key
-            for key in self._waiting
-            if key[0] in scope and not (self.limits_flow and key == _FLOW)
+            for key, (_, call) in self._waiting.items()
+            if not (self._limits_flow and key == _FLOW) and selects(key[0], call)
         ]
-        removed = [(key[0], self._remove_waiting(key)) for key in keys]
-        self.request_permits()
-        return removed
+        removed = [(key[0], self._remove_waiting(key)) for key in selected]
+        self._request_permits()
+        return base.Work(
+            [node for node, call in removed if call is None],
+            [call for _, call in removed if call is not None],
+        )
 
     def is_full(self, node: int) -> bool:
-        """Return True if so many items of a Map wait that no more are created."""
         return self._items[node] >= MAX_WAITING_ITEMS
+
+    def concerns(self, node: int) -> bool:
+        return node in self._limits
 
     def close(self) -> None:
         """Release all permits."""

@@ -1,0 +1,87 @@
+"""The gates of a run, created from the options of an engine and the compiled flow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from wbengine import _clock, states, storage
+from wbengine import invocation as calls
+from wbengine.engines import compilation
+from wbengine.permits import renewer
+from wbengine.runtime import atom_lifecycle, deadlines, inbox
+from wbengine.runtime import plan as plans
+from wbengine.runtime.gates import base, chain, permits, retry_delays, signals, start_times
+
+__all__ = ["make_gates", "make_permit_gate"]
+
+
+def make_gates(
+    compiled: compilation.Compilation,
+    lifecycle: atom_lifecycle.AtomLifecycle,
+    events: inbox.Inbox,
+    clock: _clock.Clock,
+    executor: calls.TaskExecutor,
+    *,
+    received: signals.ReceivedSignals | None,
+    permit_gate: permits.PermitGate | None,
+) -> chain.GateChain:
+    """Return the gates that the flow needs.
+
+    :param received: the signals of the flow; None: no task waits for signals.
+    :param permit_gate: None: the flow has no limits.
+    """
+
+    def end(call: calls.Invocation, outcome: calls.Outcome) -> None:
+        events.put(inbox.Finished(call, outcome))
+
+    timers = deadlines.Timers()
+    gates: list[base.Gate] = []
+    signal_gate = None
+    if compiled.has_start_times:
+        gates.append(
+            start_times.StartTimeGate(timers, clock, end, keeps_times=executor.keeps_times)
+        )
+    if received is not None:
+        signal_gate = signals.SignalGate(received, timers, clock, end, lifecycle.record)
+        gates.append(signal_gate)
+    if permit_gate is not None:
+        gates.append(permit_gate)
+    gates.append(retry_delays.RetryDelayGate(timers, clock, lifecycle.begin_retry))
+    return chain.GateChain(gates, timers, clock, signal_gate)
+
+
+def make_permit_gate(
+    compiled: compilation.Compilation,
+    lifecycle: atom_lifecycle.AtomLifecycle,
+    events: inbox.Inbox,
+    stored: storage.Storage,
+    permit_renewer: renewer.PermitRenewer,
+    member: renewer.Member,
+    *,
+    immediate: bool,
+) -> permits.PermitGate:
+    """Return the gate for the limits of a flow.
+
+    :param immediate: tasks run in the thread of the engine, one at a time.
+    """
+    plan = compiled.plan
+
+    def arguments(node: int) -> Mapping[str, Any]:
+        item: Any = plan.items[node]
+        if plan.kinds[node] == plans.FLOW:
+            return stored.inputs()
+        return stored.gather(node, item.name, item.rebind, item.optional)
+
+    return permits.PermitGate(
+        compiled.limits,
+        plan,
+        permit_renewer,
+        member,
+        arguments=arguments,
+        is_running=lambda node: lifecycle.record(node).state == states.RUNNING,
+        fail=lifecycle.fail_before_start,
+        end=lambda call, outcome: events.put(inbox.Finished(call, outcome)),
+        on_granted=lambda: events.put(inbox.PermitsGranted()),
+        max_requests=1 if immediate else None,
+    )

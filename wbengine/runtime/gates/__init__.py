@@ -1,0 +1,1 @@
+"""Gates: reasons for which ready work waits before an executor receives it."""

@@ -1,0 +1,108 @@
+"""The interface between the run loop and gates.
+
+A gate keeps ready work for one reason: a start time, a signal, a missing permit. Work passes the
+gates of a run in two stages:
+
+1. Before it begins: tasks are nodes of the plan, their records are unchanged. A Map begins at once;
+   its items pass the second stage only.
+2. After it began (RUNNING is written) and before an executor receives it: tasks and items of Maps
+   are calls.
+
+The scheduler treats work that a gate keeps as in flight, except for retry controllers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import ClassVar, NamedTuple
+
+from wbengine import invocation as calls
+from wbengine.runtime import inbox
+
+__all__ = ["NOTHING", "Gate", "Selection", "Work"]
+
+#: `(node, call)`: whether this work is selected. The call is None for work that has not begun.
+Selection = Callable[[int, "calls.Invocation | None"], bool]
+
+
+class Work(NamedTuple):
+    """Work that a gate returns: nodes that have not begun, begun calls, and retry controllers."""
+
+    nodes: Sequence[int] = ()
+    calls: Sequence[calls.Invocation] = ()
+    retries: Sequence[int] = ()
+
+
+NOTHING = Work()
+
+
+class Gate:
+    """Keeps ready work until a condition is met. Only the thread of the run uses it.
+
+    Gates read the time from a clock that they receive, and set their deadlines in the `Timers` of
+    the run. The default methods keep nothing.
+    """
+
+    #: Whether the kept calls count as not started: they return to the scheduler when the flow is
+    #: reverted. Other kept calls fail with `Cancelled` if the task allows it.
+    before_start: ClassVar[bool] = False
+
+    @property
+    def keeps_flow(self) -> bool:
+        """Whether the flow itself waits: nothing may begin, except reversions."""
+        return False
+
+    def admit_flow(self) -> bool:
+        """Return whether the flow itself may begin now.
+
+        :raises Exception: if user code that decides about it raises it.
+        """
+        return True
+
+    def admit_nodes(self, nodes: Sequence[int]) -> Sequence[int]:
+        """Return the nodes that may begin now, and keep the others."""
+        return nodes
+
+    def admit_retries(self, nodes: Sequence[int]) -> Sequence[int]:
+        """Return the retry controllers that may run their flows again now, and keep the others."""
+        return nodes
+
+    def admit_calls(self, tasks: list[calls.Invocation]) -> list[calls.Invocation]:
+        """Return the calls that may start now. The others are kept, or have ended."""
+        return tasks
+
+    def release(self, due: Iterable[Hashable]) -> Work:
+        """Return kept work that may continue; calls pass all gates again.
+
+        :param due: keys of the gate's deadlines that have passed.
+        """
+        return NOTHING
+
+    def on_event(self, event: inbox.Event) -> None:
+        """React to an event of the inbox that is not the outcome of a call."""
+
+    def on_ended(self, node: int, index: int) -> None:
+        """React to the end of a task (`index` is -1) or of an item of a Map."""
+
+    def withdraw(self, selects: Selection) -> Work:
+        """Remove and return the selected work."""
+        return NOTHING
+
+    def is_full(self, node: int) -> bool:
+        """Whether so many items of a Map are kept that no more should be created."""
+        return False
+
+    def concerns(self, node: int) -> bool:
+        """Whether the gate may keep items of this Map before they start."""
+        return False
+
+    @property
+    def parkable(self) -> int | None:
+        """Number of kept tasks that continue to wait after a suspension of the flow.
+
+        None: the flow must not be suspended because nothing runs.
+        """
+        return 0
+
+    def close(self) -> None:
+        """Release the resources at the end of the run. Idempotent."""

@@ -1,0 +1,154 @@
+"""The gates of a run, in the order in which work passes them."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
+
+from wbengine import _clock
+from wbengine import invocation as calls
+from wbengine.runtime import deadlines, inbox
+from wbengine.runtime.control import Parked
+from wbengine.runtime.gates import base, signals
+
+__all__ = ["GateChain"]
+
+
+class GateChain:
+    """The gates and the deadlines of one run.
+
+    :param timers: the deadlines; gates use the key `(gate, key)`.
+    :param signal_gate: the gate for signals, which is also in `gates`; None: no task waits for one.
+    """
+
+    def __init__(
+        self,
+        gates: Sequence[base.Gate],
+        timers: deadlines.Timers,
+        clock: _clock.Clock,
+        signal_gate: signals.SignalGate | None = None,
+    ) -> None:
+        self._gates = tuple(gates)
+        self.timers = timers
+        self._clock = clock
+        self._signals = signal_gate
+        #: Gates that keep work before it begins. Others keep calls or retry controllers.
+        self.before_start = tuple(gate for gate in gates if gate.before_start)
+        #: Whether calls have to pass a gate.
+        self.check_calls = any(
+            type(gate).admit_calls is not base.Gate.admit_calls for gate in gates
+        )
+
+    @property
+    def keeps_flow(self) -> bool:
+        return any(gate.keeps_flow for gate in self.before_start)
+
+    def admit_flow(self) -> bool:
+        return all(gate.admit_flow() for gate in self.before_start)
+
+    def admit_nodes(self, nodes: Sequence[int]) -> Sequence[int]:
+        for gate in self.before_start:
+            nodes = gate.admit_nodes(nodes)
+        return nodes
+
+    def admit_retries(self, nodes: Sequence[int]) -> Sequence[int]:
+        for gate in self._gates:
+            nodes = gate.admit_retries(nodes)
+        return nodes
+
+    def admit_calls(self, tasks: list[calls.Invocation]) -> list[calls.Invocation]:
+        for gate in self._gates:
+            if tasks:
+                tasks = gate.admit_calls(tasks)
+        return tasks
+
+    def release(self) -> base.Work:
+        """Return the work that the gates release now. Released nodes have passed all gates."""
+        due: defaultdict[base.Gate, list[Hashable]] = defaultdict(list)
+        for gate, key in self.timers.pop(self._clock.monotonic()):
+            due[gate].append(key)
+        nodes: list[int] = []
+        released_calls: list[calls.Invocation] = []
+        retries: list[int] = []
+        for position, gate in enumerate(self._gates):
+            if not (gate.before_start or gate in due):
+                continue
+            work = gate.release(due.get(gate, ()))
+            released_nodes = work.nodes
+            for later in self._gates[position + 1 :]:
+                released_nodes = later.admit_nodes(released_nodes)
+            nodes += released_nodes
+            released_calls += work.calls
+            retries += work.retries
+        return base.Work(nodes, released_calls, retries)
+
+    def on_event(self, event: inbox.Event) -> None:
+        for gate in self._gates:
+            gate.on_event(event)
+
+    def on_ended(self, node: int, index: int) -> None:
+        for gate in self.before_start:
+            gate.on_ended(node, index)
+
+    def withdraw_unstarted(self, scope: range) -> base.Work:
+        """Remove and return the work in `scope` that gates keep before it starts."""
+        return self._withdraw(lambda node, call: node in scope, before_start=True)
+
+    def withdraw_calls(self, selects: base.Selection | None = None) -> Sequence[calls.Invocation]:
+        """Remove and return other kept calls (None: all)."""
+        return self._withdraw(selects or _all, before_start=False).calls
+
+    def _withdraw(self, selects: base.Selection, *, before_start: bool) -> base.Work:
+        nodes: list[int] = []
+        withdrawn: list[calls.Invocation] = []
+        for gate in self._gates:
+            if gate.before_start == before_start:
+                work = gate.withdraw(selects)
+                nodes += work.nodes
+                withdrawn += work.calls
+        return base.Work(nodes, withdrawn)
+
+    def is_full(self, node: int) -> bool:
+        return any(gate.is_full(node) for gate in self.before_start)
+
+    def concerns(self, node: int) -> bool:
+        return any(gate.concerns(node) for gate in self.before_start)
+
+    def awaiting_signals(self, in_flight: int) -> list[int]:
+        """Return the first nodes that wait for signals if nothing else is in flight."""
+        return [] if self._signals is None else self._signals.awaiting(in_flight)
+
+    def awaits_signals(self) -> bool:
+        """Return whether a task waits for a signal now. May be called from any thread."""
+        return self._signals is not None and self._signals.is_waiting
+
+    @property
+    def has_signals(self) -> bool:
+        """Whether a task of the flow may wait for signals."""
+        return self._signals is not None
+
+    def parked(self, in_flight: int, min_seconds: float) -> Parked | None:
+        """Return the condition that ends the parking of the flow, or None if it may not be parked.
+
+        It may not if something runs or is due within `min_seconds`, or the run has a deadline.
+        """
+        for gate in self._gates:
+            parkable = gate.parkable
+            if parkable is None:
+                return None
+            in_flight -= parkable
+        if in_flight or self.timers.deadline < math.inf:
+            return None
+        seconds = self.timers.wait(self._clock.monotonic())
+        if seconds is not None and seconds < min_seconds:
+            return None
+        return Parked(seconds, None if self._signals is None else self._signals.count)
+
+    def close(self) -> None:
+        for gate in self._gates:
+            gate.close()
+
+
+def _all(node: int, call: calls.Invocation | None) -> bool:
+    return True

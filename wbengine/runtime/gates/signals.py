@@ -1,0 +1,193 @@
+"""Tasks that wait for signals (`task.WaitFor`)."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import math
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any, Final
+
+from wbengine import _clock, exceptions
+from wbengine import invocation as calls
+from wbengine import task as task_module
+from wbengine.persistence import base as persistence
+from wbengine.persistence import models
+from wbengine.runtime import deadlines, inbox
+from wbengine.runtime.gates import base
+from wbengine.signals import Signal
+from wbengine.types import failure as ft
+
+__all__ = ["MAX_STORED_WAITS", "WAITS_FOR", "ReceivedSignals", "SignalGate", "begin_wait"]
+
+LOG: Final = logging.getLogger(__name__)
+
+#: Key in an atom's `meta`: the signal, and the start and end of the wait (Unix seconds).
+WAITS_FOR: Final = models.WAITS_FOR
+#: Maximum number of signals that the record of a flow lists as awaited.
+MAX_STORED_WAITS: Final = 20
+
+
+def begin_wait(record: models.AtomDetail, waiting: task_module.WaitFor, now: float) -> None:
+    """Store the start of a wait, unless the task waited in an earlier run already."""
+    if record.meta_value(WAITS_FOR) is None:
+        end = None if waiting.timeout is None else now + waiting.timeout
+        record.meta[WAITS_FOR] = {"signal": waiting.signal, "since": now, "until": end}
+
+
+def _end_of_wait(record: models.AtomDetail) -> float:
+    wait = record.meta_value(WAITS_FOR)
+    end = None if wait is None else wait["until"]
+    return math.inf if end is None else float(end)
+
+
+class ReceivedSignals:
+    """The signals of a flow that its engine has received. Thread-safe.
+
+    :param nodes: tasks that wait for signals.
+    """
+
+    def __init__(
+        self, nodes: Iterable[int], uuid: str, backend: persistence.Backend | None
+    ) -> None:
+        self.nodes: Final = frozenset(nodes)
+        self._uuid = uuid
+        self._backend = backend
+        self._signals: dict[str, Signal] = {}
+        #: Called after a new signal was added; runs set it.
+        self.on_new: Callable[[], object] = _do_nothing
+
+    def add(self, signals: Iterable[Signal]) -> bool:
+        """Add signals of the flow; return whether any is new."""
+        new_signals = [
+            signal for signal in signals if self._signals.setdefault(signal.name, signal) is signal
+        ]
+        if new_signals:
+            self.on_new()
+        return bool(new_signals)
+
+    def __len__(self) -> int:
+        return len(self._signals)
+
+    def get(self, name: str) -> Signal | None:
+        return self._signals.get(name)
+
+    def read(self) -> None:
+        """Read earlier signals from the store. After an error, a later call reads them."""
+        if self._backend is None:
+            return
+        try:
+            with contextlib.closing(self._backend.get_connection()) as connection:
+                self.add(connection.signals([self._uuid]).get(self._uuid, ()))
+        except exceptions.StorageFailure as error:
+            LOG.warning("The signals to flow %s could not be read: %s", self._uuid, error)
+
+
+class SignalGate(base.Gate):
+    """Keeps `WaitFor` tasks until their signal is received or their timeout has passed.
+
+    :param end: called with a call that has ended, and its outcome.
+    :param record: returns the record of a node.
+    """
+
+    def __init__(
+        self,
+        received: ReceivedSignals,
+        timers: deadlines.Timers,
+        clock: _clock.Clock,
+        end: Callable[[calls.Invocation, calls.Outcome], object],
+        record: Callable[[int], models.AtomDetail],
+    ) -> None:
+        self._received: Final = received
+        self._timers: Final = timers
+        self._clock: Final = clock
+        self._end: Final = end
+        self._record: Final = record
+        # By call: end of the wait on the monotonic clock, because the wall clock may be set.
+        self._calls: dict[calls.Invocation, float] = {}
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a task waits for a signal now. May be read from any thread."""
+        return bool(self._calls)
+
+    @property
+    def parkable(self) -> int:
+        return len(self._calls)
+
+    @property
+    def count(self) -> int:
+        """Number of signals received so far."""
+        return len(self._received)
+
+    def awaiting(self, in_flight: int) -> list[int]:
+        """Return the first waiting nodes if nothing else is in flight."""
+        if in_flight != len(self._calls):
+            return []
+        return [call.node for call in itertools.islice(self._calls, MAX_STORED_WAITS)]
+
+    def admit_calls(self, tasks: list[calls.Invocation]) -> list[calls.Invocation]:
+        waiting_nodes = self._received.nodes
+        waiting = [
+            call for call in tasks if call.node in waiting_nodes and call.action == calls.EXECUTE
+        ]
+        if not waiting:
+            return tasks
+        self._received.read()
+        now, wall = self._clock.monotonic(), self._clock.time()
+        for call in waiting:
+            end = now + (_end_of_wait(self._record(call.node)) - wall)
+            self._calls[call] = end
+            if end < math.inf:
+                self._timers.set((self, call), end)
+            self._end_if_over(call, wall, timed_out=now >= end)
+        return [call for call in tasks if call not in waiting]
+
+    def on_event(self, event: inbox.Event) -> None:
+        if isinstance(event, inbox.SignalsReceived):
+            now = self._clock.time()
+            for call in list(self._calls):
+                self._end_if_over(call, now)
+
+    def release(self, due: Iterable[Hashable]) -> base.Work:
+        timed_out: list[Any] = [call for call in due if call in self._calls]
+        if timed_out:
+            self._received.read()  # a signal that was sent in time has precedence
+        now = self._clock.time()
+        for call in timed_out:
+            self._end_if_over(call, now, timed_out=True)
+        return base.NOTHING
+
+    def _end_if_over(self, call: calls.Invocation, now: float, *, timed_out: bool = False) -> None:
+        waiting = call.task
+        assert isinstance(waiting, task_module.WaitFor)
+        signal = self._received.get(waiting.signal)
+        if signal is not None:
+            try:
+                value = signal.value
+            except exceptions.InvalidFormat as error:
+                value = ft.Failure.from_exception(error)
+        elif timed_out:
+            value = ft.Failure.from_exception(
+                exceptions.SignalTimeout(
+                    f"Task {waiting.name!r} waited {waiting.timeout:g} s for signal"
+                    f" {waiting.signal!r}, which was not sent"
+                )
+            )
+        else:
+            return
+        del self._calls[call]
+        wait = self._record(call.node).meta.pop(WAITS_FOR, None)
+        since = wait["since"] if wait else now
+        self._end(call, calls.Outcome(value, calls.LOCAL, since, now))
+
+    def withdraw(self, selects: base.Selection) -> base.Work:
+        withdrawn = [call for call in self._calls if selects(call.node, call)]
+        for call in withdrawn:
+            del self._calls[call]
+        return base.Work(calls=withdrawn)
+
+
+def _do_nothing() -> None:
+    """Do nothing: no run waits for signals."""

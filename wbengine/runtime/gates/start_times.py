@@ -1,0 +1,85 @@
+"""Calls that wait for the `eta` of their task, or end because `expires` has passed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any, Final
+
+from wbengine import _clock, start_times
+from wbengine import invocation as calls
+from wbengine.runtime import deadlines, plan
+from wbengine.runtime.gates import base
+from wbengine.types import failure as ft
+
+__all__ = ["StartTimeGate", "has_start_times"]
+
+
+def has_start_times(compiled: plan.Plan) -> bool:
+    """Return whether a task of the flow has an `eta` or `expires`."""
+    for kind, item in zip(compiled.kinds, compiled.items, strict=True):
+        if kind == plan.TASK:
+            task: Any = item.inner if item.fans_out else item  # type: ignore[union-attr]
+            if task.eta is not None or task.expires is not None:
+                return True
+    return False
+
+
+class StartTimeGate(base.Gate):
+    """Keeps calls until the `eta` of their task.
+
+    :param end: called with a call that must not start, and its outcome.
+    :param keeps_times: the executor waits for the `eta` of tasks that are not local.
+    """
+
+    def __init__(
+        self,
+        timers: deadlines.Timers,
+        clock: _clock.Clock,
+        end: Callable[[calls.Invocation, calls.Outcome], object],
+        *,
+        keeps_times: bool,
+    ) -> None:
+        self._timers: Final = timers
+        self._clock: Final = clock
+        self._end: Final = end
+        self._keeps_times: Final = keeps_times
+        self._calls: dict[calls.Invocation, None] = {}
+
+    def admit_calls(self, tasks: list[calls.Invocation]) -> list[calls.Invocation]:
+        return [
+            call
+            for call in tasks
+            if (call.task.eta is None and call.task.expires is None) or self._is_time(call)
+        ]
+
+    def _is_time(self, call: calls.Invocation) -> bool:
+        if self._keeps_times and not call.local:
+            return True
+        now = self._clock.monotonic()
+        try:
+            start_times.read(call, now, self._clock.time())
+        except (TypeError, ValueError) as error:
+            self._end(call, calls.Outcome(ft.Failure.from_exception(error)))
+            return False
+        expired = call.expired()
+        if expired is not None:
+            self._end(call, expired)
+        elif call.not_before is not None and call.not_before > now:
+            self._calls[call] = None
+            self._timers.set((self, call), min(call.not_before, call.not_after or math.inf))
+        else:
+            return True
+        return False
+
+    def release(self, due: Iterable[Hashable]) -> base.Work:
+        released: list[Any] = [call for call in due if call in self._calls]
+        for call in released:
+            del self._calls[call]
+        return base.Work(calls=released)
+
+    def withdraw(self, selects: base.Selection) -> base.Work:
+        withdrawn = [call for call in self._calls if selects(call.node, call)]
+        for call in withdrawn:
+            del self._calls[call]
+        return base.Work(calls=withdrawn)
