@@ -42,18 +42,17 @@ _R = TypeVar("_R")
 ItemChanges = Mapping[str, Sequence[models.ItemDetail]]
 NO_ITEMS: Final[ItemChanges] = {}
 
-#: Number of latest attempts of an atom whose logs are kept.
+#: Number of attempts of an atom, counted from the latest, whose logs are kept.
 LOGGED_ATTEMPTS: Final = 20
 
 
 class Backend(abc.ABC):
     """A store of logbooks. Thread-safe; each thread opens its own connection."""
 
-    #: Whether values leave this process, so that only values that `types.codec` encodes can be
-    #: stored.
+    #: Whether the store encodes values, so that it accepts only values that `types.codec` supports.
     encodes: bool = True
 
-    #: Seconds between an engine's attempts to write.
+    #: Seconds between two attempts of an engine to write.
     write_pause: float = 5.0
 
     def __init__(self, conf: Mapping[str, Any] | None = None) -> None:
@@ -83,17 +82,17 @@ class Connection(abc.ABC):
     A write stores everything or raises `StorageFailure`. Reading a missing record raises
     `NotFound`.
 
-    Items: an atom is read with the latest items of the attempt in its row (`AtomDetail.items`), in
-    the order of their index. A backend may delete items of other attempts at any time, and deletes
-    all items with the atom.
+    Items: an atom is returned with the items of the attempt in its row (`AtomDetail.items`), in the
+    order of their index. A backend may delete items of other attempts at any time. It deletes all
+    items with their atom.
 
-    Leases: an engine that runs a flow has its lease (`acquire_lease`); a flow has at most one
-    owner. Reading needs no lease. A write without a lease raises `FlowBusy` and changes nothing
-    while an engine runs the flow. `FlowDetail.epoch` is the epoch of the latest lease, or 0. If two
-    reads return the same epoch, no engine started the flow between them.
+    Leases: an engine that runs a flow owns its lease (`acquire_lease`). Reading needs no lease.
+    While an engine runs the flow, a write without a lease raises `FlowBusy` and changes nothing.
+    `FlowDetail.epoch` is the epoch of the latest lease, or 0. If two reads return the same epoch,
+    no engine started the flow between them.
 
-    Damaged records: reading one raises `CorruptRecord`. A method that returns several records
-    returns all readable ones first (see `readable`). Reading changes nothing.
+    Damaged records: reading one raises `CorruptRecord` and changes nothing. A method that returns
+    several records returns all readable ones before it raises the error (see `readable`).
     """
 
     @property
@@ -115,9 +114,9 @@ class Connection(abc.ABC):
     def save_logbook(self, book: models.LogBook) -> models.LogBook:
         """Create or update `book` with its flows, atoms and items. Return the stored logbook.
 
-        An update sets a new `updated_at` and keeps `created_at`. Flows that an engine runs, or ran
-        since they were read (their `epoch` is older), are not changed. A new flow is stored with
-        its `epoch`, because workers identify the requests of its runs by it.
+        An update sets `updated_at` and keeps `created_at`. It skips each flow that an engine runs,
+        or has run since the flow was read (its `epoch` is older). A new flow is stored with its
+        `epoch`, because workers identify the requests of its runs by it.
         """
 
     @abc.abstractmethod
@@ -126,10 +125,7 @@ class Connection(abc.ABC):
 
     @abc.abstractmethod
     def destroy_flow(self, flow_uuid: str) -> None:
-        """Delete a flow with its contents. An engine that runs it loses its lease.
-
-        :raises NotFound: if the flow does not exist.
-        """
+        """Delete a flow with its contents. An engine that runs it loses its lease."""
 
     @abc.abstractmethod
     def get_logbook(self, book_uuid: str, lazy: bool = False) -> models.LogBook:
@@ -152,12 +148,11 @@ class Connection(abc.ABC):
     def get_changes(self, flow_uuid: str, since: str | None = None) -> Changes:
         """Return the changes of a flow since a cursor.
 
-        The result contains all writes that completed before the call. A call with its cursor
-        returns all later ones.
+        The result contains all writes that completed before the call. A call with the returned
+        cursor returns all later writes.
 
-        :param since: the cursor of an earlier call, in any process. None, or a cursor that is
-            unknown or too old, returns everything.
-        :raises NotFound: if the flow does not exist.
+        :param since: the cursor of an earlier call, also from another process. If it is None,
+            unknown or too old, the result contains everything.
 
         Cost: proportional to the changes. If items of a `Map` changed, all of its items are
         examined.
@@ -165,10 +160,9 @@ class Connection(abc.ABC):
 
     @abc.abstractmethod
     def marks(self, flow_uuids: Collection[str]) -> Mapping[str, str]:
-        """Return a mark for each of these flows, by uuid; missing flows are left out.
+        """Return a mark for each of these flows, by uuid, with one read. Missing flows are omitted.
 
-        A mark differs from the previous one if `get_changes` has new changes. One read returns all
-        marks.
+        A flow's mark changes whenever `get_changes` has new changes.
         """
 
     def list_flows(
@@ -187,12 +181,12 @@ class Connection(abc.ABC):
     ) -> Page:
         """Return a page of flows in the order of their creation.
 
-        :param states: only flows in one of these states (PENDING includes flows that never ran).
+        :param states: only flows in one of these states. PENDING includes flows that never ran.
         :param name: only flows whose name contains this text.
         :param since: only flows created at or after this time, in Unix seconds.
         :param book: only flows of the logbook with this uuid.
         :param uuid: only flows whose uuid starts with this text.
-        :param after: the position that the previous page returned.
+        :param after: the value of `after` on the previous page.
         :param text: only flows whose name contains this text or whose uuid starts with it.
         :param tags: only flows with all of these tags.
         :raises ValueError: if a state, a tag, `limit` or `after` is invalid.
@@ -212,10 +206,7 @@ class Connection(abc.ABC):
 
     @abc.abstractmethod
     def flow_of_atom(self, ad_uuid: str) -> str:
-        """Return the uuid of the flow of an atom.
-
-        :raises NotFound: if the atom does not exist.
-        """
+        """Return the uuid of the flow of an atom."""
 
     def get_atoms_for_flow(self, fd_uuid: str) -> Iterator[models.AtomDetail]:
         """Return the atoms of a flow."""
@@ -226,8 +217,7 @@ class Connection(abc.ABC):
     ) -> list[models.LogChunk]:
         """Return logs of a flow, or of one of its atoms, in the order in which they were written.
 
-        :param limit: return only this number of the latest chunks.
-        :raises NotFound: if the flow does not exist.
+        :param limit: maximum number of chunks; the latest ones are returned.
         """
         return []
 
@@ -249,17 +239,15 @@ class Connection(abc.ABC):
         :param atoms: atoms to insert or update. Only their rows are written, not their items.
         :param flow_row: False if the flow's own row did not change.
         :param items: new or changed items, each complete and at most once. Their atoms are stored
-            or are in `atoms`, whose rows are written first. An item replaces the earlier one of the
-            same atom, attempt and index, so a backend may append it to a log in which the last
-            entry counts. The first write of an attempt contains all of its items, so no index is
-            written before a lower one.
+            or are in `atoms`. An item replaces the earlier one of the same atom, attempt and index.
+            The first write of an attempt contains all of its items.
         :param logs: log chunks to add. Their atoms are stored or are in `atoms`. Logs of an atom
             that are more than `LOGGED_ATTEMPTS` attempts old are deleted.
         :raises LeaseLost: if `lease` is not the latest lease of the flow, or the flow was deleted.
         :raises FlowBusy: if an engine runs the flow and no lease was given.
         :raises NotFound: if the flow does not exist and no lease was given.
 
-        Cost: proportional to the arguments, independent of the size of the flow and its items.
+        Cost: proportional to the arguments, independent of the size of the flow.
         """
 
     @abc.abstractmethod
@@ -268,19 +256,18 @@ class Connection(abc.ABC):
     ) -> leases.Lease:
         """Acquire the lease of a flow for a number of seconds from now.
 
-        This succeeds if the latest lease was released or is expired, or its epoch is `dead`: the
-        caller has verified that its owner is dead. Only the clock of the store counts.
+        The latest lease must be released or expired on the clock of the store, or have the epoch
+        `dead`: then the caller has verified that its owner is dead.
 
-        The lease survives a crash of the host once something was written under it. Until then, the
-        caller must not publish the epoch, for example in a request.
+        The lease survives a crash of the host only after something was written under it. Until
+        then, the caller must not publish the epoch, for example in a request.
 
-        :raises FlowBusy: if another owner has the lease; the error names it.
-        :raises NotFound: if the flow does not exist.
+        :raises FlowBusy: if another owner has the lease; the error names the owner.
         """
 
     @abc.abstractmethod
     def renew_lease(self, lease: leases.Lease, seconds: float) -> None:
-        """Renew a lease for a number of seconds from now, even if it expired in the meantime.
+        """Renew a lease for a number of seconds from now, even if it has expired.
 
         :raises LeaseLost: if another lease was acquired, this one was released, or the flow was
             deleted.
@@ -288,21 +275,17 @@ class Connection(abc.ABC):
 
     @abc.abstractmethod
     def release_lease(self, lease: leases.Lease) -> None:
-        """Release the lease. This has no effect if the lease is lost."""
+        """Release the lease. A lost lease is ignored."""
 
     @abc.abstractmethod
     def get_lease(self, flow_uuid: str) -> leases.Lease | None:
-        """Return the current lease of a flow, or None.
-
-        :raises NotFound: if the flow does not exist.
-        """
+        """Return the current lease of a flow, or None."""
 
     def send_command(self, flow_uuid: str, command: FlowCommand) -> None:
         """Store a command for the engine that runs a flow. The command replaces an earlier one.
 
-        The engine reads commands each second. The store keeps the command until the run ends.
+        The engine polls for commands each second. The store keeps the command until the run ends.
 
-        :raises NotFound: if the flow does not exist.
         :raises InvalidState: if no engine runs the flow.
         :raises ValueError: if the command is not one of `commands.COMMANDS`.
         """
@@ -319,10 +302,7 @@ class Connection(abc.ABC):
 
     @abc.abstractmethod
     def commands(self, flow_uuids: Collection[str]) -> Mapping[str, FlowCommand]:
-        """Return the commands for the current runs of these flows, by uuid.
-
-        One read returns all commands. Missing flows are left out.
-        """
+        """Return the commands for the current runs of these flows, by uuid, with one read."""
 
     def drop_job(self, flow_uuid: str) -> None:  # noqa: B027  (a default, not a stub)
         """Delete the job of a flow, if the store contains it, so that no conductor continues it."""
@@ -335,13 +315,13 @@ class Connection(abc.ABC):
     ) -> None:
         """Store a signal for tasks of a flow that wait for it (`task.WaitFor`), now or later.
 
-        While a task waits, the engine reads signals each second.
+        While a task waits, the engine polls for signals each second.
 
-        :param known: names of the signals that the flow's tasks wait for. None: the names in its
-            outline. A flow that never ran has no outline; then every name is accepted.
+        :param known: names of the signals that the flow's tasks wait for; default: the names in its
+            outline. If the flow never ran, it has no outline, and every name is accepted.
         :raises NotFound: if the flow does not exist, or no task waits for this signal.
         :raises InvalidState: if the flow has ended.
-        :raises Duplicate: if the flow received this signal before.
+        :raises Duplicate: if the flow has already received a signal of this name.
         """
         flow = self.get_flow_details(flow_uuid, lazy=True)
         if known is None and (outline := self.get_outline(flow_uuid)) is not None:
@@ -365,23 +345,15 @@ class Connection(abc.ABC):
         """Store a signal of a flow, also while an engine runs it. Idempotent.
 
         Return False if a different signal with this name is stored; it is not replaced.
-
-        :raises NotFound: if the flow does not exist.
         """
 
     @abc.abstractmethod
     def signals(self, flow_uuids: Collection[str]) -> Mapping[str, Sequence[Signal]]:
-        """Return the signals of these flows, by uuid, oldest first, with one read.
-
-        Flows without signals and missing flows are left out.
-        """
+        """Return the signals of these flows, by uuid, oldest first, with one read."""
 
     @abc.abstractmethod
     def get_outline(self, flow_uuid: str) -> Outline | None:
-        """Return the structure of a flow, or None if it was never saved.
-
-        :raises NotFound: if the flow does not exist.
-        """
+        """Return the structure of a flow, or None if it was never saved."""
 
     @abc.abstractmethod
     def save_outline(
@@ -466,8 +438,8 @@ def temporary_flow_detail(
 def unfinished_flows(backend: Backend) -> Iterator[models.FlowDetail]:
     """Yield flows that have not ended and that no engine runs, for example after a crash.
 
-    They have their atoms, ready for `engines.load_from_detail`, and include flows that never
-    started. Damaged records are logged and skipped.
+    These include flows that never started. Each flow is complete, as `engines.load_from_detail`
+    needs it. Damaged records are logged and skipped.
     """
     with contextlib.closing(backend.get_connection()) as connection:
         for book in _logged(connection.get_logbooks(lazy=True)):
@@ -500,10 +472,7 @@ def _logged(records: Iterator[_R]) -> Iterator[_R]:
 
 
 def readable(records: Iterable[_R | exceptions.CorruptRecord]) -> Iterator[_R]:
-    """Yield the readable records; then raise the first error and log the others.
-
-    For backends.
-    """
+    """For backends: yield the readable records, then raise the first error and log the others."""
     errors: list[exceptions.CorruptRecord] = []
     for each in records:
         if isinstance(each, exceptions.CorruptRecord):

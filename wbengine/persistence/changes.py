@@ -18,11 +18,11 @@ class Changes:
     """The result of `Connection.get_changes`.
 
     :ivar cursor: the cursor for the next call.
-    :ivar whole: whether this is the complete flow, which replaces all earlier data.
+    :ivar whole: whether the result is the complete flow, which replaces all earlier data.
     :ivar flow: the flow without its atoms.
-    :ivar atoms: new or changed atoms: complete if `whole`, otherwise without items.
-    :ivar items: changed items by the uuid of their atom, if not `whole`. The atom's row may be
-        unchanged.
+    :ivar atoms: new or changed atoms. They include their items only if `whole`.
+    :ivar items: changed items by the uuid of their atom; empty if `whole`. Their atoms may be
+        missing in `atoms`.
     """
 
     cursor: str
@@ -35,10 +35,9 @@ class Changes:
         return True
 
     def put_into(self, known: models.FlowDetail | None) -> models.FlowDetail:
-        """Apply the changes to the flow as of the previous cursor.
+        """Apply the changes and return the current flow with its atoms.
 
-        :param known: that flow. It is modified, unless this is the complete flow.
-        :returns: the current flow with its atoms.
+        :param known: the flow as of the previous cursor. It is modified unless `whole`.
         """
         if known is None or self.whole:
             self.flow.add_all(self.atoms)

@@ -1,4 +1,4 @@
-"""Commands to the engine that runs a flow, stored for it to read."""
+"""Commands to the engine that runs a flow. The store contains them until the engine reads them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ COMMANDS: Final = (SUSPEND, CANCEL)
 class FlowCommand(NamedTuple):
     """A request to suspend or cancel a run, with a `reason` and a sender (`by`).
 
-    `at` is its time in Unix seconds. Only the run whose lease has this `epoch`, which the store
-    sets, executes it.
+    `at` is the time of sending in Unix seconds. The store sets `epoch`: only the run under the
+    lease with this epoch executes the command.
     """
 
     what: str

@@ -1,7 +1,7 @@
-"""Fields of records: how they are dumped as data, loaded and copied.
+"""Fields of records: conversion to data, loading and copying.
 
-Each class declares its fields with their kinds. Data is *plain* (values of users are not converted)
-or *typed*: the typed codec writes values of users for `json` and preserves their types.
+Each class declares the kind of each field. Data is *plain* (values of users are not converted) or
+*typed* (the typed codec converts values of users to JSON and preserves their types).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _R = TypeVar("_R", bound="Record")
 
 
 class Kind:
-    """A kind of field. This base class keeps values unchanged, and all kinds keep None."""
+    """A kind of field. This base class returns values unchanged. All kinds keep None."""
 
     def dump(self, value: Any, name: str, typed: bool) -> Any:
         """Return the value as data.
@@ -41,7 +41,7 @@ class Kind:
         return data
 
     def copy(self, value: Any) -> Any:
-        """Return a copy that shares no mutable object."""
+        """Return a copy that shares no mutable object with the value."""
         return value
 
 
@@ -89,7 +89,7 @@ class _Value(Kind):
 
 
 class _Meta(_Value):
-    """User data by key, or None if empty."""
+    """A dict of user data. An empty one is loaded as None."""
 
     def dump(self, value: Any, name: str, typed: bool) -> Any:
         # Other threads may add to the dict during the dump.
@@ -100,7 +100,7 @@ class _Meta(_Value):
 
 
 class _Failure(Kind):
-    """A failure. Texts of typed failures are cut at 65,536 characters."""
+    """A failure. Long texts of typed failures are shortened."""
 
     def dump(self, value: ft.Failure, name: str, typed: bool) -> Any:
         data = value.to_json()
@@ -164,11 +164,11 @@ def field(
     given: bool = False,
     source: str | None = None,
 ) -> Any:
-    """Declare a field of a record that is dumped.
+    """Declare a field that `Record.dump` includes.
 
-    :param rare: dump the field only if it is not empty.
+    :param rare: include the field only if it is not empty.
     :param given: make the field a parameter of `__init__`.
-    :param source: name of the attribute that is dumped; default: the field.
+    :param source: name of the attribute that is dumped; default: the name of the field.
     """
     metadata = {"kind": kind, "rare": rare, "source": source}
     if given:
@@ -177,7 +177,7 @@ def field(
 
 
 class Record:
-    """A record that is dumped and loaded by its fields, except fields without a kind."""
+    """A record that is dumped and loaded by its fields. Fields without a kind are excluded."""
 
     __slots__ = ()
 
@@ -227,23 +227,23 @@ class Record:
         raise NotImplementedError
 
     def _fill_missing(self, data: Mapping[str, Any]) -> None:
-        """Set fields that `data` of an older format does not contain."""
+        """Set fields that are missing in `data`, which an older version wrote."""
 
     def _assign(self, other: Record) -> None:
-        """Copy all fields of `other`; values are shared."""
+        """Copy all fields of `other`. The values are shared."""
         _fields_of(type(self)).assign(self, other)
 
     def _assign_copies(self, other: Record) -> None:
         """Copy all fields of `other` without sharing mutable objects."""
         self._assign(other)
         for name, kind in _fields_of(type(self)).copiers:
-            value = getattr(self, name)  # Not that of `other`: a thread may add to it.
+            value = getattr(self, name)  # Not from `other`: another thread may modify that value.
             if value is not None:
                 setattr(self, name, kind.copy(value))
 
 
 class _Fields:
-    """The dumped fields of a class, grouped by the operations they need."""
+    """The dumped fields of a class, grouped by the operations that they need."""
 
     def __init__(self, cls: Any) -> None:
         metadata_by_name = [
@@ -258,7 +258,7 @@ class _Fields:
                 if getattr(type(kind), method) is not getattr(Kind, method)
             ]
 
-        # Records are copied and dumped often: generated code is as fast as code written by hand.
+        # Records are copied and dumped often. Generated code is as fast as handwritten code.
         assignments = "\n".join(f"    own.{name} = other.{name}" for name in kinds)
         items = ", ".join(
             f"{_key(name)!r}: own.{metadata['source'] or name}"

@@ -14,7 +14,7 @@ __all__ = [
     "with_worker",
 ]  # fmt: skip
 
-#: Maximum stored attempts before the latest one, incidents and state changes.
+#: Maximum numbers of stored attempts (in addition to the latest one), incidents and state changes.
 _MAX_PAST_ATTEMPTS: Final = 20
 _MAX_INCIDENTS: Final = 50
 MAX_CHANGES: Final = 50
@@ -38,16 +38,14 @@ _FAILED: Final = (states.FAILURE, states.REVERTED)
 class Attempt(NamedTuple):
     """One attempt of an atom: worker, times and result.
 
-    :ivar submitted: time at which the engine passed the task to its executor, in Unix seconds on
-        the engine's clock, or None.
+    :ivar submitted: Unix time at which the engine passed the task to its executor, or None.
     :ivar started: start on the clock of `worker`, or None.
     :ivar ended: end on the clock of `worker`, or None.
     :ivar state: SUCCESS, FAILURE, REVERTED or REVERT_FAILURE; None if the attempt has not ended or
         its process died.
     :ivar error: the failure in one line of at most 200 characters, for display. It may contain
         secrets.
-    :ivar reversions: number of reversions up to and including this attempt; the others are
-        `executions`.
+    :ivar reversions: number of reversions up to and including this attempt.
     """
 
     attempt: int
@@ -70,7 +68,7 @@ class Attempt(NamedTuple):
 
 
 def runtime(started: float | None, ended: float | None) -> float | None:
-    """Return the seconds between two times, at least 0: the clock may have been set back."""
+    """Return the seconds between two times, at least 0 (a clock may have been set back)."""
     return None if started is None or ended is None else max(0.0, ended - started)
 
 
@@ -81,9 +79,9 @@ def outcome(
     failure: ft.Failure | None,
     revert_failure: ft.Failure | None,
 ) -> Outcome:
-    """Return the result of the latest attempt from the fields of the record."""
+    """Return the result of the latest attempt, derived from fields of the record."""
     if state == states.RETRYING and ended is not None:
-        state = states.SUCCESS  # The retry provided a value and is about to run again.
+        state = states.SUCCESS  # The retry has already provided a value and will run again.
     if state is None or state not in _FINAL_STATES.get(action, ()):
         return UNKNOWN
     cause = {states.FAILURE: failure, states.REVERT_FAILURE: revert_failure}.get(state)
@@ -98,9 +96,9 @@ def one_line(failure: ft.Failure) -> str:
 
 
 def load_attempts(past: Collection[Sequence[Any]], reversions: int) -> tuple[Attempt, ...]:
-    """Create the stored attempts. The last one has this number of `reversions`.
+    """Return the stored attempts, of which the last has this number of `reversions`.
 
-    Older records do not contain these numbers; they follow from the actions.
+    Older records do not contain the numbers of reversions. They follow from the actions.
     """
     if all(len(entry) == len(Attempt._fields) for entry in past):
         return tuple(Attempt(*entry) for entry in past)
@@ -118,11 +116,12 @@ def with_attempt(past: tuple[Attempt, ...], latest: Attempt) -> tuple[tuple[Atte
 
 
 class Incident(NamedTuple):
-    """A loss of a worker, or a resend. `at` is in Unix seconds on the engine's clock.
+    """A lost worker or a resend. `at` is in Unix seconds on the engine's clock.
 
-    WORKER_LOST: `worker` was lost while it had the task. RESENT: the request was published again;
-    `worker` (None: none yet) received it, and `lost` had it before (None: the message was lost).
-    None also stands for an unknown worker. `item` is the index of an item of a Map, or -1.
+    WORKER_LOST: `worker` was lost while it ran the task. RESENT: the request was published again.
+    `worker` received the new copy (None: no worker yet, or unknown). `lost` had received the old
+    copy (None: no worker, because the message was lost, or unknown). `item` is the index of an item
+    of a Map, or -1.
     """
 
     event: str
@@ -152,8 +151,7 @@ def with_worker(incidents: tuple[Incident, ...], item: int, worker: str) -> tupl
 class Change(NamedTuple):
     """A change of a flow's state at a time in Unix seconds, on the clock of its engine.
 
-    `why` is a reason in one line, for example the failure or a user. It is for display and may
-    contain secrets.
+    `why` is a one-line reason for display, for example the failure. It may contain secrets.
     """
 
     state: str
@@ -162,19 +160,19 @@ class Change(NamedTuple):
 
 
 def with_change(history: tuple[Change, ...], latest: Change) -> tuple[Change, ...]:
-    """Append a change; drop the oldest ones."""
+    """Append a change. Drop changes beyond `MAX_CHANGES`, oldest first."""
     if latest.why is not None:
         reason = _cut(" ".join(latest.why[: 4 * _MAX_REASON_LENGTH].split()))
         latest = latest._replace(why=reason or None)
     return (*history, latest)[-MAX_CHANGES:]
 
 
-#: Reason in the history of a flow that was suspended because it only waits.
+#: Reason in the history of a parked flow.
 PARKED: Final = "it waits"
 
 
 def why_suspended(history: tuple[Change, ...]) -> str | None:
-    """Return the reason for the current or requested suspension; None if there is none."""
+    """Return the reason for the current or requested suspension, or None."""
     for change in reversed(history):
         if change.state not in (states.SUSPENDED, states.SUSPENDING):
             break

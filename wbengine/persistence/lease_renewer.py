@@ -1,7 +1,7 @@
 """Renewal of the leases of all engines in this process, and delivery of commands and signals.
 
-Each store has its own thread, so a store that does not answer delays only its own leases. The
-thread starts with the first flow and ends a while after the last one.
+Each store has its own thread, so that a slow store delays only its own leases. The thread starts
+with the first flow and ends `IDLE_SECONDS` after the last one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["HeldLease", "LeaseRenewer", "of_process", "send_signal"]
 
 LOG: Final = logging.getLogger(__name__)
 
-#: Time after the last flow until the thread ends.
+#: Time from the end of the last flow until the thread ends.
 IDLE_SECONDS: Final = 2.0
 
 #: Interval between two polls for commands.
@@ -33,7 +33,7 @@ POLL_SECONDS: Final = 1.0
 
 _RENEWALS_PER_LEASE: Final = 3
 
-# Continues while the host sleeps, as the clock of the store does.
+# This clock includes the time for which the host sleeps, as the clock of a store does.
 now: Callable[[], float] = (
     (lambda: time.clock_gettime(time.CLOCK_BOOTTIME))
     if hasattr(time, "CLOCK_BOOTTIME")
@@ -42,22 +42,21 @@ now: Callable[[], float] = (
 
 
 def do_nothing() -> None:
-    """Ignore the call."""
+    """Do nothing."""
 
 
 def ignore_signals(signals: Sequence[Signal]) -> None:
-    """Ignore the signals: no task waits for them."""
+    """Do nothing."""
 
 
 def never() -> bool:
-    """Return False: no task waits for signals."""
     return False
 
 
 class HeldLease:
-    """A lease of one engine. While `check` passes, no other engine runs the flow.
+    """A lease of one engine. While `check` succeeds, no other engine runs the flow.
 
-    `on_lost` is called once, from any thread, when another engine may run the flow.
+    `on_lost` is called once, from any thread, when the lease is lost.
     """
 
     def __init__(
@@ -71,10 +70,10 @@ class HeldLease:
         self.backend = backend
         self.lease = lease
         self.on_lost: Callable[[], None] = do_nothing
-        #: Executes a command in its own thread; None while commands are impossible.
+        #: Executes a command, in a separate thread; None while the engine accepts no commands.
         self.on_command: Callable[[base.FlowCommand], object] | None = None
         self.on_tick: Callable[[], None] = do_nothing
-        #: Whether a task waits for a signal, and the receiver of all signals of the flow.
+        #: Whether a task waits for a signal, and the function that receives all signals.
         self.awaits_signals: Callable[[], bool] = never
         self.on_signals: Callable[[Sequence[Signal]], object] = ignore_signals
         self._executed_command: base.FlowCommand | None = None
@@ -82,14 +81,14 @@ class HeldLease:
         self._seconds = seconds
         self._clock = clock
         self._lock = threading.Lock()
-        #: Times of expiry and of the next renewal.
+        #: Expiry and time of the next renewal.
         self.until = acquired_at + seconds
         self.due = acquired_at + seconds / _RENEWALS_PER_LEASE
 
     def check(self) -> None:
-        """Verify that the lease is held. Call this before each start of work.
+        """Verify that the engine owns the lease. Call this before each start of work.
 
-        This reads only the clock, unless the lease has expired: then it tries one renewal.
+        Usually this only reads the clock. If the lease has expired, it tries one renewal.
 
         :raises LeaseLost: if the lease is lost or could not be renewed.
         """
@@ -100,10 +99,7 @@ class HeldLease:
             raise self.error
 
     def renew(self) -> bool:
-        """Renew the lease. Return True on success.
-
-        If the store fails, the thread tries again later.
-        """
+        """Renew the lease and return True. After a failure, the thread tries again later."""
         started = self._clock()
         try:
             with contextlib.closing(self.backend.get_connection()) as connection:
@@ -121,9 +117,9 @@ class HeldLease:
         return False
 
     def execute(self, command: base.FlowCommand) -> None:
-        """Execute a command for this run, once.
+        """Execute a command for this run, unless it is already executed.
 
-        The command stays in the store until the run ends, so that views show it.
+        The command stays in the store until the run ends, so that views can display it.
         """
         do = self.on_command
         if do is None or command == self._executed_command or command.epoch != self.lease.epoch:
@@ -137,7 +133,7 @@ class HeldLease:
                 description = command.describe()
                 LOG.warning("Flow %s cannot be %s: %s", self.lease.flow, description, error)
 
-        # A separate thread: the command may be slow, and leases must be renewed.
+        # A separate thread, because a slow command must not delay renewals.
         threads.Thread(target=work, name="wbengine-command", daemon=True).start()
 
     def lose(self, error: exceptions.LeaseLost) -> None:
@@ -167,14 +163,14 @@ class LeaseRenewer:
         store.add(held_lease)
 
     def remove(self, held_lease: HeldLease) -> None:
-        """Stop renewing a lease. A renewal may be in progress."""
+        """Stop renewing a lease. A renewal that is in progress may still complete."""
         with self._lock:
             store = self._stores.get(held_lease.backend)
         if store is not None:
             store.remove(held_lease)
 
     def poll_now(self, flow_uuid: str) -> None:
-        """Poll commands and signals of a flow now, if it runs in this process."""
+        """Poll commands and signals of a flow immediately, if it runs in this process."""
         with self._lock:
             stores = list(self._stores.values())
         for store in stores:
@@ -188,7 +184,7 @@ class _StoreLeases:
         self._changed = conditions.Condition(self._lock)
         self._held: dict[HeldLease, None] = {}
         self._running = False
-        # Times of the next check of the leases and of the next poll.
+        # `_until`: end of the current wait of the thread. `_poll_at`: time of the next poll.
         self._until = 0.0
         self._poll_at = 0.0
 
@@ -215,9 +211,9 @@ class _StoreLeases:
         try:
             thread.start()
         except RuntimeError as error:
-            # Then `check` renews an expired lease.
+            # Without the thread, `check` renews each lease when it has expired.
             LOG.warning("The thread that renews the leases of this process cannot start: %s", error)
-        finally:  # Set also after an interrupt.
+        finally:  # Also after an interrupt.
             self._running = thread.ident is not None
 
     def _main(self) -> None:
@@ -238,11 +234,11 @@ class _StoreLeases:
                 )
 
     def _wait(self) -> list[HeldLease]:
-        """Return all leases when a renewal or a poll is due, or an empty list to end the thread."""
+        """Wait until a renewal or poll is due. Return all leases, or no lease to end the thread."""
         with self._lock:
             while True:
                 if not self._held:
-                    self._until = math.inf  # Every new lease is due earlier.
+                    self._until = math.inf  # So that each new lease ends the wait.
                     self._changed.wait(IDLE_SECONDS)
                     if not self._held:
                         self._running = False
@@ -293,7 +289,7 @@ of_process: Final = per_process.PerProcess(LeaseRenewer)
 def send_signal(
     backend: base.Backend, uuid: str, signal: Signal, known: Collection[str] | None = None
 ) -> None:
-    """Send a signal; an engine of this process receives it at once."""
+    """Send a signal. An engine of this process receives it immediately."""
     with contextlib.closing(backend.get_connection()) as connection:
         connection.send_signal(uuid, signal, known)
     of_process().poll_now(uuid)

@@ -9,10 +9,10 @@ from wbengine import exceptions
 
 __all__ = ["LEASE_SECONDS", "CHANGE_WAIT_SECONDS", "Lease", "busy_error", "lost_error"]
 
-#: Seconds after which a lease expires unless it is renewed.
+#: Default duration of a lease.
 LEASE_SECONDS: Final = 15.0
 
-#: Maximum seconds to wait for a lease that is held for one change only.
+#: Maximum time to wait for a lease that another process uses for one change only.
 CHANGE_WAIT_SECONDS: Final = 2.0
 
 
@@ -20,8 +20,8 @@ CHANGE_WAIT_SECONDS: Final = 2.0
 class Lease:
     """The right to write the records of one flow.
 
-    `epoch` starts at 1 and increases by one with each lease of the flow, so it distinguishes writes
-    of successive owners.
+    `epoch` is 1 for the first lease of the flow and increases by one with each later lease. It
+    distinguishes writes of successive owners.
     """
 
     flow: str
@@ -30,7 +30,7 @@ class Lease:
 
 
 def busy_error(lease: Lease, seconds: float) -> exceptions.FlowBusy:
-    """Create the error for a lease that another owner has for `seconds` more."""
+    """Create the error for a lease that another owner has for `seconds` more seconds."""
     return exceptions.FlowBusy(
         f"Flow {lease.flow} is run by {lease.owner}",
         owner=lease.owner,
@@ -42,8 +42,9 @@ def busy_error(lease: Lease, seconds: float) -> exceptions.FlowBusy:
 def lost_error(
     lease: Lease, by: str | None = None, *, flow_exists: bool = True
 ) -> exceptions.LeaseLost:
-    """Create the error for a lease that is not the latest one, but that of `by` (if known).
+    """Create the error for an outdated lease.
 
+    :param by: the owner of the latest lease, if known.
     :param flow_exists: False if the flow was deleted.
     """
     default = "its lease was released" if flow_exists else "it was deleted"

@@ -1,4 +1,4 @@
-"""Summaries of flows in pages, and the queries that select them."""
+"""Pages of flow summaries, and the queries that select them."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def check_tags(tags: object) -> dict[str, str]:
 
 
 def tags_of(value: object) -> dict[str, str]:
-    """Return the valid tags in a field of `meta`; programs may store anything there."""
+    """Return the valid tags in a field of `meta`, which can contain any value."""
     pairs = value.items() if isinstance(value, Mapping) else ()
     return {key: v for key, v in pairs if isinstance(key, str) and isinstance(v, str)}
 
 
 class Wait(NamedTuple):
-    """A task that waits for a signal from `since` to `until` (None: no limit), in Unix seconds."""
+    """A task that waits for a signal from `since` to `until` (None: forever), in Unix seconds."""
 
     task: str
     signal: str
@@ -85,16 +85,16 @@ def _wait_of(value: object) -> Wait | None:
 class FlowRow(NamedTuple):
     """The summary of a flow in a list.
 
-    :ivar state: the state of the flow; PENDING also before its first run.
+    :ivar state: the state of the flow; PENDING if it never ran.
     :ivar created: creation time in Unix seconds; None if unknown.
     :ivar updated: time of the latest write in Unix seconds; None if unknown.
     :ivar counts: number of tasks by state.
-    :ivar lease: the owner that runs the flow, or None (`owners.describe` makes it readable).
+    :ivar lease: the owner that runs the flow, or None; `owners.describe` returns a readable text.
     :ivar error: reason for FAILURE or REVERTED in one line; None if unknown.
     :ivar cancelled: whether the flow was cancelled.
     :ivar command: the latest command to the owner (one of `commands.COMMANDS`), or None.
-    :ivar parked: whether the flow is suspended because it only waits.
-    :ivar waits_for: signals that the flow waits for.
+    :ivar parked: whether the flow is parked.
+    :ivar waits_for: signals for which the flow waits.
     """
 
     uuid: str
@@ -115,7 +115,7 @@ class FlowRow(NamedTuple):
 
 
 class Page(NamedTuple):
-    """Some flows; `after` is the position of the next page, or None on the last page."""
+    """A page of flows. `after` is the position at which the next page starts, or None."""
 
     flows: Sequence[FlowRow]
     after: str | None
@@ -184,7 +184,7 @@ class Query:
         )
 
     def matches_position(self, place: Position) -> bool:
-        """Return True for a flow that matches `since` and is not on an earlier page."""
+        """Return True if a flow at this position matches `since` and is not on an earlier page."""
         if self.since is not None and place.created < self.since:
             return False
         if self.after is None:

@@ -1,9 +1,9 @@
-"""MACs of records that decide which code runs with which data.
+"""MACs of records from which a process builds and runs flows.
 
-With keys (named by `WBENGINE_KEYS`), a MAC with the store's secret protects the factory note of a
-flow, later injected values, the details of jobs, and schedules. It is bound to the id of the flow
-or job, or to the name of the schedule. It is verified before a flow is built from the record, but
-not for display.
+If `WBENGINE_KEYS` names keys, a MAC with the secret for stores protects the factory note of a
+flow, values injected later, the details of jobs, and schedules. The MAC also covers the id of the
+flow or job, or the name of the schedule. It is verified before a flow is built from the record. It
+is not verified for display.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _INJECTED: Final = "what is injected into flow"
 
 #: Key of the MAC in the signed data.
 MAC: Final = "mac"
-#: Key in a flow's note: a digest of each input.
+#: Key of the digests of the inputs in a flow's factory note.
 _INPUTS: Final = "inputs"
-#: Name for the values that TaskFlow programs store for conductors, among the digests of inputs.
+#: Name under which the digests include the values that TaskFlow programs store for conductors.
 _META_STORE: Final = "meta['store']"
 
 
@@ -48,7 +48,7 @@ def sign(kind: str, about: str, data: Mapping[str, Any]) -> str | None:
 def verify(kind: str, about: str, data: Mapping[str, Any]) -> None:
     """Verify the MAC of `sign`, if there are keys.
 
-    Until `accept_unsigned_until` of the keys, the MAC may be missing.
+    Before the time `accept_unsigned_until` of the keys, the MAC may be missing.
 
     :raises NotTrusted: if the MAC is missing or wrong; the message names the record.
     """
@@ -65,9 +65,9 @@ def verify(kind: str, about: str, data: Mapping[str, Any]) -> None:
 
 
 def signed_note(factory_note: Mapping[str, Any], detail: models.FlowDetail) -> dict[str, Any]:
-    """Return the factory note with a MAC of it and of the present inputs, if there are keys.
+    """Return the factory note with a MAC of the note and of the current inputs, if there are keys.
 
-    A note that cannot be encoded gets no MAC.
+    If the note or an input cannot be encoded, the result has no MAC.
     """
     if keys.keyring(None) is None:
         return dict(factory_note)
@@ -82,8 +82,7 @@ def signed_note(factory_note: Mapping[str, Any], detail: models.FlowDetail) -> d
 def sign_injected(detail: models.FlowDetail, atom: models.AtomDetail) -> None:
     """Add a MAC of the injected values to the record of an atom or of the injector.
 
-    Requires keys and a flow that can be built from its record. Values that cannot be encoded get no
-    MAC.
+    This has no effect without keys, without a factory note, or if a value cannot be encoded.
     """
     if models.FACTORY not in detail.meta or not _injected(atom):
         return
@@ -143,7 +142,7 @@ def _digest(value: Any) -> str:
 
 
 def _bytes(about: str, data: Mapping[str, Any]) -> bytes:
-    """Equal data has equal bytes in all stores."""
+    """Return the same bytes for equal data from all kinds of stores."""
     unsigned = {name: value for name, value in data.items() if name != MAC}
     packed = _codec.pack([about, unsigned], "record")
     return json.dumps(packed, sort_keys=True, separators=(",", ":")).encode()

@@ -1,7 +1,7 @@
-"""Restoring stored values that were modified into values that cannot be encoded.
+"""Restoration of stored values that a task modified into values that cannot be encoded.
 
-Tasks in this process share objects that other tasks returned. If a task modifies one, a record
-changes without the engine; the stored value counts.
+Tasks in this process share the objects that other tasks returned. If a task modifies such an
+object, a record changes without a call of the engine. The stored value then takes precedence.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def mend(
     atoms: Iterable[models.AtomDetail],
     items: Mapping[str, Sequence[models.ItemDetail]],
 ) -> bool:
-    """Replace values that cannot be encoded by their stored values, if there are any.
+    """Replace values that cannot be encoded by their stored values.
 
     Return True if a value was replaced.
     """

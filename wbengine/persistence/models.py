@@ -1,7 +1,7 @@
 """The records that an engine writes: logbook, flow detail, atom details, items of a `Map`.
 
-A record is plain data: it neither validates nor saves itself. A flow of 100,000 tasks has as many
-records, so they are small: they have slots, and `meta` is created on its first use.
+Records neither validate nor save themselves. A flow of 100,000 tasks has as many records, so
+records are small: they have slots, and `meta` is created on first use.
 """
 
 # Field defaults are calls that define the kind of the field:
@@ -59,16 +59,16 @@ __all__ = [
 _D = TypeVar("_D", bound="AtomDetail")
 _N = TypeVar("_N", bound="_Named")
 
-#: States in which the record of a task that did not fail contains the result of `execute`.
+#: States in which the record of a task without a failure contains the result of `execute`.
 STATES_WITH_RESULT: Final = frozenset({states.SUCCESS, states.REVERTING})
 
 #: Name of the record that contains the values injected into the whole flow. It is not an atom.
 INJECTOR: Final = "_wbengine_injector"
 
-#: Keys in the `meta` of a task: its progress and details of it.
+#: Keys in the `meta` of a task: its progress, and details of the progress.
 META_PROGRESS: Final = "progress"
 META_PROGRESS_DETAILS: Final = "progress_details"
-#: Keys in the `meta` of an atom (or injector): persistently injected values, and their MAC.
+#: Keys in the `meta` of an atom (or the injector): persistently injected values, and their MAC.
 META_INJECTED: Final = "injected"
 META_INJECTED_MAC: Final = "injected_mac"
 #: Key in the `meta` of a retry that was created for `Task.retries`: the name of the task.
@@ -77,17 +77,18 @@ OF_TASK: Final = "of_task"
 FACTORY: Final = "factory"
 ENGINE: Final = "engine"
 TAGS: Final = "tags"
-#: Keys in the `meta` of a flow: time and reason of its cancellation; signals it waits for.
+#: Keys in the `meta` of a flow: time and reason of its cancellation; signals that it waits for.
 CANCELLED: Final = "cancelled"
 WAITS_FOR: Final = "waits_for"
-#: Key in the `meta` of a flow: root log level of its engine, if it excludes records of level INFO.
+#: Key in the `meta` of a flow: root log level of its engine, if that level excludes INFO.
 LOG_LEVEL: Final = "log_level"
-#: Keys in the `meta` of a logbook: created for one flow; latest flow of its unique key.
+#: Keys in the `meta` of a logbook: program that created it for one flow; latest flow of its unique
+#: key.
 MADE_BY: Final = "made_by"
 UNIQUE: Final = "unique"
 
 _UUID_LENGTH: Final = 16
-# The bits in the seventh and ninth byte that identify version 4.
+# Values of the seventh and ninth byte with the bits that identify version 4.
 _VERSION: Final = bytes(0x40 | byte & 0x0F for byte in range(256))
 _VARIANT: Final = bytes(0x80 | byte & 0x3F for byte in range(256))
 
@@ -120,8 +121,7 @@ class _Named(fields.Record):
     _meta: dict[str, Any] | None = field(fields.META, source="own_meta")
 
     def __post_init__(self) -> None:
-        # The type is checked because a damaged record can contain any. The length is checked here
-        # to save a call per record.
+        # A damaged record can contain a name of any type. The inline length check saves a call.
         if isinstance(self.name, str) and len(self.name) > _names.MAX_NAME_LENGTH:
             _names.check_length(f"The name of a {type(self).__name__}", self.name)
         if self.uuid is None:
@@ -142,7 +142,7 @@ class _Named(fields.Record):
     def meta(self) -> dict[str, Any]:
         """User data of the record, created on first access."""
         if self._meta is None:
-            with _meta_lock:  # Two threads must get the same dict.
+            with _meta_lock:  # Concurrent first accesses must return the same dict.
                 if self._meta is None:
                     self._meta = {}
         return self._meta
@@ -161,12 +161,12 @@ class _Named(fields.Record):
 
     @property
     def own_meta(self) -> Mapping[str, Any]:
-        """The stored part of `meta`, without keys that are only displayed."""
+        """The stored part of `meta`, without keys that are only for display."""
         return self._meta or {}
 
     def _assign(self, other: fields.Record) -> None:
         fields.Record._assign(self, other)
-        if self._meta is not None:  # A copy, because other threads may add to the dict of `other`.
+        if self._meta is not None:  # A copy, because other threads may modify the dict of `other`.
             self._meta = dict(self._meta)
 
     def _merge_meta(self, mine: dict[str, Any] | None) -> None:
@@ -190,7 +190,7 @@ _RESULT_FIELDS: Final[Mapping[str, str]] = {
 
 
 class LogChunk(NamedTuple):
-    """Log lines of one execution of an atom, or a part of them.
+    """Log lines of one execution of an atom, or some of them.
 
     `item` is the index of the item of a `Map`, or -1.
     """
@@ -203,12 +203,12 @@ class LogChunk(NamedTuple):
 
 @dataclasses.dataclass(slots=True, eq=False, repr=False)
 class ItemDetail(fields.Record):
-    """The record of one item of a `Map`, separate so that writing one of 100,000 costs little.
+    """The record of one item of a `Map`. It is separate, so that an item is written at low cost.
 
-    `attempt` is the attempt of the atom that executed the item; reversions do not change it.
-    `order` is the position in which the item finished, from 1, or 0. States and results are those
-    of a task, except states of running work, which only the atom has. `worker`, `submitted`,
-    `started` and `ended` are as in `Attempt`.
+    `attempt` is the attempt of the atom that executed the item. Reversions do not change it.
+    `order` is the position in which the item finished, from 1, or 0 if it has not finished. States
+    and results are those of a task, except for the states of running work: only the atom has them.
+    `worker`, `submitted`, `started` and `ended` are as in `Attempt`.
     """
 
     index: int = field(fields.NUMBER, 0, given=True)
@@ -232,7 +232,7 @@ class ItemDetail(fields.Record):
     def put(self, state: str, result: Any) -> None:
         """Set `state` and its result: a value, or a failure if `state` is a failed one."""
         self.state = state
-        if state != states.REVERT_FAILURE:  # Results are kept for a repetition of the reversion.
+        if state != states.REVERT_FAILURE:  # The item may be reverted again.
             self.results = None
         setattr(self, _RESULT_FIELDS[state], result)
 
@@ -263,7 +263,7 @@ class ItemDetail(fields.Record):
 class Items:
     """The items of one attempt of a `Map`, by index. Their number is fixed when the attempt starts.
 
-    `attempt` and `resumed` (how often it was resumed) belong to the row of the atom.
+    `attempt` and `resumed` (how often the attempt was resumed) are stored in the row of the atom.
     """
 
     __slots__ = ("_details", "attempt", "resumed")
@@ -286,9 +286,9 @@ class Items:
         return self._details[index]
 
     def put(self, item: ItemDetail) -> None:
-        """Add the next item, or replace the one with its index. Ignore other attempts.
+        """Add the next item, or replace the item with the same index. Ignore other attempts.
 
-        :raises ValueError: if items before it are missing.
+        :raises ValueError: if the index is higher than the number of items.
         """
         if item.attempt != self.attempt:
             return
@@ -307,7 +307,7 @@ class Items:
         return clone
 
     def without_items(self) -> Items:
-        """Return the part in the row of the atom, without items."""
+        """Return the part that is stored in the row of the atom."""
         return Items(self.attempt, (), self.resumed)
 
     def __repr__(self) -> str:
@@ -315,7 +315,7 @@ class Items:
 
 
 class _ItemsKind(fields.Kind):
-    """The part of `Items` in the row of the atom."""
+    """The part of `Items` that is stored in the row of the atom."""
 
     def dump(self, value: Items, name: str, typed: bool) -> Any:
         return {"attempt": value.attempt, "resumed": value.resumed}
@@ -328,17 +328,15 @@ class _ItemsKind(fields.Kind):
 class AtomDetail(_Named):
     """The record of one atom: its state, latest results and failures, and attempts.
 
-    :ivar attempt: number of executions and reversions together, 0 before the first; it only
-        increases.
-    :ivar worker: worker of the latest attempt; `submitted`, `started` and `ended` are its times
-        (see `Attempt`).
+    :ivar attempt: number of executions and reversions together; it only increases.
+    :ivar worker: worker of the latest attempt. `submitted`, `started` and `ended` are its times.
     :ivar epoch: epoch of its request. It increases if a resumed flow may publish the request again.
     :ivar progress: the latest progress that the task reported; None: the state determines it.
-    :ivar revert_results: the return value of the latest reversion; `revert_failure` is its failure.
+    :ivar revert_results: the return value of the latest reversion. `revert_failure` is its failure.
     :ivar items: items of the latest execution of a `Map`, or None.
-    :ivar past: attempts before the latest one, oldest first: at most 20, preceded by
-        `attempts_dropped` others.
-    :ivar incidents: the latest 50 losses of workers that ran the atom and resends of its request.
+    :ivar past: the attempts before the latest one, at most 20, oldest first. `attempts_dropped` is
+        the number of older attempts.
+    :ivar incidents: the latest 50 incidents of the atom (lost workers and resends).
     """
 
     state: str | None = field(fields.OneOf(states.ATOM_STATES))
@@ -362,7 +360,7 @@ class AtomDetail(_Named):
     past: tuple[Attempt, ...] = field(fields.Tuples(Attempt), (), rare=True)
     attempts_dropped: int = field(fields.PLAIN, 0, rare=True)
     incidents: tuple[Incident, ...] = field(fields.Tuples(Incident), (), rare=True)
-    #: Result of the latest attempt; set when `reset` clears the fields from which it follows.
+    #: Result of the latest attempt, after `reset` cleared the fields that contained it.
     _came_to: history.Outcome | None = field(fields.PLAIN, rare=True)
 
     kind: ClassVar[str] = "atom"
@@ -382,7 +380,7 @@ class AtomDetail(_Named):
 
     @property
     def all_attempts(self) -> tuple[Attempt, ...]:
-        """The stored attempts, oldest first."""
+        """The latest attempts that are stored, oldest first."""
         last = self.last_attempt
         return self.past if last is None else (*self.past, last)
 
@@ -395,12 +393,12 @@ class AtomDetail(_Named):
             self._came_to = None
 
     def add_incident(self, incident: Incident) -> None:
-        """Add an incident of an attempt. Thread-safe."""
+        """Add an incident. Thread-safe."""
         with _incidents_lock:
             self.incidents = history.with_incident(self.incidents, incident)
 
     def set_incident_worker(self, worker: str, item: int = -1) -> None:
-        """Record which worker received the resent request, if there was a resend. Thread-safe."""
+        """Store which worker received the latest resent request, if there is one. Thread-safe."""
         with _incidents_lock:
             self.incidents = history.with_worker(self.incidents, item, worker)
 
@@ -416,11 +414,11 @@ class AtomDetail(_Named):
         return self.results
 
     def put(self, state: str, result: Any) -> None:
-        """Set `state` and its result: a value, or a failure if `state` is a failed one."""
+        """Set `state` and its result: a value, or a failure if the state means a failure."""
         raise NotImplementedError
 
     def reset(self, state: str) -> None:
-        """Clear results and failures and set `state`; attempts and `meta` stay."""
+        """Clear results and failures and set `state`. Attempts and `meta` are kept."""
         outcome = self._outcome()
         self._came_to = outcome if outcome is not history.UNKNOWN else None
         self.results = self.revert_results = None
@@ -431,14 +429,14 @@ class AtomDetail(_Named):
         self.intention = states.EXECUTE
 
     def update(self: _D, other: _D) -> _D:
-        """Copy all fields of `other`. Values are shared, containers are not."""
+        """Copy all fields of `other`. Values are shared; the containers of items are not."""
         self.update_row(other)
         if other.items is not None:
             self.items = other.items.copy(deep=False)
         return self
 
     def update_row(self: _D, other: _D) -> _D:
-        """Like `update`, but items of the same attempt stay."""
+        """Copy all fields of `other` except its items. Items of another attempt are removed."""
         mine, theirs = self.items, other.items
         self._assign(other)
         if theirs is not None:
@@ -449,7 +447,7 @@ class AtomDetail(_Named):
         return self
 
     def merge(self: _D, other: _D, deep_copy: bool = False) -> _D:
-        """Like `update`, but keep keys of `meta` that `other` does not have."""
+        """Copy all fields of `other`, but keep keys of `meta` that `other` does not have."""
         if other is self:
             return self
         mine = self._meta
@@ -458,9 +456,9 @@ class AtomDetail(_Named):
         return self
 
     def copy(self: _D, retain_contents: bool = True) -> _D:
-        """Copy the record and its values deeply; failures are immutable and shared.
+        """Copy the record and its values deeply. Failures are immutable and shared.
 
-        :param retain_contents: if False, leave out the items.
+        :param retain_contents: if False, omit the items.
         """
         clone = type(self)(self.name, self.uuid)
         clone._assign_copies(self)
@@ -495,7 +493,7 @@ def progress_of(value: Any) -> float | None:
 
 
 class _TaskMeta(dict[str, Any]):
-    """The `meta` of a task's record. Writing its progress keys sets the progress of the record."""
+    """The `meta` of a task's record. Writing its progress keys sets the record's progress."""
 
     __slots__ = ("_record",)
 
@@ -523,14 +521,14 @@ class _TaskMeta(dict[str, Any]):
     def is_of(self, record: TaskDetail) -> bool:
         return self._record is record
 
-    def __reduce__(self) -> Any:  # A copy belongs to no record.
+    def __reduce__(self) -> Any:  # A copy is a plain dict, without a record.
         return dict, (dict(self),)
 
 
 class TaskDetail(AtomDetail):
-    """The record of a task: `results` is the return value of `execute`.
+    """The record of a task. `results` is the return value of `execute`.
 
-    Its `meta` also contains the progress, under the keys of TaskFlow; writing these keys sets it.
+    Its `meta` also contains the progress, under TaskFlow's keys.
     """
 
     __slots__ = ()
@@ -560,9 +558,9 @@ class TaskDetail(AtomDetail):
         self._meta = value
 
     def set_progress(self, meta: Mapping[str, Any]) -> None:
-        """Set the progress from `meta`, if it contains one.
+        """Set the progress from the progress keys of `meta`, if present.
 
-        :raises TypeError, ValueError: if it is not a finite number.
+        :raises TypeError, ValueError: if the progress is not a finite number.
         """
         if META_PROGRESS in meta:
             progress = meta[META_PROGRESS]
@@ -573,7 +571,7 @@ class TaskDetail(AtomDetail):
     def check_progress(self, progress: Any) -> float:
         """Return the progress as a float.
 
-        :raises TypeError, ValueError: if it is not a finite number.
+        :raises TypeError, ValueError: if the progress is not a finite number.
         """
         number = progress_of(progress)
         if number is not None:
@@ -589,7 +587,7 @@ class TaskDetail(AtomDetail):
 
     @property
     def effective_progress(self) -> float | None:
-        """Reported progress, or the progress that follows from the state; None before the start."""
+        """The reported progress; otherwise 0.0 or 1.0 by the state, or None before the start."""
         if self.progress is not None or self.state in (None, states.PENDING, states.IGNORE):
             return self.progress
         return 1.0 if self.state in (states.SUCCESS, states.REVERTED) else 0.0
@@ -598,7 +596,7 @@ class TaskDetail(AtomDetail):
     def own_meta(self) -> Mapping[str, Any]:
         if not self._meta:
             return {}
-        own = self._meta.copy()  # Other threads may add to it.
+        own = self._meta.copy()  # Other threads may modify the dict.
         for key in _PROGRESS_KEYS:
             own.pop(key, None)
         return own
@@ -620,11 +618,11 @@ class TaskDetail(AtomDetail):
             self.revert_results = None
 
 
-#: Keys in the `meta` of a task that are stored in separate fields.
+#: Keys of a task's `meta` that are stored in fields of the record.
 _PROGRESS_KEYS: Final = (META_PROGRESS, META_PROGRESS_DETAILS)
 
-#: One entry of a retry's history: the value it provided, and the failures with this value by atom
-#: name.
+#: One entry of a retry's history: the provided value, and the failures of the atoms that ran with
+#: it, by name.
 HistoryEntry = tuple[Any, dict[str, ft.Failure]]
 
 
@@ -656,7 +654,7 @@ class _RetryHistoryKind(fields.Kind):
 
 @dataclasses.dataclass(slots=True, eq=False, repr=False)
 class RetryDetail(AtomDetail):
-    """The record of a retry: `results` is its history, with one entry for each execution."""
+    """The record of a retry. `results` is its history, with one entry for each execution."""
 
     results: list[HistoryEntry] = field(_RetryHistoryKind())
     kind: ClassVar[str] = "retry"
@@ -726,11 +724,10 @@ def atom_detail_type(atom_detail: AtomDetail) -> str:
 class FlowDetail(_Named):
     """The record of one flow with its atoms.
 
-    :ivar epoch: epoch of the flow's latest lease when the record was read. Backends set it; it is
-        not written.
+    :ivar epoch: epoch of the flow's latest lease when the record was read. Only backends set it.
     :ivar created: creation time in Unix seconds; None if unknown.
     :ivar history: the latest 50 changes of the flow's state, oldest first.
-    :ivar outlined: digest of the stored outline, if there is one (see `Outline.digest`).
+    :ivar outlined: digest of the stored outline (see `Outline.digest`), or None.
     """
 
     state: str | None = field(fields.OneOf(states.FLOW_STATES))
@@ -746,18 +743,18 @@ class FlowDetail(_Named):
 
     @property
     def tags(self) -> Mapping[str, str]:
-        """The tags by which the flow can be found."""
+        """The tags of the flow, for searches."""
         return listing.tags_of(self.meta.get(TAGS))
 
     @property
     def is_parked(self) -> bool:
-        """Whether the flow is suspended because it only waits. A conductor resumes it in time."""
+        """Whether the flow is parked. A conductor resumes it when its wait ends."""
         reason = history.why_suspended(self.history)
         return self.state == states.SUSPENDED and reason == history.PARKED
 
     @property
     def waits_for(self) -> tuple[listing.Wait, ...]:
-        """The first 20 signals that the flow waits for while nothing else of it runs."""
+        """At most 20 signals for which the flow waits while no other part of it runs."""
         return listing.waits_of(self.meta_value(WAITS_FOR))
 
     @waits_for.setter
@@ -766,7 +763,7 @@ class FlowDetail(_Named):
 
     @property
     def log_level(self) -> str | None:
-        """Root log level of the engine if it excludes INFO records of tasks, or None."""
+        """Root log level of the engine if it excludes INFO, or None."""
         level = self.meta_value(LOG_LEVEL)
         return level if isinstance(level, str) else None
 
@@ -783,7 +780,7 @@ class FlowDetail(_Named):
         return self.meta_value(CANCELLED) is not None
 
     def cancel(self, at: float, reason: str | None) -> None:
-        """Record the cancellation. The engine that runs the flow reverts it."""
+        """Record the cancellation. The engine that runs the flow then reverts it."""
         self.meta[CANCELLED] = {"at": at, "reason": reason}
         self.history = history.with_change(self.history, Change(states.CANCELLING, at, reason))
 
@@ -801,11 +798,11 @@ class FlowDetail(_Named):
         return history.error(self.state, self.history)
 
     def add(self, detail: AtomDetail) -> None:
-        """Add an atom to this flow. It replaces the atom with the same uuid."""
+        """Add an atom to this flow, or replace the atom with the same uuid."""
         self._atoms[detail.uuid] = detail
 
     def add_all(self, details: Iterable[AtomDetail]) -> None:
-        # A generator: as many tuples in a list would trigger the garbage collector.
+        # A generator, because a list of this many tuples would trigger the garbage collector.
         self._atoms.update((detail.uuid, detail) for detail in details)
 
     def find(self, uuid: str) -> AtomDetail | None:
@@ -832,12 +829,12 @@ class FlowDetail(_Named):
         return self
 
     def replace_with(self, other: FlowDetail) -> None:
-        """Replace everything by the contents of `other`, including atoms and epoch."""
+        """Replace all contents, including atoms and epoch, by those of `other`."""
         self.update(other)
         self.epoch, self._atoms = other.epoch, dict(other._atoms)
 
     def merge(self, other: FlowDetail, deep_copy: bool = False) -> FlowDetail:
-        """Copy the fields of `other` and of all its atoms. Other atoms of this flow stay."""
+        """Copy the fields of `other` and of all its atoms. Keep all other atoms of this flow."""
         if other is self:
             return self
         mine = self._meta
@@ -874,7 +871,7 @@ class FlowDetail(_Named):
 class LogBook(_Named):
     """A named group of flow details.
 
-    `created_at` and `updated_at` (None: never) are times in UTC, without a time zone.
+    `created_at` and `updated_at` (None: never) are in UTC, without a time zone.
     """
 
     created_at: datetime | None = field(fields.MOMENT)
@@ -916,7 +913,7 @@ class LogBook(_Named):
         return self
 
     def merge(self, other: LogBook, deep_copy: bool = False) -> LogBook:
-        """Copy the fields of `other` and of its flows. Other flows of this logbook stay."""
+        """Copy the fields of `other` and of its flows. Keep all other flows of this logbook."""
         if other is self:
             return self
         self.name = other.name

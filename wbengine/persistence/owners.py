@@ -1,7 +1,7 @@
-"""Owners of leases: texts that identify a process and allow proof of its death.
+"""Owners of leases, as texts from which another process can determine that the owner is dead.
 
-The death of a process is certain only on the same host since its last boot, in the same process
-namespace. All other leases have to expire.
+A process can determine this only for owners on its own host since the latest boot, in its own
+process namespace. In all other cases the lease has to expire.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["Owner", "is_dead", "describe", "is_momentary", "new"]
 #: Value of an unknown part.
 _UNKNOWN: Final = "-"
 
-#: Last part of the text of a `momentary` owner.
+#: Last part in the text of a `momentary` owner.
 _MOMENTARY: Final = "momentary"
 
 #: Characters that are replaced in the host name.
@@ -31,11 +31,11 @@ _INVALID_HOST_CHARACTER: Final = re.compile(r"[^A-Za-z0-9._-]")
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """One run of an engine, or one change of a flow outside of runs, which is `momentary`.
+    """One run of an engine, or one change of a flow outside of runs (`momentary`).
 
-    The text has at most 160 characters. `born` is the start time of the process; `boot` and `space`
-    identify the boot and the namespace in which `pid` is valid. `process` is a random name of the
-    process, and `run` numbers its runs. `since` is in Unix seconds of its host, for display.
+    The text has at most 160 characters. `born` is the start time of the process. `pid` is valid for
+    `boot` and `space` (boot and namespace of the host). `process` is a random name of the process,
+    and `run` numbers its runs. `since` is in Unix seconds of the host, for display.
     """
 
     host: str
@@ -67,12 +67,12 @@ class Owner:
             return None
 
     def end_run(self) -> None:
-        """End this run, regardless of its lease."""
+        """End this run, whether or not it still has the lease."""
         _running.discard((self.process, self.run))
 
 
 class _Process:
-    """The parts that all owners of this process share; created again after a fork."""
+    """The parts that all owners of this process share. A fork creates them again."""
 
     def __init__(self) -> None:
         self.host = _INVALID_HOST_CHARACTER.sub("_", socket.gethostname())[:60] or _UNKNOWN
@@ -89,7 +89,7 @@ _running: set[tuple[str, int]] = set()
 
 
 def new(clock: _clock.Clock = _clock.SYSTEM, *, momentary: bool = False) -> Owner:
-    """Create an owner in this process. Call `end_run` at its end."""
+    """Create an owner in this process. Call `end_run` when the owner ends."""
     here = _current_process()
     owner = Owner(
         here.host, here.pid, here.born, here.boot, here.space, here.name,
@@ -100,7 +100,7 @@ def new(clock: _clock.Clock = _clock.SYSTEM, *, momentary: bool = False) -> Owne
 
 
 def is_dead(text: str) -> bool:
-    """Return True if the owner has certainly ended."""
+    """Return True only if the owner has certainly ended."""
     owner, here = Owner.parse(text), _current_process()
     if owner is None:
         return False
@@ -113,7 +113,7 @@ def is_dead(text: str) -> bool:
 
 
 def is_momentary(text: str) -> bool:
-    """Return True if the owner has the lease only for one change."""
+    """Return True if the owner needs the lease for one change only."""
     owner = Owner.parse(text)
     return owner is not None and owner.momentary
 
@@ -152,16 +152,16 @@ def _process_died(pid: int, born: str) -> bool:
     except ProcessLookupError:
         return True
     except OSError:
-        pass  # The process belongs to another user.
+        pass  # The process exists and belongs to another user.
     state, since = _status(pid)
     if since == _UNKNOWN:
-        return False  # The process may be hidden from this one.
+        return False  # The process may exist, but not be visible to this process.
     return since != born or (state in ("Z", "X") and _threads(pid) <= 1)
 
 
 def _status(pid: int) -> tuple[str, str]:
     """Return the state and start time (in ticks since boot) of a process, or unknown."""
-    # The name precedes them in brackets and can contain any character.
+    # The process name precedes these fields, in parentheses. It can contain any character.
     fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
     return (fields[0], fields[19]) if len(fields) > 19 else (_UNKNOWN, _UNKNOWN)
 
@@ -180,7 +180,7 @@ def _namespaces() -> str:
         try:
             numbers.append(re.sub(r"\D", "", os.readlink(f"/proc/self/ns/{kind}")))
         except OSError:
-            numbers.append("")  # Older kernels have one clock for all processes.
+            numbers.append("")  # Older kernels have no time namespaces.
     return ".".join(numbers) if numbers[0] else _UNKNOWN
 
 

@@ -1,4 +1,4 @@
-"""Readable text for records: one line for each field, contents indented."""
+"""Readable text of records: one line for each field, with indented contents."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LATER_FIELDS: Final = ("failure", "revert_results", "revert_failure")
 
 
 def picture(head: str, lines: Iterable[str], inside: Iterable[str], indent: int, end: str) -> str:
-    """Return the heading, its lines, and the contents, which are indented already."""
+    """Return the heading, the lines of its fields, and `inside`, which is already indented."""
     pad = " " * indent
     return end.join(
         [f"{pad}{head}", *(f"{pad}{' ' * INDENT_STEP}{line}" for line in lines), *inside]

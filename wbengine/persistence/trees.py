@@ -1,7 +1,7 @@
-"""Records as JSON trees, for backends whose records leave this process.
+"""Records as JSON trees, for backends that store records outside of this process.
 
-A tree contains the fields of a record, with values of users in the typed codec, which preserves
-their types. Dates are ISO 8601 strings.
+A tree contains the fields of a record. The typed codec encodes values of users and preserves their
+types. Dates are ISO 8601 strings.
 """
 
 from __future__ import annotations
@@ -42,8 +42,7 @@ def kind_of(record: Record) -> str:
 def tree_of(record: Record) -> Tree:
     """Return the fields of a record as data for `json`, with shortened texts of failures.
 
-    :raises NotEncodable: if a value cannot be encoded; the message names the record and the
-        position.
+    :raises NotEncodable: if a value cannot be encoded; the message contains its location.
     """
     try:
         return record.dump(typed=True)

@@ -1,7 +1,7 @@
-"""Changes of one flow's records and their writes under the lease of the flow.
+"""Writer of changed records of one flow, under the flow's lease.
 
-A run has the lease from its start to its end; any other change has it briefly. The store rejects a
-write after another owner acquired the flow.
+A run owns the lease from its start to its end. Any other change acquires it briefly. After another
+owner acquired the lease, the store rejects writes.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ LOG: Final = logging.getLogger(__name__)
 
 _MAX_WRITE_ATTEMPTS: Final = 3
 
-#: Maximum number of copies of a request that a run publishes.
+#: Maximum number of times that a run publishes a request.
 EPOCHS_PER_RUN: Final = 1024
 
 _T = TypeVar("_T")
 
 
 class RecordWriter:
-    """The writer of the marked records of one flow. Without a `backend`, it does nothing.
+    """Collects and writes the changed records of one flow. Without a `backend`, it does nothing.
 
-    Thread safety: any thread may mark records. Only a thread that holds `mutex` may acquire or
-    release the lease. A write that fails with `StorageFailure` is tried three times, with pauses of
-    the backend's `write_pause`.
+    Any thread may mark records as changed. Only a thread that holds `mutex` may acquire or release
+    the lease. A write that fails with `StorageFailure` is attempted three times, with pauses of the
+    backend's `write_pause`.
     """
 
     def __init__(self, flow_detail: models.FlowDetail, backend: base.Backend | None) -> None:
         self.flow_detail: Final = flow_detail
         self.backend: Final = backend
         self.encodes: Final = backend is not None and backend.encodes
-        #: Held by every thread that changes records, except the loop of a run.
+        #: Must be held by each thread that changes records, except the loop of a run.
         self.mutex: Final = threading.RLock()
         self.lease: leases.Lease | None = None
         self._writing = threading.RLock()
-        # Deques: any thread appends without a lock. `flush` removes duplicates.
+        # Deques, because appending needs no lock. `flush` removes duplicates.
         self._marked: deque[models.AtomDetail] = deque()
         self._marked_items: deque[tuple[str, models.ItemDetail]] = deque()
         self._marked_logs: deque[models.LogChunk] = deque()
@@ -68,8 +68,8 @@ class RecordWriter:
     def first_epoch(self) -> int:
         """The epoch for requests that an earlier run may have published.
 
-        It is higher than all epochs of earlier runs, even if those did not save their increases:
-        each run publishes a request at most `EPOCHS_PER_RUN` times.
+        It is higher than all epochs of earlier runs, including unsaved ones, because each run
+        publishes a request at most `EPOCHS_PER_RUN` times.
         """
         return 1 if self.lease is None else self.lease.epoch * EPOCHS_PER_RUN
 
@@ -79,7 +79,7 @@ class RecordWriter:
 
     @property
     def is_batching(self) -> bool:
-        """Whether a batch is open, which writes all marked changes at its end."""
+        """Whether a batch is open. The end of the last open batch writes all marked changes."""
         return bool(self._batches)
 
     @property
@@ -94,7 +94,7 @@ class RecordWriter:
 
         :returns: the lease, and the stored flow if another engine may have changed it since it was
             read. In that case all marked changes are discarded.
-        :raises FlowBusy: if another owner has the lease; the message names it.
+        :raises FlowBusy: if another owner has the lease; the message names the owner.
         :raises NotFound: if the flow was deleted.
         :raises StorageFailure: if the store could not be read or written.
         """
@@ -104,7 +104,7 @@ class RecordWriter:
             try:
                 return connection.acquire_lease(uuid, owner, seconds)
             except exceptions.FlowBusy as busy:
-                # If this owner has the lease, an earlier attempt stored it and then failed.
+                # This owner may have the lease: an earlier attempt stored it and then failed.
                 if busy.owner != owner and not owners.is_dead(busy.owner):
                     raise self._busy_error(busy) from None
                 LOG.info("Flow %s is taken over from %s", uuid, owners.describe(busy.owner))
@@ -129,7 +129,7 @@ class RecordWriter:
         return lease, stored_flow
 
     def _release_unseen_lease(self, owner: str) -> None:
-        """Release a lease that the store may have written just before an interrupt."""
+        """Release a lease that the store may have written shortly before an interrupt."""
         assert self.backend is not None
         with (
             contextlib.suppress(exceptions.NotFound, exceptions.StorageFailure),
@@ -146,7 +146,7 @@ class RecordWriter:
 
     def release_lease(self, owner: str, *, is_lost: bool = False) -> None:
         """Stop all writes of `owner`, and release its lease in the store unless it `is_lost`."""
-        with self.mutex, self._writing:  # No write may occur between the two steps.
+        with self.mutex, self._writing:  # Prevents writes between the two steps.
             lease = self.lease
             if lease is None or lease.owner != owner:
                 return
@@ -156,10 +156,10 @@ class RecordWriter:
             except Exception:
                 self.lease = None
                 raise
-            self.lease = None  # Last, so that after an interrupt another call releases it.
+            self.lease = None  # Last, so that after an interrupt a later call releases the lease.
 
     def _release_stored_lease(self, lease: leases.Lease) -> None:
-        """Release the lease. If the store fails, the lease expires."""
+        """Release the lease in the store. If this fails, the lease expires."""
         assert self.backend is not None
         try:
             crashpoint("lease.before-give-back")
@@ -196,7 +196,7 @@ class RecordWriter:
             self._marked.extend(records)
 
     def mark_items(self, record: models.AtomDetail, items: Iterable[models.ItemDetail]) -> None:
-        """Mark items of `record` as new or changed. Only the engine's thread may call this."""
+        """Mark items of `record` as new or changed. Call this only from the engine's thread."""
         if self.backend is not None:
             self._marked_items.extend((record.uuid, item) for item in items)
 
@@ -210,7 +210,7 @@ class RecordWriter:
         self._flow_marked = self.backend is not None
 
     def drop_pending(self) -> None:
-        """Discard marked changes: another engine continues from the stored records."""
+        """Discard marked changes, because another engine continues from the stored records."""
         with self._writing:
             self._marked.clear()
             self._marked_items.clear()
@@ -220,9 +220,9 @@ class RecordWriter:
 
     @scopes.scope
     def batch(self) -> Iterator[None]:
-        """Write changes inside the block only with `flush`, and the remaining ones at its end.
+        """Write changes inside the block only on `flush`. Write the remaining ones at its end.
 
-        An exception from the block is raised even if the final write fails.
+        If the block raises an exception, this exception is raised even if the final write fails.
         """
         me = object()
         try:
@@ -240,12 +240,12 @@ class RecordWriter:
         try:
             self.flush()
         except BaseException as error:
-            if not isinstance(error, Exception):  # After an interrupt the store still works.
+            if not isinstance(error, Exception):  # An interrupt; the store still works.
                 self.try_flush()
             raise
 
     def try_flush(self) -> None:
-        """Flush, but only log a failed write."""
+        """Write all marked changes, and log a failed write."""
         try:
             self.flush()
         except (exceptions.StorageFailure, exceptions.LeaseLost) as error:
@@ -254,20 +254,20 @@ class RecordWriter:
     def flush(self) -> bool:
         """Write all marked changes in one step. Return True if there were any.
 
-        A record that changes during the write stays marked. Without a lease, changes stay marked.
+        A record that changes during the write stays marked. Without a lease, nothing is written.
 
-        :raises StorageFailure: if three attempts failed; the next flush makes one attempt.
+        :raises StorageFailure: if three attempts failed. The next flush then makes one attempt.
         :raises LeaseLost: if another owner acquired the flow; nothing was written.
         """
         if self.lease is None or not self.has_pending:
             return False
-        with self._writing:  # Without it, the thread with the older data may write last.
+        with self._writing:  # Otherwise a thread with older data might write last.
             return self.attempt(self._flush)
 
     def attempt(self, do: Callable[[base.Connection], _T]) -> _T:
         """Call `do` with a connection, up to three times if the store fails.
 
-        If the previous access failed, or for a damaged record, there is one attempt.
+        After a failed access, or for a damaged record, it is called only once.
         """
         assert self.backend is not None
         for remaining in reversed(range(1 if self._failing else _MAX_WRITE_ATTEMPTS)):
@@ -295,7 +295,7 @@ class RecordWriter:
             _move(self._marked_items, marked_items)
             _move(self._marked_logs, logs)
             flow_row = self._flow_marked
-            if flow_row:  # Cleared only if it was set: another thread may set it now.
+            if flow_row:  # Otherwise clearing it could lose a mark that another thread sets now.
                 self._flow_marked = False
             changed, items = dict.fromkeys(records), dict.fromkeys(marked_items)
             if not (changed or items or logs or flow_row):
@@ -347,5 +347,5 @@ class RecordWriter:
 
 
 def _move(source: deque[_T], target: list[_T]) -> None:
-    """Move all items in one call of C, so that an interrupt loses none."""
+    """Move all items with a single call of C code, so that an interrupt loses none."""
     target.extend(itertools.starmap(source.popleft, itertools.repeat((), len(source))))

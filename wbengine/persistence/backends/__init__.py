@@ -39,9 +39,9 @@ def fetch(
     """Create a backend.
 
     :param conf: a dict whose `connection` is a kind or a URI ('memory', 'dir:///var/lib/flows',
-        'postgresql://user:secret@host/db?max_pool_size=9'), or that string itself.
-    :param options: options, which the class of each kind lists. They can also be keys of the dict
-        or parts of the URI's query. Keywords take precedence over keys, and keys over the query.
+        'postgresql://user:secret@host/db?max_pool_size=9'), or only the kind or URI.
+    :param options: options of the kind. They can also be keys of the dict or parts of the URI's
+        query. Keywords take precedence over keys, and keys over the query.
     :raises NotFound: if the kind is unknown; the message lists the known ones.
     :raises ValueError: if the kind is missing, or an option is unknown or invalid.
     :raises TypeError: if the configuration is neither a dict nor a str.
@@ -61,7 +61,7 @@ def fetch(
         query = urllib.parse.urlsplit(str(connection)).query
         for key, value in urllib.parse.parse_qsl(query, keep_blank_values=True):
             settings.setdefault(key, value)
-    # The backend interprets the part after '+', a driver.
+    # The text after '+' is a driver; the backend interprets it.
     kind = scheme.partition("+")[0]
     factory = _plugins.load(
         "persistence backend", kind, KINDS, namespace, BACKEND_NAMESPACE, _ALIASES
@@ -74,7 +74,7 @@ def fetch(
 def backend(
     conf: Mapping[str, Any] | str, namespace: str = BACKEND_NAMESPACE, **options: Any
 ) -> Iterator[base.Backend]:
-    """Create a backend, upgrade its layout, and close it at the end."""
+    """Create a backend, upgrade its layout, and close the backend at the end of the block."""
     with contextlib.closing(fetch(conf, namespace=namespace, **options)) as store:
         with contextlib.closing(store.get_connection()) as connection:
             connection.upgrade()

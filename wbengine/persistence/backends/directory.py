@@ -26,8 +26,8 @@ class DirectoryBackend(SQLBackend):
 
     Options:
 
-    - `path`: the folder; also as `connection`, 'dir:///var/lib/flows'. The first write creates it
-      with access for its owner only.
+    - `path`: the folder; also as `connection`, 'dir:///var/lib/flows'. The first write creates it,
+      accessible only to its owner.
     - `max_cache_size`, `encoding`: TaskFlow's options; accepted without effect.
 
     :raises ValueError: if the path is missing, or an option is unknown or invalid.
@@ -56,15 +56,15 @@ class DirectoryBackend(SQLBackend):
         return super().revision()
 
     def has_journals(self) -> bool:
-        """Return True if the folder contains journals and no database."""
+        """Return True if the folder contains files of the older journal format and no database."""
         return journals.is_journal_folder(self.path) and not os.path.exists(
             os.path.join(self.path, _FILE)
         )
 
     def _check(self) -> None:
-        """Check that the path can be used.
+        """Check that the path is a usable folder without journals, or does not exist.
 
-        :raises StorageFailure: if it is not a usable folder, or contains journals.
+        :raises StorageFailure: if the check fails.
         """
         try:
             if not stat.S_ISDIR(os.stat(self.path).st_mode):
@@ -84,7 +84,7 @@ class DirectoryBackend(SQLBackend):
 
 
 def _make_folders(path: str) -> None:
-    """Create a folder and its parents, which survive a crash of the host."""
+    """Create a folder and its parents, and sync each parent: the folders survive a host crash."""
     if os.path.isdir(path):
         return
     parent = os.path.dirname(path)

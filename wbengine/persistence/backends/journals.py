@@ -1,10 +1,10 @@
-"""Folders with journals, an older format that is only read in order to convert it.
+"""Reader of journal folders, an older storage format. They can only be converted.
 
 Each line of a file is ``<crc32> <version> <kind> <key> <major> <minor> <json>``; the checksum
 covers the rest of the line. A flow's folder contains ``records.<n>``, ``journal.<n>`` with later
-batches, and ``head`` with the number `n`, the latest lease, and the minimum valid length of the
-journal. A *batch* starts with a line that contains the number of its other lines. An incomplete
-batch at the end of a journal is ignored.
+batches, and ``head`` with the number `n`, the latest lease, and the number of journal bytes that
+must be valid. A *batch* starts with a line that contains the number of its other lines. An
+incomplete batch at the end of a journal is ignored.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class JournalFlow(NamedTuple):
 
 
 def is_journal_folder(path: str) -> bool:
-    """Return True if the folder has this format."""
+    """Return True if the folder has the journal format."""
     return os.path.isdir(os.path.join(path, "books"))
 
 
@@ -133,7 +133,7 @@ def _line(raw: bytes) -> _Line:
 def _batches(path: str, certain: int | None = None) -> tuple[list[_Line], int]:
     """Return the lines of all batches of a file and the highest epoch in them.
 
-    :param certain: for a journal, the number of bytes that are certainly valid. A journal may be
+    :param certain: for a journal, the number of bytes that must be valid. A journal may be
         missing, or end with an incomplete batch if its writer died.
     """
     if certain is not None and not os.path.exists(path):
@@ -168,7 +168,7 @@ def _complete_line(raw: bytes) -> _Line:
 
 
 def _has_later_batch(raws: list[bytes]) -> bool:
-    """Return True if a batch starts in these lines, so that the damage is not at the end."""
+    """Return True if a batch starts in these lines. Then the damage is not at the end."""
     for raw in raws:
         try:
             if b" turn " in raw[:24] and _complete_line(raw):

@@ -24,8 +24,8 @@ class MemoryBackend(base.Backend):
     """A store that keeps copies of records in dictionaries.
 
     Option `deep_copy` (default True): copy result values too. Without it, the store shares values
-    with the engine: faster, but a caller that modifies a value modifies the stored one. (TaskFlow's
-    `path` has no effect.)
+    with the engine, which is faster; but a caller that modifies a value modifies the stored value.
+    TaskFlow's option `path` has no effect.
 
     :raises ValueError: if an option is unknown or invalid.
     """
@@ -57,10 +57,10 @@ class MemoryBackend(base.Backend):
 
 
 class StoredFlow:
-    """A flow with its data outside the record.
+    """A flow, and the data about it that is not part of its record.
 
-    Each write is a batch with a number. A change is stored with its number and moved to the end of
-    its dict, so that readers find the newest changes first.
+    Each write is a batch with a number. `_atoms` and `_items` contain the number of the batch that
+    last changed each key, ordered by change: readers find the newest changes at the end.
     """
 
     __slots__ = (
@@ -84,19 +84,19 @@ class StoredFlow:
     def __init__(self, detail: models.FlowDetail, book: models.LogBook, number: int) -> None:
         self.detail: Final = detail
         self.book: Final = book
-        #: Position among all flows of the store.
+        #: Position in the creation order of the store's flows.
         self.number: Final = number
-        #: The latest lease (None if released or never acquired) and its time of expiry.
+        #: The latest lease (None if released or never acquired). `until` is its time of expiry.
         self.lease: leases.Lease | None = None
         self.until = 0.0
         self.command: base.FlowCommand | None = None
         self.outline: Outline | None = None
-        #: Logs by atom; each chunk has its position in the order of the flow.
+        #: Logs by atom; each chunk has its position in the order of the flow's logs.
         self.logs: dict[str, list[tuple[int, models.LogChunk]]] = {}
         self._chunks = itertools.count()
         self.signals: dict[str, Signal] = {}
         self.updated = time.time()
-        # Random name of this flow in cursors.
+        # Random, so that cursors of a deleted flow with the same uuid are rejected.
         self._name = secrets.token_hex(6)
         self._batch = 0
         self._atoms: dict[str, int] = {}
@@ -109,7 +109,7 @@ class StoredFlow:
 
     @property
     def cursor(self) -> str:
-        """The current cursor."""
+        """The cursor of the latest batch."""
         return f"{self._name}.{self._batch}"
 
     def add_logs(self, chunks: Iterable[models.LogChunk]) -> None:
@@ -130,16 +130,15 @@ class StoredFlow:
         self.updated = time.time()
 
     def mark_changed(self, atoms: Iterable[str], items: Iterable[tuple[str, int]] = ()) -> None:
-        """Mark atoms, and items by (uuid of the atom, index), as changed in this batch."""
+        """Store the current batch number for changed atoms and items (uuid of the atom, index)."""
         _move_to_end(self._atoms, atoms, self._batch)
         _move_to_end(self._items, items, self._batch)
 
     def atoms_since(self, batch: int) -> list[str]:
-        """Return the uuids of atoms that changed after a batch, in the order of their changes."""
+        """Return the uuids of atoms that changed after a batch, in order of their latest change."""
         return _keys_after(self._atoms, batch)
 
     def items_since(self, batch: int) -> list[tuple[str, int]]:
-        """Return the items that changed after a batch."""
         return _keys_after(self._items, batch)
 
 
@@ -241,7 +240,7 @@ class MemoryConnection(base.Connection):
             self._backend.atoms.pop(atom.uuid, None)
 
     def _put_atoms(self, flow: StoredFlow, atoms: Iterable[models.AtomDetail]) -> None:
-        # Copying first: an error then changes nothing.
+        # Copy first, so that a failed copy changes nothing.
         rows = [self._copy_of(atom) for atom in atoms]
         flow.mark_changed([row.uuid for row in rows])
         for row in rows:
@@ -437,7 +436,7 @@ class MemoryConnection(base.Connection):
             raise leases.busy_error(lease, flow.until - self._backend.clock.monotonic())
 
     def _flow(self, flow_uuid: str, lease: leases.Lease | None = None) -> StoredFlow:
-        """Return a flow. With `lease`, check that it is the latest lease."""
+        """Return a flow. If `lease` is given, check that it is the flow's latest lease."""
         flow = self._backend.flows.get(flow_uuid)
         if lease is not None and (flow is None or flow.lease != lease):
             latest = None if flow is None else flow.lease

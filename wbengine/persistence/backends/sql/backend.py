@@ -35,11 +35,11 @@ class SQLBackend(base.Backend):
 
     `connection` is the URL: 'sqlite:////path/of.db' ('sqlite://' is in memory, for tests),
     'mysql://user:password@host/database' (MariaDB and MySQL, with PyMySQL), or 'postgresql://...'
-    (with psycopg). A URL with a driver ('mysql+mysqldb://') is used unchanged. Other options are
-    those of `_sql.Options`; unknown parts of the URL's query are passed to the driver.
+    (with psycopg). A URL with a driver ('mysql+mysqldb://') is used unchanged. The other options
+    are those of `_sql.Options`. Unknown parts of the URL's query are passed to the driver.
 
-    The first write to an empty database creates the tables. Tables of an older layout are rejected
-    until `Connection.upgrade` converts them.
+    The first write to an empty database creates the tables. `Connection.upgrade` converts tables of
+    an older layout; until then, access to them fails.
 
     :raises ValueError: if the URL or an option is invalid.
     :raises ImportError: if a driver is not installed; the message says how to install it.
@@ -52,10 +52,9 @@ class SQLBackend(base.Backend):
         self.options = self._parsed()
         self.engine: sa.Engine = _sql.make_engine(self.options)
         self.statements = Statements(self.options.dialect)
-        #: Engine for batches that are a single statement, or None if the database needs a
-        #: transaction.
+        #: Engine for batches that are a single statement; None if batches need a transaction.
         self.statement_engine: Final = _sql.statement_engine(self.options)
-        #: Whether batches bypass SQLAlchemy's transactions, without a log of statements.
+        #: Whether batches bypass SQLAlchemy's transactions; False if statements are logged.
         self.has_fast_batches: Final = not self.options.log_statements and (
             _sql.writer_of(self.engine) is not None or self.statement_engine is not None
         )
@@ -68,7 +67,7 @@ class SQLBackend(base.Backend):
         return _sql.parse(url, options)
 
     def get_connection(self) -> SQLConnection:
-        """Return a connection at no cost: each of its calls uses a connection of the pool."""
+        """Return a connection, at no cost: each of its calls uses a connection of the pool."""
         return SQLConnection(self)
 
     def close(self) -> None:
@@ -92,9 +91,9 @@ class SQLBackend(base.Backend):
         return current
 
     def has_tables(self) -> bool:
-        """Return True if there are tables to read.
+        """Return True if the database contains the tables.
 
-        :raises StorageFailure: if their layout is not the current one.
+        :raises StorageFailure: if the layout of the tables is not the current one.
         """
         if not self._ready:
             revision = self.revision()
@@ -108,10 +107,10 @@ class SQLBackend(base.Backend):
         books: Iterable[models.LogBook],
         first: Callable[[sa.Connection], bool] | None = None,
     ) -> bool:
-        """Save new logbooks, unknown to other processes, with their flows in one transaction.
+        """Save new logbooks and their flows in one transaction. Other processes must not know them.
 
         :param first: the first step of the transaction. If it returns False, nothing is saved and
-            the result is False.
+            this method returns False.
         """
         new = [writing.NewBook(book) for book in books]
         if not new:
@@ -137,7 +136,7 @@ class SQLBackend(base.Backend):
                     self.upgrade()
 
     def problems(self) -> list[str]:
-        """Return the problems of an SQLite file, apart from its rows. Servers check themselves.
+        """Return the integrity problems of an SQLite file. Database servers check their own files.
 
         Cost: reads the whole file.
         """
@@ -167,8 +166,8 @@ class SQLBackend(base.Backend):
 class SQLConnection(base.Connection):
     """A connection in which each call is one transaction on a connection of the backend's pool.
 
-    Any thread may use it, because no connection is held between calls. If the database fails during
-    a commit, the write raises an error but may be stored; it can be repeated.
+    Thread-safe, because no pool connection is in use between calls. If the database fails during a
+    commit, the write raises an error although it may be stored; it can be repeated safely.
     """
 
     def __init__(self, backend: SQLBackend) -> None:
@@ -183,12 +182,9 @@ class SQLConnection(base.Connection):
         self._backend.upgrade()
 
     def validate(self) -> None:
-        """Raise an error if the layout of the tables is not the current one.
+        """Raise `StorageFailure` if the tables exist and their layout is not the current one.
 
         A database without tables is valid: the first write creates them.
-
-        :raises StorageFailure: if the layout is different (the message names both revisions), or
-            the database is not reachable.
         """
         revision = self._backend.revision()
         if revision is not None:
@@ -271,7 +267,7 @@ class SQLConnection(base.Connection):
             crashpoint("sql.before-save")
             if self._write_batch_fast(batch, lease):
                 crashpoint("sql.after-commit")
-                return  # Otherwise the path below finds the reason or opens a new connection.
+                return  # Otherwise the transaction below finds the reason or reconnects.
 
         def work(connection: sa.Connection) -> None:
             writing.lock(connection, self._sql, flow.uuid, batch.flow, lease)
@@ -348,7 +344,7 @@ class SQLConnection(base.Connection):
             connection.execute(self._sql.put_outline, parameters)
             crashpoint("sql.before-outline-commit")
 
-        # In a run, the next batch stores the digest of the outline and is durable.
+        # In a run, this commit needs no sync: the next batch stores the outline's digest and syncs.
         self._transact(f"Saving the outline of flow {flow_uuid}", work, durable=lease is None)
         crashpoint("sql.after-outline-commit")
 
@@ -365,7 +361,7 @@ class SQLConnection(base.Connection):
             return leases.Lease(flow_uuid, owner, epoch)
 
         crashpoint("sql.before-lease")
-        # The owner dies with its host, and publishes nothing before it wrote a batch.
+        # No sync: a host crash also ends the owner, which publishes only after writing a batch.
         lease = self._transact(f"Taking the lease of flow {flow_uuid}", work, durable=False)
         crashpoint("sql.after-lease-commit")
         return lease
@@ -377,7 +373,7 @@ class SQLConnection(base.Connection):
             if not connection.execute(self._sql.renew_lease, parameters).rowcount:
                 raise writing.rejection(connection, self._sql, lease.flow, lease)
 
-        # The owner dies with its host.
+        # No sync: a host crash also ends the owner.
         self._transact(f"Renewing the lease of flow {lease.flow}", work, durable=False)
         crashpoint("sql.after-renewal")
 
@@ -445,7 +441,7 @@ class SQLConnection(base.Connection):
             reading.lease(connection, self._sql, flow_uuid)
             connection.execute(self._sql.add_signal, parameters)
             row = connection.execute(self._sql.signal, parameters).one()
-            # A job that was never claimed waits for its `eta`, not for signals.
+            # A job that was never claimed waits for its `eta`. A signal must not start it earlier.
             writing.make_job_due(connection, self._sql, flow_uuid, claims=1)
             crashpoint("sql.before-signal-commit")
             return (row.value, row.at) == (signal.text, signal.at)

@@ -1,4 +1,4 @@
-"""Lists of flows in pages. Each function runs inside its caller's transaction."""
+"""Pages of flow lists. Each function runs inside its caller's transaction."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ __all__ = ["page"]
 _FLOWS: Final = tables.FLOWS.name
 _BOOKS: Final = tables.BOOKS.name
 
-#: SQL for the position of a text in another one, from 1, or 0 if it is missing.
+#: SQL for the position of a substring, from 1; 0 if it does not occur.
 _POSITION: Final[Mapping[str, str]] = {
     dialects.SQLITE: "instr({0}, {1})",
     dialects.MYSQL: "INSTR({0}, {1})",
     dialects.POSTGRESQL: "strpos({0}, {1})",
 }
-#: SQL for whether a flow has a tag; parameters are the path of the key and the value.
+#: SQL for whether a flow has a tag. The parameters are the JSON path of the key and the value.
 _TAG: Final[Mapping[str, str]] = {
     dialects.SQLITE: "json_valid(f.meta) AND json_extract(f.meta, {0}) = {1}",
     dialects.MYSQL: "JSON_VALID(f.meta) AND JSON_UNQUOTE(JSON_EXTRACT(f.meta, {0})) = {1}",
@@ -83,7 +83,7 @@ def _state_conditions(query: listing.Query) -> list[str]:
     if query.states is None:
         return ["1 = 1"]
     never = ["f.state IS NULL"] if states.PENDING in query.states else []
-    # Validated names of states, safe to insert into SQL.
+    # These are validated names of states, safe to insert into SQL.
     return [f"f.state = '{state}'" for state in sorted(set(query.states))] + never
 
 

@@ -57,7 +57,7 @@ def current_revision(connection: sa.Connection) -> str | None:
 def check_revision(revision: str) -> None:
     """Check that the layout is the current one.
 
-    :raises StorageFailure: for any other layout; the message names its revision and the next step.
+    :raises StorageFailure: for any other layout; the message contains its revision and a hint.
     """
     if revision == HEAD:
         return
@@ -80,8 +80,8 @@ def check_revision(revision: str) -> None:
 def upgrade(engine: sa.Engine, revision: str = HEAD) -> None:
     """Upgrade the layout to `revision`. Concurrent upgrades wait for each other.
 
-    The upgrade is atomic if the database can roll back layout changes (SQLite, PostgreSQL).
-    With others (MySQL), the next upgrade completes an interrupted one.
+    If the database can roll back layout changes (SQLite, PostgreSQL), the upgrade is atomic. On
+    MySQL, the next upgrade completes an interrupted one.
 
     :raises StorageFailure: if the layout belongs to a newer version, or the database fails.
     """
@@ -105,7 +105,7 @@ def upgrade(engine: sa.Engine, revision: str = HEAD) -> None:
 
 @contextlib.contextmanager
 def _locked(connection: sa.Connection) -> Iterator[None]:
-    """Exclude upgrades by other processes; SQLite locks the database itself."""
+    """Exclude upgrades by other processes. SQLite needs no lock: it locks the whole database."""
     dialect = connection.dialect.name
     if dialect == dialects.POSTGRESQL:
         connection.execute(sa.text(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT_SECONDS}s'"))
@@ -124,14 +124,14 @@ def _locked(connection: sa.Connection) -> Iterator[None]:
         )
     try:
         yield
-        # The commit comes first: otherwise the next owner of the lock would read the old revision.
+        # Commit before the release: otherwise the next owner of the lock reads the old revision.
         connection.execute(sa.text("COMMIT"))
     finally:
         connection.execute(sa.text("SELECT RELEASE_LOCK(:name)"), parameters)
 
 
 def _check_leases(connection: sa.Connection) -> None:
-    """Reject the upgrade while engines run flows: they could not write to the new layout."""
+    """Reject the upgrade while engines run flows: they cannot write the new layout."""
     now = dialects.now(connection.dialect.name)
     running = connection.scalar(
         sa.text(
@@ -147,9 +147,9 @@ def _check_leases(connection: sa.Connection) -> None:
 
 
 def _create_tables(connection: sa.Connection, revision: str) -> None:
-    """Create the tables without alembic, or the missing ones if an earlier process died.
+    """Create the tables without alembic. After an interrupted creation, add the missing tables.
 
-    Migrations skip changes that are already present.
+    Later migrations skip changes that these tables already contain.
     """
     present = sa.inspect(connection).get_table_names()
     is_incomplete = not tables.METADATA.tables.keys().isdisjoint(present)

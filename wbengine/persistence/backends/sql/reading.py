@@ -121,12 +121,11 @@ def logs(
 def _parsed(text: str) -> Any:
     try:
         return json.loads(text)
-    except (ValueError, RecursionError):  # Damaged lines of logs are left out.
+    except (ValueError, RecursionError):  # A damaged line of a log is omitted.
         return None
 
 
 def lease(connection: sa.Connection, statements: Statements, flow_uuid: str) -> sa.Row[Any]:
-    """Return the lease columns of a flow's row."""
     row = connection.execute(statements.lease, {"flow_uuid": flow_uuid}).first()
     if row is None:
         raise missing("flow detail", flow_uuid)
@@ -153,7 +152,7 @@ def changes(connection: sa.Connection, uuid: str, since: str | None) -> base.Cha
 
 
 def latest_batch(connection: sa.Connection, flow_uuid: str) -> int:
-    """Return the number of the last batch that wrote an atom, stable while the flow is locked."""
+    """Return the number of the last batch that wrote an atom. Locking the flow keeps it stable."""
     number: int = connection.scalar(_LATEST, {"uuid": flow_uuid})
     return number
 

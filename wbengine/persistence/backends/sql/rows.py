@@ -1,7 +1,7 @@
 """Conversion between records and rows of tables.
 
-A field with a column of its name is stored there: values of users and failures as JSON, others
-unchanged. All other fields are in `more`.
+A field that has a column of the same name is stored in it: values of users and failures as JSON,
+others unchanged. All other fields are in the column `more`.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _OTHER_COLUMNS: Final = (
 class Shape:
     """The columns of a record in its table.
 
-    `keys` identify a row. They and the `plain` fields are stored unchanged, `packed` fields as
-    JSON. A plain text that a database cannot store unchanged (for example with a NUL) is also in
-    `more`, which takes precedence.
+    `keys` identify a row. Keys and `plain` fields are stored unchanged, `packed` fields as JSON.
+    If a database cannot store a plain text unchanged (for example, one with a NUL), `more` contains
+    the original text and takes precedence.
     """
 
     def __init__(self, table: sa.Table, *keys: str) -> None:
@@ -67,7 +67,7 @@ class Shape:
             row[name] = value
         for name in self.packed:
             value = rest.pop(name, None)
-            # An empty `meta` is stored as NULL, an empty result is not.
+            # An empty `meta` is stored as NULL; an empty result is stored as JSON.
             row[name] = None if value is None or (name == "meta" and not value) else text_of(value)
         row["more"] = text_of(rest) if rest else None
         return row
@@ -101,13 +101,13 @@ class Shape:
 
 
 def text_of(value: Any) -> str:
-    """Return JSON that every database can store."""
+    """Return a value as JSON text that every database can store."""
     text = _json_text.text_of(value)
     return text if text.isascii() or _json_text.is_text(text) else _ENCODE_ASCII(value)
 
 
 def storable_text(text: str) -> str:
-    """Return a text with unstorable characters replaced."""
+    """Return the text with each character that databases cannot store replaced."""
     if "\0" in text:
         text = text.replace("\0", "\N{REPLACEMENT CHARACTER}")
     if not text.isascii() and not _json_text.is_text(text):

@@ -23,15 +23,15 @@ _JOBS: Final = tables.JOBS.name
 #: Columns that only the first insertion sets.
 _INSERT_ONLY_COLUMNS: Final = ("book_uuid", "flow_uuid", "kind", "birth", "lease_epoch")
 
-#: Numbers of atoms that one SQLite statement writes.
+#: Numbers of atoms for which SQLite writes a batch with one statement.
 _SINGLE_STATEMENT_ATOM_COUNTS: Final = range(1, 5)
 
 
 class Statements:
-    """Texts of statements.
+    """SQL statements for one kind of database.
 
     A transaction that changes a flow or its contents first locks the flow's row and checks the
-    lease. Both hold until the transaction ends.
+    lease. The lock ensures that the lease cannot change until the transaction ends.
     """
 
     def __init__(self, dialect: str) -> None:
@@ -72,8 +72,8 @@ class Statements:
         self.write_ours = sa.text(f"{write} {ours}")
         self.write_free = sa.text(f"{write} {flow} AND {free}")
         self.lock_ours = sa.text(f"SELECT 1 FROM {_FLOWS} {ours}{lock}")
-        #: Batches under a lease as one PostgreSQL statement, by (with the flow's row, with items).
-        #: It returns 1, or 0 if the lease is not the latest one.
+        #: Batches under a lease as one PostgreSQL statement, by (with flow row, with items).
+        #: The statement returns 1, or 0 if the lease is not the latest one.
         self.batches = {
             (with_flow, with_items): _batch_statement(
                 f"{write} {ours} RETURNING 1" if with_flow else self.lock_ours.text, with_items
@@ -82,7 +82,7 @@ class Statements:
             for with_items in (False, True)
             if dialect == dialects.POSTGRESQL
         }
-        #: Statements for SQLite under a lease that write only atoms, by their number.
+        #: SQLite statements that write only atoms under a lease, by the number of atoms.
         self.atom_columns: Final = (*rows.ATOM.columns, "changed")
         marks = ", ".join("?" * len(self.atom_columns))
         self.atom_batches = {
@@ -105,7 +105,7 @@ class Statements:
         self.destroy_flow = sa.text(f"DELETE FROM {_FLOWS} WHERE uuid = :uuid")
         self.clear = sa.text(f"DELETE FROM {_BOOKS}")
 
-        # `remaining` is NULL without an owner, and 0 or less if the lease has expired.
+        # `remaining` is NULL if there is no owner, and 0 or less if the lease has expired.
         self.lease = sa.text(
             f"SELECT lease_owner, lease_epoch, lease_until - {now} AS remaining"
             f" FROM {_FLOWS} {flow}"
@@ -141,19 +141,19 @@ class Statements:
         self.add_signal = dialects.upsert(
             dialect, _SIGNALS, columns, ("flow_uuid", "name"), keep=columns
         )
-        # The lock reads the latest version of the row instead of the snapshot of the transaction.
+        # FOR UPDATE reads the latest version of the row instead of the snapshot of the transaction.
         self.signal = sa.text(
             f"SELECT value, at FROM {_SIGNALS} WHERE flow_uuid = :flow_uuid AND name = :name{lock}"
         )
-        # Includes jobs that do not wait: such a job may be about to wait. PostgreSQL blocks on a
-        # row that another transaction writes only if the old version of the row matches the
-        # condition.
+        # Also update jobs that do not wait: such a job may be about to wait. In PostgreSQL, the
+        # statement waits for another transaction's write only if the old version of the row matches
+        # the condition.
         self.make_job_due = sa.text(
             f"UPDATE {_JOBS} SET not_before = 0"
             " WHERE uuid = :flow_uuid AND trashed = 0 AND claims >= :claims"
         )
         self.drop_job = sa.text(f"DELETE FROM {_JOBS} WHERE uuid = :flow_uuid AND trashed = 0")
-        #: Wakes conductors at the commit; None if conductors must poll.
+        #: Statement that wakes conductors at the commit; None if conductors must poll.
         self.notify_job = (
             sa.text(f"SELECT pg_notify('{_JOBS}', board) FROM {_JOBS} WHERE uuid = :flow_uuid")
             if dialect == dialects.POSTGRESQL
@@ -174,7 +174,7 @@ class Statements:
 
 
 def _batch_statement(ours: str, with_items: bool) -> sa.TextClause:
-    """Return a statement for a batch with one JSON parameter for each kind of row."""
+    """Return a statement that writes a batch. Each kind of row is one JSON parameter."""
 
     def rows_of(name: str, *columns: sa.Column[Any]) -> str:
         numbers = (isinstance(column.type, sa.Integer) for column in columns)

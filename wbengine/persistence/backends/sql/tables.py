@@ -1,7 +1,7 @@
 """The tables of the current layout. `migrations` converts older layouts.
 
-Every table has columns for the identity of its rows and for plain fields, for use in queries.
-Values of users are JSON texts of the typed codec. Fields without a column are in `more`.
+Every table has columns for the identity of its rows and for the fields that queries use. Values of
+users are JSON texts of the typed codec. Fields without a column are in `more`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ METADATA: Final = sa.MetaData()
 
 
 def select(table: sa.Table, *more: str) -> str:
-    """Return the start of a SELECT that names all columns, because later layouts may add some."""
+    """Return the start of a SELECT with an explicit column list: later layouts may add columns."""
     columns = [f"{table.name}.{column.name} AS {column.name}" for column in table.columns]
     return f"SELECT {', '.join([*columns, *more])} FROM {table.name}"
 
@@ -34,7 +34,7 @@ def _text(name: str, nullable: bool = True) -> sa.Column[Any]:
 
 
 def _number() -> sa.Column[Any]:
-    """Numbers rows in the order of their first insertion."""
+    """Return a column that numbers rows in the order of their first insertion."""
     return sa.Column("id", dialects.NUMBER, primary_key=True, autoincrement=True)
 
 
@@ -76,16 +76,16 @@ FLOWS: Final = sa.Table(
     _text("state"),
     _text("meta"),
     _text("more"),
-    # Owner of the lease (NULL: none) and its expiry on the database's clock in Unix seconds.
+    # Owner of the lease (NULL: none), and its expiry in Unix seconds on the database's clock.
     _text("lease_owner"),
     _count("lease_epoch"),
     sa.Column("lease_until", sa.Double),
-    # The command for the run of that lease.
+    # The command for the run under that lease.
     _text("wish"),
     # In Unix seconds: creation of the record and latest write of the row.
     sa.Column("created", sa.Double, nullable=False, server_default="0"),
     sa.Column("updated", sa.Double),
-    # Random: a deleted or later flow with the same uuid has another value.
+    # Random number: it distinguishes this flow from a deleted or later flow with the same uuid.
     _count("birth"),
     sa.UniqueConstraint("uuid", name="uq_wbe_flowdetails"),
     _inside("wbe_flowdetails", "book_uuid", "wbe_logbooks"),
@@ -165,7 +165,7 @@ OUTLINES: Final = sa.Table(
     **dialects.TABLE,
 )
 
-#: The first signal of each name counts.
+#: Only the first signal of each name is stored.
 SIGNALS: Final = sa.Table(
     "wbe_signals",
     METADATA,
@@ -173,7 +173,7 @@ SIGNALS: Final = sa.Table(
     _key("name"),
     # Typed JSON.
     _text("value", nullable=False),
-    # Time of sending, on the sender's clock, in Unix seconds.
+    # Time of sending in Unix seconds, on the sender's clock.
     sa.Column("at", sa.Double, nullable=False),
     sa.PrimaryKeyConstraint("flow_uuid", "name", name="pk_wbe_signals"),
     _inside("wbe_signals", "flow_uuid", "wbe_flowdetails"),
@@ -193,7 +193,7 @@ LIMITS: Final = sa.Table(
     **dialects.TABLE,
 )
 
-#: In this database, so that a flow and its job are one transaction.
+#: In the same database as the flows, so that one transaction writes a flow and its job.
 JOBS: Final = sa.Table(
     "wbe_jobs",
     METADATA,
@@ -218,24 +218,23 @@ JOBS: Final = sa.Table(
     # Earliest time of a claim on the database's clock; 0: now.
     sa.Column("not_before", sa.Double, nullable=False, server_default="0"),
     sa.UniqueConstraint("uuid", name="uq_wbe_jobs"),
-    # One index is for lists of all jobs, and one for claims. For claims, the optimizer must not
-    # prefer the first.
+    # Index for lists of all jobs, and index for claims. The claim query must not use the first.
     sa.Index("ix_wbe_jobs_priority", "priority", "id"),
     sa.Index("ix_wbe_jobs_ready", "board", "trashed", "not_before", "priority", "id"),
     **dialects.TABLE,
 )
 
-#: In this database, so that a firing is one transaction.
+#: In the same database as the flows, so that a firing is one transaction.
 SCHEDULES: Final = sa.Table(
     "wbe_schedules",
     METADATA,
     _number(),
     _key("name"),
     _text("definition", nullable=False),
-    # Changes with the definition and with each pause; a process with an old revision fires nothing.
+    # Changes with the definition and each pause. A process that read an old revision cannot fire.
     _count("revision"),
     sa.Column("paused", sa.SmallInteger, nullable=False, server_default="0"),
-    # The next tick, and when it is due with its jitter, in Unix seconds.
+    # The next planned tick, and its due time including jitter, in Unix seconds.
     sa.Column("next_tick", sa.BigInteger, nullable=False),
     sa.Column("due", sa.Double, nullable=False),
     # The latest firing.
@@ -243,7 +242,7 @@ SCHEDULES: Final = sa.Table(
     _text("last_flow"),
     # Uuid of a flow to fire now, in addition to the ticks (NULL: none).
     _text("wanted"),
-    # Reason why the latest firing failed.
+    # Error of the latest firing (NULL: none).
     _text("trouble"),
     sa.UniqueConstraint("name", name="uq_wbe_schedules"),
     sa.Index("ix_wbe_schedules_due", "paused", "due"),

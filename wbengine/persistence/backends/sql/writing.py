@@ -1,7 +1,7 @@
 """Functions that write records. Each one runs inside its caller's transaction.
 
 A transaction that changes the contents of a flow locks the flow's row first, so that no other
-process acquires its lease meanwhile.
+process can acquire the lease before the commit.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ __all__ = [
     "batch_of", "write_on_driver",
 ]  # fmt: skip
 
-#: Range of batch numbers for each lease. No process writes that many batches, and the column has
-#: room for 2**27 leases of a flow.
+#: Range of batch numbers for each lease. A process never writes that many batches, and a 64-bit
+#: column has room for 2**27 leases of a flow.
 _BATCHES_PER_LEASE: Final = 1 << 36
 _MAX_STATEMENT_CHARACTERS: Final = 200_000
-#: Shared by all flows of this process, so the numbers of each flow increase.
+#: Shared by all flows of this process; it only increases.
 _batch_counter: Final = itertools.count(1)
 
 
 @dataclass(slots=True)
 class Batch:
-    """Rows to write: of one flow, its atoms and their items."""
+    """Rows of one flow, its atoms and their items, to be written in one transaction."""
 
     flow_uuid: str
     flow: rows.Row | None = None
     atoms: list[rows.Row] = field(default_factory=list)
     items: list[rows.Row] = field(default_factory=list)
-    #: Attempts that start; items of all other attempts are deleted.
+    #: Attempts that have just started; the items of other attempts are deleted.
     begun: list[rows.Row] = field(default_factory=list)
     logs: list[rows.Row] = field(default_factory=list)
 
     def number_rows(self, number: int) -> list[rows.Row]:
-        """Set the number of the batch. Return the atoms of which only items changed."""
+        """Set the number of the batch in all rows. Return the atoms of which only items changed."""
         for row in (*self.atoms, *self.items):
             row["changed"] = number
         touched = {row["atom_uuid"] for row in self.items} - {row["uuid"] for row in self.atoms}
@@ -89,7 +89,9 @@ def batch_of(
     book_uuid: str | None = None,
     logs: Iterable[models.LogChunk] = (),
 ) -> Batch:
-    """Create the rows before the transaction: this takes most of the time and may fail.
+    """Create the rows of a batch.
+
+    Call this before the transaction: it takes most of the time and may fail.
 
     :param flow: the flow, or only its uuid if its own row did not change.
     :param book_uuid: the logbook of the flow, if the flow's row may be new.
@@ -123,7 +125,7 @@ def batch_of(
 def write_on_driver(
     driver: sqlite3.Connection, statements: Statements, batch: Batch, lease: leases.Lease
 ) -> bool:
-    """Write a batch with the SQLite driver, in a third of SQLAlchemy's time.
+    """Write a batch with the SQLite driver, which takes a third of SQLAlchemy's time.
 
     Return False without writing if `lease` is not the latest lease of the flow.
     """
@@ -155,8 +157,8 @@ def as_statement(
 ) -> tuple[sa.TextClause, dict[str, Any]] | None:
     """Return a batch as one PostgreSQL statement with its parameters, or None.
 
-    The statement may be executed twice, because it writes complete rows. There is none for a batch
-    that contains logs, or is so large that passing rows as JSON would be slower.
+    The statement can be repeated, because it writes complete rows. The result is None if the batch
+    contains logs, or is so large that passing rows as JSON would be slower.
     """
     if batch.logs:
         return None
@@ -178,7 +180,7 @@ def lock(
     row: Mapping[str, Any] | None,
     lease: leases.Lease | None,
 ) -> None:
-    """Lock the flow's row until the transaction ends, check the lease, and write the row if given.
+    """Lock the flow's row until the transaction ends, check the lease, and write `row` if given.
 
     :raises LeaseLost: if `lease` is not the latest lease.
     :raises FlowBusy: if an engine runs the flow and no lease was given.
@@ -204,7 +206,7 @@ def rejection(
         return error if lease is None else leases.lost_error(lease, flow_exists=False)
     if lease is not None:
         return leases.lost_error(lease, row.lease_owner)
-    # The lease may have expired since; the error still names its owner.
+    # The lease may have expired after the check; the error still names its owner.
     current_lease = leases.Lease(flow_uuid, row.lease_owner or "", row.lease_epoch)
     return leases.busy_error(current_lease, max(0.0, row.remaining or 0.0))
 
@@ -224,7 +226,6 @@ def make_job_due(
 
 
 def notify_job(connection: sa.Connection, statements: Statements, flow_uuid: str) -> None:
-    """Wake conductors if the database can."""
     if statements.notify_job is not None:
         connection.execute(statements.notify_job, {"flow_uuid": flow_uuid})
 
@@ -232,16 +233,16 @@ def notify_job(connection: sa.Connection, statements: Statements, flow_uuid: str
 class NewBook:
     def __init__(self, book: models.LogBook) -> None:
         self._book = book
-        # Detects values that cannot be encoded before the transaction.
+        # Before the transaction, so that a value that cannot be encoded fails early.
         self.row = rows.BOOK.row(trees.tree_of(book))
         self.batches_of_flows = [
             batch_of(flow, flow, base.items_of(flow), book.uuid) for flow in book
         ]
 
     def unfinished(self, connection: sa.Connection, statements: Statements) -> str | None:
-        """Lock the logbook of a unique key. Return the uuid of its flow unless the flow has ended.
+        """Return the uuid of the flow that uses this unique key, unless that flow has ended.
 
-        The lock holds until the transaction ends, also for a new logbook.
+        Locks the logbook until the transaction ends, also if the logbook is new.
         """
         connection.execute(statements.add_book, self.row)
         stored_book = reading.first(connection, statements.book_for_update, uuid=self._book.uuid)
@@ -256,7 +257,7 @@ class NewBook:
         return str(uuid)
 
     def put(self, connection: sa.Connection, statements: Statements) -> None:
-        """Write the logbook, except flows that an engine runs, or ran after they were read."""
+        """Write the logbook, except flows that an engine runs or has run since they were read."""
         book = self._book
         stored = reading.first(connection, statements.book_for_update, uuid=book.uuid)
         row = self.row
@@ -280,7 +281,6 @@ class NewBook:
 def write_new_books(
     connection: sa.Connection, statements: Statements, books: Iterable[NewBook]
 ) -> None:
-    """Write logbooks that no other process can have, with a few statements in total."""
     new_books = list(books)
     connection.execute(statements.put_book, [book.row for book in new_books])
     batches = [batch for book in new_books for batch in book.batches_of_flows]
@@ -298,5 +298,5 @@ def _flow_row(flow: models.FlowDetail, book_uuid: str | None) -> rows.Row:
 
 
 def _batch_number(lease: leases.Lease) -> int:
-    """Return a number above those of earlier leases; only the owner of the lease writes."""
+    """Return a number above those of all earlier leases. Only the owner of the lease writes."""
     return lease.epoch * _BATCHES_PER_LEASE + next(_batch_counter)

@@ -1,4 +1,4 @@
-"""Repeatable steps of migrations, because some databases cannot roll back a failed one."""
+"""Repeatable steps of migrations. Some databases cannot roll back a failed migration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables in their current form, which `layout` creates; later revisions skip them."""
+"""The first revision. `layout` creates its tables in their current form; later ones skip them."""
 
 from __future__ import annotations
 
@@ -7,4 +7,4 @@ down_revision = None
 
 
 def upgrade() -> None:
-    """Do nothing: a database has this revision or none."""
+    """Do nothing: a database has tables of this revision, or no tables."""

@@ -25,7 +25,7 @@ def upgrade() -> None:
     for table in ("wbe_logbooks", *_COUNTED):
         steps.drop_column(table, "checksum")
     steps.drop_column("wbe_flowdetails", "wish_epoch")
-    # The new index comes first, because MySQL needs one for the foreign key.
+    # Create the new index before dropping the old one: MySQL's foreign key needs an index.
     steps.add_index("ix_wbe_flowdetails_book", "wbe_flowdetails", ["book_uuid", "created", "id"])
     steps.drop_index("ix_wbe_flowdetails", "wbe_flowdetails")
     steps.add_index(
