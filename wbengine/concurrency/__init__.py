@@ -1,5 +1,5 @@
 """Execution of calls: pools, child processes, an event loop, time limits, cancellation.
 
-This package is independent of tasks and flows: a call is a function, its arguments, and a receiver
-of its value.
+This package is independent of tasks and flows. A call is a function, its arguments, and a callback
+that receives the result.
 """

@@ -1,4 +1,4 @@
-"""A call that was submitted to a pool or an event loop, and the receiver of its result."""
+"""A call that was submitted to a pool or an event loop."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ Done = Callable[[Any], None]
 
 @dataclass(slots=True, eq=False, repr=False)
 class Call:
-    """A call `fn(*args)`; `done` receives the value, or the `Failure`, once.
+    """A call `fn(*args)`. The callback `done` receives the value or the `Failure`, once.
 
-    :ivar cancellation: cancels the call, and contains its deadline while it runs; by default its
-        own.
-    :ivar always_begins: the call begins also if it was cancelled before, so that it notices that.
+    :ivar cancellation: cancels the call, and contains its deadline while it runs.
+    :ivar always_begins: whether the call begins even if it was cancelled before, so that `fn` can
+        react to the cancellation.
     :ivar name: name of the task, for messages.
     """
 
@@ -43,12 +43,12 @@ class Call:
             self.limit = UNLIMITED
 
     def complete(self, value: Any) -> None:
-        """Pass the value or `Failure` to `done`; its exceptions are logged."""
+        """Pass the value or `Failure` to `done`. Log its exceptions."""
         try:
             self.done(value)
         except BaseException:
             LOG.exception("the callback for the result of %s failed", self)
-        # Free these now: callers may keep the call for a long time, to cancel it.
+        # Release these now: the caller may keep the call for a long time, to cancel it.
         self.args, self.done = (), _ignore
         self.cancellation.close()
 
@@ -70,7 +70,7 @@ class Call:
 
 
 def _ignore(value: Any) -> None:
-    """Do nothing: `done` was called already."""
+    """Do nothing. This replaces `done` after its call."""
 
 
 def end_fork(pid: int) -> None:

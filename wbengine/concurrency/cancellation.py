@@ -1,4 +1,4 @@
-"""Cancellation tokens, shared by the code that cancels a call and the code that runs it."""
+"""Cancellation tokens, shared by the canceller and the code that runs the call."""
 
 from __future__ import annotations
 
@@ -10,36 +10,35 @@ __all__ = ["Cancellation"]
 class Cancellation:
     """The cancellation state of a call. Thread-safe.
 
-    :ivar cancelled: the call was cancelled.
+    :ivar cancelled: whether the call was cancelled.
     :ivar deadline: end of the hard time limit in Unix seconds; None if the call does not run or has
-        none.
-    :ivar left: the run of the flow was interrupted; a later run continues the work that the call
-        began outside of this process.
+        no limit.
+    :ivar left: whether the run of the flow was interrupted. A later run continues the work that the
+        call started outside of this process.
     """
 
-    # Class attributes instead of a constructor: each call has a token, and few are cancelled.
+    # Class attributes, because each call has a token and few calls are cancelled.
     cancelled: bool = False
     deadline: float | None = None
     left: bool = False
     _callbacks: tuple[Callable[[], object], ...] = ()
 
     def cancel(self) -> None:
-        """Cancel the call; callbacks are called in this thread, in order. Idempotent."""
+        """Cancel the call. This thread runs the callbacks in order. Idempotent."""
         self.cancelled = True
         self._call_back()
 
     def on_cancel(self, callback: Callable[[], object]) -> None:
-        """Call `callback()` when the call is cancelled; immediately if it was already.
+        """Run `callback()` when the call is cancelled, or now if it is already cancelled.
 
-        The callback is then called at least once. Only the thread that owns the call may use this.
+        In rare cases it runs twice. Only the thread that owns the call may use this.
         """
-        # The order makes a lock unnecessary: `cancel` sets the flag before it reads the callbacks.
+        # No lock is needed: `cancel` sets the flag before it reads the callbacks.
         self._callbacks += (callback,)
         if self.cancelled:
             self._call_back()
 
     def close(self) -> None:
-        """Release the callbacks after the end of the call."""
         self._callbacks = ()
 
     def _call_back(self) -> None:

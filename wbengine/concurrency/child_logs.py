@@ -1,8 +1,8 @@
-"""Log records of child processes, passed to the loggers of their parent.
+"""Transfer of log records from child processes to the loggers of their parent.
 
-A child uses the levels that its parent had when the child started, so records that are not wanted
-cost nothing. Records logged during a call are sent before its result; records that threads log
-between two calls are sent with the next call.
+A child applies the log levels that its parent had when the child started, so records below these
+levels cost nothing. The child sends records of a call before the result of the call. Records that
+threads log between two calls are sent with the next call.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Levels = tuple[Mapping[str, int], int]
 #: Maximum number of records that wait for the next call.
 _MAX_WAITING_RECORDS: Final = 1000
 
-#: Attributes of all records; others were added with `extra`.
+#: Attributes of all records. Others were added with `extra`.
 _OWN: Final = frozenset({*logging.makeLogRecord({}).__dict__, "message", "asctime", "taskName"})
 
 _FORMATTER: Final = logging.Formatter()
@@ -31,7 +31,6 @@ _PROBLEM: Final = logging.Handler()
 
 
 def levels() -> Levels:
-    """Return the levels of this process."""
     manager = logging.Logger.manager
     levels_by_name = {
         name: logger.level
@@ -42,10 +41,9 @@ def levels() -> Levels:
 
 
 class Relay(logging.Handler):
-    """In a child: the handler of the root logger, instead of all others.
+    """In a child: the only handler of the root logger.
 
-    `send` receives each record as bytes. Any thread may call it, also reentrantly (in a signal
-    handler).
+    `send` receives each record as bytes. It must be thread-safe, and reentrant for signal handlers.
     """
 
     def __init__(self, send: Callable[[bytes], object]) -> None:
@@ -56,7 +54,7 @@ class Relay(logging.Handler):
         self._waiting: collections.deque[bytes] = collections.deque(maxlen=_MAX_WAITING_RECORDS)
 
     def install(self, wanted: Levels) -> None:
-        """Replace the handlers that the import of `__main__` installed."""
+        """Set levels, and remove the handlers that the import of `__main__` installed."""
         for logger in [*logging.Logger.manager.loggerDict.values(), logging.root]:
             if isinstance(logger, logging.Logger):
                 logger.handlers[:] = []
@@ -69,7 +67,7 @@ class Relay(logging.Handler):
 
     @contextlib.contextmanager
     def heard(self) -> Iterator[None]:
-        """Send records during a `with` block, and only then."""
+        """Send records during a `with` block. Outside of it, records wait."""
         self.acquire()
         try:
             self._heard = True
@@ -85,7 +83,7 @@ class Relay(logging.Handler):
             self.release()
 
     def emit(self, record: logging.LogRecord) -> None:
-        if os.getpid() != self._pid:  # a fork that a call created does not own the pipe
+        if os.getpid() != self._pid:  # The pipe does not belong to a fork that a call created.
             if logging.lastResort is not None and record.levelno >= logging.lastResort.level:
                 logging.lastResort.handle(record)
             return
@@ -101,9 +99,9 @@ class Relay(logging.Handler):
 
 
 def replay(data: bytes) -> None:
-    """In the parent: pass a record to the logger with its name, as if it had been logged here.
+    """In the parent: pass a record to its logger, as if it had been logged here.
 
-    Errors are reported on stderr, as by handlers.
+    Errors are printed to stderr, as `logging` handlers do.
     """
     record = logging.makeLogRecord({})
     try:
@@ -123,7 +121,7 @@ def replay(data: bytes) -> None:
 
 
 def _packed(record: logging.LogRecord) -> bytes:
-    """Pickle a record: message and traceback as text, other attributes if possible."""
+    """Pickle a record. Message and traceback are text; other attributes are text if necessary."""
     own = {name: value for name, value in record.__dict__.items() if name in _OWN}
     own["msg"], own["args"] = record.getMessage(), None
     if record.exc_info and not record.exc_text:

@@ -1,9 +1,9 @@
 """The main function of a child process of a pool, and the encoding of calls and results.
 
-The pipe transfers byte messages: one tag byte and a pickle. To the child: `CALL` with `(fn, args,
-soft limit, deadline)`, and `CANCEL`, without a pickle, for the call before it. From the child:
-`READY` once, then for each call any number of `EVENT`s and exactly one `RESULT`. `RECORD`s
-(`child_logs`) may occur before `READY` and during calls.
+The pipe transfers byte messages: one tag byte and a pickle. The parent sends `CALL` with `(fn,
+args, soft limit, deadline)`. It sends `CANCEL`, without a pickle, to cancel the latest call. The
+child sends `READY` once, then for each call any number of `EVENT`s and one `RESULT`. It may send
+`RECORD`s (`child_logs`) before `READY` and during calls.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ EVENT: Final = b"e"
 RECORD: Final = b"l"
 RESULT: Final = b"="
 
-#: Seconds that a child may take to end after its parent has died.
+#: Time limit for the end of a child after its parent has died.
 _GRACE_SECONDS: Final = 5.0
-#: Exit code of a child that stopped in the middle of a call because its parent had died.
+#: Exit code of a child that stopped during a call because its parent had died.
 _ORPHANED: Final = 75
 
 
 def encode(tag: bytes, value: Any, where: str) -> memoryview:
-    """Pickle `value` after `tag`.
+    """Return `tag` followed by the pickle of `value`.
 
-    :raises NotEncodable: if it cannot be pickled.
+    :raises NotEncodable: if the value cannot be pickled.
     """
     buffer = io.BytesIO()
     buffer.write(tag)
@@ -66,7 +66,7 @@ def encode(tag: bytes, value: Any, where: str) -> memoryview:
 def decode(data: bytes, what: str) -> Any:
     """Unpickle the value after the tag byte of `data`.
 
-    :raises NotEncodable: if it cannot be unpickled.
+    :raises NotEncodable: if the value cannot be unpickled.
     """
     try:
         return pickle.loads(memoryview(data)[1:])
@@ -78,7 +78,6 @@ def decode(data: bytes, what: str) -> Any:
 
 
 def pickles(value: Any) -> bool:
-    """Return whether a value can be pickled."""
     try:
         pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
     except Exception:
@@ -87,7 +86,7 @@ def pickles(value: Any) -> bool:
 
 
 class _Outlet:
-    """The pipe to the parent, for all threads and for signal handlers that interrupt them."""
+    """The pipe to the parent. Thread-safe, and reentrant for signal handlers."""
 
     def __init__(self, pipe: Pipe) -> None:
         self._pipe = pipe
@@ -96,28 +95,26 @@ class _Outlet:
         self._sending = False
 
     def send(self, data: memoryview | bytes) -> None:
-        """Send a message after earlier ones."""
         with interrupts.masked(), self._lock:
             self._waiting.append(data)
             if self._sending:
-                return  # a reentrant call
+                return  # A reentrant call: the outer call sends the message.
             self._sending = True
             try:
                 while self._waiting:
                     self._pipe.send_bytes(self._waiting.popleft())
             except OSError:
-                # The parent has died; the listening thread ends this process.
+                # The parent has died. The `_Inbox` thread ends this process.
                 pass
             finally:
                 self._sending = False
 
     def send_record(self, data: bytes) -> None:
-        """Send a log record."""
         self.send(RECORD + data)
 
 
 class _Emitter:
-    """The `emit` of one call: sends events in order, from any thread, until the result."""
+    """The `emit` of one call. It sends events in order, from any thread, until it is closed."""
 
     __slots__ = ("_lock", "_outlet", "cancellation")
 
@@ -127,7 +124,7 @@ class _Emitter:
         self.cancellation = cancellation
 
     def __call__(self, event_type: str, details: dict[str, Any]) -> None:
-        """Send an event; later ones are dropped.
+        """Send an event, or drop it if the call has ended.
 
         :raises NotEncodable: if `details` cannot be pickled.
         """
@@ -142,14 +139,14 @@ class _Emitter:
 
 
 class _Inbox(threading.Thread):
-    """Reads cancellations and the end of the pipe, also while a call runs."""
+    """Thread that reads calls and cancellations, and detects the end of the pipe."""
 
     def __init__(self, pipe: Pipe) -> None:
         super().__init__(name="parent-watch", daemon=True)
         self._pipe = pipe
-        #: Calls with their tokens; None: no further calls.
+        #: Calls with their tokens. None: no more calls.
         self.calls: queue.SimpleQueue[tuple[bytes, Cancellation] | None] = queue.SimpleQueue()
-        #: True while a call runs.
+        #: Whether a call runs.
         self.busy = False
 
     def run(self) -> None:
@@ -157,11 +154,11 @@ class _Inbox(threading.Thread):
             with contextlib.suppress(EOFError, OSError):
                 self._read()
         finally:
-            # The parent has died, closed the pipe, or sent something unreadable (for lack of
-            # memory): this process ends, even in the middle of a call.
+            # The parent has died, closed the pipe, or sent an unreadable message (for lack of
+            # memory). This process ends, even during a call.
             self.calls.put(None)
             if not self.busy:
-                # Help is needed only if exit handlers, or threads of calls, keep the process alive.
+                # Usually the main thread ends the process first.
                 threading.Event().wait(_GRACE_SECONDS)
             os._exit(_ORPHANED)
 
@@ -172,7 +169,7 @@ class _Inbox(threading.Thread):
             if data == CANCEL:
                 try:
                     latest.cancel()
-                except Exception:  # of a callback
+                except Exception:
                     LOG.exception("the cancel callback of a call failed")
             else:
                 latest = Cancellation()
@@ -186,14 +183,13 @@ def main(
     levels: child_logs.Levels,
     modules: Iterable[str],
 ) -> None:
-    """Serve calls from `pipe`, one at a time, in the main thread, until it closes.
+    """Serve calls from `pipe` in the main thread, one at a time, until the pipe is closed.
 
-    `modules` are imported first, so that their import is not part of the first call. Import errors
-    are reported by the call that needs the module.
+    `modules` are imported first, so that their import is not part of a call. If an import fails,
+    the call that needs the module reports the error.
     """
-    # Ignored: these signals are sent to the whole process group, and the parent handles them. A
-    # handler instead of SIG_IGN, because programs started by a call must not inherit ignored
-    # signals.
+    # The parent handles these signals, which are sent to the whole process group. The handler does
+    # nothing; SIG_IGN would be inherited by programs that a call starts.
     for which in (signal.SIGINT, signal.SIGTERM):
         signal.signal(which, lambda *_: None)
     interrupts.handle_signal()
@@ -217,7 +213,7 @@ def main(
         with relay.heard():
             outcome = _serve(_Emitter(outlet, cancellation), data)
         end_fork(pid)
-        # Before the result is sent: after it, the parent may close the pipe at any time.
+        # Before sending the result: afterwards the parent may close the pipe at any time.
         inbox.busy = False
         outlet.send(outcome)
         del call, data, outcome

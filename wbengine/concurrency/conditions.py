@@ -1,9 +1,9 @@
-"""Conditions and events for threads that Ctrl-C, or another exception, may interrupt.
+"""Conditions and events that remain consistent if an exception interrupts a thread.
 
-Python raises `KeyboardInterrupt` at function calls and at backward jumps.  `threading.Condition`,
-`Event` and `Semaphore` are Python code: an interrupt in `__enter__` can leave their lock locked for
-ever, and one in `wait` can leave it unlocked inside the `with` statement of the caller.  `with` on
-a `threading.Lock` or `threading.RLock` is atomic, because both are written in C.
+Python raises `KeyboardInterrupt` at function calls and at backward jumps. `threading.Condition`,
+`Event` and `Semaphore` are Python code: an interrupt in `__enter__` can leave their lock locked
+forever, and an interrupt in `wait` can leave it unlocked inside the caller's `with` statement.
+`with` on a `threading.Lock` or `RLock` is atomic, because both are written in C.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _T = TypeVar("_T")
 
 
 class _Waitable:
-    """Something that threads wait for, each on a lock of its own.
+    """An object for which threads wait. Each thread waits for its own lock.
 
     An interrupt leaves at most an unused lock.
     """
@@ -30,19 +30,18 @@ class _Waitable:
         self._waiters: Final[set[Any]] = set()
 
     def _add_waiter(self) -> Any:
-        """Return a locked lock, which the next `notify_all` unlocks."""
+        """Return a locked lock that the next `notify_all` unlocks."""
         waiter = threading.Lock()
         waiter.acquire()
         self._waiters.add(waiter)
         return waiter
 
     def notify_all(self) -> None:
-        """Wake all waiting threads."""
         waiters = self._waiters
         for waiter in waiters.copy() if waiters else ():
             try:
                 waiter.release()
-            except RuntimeError:  # another thread unlocked it
+            except RuntimeError:  # Another thread has unlocked it.
                 pass
             waiters.discard(waiter)
 
@@ -50,8 +49,8 @@ class _Waitable:
 class Condition(_Waitable):
     """A condition variable of a lock. Use `with lock`, not `with condition`.
 
-    Any number of conditions may share a `threading.Lock` or `threading.RLock`.  The caller of
-    `notify_all` holds it.
+    Any number of conditions may share a `threading.Lock` or `RLock`. The caller of `notify_all`
+    holds the lock.
     """
 
     __slots__ = ("_lock",)
@@ -61,9 +60,9 @@ class Condition(_Waitable):
         self._lock: Final = lock
 
     def wait_for(self, predicate: Callable[[], _T], timeout: float | None = None) -> _T:
-        """Wait until `predicate()` is true or `timeout` seconds are over; return its latest value.
+        """Wait until `predicate()` is true or the timeout expires. Return its latest value.
 
-        The caller must not hold the lock.  The predicate is called with it.
+        The predicate is called with the lock. The caller must not hold the lock.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         waiter = None
@@ -83,10 +82,10 @@ class Condition(_Waitable):
             self._waiters.discard(waiter)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Unlock the lock, wait for `notify_all`, and lock it again; return False after `timeout`.
+        """Unlock the lock, wait for `notify_all`, and lock it again. Return False after `timeout`.
 
-        The caller holds the lock, once.  Only for threads that no exception interrupts: here, one
-        can leave the lock unlocked.
+        The caller must hold the lock once. Use this only in threads that no exception interrupts:
+        an interrupt can leave the lock unlocked.
         """
         seconds = -1.0 if timeout is None else min(max(timeout, 0.0), threading.TIMEOUT_MAX)
         waiter = self._add_waiter()
@@ -99,7 +98,7 @@ class Condition(_Waitable):
 
 
 class Event(_Waitable):
-    """`threading.Event`; also safe in a signal handler, because it takes no lock."""
+    """A `threading.Event` that is also safe in a signal handler, because it uses no lock."""
 
     __slots__ = ("_is_set",)
 
@@ -111,22 +110,20 @@ class Event(_Waitable):
         return self._is_set
 
     def set(self) -> None:
-        """Set the event, and wake all waiting threads."""
         self._is_set = True
         if self._waiters:
             self.notify_all()
 
     def clear(self) -> None:
-        """Let `wait` wait again."""
         self._is_set = False
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait at most `timeout` seconds (None: no limit); return whether the event is set."""
+        """Wait until the event is set or the timeout expires. Return whether it is set."""
         if self._is_set:
             return True
         waiter = self._add_waiter()
         try:
-            if not self._is_set:  # else it may have been set before the waiter was added
+            if not self._is_set:  # It may have been set before the waiter was added.
                 seconds = -1.0 if timeout is None else min(max(timeout, 0.0), threading.TIMEOUT_MAX)
                 waiter.acquire(True, seconds)
         finally:

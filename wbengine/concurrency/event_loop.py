@@ -1,9 +1,9 @@
-"""An event loop in its own thread, in which async bodies of tasks run.
+"""An event loop in its own thread, which runs async functions of tasks.
 
-Each executor has one `EventLoop`, which costs nothing until the first coroutine is submitted. All
+Each executor has one `EventLoop`. It has no thread until the first coroutine is submitted. All
 coroutines run concurrently, each as an `asyncio.Task` with a copy of its submitter's context. Their
-exceptions (including `SystemExit` and `CancelledError`) are values and affect neither the loop nor
-other coroutines.
+exceptions (including `SystemExit` and `CancelledError`) are returned as failures. They affect
+neither the loop nor other coroutines.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ LOG = logging.getLogger("wbengine.loops")
 
 Function = Callable[..., Coroutine[Any, Any, Any]]
 
-#: Seconds that tasks left by coroutines may take to end after they were cancelled.
+#: Time limit for the end of cancelled tasks that coroutines left running.
 _GRACE_SECONDS: Final = 5.0
-#: The total at the exit of the interpreter.
+#: Maximum wait for each loop at the exit of the interpreter.
 _EXIT_GRACE_SECONDS: Final = 1.0
 
-#: The value of a call that was cancelled before its first step.
+#: Value of a call whose coroutine has not started.
 _NOT_BEGUN: Final = object()
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class LoopCall(Call):
-    """A submitted call. Its `cancellation` cancels the coroutine where it waits.
+    """A submitted call. Its `cancellation` cancels the coroutine at its current `await`.
 
-    :ivar over: a thread calls `done`, or has called it.
-    :ivar awaited: a thread waits for the call, so it has to end here.
+    :ivar over: whether a thread calls `done`, or has called it.
+    :ivar awaited: whether a thread waits for the call, so that it cannot be withdrawn.
     """
 
     awaited: bool = field(default=False, kw_only=True)
@@ -64,10 +64,10 @@ class LoopCall(Call):
     timers: Sequence[timers.Timer] = ()
     _begun: bool = False
     _cancelled: bool = False
-    #: Exceptions to raise in the coroutine, each by one cancellation of its task.
+    #: Exceptions to raise in the coroutine. Each one needs a cancellation of the asyncio task.
     _pending: deque[BaseException] = field(default_factory=deque)
 
-    # In the thread of the loop.
+    # The thread of the loop calls the methods below.
 
     async def run(self) -> None:
         pid = os.getpid()
@@ -83,16 +83,16 @@ class LoopCall(Call):
         end_fork(pid)
 
     def interrupt(self, error: BaseException) -> None:
-        """Raise `error` where the coroutine waits, or as soon as it does."""
+        """Raise `error` at the current or next `await` of the coroutine."""
         self._pending.append(error)
-        # An asyncio task that is cancelled before its first step never makes one.
+        # An asyncio task that is cancelled before its first step never runs.
         if self._begun and self.task is not None:
             self.task.cancel()
 
     def cancel(self) -> None:
-        """Cancel the coroutine where it waits, or as soon as it does.
+        """Cancel the coroutine at its current or next `await`.
 
-        Idempotent: a coroutine that continues anyway is not cancelled again.
+        Idempotent: a coroutine that ignores the cancellation is not cancelled again.
         """
         if not self._cancelled:
             self._cancelled = True
@@ -100,7 +100,7 @@ class LoopCall(Call):
 
     @types.coroutine
     def _await_interruptibly(self, coroutine: Coroutine[Any, Any, Any]) -> Generator[Any, Any, Any]:
-        """Await `coroutine`; interruptions of its task are raised in it with their own types."""
+        """Await `coroutine`. Replace cancellations of the task by the pending exceptions."""
         value: Any = None
         thrown: BaseException | None = None
         while True:
@@ -119,24 +119,23 @@ class LoopCall(Call):
             uncancel = getattr(self.task, "uncancel", int)
             if not isinstance(thrown, asyncio.CancelledError):
                 uncancel()
-            # simultaneous cancellations are delivered as one
+            # asyncio merges simultaneous cancellations into one.
             if self._pending and self.task is not None:
                 uncancel()
                 self.task.cancel()
 
 
 class EventLoop:
-    """An event loop and its thread, both created by the first call.
+    """An event loop and its thread. The first call creates both.
 
     - `submit(fn, args, done)` runs `await fn(*args)` concurrently with all other calls.
-    - `done(value)` is called exactly once for each call that `withdraw` did not return, in the
-      thread of the loop, with the result of `fn` or a `Failure`. It must return quickly, because
-      all calls wait for it.
+    - The thread of the loop calls `done(value)` once, with the result of `fn` or a `Failure`,
+      unless `withdraw` returned the call. `done` must return quickly: it blocks all calls.
     - A call that is cancelled before it begins ends immediately, with a `Failure` of `Cancelled`. A
-      running one is cancelled where it waits, as asyncio tasks are.
-    - After the soft limit, `SoftTimeLimitExceeded` is raised where the call waits. After the hard
-      limit, `done` is called with a `Failure` of `TimeLimitExceeded` in a separate thread, and the
-      call is cancelled without waiting for its end.
+      running call is cancelled at its current `await`.
+    - After the soft limit, `SoftTimeLimitExceeded` is raised at the current `await`. After the hard
+      limit, a separate thread calls `done` with a `Failure` of `TimeLimitExceeded`, and the
+      coroutine is cancelled without waiting for its end.
     - After `stop`, the next call starts a new loop.
 
     Thread-safe. A loop that was not stopped ends with the interpreter. A call costs about 5 µs, a
@@ -149,9 +148,9 @@ class EventLoop:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._queue: deque[LoopCall] = deque()
-        # Running calls; used only in the thread of the loop.
+        # Running calls. Only the thread of the loop uses this.
         self._live: dict[asyncio.Task[None], LoopCall] = {}
-        # Calls that were given up and that the loop has not removed yet.
+        # Calls that exceeded their hard limit and that the loop has not removed yet.
         self._overdue: set[LoopCall] = set()
         self._ending = self._winding_up = False
 
@@ -176,16 +175,16 @@ class EventLoop:
         return call
 
     def _put(self, call: LoopCall) -> None:
-        # Before it is queued: the token must not refer to a call that has ended.
+        # Before queueing: the token must not refer to a call that has ended.
         call.cancellation.on_cancel(functools.partial(self._cancel, call))
         with self._lock:
             if self._ending:
                 raise RuntimeError(f"event loop {self._name!r} is stopped")
             loop = self._open() if self._loop is None else self._loop
             self._queue.append(call)
-            if len(self._queue) == 1:  # otherwise the loop was woken already
+            if len(self._queue) == 1:  # Otherwise the loop is already notified.
                 loop.call_soon_threadsafe(self._begin)
-        if call.cancellation.cancelled:  # it was cancelled before it could be found
+        if call.cancellation.cancelled:  # It was cancelled before it was in the queue.
             self._cancel(call)
 
     def run(
@@ -195,9 +194,9 @@ class EventLoop:
         cancellation: Cancellation | None = None,
         always_begins: bool = False,
     ) -> Any:
-        """Run `submit` and wait: return the value, or the `Failure`, of `await fn(*args)`.
+        """Submit a call, wait, and return the value or `Failure` of `await fn(*args)`.
 
-        If an interrupt (Ctrl-C) ends the wait, the call is cancelled, and its end is awaited.
+        If an interrupt (Ctrl-C) ends the wait, the call is cancelled and its end is awaited.
 
         :raises RuntimeError: if called in the thread of the loop, which cannot wait for itself.
         """
@@ -214,7 +213,7 @@ class EventLoop:
             self._put(call)
             if interrupt is None:
                 return ended.get()
-            # The coroutine is interrupted, not the waiting thread.
+            # Interrupt the coroutine, not the waiting thread.
             with interrupt.redirecting(functools.partial(self._interrupt, call, ended)):
                 return ended.get()
         except BaseException as error:
@@ -224,18 +223,18 @@ class EventLoop:
             raise
 
     def wait_for(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Await `coroutine` in the loop and return its result; its exceptions propagate."""
+        """Await `coroutine` in the loop, and return its result or raise its exception."""
         try:
             value = self.run(lambda: coroutine)
         finally:
             if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
-                coroutine.close()  # `run` failed before it started the coroutine
+                coroutine.close()  # `run` failed before the coroutine started.
         if isinstance(value, ft.Failure):
             value.reraise()
         return value
 
     def withdraw(self) -> list[LoopCall]:
-        """Return all calls that have not begun, in order; their `done` is never called.
+        """Return all calls that have not begun, in order. Their `done` is never called.
 
         Calls of `run` stay, because a thread waits for each of them.
         """
@@ -245,22 +244,21 @@ class EventLoop:
         return calls
 
     def abandon(self, which: Callable[[LoopCall], bool]) -> None:
-        """Release the calls for which `which(call)` is true; their `done` is never called.
+        """Mark (`left`) and cancel the running calls for which `which(call)` is true.
 
-        They are marked (`left`) and cancelled where they wait, without waiting for their end. Calls
-        that have ended or not begun, and calls of `run`, are not affected. Does not block.
+        Their `done` is never called. Calls of `run` are not affected. Does not block.
         """
         self._soon(self._abandon_all, which)
 
     def stop(self, timeout: float | None = None, cancel: bool = False) -> None:
-        """Wait for all calls, cancel tasks that they left, end the loop and wait for it.
+        """Wait for all calls, cancel tasks that they left, and end the loop and its thread.
 
-        With `cancel`, the calls are cancelled too. Idempotent. It does not wait in the thread of
-        the loop, or for a loop that is blocked by a call beyond its hard limit.
+        With `cancel`, the calls are cancelled too. Idempotent. It does not wait if called in the
+        thread of the loop, or if a call beyond its hard limit blocks the loop.
         """
         with self._lock:
             loop, thread = self._loop, self._thread
-            if loop is not None:  # None: no call has started a loop, or it is already ending
+            if loop is not None:  # None: the loop never started, or is already ending.
                 self._ending = True
                 if cancel:
                     loop.call_soon_threadsafe(self._cancel_all)
@@ -289,7 +287,7 @@ class EventLoop:
 
     def _end_early(self, call: LoopCall, ended: queue.SimpleQueue[Any]) -> None:
         def cancel() -> None:
-            self._begin()  # an interrupt of `_put` may have skipped this
+            self._begin()  # An interrupt of `_put` may have prevented this.
             if call.task is not None:
                 call.task.cancel()
             else:
@@ -304,9 +302,9 @@ class EventLoop:
     def _interrupt(
         self, call: LoopCall, ended: queue.SimpleQueue[Any], kind: type[BaseException]
     ) -> None:
-        """Interrupt a call for which a thread waits, or give it up.
+        """Interrupt a call for which a thread waits, or give the call up after its hard limit.
 
-        Any thread, and signal handlers: this takes no lock.
+        Takes no lock, because signal handlers call it.
         """
         error = kind()
         if isinstance(error, exceptions.TimeLimitExceeded):
@@ -316,40 +314,39 @@ class EventLoop:
             self._soon(call.interrupt, error)
 
     def _cancel(self, call: LoopCall) -> None:
-        """Cancel a call, from any thread."""
         with self._lock:
             waits = call in self._queue
             if waits and not call.always_begins:
                 self._queue.remove(call)
         if not waits:
             self._soon(call.cancel)
-        elif not call.always_begins:  # otherwise it is cancelled after it has begun
+        elif not call.always_begins:  # Otherwise it is cancelled after it has begun.
             call.complete(call.cancelled_early())
 
     def _open(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.new_event_loop()
-        # A daemon, so that a loop that was not stopped does not keep the interpreter alive.
+        # A daemon, so that a loop that is not stopped does not keep the interpreter alive.
         thread = threads.Thread(target=self._serve, args=(loop,), name=self._name, daemon=True)
         _LIVE.add(self)
         self._loop, self._thread = loop, thread
         try:
             thread.start()
         except BaseException:
-            # otherwise an interrupt (Ctrl-C) occurred, and the thread runs
+            # If `ident` is set, an interrupt (Ctrl-C) occurred, and the thread runs.
             if thread.ident is None:
                 self._loop = self._thread = None
                 loop.close()
             raise
         return loop
 
-    # The thread of the loop calls the methods below; the timer thread calls `_give_up`.
+    # The thread of the loop calls the methods below. The timer thread calls `_give_up`.
 
     def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
         try:
             while not (loop.is_closed() or self._is_idle()):
                 try:
                     loop.run_forever()
-                except BaseException:  # for example, SystemExit in a task that a call left running
+                except BaseException:  # For example, SystemExit in a task that a call left running.
                     LOG.exception("an error left event loop %r", self._name)
             if not loop.is_closed():
                 self._winding_up = True
@@ -384,7 +381,7 @@ class EventLoop:
             due.append(clock.after(hard, functools.partial(self._give_up, call)))
 
     def _give_up(self, call: LoopCall) -> None:
-        """End a call after its hard limit (in the timer thread: the loop may be blocked)."""
+        """End a call after its hard limit. Runs in the timer thread, as the loop may be blocked."""
         if not self._claim_end(call):
             return
         self._overdue.add(call)
@@ -434,7 +431,7 @@ class EventLoop:
             return self._ending and not self._live and not self._queue
 
     def _end_if_idle(self) -> None:
-        if self._is_idle() and not self._winding_up:  # it may be called twice
+        if self._is_idle() and not self._winding_up:  # This method may be called twice.
             asyncio.get_running_loop().stop()
 
 
@@ -461,12 +458,11 @@ def _wind_up(loop: asyncio.AbstractEventLoop) -> None:
 
 _LIVE: weakref.WeakSet[EventLoop] = weakref.WeakSet()
 
-#: The event loop of this process, for tasks without an executor here.
+#: The event loop of this process, for tasks that have no executor here.
 of_process: Final = per_process.PerProcess(EventLoop)
 
 
 def stop_all(timeout: float = _EXIT_GRACE_SECONDS) -> None:
-    """Stop all loops of this process, waiting at most `timeout` seconds for each."""
     for loop in list(_LIVE):
         loop.stop(timeout, cancel=True)
 

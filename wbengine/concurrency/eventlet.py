@@ -1,4 +1,4 @@
-"""Checks for processes in which eventlet patches the standard library."""
+"""Checks for conflicts with eventlet's patches of the standard library."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["check_executor", "check_poll"]
 
 
 def check_executor(executor: futures.Executor) -> None:
-    """Refuse an executor of green threads that would never run.
+    """Reject an executor of green threads that would never run.
 
     :raises ValueError: if the standard library is not patched.
     """
@@ -27,9 +27,9 @@ def check_executor(executor: futures.Executor) -> None:
 
 
 def check_poll(what: str) -> None:
-    """Refuse features that need `select.poll`, which eventlet removes.
+    """Reject features that need `select.poll`, which eventlet removes.
 
-    :raises ValueError: naming `what` and the alternatives.
+    :raises ValueError: if it is removed.
     """
     if not hasattr(select, "poll"):
         raise ValueError(

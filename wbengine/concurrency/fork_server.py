@@ -1,10 +1,10 @@
-"""Imported only by the process from which children of pools are forked.
+"""Setup of the fork server, the process that forks the children of pools.
 
-SIGTERM may be sent to a whole process group. The parent decides when its children end; if the fork
-server ended, they would count as dead. It ends by itself when the parent does.
+SIGTERM may be sent to a whole process group. The fork server ignores it: if the fork server ended,
+its children would be reported as dead. It ends when the parent ends.
 
-In this process, Python searches the current folder first, whatever the parent does; children search
-the path of the parent.
+In the fork server, Python searches the current folder first. This module moves that entry to the
+end. Children use the path of the parent.
 """
 
 import signal

@@ -1,9 +1,9 @@
-"""Exceptions that one thread raises in a call of another: how time limits end calls.
+"""Exceptions that one thread raises in a call of another thread, to enforce time limits.
 
-Best effort, for code that may be interrupted at any instruction. In a child process, and elsewhere
-in the main thread, a signal raises the exceptions, which also ends most waits in C. In other
-threads they are asynchronous exceptions of Python: waits in C continue until they return, and a
-lock that the call is about to acquire or release may stay locked.
+Best effort: code may be interrupted at any instruction. In the main thread (also of a child
+process), a signal raises the exceptions and ends most waits in C code. In other threads they are
+asynchronous exceptions of Python: waits in C code continue until they return, and a lock that the
+call is about to acquire or release may stay locked.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["SIGNAL", "Interrupt", "current", "handle_signal", "limited", "masked
 
 Kind = type[exceptions.SoftTimeLimitExceeded] | type[exceptions.TimeLimitExceeded]
 
-#: The signal that interrupts the main thread. Programs rarely use it themselves.
+#: The signal that interrupts the main thread. Programs rarely use this one.
 SIGNAL: Final[int] = signal.SIGRTMAX - 1 if hasattr(signal, "SIGRTMAX") else signal.SIGUSR1
 
 _NOTHING: Final = object()
@@ -33,7 +33,7 @@ _handled = False
 
 
 class Interrupt:
-    """Delivers exceptions to one call; created in the thread of the call, just before it."""
+    """Delivers exceptions to one call. Create it in the thread of the call, before the call."""
 
     __slots__ = (
         "_by_signal", "_due", "_lock", "_masks", "_outer", "_over", "_raised", "_redirect",
@@ -45,18 +45,18 @@ class Interrupt:
         self._by_signal = _handled and threading.current_thread() is threading.main_thread()
         self._outer = current()
         self._lock = threading.Lock()
-        self._masks = 1  # masked until the call begins
+        self._masks = 1  # Exceptions are delayed until the call begins.
         self._due: Kind | None = None
         self._redirect: Callable[[Kind], object] | None = None
         self._raised = self._over = False
 
     @property
     def redirected(self) -> bool:
-        """True if an interrupt is passed to what the thread waits for, not to the thread."""
+        """Whether exceptions are passed to another object instead of raised in the thread."""
         return self._redirect is not None
 
     def deliver(self, kind: Kind = exceptions.SoftTimeLimitExceeded) -> None:
-        """Raise `kind` in the call soon, unless the call has ended. Thread-safe; does not block."""
+        """Raise `kind` in the call soon, unless it has ended. Thread-safe; does not block."""
         with self._lock:
             if self._over:
                 return
@@ -72,13 +72,13 @@ class Interrupt:
                 _raise_in(self._thread, kind)
 
     def mask(self) -> None:
-        """Delay exceptions until `unmask`, except for those delivered before."""
+        """Delay later exceptions until `unmask`."""
         with self._lock:
             _checkpoint()
             self._masks += 1
 
     def unmask(self) -> None:
-        """End one `mask`; raise an exception that was delivered in between."""
+        """End one `mask`. Raise an exception that was delivered in between."""
         with self._lock:
             self._masks -= 1
             due = None
@@ -100,13 +100,13 @@ class Interrupt:
                 self._redirect = before
 
     def call(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-        """Return the result of `fn(*args)`, or the `Failure` of an exception; raise nothing.
+        """Return the result of `fn(*args)`, or the `Failure` of an exception. Raise nothing.
 
-        Afterwards this interrupt raises nothing.
+        After the call, this interrupt raises nothing.
         """
         value: Any = _NOTHING
-        # An exception delivered between two of these steps is caught by the next block. Three
-        # blocks suffice: each of the two kinds is raised at most once.
+        # If an exception arrives between two of these steps, the next block catches it. Three
+        # blocks suffice, because each of the two kinds is raised at most once.
         try:
             try:
                 try:
@@ -134,7 +134,7 @@ class Interrupt:
         _here.interrupt = self._outer
 
     def _on_signal(self) -> None:
-        """Handle the signal in the main thread, at any instruction; takes no lock."""
+        """Handle the signal in the main thread. Takes no lock, because it may run at any time."""
         if self._outer is not None:
             self._outer._on_signal()
         kind = self._due
@@ -148,13 +148,13 @@ class Interrupt:
 
 
 def current() -> Interrupt | None:
-    """Return the interrupt of the innermost `Interrupt.call` of this thread."""
+    """Return the interrupt of the innermost `Interrupt.call` in this thread, or None."""
     interrupt: Interrupt | None = getattr(_here, "interrupt", None)
     return interrupt
 
 
 def handle_signal() -> None:
-    """Let `SIGNAL` interrupt calls in the main thread; do nothing in other threads."""
+    """Install the handler of `SIGNAL` if this is the main thread."""
     global _handled
     if threading.current_thread() is threading.main_thread():
         signal.signal(SIGNAL, _on_signal)
@@ -175,7 +175,7 @@ def limited(
 ) -> Any:
     """Run `Interrupt.call` with a time limit.
 
-    After the hard limit, `on_hard(interrupt)` is called in the timer thread; without it,
+    After the hard limit, the timer thread calls `on_hard(interrupt)`. By default,
     `TimeLimitExceeded` is raised in the call.
     """
     clock, interrupt = timers.of_process(), Interrupt()
@@ -193,7 +193,7 @@ def limited(
 
 @contextlib.contextmanager
 def masked() -> Iterator[None]:
-    """Delay exceptions of this thread's interrupt until the end of the block."""
+    """Delay exceptions in this thread until the end of the block."""
     interrupt = current()
     if interrupt is None:
         yield
@@ -206,7 +206,7 @@ def masked() -> Iterator[None]:
 
 
 def _checkpoint() -> None:
-    """Do nothing: Python raises asynchronous exceptions at the start of a function."""
+    """Do nothing. At the start of a function, Python raises pending asynchronous exceptions."""
 
 
 class _Calm(BaseException):
@@ -214,7 +214,7 @@ class _Calm(BaseException):
 
 
 def _raise_in(thread: int, kind: Kind | None) -> None:
-    """Raise `kind` in a thread soon; None cancels an exception that was not raised yet."""
+    """Raise `kind` in a thread soon. None cancels an exception that was not raised yet."""
     _set_async_exc(thread, kind)
     timers.of_process().after(0, _calm)
 
@@ -222,9 +222,9 @@ def _raise_in(thread: int, kind: Kind | None) -> None:
 def _calm() -> None:
     """Clear the interpreter's flag for pending asynchronous exceptions.
 
-    Until an exception is raised, all threads check the flag at each instruction, and a traced
-    thread (in a debugger) makes no progress on Python 3.11, for hours if the other thread waits in
-    C. That thread checks again when it returns.
+    Until an exception is raised, all threads check the flag at each instruction. On Python 3.11, a
+    traced thread (in a debugger) then makes no progress while the other thread waits in C code.
+    That thread checks again when it returns.
     """
     try:
         _set_async_exc(threading.get_ident(), _Calm)
@@ -234,7 +234,7 @@ def _calm() -> None:
 
 
 def _set_async_exc(thread: int, kind: type[BaseException] | None) -> None:
-    # Imported here, because few processes need it.
+    # Imported here, because few processes need ctypes.
     import ctypes
 
     ctypes.pythonapi.PyThreadState_SetAsyncExc(

@@ -1,4 +1,4 @@
-"""Objects that exist once in each process and that forks do not inherit."""
+"""Objects that exist once in each process. Forks do not inherit them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _T = TypeVar("_T")
 
 
 class PerProcess(Generic[_T]):
-    """Returns the object of this process when it is called; a fork gets its own."""
+    """A callable that returns the object of this process. A fork creates its own object."""
 
     def __init__(self, make: Callable[[], _T]) -> None:
         self._make = make

@@ -1,4 +1,4 @@
-"""Calls in child processes, each served by a thread of this process."""
+"""Pool of child processes. One thread of this process serves each child."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ LOG = logging.getLogger("wbengine.pools")
 Tell = Callable[[str, dict[str, Any]], None]
 
 #: Modules that the process from which children are forked imports once, for all of them.
+#: Modules that the fork server imports once for all children.
 PRELOAD: Final = (
     "wbengine.concurrency.fork_server",
     "wbengine.invocation",
@@ -38,9 +39,9 @@ PRELOAD: Final = (
 
 #: Interval between two checks of the memory of a child during a call.
 _MEMORY_CHECK_SECONDS: Final = 0.1
-#: Seconds that a child may take to end (exit handlers, remaining threads).
+#: Time limit for the end of a child (exit handlers, remaining threads).
 _GRACE_SECONDS: Final = 2.0
-#: Maximum bytes of a folder's path: the path of a socket in it may have 107.
+#: Maximum bytes of a folder's path. The path of a socket in it may have 107 bytes.
 _MAX_FOLDER_LENGTH: Final = 70
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
@@ -49,37 +50,32 @@ _ADVICE: Final = (
     ' __name__ == "__main__":`'
 )
 
-# `multiprocessing` keeps track of children without a lock, and reads an exit status only once.
+# `multiprocessing` tracks children without a lock, and reads an exit status only once.
 _BOOKS = threading.Lock()
 
 
 class ProcessPool(thread_pools.Pool):
-    """`size` child processes, each served by its own thread over its own pipe.
+    """`size` child processes. A thread serves each child over a pipe.
 
-    - `fn` must be importable by name. It, its arguments, events and result are pickled. A value
-      that cannot be pickled is a `Failure` of `NotEncodable` with pickle's message; the child
-      continues.
-    - Exceptions of `fn` (including `SystemExit` and `KeyboardInterrupt`) are a `Failure` created in
-      the child.
-    - A child that dies results in a `Failure` of `WorkerLost` with pid and exit code or signal.
-      Only this child is replaced, when the next call needs it. A child that dies between two calls
-      affects no call.
-    - If the first children end before they are ready, as they do if the script `__main__` starts
-      processes on import, no more are started: all calls fail in the same way.
-    - A signal raises the soft limit in the main thread of the child and interrupts most waits in C;
-      children have a handler for this signal (the last but one of the real-time signals). After the
-      hard limit the child is killed, but not processes that the call started.
-    - `max_calls`: maximum number of calls of a child. `max_memory` (resident bytes): a child with
-      more is killed during a call, which fails with `MemoryError`; after a call, it is replaced.
+    - `fn` must be importable by name. The pool pickles `fn`, its arguments, events and results. If
+      this fails, the call fails with `NotEncodable`, and the child continues.
+    - Exceptions of `fn` (including `SystemExit` and `KeyboardInterrupt`) result in a `Failure`.
+    - If a child dies, its call fails with `WorkerLost`, which contains the pid and the exit code or
+      signal. The next call replaces the child. Other calls are not affected.
+    - If the first children end before they are ready, no more are started and all calls fail. The
+      usual cause is a script that starts processes on import.
+    - After the soft limit, a signal (the last but one of the real-time signals) raises the
+      exception in the main thread of the child. It interrupts most waits in C code. After the hard
+      limit the child is killed, but not processes that the call started.
+    - `max_calls`: maximum number of calls of a child. `max_memory` (resident bytes): if a child
+      needs more during a call, it is killed and the call fails with `MemoryError`; after a call, it
+      is replaced.
     - Log records of a call are passed to the loggers of this process before the call ends. A child
-      has no handlers of its own, and the levels of the loggers at its start. Records that threads
-      log between two calls arrive with the next call.
-    - Children are not forks of this process (forkserver, otherwise spawn): the module `__main__` is
-      imported under another name, as with `multiprocessing`, so scripts need their main guard. The
-      modules that the fork server imports in advance (`multiprocessing.set_forkserver_preload`) are
-      those of wbengine. Children get the environment as it is at their start, do not react to
-      SIGINT and SIGTERM (the parent decides), and end when the parent does, even in the middle of a
-      call.
+      has no log handlers of its own, and the log levels of its start (see `child_logs`).
+    - Children are not forks of this process (forkserver, otherwise spawn). They import the module
+      `__main__` under another name, as with `multiprocessing`, so scripts need a main guard.
+    - A child gets the environment at its start. It ignores SIGINT and SIGTERM, and ends when this
+      process ends, even during a call.
 
     A call costs about 0.1 ms in addition to its own work; a child about 10 ms, the first one more.
 
@@ -108,23 +104,21 @@ class ProcessPool(thread_pools.Pool):
         super().__init__(size, name=name)
         self.max_calls = max_calls
         self.max_memory = max_memory
-        #: True if any child was ever ready.
+        #: Whether any child was ever ready.
         self.proven = False
-        #: Why no child can start, if that is known; then no further child is started. Example: each
-        #: child imports a script that itself starts a pool, and ends with an error.
+        #: Why no child can start, if known. Then no more children are started.
         self.problem: ft.Failure | None = None
         self._modules: frozenset[str] = frozenset()
 
     @property
     def pids(self) -> list[int]:
-        """The processes that are alive, in the order of the slots."""
         with self._lock:
             slots = list(self._slots)
         return [slot.pid for slot in slots if isinstance(slot, _Process) and slot.pid]
 
     @staticmethod
     def check() -> None:
-        """Check once, before a pool starts, instead of failing for each call.
+        """Check that this process can start children.
 
         :raises RuntimeError: if this is a child that is importing the script `__main__`.
         """
@@ -134,9 +128,9 @@ class ProcessPool(thread_pools.Pool):
             )
 
     def preload(self, modules: Iterable[str]) -> None:
-        """Let each child import these modules before its first call. Call this before `start`.
+        """Make each child import these modules before its first call. Call this before `start`.
 
-        The import is then not part of a call and its limits.
+        The time limits of calls then exclude these imports.
         """
         self._modules |= {name for name in modules if name != "__main__"}
 
@@ -148,16 +142,16 @@ class ProcessPool(thread_pools.Pool):
 
 
 class _Process(thread_pools.Slot):
-    """The parent's side of a slot, with one child after another."""
+    """The parent's side of a slot. It replaces its child when necessary."""
 
     def __init__(self, name: str, pool: ProcessPool) -> None:
         super().__init__(name)
         self._pool = pool
-        # Protects the attributes below. A child is closed after it is removed from the slot.
+        # Protects the attributes below. A child is removed from the slot before it is closed.
         self._lock = threading.Lock()
         self._child: _Child | None = None
         self._killed = False
-        # Also whether the child received it, and why the child was killed.
+        # The current call, whether the child received it, and why the child was killed.
         self._call: thread_pools.PoolCall | None = None
         self._sent = False
         self._why: BaseException | None = None
@@ -188,8 +182,8 @@ class _Process(thread_pools.Slot):
                     call.tell_begun()
                     self._tell_cancelled(child, call)
                     return self._outcome(child, child.result(call), call)
-                # The child died between two calls, so it did not receive this one; another child
-                # may run it, unless the child was killed because of this call.
+                # The child died before it received this call. Another child may run the call,
+                # unless this call was the reason to kill the child.
                 why = self._end()
                 self.close()
                 cancelled = call.cancellation.cancelled and not call.always_begins
@@ -220,14 +214,14 @@ class _Process(thread_pools.Slot):
         return True
 
     def _tell_cancelled(self, child: _Child, call: thread_pools.PoolCall) -> None:
-        """Note that the child has received the call, and forward an earlier cancellation."""
+        """Note that the child has received the call. Forward an earlier cancellation."""
         with self._lock:
             self._sent = True
             if call.cancellation.cancelled:
                 child.cancel()
 
     def _end(self) -> BaseException | None:
-        """Note that the call is over; return why its child was killed, if it was."""
+        """Note that the call has ended. Return why its child was killed, or None."""
         with self._lock:
             due, self._timers = self._timers, []
             self._call, why, self._why = None, self._why, None
@@ -238,7 +232,7 @@ class _Process(thread_pools.Slot):
     def _outcome(self, child: _Child, value: Any, call: thread_pools.PoolCall) -> Any:
         why = self._end()
         if value is not _GONE:
-            # A killed child may have answered before, and may still be dying.
+            # A child may send its result just before it is killed.
             self.exhausted = (
                 why is not None
                 or child.calls == self._pool.max_calls
@@ -253,12 +247,12 @@ class _Process(thread_pools.Slot):
             f"process {child.pid} ({self.name}) {child.fate()} while it ran {call}"
         )
 
-    # Methods that other threads call during a call.
+    # Other threads call the methods below during a call.
 
     def cancel(self, call: thread_pools.PoolCall, grace: float | None) -> None:
         with self._lock:
             if self._call is not call or self._child is None:
-                return  # the call is over, or it is about to begin and checks for the cancellation
+                return  # The call has ended, or checks for the cancellation when it begins.
             if self._sent:
                 self._child.cancel()
             if grace is not None:
@@ -268,12 +262,12 @@ class _Process(thread_pools.Slot):
     def _kill_later(
         self, call: thread_pools.PoolCall, seconds: float, kind: type[BaseException], text: str
     ) -> None:
-        """Kill the child after some time if it still makes this call. The lock must be held."""
+        """Kill the child after some time if it still runs this call. Requires the lock."""
         text = f"{text}; its process {self.pid} was killed"
         self._later(seconds, self._kill_child, call, kind, text)
 
     def _later(self, seconds: float, act: Callable[..., object], *args: Any) -> None:
-        """Call `act` after some time unless the call has ended. The lock must be held."""
+        """Call `act` after some time unless the call has ended. Requires the lock."""
         waiting = [timer for timer in self._timers if timer.act is not None]
         timer = timers.of_process().after(seconds, functools.partial(act, *args))
         self._timers = [*waiting, timer]
@@ -352,27 +346,27 @@ class _Process(thread_pools.Slot):
             child.close()
 
 
-#: Stands for the missing answer of a child that died.
+#: Result of `_Child.result` if the child died.
 _GONE: Final[Any] = object()
 
 
 class _Child:
     """A child process and its pipe, used by one thread.
 
-    A lock of its user guards `kill`, and `cancel` after `send`. `calls` is the number of its calls,
-    incremented before each.
+    The caller's lock guards `kill`, and `cancel` after `send`. `calls` counts the calls, including
+    the current one.
     """
 
     def __init__(self, name: str, modules: list[str]) -> None:
         context = _context()
         self.calls = self._told = 0
-        #: As in `multiprocessing`, negative for a signal; known after `close`.
+        #: As in `multiprocessing` (negative: a signal). Set by `close`.
         self.exit_code: int | None = None
         self._pipe, theirs = context.Pipe()
         try:
             with _BOOKS:
                 child_args = (theirs, dict(os.environ), child_logs.levels(), modules)
-                # Not a daemon: the code in it may use multiprocessing itself.
+                # Not a daemon: its code may use multiprocessing.
                 self._process: mp_process.BaseProcess = context.Process(  # type: ignore[attr-defined]
                     target=child_process.main, args=child_args, name=name, daemon=False
                 )
@@ -390,7 +384,7 @@ class _Child:
         self._poll.register(self._process.sentinel, select.POLLIN)
 
     def alive(self) -> bool:
-        # Between two calls a child sends nothing, so readable data means its end.
+        # Between two calls a child sends nothing, so readable data means that it has ended.
         return not self._poll.poll(0)
 
     def send(self, data: memoryview | bytes) -> bool:
@@ -401,18 +395,18 @@ class _Child:
         return True
 
     def cancel(self) -> None:
-        """Forward the cancellation of the current call, once.
+        """Forward the cancellation of the current call once.
 
-        A stuck child does not read, and must not block the code that cancels.
+        A second message could block, because a hung child does not read its pipe.
         """
         if self._told != self.calls:
             self._told = self.calls
             self.send(child_process.CANCEL)
 
     def result(self, tell: Tell | None) -> Any:
-        """Wait for the result and return it, or `_GONE` if the child died.
+        """Return the result of the call, or `_GONE` if the child died.
 
-        Meanwhile, events are passed to `tell` and log records to the loggers.
+        While waiting, pass events to `tell` and log records to the loggers.
         """
         while (data := self._receive()) is not None:
             if data[:1] == child_process.RECORD:
@@ -431,7 +425,7 @@ class _Child:
         return _GONE
 
     def _receive(self) -> bytes | None:
-        # The sentinel is polled too, because a process that a call left may keep the pipe open.
+        # Poll the sentinel too: a process that the call started may keep the pipe open.
         pipe = self._pipe.fileno()
         try:
             if any(fd == pipe for fd, _ in self._poll.poll()) or self._pipe.poll(0):
@@ -441,7 +435,7 @@ class _Child:
         return None
 
     def fate(self) -> str:
-        """Return how the child ended, as part of a sentence; known after `close`."""
+        """Return how the child ended, as part of a sentence. Call this after `close`."""
         code = self.exit_code
         if code is None:
             return "ended"
@@ -456,7 +450,7 @@ class _Child:
         self._process.kill()
 
     def close(self) -> None:
-        """Close the pipe so that the child ends, and kill it if it does not."""
+        """Close the pipe, so that the child ends. Kill the child if it does not end."""
         self._pipe.close()
         ended = select.poll()
         ended.register(self._process.sentinel, select.POLLIN)
@@ -471,9 +465,9 @@ class _Child:
 
 @contextlib.contextmanager
 def _safe_path() -> Iterator[None]:
-    """Prevent a new Python process from importing its own modules from the current folder.
+    """Prevent a new Python process from importing standard modules from the current folder.
 
-    Children get the path of this process. Python 3.10 does not support this.
+    Children use the path of this process. Python 3.10 does not support this.
     """
     if "PYTHONSAFEPATH" in os.environ:
         yield
@@ -487,7 +481,7 @@ def _safe_path() -> Iterator[None]:
 
 def _context() -> mp_context.BaseContext:
     methods = multiprocessing.get_all_start_methods()
-    # The fork server listens on a socket in the temporary folder, whose path must be short.
+    # The socket of the fork server is in the temporary folder, whose path must be short.
     long = len(os.fsencode(tempfile.gettempdir())) > _MAX_FOLDER_LENGTH
     if "forkserver" not in methods or long:
         return multiprocessing.get_context("spawn")
@@ -507,6 +501,6 @@ def _memory(pid: int) -> int | None:
         return None
 
 
-# Registered again after the handler of `multiprocessing`, so that it runs before that one, which
+# Registered after the exit handler of `multiprocessing`, so that it runs before that handler, which
 # would wait for children that wait for this process.
 atexit.register(thread_pools.stop_all)

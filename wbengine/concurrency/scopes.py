@@ -1,4 +1,9 @@
-"""`with` blocks that end also if an interrupt (Ctrl-C) comes just when they begin or end."""
+"""Context managers that can still be closed after Ctrl-C interrupted a `with` statement.
+
+Ctrl-C can arrive in the first line of `__enter__` or `__exit__` of a context manager, which is
+Python code. Then its generator does not continue, and its `finally` clauses do not run until it is
+garbage collected. This may never happen, because the traceback refers to it.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +20,7 @@ _P = ParamSpec("_P")
 
 
 class Scope(Generic[_T]):
-    """Generator-based context manager, as `contextlib.contextmanager` makes it, with `close`."""
+    """A generator-based context manager, as of `contextlib.contextmanager`, with `close`."""
 
     __slots__ = ("_generator", "_manager")
 
@@ -40,7 +45,7 @@ class Scope(Generic[_T]):
 
 
 def scope(function: Callable[_P, Iterator[_T]]) -> Callable[_P, Scope[_T]]:
-    """Decorate a generator function, as `contextlib.contextmanager` does; it returns a `Scope`."""
+    """Decorate a generator function like `contextlib.contextmanager`; it returns a `Scope`."""
 
     @functools.wraps(function)
     def make(*args: _P.args, **kwargs: _P.kwargs) -> Scope[_T]:
@@ -50,12 +55,10 @@ def scope(function: Callable[_P, Iterator[_T]]) -> Callable[_P, Scope[_T]]:
 
 
 class Scopes:
-    """Scopes that `close` ends if their `with` statement did not.
+    """A stack of scopes. `close` ends each scope that its `with` statement did not end.
 
-    An interrupt can arrive in the first line of `__enter__` or `__exit__` of a scope, which is
-    Python code. Then nothing resumes the scope's generator. It ends when it is garbage collected,
-    which may never happen, because the traceback refers to it. Add each scope before it is entered,
-    and call `close` in the `finally` clause of the outermost function.
+    Add each scope before it is entered. Call `close` in the `finally` clause of the outermost
+    function.
     """
 
     __slots__ = ("_scopes",)
@@ -64,18 +67,18 @@ class Scopes:
         self._scopes: list[Scope[Any]] = []
 
     def add(self, scope: Scope[_T]) -> Scope[_T]:
-        """Return `scope`, to be entered."""
+        """Add a scope and return it, to be used in a `with` statement."""
         self._scopes.append(scope)
         return scope
 
     def close(self) -> None:
-        """End the scopes that have not ended, the innermost first."""
+        """End the scopes that have not ended, innermost first."""
         scopes = self._scopes
         try:
             while scopes:
                 scopes[-1].close()
                 scopes.pop()
         finally:
-            if scopes:  # One of them raised; the others end too.
+            if scopes:  # One of them raised an exception. End the others too.
                 scopes.pop()
                 self.close()

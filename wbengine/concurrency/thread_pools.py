@@ -1,4 +1,4 @@
-"""Pools of threads, and the common part of all pools: a queue of calls, and slots."""
+"""Pools of threads, and the common base class of pools: a queue of calls, and slots."""
 
 from __future__ import annotations
 
@@ -30,36 +30,32 @@ __all__ = ["ExternalPool", "Pool", "PoolCall", "SoloPool", "ThreadPool"]
 
 LOG = logging.getLogger("wbengine.pools")
 
-#: States of a call, in this order. OVER: a thread is about to call `done`.
+#: States of a call, in order. OVER: a thread calls `done`, or has called it.
 QUEUED: Final = 0
 RUNNING: Final = 1
 OVER: Final = 2
-# In an external pool: the call may still run, but must not end without having begun.
+# In an external pool: `cancel` of its future was requested. It ends without `done` if that works.
 _WITHDRAWN: Final = 3
 
 OnEvent = Callable[[str, dict[str, Any]], None]
 
-#: Seconds that a thread has to return after a hard time limit ended the coroutine it waited for.
+#: Time in which a thread must return after a hard limit ended the coroutine it waited for.
 _GRACE_SECONDS: Final = 1.0
-#: Seconds that running calls get at the exit of the interpreter.
+#: Time limit for running calls at the exit of the interpreter.
 _EXIT_GRACE_SECONDS: Final = 2.0
-#: Interval at which a waiting thread checks whether the other thread was lost.
+#: Interval at which `join` checks whether the other thread was lost.
 _JOIN_SECONDS: Final = 0.1
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class PoolCall(Call):
-    """A submitted call. Calling it reports an event; a call in a thread receives it as `emit`.
-
-    `cancellation` cancels the call and contains its deadline. `always_begins`: the call begins even
-    if it was cancelled before.
-    """
+    """A submitted call. It is also the `emit` argument of a call in a thread: it reports events."""
 
     pool: Pool | ExternalPool = field(kw_only=True)
     on_event: OnEvent | None = field(kw_only=True)
     on_begin: Callable[[], None] | None = field(default=None, kw_only=True)
     state: int = field(default=QUEUED, init=False)
-    #: The slot in which it runs, for its pool.
+    #: The slot in which the call runs. Only its pool uses this.
     slot: Any = field(default=None, init=False)
 
     def __call__(self, event_type: str, details: dict[str, Any]) -> None:
@@ -81,15 +77,15 @@ class PoolCall(Call):
     def cancel(self, grace: float | None = None) -> None:
         """Cancel the call. Thread-safe, idempotent.
 
-        A call that has not started ends immediately with a `Failure` of `Cancelled`, unless it
-        `always_begins`. A running call is notified (`cancellation`, `Task.cancelled`). If it has
-        its own process and still runs after `grace` seconds (None: no limit), the process is
-        killed, and `done` receives the same failure. Otherwise its own result counts.
+        If the call has not started, it ends immediately with a `Failure` of `Cancelled`, unless it
+        `always_begins`. A running call is notified (`cancellation`, `Task.cancelled`). If it runs in
+        a child process for more than `grace` seconds (None: no limit), the process is killed, and
+        the call ends with the same failure. Otherwise its own result is used.
         """
         self.pool.cancel(self, grace)
 
     def tell_begun(self) -> None:
-        """Call `on_begin`, for a call that begins in another process."""
+        """Call `on_begin`, because the call begins in another process."""
         if self.on_begin is not None:
             self.on_begin()
 
@@ -104,54 +100,54 @@ def worker_lost(message: str) -> ft.Failure:
 
 
 class Slot:
-    """A place where one call at a time runs: by default, a thread.
+    """A place that runs one call at a time: by default, a thread.
 
-    Used only by that thread, except for `kill` and `cancel`.
+    Only its thread uses it, except for `kill` and `cancel`.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
-        #: True if it needs `recycle` before the next call.
+        #: Whether `recycle` is needed before the next call.
         self.exhausted = False
         self.thread: threading.Thread | None = None
-        #: Its thread waits for this lock; releasing it wakes the thread.
+        #: The thread waits for this lock. Releasing it wakes the thread.
         self.wakeup = threading.Lock()
         self.wakeup.acquire()
         self.owner_pid = os.getpid()
 
     def open(self) -> None:
-        """Acquire the resources of `run` in advance."""
+        """Prepare the resources that `run` needs."""
 
     def run(self, call: PoolCall) -> Any:
-        """Return the value or `Failure` of the call; raises nothing."""
+        """Return the value or `Failure` of the call. Raise nothing."""
         try:
             return call.fn(*call.args, call)
         except BaseException as error:
             return ft.Failure.from_exception(error)
         finally:
             end_fork(self.owner_pid)
-            call.on_event = None  # threads that outlive the call must not report events
+            call.on_event = None  # Threads that outlive the call must not report events.
 
     def run_limited(self, call: PoolCall) -> Any:
         return self.run(call)
 
     def recycle(self) -> None:
-        """Replace resources of an `exhausted` slot after its last call."""
+        """Replace the resources of an `exhausted` slot."""
 
     def cancel(self, call: PoolCall, grace: float | None) -> None:
-        """Handle the cancellation of a running call."""
+        """Forward the cancellation of a running call."""
 
     def kill(self) -> None:
-        """End the running call. May be called from any thread."""
+        """End the running call. Thread-safe."""
 
     def close(self) -> None:
         """Release the resources of the slot."""
 
 
 class Pool(abc.ABC):
-    """The queue, the threads of the slots, and their ends. Thread-safe."""
+    """A queue of calls, and the slots that run them. Thread-safe."""
 
-    #: True if the threads belong to the pool: no other code runs in them or interrupts them.
+    #: Whether the threads belong to the pool, so that no other code runs in them.
     private = True
 
     def __init__(self, size: int, *, name: str = "wbengine") -> None:
@@ -161,15 +157,15 @@ class Pool(abc.ABC):
         self._name = name
         self._lock = threading.Lock()
         self._queue: deque[PoolCall] = deque()
-        # Number of waiting and running calls. Cancelled ones stay in the queue and do not count.
+        # Number of waiting and running calls, without cancelled calls that are still in the queue.
         self._open = 0
         self._slots: list[Slot] = []
-        # Threads that serve, until they have ended or are lost.
+        # Threads that serve slots, except lost ones.
         self._threads: set[threading.Thread] = set()
-        # Waiting slots. The last one is woken first, so that one slot makes all short calls.
+        # Waiting slots. The last one is woken first, so that one slot runs many short calls.
         self._idle: list[Slot] = []
         self._waking = False
-        # Threads that are in `done`.
+        # Idents of threads that run a `done`.
         self._completing: set[int] = set()
         self._lost = 0
         self._eager = False
@@ -179,14 +175,13 @@ class Pool(abc.ABC):
 
     @property
     def size(self) -> int:
-        """Maximum number of concurrent calls."""
         return self._size
 
     @property
     def idle(self) -> int:
         """Number of further calls that would start immediately.
 
-        A slot counts as idle again just before the `done` of its call.
+        A slot is idle again just before the `done` of its call runs.
         """
         return max(0, self._size - self._open)
 
@@ -196,14 +191,11 @@ class Pool(abc.ABC):
 
     @property
     def lost(self) -> int:
-        """Number of threads that were replaced, because their calls exceeded the hard limit.
-
-        Their further actions and results are ignored.
-        """
+        """Number of threads that were replaced because their calls exceeded the hard limit."""
         return self._lost
 
     def start(self) -> None:
-        """Start all slots; does not wait until they are ready."""
+        """Start all slots. This does not wait until they are ready."""
         with self._lock:
             if self._stopping:
                 raise RuntimeError(f"pool {self._name!r} is stopped")
@@ -229,12 +221,12 @@ class Pool(abc.ABC):
         """Run `fn(*args, emit)` in a slot.
 
         :param name: name of the task, for messages.
-        :param cancellation: cancels the call, with this `grace`; default: its own.
-        :param always_begins: see `PoolCall`.
-        :param lazily: the submitting `done` returns immediately, so that its slot makes the call
-            and no other slot is woken.
-        :param on_begin: called when a child process has received the call; ignored by pools of
-            threads.
+        :param cancellation: token that cancels the call, with this `grace`.
+        :param always_begins: see `Call`.
+        :param lazily: promise that the submitting `done` returns soon, so that its slot runs the
+            call and no other slot is woken.
+        :param on_begin: called when a child process has received the call. Pools of threads ignore
+            it.
         :raises RuntimeError: if the pool was stopped.
         """
         call_args = fn, args, done, limit, cancellation or Cancellation()
@@ -242,13 +234,13 @@ class Pool(abc.ABC):
             *call_args, name=name, always_begins=always_begins, pool=self, on_event=on_event
         )
         call.on_begin = on_begin
-        if cancellation is not None:  # a cancelled call ends here
+        if cancellation is not None:  # If it is cancelled already, the call ends here.
             cancellation.on_cancel(
                 call.cancel if grace is None else functools.partial(call.cancel, grace)
             )
         with self._lock:
             self._open += 1
-            if call.state == OVER:  # it was cancelled, and `done` was called
+            if call.state == OVER:  # It was cancelled, and `done` was called.
                 return call
             if self._stopping:
                 self._open -= 1
@@ -261,12 +253,12 @@ class Pool(abc.ABC):
 
     @property
     def in_done(self) -> bool:
-        """True in a `done`, in the thread of its slot."""
+        """Whether this thread runs a `done`."""
         return threading.get_ident() in self._completing
 
     @property
     def has_more(self) -> bool:
-        """True if the slot whose `done` asks makes another call afterwards."""
+        """Whether the slot of the current `done` will run another call."""
         return bool(self._queue) and self.in_done
 
     def call_others(self) -> None:
@@ -275,7 +267,7 @@ class Pool(abc.ABC):
             self._wake()
 
     def withdraw(self) -> list[PoolCall]:
-        """Return all calls that have not started, in order; their `done` is never called."""
+        """Return all calls that have not started, in order. Their `done` is never called."""
         with self._lock:
             calls = [call for call in self._queue if call.state == QUEUED]
             for call in calls:
@@ -299,12 +291,11 @@ class Pool(abc.ABC):
             slot.cancel(call, grace)
 
     def stop(self, wait: bool = True, kill: bool = False) -> None:
-        """Refuse further calls, finish the submitted ones, and end the slots. Idempotent.
+        """Reject further calls, finish the submitted ones, and end the slots. Idempotent.
 
-        Idle slots end immediately. With `kill`, running processes are killed (calls in threads
-        finish) and calls that have not started fail; `stop(kill=True)` accelerates an earlier
-        `stop()`. With `wait`, this returns after all `done` have returned and all slots have ended,
-        except for the slot of a `done` that calls it. Lost threads are not waited for.
+        With `kill`, running processes are killed (calls in threads finish) and calls that have not
+        started fail. With `wait`, this returns after all `done` have returned and all slots have
+        ended, except the slot of the calling `done` and lost threads.
         """
         with self._lock:
             self._stopping = True
@@ -326,7 +317,7 @@ class Pool(abc.ABC):
         self.stop()
 
     def join(self, timeout: float | None) -> None:
-        """Wait until no thread serves, except for the calling one."""
+        """Wait until all other threads that serve slots have ended."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             with self._lock:
@@ -342,12 +333,12 @@ class Pool(abc.ABC):
 
     def _add_slot(self) -> None:
         slot = self._make_slot(f"{self._name}-{len(self._slots)}")
-        # First, so that after an interrupt no slot without a thread is in the list.
+        # First, so that an interrupt leaves no slot without a thread in the list.
         self._start_thread(slot)
         self._slots.append(slot)
 
     def _start_thread(self, slot: Slot, overdue: PoolCall | None = None) -> None:
-        # A daemon, so that an idle pool that was not stopped does not keep the interpreter alive.
+        # A daemon, so that an idle pool that is not stopped does not keep the interpreter alive.
         thread = threads.Thread(
             target=self._serve, args=(slot, overdue), name=slot.name, daemon=True
         )
@@ -356,7 +347,7 @@ class Pool(abc.ABC):
         thread.start()
 
     def _serve(self, slot: Slot, overdue: PoolCall | None = None) -> None:
-        """Run a thread; `overdue` is the call in which the thread before it was lost."""
+        """Run a thread. `overdue` is the call for which the previous thread of the slot was lost."""
         slot.owner_pid = os.getpid()
         has_slot = True
         try:
@@ -376,7 +367,7 @@ class Pool(abc.ABC):
                 self.call_others()
 
     def _make(self, slot: Slot, call: PoolCall) -> bool:
-        """Make a call; return False if this thread was given up in the meantime."""
+        """Run a call. Return False if this thread was given up in the meantime."""
         if self._killed:
             value: Any = worker_lost(f"pool {self._name!r} was stopped before {call} started")
         elif call.limit is UNLIMITED:
@@ -385,7 +376,7 @@ class Pool(abc.ABC):
             try:
                 call.started()
                 value = slot.run_limited(call)
-            # for example limits that are not numbers: not an error of the slot
+            # For example, a limit is not a number. The slot can continue.
             except Exception as error:
                 value = ft.Failure.from_exception(error)
         with self._lock:
@@ -424,10 +415,9 @@ class Pool(abc.ABC):
             woken = slot.wakeup.acquire()
 
     def _wake(self) -> None:
-        """Wake or create one slot, unless a woken one is on its way.
+        """Wake or create one slot, unless a woken slot has not taken a call yet.
 
-        A slot that took a call wakes the next slot. Waking all slots would cost more than short
-        calls.
+        A slot that takes a call wakes the next slot. Waking all slots costs more than short calls.
         """
         if self._waking or not self._queue:
             return
@@ -438,7 +428,7 @@ class Pool(abc.ABC):
             self._add_slot()
 
     def _wake_last(self) -> None:
-        # Safe against interrupts at any point: a slot may be woken twice, but none is forgotten.
+        # Interrupts at any point are safe: a slot may be woken twice, but none is forgotten.
         wakeup = self._idle[-1].wakeup
         if wakeup.locked():
             wakeup.release()
@@ -454,20 +444,19 @@ class ThreadPool(Pool):
     """`size` threads of this process.
 
     After the soft limit of a call, `SoftTimeLimitExceeded` is raised in its thread between two
-    Python instructions, but not while it waits in C: best effort, because it may come at the wrong
-    moment, as Ctrl-C may. After the hard limit, the call fails immediately with
-    `TimeLimitExceeded`; its thread is lost (`lost`, and a line in the log) and replaced.
-    `TimeLimitExceeded` is also raised in the lost thread.
+    Python instructions, but not while the thread waits in C code. Like Ctrl-C, it can arrive at any
+    instruction. After the hard limit, the call fails immediately with `TimeLimitExceeded`. Its
+    thread is lost (`lost`, and a log line) and replaced, and `TimeLimitExceeded` is raised in it.
 
-    Coroutines for which a call waits (`EventLoop.run`) are interrupted themselves, and cancelled
-    after the hard limit: then no thread is lost.
+    If the call waits for a coroutine (`EventLoop.run`), the limits apply to the coroutine, and no
+    thread is lost.
     """
 
     def _make_slot(self, name: str) -> Slot:
         return _Thread(name, self)
 
     def lose(self, slot: Slot, call: PoolCall) -> bool:
-        """Give up the thread that runs a call; return False if the call has ended."""
+        """Give up the thread that runs a call. Return False if the call has ended."""
         with self._lock:
             if call.state != RUNNING:
                 return False
@@ -488,17 +477,17 @@ class ThreadPool(Pool):
             try:
                 self._start_thread(slot, call)
                 return True
-            except RuntimeError:  # no further threads can be created
+            except RuntimeError:  # The system cannot create more threads.
                 self._slots.remove(slot)
         call.complete(call.overdue())
         return True
 
 
 class SoloPool(ThreadPool):
-    """A single slot: calls run in the thread that calls `serve`.
+    """A pool with one slot: calls run in the thread that calls `serve`.
 
-    Limits are those of `ThreadPool`. In the main thread, a signal raises the soft one, which
-    interrupts most waits in C. If the thread is lost, another one continues.
+    Limits are those of `ThreadPool`. In the main thread, a signal raises the exception of the soft
+    limit, which interrupts most waits in C code. If the thread is lost, another one continues.
     """
 
     private = False
@@ -508,9 +497,9 @@ class SoloPool(ThreadPool):
         self._slots.append(self._make_slot(f"{name}-solo"))
 
     def serve(self) -> None:
-        """Make the submitted calls in this thread, until `stop` and the end of the last one.
+        """Run the submitted calls in this thread, until `stop` and the end of the last call.
 
-        :raises RuntimeError: if another thread serves, or served, the pool.
+        :raises RuntimeError: if another thread has served the pool.
         """
         slot, me = self._slots[0], threading.current_thread()
         with self._lock:
@@ -524,7 +513,7 @@ class SoloPool(ThreadPool):
         finally:
             with self._lock:
                 self._threads.discard(me)
-        self.join(None)  # if this thread was lost, another one serves
+        self.join(None)  # If this thread was lost, another one serves.
 
 
 class _Thread(Slot):
@@ -538,9 +527,9 @@ class _Thread(Slot):
         )
 
     def _expire(self, call: PoolCall, interrupt: interrupts.Interrupt) -> None:
-        """Handle the end of the hard limit, in the timer thread."""
+        """Handle the end of the hard limit. Runs in the timer thread."""
         if interrupt.redirected:
-            # The awaited coroutine is given up; the thread then returns, unless it waits again.
+            # The awaited coroutine ends, and then the thread returns unless it waits again.
             interrupt.deliver(exceptions.TimeLimitExceeded)
             give_up_later = functools.partial(self._give_up, call, interrupt)
             timers.of_process().after(_GRACE_SECONDS, give_up_later)
@@ -553,21 +542,21 @@ class _Thread(Slot):
 
 
 class ExternalPool:
-    """A `concurrent.futures.Executor` of the user, which is neither started nor stopped here.
+    """A `concurrent.futures.Executor` of the user, which this class neither starts nor stops.
 
-    Its threads cannot be replaced: after its hard limit a call fails immediately, but still
-    occupies its thread. Calls that leave the process (`remote`) receive None as `emit`: they
-    receive no cancellations and must enforce their limits themselves.
+    Its threads cannot be replaced: after its hard limit a call fails immediately, but occupies its
+    thread until it returns. Calls of a `remote` executor receive None as `emit`. They receive no
+    cancellations and must enforce their limits themselves.
     """
 
-    #: The threads of the executor may belong to other code, and their next calls are unknown.
+    #: The threads of the executor may run other code, and their next calls are unknown.
     private = in_done = has_more = False
 
     def __init__(self, executor: futures.Executor, *, remote: bool = False) -> None:
         self._executor = executor
         self._remote = remote
         self._lock = threading.Lock()
-        # Calls whose `done` was not called, in order; signalled when there are none.
+        # Calls whose `done` was not called, in order. The condition is notified when it is empty.
         self._pending: dict[PoolCall, None] = {}
         self._none_pending = conditions.Condition(self._lock)
 
@@ -576,16 +565,13 @@ class ExternalPool:
         return len(self._pending)
 
     def call_others(self) -> None:
-        """Do nothing: the threads of the executor do not need it."""
+        """Do nothing. The executor wakes its own threads."""
 
     def start(self) -> None:
-        """Do nothing: the user starts the executor."""
+        """Do nothing. The user starts the executor."""
 
     def stop(self, wait: bool = True, kill: bool = False) -> None:
-        """Wait for the submitted calls if `wait` is set; calls beyond a hard limit may continue.
-
-        The executor itself is not shut down.
-        """
+        """If `wait` is set, wait for the submitted calls. The executor is not shut down."""
         if wait:
             self._none_pending.wait_for(lambda: not self._pending)
 
@@ -605,7 +591,7 @@ class ExternalPool:
     ) -> PoolCall:
         """Run `fn(*args, emit)`.
 
-        :raises RuntimeError: if the executor was shut down; other exceptions of the executor
+        :raises RuntimeError: if the executor was shut down. Other exceptions of the executor
             propagate.
         """
         call_args = fn, args, done, limit, cancellation or Cancellation()
@@ -624,12 +610,11 @@ class ExternalPool:
             self._forget(call)
             raise
         call.slot.add_done_callback(functools.partial(self._ended, call))
-        if call.cancellation.cancelled:  # cancelled before `slot` was set
+        if call.cancellation.cancelled:  # It was cancelled before `slot` was set.
             self.cancel(call)
         return call
 
     def withdraw(self) -> list[PoolCall]:
-        """Return all calls that have not started, in order; their `done` is never called."""
         withdrawn_calls = []
         for call in list(self._pending):
             with self._lock:
@@ -647,7 +632,7 @@ class ExternalPool:
                 self._none_pending.notify_all()
 
     def cancel(self, call: PoolCall, grace: float | None = None) -> None:
-        """See `PoolCall.cancel`; nothing is killed."""
+        """Cancel as `PoolCall.cancel` does, without killing a process."""
         call.cancellation.cancel()
         if call.slot is not None and not call.always_begins:
             call.slot.cancel()
@@ -674,7 +659,7 @@ class ExternalPool:
         finally:
             self._forget(call)
 
-    # In the threads of the executor.
+    # The threads of the executor call the methods below.
 
     def _run(self, call: PoolCall) -> Any:
         pid = os.getpid()
@@ -693,19 +678,19 @@ class ExternalPool:
     def _expire(self, call: PoolCall, interrupt: interrupts.Interrupt) -> None:
         """End a call after its hard limit.
 
-        This runs in the timer thread, which must not block: a new thread completes the call.
+        A new thread completes it, because the timer thread must not block.
         """
         args = (call, call.overdue())
         threads.Thread(target=self._complete, args=args, name="wbengine-overdue").start()
         interrupt.deliver(exceptions.TimeLimitExceeded)
 
 
-#: All pools that were not stopped.
+#: All pools that are not stopped.
 _LIVE: weakref.WeakSet[Pool] = weakref.WeakSet()
 
 
 def stop_all() -> None:
-    """End every pool, as far as that is possible now."""
+    """Stop every pool, killing its processes. Wait a short time for running calls."""
     pools = list(_LIVE)
     for pool in pools:
         pool.stop(wait=False, kill=True)

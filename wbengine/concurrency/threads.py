@@ -1,4 +1,4 @@
-"""Threads that are started safely where Ctrl-C may interrupt."""
+"""Threads whose start is safe against Ctrl-C."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from wbengine.concurrency import conditions
 
 __all__ = ["Thread"]
 
-#: Maximum time in which a thread begins, if it was started just before an interrupt.
+#: Time in which a thread must begin if an interrupt arrived during its start.
 _BEGIN_SECONDS: Final = 1.0
 
 
 class Thread(threading.Thread):
-    """A thread whose `start` may be interrupted: then it runs, or (`ident` is None) never will.
+    """A thread whose `start` Ctrl-C can interrupt safely.
 
-    `threading.Thread.start` waits for a `threading.Event`. An interrupt can leave the lock of that
-    event locked, so that the new thread never leaves its first lines, or become a
-    `RuntimeError: release unlocked lock`. Interrupts arrive in the main thread only. There, another
-    thread calls `threading.Thread.start`.
+    After an interrupted `start`, the thread either runs, or `ident` is None and it never runs.
+
+    `threading.Thread.start` does not guarantee this. It waits for a `threading.Event`: an interrupt
+    can leave the lock of that event locked, so that the new thread blocks forever, or can raise
+    `RuntimeError: release unlocked lock`. Interrupts arrive in the main thread only. Therefore the
+    main thread lets another thread call `threading.Thread.start`.
     """
 
     def start(self) -> None:

@@ -9,10 +9,10 @@ __all__ = ["UNLIMITED", "TimeLimit", "read"]
 
 
 class TimeLimit(NamedTuple):
-    """Seconds since the start of a call; None: no limit.
+    """Seconds since the start of a call. None means no limit.
 
-    After `soft` seconds `SoftTimeLimitExceeded` is raised in the call; after `hard` seconds it is
-    stopped.
+    After `soft` seconds, `SoftTimeLimitExceeded` is raised in the call. After `hard` seconds the
+    call is stopped.
     """
 
     soft: float | None = None
@@ -49,7 +49,7 @@ def read(value: Any, what: str = "timelimit") -> TimeLimit:
 
 
 def _numbers(words: str) -> Any:
-    """Parse a string; return it unchanged if it is invalid."""
+    """Parse a string. Return an invalid one unchanged."""
     parts = [part.strip().lower() for part in words.split(",")]
     try:
         numbers = [None if part == "none" else float(part) for part in parts]

@@ -1,4 +1,4 @@
-"""Timers: a single thread that waits for the next of many deadlines."""
+"""Timers: one thread waits for all deadlines."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from wbengine.concurrency import conditions, per_process, threads
 
 LOG = logging.getLogger(__name__)
 
-#: Number of cancelled timers that stay in the heap, in addition to half of its size.
+#: Number of cancelled timers that may stay in the heap, in addition to half of its size.
 _CANCELLED_KEPT: Final = 64
-#: Maximum seconds of a wait; Python's own limit differs between systems.
+#: Maximum duration of one wait. Python's own maximum depends on the system.
 _MAX_WAIT_SECONDS: Final = 3600.0
 
 
 class Timer:
-    """A call of `act` at a deadline; opaque to its users."""
+    """Opaque handle of a timer: a call of `act` at a deadline."""
 
     __slots__ = ("act",)
 
     def __init__(self, act: Callable[[], object]) -> None:
-        #: None: the timer has fired or was cancelled.
+        #: None if the timer has fired or was cancelled.
         self.act: Callable[[], object] | None = act
 
 
 class TimerThread:
-    """Timers and the thread that serves all of them, which starts with the first one.
+    """Timers, and the thread that serves them. The first timer starts the thread.
 
-    Calls are made in that thread and must return quickly, because the others wait. Their exceptions
-    are logged. All methods are thread-safe and take about 2 µs.
+    The thread makes the calls. They must return quickly, because they delay other timers. Their
+    exceptions are logged. All methods are thread-safe and take about 2 µs.
     """
 
     def __init__(self, name: str = "wbengine-timers") -> None:
@@ -47,12 +47,11 @@ class TimerThread:
         self._thread: threading.Thread | None = None
 
     def __len__(self) -> int:
-        """Return the number of active timers."""
         with self._lock:
             return len(self._heap) - self._cancelled
 
     def after(self, seconds: float, act: Callable[[], object]) -> Timer:
-        """Call `act()` once, after this number of seconds."""
+        """Call `act()` once, after a number of seconds."""
         timer = Timer(act)
         entry = (time.monotonic() + seconds, next(self._numbers), timer)
         with self._lock:
@@ -62,14 +61,14 @@ class TimerThread:
                 thread = threads.Thread(target=self._serve, name=self._name, daemon=True)
                 try:
                     thread.start()
-                finally:  # also after an interrupt
+                finally:  # Also after an interrupt.
                     self._thread = None if thread.ident is None else thread
             elif self._heap[0] is entry:
                 self._changed.notify_all()
         return timer
 
     def cancel(self, timer: Timer) -> bool:
-        """Cancel a timer; return False if it has fired, is firing, or was cancelled before."""
+        """Cancel a timer. Return False if it has fired, is firing, or was cancelled before."""
         with self._lock:
             if timer.act is None:
                 return False
