@@ -34,9 +34,9 @@ def _takes_self(function: Callable[..., Any]) -> bool:
 
 
 class _RevertSlot:
-    """`revert` of a function task: a decorator on the class, the body on an instance.
+    """The attribute `revert` of a function task: a decorator on the class, a function on instances.
 
-    `of_failed`: the body is also called for failed executions.
+    `of_failed`: whether the function is also called for failed executions.
     """
 
     def __init__(
@@ -52,34 +52,31 @@ class _RevertSlot:
 
     def __get__(self, instance: Any, owner: type[Any]) -> Any:
         if instance is None:
-            # A subclass inherits the revert of its base but must not change it.
+            # A subclass inherits the revert of its base class, but must not change it there.
             return self if owner is self.owner else _RevertSlot(owner, self.body, self.of_failed)
         if self.body is None:
             return Task.revert.__get__(instance)
         return self.body.__get__(instance) if self.is_method else self.body
 
     def __call__(self, body: Callable[..., Any] | None = None, /, *, failed: bool = False) -> Any:
-        """Set `body` as the revert of the task class."""
         if body is None:
             return functools.partial(self, failed=failed)
         if self.owner is None or not callable(body):
             raise TypeError(f"revert must be a function, got {body!r}")
         slot = _RevertSlot(self.owner, body, failed)
         self.owner.revert = slot  # type: ignore[method-assign, assignment]
-        # A function of the same name must not replace the task, as with property setters.
+        # As with property setters, a function of the same name must not replace the task.
         return self.owner if getattr(body, "__name__", None) == self.owner.__name__ else body
 
 
 class FunctionTask(Task):
-    """The base class of tasks created by `@task`. The function itself is available as `.fn`.
+    """The base class of tasks created by `@task`. `fn` is the original function.
 
     Arguments of the constructor replace those of `@task`; `inject` is merged.
     """
 
-    # The public name, which workers and pickles use.
     __module__ = "wbengine.task"
 
-    #: The original function.
     fn: ClassVar[Callable[..., Any]]
     _options: ClassVar[Mapping[str, Any]] = {}
     _name: ClassVar[str | None] = None
@@ -188,15 +185,15 @@ def task(
         flow.add(add(), add('add again', rebind={'a': 'total'}))
         add.fn(1, 2)        # the original function
 
-    The `revert` function is called to undo a successful execution; with `@add.revert(failed=True)`
-    also after a failed one, whose `result` is then its `Failure`.
+    The `revert` function undoes a successful execution. With `@add.revert(failed=True)` it is also
+    called after a failed one; `result` is then its `Failure`.
 
     Workers find the task by its name (`--tasks module:add`). A function whose first parameter is
     `self` receives the task, for example for `self.update_progress`. The options are those of
-    `Task`. They are the defaults of all instances; invalid values are refused when the first
+    `Task`, as defaults of all instances. Some invalid values are only rejected when the first
     instance is created.
 
-    :raises TypeError: if it is not a function, or an option is unknown.
+    :raises TypeError: if `function` is not a function, or an option is unknown.
     :raises ValueError: if `backoff` or `retry_on` is given without `retries`, or a limit is
         invalid.
     """

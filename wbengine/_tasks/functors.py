@@ -12,7 +12,7 @@ from wbengine._tasks.base import Task
 
 
 class FunctorTask(Task):
-    """A task whose bodies are given callables.
+    """A task that calls given callables.
 
     :param execute: called with the arguments of its signature.
     :param name: default: the full name of `execute`.
@@ -22,7 +22,6 @@ class FunctorTask(Task):
     :raises ValueError: if a value is not callable, or as for `Atom`.
     """
 
-    # The public name, which workers and pickles use.
     __module__ = "wbengine.task"
 
     def __init__(
@@ -78,7 +77,7 @@ def code_of(item: atom.Atom) -> str:
 
 
 class _FoldingTask(Task):
-    """The common part of `MapFunctorTask` and `ReduceFunctorTask`: required values in order."""
+    """Base class of tasks that process required values in order."""
 
     _ARITY: ClassVar[int]
     _AT_LEAST: ClassVar[int]
@@ -115,7 +114,7 @@ class _FoldingTask(Task):
             provides,
             self._names,
             auto_extract,
-            # `execute` has no named parameters, so a list refers to the required names in order.
+            # `execute` has no named parameters. A list in `rebind` refers to the required names.
             None if rebind is None else _binding.rebind_map(self._names, rebind),
             inject,
         )
@@ -124,7 +123,7 @@ class _FoldingTask(Task):
         try:
             parameters = inspect.signature(functor).parameters.values()
         except (TypeError, ValueError):
-            return  # Some builtins have no signature; a wrong call raises an exception later.
+            return  # Some builtins have no signature. A wrong call raises an exception later.
         positional = [
             p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
         ]
@@ -147,13 +146,12 @@ class _FoldingTask(Task):
 
 
 class MapFunctorTask(_FoldingTask):
-    """Applies a functor of one argument to each required value; returns a list in that order.
+    """Applies a functor of one argument to each required value. The result is a list, in order.
 
     :raises ValueError: if the functor cannot be called with one argument.
     :raises TypeError: if `requires` is not an iterable of names.
     """
 
-    # The public name, which workers and pickles use.
     __module__ = "wbengine.task"
 
     _ARITY = 1
@@ -171,7 +169,6 @@ class ReduceFunctorTask(_FoldingTask):
     :raises TypeError: if `requires` is not an iterable of names.
     """
 
-    # The public name, which workers and pickles use.
     __module__ = "wbengine.task"
 
     _ARITY = 2

@@ -1,4 +1,4 @@
-"""Fan-out at run time: a task for each item of a list that is known only when the Map begins."""
+"""A task that runs another task for each item of a list."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OnItemFailure = Literal["fail", "collect"]
 FAIL: Final = "fail"
 COLLECT: Final = "collect"
 
-#: Maximum length of the name of a Map: the names of its items have an index as suffix.
+#: Maximum length of the name of a Map. The names of its items have an index as suffix.
 _MAX_NAME_LENGTH: Final = _names.MAX_NAME_LENGTH - len("[2147483647]")
 
 
@@ -27,32 +27,31 @@ class Map(Task):
         flow.add(List(provides='files'), task.Map(Resize(), over='files', item='file',
                                                   provides='thumbnails', max_in_flight=8))
 
-    A Map is one atom: one name, one record, one state. Its items run wherever tasks run, as
-    `name[index]`, many at a time, and each has its own record (`persistence.models.ItemDetail`).
-    The list is fixed when an attempt begins. A flow that was suspended, or whose engine died,
-    continues with the unfinished items.
+    A Map is one atom, with one record. Its items run as tasks named `name[index]`, many at a time.
+    Each item has its own record (`persistence.models.ItemDetail`). The list is fixed when an
+    attempt begins. A resumed flow continues with the unfinished items.
 
-    A revert of the Map reverts all finished items, the latest first: `inner.revert` receives the
-    result of the item (its `Failure` if it failed). A failed revert of an item ends the revert.
+    A revert of the Map reverts all finished items, latest first: `inner.revert` receives the result
+    of the item (a `Failure` if it failed). If the revert of an item fails, the revert of the Map
+    ends.
 
-    The other arguments of `inner` are bound, injected and required as if it were in the flow
-    itself. The Map adopts its `retries`, `backoff` and `retry_on` (they repeat the whole list),
-    `priority`, `local`, `idempotent`, `detached`, `cancel_on_revert` (after a failure that ends the
-    Map, it also cancels the other items) and `version`. The listeners of `inner` receive the events
-    of all items. Its `provides` is not used. `update_progress` reports the share of items that are
-    done.
+    All other arguments of `inner` are bound, injected and required as if it were in the flow. The
+    Map adopts its `retries`, `backoff` and `retry_on` (they repeat the whole list), `priority`,
+    `local`, `idempotent`, `detached`, `version` and `cancel_on_revert` (a failure that ends the Map
+    then also cancels the other items). It ignores its `provides`. The listeners of `inner` receive
+    the events of all items. The progress of the Map is the fraction of finished items.
 
-    :param inner: a task; it may be in the flow as well.
-    :param over: stored name of the items: any iterable except mappings and strings (these let the
-        atom fail with `TypeError`). An iterator is stored as a list first.
+    :param inner: a task. The flow may also contain it directly.
+    :param over: stored name of the items: any iterable except mappings and strings. An iterator is
+        stored as a list first.
     :param item: the parameter of `inner` that receives the item.
     :param provides: as for other tasks: a string names the list of results, in the order of the
         items; a list or tuple names its members by position.
     :param name: default: the name of `inner`.
     :param max_in_flight: maximum number of items that run or are queued; None: all.
-    :param on_item_failure: 'fail': no further item starts, and the atom fails with the first
-        failure after the items in flight have ended. 'collect': the `Failure` of an item replaces
-        its result, and the atom succeeds.
+    :param on_item_failure: 'fail': after a failure no further item starts. When the started items
+        have ended, the Map fails with the first failure. 'collect': the result of a failed item is
+        its `Failure`, and the Map succeeds.
     :raises TypeError: if `inner` is a `Map`, a class or not a task, or `over` or `item` is not a
         string.
     :raises ValueError: if `inner` does not accept `item` or requires the list itself,
@@ -98,7 +97,7 @@ class Map(Task):
         self._bind()
 
     def _bind(self) -> None:
-        """Require what `inner` requires, with the list instead of the item."""
+        """Require the arguments of `inner`, with the list in place of the item."""
         inner = self.inner
         forward = {to: stored for to, stored in inner.rebind.items() if to != self.item}
         back = {to: stored for to, stored in inner.revert_rebind.items() if to != self.item}
@@ -112,13 +111,13 @@ class Map(Task):
 
     @property
     def collects(self) -> bool:
-        """True if other items continue after a failed one."""
+        """Whether the other items continue after the failure of an item."""
         return self.on_item_failure == COLLECT
 
     def listed(self, values: Any) -> list[Any]:
         """Return the items of the value stored under `over`.
 
-        :raises TypeError: if it is a mapping, a string or not iterable.
+        :raises TypeError: if the value is a mapping, a string or not iterable.
         """
         if not isinstance(values, _REFUSED):
             try:
@@ -139,7 +138,7 @@ class Map(Task):
         return item_task
 
     def takes_item(self, action: str) -> bool:
-        """Return whether the body for `action` accepts the item; `revert` need not."""
+        """Return True if the function for `action` accepts the item. A `revert` may not."""
         if action == "execute":
             return True
         inner = self.inner
@@ -151,7 +150,7 @@ class Map(Task):
         return self.inner._home()
 
     def execute(self, *args: Any, **kwargs: Any) -> Any:
-        """Raise an exception: engines run the items instead."""
+        """Raise an exception, because engines run the items instead."""
         raise NotImplementedError(
             f"execute of Map {self.name!r} is never called: the engine runs the inner task for"
             " each item"

@@ -18,18 +18,16 @@ class WaitFor(Task):
                  task.WaitFor('approved', timeout=3 * 86400, provides='approval'),
                  Order())
 
-    It needs neither a thread nor a slot of a worker, and continues to wait after the engine died or
-    the flow was suspended. Send signals with `engine.signal`, `FlowHandle.signal`,
-    `operations.signal`, `wbengine flow signal`, or the dashboard, also before the task begins. The
-    first signal of a name counts, for all tasks that wait for it and all their attempts. A revert
-    has no effect.
+    It occupies neither a thread nor a slot of a worker. A resumed flow continues to wait. To send a
+    signal, use `engine.signal`, `FlowHandle.signal`, `operations.signal`, `wbengine flow signal` or
+    the dashboard, also before the task begins. Only the first signal of a name is used, by all
+    tasks that wait for it and in all their attempts. A revert has no effect.
 
     :param signal: up to 255 printable characters.
-    :param timeout: seconds since the task began, in whichever run, after which it fails with
-        `SignalTimeout`; None: no limit.
+    :param timeout: seconds since the task first began, after which it fails with `SignalTimeout`;
+        None: no limit.
     :param name: default: `wait-for-<signal>`.
-    :raises TypeError: if an argument has a wrong type.
-    :raises ValueError: if an argument has an invalid value.
+    :raises TypeError, ValueError: if an argument is invalid.
     """
 
     __module__ = "wbengine.task"
@@ -49,7 +47,7 @@ class WaitFor(Task):
         super().__init__(f"wait-for-{signal}" if name is None else name, provides)
 
     def execute(self) -> Any:
-        """Raise an exception: engines wait for the signal instead."""
+        """Raise an exception, because engines wait for the signal instead."""
         raise NotImplementedError(
             f"execute of {self.name!r} is never called: the engine waits for its signal"
         )

@@ -78,9 +78,9 @@ class PoolCall(Call):
         """Cancel the call. Thread-safe, idempotent.
 
         If the call has not started, it ends immediately with a `Failure` of `Cancelled`, unless it
-        `always_begins`. A running call is notified (`cancellation`, `Task.cancelled`). If it runs in
-        a child process for more than `grace` seconds (None: no limit), the process is killed, and
-        the call ends with the same failure. Otherwise its own result is used.
+        `always_begins`. A running call is notified (`cancellation`, `Task.cancelled`). If it then
+        runs in a child process for more than `grace` seconds (None: no limit), the process is
+        killed, and the call ends with the same failure. Otherwise its own result is used.
         """
         self.pool.cancel(self, grace)
 
@@ -347,7 +347,7 @@ class Pool(abc.ABC):
         thread.start()
 
     def _serve(self, slot: Slot, overdue: PoolCall | None = None) -> None:
-        """Run a thread. `overdue` is the call for which the previous thread of the slot was lost."""
+        """Run a thread. `overdue` is the call in which the previous thread of the slot was lost."""
         slot.owner_pid = os.getpid()
         has_slot = True
         try:

@@ -11,8 +11,7 @@ from wbengine import _binding, _names, deciders, exceptions, flow
 from wbengine import retry as retry_module
 
 if TYPE_CHECKING:
-    # The import is local where it is used: a worker whose modules contain tasks and flows does not
-    # need it.
+    # Imported locally where it is used: workers that only load tasks do not need it.
     import networkx as nx
 
 LOG: Final = logging.getLogger(__name__)
@@ -24,11 +23,10 @@ _Decider = Callable[..., Any]
 
 
 class Flow(flow.Flow):
-    """A flow whose members depend on each other by the names they provide and require.
+    """A flow whose members depend on each other by the names that they provide and require.
 
-    A member that requires a name runs after the member that provides it, whatever the order of
-    addition; `link` adds dependencies explicitly. The cost of adding a member depends only on its
-    links, so a large flow may be built one member at a time.
+    A member runs after the members that provide its required names, whatever the order of addition.
+    `link` adds further dependencies. Adding a member costs time proportional to its links.
     """
 
     kind: ClassVar[str] = "graph"
@@ -38,10 +36,10 @@ class Flow(flow.Flow):
 
         super().__init__(name, retry)
         self._graph: nx.DiGraph[Any] = nx.DiGraph()
-        # Required and provided names of each member, by `id`, as last read.
+        # Required and provided names of each member, by `id`, as last read from the member.
         self._symbols: dict[int, flow.Symbols] = {}
         self._providers: dict[str, list[Any]] = {}
-        # Members with a required name that no link supplies, by name and `id`.
+        # Members with a required name that no linked member provides, by name and `id`.
         self._wanting: dict[str, dict[int, Any]] = {}
         # Members that have changed since their names were read.
         self._stale: dict[int, Any] = {}
@@ -55,15 +53,16 @@ class Flow(flow.Flow):
         resolve_existing: bool = True,
         **others: Any,
     ) -> _F:
-        """Add members and link them to the members they depend on.
+        """Add members, and link them to the members on which they depend.
 
         :param resolve_requires: link the new members after the providers of their required names.
         :param resolve_existing: link existing members after new members that provide their names.
         :param others: ignored with a log message, as in TaskFlow.
-        :raises AmbiguousDependency: if a required name has several providers; the flow is
-            unchanged.
-        :raises DependencyFailure: if the links would form a cycle; the flow is unchanged.
+        :raises AmbiguousDependency: if a required name has several providers.
+        :raises DependencyFailure: if the links would form a cycle.
         :raises TypeError: if one of the others is a misspelled option.
+
+        If an error is raised, the flow is unchanged.
         """
         for name in others:
             near = _names.hint(name, _OPTIONS, cutoff=_names.CLOSE_SIMILARITY)
@@ -107,11 +106,11 @@ class Flow(flow.Flow):
     ) -> _F:
         """Make `v` run after `u`. Repeated calls merge the metadata of the link.
 
-        :param decider: called with `history={name: result}` of the linked sources before `v` runs;
-            if it returns a false value, `v` is ignored.
-        :param decider_depth: which atoms are ignored with `v`; default: everything after it.
+        :param decider: called with `history={name: result}` of the linked sources before `v` runs.
+            If it returns a false value, `v` is ignored.
+        :param decider_depth: atoms that are ignored with `v`; default: everything after it.
         :raises ValueError: if `u` or `v` is not a member, the decider is not callable, or the depth
-            is unknown or lacks a decider.
+            is unknown or given without a decider.
         :raises DependencyFailure: if the links would form a cycle; the flow is unchanged.
         """
         if id(u) not in self._nodes:
@@ -141,9 +140,7 @@ class Flow(flow.Flow):
         return self
 
     def join(self: _F, node: Any, rule: deciders.Join | str) -> _F:
-        """Set when a member runs that comes after ignored members.
-
-        A later rule replaces an earlier one.
+        """Set whether a member runs after ignored members. It replaces an earlier rule.
 
         :param rule: `ALL` (the default behaviour), `ANY` or `NONE_FAILED`; see `deciders.Join`.
         :raises ValueError: if `node` is not a member or the rule is unknown.
@@ -170,7 +167,7 @@ class Flow(flow.Flow):
         return f"flow {self.name!r} does not contain {node!r}{_names.hint(name, member_names)}"
 
     def _connect(self, u: Any, v: Any) -> dict[str, Any]:
-        """Return the metadata of the link from `u` to `v`; create the link if necessary."""
+        """Return the metadata of the link from `u` to `v`. Create the link if necessary."""
         graph = self._graph
         edge_data: dict[str, Any] | None = graph.get_edge_data(u, v)
         if edge_data is None:
@@ -186,7 +183,7 @@ class Flow(flow.Flow):
         import networkx as nx
 
         try:
-            # A search from both ends costs no more than the smaller of the two sides.
+            # Searching from both ends costs no more than searching the smaller side.
             back = nx.bidirectional_shortest_path(graph, v, u)
         except nx.NetworkXNoPath:
             return
@@ -220,9 +217,8 @@ class Flow(flow.Flow):
         self._wanting.setdefault(name, {})[id(node)] = node
 
     def _serve(self, provider: Any, names: frozenset[str], served: list[tuple[str, Any]]) -> None:
-        """Link existing members that lack one of `names` after their new `provider`."""
-        # Collect all of them first: a new link for one name may connect a member to another
-        # provider.
+        """Link existing members that lack one of `names` after the new `provider`."""
+        # Collect them first: a new link for one name may connect a member to another provider.
         unmet = [
             (name, node)
             for name in sorted(names.intersection(self._wanting))
@@ -242,7 +238,6 @@ class Flow(flow.Flow):
                 del self._wanting[name]
 
     def _is_met(self, node: Any, name: str) -> bool:
-        """Return True if an ancestor of `node` provides `name`."""
         providers = self._providers.get(name)
         if not providers or not self._graph.pred[node]:
             return False
@@ -252,7 +247,7 @@ class Flow(flow.Flow):
         return any(provider in before for provider in providers)
 
     def _undo(self, new: list[Any], served: list[tuple[str, Any]]) -> None:
-        # Each link that `add` creates has a new member at one end and is removed together with it.
+        # Each link that `add` creates has a new member at one end, and is removed with it.
         removed_ids = {id(node) for node in new if self._nodes.pop(id(node), None) is not None}
         for node in new:
             if id(node) not in removed_ids:
@@ -281,7 +276,7 @@ class Flow(flow.Flow):
             self._stale[id(member)] = member
 
     def _refresh(self) -> None:
-        """Read the names of changed members again; their links remain."""
+        """Read the names of changed members again. Their links remain."""
         while self._stale:
             _, node = self._stale.popitem()
             symbols = _frozen(flow.symbols_of(node))
@@ -304,14 +299,13 @@ class Flow(flow.Flow):
     # Reading.
 
     def _active(self) -> nx.DiGraph[Any]:
-        """Return the part of the graph that runs."""
         return self._graph
 
     def __len__(self) -> int:
         return len(self._active())
 
     def iter_nodes(self) -> Iterator[tuple[Any, dict[str, Any]]]:
-        """Yield `(member, metadata)`, each after everything it depends on."""
+        """Yield `(member, metadata)` in an order in which dependencies come first."""
         import networkx as nx
 
         graph = self._active()
@@ -384,10 +378,7 @@ def _frozen(symbols: flow.Symbols) -> flow.Symbols:
 
 
 class TargetedFlow(Flow):
-    """A graph flow that runs only a target and its dependencies.
-
-    Without a target, it runs all members.
-    """
+    """A graph flow that runs only a target and its dependencies, or everything without a target."""
 
     def __init__(self, name: str, retry: retry_module.Retry | None = None) -> None:
         super().__init__(name, retry)
@@ -397,7 +388,7 @@ class TargetedFlow(Flow):
     def set_target(self, target_node: Any) -> None:
         """Run only `target_node` and its dependencies.
 
-        :raises ValueError: if it is not a member.
+        :raises ValueError: if `target_node` is not a member.
         """
         if id(target_node) not in self._nodes:
             reason = self._no_member(target_node)
@@ -422,7 +413,7 @@ class TargetedFlow(Flow):
 
             ancestors = nx.ancestors(self._graph, self._target)
             ancestors.add(self._target)
-            # A copy in the order of addition: iteration must not depend on hashes.
+            # A copy in the order of addition, so that iteration does not depend on hashes.
             part: nx.DiGraph[Any] = nx.DiGraph()
             part.add_nodes_from(
                 (n, data) for n, data in self._graph.nodes.items() if n in ancestors

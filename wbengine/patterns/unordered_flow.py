@@ -11,8 +11,7 @@ from wbengine import flow
 class Flow(flow.Flow):
     """A flow whose members do not depend on each other.
 
-    The members may run at the same time and in any order, so no member can use the results of
-    another.
+    They may run at the same time and in any order. A member cannot use the results of another.
     """
 
     kind: ClassVar[str] = "unordered"
