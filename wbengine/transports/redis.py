@@ -437,7 +437,9 @@ class RedisBroker(Broker):
 
     def refresh(self) -> int:
         if self._missed:
-            raise errors.ConnectionError("a reply of Redis is missing, perhaps with requests")
+            raise errors.ConnectionError(
+                "a reply of Redis was lost; it may have contained requests"
+            )
         now = time.monotonic()
         if now >= self._next_tend_at:
             # The interval is much shorter than `dead_after`, because the scripts interpret a long
