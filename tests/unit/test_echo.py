@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
+
 from wbengine.engines.worker_based.connections.connecting import Echo
 
 
-def made() -> Echo:
+@pytest.fixture
+def echo() -> Echo:
     return Echo(quiet=10, grace=15, now=0)
 
 
-def test_received_messages_postpone_the_ping() -> None:
-    echo = made()
+def test_received_messages_postpone_the_ping(echo: Echo) -> None:
     for now in range(5, 100, 5):
         echo.record_message(now)
         assert not echo.begins_ping(now + 4)
@@ -18,8 +20,7 @@ def test_received_messages_postpone_the_ping() -> None:
         assert echo.next_due() == now + 10
 
 
-def test_silent_consumer_pings_once_and_is_deaf_without_echo() -> None:
-    echo = made()
+def test_silent_consumer_pings_once_and_is_deaf_without_echo(echo: Echo) -> None:
     asked = [now for now in range(40) if echo.begins_ping(now) or echo.is_deaf(now)]
     assert asked == [10]  # the ping was not published, because the broker may be unavailable
     echo.record_ping(40)
@@ -27,8 +28,7 @@ def test_silent_consumer_pings_once_and_is_deaf_without_echo() -> None:
     assert deaf == [56, 57, 58, 59]
 
 
-def test_received_echo_proves_that_consumer_is_not_deaf() -> None:
-    echo = made()
+def test_received_echo_proves_that_consumer_is_not_deaf(echo: Echo) -> None:
     assert echo.begins_ping(10)
     echo.record_ping(11)
     echo.record_message(12)
@@ -36,17 +36,15 @@ def test_received_echo_proves_that_consumer_is_not_deaf() -> None:
     assert echo.begins_ping(22)
 
 
-def test_ping_recorded_after_its_echo_is_not_awaited() -> None:
+def test_ping_recorded_after_its_echo_is_not_awaited(echo: Echo) -> None:
     """The consumer received the echo, or other messages, before the ping was recorded."""
-    echo = made()
     assert echo.begins_ping(10)
     echo.record_message(11)
     echo.record_ping(12)
     assert not any(echo.is_deaf(now) for now in range(12, 60))
 
 
-def test_frozen_consumer_is_not_deaf_before_it_reads() -> None:
-    echo = made()
+def test_frozen_consumer_is_not_deaf_before_it_reads(echo: Echo) -> None:
     assert not echo.is_deaf(9)
     assert echo.begins_ping(10)
     echo.record_ping(10)
@@ -56,8 +54,7 @@ def test_frozen_consumer_is_not_deaf_before_it_reads() -> None:
     assert echo.is_deaf(116)
 
 
-def test_next_due_detects_deafness_within_few_polls() -> None:
-    echo = made()
+def test_next_due_detects_deafness_within_few_polls(echo: Echo) -> None:
     assert echo.next_due() == 10
     assert echo.begins_ping(10)
     echo.record_ping(10)

@@ -34,6 +34,11 @@ def bench_of(**options: Any) -> Bench:
     return bench
 
 
+@pytest.fixture
+def bench() -> Bench:
+    return bench_of()
+
+
 def timed(bench: Bench, now: float = T0, action: str = "execute", **times: Any) -> Any:
     call = bench.call(kind=Timed, action=action)
     for name, value in times.items():
@@ -65,16 +70,14 @@ def test_cancel_ends_waiting_request_at_once() -> None:
     assert bench.tracker.cancel([entry.invocation], T0) == []
 
 
-def test_cancel_revokes_published_request() -> None:
-    bench = Bench()
+def test_cancel_revokes_published_request(bench: Bench) -> None:
     entry = bench.pending()
     assert bench.tracker.cancel([entry.invocation], T0) == [fx.Revoke(entry)]
     assert bench.tracker.cancel([entry.invocation], T0) == []
     assert failures(bench.recovery.on_revoked(entry, True, T0), exc.Cancelled)
 
 
-def test_cancel_is_sent_to_worker_that_claimed_the_request() -> None:
-    bench = Bench()
+def test_cancel_is_sent_to_worker_that_claimed_the_request(bench: Bench) -> None:
     entry = bench.pending()
     bench.tracker.cancel([entry.invocation], T0)
     assert bench.recovery.on_revoked(entry, False, T0) == [fx.Inspect(entry)]
@@ -83,8 +86,7 @@ def test_cancel_is_sent_to_worker_that_claimed_the_request() -> None:
     assert settled(bench.succeed(entry, worker="w7"))  # any result of the worker is accepted
 
 
-def test_cancel_ends_request_without_ledger_row() -> None:
-    bench = Bench()
+def test_cancel_ends_request_without_ledger_row(bench: Bench) -> None:
     entry = bench.pending()
     entry.opened = False
     bench.tracker.cancel([entry.invocation], T0)
@@ -93,8 +95,7 @@ def test_cancel_ends_request_without_ledger_row() -> None:
     assert not entry.live
 
 
-def test_cancel_is_retried_while_ledger_is_unavailable() -> None:
-    bench = Bench()
+def test_cancel_is_retried_while_ledger_is_unavailable(bench: Bench) -> None:
     entry = bench.pending()
     bench.tracker.cancel([entry.invocation], T0)
     bench.recovery.on_revoked(entry, False, T0)
@@ -104,8 +105,7 @@ def test_cancel_is_retried_while_ledger_is_unavailable() -> None:
     assert effects == [fx.Revoke(entry)]
 
 
-def test_cancel_of_running_requests_is_sent_and_repeated() -> None:
-    bench = Bench()
+def test_cancel_of_running_requests_is_sent_and_repeated(bench: Bench) -> None:
     first, second, other = bench.running("w1"), bench.running("w1"), bench.running("w2")
     calls = [entry.invocation for entry in (first, second, other)]
     effects = bench.tracker.cancel(calls, T0)
@@ -114,8 +114,7 @@ def test_cancel_of_running_requests_is_sent_and_repeated() -> None:
     assert cancelled(again) == [("w2", [(other.id, 1)])]
 
 
-def test_cancel_of_many_requests_is_split_into_messages() -> None:
-    bench = Bench()
+def test_cancel_of_many_requests_is_split_into_messages(bench: Bench) -> None:
     calls = [bench.running("w1").invocation for _ in range(schemas.MAX_IDS + 1)]
     sizes = [len(pairs) for _, pairs in cancelled(bench.tracker.cancel(calls, T0))]
     assert sizes == [schemas.MAX_IDS, 1]
@@ -161,8 +160,7 @@ def test_cancel_is_sent_to_worker_that_starts_the_request_later() -> None:
     assert cancelled(effects) == [("w5", [(entry.id, 1)])]
 
 
-def test_cancel_ignores_finished_and_unknown_requests() -> None:
-    bench = Bench()
+def test_cancel_ignores_finished_and_unknown_requests(bench: Bench) -> None:
     entry = bench.running()
     bench.succeed(entry)
     assert bench.tracker.cancel([entry.invocation, bench.call()], T0) == []
@@ -179,16 +177,14 @@ def test_waiting_request_expires_in_the_engine() -> None:
     assert "task-1" in text
 
 
-def test_published_request_is_revoked_when_it_expires() -> None:
-    bench = bench_of()
+def test_published_request_is_revoked_when_it_expires(bench: Bench) -> None:
     entry, (dispatch,) = timed(bench, expires=20)
     assert env.EXPIRES not in dispatch.envelope.headers  # only the clock of the engine counts
     assert bench.tracker.tick(T0 + 20) == [fx.Revoke(entry)]
     assert failures(bench.recovery.on_revoked(entry, True, T0 + 20), exc.Expired)
 
 
-def test_request_started_in_time_does_not_expire() -> None:
-    bench = bench_of()
+def test_request_started_in_time_does_not_expire(bench: Bench) -> None:
     entry, _ = timed(bench, expires=20)
     bench.answer(entry, pr.RUNNING, {})
     assert bench.tracker.tick(T0 + 1000) == []
@@ -210,8 +206,7 @@ def test_request_without_ledger_contains_expiry_time() -> None:
     assert not entry.live
 
 
-def test_expired_request_is_not_published() -> None:
-    bench = bench_of()
+def test_expired_request_is_not_published(bench: Bench) -> None:
     past = dt.datetime.fromtimestamp(WALL - 1, UTC)
     _, effects = timed(bench, expires=past)
     assert failures(effects, exc.Expired)
@@ -263,8 +258,7 @@ def recovered(bench: Bench, **times: Any) -> Any:
     return call.ticket
 
 
-def test_recovered_request_keeps_eta_and_expiry() -> None:
-    bench = bench_of()
+def test_recovered_request_keeps_eta_and_expiry(bench: Bench) -> None:
     later = dt.datetime.fromtimestamp(WALL + 30, UTC)
     entry = recovered(bench, eta=later, expires=40)
     assert bench.recovery.on_row(entry, Seen(None), T0 + 1) == []  # no request was published yet
@@ -274,8 +268,7 @@ def test_recovered_request_keeps_eta_and_expiry() -> None:
     assert bench.tracker.tick(T0 + 40.001) == [fx.Revoke(entry)]
 
 
-def test_recovered_request_that_was_claimed_does_not_expire() -> None:
-    bench = bench_of()
+def test_recovered_request_that_was_claimed_does_not_expire(bench: Bench) -> None:
     entry = recovered(bench, eta=30, expires=40)
     bench.recovery.on_row(entry, Seen(ledgers.ROW_CLAIMED, "w1", epoch=1), T0 + 1)
     assert entry.state == pr.RUNNING
@@ -283,8 +276,7 @@ def test_recovered_request_that_was_claimed_does_not_expire() -> None:
     assert settled(bench.succeed(entry, epoch=1))
 
 
-def test_recovered_request_without_claim_expires() -> None:
-    bench = bench_of()
+def test_recovered_request_without_claim_expires(bench: Bench) -> None:
     entry = recovered(bench, expires=20)
     assert bench.recovery.on_row(entry, Seen(ledgers.ROW_OPEN, epoch=1), T0 + 21) == [
         fx.Revoke(entry)
@@ -292,8 +284,7 @@ def test_recovered_request_without_claim_expires() -> None:
     assert failures(bench.recovery.on_revoked(entry, True, T0 + 21), exc.Expired)
 
 
-def test_request_with_eta_can_be_cancelled_and_withdrawn() -> None:
-    bench = bench_of()
+def test_request_with_eta_can_be_cancelled_and_withdrawn(bench: Bench) -> None:
     first, _ = timed(bench, eta=30)
     second, _ = timed(bench, eta=30)
     assert failures(bench.tracker.cancel([first.invocation], T0), exc.Cancelled)
@@ -302,8 +293,7 @@ def test_request_with_eta_can_be_cancelled_and_withdrawn() -> None:
     assert bench.tracker.tick(T0 + 60) == []
 
 
-def test_revert_request_ignores_eta_and_expiry() -> None:
-    bench = bench_of()
+def test_revert_request_ignores_eta_and_expiry(bench: Bench) -> None:
     _, effects = timed(bench, action="revert", eta=30, expires=5)
     assert [type(effect) for effect in effects] == [fx.Dispatch]
     assert bench.tracker.tick(T0 + 5) == []
@@ -323,9 +313,8 @@ def test_revert_request_ignores_eta_and_expiry() -> None:
     ids=["naive", "str", "bool", "negative", "nan", "infinite"],
 )
 def test_invalid_eta_or_expires_fails_the_task(
-    name: str, value: Any, error: type[Exception], text: str
+    bench: Bench, name: str, value: Any, error: type[Exception], text: str
 ) -> None:
-    bench = bench_of()
     _, effects = timed(bench, **{name: value})
     (told,) = failures(effects, error)
     assert name in told and text in told and "task-1" in told

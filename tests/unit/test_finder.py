@@ -23,11 +23,15 @@ class Resize(task.Task):
 RESIZE = f"{__name__}.Resize"
 
 
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
 # Counting ---------------------------------------------------------------------------------------
 
 
-def test_workers_of_one_topic_are_counted_separately() -> None:
-    world = World()
+def test_workers_of_one_topic_are_counted_separately(world: World) -> None:
     for number in range(7):
         world.hear(f"w{number}")
     assert world.finder.total_workers == 7
@@ -35,9 +39,8 @@ def test_workers_of_one_topic_are_counted_separately() -> None:
     assert world.finder.messages_processed == 7
 
 
-def test_number_of_known_workers_is_limited(caplog: pytest.LogCaptureFixture) -> None:
+def test_number_of_known_workers_is_limited(world: World, caplog: pytest.LogCaptureFixture) -> None:
     """Any client of the broker can announce any number of workers."""
-    world = World()
     for number in range(20_002):
         world.hear(f"w{number}")
     assert world.finder.total_workers == 20_000
@@ -48,9 +51,10 @@ def test_number_of_known_workers_is_limited(caplog: pytest.LogCaptureFixture) ->
     assert world.finder.total_workers == 20_000
 
 
-def test_total_length_of_task_names_is_limited(caplog: pytest.LogCaptureFixture) -> None:
+def test_total_length_of_task_names_is_limited(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     """Each list takes a quarter of the limit; names that another worker announced are free."""
-    world = World()
     name = "n" * 1_000_000
     many = [tuple(f"{number}{name}{n}" for n in range(16)) for number in range(5)]
     queues = [{env.WBE_QUEUE: f"q{number}"} for number in range(5)]
@@ -73,8 +77,7 @@ def test_total_length_of_task_names_is_limited(caplog: pytest.LogCaptureFixture)
     assert world.finder.total_workers == 7
 
 
-def test_worker_on_two_topics_counts_once() -> None:
-    world = World()
+def test_worker_on_two_topics_counts_once(world: World) -> None:
     world.hear("w1", "t")
     world.hear("w1", "u")
     assert world.finder.total_workers == 1
@@ -84,8 +87,7 @@ def test_worker_on_two_topics_counts_once() -> None:
     assert {worker.topic for worker in world.lost} == {"t", "u"}
 
 
-def test_taskflow_workers_of_a_topic_count_as_one() -> None:
-    world = World()
+def test_taskflow_workers_of_a_topic_count_as_one(world: World) -> None:
     world.hear(None)
     world.hear(None)
     assert world.finder.total_workers == 1
@@ -95,15 +97,13 @@ def test_taskflow_workers_of_a_topic_count_as_one() -> None:
     assert world.finder.speaks("t.a")
 
 
-def test_unchanged_announcement_is_notified_once() -> None:
-    world = World()
+def test_unchanged_announcement_is_notified_once(world: World) -> None:
     world.hear("w1", tasks=("a", "b"))
     world.hear("w1", tasks=("a", "b"))
     assert world.gained == [{"a", "b"}]
 
 
-def test_new_task_list_replaces_the_old_one() -> None:
-    world = World()
+def test_new_task_list_replaces_the_old_one(world: World) -> None:
     world.hear("w1", tasks=("a", "b"))
     world.hear("w1", tasks=("b", "c", "c"))
     assert world.finder.tasks() == ["b", "c"]
@@ -112,8 +112,7 @@ def test_new_task_list_replaces_the_old_one() -> None:
     assert world.finder.tasks() == []
 
 
-def test_queue_for_picks_queue_with_most_slots_per_request() -> None:
-    world = World()
+def test_queue_for_picks_queue_with_most_slots_per_request(world: World) -> None:
     world.hear("w1", tasks=("a",))
     world.hear("w2", tasks=("a", "b"))
     assert world.finder.queue_for("b", lambda _: 0) == "t.a-b"
@@ -130,8 +129,7 @@ def test_queue_for_prefers_first_topic_among_equals() -> None:
     assert world.finder.queue_for("a", lambda _: 0) == "z.a"
 
 
-def test_free_slots_follow_the_last_report() -> None:
-    world = World()
+def test_free_slots_follow_the_last_report(world: World) -> None:
     world.hear("w1", slots=4, running=1)
     world.hear("w2", slots=2, running=9)
     assert (world.finder.slots("t.a"), world.finder.free("t.a")) == (6, 3)
@@ -148,8 +146,7 @@ def test_free_slots_follow_the_last_report() -> None:
     [None, "4", -1, 0, True, 1.5, float("nan")],
     ids=["none", "str", "negative", "zero", "bool", "float", "nan"],
 )
-def test_invalid_number_of_slots_counts_as_one(nonsense: Any) -> None:
-    world = World()
+def test_invalid_number_of_slots_counts_as_one(world: World, nonsense: Any) -> None:
     world.hear("w1", slots=nonsense, running=nonsense, period=nonsense)
     assert world.finder.slots("t.a") == 1
 
@@ -157,34 +154,25 @@ def test_invalid_number_of_slots_counts_as_one(nonsense: Any) -> None:
 @pytest.mark.parametrize(
     ("topic", "more"),
     [
-        ("../up", {}),
-        ("a b", {}),
-        ("x" * 200, {}),
-        ("*", {}),
-        ("t", {env.WBE_QUEUE: "../../etc"}),
-        ("t", {env.WBE_QUEUE: "q.*"}),
-        ("t", {env.WBE_QUEUE: 7}),
-    ],
-    ids=[
-        "parent-path",
-        "space",
-        "too-long",
-        "wildcard",
-        "queue-path",
-        "queue-wildcard",
-        "queue-int",
+        pytest.param("../up", {}, id="parent-path"),
+        pytest.param("a b", {}, id="space"),
+        pytest.param("x" * 200, {}, id="too-long"),
+        pytest.param("*", {}, id="wildcard"),
+        pytest.param("t", {env.WBE_QUEUE: "../../etc"}, id="queue-path"),
+        pytest.param("t", {env.WBE_QUEUE: "q.*"}, id="queue-wildcard"),
+        pytest.param("t", {env.WBE_QUEUE: 7}, id="queue-int"),
     ],
 )
-def test_workers_with_invalid_names_are_ignored(topic: str, more: dict[str, Any]) -> None:
-    world = World()
+def test_workers_with_invalid_names_are_ignored(
+    world: World, topic: str, more: dict[str, Any]
+) -> None:
     world.hear("w1", topic, **more)
     assert world.finder.total_workers == 0
     world.hear("new\nline")
     assert world.finder.total_workers == 0
 
 
-def test_get_worker_for_task_returns_the_least_busy() -> None:
-    world = World()
+def test_get_worker_for_task_returns_the_least_busy(world: World) -> None:
     world.hear("w1", tasks=(RESIZE,), running=3)
     world.hear("w2", tasks=(RESIZE,), running=1)
     for wanted in (RESIZE, Resize, Resize("x")):
@@ -208,8 +196,7 @@ def test_wildcard_topics_are_matched(topic: str, wanted: bool) -> None:
     assert (world.finder.total_workers == 1) is wanted
 
 
-def test_finder_without_topics_accepts_any_topic() -> None:
-    world = World()
+def test_finder_without_topics_accepts_any_topic(world: World) -> None:
     world.hear("w1", "anything.at.all")
     assert world.finder.topics() == ["anything.at.all"]
 
@@ -222,8 +209,7 @@ def test_invalid_topic_is_refused() -> None:
 # Silence ----------------------------------------------------------------------------------------
 
 
-def test_worker_silent_for_three_periods_is_lost() -> None:
-    world = World()
+def test_worker_silent_for_three_periods_is_lost(world: World) -> None:
     world.hear("w1")
     world.hear("w2")
     world.live(15.0, "w2")
@@ -234,8 +220,7 @@ def test_worker_silent_for_three_periods_is_lost() -> None:
     assert world.finder.slots("t.a") == 4
 
 
-def test_no_worker_is_lost_while_engine_receives_no_echo() -> None:
-    world = World()
+def test_no_worker_is_lost_while_engine_receives_no_echo(world: World) -> None:
     world.hear("w1")
     world.echo()
     for _ in range(100):
@@ -244,8 +229,7 @@ def test_no_worker_is_lost_while_engine_receives_no_echo() -> None:
     assert world.names == {"w1"}
 
 
-def test_workers_get_full_grace_after_an_outage() -> None:
-    world = World()
+def test_workers_get_full_grace_after_an_outage(world: World) -> None:
     world.hear("w1")
     world.echo()
     world.clock.advance(600.0)  # an outage, or this process was frozen
@@ -268,14 +252,12 @@ def test_no_worker_is_lost_before_the_first_echo() -> None:
     assert world.finder.clean() == 1
 
 
-def test_heartbeat_of_unknown_worker_is_ignored() -> None:
-    world = World()
+def test_heartbeat_of_unknown_worker_is_ignored(world: World) -> None:
     world.hear("w1", state=env.BEAT, tasks=())
     assert world.finder.total_workers == 0
 
 
-def test_taskflow_worker_is_lost_after_full_expiry() -> None:
-    world = World()
+def test_taskflow_worker_is_lost_after_full_expiry(world: World) -> None:
     world.hear(None)
     world.live(60.0)
     assert world.finder.total_workers == 1
@@ -291,8 +273,7 @@ def test_no_worker_is_lost_without_expiry(expiry: float | None) -> None:
     assert world.names == {"w1"}
 
 
-def test_announced_period_is_limited() -> None:
-    world = World()
+def test_announced_period_is_limited(world: World) -> None:
     world.hear("w1", period=1e9)
     world.live(3 * finders.MAX_PERIOD_SECONDS + 10)
     assert world.names == set()
@@ -304,8 +285,7 @@ def test_short_expiry_shortens_heartbeat_period() -> None:
     assert World(expiry=0.1).finder.period == env.MIN_PERIOD_SECONDS
 
 
-def test_large_fleet_is_queried_less_often_without_losing_workers() -> None:
-    world = World()
+def test_large_fleet_is_queried_less_often_without_losing_workers(world: World) -> None:
     for number in range(3000):
         world.hear(f"w{number}")
     world.finder.maybe_publish()
@@ -321,8 +301,7 @@ def test_large_fleet_is_queried_less_often_without_losing_workers() -> None:
     assert questions == 3
 
 
-def test_lost_worker_is_found_again() -> None:
-    world = World()
+def test_lost_worker_is_found_again(world: World) -> None:
     world.hear("w1")
     world.live(30.0)
     assert world.names == set()
@@ -331,8 +310,7 @@ def test_lost_worker_is_found_again() -> None:
     assert world.gained == [{"a"}, {"a"}]
 
 
-def test_stop_message_of_unknown_worker_is_ignored() -> None:
-    world = World()
+def test_stop_message_of_unknown_worker_is_ignored(world: World) -> None:
     world.hear("w1", state=env.STOPPED)
     world.hear(None)
     world.hear(None, state=env.STOPPED)
@@ -342,8 +320,7 @@ def test_stop_message_of_unknown_worker_is_ignored() -> None:
 # Watched unknown workers --------------------------------------------------------------------------
 
 
-def test_watched_unknown_worker_is_lost_after_three_periods() -> None:
-    world = World()
+def test_watched_unknown_worker_is_lost_after_three_periods(world: World) -> None:
     world.echo()
     world.finder.watch("w9")
     world.live(15.0)
@@ -355,8 +332,7 @@ def test_watched_unknown_worker_is_lost_after_three_periods() -> None:
     assert len(world.lost) == 1
 
 
-def test_heartbeats_keep_watched_unknown_worker_alive() -> None:
-    world = World()
+def test_heartbeats_keep_watched_unknown_worker_alive(world: World) -> None:
     world.finder.watch("w9")
     world.live(60.0, "w9")
     assert world.lost == []
@@ -365,15 +341,13 @@ def test_heartbeats_keep_watched_unknown_worker_alive() -> None:
     assert [worker.identity for worker in world.lost] == ["w9"]
 
 
-def test_watched_unknown_worker_that_stops_is_lost() -> None:
-    world = World()
+def test_watched_unknown_worker_that_stops_is_lost(world: World) -> None:
     world.finder.watch("w9")
     world.hear("w9", state=env.STOPPED)
     assert [worker.identity for worker in world.lost] == ["w9"]
 
 
-def test_watched_unknown_worker_is_not_lost_in_an_outage() -> None:
-    world = World()
+def test_watched_unknown_worker_is_not_lost_in_an_outage(world: World) -> None:
     world.echo()
     world.finder.watch("w9")
     world.clock.advance(600.0)
@@ -385,8 +359,7 @@ def test_watched_unknown_worker_is_not_lost_in_an_outage() -> None:
 # Queries ------------------------------------------------------------------------------------------
 
 
-def test_workers_are_queried_once_per_period() -> None:
-    world = World()
+def test_workers_are_queried_once_per_period(world: World) -> None:
     assert world.finder.maybe_publish() is True
     assert world.finder.maybe_publish() is False
     world.clock.advance(4.9)
@@ -399,14 +372,12 @@ def test_workers_are_queried_once_per_period() -> None:
     assert world.asked[1][1][env.WBE_ECHO] == "me"
 
 
-def test_queries_of_other_engines_are_ignored() -> None:
-    world = World()
+def test_queries_of_other_engines_are_ignored(world: World) -> None:
     world.finder.process_response({}, Message({env.WBE_VERSION: "1"}))
     assert world.finder.messages_processed == 0
 
 
-def test_wait_for_workers_returns_number_of_missing_workers() -> None:
-    world = World()
+def test_wait_for_workers_returns_number_of_missing_workers(world: World) -> None:
     with pytest.raises(ValueError, match="at least 1"):
         world.finder.wait_for_workers(0)
     world.hear("w1")
@@ -420,8 +391,7 @@ def test_wait_for_workers_returns_number_of_missing_workers() -> None:
     assert missing == [0]
 
 
-def test_reset_clears_all_state() -> None:
-    world = World()
+def test_reset_clears_all_state(world: World) -> None:
     world.hear("w1")
     world.finder.watch("w2")
     world.finder.maybe_publish()
@@ -452,8 +422,7 @@ def test_workers_are_equal_by_identity_and_topic() -> None:
 # Rounds ------------------------------------------------------------------------------------------
 
 
-def test_round_counts_when_all_workers_of_queue_have_reported() -> None:
-    world = World()
+def test_round_counts_when_all_workers_of_queue_have_reported(world: World) -> None:
     world.hear("w1")
     world.hear("w2")
     since = world.clock.monotonic()
@@ -478,9 +447,8 @@ def test_round_counts_when_all_workers_of_queue_have_reported() -> None:
     assert world.finder.idle_rounds("nobody", since) == world.finder.rounds("nobody", since) == 0
 
 
-def test_silent_worker_has_no_free_slot() -> None:
+def test_silent_worker_has_no_free_slot(world: World) -> None:
     """The worker may have stopped, and the others of its queue may be busy."""
-    world = World()
     world.finder.hurry = True
     world.hear("gone")
     world.hear("busy", running=4)
@@ -493,8 +461,7 @@ def test_silent_worker_has_no_free_slot() -> None:
 
 
 @pytest.mark.parametrize("state", ["suspended", "draining", "started"])
-def test_worker_that_accepts_no_requests_has_no_free_slot(state: str) -> None:
-    world = World()
+def test_worker_that_accepts_no_requests_has_no_free_slot(world: World, state: str) -> None:
     life: dict[str, Any] = {env.WBE_LIFE: {"state": state}}
     since = world.clock.monotonic()
     for _ in range(3):
@@ -506,8 +473,7 @@ def test_worker_that_accepts_no_requests_has_no_free_slot(state: str) -> None:
     assert world.finder.free("t.a") == 4
 
 
-def test_taskflow_worker_never_counts_as_idle() -> None:
-    world = World()
+def test_taskflow_worker_never_counts_as_idle(world: World) -> None:
     since = world.clock.monotonic()
     for _ in range(4):
         world.clock.advance(5)
@@ -580,8 +546,7 @@ def test_reply_to_a_request_counts_as_heartbeat() -> None:
     assert world.names == {"w1"}
 
 
-def test_silence_recorded_in_ledger_counts_toward_loss() -> None:
-    world = World()
+def test_silence_recorded_in_ledger_counts_toward_loss(world: World) -> None:
     world.echo()
     world.finder.watch("w9", 12.0)
     world.clock.advance(4)
@@ -590,9 +555,8 @@ def test_silence_recorded_in_ledger_counts_toward_loss() -> None:
     assert [worker.identity for worker in world.lost] == ["w9"]
 
 
-def test_rounds_ignore_workers_that_appeared_later() -> None:
+def test_rounds_ignore_workers_that_appeared_later(world: World) -> None:
     """They may have stopped again, and cannot have received the request at that time."""
-    world = World()
     world.hear("w1")
     world.clock.advance(1)
     since = world.clock.monotonic()
@@ -636,8 +600,7 @@ def test_new_worker_without_reply_is_lost_after_grace() -> None:
 # Outages ------------------------------------------------------------------------------------------
 
 
-def test_workers_are_not_lost_after_loop_was_frozen() -> None:
-    world = World()
+def test_workers_are_not_lost_after_loop_was_frozen(world: World) -> None:
     world.echo()
     world.hear("w1")
     world.finder.record_iteration(world.clock.monotonic())
@@ -651,8 +614,7 @@ def test_workers_are_not_lost_after_loop_was_frozen() -> None:
     assert world.names == set()
 
 
-def test_short_broker_outage_is_detected_by_new_channel() -> None:
-    world = World()
+def test_short_broker_outage_is_detected_by_new_channel(world: World) -> None:
     world.echo()
     world.hear("w1")
     start = world.clock.monotonic()
@@ -669,8 +631,7 @@ def test_short_broker_outage_is_detected_by_new_channel() -> None:
     assert world.finder.maybe_publish() and world.finder.next_due() == start + 5
 
 
-def test_workers_are_queried_often_while_urgent() -> None:
-    world = World()
+def test_workers_are_queried_often_while_urgent(world: World) -> None:
     world.hear("w1")
     world.finder.maybe_publish()
     world.clock.advance(finders.URGENT_SECONDS)
@@ -680,8 +641,7 @@ def test_workers_are_queried_often_while_urgent() -> None:
     assert world.finder.next_due() == world.clock.monotonic() + finders.URGENT_SECONDS
 
 
-def test_missed_time_is_counted_once() -> None:
-    world = World()
+def test_missed_time_is_counted_once(world: World) -> None:
     world.echo()
     start = world.clock.monotonic()
     world.clock.advance(30)
@@ -697,8 +657,7 @@ def test_missed_time_is_counted_once() -> None:
 # Reports of workers -------------------------------------------------------------------------------
 
 
-def test_ids_of_running_requests_are_passed_on() -> None:
-    world = World()
+def test_ids_of_running_requests_are_passed_on(world: World) -> None:
     world.hear("w1", state=env.BEAT, **{env.WBE_IDS: ["x", "y", 3]})
     assert world.named == [("w1", {"x", "y"})]
     for ids in (None, "x", {"x": 1}, 7):
@@ -708,16 +667,14 @@ def test_ids_of_running_requests_are_passed_on() -> None:
     assert len(world.named) == 1
 
 
-def test_life_state_of_worker_is_recorded() -> None:
-    world = World()
+def test_life_state_of_worker_is_recorded(world: World) -> None:
     world.hear("w1", **{env.WBE_LIFE: {"state": "busy", "birth": 5.0}})
     world.hear("w1")
     (worker,) = world.finder.workers()
     assert worker.life is not None and worker.life.state == "busy"
 
 
-def test_clock_difference_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    world = World()
+def test_clock_difference_is_logged_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
     now = world.clock.time()
     world.hear("w1", **{env.WBE_TIME: now + 1000})
     assert not caplog.records  # with a ledger, clocks are not compared
@@ -733,9 +690,9 @@ def test_clock_difference_is_logged_once(caplog: pytest.LogCaptureFixture) -> No
 
 
 def test_delayed_message_is_not_taken_for_a_clock_difference(
+    world: World,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    world = World()
     world.finder.clocks = finder.Clocks(world.finder.missed)
     world.echo()
     written = world.clock.time()

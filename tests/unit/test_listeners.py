@@ -498,22 +498,13 @@ class Board:
 @pytest.mark.parametrize(
     ("owner", "state", "lost"),
     [
-        ("me", states.CLAIMED, False),
-        ("me", states.COMPLETE, False),
-        ("you", states.CLAIMED, True),
-        (None, states.CLAIMED, True),
-        ("me", states.UNCLAIMED, True),
-        (exceptions.NotFound("gone"), states.CLAIMED, True),
-        (exceptions.JobFailure("no board"), states.CLAIMED, True),
-    ],
-    ids=[
-        "owner-claimed",
-        "owner-complete",
-        "other-owner",
-        "no-owner",
-        "unclaimed",
-        "job-deleted",
-        "board-failed",
+        pytest.param("me", states.CLAIMED, False, id="owner-claimed"),
+        pytest.param("me", states.COMPLETE, False, id="owner-complete"),
+        pytest.param("you", states.CLAIMED, True, id="other-owner"),
+        pytest.param(None, states.CLAIMED, True, id="no-owner"),
+        pytest.param("me", states.UNCLAIMED, True, id="unclaimed"),
+        pytest.param(exceptions.NotFound("gone"), states.CLAIMED, True, id="job-deleted"),
+        pytest.param(exceptions.JobFailure("no board"), states.CLAIMED, True, id="board-failed"),
     ],
 )
 def test_engine_suspends_if_claim_of_job_is_lost(owner, state, lost):

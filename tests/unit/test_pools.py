@@ -107,6 +107,11 @@ def processes() -> Any:
         yield pool
 
 
+@pytest.fixture
+def box() -> Box:
+    return Box()
+
+
 # Both kinds of pools ------------------------------------------------------------------------------
 
 
@@ -128,9 +133,8 @@ def test_result_callback_runs_in_thread_of_the_slot(pool: Any) -> None:
     ids=["exception", "system-exit", "keyboard-interrupt"],
 )
 def test_any_exception_of_a_call_becomes_a_failure(
-    pool: Any, fn: Any, kind: str, text: str
+    box: Box, pool: Any, fn: Any, kind: str, text: str
 ) -> None:
-    box = Box()
     pool.submit(fn, (), box)
     failure = box.failure()
     assert failure.check(kind)
@@ -149,8 +153,7 @@ def ended(pid: int) -> bool:
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="looks at processes in /proc")
-def test_forked_child_that_returns_from_a_call_exits(pool: Any) -> None:
-    box = Box()
+def test_forked_child_that_returns_from_a_call_exits(box: Box, pool: Any) -> None:
     for _ in range(3):
         pool.submit(fork, (), box)
         child = box.get()
@@ -163,21 +166,18 @@ def test_forked_child_that_returns_from_a_call_exits(pool: Any) -> None:
             time.sleep(0.01)
 
 
-def test_events_arrive_in_order_and_before_the_result(pool: Any) -> None:
-    box = Box()
+def test_events_arrive_in_order_and_before_the_result(box: Box, pool: Any) -> None:
     pool.submit(tell, (100,), box, box.event)
     box.get()
     assert box.log == [("step", {"index": index}) for index in range(100)] + [("done", "told")]
 
 
-def test_events_without_callback_are_dropped(pool: Any) -> None:
-    box = Box()
+def test_events_without_callback_are_dropped(box: Box, pool: Any) -> None:
     pool.submit(tell, (3,), box)
     assert box.get() == "told"
 
 
-def test_events_after_the_result_are_dropped(process: Any) -> None:
-    box = Box()
+def test_events_after_the_result_are_dropped(box: Box, process: Any) -> None:
     process.submit(tell_late, (), box, box.event)
     assert box.get() == "told"
     pids = process.pids
@@ -205,8 +205,7 @@ def test_exceptions_of_callbacks_are_logged(pool: Any, caplog: pytest.LogCapture
     assert sum("callback for event 'step'" in line for line in caplog.messages) == 8
 
 
-def test_withdraw_returns_calls_not_started(pool: Any, door: Door) -> None:
-    box = Box()
+def test_withdraw_returns_calls_not_started(box: Box, pool: Any, door: Door) -> None:
     running = [pool.submit(knock, (door.path,), box) for _ in range(2)]
     guests = [door.guest()[1] for _ in range(2)]
     assert pool.idle == 0
@@ -219,8 +218,7 @@ def test_withdraw_returns_calls_not_started(pool: Any, door: Door) -> None:
     assert len(box.log) == len(running)
 
 
-def test_pool_counts_idle_slots(pool: Any, door: Door) -> None:
-    box = Box()
+def test_pool_counts_idle_slots(box: Box, pool: Any, door: Door) -> None:
     assert (pool.size, pool.idle) == (2, 2)
     pool.submit(knock, (door.path,), box)
     _, guest = door.guest()
@@ -230,8 +228,7 @@ def test_pool_counts_idle_slots(pool: Any, door: Door) -> None:
     assert pool.idle == 2
 
 
-def test_stop_finishes_submitted_calls_and_rejects_new_ones(pool: Any) -> None:
-    box = Box()
+def test_stop_finishes_submitted_calls_and_rejects_new_ones(box: Box, pool: Any) -> None:
     for value in range(20):
         pool.submit(double, (value,), box)
     pool.stop()
@@ -243,8 +240,7 @@ def test_stop_finishes_submitted_calls_and_rejects_new_ones(pool: Any) -> None:
     pool.stop()
 
 
-def test_stop_with_kill_fails_calls_not_started(pool: Any, door: Door) -> None:
-    box = Box()
+def test_stop_with_kill_fails_calls_not_started(box: Box, pool: Any, door: Door) -> None:
     for _ in range(2):
         pool.submit(knock, (door.path,), box)
     guests = [door.guest()[1] for _ in range(2)]
@@ -272,8 +268,7 @@ def test_stop_inside_result_callback_does_not_deadlock(pool: Any) -> None:
     assert stopped.wait(WAIT)
 
 
-def test_call_can_be_submitted_inside_result_callback(pool: Any) -> None:
-    box = Box()
+def test_call_can_be_submitted_inside_result_callback(box: Box, pool: Any) -> None:
     pool.submit(double, (1,), lambda value: pool.submit(double, (value,), box))
     assert box.get() == 4
 
@@ -307,8 +302,7 @@ def test_idle_pool_stops_without_killing_children(
 # Processes only ---------------------------------------------------------------------------------
 
 
-def test_children_are_separate_processes_without_state_of_parent(processes: Any) -> None:
-    box = Box()
+def test_children_are_separate_processes_without_state_of_parent(box: Box, processes: Any) -> None:
     set_mark("parent")
     try:
         processes.submit(whoami, (), box)
@@ -319,8 +313,7 @@ def test_children_are_separate_processes_without_state_of_parent(processes: Any)
         set_mark("")
 
 
-def test_slots_start_on_demand(processes: Any) -> None:
-    box = Box()
+def test_slots_start_on_demand(box: Box, processes: Any) -> None:
     assert processes.pids == []
     processes.submit(whoami, (), box)
     pid = box.get()
@@ -335,22 +328,13 @@ def test_slots_start_on_demand(processes: Any) -> None:
 @pytest.mark.parametrize(
     ("fn", "args", "text"),
     [
-        (leave, (3,), "exit code 3"),
-        (leave, (0,), "exit code 0"),
-        (die, (signal.SIGKILL,), "SIGKILL"),
-        (die, (signal.SIGSEGV,), "SIGSEGV"),
-        (die, (signal.SIGABRT,), "SIGABRT"),
-        (answer_and_die, (), "exit code 7"),
-        (leave_heir, (), "exit code 5"),
-    ],
-    ids=[
-        "exit-3",
-        "exit-0",
-        "sigkill",
-        "sigsegv",
-        "sigabrt",
-        "exit-after-event",
-        "exit-with-forked-child",
+        pytest.param(leave, (3,), "exit code 3", id="exit-3"),
+        pytest.param(leave, (0,), "exit code 0", id="exit-0"),
+        pytest.param(die, (signal.SIGKILL,), "SIGKILL", id="sigkill"),
+        pytest.param(die, (signal.SIGSEGV,), "SIGSEGV", id="sigsegv"),
+        pytest.param(die, (signal.SIGABRT,), "SIGABRT", id="sigabrt"),
+        pytest.param(answer_and_die, (), "exit code 7", id="exit-after-event"),
+        pytest.param(leave_heir, (), "exit code 5", id="exit-with-forked-child"),
     ],
 )
 def test_only_the_child_that_died_is_replaced(
@@ -375,8 +359,7 @@ def test_only_the_child_that_died_is_replaced(
     assert other.get() == pid
 
 
-def test_child_that_dies_while_idle_loses_no_call(process: Any) -> None:
-    box = Box()
+def test_child_that_dies_while_idle_loses_no_call(box: Box, process: Any) -> None:
     process.submit(whoami, (), box)
     first = box.get()
     fd = os.pidfd_open(first)
@@ -387,9 +370,8 @@ def test_child_that_dies_while_idle_loses_no_call(process: Any) -> None:
     assert box.get() not in (first, os.getpid())
 
 
-def test_child_without_memory_for_a_call_does_not_block_pool(process: Any) -> None:
+def test_child_without_memory_for_a_call_does_not_block_pool(box: Box, process: Any) -> None:
     """The child exits. The call fails, or another child runs it."""
-    box = Box()
     process.submit(limit_memory, (100_000_000,), box)
     assert box.get() is None
     process.submit(accept, (b"x" * 150_000_000,), box)
@@ -398,9 +380,8 @@ def test_child_without_memory_for_a_call_does_not_block_pool(process: Any) -> No
     assert box.get() != os.getpid()
 
 
-def test_hard_limit_ends_call_during_transfer_to_child(process: Any) -> None:
+def test_hard_limit_ends_call_during_transfer_to_child(box: Box, process: Any) -> None:
     """The call exceeded its limit, so it is not started again."""
-    box = Box()
     process.submit(whoami, (), box)
     os.kill(box.get(), signal.SIGSTOP)
     limit = time_limits.TimeLimit(None, 0.5)
@@ -408,8 +389,7 @@ def test_hard_limit_ends_call_during_transfer_to_child(process: Any) -> None:
     assert box.failure().check(exceptions.TimeLimitExceeded)
 
 
-def test_stop_with_kill_ends_running_call(door: Door) -> None:
-    box = Box()
+def test_stop_with_kill_ends_running_call(box: Box, door: Door) -> None:
     pool = pools.ProcessPool(1)
     pool.submit(knock, (door.path,), box)
     door.guest()
@@ -429,9 +409,8 @@ def test_stop_with_kill_ends_running_call(door: Door) -> None:
     ids=["argument", "function", "result"],
 )
 def test_error_names_call_or_result_that_cannot_be_pickled(
-    process: Any, fn: Any, args: tuple[Any, ...], path: str, kind: str
+    box: Box, process: Any, fn: Any, args: tuple[Any, ...], path: str, kind: str
 ) -> None:
-    box = Box()
     process.submit(whoami, (), box)
     pid = box.get()
     process.submit(fn, args, box)
@@ -443,8 +422,7 @@ def test_error_names_call_or_result_that_cannot_be_pickled(
     assert box.get() == pid
 
 
-def test_event_that_cannot_be_pickled_raises_in_the_call(process: Any) -> None:
-    box = Box()
+def test_event_that_cannot_be_pickled_raises_in_the_call(box: Box, process: Any) -> None:
     process.submit(tell_lock, (), box, box.event)
     failure = box.failure()
     assert failure.check(exceptions.NotEncodable)
@@ -452,8 +430,7 @@ def test_event_that_cannot_be_pickled_raises_in_the_call(process: Any) -> None:
     assert "lock" in failure.exception_str
 
 
-def test_value_that_cannot_be_unpickled_becomes_a_failure(process: Any) -> None:
-    box = Box()
+def test_value_that_cannot_be_unpickled_becomes_a_failure(box: Box, process: Any) -> None:
     for fn, args in ((fragile, ()), (accept, (Fragile(),))):
         process.submit(fn, args, box)
         failure = box.failure()
@@ -461,36 +438,33 @@ def test_value_that_cannot_be_unpickled_becomes_a_failure(process: Any) -> None:
         assert "cannot be unpickled" in failure.exception_str
 
 
-def test_exception_with_custom_constructor_is_returned(process: Any) -> None:
-    box = Box()
+def test_exception_with_custom_constructor_is_returned(box: Box, process: Any) -> None:
     process.submit(strange, (), box)
     failure = box.failure()
     assert failure.check(f"{Strange.__module__}.Strange")
     assert failure.exception_str == "1 and 2"
 
 
-def test_large_arguments_and_results_are_passed(process: Any) -> None:
-    box = Box()
+def test_large_arguments_and_results_are_passed(box: Box, process: Any) -> None:
     big = b"x" * 3_000_000
     process.submit(double, (big,), box)
     assert box.get() == big + big
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["sigint", "sigterm"])
-def test_children_ignore_signals_of_the_process_group(process: Any, number: int) -> None:
-    box = Box()
+def test_children_ignore_signals_of_the_process_group(box: Box, process: Any, number: int) -> None:
     process.submit(interrupt_self, (number,), box)
     assert box.get() == "unimpressed"
 
 
-def test_fork_server_ignores_sigterm(process: Any) -> None:
-    box = Box()
+def test_fork_server_ignores_sigterm(box: Box, process: Any) -> None:
     process.submit(terminate_parent, (), box)
     assert box.get() is False
 
 
-def test_children_inherit_the_current_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    box = Box()
+def test_children_inherit_the_current_environment(
+    box: Box, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for value in ("one", "two"):
         monkeypatch.setenv("WBENGINE_TEST", value)
         with pools.ProcessPool(1) as pool:
@@ -499,8 +473,7 @@ def test_children_inherit_the_current_environment(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="needs /proc")
-def test_children_inherit_no_sockets_of_the_parent(processes: Any, door: Door) -> None:
-    box = Box()
+def test_children_inherit_no_sockets_of_the_parent(box: Box, processes: Any, door: Door) -> None:
     processes.submit(whoami, (), box)
     box.get()
     processes.submit(knock, (door.path,), box)
@@ -510,8 +483,7 @@ def test_children_inherit_no_sockets_of_the_parent(processes: Any, door: Door) -
     guest.close()
 
 
-def test_thread_left_by_a_call_does_not_delay_stop() -> None:
-    box = Box()
+def test_thread_left_by_a_call_does_not_delay_stop(box: Box) -> None:
     pool = pools.ProcessPool(1)
     pool.submit(leaked_thread, (), box)
     assert box.get() == "leaked"
@@ -567,9 +539,10 @@ if __name__ == "__main__":
 """
 
 
-def test_pending_coroutines_of_child_are_cancelled_when_it_ends(tmp_path: pathlib.Path) -> None:
+def test_pending_coroutines_of_child_are_cancelled_when_it_ends(
+    box: Box, tmp_path: pathlib.Path
+) -> None:
     """All calls of a child share one event loop, which ends with the child."""
-    box = Box()
     with pools.ProcessPool(1) as pool:
         pool.submit(leave_behind, (str(tmp_path / "a"),), box)
         pool.submit(leave_behind, (str(tmp_path / "b"),), box)

@@ -42,6 +42,11 @@ class Heirs(Bench):
         return env.Envelope(pr.RESPONSE, body, correlation_id="", headers=headers)
 
 
+@pytest.fixture
+def bench() -> Heirs:
+    return Heirs()
+
+
 def asks(effects: list[fx.Effect]) -> list[fx.Ask]:
     return [effect for effect in effects if isinstance(effect, fx.Ask)]
 
@@ -49,17 +54,15 @@ def asks(effects: list[fx.Effect]) -> list[fx.Ask]:
 # With a ledger -----------------------------------------------------------------------------------
 
 
-def test_recovered_request_is_not_published_before_its_row_is_read() -> None:
-    bench = Heirs()
+def test_recovered_request_is_not_published_before_its_row_is_read(bench: Heirs) -> None:
     entry, effects = bench.left()
     assert effects == [fx.Inspect(entry)]
     assert bench.tracker.unstarted() == bench.tracker.unfinished() == [entry]
     assert bench.tracker.is_inherited(entry)
 
 
-def test_row_of_a_later_owner_is_not_revoked() -> None:
+def test_row_of_a_later_owner_is_not_revoked(bench: Heirs) -> None:
     """This engine was frozen meanwhile, and the ledger rejects its revocation."""
-    bench = Heirs()
     entry, _ = bench.left()
     assert bench.row(entry, ledgers.ROW_OPEN, epoch=FENCE + 1024) == []
     assert bench.row(entry, ledgers.ROW_OPEN, epoch=FENCE + 1) == []
@@ -67,15 +70,13 @@ def test_row_of_a_later_owner_is_not_revoked() -> None:
     assert bench.row(entry, ledgers.ROW_OPEN, epoch=1) == [fx.Revoke(entry)]
 
 
-def test_open_row_with_epoch_of_this_run_is_revoked() -> None:
+def test_open_row_with_epoch_of_this_run_is_revoked(bench: Heirs) -> None:
     """No other run owns the row: without revocation the request would wait forever."""
-    bench = Heirs()
     entry, _ = bench.left()
     assert bench.row(entry, ledgers.ROW_OPEN, epoch=FENCE) == [fx.Revoke(entry)]
 
 
-def test_done_request_is_settled_from_its_row_and_dropped_when_saved() -> None:
-    bench = Heirs()
+def test_done_request_is_settled_from_its_row_and_dropped_when_saved(bench: Heirs) -> None:
     entry, _ = bench.left()
     answer = bench.answer_in_row(epoch=1)
     answer.correlation_id = entry.id
@@ -84,15 +85,13 @@ def test_done_request_is_settled_from_its_row_and_dropped_when_saved() -> None:
     assert bench.tracker.retired([entry.invocation]) == [fx.Drop(entry.id)]
 
 
-def test_done_request_with_unreadable_result_fails_with_worker_lost() -> None:
-    bench = Heirs()
+def test_done_request_with_unreadable_result_fails_with_worker_lost(bench: Heirs) -> None:
     entry, _ = bench.left()
     assert failures(bench.row(entry, ledgers.ROW_DONE), exc.WorkerLost)
 
 
-def test_open_request_is_revoked_before_resend() -> None:
+def test_open_request_is_revoked_before_resend(bench: Heirs) -> None:
     """Otherwise workers could claim the request from both messages."""
-    bench = Heirs()
     entry, _ = bench.left()
     assert bench.row(entry, ledgers.ROW_OPEN) == [fx.Revoke(entry)]
     (dispatch,) = bench.recovery.on_revoked(entry, True, T0)
@@ -104,15 +103,13 @@ def test_open_request_is_revoked_before_resend() -> None:
     assert settled(bench.succeed(entry, epoch=FENCE))
 
 
-def test_row_is_read_again_if_revoke_fails() -> None:
-    bench = Heirs()
+def test_row_is_read_again_if_revoke_fails(bench: Heirs) -> None:
     entry, _ = bench.left()
     bench.row(entry, ledgers.ROW_OPEN)
     assert bench.recovery.on_revoked(entry, False, T0) == [fx.Inspect(entry)]
 
 
-def test_request_without_row_is_published() -> None:
-    bench = Heirs()
+def test_request_without_row_is_published(bench: Heirs) -> None:
     entry, _ = bench.left()
     (dispatch,) = bench.row(entry, None)
     assert isinstance(dispatch, fx.Dispatch) and dispatch.epoch == FENCE
@@ -123,22 +120,19 @@ def test_request_without_row_is_published() -> None:
     [("another",), (None,), ("ledger-1", "another")],
     ids=["other-ledger", "no-ledger", "both-ledgers"],
 )
-def test_request_without_row_is_lost_if_flow_used_another_ledger(used: Any) -> None:
-    bench = Heirs()
+def test_request_without_row_is_lost_if_flow_used_another_ledger(bench: Heirs, used: Any) -> None:
     bench.recovery.expect("flow", used)
     entry, _ = bench.left()
     assert failures(bench.row(entry, None), exc.WorkerLost)
 
 
-def test_request_is_published_if_flow_never_used_workers() -> None:
-    bench = Heirs()
+def test_request_is_published_if_flow_never_used_workers(bench: Heirs) -> None:
     bench.recovery.expect("flow", ())
     _, (dispatch,) = bench.left()
     assert isinstance(dispatch, fx.Dispatch)
 
 
-def test_owner_of_claimed_request_is_queried_and_replies() -> None:
-    bench = Heirs()
+def test_owner_of_claimed_request_is_queried_and_replies(bench: Heirs) -> None:
     entry = bench.held()
     assert (entry.state, entry.worker, entry.epoch) == (pr.RUNNING, "w1", 1)
     assert bench.told(entry, pr.RUNNING) == [fx.Acknowledge("receipt")]
@@ -146,9 +140,8 @@ def test_owner_of_claimed_request_is_queried_and_replies() -> None:
     assert settled(bench.succeed(entry, epoch=1))
 
 
-def test_owner_without_promise_is_queried_again_with_growing_pauses() -> None:
+def test_owner_without_promise_is_queried_again_with_growing_pauses(bench: Heirs) -> None:
     """The question or its reply may be lost."""
-    bench = Heirs()
     entry = bench.held()
     bench.told(
         entry, pr.RUNNING, **{env.WBE_ASK: 1024}
@@ -166,25 +159,22 @@ def test_owner_without_promise_is_queried_again_with_growing_pauses() -> None:
     assert bench.tracker.tick(T0 + 10_000) == []
 
 
-def test_event_sent_before_the_query_is_not_a_promise() -> None:
+def test_event_sent_before_the_query_is_not_a_promise(bench: Heirs) -> None:
     """The event may be a message to an earlier engine of the same name."""
-    bench = Heirs()
     entry = bench.held()
     bench.answer(entry, pr.EVENT, {"event_type": "told", "details": {}}, epoch=1)
     assert entry.state == pr.RUNNING and entry.lookups
     assert bench.tracker.tick(T0 + recovery.LOOKUP_PAUSE_SECONDS) == [fx.Inspect(entry)]
 
 
-def test_row_is_read_again_if_queried_owner_does_not_run_request() -> None:
+def test_row_is_read_again_if_queried_owner_does_not_run_request(bench: Heirs) -> None:
     """The row contains the result. If it still names the worker as owner, the result is unknown."""
-    bench = Heirs()
     entry = bench.held()
     assert bench.told(entry, pr.PENDING)[0] == fx.Inspect(entry)
     assert failures(bench.row(entry, ledgers.ROW_CLAIMED, holder="w1"), exc.WorkerLost)
 
 
-def test_new_owner_is_queried_if_previous_owner_denies_the_request() -> None:
-    bench = Heirs()
+def test_new_owner_is_queried_if_previous_owner_denies_the_request(bench: Heirs) -> None:
     entry = bench.held()
     assert bench.told(entry, pr.PENDING) == [fx.Inspect(entry), fx.Acknowledge("receipt")]
     effects = bench.row(entry, ledgers.ROW_CLAIMED, holder="w2")
@@ -192,23 +182,20 @@ def test_new_owner_is_queried_if_previous_owner_denies_the_request() -> None:
     assert failures(bench.row(entry, ledgers.ROW_CLAIMED, holder="w2", silent=True), exc.WorkerLost)
 
 
-def test_denial_from_other_worker_is_ignored() -> None:
-    bench = Heirs()
+def test_denial_from_other_worker_is_ignored(bench: Heirs) -> None:
     entry = bench.held("w2")
     assert bench.told(entry, pr.PENDING) == [fx.Acknowledge("receipt")]
     assert entry.state == pr.RUNNING
 
 
 @pytest.mark.parametrize("how", [{"silent": True}, {"lost": "w1"}], ids=["silent", "lost"])
-def test_request_claimed_by_dead_worker_is_lost(how: dict[str, Any]) -> None:
-    bench = Heirs()
+def test_request_claimed_by_dead_worker_is_lost(bench: Heirs, how: dict[str, Any]) -> None:
     entry, _ = bench.left()
     (text,) = failures(bench.row(entry, ledgers.ROW_CLAIMED, holder="w1", **how), exc.WorkerLost)
     assert "w1" in text
 
 
-def test_idempotent_request_of_dead_worker_is_reopened_and_resent() -> None:
-    bench = Heirs()
+def test_idempotent_request_of_dead_worker_is_reopened_and_resent(bench: Heirs) -> None:
     bench.fleet.set("q", 1, 1, AGAIN)
     entry, _ = bench.left(kind=Again)
     effects = bench.row(entry, ledgers.ROW_CLAIMED, holder="w1", silent=True)
@@ -222,16 +209,14 @@ def test_idempotent_request_of_dead_worker_is_reopened_and_resent() -> None:
     assert settled(bench.recovery.on_reopened(other, answer, T0))
 
 
-def test_unreachable_ledger_is_read_again_later() -> None:
-    bench = Heirs()
+def test_unreachable_ledger_is_read_again_later(bench: Heirs) -> None:
     entry, _ = bench.left()
     assert bench.row(entry, recovery.UNKNOWN) == []
     assert bench.tracker.tick(T0 + recovery.LOOKUP_PAUSE_SECONDS) == [fx.Inspect(entry)]
 
 
-def test_new_request_with_claimed_row_queries_its_owner() -> None:
+def test_new_request_with_claimed_row_queries_its_owner(bench: Heirs) -> None:
     """The store can be older than the ledger: the request was already sent and claimed."""
-    bench = Heirs()
     entry = bench.pending()
     assert bench.told(entry, pr.PENDING, **{env.WBE_ASK: 0})[0] == fx.Inspect(entry)
     effects = bench.row(entry, ledgers.ROW_CLAIMED, holder="w7")
@@ -287,9 +272,8 @@ def test_early_reply_settles_request_that_is_submitted_as_new(epoch: int) -> Non
     assert outcome.value == 3
 
 
-def test_early_reply_with_other_epoch_does_not_stop_publication() -> None:
+def test_early_reply_with_other_epoch_does_not_stop_publication(bench: Heirs) -> None:
     """With a ledger, the row determines which reply counts."""
-    bench = Heirs()
     bench.recovery.inherit("engine")
     entry = Heirs().pending()
     assert bench.succeed(entry, epoch=2, receipt="r") == []
@@ -396,8 +380,7 @@ def test_idempotent_recovered_request_is_resent_after_pause() -> None:
 # Shutdown and cancellation ------------------------------------------------------------------------
 
 
-def test_disown_forgets_all_requests_of_the_flow() -> None:
-    bench = Heirs()
+def test_disown_forgets_all_requests_of_the_flow(bench: Heirs) -> None:
     bench.left()
     running = bench.running(flow_uuid="flow")
     done = bench.pending(flow_uuid="flow")
@@ -409,15 +392,13 @@ def test_disown_forgets_all_requests_of_the_flow() -> None:
     assert bench.tracker.close("over") and not bench.tracker.unfinished()
 
 
-def test_closed_tracker_rejects_recovered_requests() -> None:
-    bench = Heirs()
+def test_closed_tracker_rejects_recovered_requests(bench: Heirs) -> None:
     bench.tracker.close("over")
     _, effects = bench.left()
     assert failures(effects, exc.ExecutionFailure)
 
 
-def test_cancel_of_recovered_request_waits_for_its_row() -> None:
-    bench = Heirs()
+def test_cancel_of_recovered_request_waits_for_its_row(bench: Heirs) -> None:
     entry, _ = bench.left()
     assert bench.tracker.cancel([entry.invocation], T0) == []
     assert bench.row(entry, ledgers.ROW_OPEN) == [fx.Revoke(entry)]

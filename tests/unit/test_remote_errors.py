@@ -370,24 +370,14 @@ def test_failure_description_does_not_cause_imports() -> None:
 @pytest.mark.parametrize(
     ("what", "works"),
     [
-        (json.JSONDecodeError, True),
-        (json, True),
-        (json.decoder, True),
-        ("json", True),
-        ("json.decoder.JSONDecodeError", True),
-        ("json.decoder.JSONDecode", False),
-        ("js", False),
-        (json.encoder, False),
-    ],
-    ids=[
-        "class",
-        "module",
-        "submodule",
-        "module-name",
-        "class-name",
-        "prefix-of-class-name",
-        "prefix-of-module-name",
-        "other-submodule",
+        pytest.param(json.JSONDecodeError, True, id="class"),
+        pytest.param(json, True, id="module"),
+        pytest.param(json.decoder, True, id="submodule"),
+        pytest.param("json", True, id="module-name"),
+        pytest.param("json.decoder.JSONDecodeError", True, id="class-name"),
+        pytest.param("json.decoder.JSONDecode", False, id="prefix-of-class-name"),
+        pytest.param("js", False, id="prefix-of-module-name"),
+        pytest.param(json.encoder, False, id="other-submodule"),
     ],
 )
 def test_allow_enables_type_or_types_of_module(allowed: None, what: Any, works: bool) -> None:

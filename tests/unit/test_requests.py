@@ -34,11 +34,15 @@ class Rest(task.Task):
 REST = f"{__name__}.Rest"
 
 
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
 # States and replies.
 
 
-def test_request_is_dispatched_acknowledged_settled_and_retired() -> None:
-    bench = Bench()
+def test_request_is_dispatched_acknowledged_settled_and_retired(bench: Bench) -> None:
     call = bench.call(arguments={"x": (1, 2)}, attempt=4, flow_uuid="flow-1", priority=5)
     (dispatch,) = bench.tracker.submit(call, lambda *_: None, T0)
     assert isinstance(dispatch, fx.Dispatch)
@@ -71,8 +75,7 @@ def test_request_ids_depend_only_on_atom_action_and_attempt() -> None:
     assert len({identify(), identify(attempt=2), identify(action="revert")}) == 3
 
 
-def test_duplicate_attempt_is_rejected_and_first_request_continues() -> None:
-    bench = Bench()
+def test_duplicate_attempt_is_rejected_and_first_request_continues(bench: Bench) -> None:
     entry = bench.pending()
     with pytest.raises(exc.Duplicate):
         bench.tracker.submit(entry.invocation, lambda *_: None, T0)
@@ -80,8 +83,7 @@ def test_duplicate_attempt_is_rejected_and_first_request_continues() -> None:
     assert len(settled(bench.succeed(entry))) == 1
 
 
-def test_success_reply_before_running_reply_settles_the_request() -> None:
-    bench = Bench()
+def test_success_reply_before_running_reply_settles_the_request(bench: Bench) -> None:
     entry = bench.pending()
     assert [outcome.value for outcome in settled(bench.succeed(entry, 7))] == [7]
     assert entry.state == pr.SUCCESS
@@ -90,8 +92,7 @@ def test_success_reply_before_running_reply_settles_the_request() -> None:
     assert bench.tracker.ignored == {"late": 1}
 
 
-def test_second_terminal_reply_is_acknowledged_and_ignored() -> None:
-    bench = Bench()
+def test_second_terminal_reply_is_acknowledged_and_ignored(bench: Bench) -> None:
     entry = bench.running()
     bench.succeed(entry, 1)
     again = bench.answer(entry, pr.FAILURE, {"result": _failure_body()}, receipt="r9")
@@ -99,8 +100,7 @@ def test_second_terminal_reply_is_acknowledged_and_ignored() -> None:
     assert entry.state == pr.SUCCESS
 
 
-def test_reply_of_taskflow_worker_is_read_as_plain_json() -> None:
-    bench = Bench()
+def test_reply_of_taskflow_worker_is_read_as_plain_json(bench: Bench) -> None:
     bench.fleet.plain.add("q")
     entry = bench.pending(arguments={"x": [1]})
     bench.answer(entry, pr.RUNNING, {}, worker=None)
@@ -109,16 +109,14 @@ def test_reply_of_taskflow_worker_is_read_as_plain_json() -> None:
     assert outcome.worker == "q"
 
 
-def test_arguments_without_json_form_fail_for_taskflow_workers() -> None:
-    bench = Bench()
+def test_arguments_without_json_form_fail_for_taskflow_workers(bench: Bench) -> None:
     bench.fleet.plain.add("q")
     _, effects = bench.submit(arguments={"x": {1}})
     (text,) = failures(effects, exc.NotEncodable)
     assert "arguments['x']" in text
 
 
-def test_request_to_taskflow_worker_has_no_headers_types_or_priority() -> None:
-    bench = Bench()
+def test_request_to_taskflow_worker_has_no_headers_types_or_priority(bench: Bench) -> None:
     bench.fleet.plain.add("q")
     _, effects = bench.submit(arguments={"x": (1, 2)}, priority=9)
     (sent,) = [effect.envelope for effect in effects if isinstance(effect, fx.Dispatch)]
@@ -128,16 +126,14 @@ def test_request_to_taskflow_worker_has_no_headers_types_or_priority() -> None:
 
 
 @pytest.mark.parametrize("state", [pr.WAITING, pr.PENDING])
-def test_reply_with_waiting_or_pending_state_is_ignored(state: str) -> None:
-    bench = Bench()
+def test_reply_with_waiting_or_pending_state_is_ignored(bench: Bench, state: str) -> None:
     entry = bench.pending()
     assert bench.answer(entry, state, {}) == [fx.Acknowledge("receipt")]
     assert entry.state == pr.PENDING
     assert bench.tracker.ignored == {"unexpected": 1}
 
 
-def test_reply_to_unknown_request_is_acknowledged_and_counted() -> None:
-    bench = Bench()
+def test_reply_to_unknown_request_is_acknowledged_and_counted(bench: Bench) -> None:
     entry = bench.running()
     bench.succeed(entry)
     bench.tracker.retired([entry.invocation])
@@ -146,9 +142,9 @@ def test_reply_to_unknown_request_is_acknowledged_and_counted() -> None:
 
 
 def test_ignored_reply_is_logged_with_request_epoch_worker_and_reason(
+    bench: Bench,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    bench = Bench()
     entry = bench.running()
     bench.succeed(entry)
     with caplog.at_level(logging.DEBUG):
@@ -157,8 +153,7 @@ def test_ignored_reply_is_logged_with_request_epoch_worker_and_reason(
     assert told == f"ignored SUCCESS for request {entry.id} (epoch 1, worker w2): late"
 
 
-def test_unreadable_result_settles_the_request_as_failed() -> None:
-    bench = Bench()
+def test_unreadable_result_settles_the_request_as_failed(bench: Bench) -> None:
     first, second = bench.running(), bench.running()
     assert failures(bench.succeed(first, {"$wbe": "no such"}), exc.InvalidFormat)
     broken = {**_failure_body(), "version": 9}
@@ -166,8 +161,7 @@ def test_unreadable_result_settles_the_request_as_failed() -> None:
     assert isinstance(outcome.value, Failure)
 
 
-def test_outcome_has_start_and_end_times_of_the_worker() -> None:
-    bench = Bench()
+def test_outcome_has_start_and_end_times_of_the_worker(bench: Bench) -> None:
     entry = bench.running()
     answer = env.Envelope(
         pr.RESPONSE,
@@ -182,8 +176,7 @@ def test_outcome_has_start_and_end_times_of_the_worker() -> None:
 # Events.
 
 
-def test_events_are_delivered_once_and_in_order_of_arrival() -> None:
-    bench = Bench()
+def test_events_are_delivered_once_and_in_order_of_arrival(bench: Bench) -> None:
     entry = bench.pending(events=lambda *_: None)
 
     def tell(n: Any, **options: Any) -> list[fx.Effect]:
@@ -205,8 +198,9 @@ def test_events_are_delivered_once_and_in_order_of_arrival() -> None:
     [{"$wbe": "no such"}, {"$wbe": "tuple", "v": [1]}],
     ids=["unknown_type", "invalid_tuple"],
 )
-def test_unreadable_event_is_ignored_but_marks_request_as_running(details: dict[str, Any]) -> None:
-    bench = Bench()
+def test_unreadable_event_is_ignored_but_marks_request_as_running(
+    bench: Bench, details: dict[str, Any]
+) -> None:
     bench.tracker._capacity = lambda queue: 1  # type: ignore[method-assign]
     entry = bench.pending(events=lambda *_: None)
     waiting, effects = bench.submit()
@@ -217,8 +211,7 @@ def test_unreadable_event_is_ignored_but_marks_request_as_running(details: dict[
     assert bench.tracker.ignored == {"unreadable": 1}
 
 
-def test_events_of_request_without_listener_are_only_acknowledged() -> None:
-    bench = Bench()
+def test_events_of_request_without_listener_are_only_acknowledged(bench: Bench) -> None:
     entry = bench.running()
     data = {"event_type": "e", "details": {}}
     assert bench.answer(entry, pr.EVENT, data) == [fx.Acknowledge("receipt")]
@@ -246,8 +239,7 @@ def test_request_keeps_waiting_if_the_new_worker_left_already() -> None:
     assert bench.tracker.unstarted() == [entry]
 
 
-def test_requests_over_capacity_are_dispatched_by_priority() -> None:
-    bench = Bench()
+def test_requests_over_capacity_are_dispatched_by_priority(bench: Bench) -> None:
     bench.tracker._capacity = lambda queue: 2  # type: ignore[method-assign]
     first, second = bench.pending(), bench.pending()
     low, high, other = (bench.submit(priority=n)[0] for n in (1, 9, 1))
@@ -259,8 +251,7 @@ def test_requests_over_capacity_are_dispatched_by_priority() -> None:
     assert order == [high, low, other]
 
 
-def test_arguments_that_cannot_be_encoded_fail_only_their_request() -> None:
-    bench = Bench()
+def test_arguments_that_cannot_be_encoded_fail_only_their_request(bench: Bench) -> None:
     entry, effects = bench.submit(arguments={"x": [object()]})
     (text,) = failures(effects, exc.NotEncodable)
     assert text.startswith("arguments['x'][0]")
@@ -327,16 +318,14 @@ def test_waiting_request_is_logged_once_after_five_seconds(
     assert "task-1" in caplog.text
 
 
-def test_pending_request_is_revoked_before_it_times_out() -> None:
-    bench = Bench()
+def test_pending_request_is_revoked_before_it_times_out(bench: Bench) -> None:
     entry = bench.pending()
     assert bench.tracker.tick(T0 + 60) == [fx.Revoke(entry)]
     (text,) = failures(bench.recovery.on_revoked(entry, True, T0 + 60), exc.RequestTimeout)
     assert "'q'" in text
 
 
-def test_waiting_request_with_open_row_is_revoked_at_timeout() -> None:
-    bench = Bench()
+def test_waiting_request_with_open_row_is_revoked_at_timeout(bench: Bench) -> None:
     entry = bench.pending()
     bench.fleet.end("q")
     (inspect,) = bench.lose("w1")
@@ -347,8 +336,7 @@ def test_waiting_request_with_open_row_is_revoked_at_timeout() -> None:
     assert fx.Revoke(entry) in bench.tracker.tick(T0 + 61)
 
 
-def test_timed_out_request_claimed_meanwhile_continues_as_running() -> None:
-    bench = Bench()
+def test_timed_out_request_claimed_meanwhile_continues_as_running(bench: Bench) -> None:
     entry = bench.pending()
     bench.tracker.tick(T0 + 60)
     assert bench.recovery.on_revoked(entry, False, T0 + 60) == [fx.Inspect(entry)]
@@ -356,8 +344,7 @@ def test_timed_out_request_claimed_meanwhile_continues_as_running() -> None:
     assert (entry.state, entry.worker, bench.fleet.watched) == (pr.RUNNING, "w7", [("w7", 0.0)])
 
 
-def test_done_row_settles_the_request_with_its_result() -> None:
-    bench = Bench()
+def test_done_row_settles_the_request_with_its_result(bench: Bench) -> None:
     entry = bench.pending()
     answer = env.Envelope(
         pr.RESPONSE, {"state": "SUCCESS", "data": {"result": 8}}, correlation_id=entry.id
@@ -366,8 +353,7 @@ def test_done_row_settles_the_request_with_its_result() -> None:
     assert [outcome.value for outcome in settled(effects)] == [8]
 
 
-def test_unpublished_request_restarts_its_timeout() -> None:
-    bench = Bench()
+def test_unpublished_request_restarts_its_timeout(bench: Bench) -> None:
     entry = bench.pending()
     entry.opened = False  # The message is not published yet.
     bench.tracker.tick(T0 + 60)
@@ -377,14 +363,12 @@ def test_unpublished_request_restarts_its_timeout() -> None:
     assert bench.tracker.tick(T0 + 120) == [fx.Revoke(entry)]
 
 
-def test_missing_row_of_pending_request_fails_with_worker_lost() -> None:
-    bench = Bench()
+def test_missing_row_of_pending_request_fails_with_worker_lost(bench: Bench) -> None:
     entry = bench.pending()
     assert failures(bench.recovery.on_row(entry, Seen(None), T0), exc.WorkerLost)
 
 
-def test_timeout_restarts_while_all_slots_are_busy() -> None:
-    bench = Bench()
+def test_timeout_restarts_while_all_slots_are_busy(bench: Bench) -> None:
     bench.fleet.set("q", 4, 0)
     entry = bench.pending()
     assert bench.tracker.tick(T0 + 60) == []
@@ -407,16 +391,14 @@ def test_free_slot_reported_before_sending_does_not_time_out_a_request() -> None
     assert ends == 2 * bench.fleet.period
 
 
-def test_timeout_applies_if_the_queue_has_no_workers() -> None:
-    bench = Bench()
+def test_timeout_applies_if_the_queue_has_no_workers(bench: Bench) -> None:
     entry = bench.pending()
     bench.fleet.end("q")
     assert bench.tracker.tick(T0 + 60) == [fx.Revoke(entry)]
 
 
-def test_progress_of_a_queue_restarts_timeouts_of_requests_behind() -> None:
+def test_progress_of_a_queue_restarts_timeouts_of_requests_behind(bench: Bench) -> None:
     """A slot is free for a moment between two tasks, which must not time out queued requests."""
-    bench = Bench()
     line = [bench.pending() for _ in range(4)]
     bench.answer(line[0], pr.RUNNING, {}, now=T0 + 50)
     assert bench.tracker.tick(T0 + 60) == []
@@ -444,14 +426,12 @@ def test_request_without_timeout_has_no_timer() -> None:
     assert bench.tracker.next_timer() is None
 
 
-def test_running_request_does_not_time_out() -> None:
-    bench = Bench()
+def test_running_request_does_not_time_out(bench: Bench) -> None:
     bench.running()
     assert bench.tracker.tick(T0 + 1e9) == []
 
 
-def test_timers_of_ended_requests_are_removed() -> None:
-    bench = Bench()
+def test_timers_of_ended_requests_are_removed(bench: Bench) -> None:
     entry, _ = bench.submit()
     for _ in range(3000):
         ended = bench.pending()
@@ -500,8 +480,7 @@ def test_tidy_removes_only_ended_requests_of_the_same_time() -> None:
     assert list(timers.due(T0)) == [(TIMEOUT, kept)]
 
 
-def test_worker_with_a_terminal_first_reply_holds_no_request() -> None:
-    bench = Bench()
+def test_worker_with_a_terminal_first_reply_holds_no_request(bench: Bench) -> None:
     entry = bench.pending()
     assert len(settled(bench.succeed(entry))) == 1
     assert (entry.worker, entry.ran, entry.index) == ("w1", True, None)
@@ -510,8 +489,7 @@ def test_worker_with_a_terminal_first_reply_holds_no_request() -> None:
     assert bench.lose("w1") == []
 
 
-def test_terminal_reply_after_cancel_sends_no_second_cancel() -> None:
-    bench = Bench()
+def test_terminal_reply_after_cancel_sends_no_second_cancel(bench: Bench) -> None:
     entry = bench.pending()
     bench.tracker.cancel([entry.invocation], T0)
     effects = bench.succeed(entry)
@@ -566,8 +544,7 @@ def test_request_rerouted_from_a_backlog_keeps_its_epoch() -> None:
     assert (entry.queue, entry.epoch, entry.resends) == ("third", 2, 1)
 
 
-def test_request_claimed_by_lost_worker_is_concluded_in_the_ledger() -> None:
-    bench = Bench()
+def test_request_claimed_by_lost_worker_is_concluded_in_the_ledger(bench: Bench) -> None:
     entry = bench.running("w1")
     assert bench.lose("w1") == [fx.Inspect(entry, "w1")]
     effects = bench.recovery.on_row(entry, Seen(ledgers.ROW_CLAIMED, "w1"), T0, "w1")
@@ -575,9 +552,8 @@ def test_request_claimed_by_lost_worker_is_concluded_in_the_ledger() -> None:
     assert failures(bench.concluded(effects), exc.WorkerLost)
 
 
-def test_failed_conclusion_of_a_lost_request_is_repeated() -> None:
+def test_failed_conclusion_of_a_lost_request_is_repeated(bench: Bench) -> None:
     """The worker stored its result first, or the ledger was unavailable."""
-    bench = Bench()
     entry = bench.running("w1")
     bench.lose("w1")
     seen = Seen(ledgers.ROW_CLAIMED, "w1", epoch=1)
@@ -590,15 +566,15 @@ def test_failed_conclusion_of_a_lost_request_is_repeated() -> None:
 
 
 @pytest.mark.parametrize("state", [ledgers.ROW_OPEN, None])
-def test_open_or_missing_row_of_running_request_fails_worker_lost(state: str | None) -> None:
-    bench = Bench()
+def test_open_or_missing_row_of_running_request_fails_worker_lost(
+    bench: Bench, state: str | None
+) -> None:
     entry = bench.running("w1")
     effects = bench.recovery.on_row(entry, Seen(state), T0, "w1")
     assert failures(effects, exc.WorkerLost)
 
 
-def test_unreported_claim_of_lost_worker_is_found_in_the_ledger() -> None:
-    bench = Bench()
+def test_unreported_claim_of_lost_worker_is_found_in_the_ledger(bench: Bench) -> None:
     claimed, other = bench.pending(), bench.pending()
     assert bench.lose("w1") == [fx.Inspect(claimed, "w1"), fx.Inspect(other, "w1")]
     effects = bench.recovery.on_row(claimed, Seen(ledgers.ROW_CLAIMED, "w1"), T0, "w1")
@@ -608,16 +584,14 @@ def test_unreported_claim_of_lost_worker_is_found_in_the_ledger() -> None:
     assert other.state == pr.PENDING
 
 
-def test_request_claimed_by_other_worker_runs_on_that_worker() -> None:
-    bench = Bench()
+def test_request_claimed_by_other_worker_runs_on_that_worker(bench: Bench) -> None:
     entry = bench.pending()
     assert bench.recovery.on_row(entry, Seen(ledgers.ROW_CLAIMED, "w2"), T0, "w1") == []
     assert (entry.state, entry.worker) == (pr.RUNNING, "w2")
     assert bench.lose("w2") == [fx.Inspect(entry, "w2")]
 
 
-def test_open_request_is_rerouted_with_the_same_epoch() -> None:
-    bench = Bench()
+def test_open_request_is_rerouted_with_the_same_epoch(bench: Bench) -> None:
     entry = bench.pending()
     bench.fleet.end("q")
     bench.fleet.set("q2", 1, 1, JOB)
@@ -642,8 +616,7 @@ def test_without_ledger_rerouted_request_has_a_new_epoch() -> None:
     assert settled(bench.succeed(entry, epoch=2))
 
 
-def test_backlog_moves_to_another_queue_with_the_same_epoch() -> None:
-    bench = Bench()
+def test_backlog_moves_to_another_queue_with_the_same_epoch(bench: Bench) -> None:
     bench.tracker._capacity = lambda queue: 1 if queue == "q" else 9  # type: ignore[method-assign]
     bench.pending()
     waiting, _ = bench.submit()
@@ -668,8 +641,7 @@ def test_requests_of_lost_taskflow_worker_wait_for_another() -> None:
 # Forgetting and closing.
 
 
-def test_forgotten_request_ignores_replies_rows_and_timers() -> None:
-    bench = Bench()
+def test_forgotten_request_ignores_replies_rows_and_timers(bench: Bench) -> None:
     entry = bench.pending()
     assert bench.tracker.unstarted() == [entry]
     bench.tracker.forget(entry)
@@ -683,8 +655,7 @@ def test_forgotten_request_ignores_replies_rows_and_timers() -> None:
     bench.tracker.submit(entry.invocation, lambda *_: None, T0)
 
 
-def test_request_that_cannot_be_published_fails_once() -> None:
-    bench = Bench()
+def test_request_that_cannot_be_published_fails_once(bench: Bench) -> None:
     entry = bench.pending()
     assert failures(
         bench.tracker.on_unsent(entry, exc.LedgerFailure("full"), T0), exc.LedgerFailure
@@ -692,8 +663,7 @@ def test_request_that_cannot_be_published_fails_once() -> None:
     assert bench.tracker.on_unsent(entry, exc.LedgerFailure("full"), T0) == []
 
 
-def test_close_fails_all_requests_until_reopen() -> None:
-    bench = Bench()
+def test_close_fails_all_requests_until_reopen(bench: Bench) -> None:
     bench.tracker._capacity = lambda queue: 1  # type: ignore[method-assign]
     bench.running()
     bench.pending()
@@ -710,8 +680,7 @@ def test_close_fails_all_requests_until_reopen() -> None:
     bench.pending()
 
 
-def test_abandon_fails_only_requests_of_one_flow() -> None:
-    bench = Bench()
+def test_abandon_fails_only_requests_of_one_flow(bench: Bench) -> None:
     ours, theirs = bench.pending(flow_uuid="ours"), bench.pending(flow_uuid="theirs")
     running = bench.running(flow_uuid="ours")
     assert bench.tracker.unstarted("ours") == [ours]
@@ -722,8 +691,7 @@ def test_abandon_fails_only_requests_of_one_flow() -> None:
     bench.pending()
 
 
-def test_request_without_outcome_is_not_retired() -> None:
-    bench = Bench()
+def test_request_without_outcome_is_not_retired(bench: Bench) -> None:
     entry = bench.pending()
     assert bench.tracker.retired([entry.invocation]) == []
     assert len(bench.tracker) == 1

@@ -76,6 +76,11 @@ class Fleeting(Bench):
         return self.tracker.on_response(answer, "receipt", T0)
 
 
+@pytest.fixture
+def bench() -> Fleeting:
+    return Fleeting()
+
+
 def sent(effects: list[fx.Effect]) -> fx.Dispatch:
     (dispatch,) = [effect for effect in effects if isinstance(effect, fx.Dispatch)]
     return dispatch
@@ -84,8 +89,7 @@ def sent(effects: list[fx.Effect]) -> fx.Dispatch:
 # Lost owner.
 
 
-def test_idempotent_request_of_lost_worker_is_reopened_and_resent() -> None:
-    bench = Fleeting()
+def test_idempotent_request_of_lost_worker_is_reopened_and_resent(bench: Fleeting) -> None:
     entry = bench.again()
     assert bench.lose("w1") == [fx.Inspect(entry, "w1")]
     assert bench.row(entry, ledgers.ROW_CLAIMED, lost="w1", holder="w1") == [fx.Reopen(entry, 2)]
@@ -141,8 +145,7 @@ def shown(bench: Fleeting, entry: TrackedRequest) -> tuple[str, str | None]:
     return told.state, told.worker
 
 
-def test_claimed_request_without_slot_is_queued_until_running() -> None:
-    bench = Fleeting()
+def test_claimed_request_without_slot_is_queued_until_running(bench: Fleeting) -> None:
     entry = bench.pending(events=Store())
     assert shown(bench, entry) == (snapshots.QUEUED, None)
     effects = bench.row(entry, ledgers.ROW_CLAIMED, holder="w1")
@@ -155,8 +158,7 @@ def test_claimed_request_without_slot_is_queued_until_running() -> None:
     assert bench.tracker.ignored["duplicate"] == 1
 
 
-def test_reply_to_a_question_has_a_start_time_if_the_task_runs() -> None:
-    bench = Fleeting()
+def test_reply_to_a_question_has_a_start_time_if_the_task_runs(bench: Fleeting) -> None:
     entry = bench.pending(events=Store())
     bench.row(entry, ledgers.ROW_CLAIMED, holder="w1")
     assert bench.told(entry, pr.RUNNING) == [fx.Acknowledge("receipt")]
@@ -166,22 +168,19 @@ def test_reply_to_a_question_has_a_start_time_if_the_task_runs() -> None:
     assert shown(bench, entry) == (snapshots.STARTED, "w1")
 
 
-def test_claimed_request_that_ends_is_shown_as_finished() -> None:
-    bench = Fleeting()
+def test_claimed_request_that_ends_is_shown_as_finished(bench: Fleeting) -> None:
     entry = bench.pending(events=Store())
     bench.row(entry, ledgers.ROW_CLAIMED, holder="w1")
     assert settled(bench.succeed(entry))
     assert shown(bench, entry) == (snapshots.FINISHED, "w1")
 
 
-def test_first_dispatch_reports_no_incident() -> None:
-    bench = Fleeting()
+def test_first_dispatch_reports_no_incident(bench: Fleeting) -> None:
     effects = bench.submit(events=Keeper())[1]
     assert kinds(effects) == [fx.Dispatch]
 
 
-def test_reopen_that_finds_a_result_settles_the_request() -> None:
-    bench = Fleeting()
+def test_reopen_that_finds_a_result_settles_the_request(bench: Fleeting) -> None:
     entry = bench.again()
     bench.lose("w1")
     bench.row(entry, ledgers.ROW_CLAIMED, lost="w1", holder="w1")
@@ -235,8 +234,7 @@ def test_max_resends_of_zero_fails_at_the_first_loss() -> None:
     assert "workers were lost" not in text
 
 
-def test_row_of_lost_worker_is_read_again_after_a_ledger_outage() -> None:
-    bench = Fleeting()
+def test_row_of_lost_worker_is_read_again_after_a_ledger_outage(bench: Fleeting) -> None:
     entry = bench.again()
     bench.lose("w1")
     assert bench.row(entry, UNKNOWN, lost="w1") == []
@@ -245,8 +243,7 @@ def test_row_of_lost_worker_is_read_again_after_a_ledger_outage() -> None:
     assert bench.row(entry, ledgers.ROW_CLAIMED, holder="w1") == [fx.Reopen(entry, 2)]
 
 
-def test_row_is_inspected_again_after_a_failed_reopen() -> None:
-    bench = Fleeting()
+def test_row_is_inspected_again_after_a_failed_reopen(bench: Fleeting) -> None:
     entry = bench.again()
     bench.lose("w1")
     bench.row(entry, ledgers.ROW_CLAIMED, lost="w1", holder="w1")
@@ -255,9 +252,8 @@ def test_row_is_inspected_again_after_a_failed_reopen() -> None:
     assert fx.Reopen(entry, 2) in effects and entry.resends == 0
 
 
-def test_worker_with_recent_ledger_heartbeat_keeps_its_request() -> None:
+def test_worker_with_recent_ledger_heartbeat_keeps_its_request(bench: Fleeting) -> None:
     """A recent heartbeat in the ledger overrides the loss, unless the worker announced its end."""
-    bench = Fleeting()
     entry = bench.again()
     bench.lose("w1")
     effects = bench.row(entry, ledgers.ROW_CLAIMED, lost="w1", holder="w1", silence=0.4)
@@ -270,9 +266,8 @@ def test_worker_with_recent_ledger_heartbeat_keeps_its_request() -> None:
 
 
 @pytest.mark.parametrize("kind", [Never, Again])
-def test_released_request_is_republished_with_the_same_epoch(kind: Any) -> None:
+def test_released_request_is_republished_with_the_same_epoch(bench: Fleeting, kind: Any) -> None:
     """An example is a worker that claimed the row because of a forged copy."""
-    bench = Fleeting()
     entry = bench.pending(kind=kind)
     bench.told(entry, pr.PENDING, "w2", **{env.WBE_ASK: 0})
     assert asked_of(bench.row(entry, ledgers.ROW_CLAIMED, holder="w1"))[0] == "w1"
@@ -282,17 +277,15 @@ def test_released_request_is_republished_with_the_same_epoch(kind: Any) -> None:
     assert settled(bench.succeed(entry, epoch=1))
 
 
-def test_open_row_of_a_started_request_fails_with_worker_lost() -> None:
+def test_open_row_of_a_started_request_fails_with_worker_lost(bench: Fleeting) -> None:
     """An example is a ledger whose server was restored from a backup."""
-    bench = Fleeting()
     entry = bench.running("w1", kind=Never)
     bench.lose("w1")
     assert failures(bench.row(entry, ledgers.ROW_OPEN, lost="w1"), exc.WorkerLost)
 
 
 @pytest.mark.parametrize("running", [True, False])
-def test_missing_row_resends_only_idempotent_requests(running: bool) -> None:
-    bench = Fleeting()
+def test_missing_row_resends_only_idempotent_requests(bench: Fleeting, running: bool) -> None:
     entry = bench.again() if running else bench.pending(kind=Again)
     if running:
         bench.lose("w1")
@@ -319,8 +312,7 @@ def test_repeated_lookups_leave_one_timer() -> None:
 # Requests that no worker started.
 
 
-def test_open_row_is_republished_after_two_idle_reports() -> None:
-    bench = Fleeting()
+def test_open_row_is_republished_after_two_idle_reports(bench: Fleeting) -> None:
     entry = bench.pending()
     bench.fleet.idle["q"] = 1
     assert bench.recovery.review(T0 + 5) == []
@@ -363,8 +355,7 @@ def test_first_publication_after_opening_the_row_counts_as_one() -> None:
     assert entry.sendings == 1 and not message.withdrawn
 
 
-def test_unknown_owner_of_a_row_is_watched_after_two_idle_reports() -> None:
-    bench = Fleeting()
+def test_unknown_owner_of_a_row_is_watched_after_two_idle_reports(bench: Fleeting) -> None:
     entry = bench.pending()
     bench.fleet.idle["q"] = 2
     bench.recovery.review(T0 + 10)
@@ -401,8 +392,7 @@ def test_resend_of_an_idempotent_request_cancels_no_copy() -> None:
     assert not [effect for effect in effects if isinstance(effect, fx.Cancel)]
 
 
-def test_request_overtaken_by_another_is_inspected() -> None:
-    bench = Fleeting()
+def test_request_overtaken_by_another_is_inspected(bench: Fleeting) -> None:
     left, taken = bench.pending(), bench.pending()
     bench.answer(taken, pr.RUNNING, {}, now=T0 + 5)
     assert bench.recovery.review(T0 + recovery.PASSED_SECONDS) == []
@@ -411,9 +401,8 @@ def test_request_overtaken_by_another_is_inspected() -> None:
     assert sent(effects).epoch == 1
 
 
-def test_only_front_and_overtaken_requests_of_a_queue_are_inspected() -> None:
+def test_only_front_and_overtaken_requests_of_a_queue_are_inspected(bench: Fleeting) -> None:
     """Otherwise each lost worker would cost a lookup of every queued request."""
-    bench = Fleeting()
     bench.fleet.set("q", 1000, 0, AGAIN)
     line = [bench.pending() for _ in range(recovery.MAX_FRONT_ROWS + 50)]
     front = line[: recovery.MAX_FRONT_ROWS]
@@ -425,9 +414,8 @@ def test_only_front_and_overtaken_requests_of_a_queue_are_inspected() -> None:
     assert bench.lose("w2") == [fx.Inspect(entry, "w2") for entry in line[:-1]]
 
 
-def test_front_of_a_stalled_queue_with_free_slots_is_inspected() -> None:
+def test_front_of_a_stalled_queue_with_free_slots_is_inspected(bench: Fleeting) -> None:
     """The worker of the free slot may have died right after its claim."""
-    bench = Fleeting()
     bench.fleet.set("q", 4, 2)
     front, second, _ = bench.pending(), bench.pending(), bench.pending()
     assert bench.recovery.review(T0 + recovery.STANDSTILL_SECONDS) == []
@@ -440,8 +428,7 @@ def test_front_of_a_stalled_queue_with_free_slots_is_inspected() -> None:
     assert bench.recovery.review(now + 60) == []
 
 
-def test_request_taken_before_a_resend_does_not_count_as_overtaking() -> None:
-    bench = Fleeting()
+def test_request_taken_before_a_resend_does_not_count_as_overtaking(bench: Fleeting) -> None:
     bench.fleet.set("q", 1, 0)
     left, before, behind = bench.pending(), bench.pending(), bench.pending()
     bench.answer(behind, pr.RUNNING, {}, now=T0 + 5)
@@ -468,9 +455,8 @@ def test_without_ledger_unowned_request_of_lost_worker_is_lost(kind: Any) -> Non
         assert failures(effects, exc.WorkerLost)
 
 
-def test_request_reopened_twice_is_resent_once() -> None:
+def test_request_reopened_twice_is_resent_once(bench: Fleeting) -> None:
     """Two threads may inspect the row at the same time."""
-    bench = Fleeting()
     entry = bench.again()
     bench.lose("w1")
     assert kinds(bench.row(entry, ledgers.ROW_CLAIMED, lost="w1", holder="w1")) == [fx.Reopen]
@@ -479,8 +465,7 @@ def test_request_reopened_twice_is_resent_once() -> None:
     assert (entry.epoch, entry.resends) == (2, 1)
 
 
-def test_short_heartbeat_period_shortens_the_overtaken_check() -> None:
-    bench = Fleeting()
+def test_short_heartbeat_period_shortens_the_overtaken_check(bench: Fleeting) -> None:
     bench.fleet.period = 0.5
     left, taken = bench.pending(), bench.pending()
     bench.answer(taken, pr.RUNNING, {}, now=T0 + 0.5)
@@ -505,8 +490,7 @@ def test_unrouted_request_is_republished_while_workers_exist() -> None:
     assert bench.tracker.tick(T0 + 20) == []
 
 
-def test_unconfirmed_request_is_republished_at_once_with_a_ledger() -> None:
-    bench = Fleeting()
+def test_unconfirmed_request_is_republished_at_once_with_a_ledger(bench: Fleeting) -> None:
     entry = bench.pending()
     assert sent(bench.recovery.on_unconfirmed(entry, 1, T0)).epoch == 1
 
@@ -695,8 +679,7 @@ def test_returning_worker_finds_its_queued_request_without_a_resend() -> None:
 # Lost replies.
 
 
-def test_request_missing_in_two_heartbeats_is_inspected() -> None:
-    bench = Fleeting()
+def test_request_missing_in_two_heartbeats_is_inspected(bench: Fleeting) -> None:
     entry, other = bench.running("w1"), bench.running("w1")
     assert bench.recovery.on_ids("w1", {other.id}, T0) == []
     # The heartbeat of another topic.
@@ -708,8 +691,7 @@ def test_request_missing_in_two_heartbeats_is_inspected() -> None:
     assert to == "w1"
 
 
-def test_request_missing_in_alternate_heartbeats_is_not_inspected() -> None:
-    bench = Fleeting()
+def test_request_missing_in_alternate_heartbeats_is_not_inspected(bench: Fleeting) -> None:
     entry = bench.running("w1")
     for second in range(0, 40, 10):
         assert bench.recovery.on_ids("w1", set(), T0 + second) == []
@@ -727,8 +709,7 @@ def test_without_ledger_owner_is_queried_for_a_lost_reply() -> None:
 # Frequency of reports.
 
 
-def test_worker_reports_are_needed_only_while_a_queue_is_stalled() -> None:
-    bench = Fleeting()
+def test_worker_reports_are_needed_only_while_a_queue_is_stalled(bench: Fleeting) -> None:
     assert not bench.recovery.needs_reports(T0)
     first, second = bench.pending(), bench.pending()
     assert not bench.recovery.needs_reports(T0 + 1)
@@ -742,8 +723,7 @@ def test_worker_reports_are_needed_only_while_a_queue_is_stalled() -> None:
 # Counts.
 
 
-def test_ignored_replies_are_counted_by_reason() -> None:
-    bench = Fleeting()
+def test_ignored_replies_are_counted_by_reason(bench: Fleeting) -> None:
     entry = bench.pending(events=lambda *_: None)
     data = {"event_type": "e", "details": {}}
     bench.answer(entry, pr.EVENT, data, seq=2)

@@ -117,6 +117,11 @@ class Bench:
         return found
 
 
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
 def ending(effects: list[server.Effect]) -> dict[str, Any]:
     """Return the body of the only terminal reply, which must be last and a valid RESPONSE."""
     terminal = [e for e in effects if isinstance(e, server.Reply) and e.terminal]
@@ -138,8 +143,7 @@ def refusal(effects: list[server.Effect], kind: type[Exception]) -> str:
 # Usual course.
 
 
-def test_request_is_claimed_run_and_answered() -> None:
-    bench = Bench()
+def test_request_is_claimed_run_and_answered(bench: Bench) -> None:
     (claim,) = bench.request()
     assert isinstance(claim, server.Claim)
     job = claim.job
@@ -165,24 +169,21 @@ def test_request_is_claimed_run_and_answered() -> None:
     assert (bench.server.running, bench.server.counts) == (0, {pr.SUCCESS: 1})
 
 
-def test_replies_of_a_request_are_numbered() -> None:
-    bench = Bench()
+def test_replies_of_a_request_are_numbered(bench: Bench) -> None:
     job = bench.granted()
     effects = bench.server.on_event(job, "e", {}) + bench.finish(job)
     numbers = [e.envelope.headers[env.WBE_SEQ] for e in effects if isinstance(e, server.Reply)]
     assert numbers == [2, 3]
 
 
-def test_second_outcome_and_late_events_are_ignored() -> None:
-    bench = Bench()
+def test_second_outcome_and_late_events_are_ignored(bench: Bench) -> None:
     job = bench.granted()
     bench.finish(job)
     assert bench.finish(job) == []
     assert bench.server.on_event(job, "e", {}) == []
 
 
-def test_outcome_of_a_job_of_another_server_is_ignored() -> None:
-    bench = Bench()
+def test_outcome_of_a_job_of_another_server_is_ignored(bench: Bench) -> None:
     job = bench.granted()
     other = Bench().granted(id="id-9")
     assert bench.finish(other) == []
@@ -190,8 +191,7 @@ def test_outcome_of_a_job_of_another_server_is_ignored() -> None:
     assert ending(bench.finish(job))
 
 
-def test_replies_to_taskflow_engines_have_plain_values() -> None:
-    bench = Bench()
+def test_replies_to_taskflow_engines_have_plain_values(bench: Bench) -> None:
     assert ending(bench.finish(bench.granted(), (1, 2)))["state"] == pr.SUCCESS
     plain = bench.started(id="id-2", ours=False)
     assert ending(bench.finish(plain, (1, 2)))["data"] == {"result": [1, 2]}
@@ -209,14 +209,12 @@ def test_failed_task_is_answered_with_its_failure() -> None:
     assert bench.server.counts == {pr.FAILURE: 1}
 
 
-def test_system_exit_of_a_task_is_answered_as_failure() -> None:
-    bench = Bench()
+def test_system_exit_of_a_task_is_answered_as_failure(bench: Bench) -> None:
     body = ending(bench.finish(bench.granted(), Failure.from_exception(SystemExit(3))))
     assert body["state"] == pr.FAILURE
 
 
-def test_result_that_cannot_be_encoded_fails_with_its_path() -> None:
-    bench = Bench()
+def test_result_that_cannot_be_encoded_fails_with_its_path(bench: Bench) -> None:
     text = refusal(bench.finish(bench.granted(), {"a": [1, {2, object()}]}), exc.NotEncodable)
     assert text.startswith("result['a'][1]")
 
@@ -242,8 +240,9 @@ def test_too_large_failure_is_shortened() -> None:
     [(object(),), (10**5000,), ("\ud800",), (float("inf"),), ([1, (2,)],)],
     ids=["object", "huge_int", "surrogate", "infinity", "nested_tuple"],
 )
-def test_exception_arguments_that_cannot_be_encoded_are_omitted(args: tuple[Any, ...]) -> None:
-    bench = Bench()
+def test_exception_arguments_that_cannot_be_encoded_are_omitted(
+    bench: Bench, args: tuple[Any, ...]
+) -> None:
     failure = Failure.from_exception(ValueError(*args))
     refusal(bench.finish(bench.granted(), failure), ValueError)
 
@@ -260,8 +259,7 @@ def test_result_that_raises_while_encoded_is_a_failure() -> None:
 # Events.
 
 
-def test_events_are_sent_with_typed_details() -> None:
-    bench = Bench()
+def test_events_are_sent_with_typed_details(bench: Bench) -> None:
     job = bench.granted()
     (event,) = bench.server.on_event(job, "update_progress", {"at": (1, 2)})
     assert isinstance(event, server.Reply)
@@ -281,8 +279,7 @@ def test_events_are_sent_with_typed_details() -> None:
     ],
     ids=["object", "no_details", "number", "no_type", "too_large"],
 )
-def test_events_that_cannot_be_encoded_are_dropped(kind: Any, details: Any) -> None:
-    bench = Bench()
+def test_events_that_cannot_be_encoded_are_dropped(bench: Bench, kind: Any, details: Any) -> None:
     job = bench.granted()
     assert bench.server.on_event(job, kind, details) == []
     assert ending(bench.finish(job))["state"] == pr.SUCCESS
@@ -303,8 +300,7 @@ def refused(bench: Bench, **options: Any) -> list[server.Effect]:
     return effects
 
 
-def test_unknown_task_class_is_rejected_with_a_suggestion() -> None:
-    bench = Bench()
+def test_unknown_task_class_is_rejected_with_a_suggestion(bench: Bench) -> None:
     text = refusal(refused(bench, task_cls=JOB + "s"), exc.NotFound)
     assert JOB + "s" in text
     assert f"did you mean '{JOB}'" in text
@@ -343,8 +339,7 @@ def test_arguments_are_decoded_only_after_the_claim_is_granted() -> None:
     assert READ == ["poison"]
 
 
-def test_later_protocol_version_is_rejected() -> None:
-    bench = Bench()
+def test_later_protocol_version_is_rejected(bench: Bench) -> None:
     assert bench.granted(more={env.WBE_VERSION: "1"})
     bench = Bench()
     later = {env.WBE_VERSION: "999", env.WBE_LEDGER: LEDGER}
@@ -368,9 +363,10 @@ def test_request_of_another_ledger_is_rejected(named: Any, held: str | None) -> 
     [{}, {env.WBE_VERSION: env.VERSION, env.WBE_EPOCH: 1}],
     ids=["without_headers", "with_epoch"],
 )
-def test_worker_with_a_ledger_rejects_request_that_uses_no_ledger(headers: dict[str, Any]) -> None:
+def test_worker_with_a_ledger_rejects_request_that_uses_no_ledger(
+    bench: Bench, headers: dict[str, Any]
+) -> None:
     """Without a row, a repeated execution cannot be detected."""
-    bench = Bench()
     body = {"action": "execute", "arguments": {"x": 1}, "task_cls": JOB, "task_name": "job"}
     request = env.Envelope(
         pr.REQUEST, body, correlation_id="id-1", reply_to="engine", headers=headers
@@ -387,8 +383,9 @@ def test_null_ledger_header_is_rejected() -> None:
 
 
 @pytest.mark.parametrize("reply_to", [None, "", "../up", "a b", "x" * 200, "a.*", "a\nb"])
-def test_request_with_invalid_address_is_only_acknowledged(reply_to: str | None) -> None:
-    bench = Bench()
+def test_request_with_invalid_address_is_only_acknowledged(
+    bench: Bench, reply_to: str | None
+) -> None:
     assert bench.request(reply_to=reply_to) == [server.Acknowledge("receipt")]
     assert bench.request(id="../up") == [server.Acknowledge("receipt")]
     assert bench.server.counts == {"unanswerable": 2}
@@ -397,15 +394,13 @@ def test_request_with_invalid_address_is_only_acknowledged(reply_to: str | None)
 # Duplicates.
 
 
-def test_duplicate_of_a_running_request_is_acknowledged() -> None:
-    bench = Bench()
+def test_duplicate_of_a_running_request_is_acknowledged(bench: Bench) -> None:
     job = bench.granted()
     assert bench.request("again") == [server.Acknowledge("again")]
     assert ending(bench.finish(job))
 
 
-def test_duplicate_of_a_done_request_is_answered_from_the_ledger() -> None:
-    bench = Bench()
+def test_duplicate_of_a_done_request_is_answered_from_the_ledger(bench: Bench) -> None:
     stored = bench.finish(bench.granted())[0]
     assert isinstance(stored, server.Finish)
     (claim,) = bench.request("again", reply_to="engine")
@@ -421,8 +416,7 @@ def test_duplicate_of_a_done_request_is_answered_from_the_ledger() -> None:
 
 
 @pytest.mark.parametrize("verdict", [ledgers.HELD, ledgers.MISSING, ledgers.STALE])
-def test_request_with_a_refused_claim_does_not_run(verdict: Any) -> None:
-    bench = Bench()
+def test_request_with_a_refused_claim_does_not_run(bench: Bench, verdict: Any) -> None:
     (claim,) = bench.request()
     assert isinstance(claim, server.Claim)
     effects = bench.server.on_claim(claim.job, ledgers.Claim(verdict, 1, holder="w2"))
@@ -433,8 +427,7 @@ def test_request_with_a_refused_claim_does_not_run(verdict: Any) -> None:
         assert told_elsewhere(effects) == "engine"
 
 
-def test_done_row_without_result_is_only_acknowledged() -> None:
-    bench = Bench()
+def test_done_row_without_result_is_only_acknowledged(bench: Bench) -> None:
     (claim,) = bench.request()
     assert isinstance(claim, server.Claim)
     effects = bench.server.on_claim(claim.job, ledgers.Claim(ledgers.DONE, 1, b""))
@@ -451,23 +444,20 @@ def told_elsewhere(effects: list[server.Effect]) -> str:
     return reply.envelope.routing_key
 
 
-def test_duplicate_with_another_address_is_reported_as_claimed() -> None:
-    bench = Bench()
+def test_duplicate_with_another_address_is_reported_as_claimed(bench: Bench) -> None:
     job = bench.granted()
     assert told_elsewhere(bench.request("again", reply_to="heir")) == "heir"
     assert job.reply_to == "engine"
 
 
-def test_duplicate_while_the_result_is_stored_is_not_lost() -> None:
-    bench = Bench()
+def test_duplicate_while_the_result_is_stored_is_not_lost(bench: Bench) -> None:
     job = bench.granted()
     bench.server.on_finished(job, invocation.Outcome(3))
     assert told_elsewhere(bench.request("again")) == "engine"
     assert ending(bench.server.on_stored(job))["data"] == {"result": 3}
 
 
-def test_ended_job_is_held_until_its_result_is_stored() -> None:
-    bench = Bench()
+def test_ended_job_is_held_until_its_result_is_stored(bench: Bench) -> None:
     job = bench.granted()
     assert (bench.server.running, bench.server.holding) == (1, 1)
     bench.server.on_finished(job, invocation.Outcome(3))
@@ -500,8 +490,7 @@ def test_redelivered_request_of_taskflow_engine_does_not_run_again() -> None:
 # Questions of engines that resume a flow.
 
 
-def test_engine_that_asks_receives_later_replies() -> None:
-    bench = Bench()
+def test_engine_that_asks_receives_later_replies(bench: Bench) -> None:
     job = bench.granted()
     (told,) = bench.ask(("id-1", 2048))
     assert (told.body["state"], told.headers[env.WBE_ASK]) == (pr.RUNNING, 2048)
@@ -513,24 +502,21 @@ def test_engine_that_asks_receives_later_replies() -> None:
     assert reply.envelope.headers[env.WBE_EPOCH] == 1
 
 
-def test_question_of_an_earlier_owner_is_ignored() -> None:
-    bench = Bench()
+def test_question_of_an_earlier_owner_is_ignored(bench: Bench) -> None:
     job = bench.granted()
     bench.ask(("id-1", 3072), reply_to="second")
     assert bench.ask(("id-1", 2048), reply_to="first") == []
     assert job.reply_to == "second"
 
 
-def test_question_with_a_lower_epoch_than_the_request_is_ignored() -> None:
+def test_question_with_a_lower_epoch_than_the_request_is_ignored(bench: Bench) -> None:
     """The question was sent before another engine acquired the flow and resent the request."""
-    bench = Bench()
     job = bench.granted(epoch=3072)
     assert bench.ask(("id-1", 2048), reply_to="first") == []
     assert job.reply_to == "engine"
 
 
-def test_question_while_the_result_is_stored_is_answered_afterwards() -> None:
-    bench = Bench()
+def test_question_while_the_result_is_stored_is_answered_afterwards(bench: Bench) -> None:
     job = bench.granted()
     bench.server.on_finished(job, invocation.Outcome(3))
     assert bench.ask(("id-1", 2048)) == []
@@ -542,8 +528,7 @@ def test_question_while_the_result_is_stored_is_answered_afterwards() -> None:
 
 
 @pytest.mark.parametrize("fenced", [False, True])
-def test_result_stored_and_sent_in_one_step_releases_the_job(fenced: bool) -> None:
-    bench = Bench()
+def test_result_stored_and_sent_in_one_step_releases_the_job(bench: Bench, fenced: bool) -> None:
     asked, job = bench.granted(), bench.granted(id="id-2")
     for ended in (asked, job):
         bench.server.on_finished(ended, invocation.Outcome(3))
@@ -560,8 +545,7 @@ def test_result_stored_and_sent_in_one_step_releases_the_job(fenced: bool) -> No
         assert reply.envelope.body == {"state": pr.SUCCESS, "data": {"result": 3}}
 
 
-def test_with_ledger_question_about_unknown_request_is_denied() -> None:
-    bench = Bench()
+def test_with_ledger_question_about_unknown_request_is_denied(bench: Bench) -> None:
     job = bench.granted()
     bench.finish(job)
     bench.server.on_answered(job)
@@ -581,8 +565,7 @@ def test_without_ledger_questions_are_answered_from_memory() -> None:
 
 
 @pytest.mark.parametrize("reply_to", [None, "", "../up", "a b"])
-def test_question_with_invalid_address_is_not_answered(reply_to: str | None) -> None:
-    bench = Bench()
+def test_question_with_invalid_address_is_not_answered(bench: Bench, reply_to: str | None) -> None:
     bench.granted()
     assert bench.ask(("id-1", 2), reply_to=reply_to) == []
     assert bench.server.counts == {"unanswerable": 1}
@@ -609,8 +592,7 @@ def test_questions_are_split_into_messages_of_500_requests() -> None:
     assert worker_commands.named(made[2].body) == [("id-1000", 1000)]
 
 
-def test_without_ledger_duplicate_receives_the_same_reply() -> None:
-    bench = Bench()
+def test_without_ledger_duplicate_receives_the_same_reply(bench: Bench) -> None:
     job = bench.started()
     assert bench.request("again", ledger=None) == [server.Acknowledge("again")]
     first = bench.finish(job)
@@ -618,8 +600,7 @@ def test_without_ledger_duplicate_receives_the_same_reply() -> None:
     assert bench.server.counts == {pr.SUCCESS: 1, "repeated": 2}
 
 
-def test_without_ledger_only_a_higher_epoch_runs_again() -> None:
-    bench = Bench()
+def test_without_ledger_only_a_higher_epoch_runs_again(bench: Bench) -> None:
     first = bench.started()
     second = bench.started(epoch=2)
     assert bench.server.running == 2
@@ -632,8 +613,7 @@ def test_without_ledger_only_a_higher_epoch_runs_again() -> None:
     assert ending(bench.request("again", ledger=None, epoch=2))["data"] == {"result": 2}
 
 
-def test_without_ledger_redelivered_request_is_reported_lost() -> None:
-    bench = Bench()
+def test_without_ledger_redelivered_request_is_reported_lost(bench: Bench) -> None:
     effects = bench.request(ledger=None, redelivered=True)
     assert "without a ledger" in refusal(effects, exc.WorkerLost)
     assert bench.server.running == 0
@@ -669,8 +649,7 @@ def test_invalid_epoch_is_read_as_one(epoch: Any) -> None:
 # Notices and heartbeats.
 
 
-def test_notify_question_is_answered_for_each_topic() -> None:
-    bench = Bench()
+def test_notify_question_is_answered_for_each_topic(bench: Bench) -> None:
     bench.granted()
     question = env.Envelope(pr.NOTIFY, {}, reply_to="engine")
     effects = bench.server.on_notify(question, 5.0)
@@ -752,8 +731,7 @@ def test_lost_request_is_reported_but_not_remembered() -> None:
     assert bench.server.counts == {"lost": 2, pr.SUCCESS: 1}
 
 
-def test_row_claimed_by_this_worker_without_a_job_is_lost() -> None:
-    bench = Bench()
+def test_row_claimed_by_this_worker_without_a_job_is_lost(bench: Bench) -> None:
     (claim,) = bench.request()
     assert isinstance(claim, server.Claim)
     answer = terminal(bench.server.on_claim(claim.job, ledgers.Claim(ledgers.HELD, 1, holder="w1")))
@@ -811,23 +789,20 @@ def test_time_limit_header_has_hard_limit_first(value: Any, limit: tuple[Any, An
     assert Bench().granted(more={env.TIMELIMIT: value}).limit == limit
 
 
-def test_running_request_is_cancelled_once_and_keeps_its_result() -> None:
-    bench = Bench()
+def test_running_request_is_cancelled_once_and_keeps_its_result(bench: Bench) -> None:
     job = bench.granted()
     assert bench.server.on_cancel([("id-1", 1), ("id-2", 1)]) == [server.Cancel(job)]
     assert bench.server.on_cancel([("id-1", 1)]) == []
     assert ending(bench.finish(job, 7))["data"] == {"result": 7}
 
 
-def test_cancel_of_a_lower_epoch_is_ignored() -> None:
-    bench = Bench()
+def test_cancel_of_a_lower_epoch_is_ignored(bench: Bench) -> None:
     job = bench.granted(epoch=3)
     assert bench.server.on_cancel([("id-1", 2)]) == []
     assert bench.server.on_cancel([("id-1", 4)]) == [server.Cancel(job)]
 
 
-def test_request_cancelled_while_claimed_does_not_run() -> None:
-    bench = Bench()
+def test_request_cancelled_while_claimed_does_not_run(bench: Bench) -> None:
     (claim,) = bench.request()
     assert isinstance(claim, server.Claim)
     assert bench.server.on_cancel([("id-1", 1)]) == []
@@ -903,8 +878,9 @@ def row(**other: Any) -> ledgers.Row:
     ],
     ids=["own_claim", "missing_row", "other_epoch", "other_worker", "open_row", "done_row"],
 )
-def test_delayed_job_runs_only_if_its_claim_is_still_valid(found: Any, runs: bool) -> None:
-    bench = Bench()
+def test_delayed_job_runs_only_if_its_claim_is_still_valid(
+    bench: Bench, found: Any, runs: bool
+) -> None:
     job = bench.granted()
     assert bench.server.on_unstarted(job) == [server.Check(job)]
     effects = bench.server.on_checked(job, found)
@@ -915,8 +891,7 @@ def test_delayed_job_runs_only_if_its_claim_is_still_valid(found: Any, runs: boo
         assert bench.finish(job) == [] == bench.server.on_unstarted(job)
 
 
-def test_fenced_result_is_acknowledged_without_a_reply() -> None:
-    bench = Bench()
+def test_fenced_result_is_acknowledged_without_a_reply(bench: Bench) -> None:
     job = bench.granted()
     (finish,) = bench.server.on_finished(job, invocation.Outcome(1))
     assert isinstance(finish, server.Finish)
@@ -933,8 +908,7 @@ def ids(bench: Bench) -> list[str]:
     return found
 
 
-def test_request_is_listed_until_its_reply_is_published() -> None:
-    bench = Bench()
+def test_request_is_listed_until_its_reply_is_published(bench: Bench) -> None:
     job = bench.granted()
     bench.granted(id="id-2", reply_to="another")
     assert ids(bench) == ["id-1"]
@@ -1018,8 +992,7 @@ def test_drain_cannot_be_ended_by_resume_or_suspend() -> None:
     assert notices(bench.server.on_notify(question, 5.0)) == [("engine", env.BEAT, "draining", 2)]
 
 
-def test_draining_server_returns_requests_without_a_claim() -> None:
-    bench = Bench()
+def test_draining_server_returns_requests_without_a_claim(bench: Bench) -> None:
     bench.server.drain(1.0)
     (back,) = bench.request()
     assert isinstance(back, server.Return) and not back.fresh
@@ -1046,9 +1019,8 @@ def test_request_with_a_failed_release_runs_while_draining() -> None:
     assert ending(bench.finish(claim.job))
 
 
-def test_request_released_without_confirmation_is_returned() -> None:
+def test_request_released_without_confirmation_is_returned(bench: Bench) -> None:
     """The request is not lost either, because its message is not acknowledged."""
-    bench = Bench()
     job = bench.granted()
     assert bench.server.on_unstarted(job) == [server.Check(job)]
     released = row(state="open", holder=None)
@@ -1077,8 +1049,7 @@ def test_server_drains_after_max_tasks() -> None:
     assert kinds(bench.finish(first)) == [server.Reply]
 
 
-def test_server_ignores_results_and_events_after_shutdown() -> None:
-    bench = Bench()
+def test_server_ignores_results_and_events_after_shutdown(bench: Bench) -> None:
     job = bench.granted()
     bench.server.shut_down(1.0)
     assert bench.finish(job) == []
@@ -1087,9 +1058,8 @@ def test_server_ignores_results_and_events_after_shutdown() -> None:
     assert bench.server.on_checked(job, row()) == []
 
 
-def test_question_about_an_unpublished_result_receives_the_result() -> None:
+def test_question_about_an_unpublished_result_receives_the_result(bench: Bench) -> None:
     """Result and reply could not be sent yet, so a denial would arrive before the reply."""
-    bench = Bench()
     bench.finish(bench.granted(), 7)
     (told,) = bench.ask(("id-1", 2048))
     assert told.body == {"state": pr.SUCCESS, "data": {"result": 7}}
