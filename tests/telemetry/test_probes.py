@@ -13,6 +13,7 @@ import threading
 import time
 import urllib.parse
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +36,20 @@ def memory_url() -> str:
     return f"memory://{uuid.uuid4().hex}"
 
 
-def told(worker: Any, path: str) -> tuple[int, Any]:
-    found = probes.routes(worker)[path]()
-    return found.status, json.loads(found.body)
+@contextlib.contextmanager
+def served(routes: dict[str, Any] | None = None) -> Iterator[serving.Server]:
+    """Run a server, by default with the path `/a`."""
+    server = serving.Server(LOCAL, routes or {"/a": lambda: serving.Answer(b"{}")})
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def probe(worker: Any, path: str) -> tuple[int, Any]:
+    answer = probes.routes(worker)[path]()
+    return answer.status, json.loads(answer.body)
 
 
 # The command. ------------------------------------------------------------------------------------
@@ -95,22 +107,21 @@ def test_unusable_probe_option_is_reported_in_one_line(
 
 def test_worker_is_ready_only_while_it_takes_requests(memory_url: str) -> None:
     with workers.worker_in_thread(memory_url, sample_tasks) as worker:
-        assert told(worker, "/readyz") == (200, {"status": "ok"})
+        assert probe(worker, "/readyz") == (200, {"status": "ok"})
         worker.suspend()
-        assert told(worker, "/readyz") == (
+        assert probe(worker, "/readyz") == (
             503,
             {"status": "unavailable", "why": "the worker is suspended"},
         )
         worker.resume()
-        assert told(worker, "/readyz")[0] == 200
+        assert probe(worker, "/readyz")[0] == 200
         worker.stop()
-        assert told(worker, "/readyz")[1]["why"] == "the worker is stopping"
-        assert told(worker, "/livez") == (200, {"status": "ok"})
+        assert probe(worker, "/readyz")[1]["why"] == "the worker is stopping"
+        assert probe(worker, "/livez") == (200, {"status": "ok"})
 
 
 def test_stopped_worker_is_not_ready(memory_url: str) -> None:
-    made = workers.worker_in_thread(memory_url, sample_tasks)
-    with made as worker:
+    with workers.worker_in_thread(memory_url, sample_tasks) as worker:
         pass
     assert worker.trouble == "the worker is stopping" and worker.heard < 0
 
@@ -131,12 +142,12 @@ def test_blocked_worker_fails_its_liveness_probe(
         try:
             assert held.wait(60)
             monkeypatch.setattr(probes, "RESPONSE_SECONDS", 0.1)
-            assert told(worker, "/livez")[0] == 503
+            assert probe(worker, "/livez")[0] == 503
         finally:
             over.set()
             thread.join()
         monkeypatch.setattr(probes, "RESPONSE_SECONDS", 60.0)
-        assert told(worker, "/livez")[0] == 200
+        assert probe(worker, "/livez")[0] == 200
 
 
 def test_silent_broker_makes_worker_unready_until_it_answers(
@@ -174,7 +185,7 @@ def test_silent_broker_makes_worker_unready_until_it_answers(
             assert re.search(
                 "the broker has sent nothing|the worker is not connected", str(worker.trouble)
             )
-            assert told(worker, "/livez")[0] == 200
+            assert probe(worker, "/livez")[0] == 200
             proxy.resume()
             workers.until(beats)
             workers.until(lambda: worker.trouble is None)
@@ -227,8 +238,8 @@ def test_heartbeat_file_is_touched_only_after_new_messages(
     ],
 )
 def test_valid_address_is_parsed(text: str, expected: tuple[str, int]) -> None:
-    found = serving.address(text)
-    assert (found, str(found)) == (expected, text)
+    address = serving.address(text)
+    assert (address, str(address)) == (expected, text)
 
 
 @pytest.mark.parametrize("text", ["", ":", ":80", "host", "host:", "host:-1", "::1:80", "host:٣"])
@@ -242,9 +253,7 @@ def test_server_answers_requests_by_method_and_path(caplog: pytest.LogCaptureFix
         raise RuntimeError("broken")
 
     routes = {"/a": lambda: serving.Answer(b"text", "text/plain"), "/b": fails}
-    server = serving.Server(LOCAL, routes)
-    server.start()
-    try:
+    with served(routes) as server:
         connection = http.client.HTTPConnection(*server.address, timeout=60)
         for method, path, status, body in (
             ("GET", "/a", 200, b"text"),
@@ -256,49 +265,37 @@ def test_server_answers_requests_by_method_and_path(caplog: pytest.LogCaptureFix
         ):
             connection.request(method, path)
             answer = connection.getresponse()
-            found = answer.read()
+            content = answer.read()
             assert answer.status == status, (method, path)
-            assert body is None or found == body
+            assert body is None or content == body
             assert answer.getheader("Server") is None or method == "POST"
             connection.close()
         assert "cannot respond to /b" in caplog.text
-    finally:
-        server.stop()
     server.stop()
 
 
 def test_silent_client_does_not_block_other_clients() -> None:
-    server = serving.Server(LOCAL, {"/a": lambda: serving.Answer(b"{}")})
-    server.start()
-    try:
-        with socket.create_connection(server.address):
-            assert scraping.get(f"http://{server.address}/a")[0] == 200
-    finally:
-        server.stop()
+    with served() as server, socket.create_connection(server.address):
+        assert scraping.get(f"http://{server.address}/a")[0] == 200
 
 
 def test_slow_client_is_disconnected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(serving, "CLIENT_SECONDS", 0.5)
-    server = serving.Server(LOCAL, {"/a": lambda: serving.Answer(b"{}")})
-    server.start()
-    try:
-        with socket.create_connection(server.address) as client:
-            client.settimeout(0.05)
+    with served() as server, socket.create_connection(server.address) as client:
+        client.settimeout(0.05)
 
-            def is_cut_off() -> bool:
-                try:
-                    client.send(b"x")
-                    return client.recv(1) == b""
-                except TimeoutError:
-                    return False
-                except OSError:
-                    return True
+        def is_cut_off() -> bool:
+            try:
+                client.send(b"x")
+                return client.recv(1) == b""
+            except TimeoutError:
+                return False
+            except OSError:
+                return True
 
-            until(is_cut_off, within=3)
-    finally:
-        server.stop()
+        until(is_cut_off, within=3)
 
 
 def test_slow_answer_is_not_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,12 +306,8 @@ def test_slow_answer_is_not_interrupted(monkeypatch: pytest.MonkeyPatch) -> None
         later.wait(0.5)
         return serving.Answer(b"{}")
 
-    server = serving.Server(LOCAL, {"/a": slowly})
-    server.start()
-    try:
+    with served({"/a": slowly}) as server:
         assert scraping.get(f"http://{server.address}/a")[0] == 200
-    finally:
-        server.stop()
 
 
 def test_oldest_silent_client_is_disconnected_for_a_new_one(
@@ -322,21 +315,16 @@ def test_oldest_silent_client_is_disconnected_for_a_new_one(
 ) -> None:
     monkeypatch.setattr(serving, "MAX_WAITING", 2)
     monkeypatch.setattr(serving, "CLIENT_SECONDS", 60.0)
-    server = serving.Server(LOCAL, {"/a": lambda: serving.Answer(b"{}")})
-    server.start()
-    try:
-        with contextlib.ExitStack() as stack:
-            for _ in range(2):
-                silent = [
-                    stack.enter_context(socket.create_connection(server.address, timeout=60))
-                    for _ in range(2)
-                ]
-                assert scraping.get(f"http://{server.address}/a") == (200, "{}")
-                assert silent[0].recv(1) == b""
-                silent[1].sendall(b"GET /a HTTP/1.0\r\n\r\n")
-                assert b" 200 " in silent[1].recv(1000)
-    finally:
-        server.stop()
+    with served() as server, contextlib.ExitStack() as stack:
+        for _ in range(2):
+            silent = [
+                stack.enter_context(socket.create_connection(server.address, timeout=60))
+                for _ in range(2)
+            ]
+            assert scraping.get(f"http://{server.address}/a") == (200, "{}")
+            assert silent[0].recv(1) == b""
+            silent[1].sendall(b"GET /a HTTP/1.0\r\n\r\n")
+            assert b" 200 " in silent[1].recv(1000)
 
 
 def test_clients_connect_while_the_server_is_busy() -> None:
@@ -361,10 +349,9 @@ def test_requests_above_the_limit_are_refused_with_503(
         assert go_on.wait(60)
         return serving.Answer(b"{}")
 
-    server = serving.Server(LOCAL, {"/a": slowly})
-    server.start()
-    try:
+    with served({"/a": slowly}) as server:
         with contextlib.ExitStack() as stack:
+            stack.callback(go_on.set)
             clients = [
                 stack.enter_context(socket.create_connection(server.address, timeout=60))
                 for _ in range(3)
@@ -378,9 +365,6 @@ def test_requests_above_the_limit_are_refused_with_503(
             go_on.set()
             assert all(b" 200 " in client.recv(1000) for client in clients[:2])
         until(lambda: answers(server), within=5)
-    finally:
-        go_on.set()
-        server.stop()
 
 
 #: A server in a process that opens all descriptors after one line of input, and closes them after
@@ -426,19 +410,19 @@ def test_lack_of_descriptors_neither_floods_log_nor_uses_cpu(tmp_path: Path) -> 
     ):  # fmt: skip
         assert process.stdin is not None and process.stdout is not None
 
-        def told() -> str:
+        def next_line() -> str:
             assert process.stdin is not None and process.stdout is not None
             process.stdin.write("\n")
             process.stdin.flush()
             return process.stdout.readline()
 
         where = "127.0.0.1", int(process.stdout.readline())
-        assert told() == "used\n"
+        assert next_line() == "used\n"
         for _ in range(20):
             stack.enter_context(socket.create_connection(where, timeout=60))
         until(lambda: "Too many open files" in log.read_text())
         time.sleep(2.0)  # a server without a pause would call `accept` thousands of times
-        assert int(told()) < 100
+        assert int(next_line()) < 100
         assert len(log.read_text().splitlines()) == 1
         assert scraping.get(f"http://127.0.0.1:{where[1]}/a") == (200, "{}")
         process.stdin.close()

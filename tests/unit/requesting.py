@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from wbengine import invocation, task
@@ -210,6 +210,13 @@ class Bench:
             else:
                 found.append(effect)
         return found
+
+
+def only(kind: type[Any], effects: Sequence[Any]) -> Any:
+    """Return the only effect, which must have this type."""
+    (effect,) = effects
+    assert isinstance(effect, kind), effect
+    return effect
 
 
 def settled(effects: Iterable[fx.Effect]) -> list[invocation.Outcome]:

@@ -38,11 +38,6 @@ def test_pick_widest_returns_widest_depth():
     assert pick_widest(iter([Depth.ATOM])) is Depth.ATOM
 
 
-def test_pick_widest_rejects_empty_list():
-    with pytest.raises(ValueError, match="At least one depth"):
-        pick_widest([])
-
-
 @pytest.mark.parametrize("join", list(Join))
 def test_join_translate_accepts_joins_and_their_names(join):
     assert Join.translate(join) is join

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.requesting import JOB, T0, WALL, Bench, Job, failures, settled
+from tests.unit.requesting import JOB, T0, WALL, Bench, Job, failures, only, settled
 from wbengine import exceptions as exc
 from wbengine import start_times
 from wbengine.engines.worker_based import protocol as pr
@@ -199,8 +199,7 @@ def test_request_without_ledger_contains_expiry_time() -> None:
     bench = bench_of(ledger=None)
     entry, (dispatch,) = timed(bench, expires=20)
     assert dispatch.envelope.headers[env.EXPIRES] == WALL + 20
-    (ask,) = bench.tracker.tick(T0 + 20)
-    assert isinstance(ask, fx.Ask)
+    only(fx.Ask, bench.tracker.tick(T0 + 20))
     bench.fleet.idle["q"] = 2
     assert failures(bench.recovery.review(T0 + 30), exc.Expired)
     assert not entry.live
@@ -243,8 +242,7 @@ def test_request_with_eta_is_published_when_due(eta: Any) -> None:
     assert bench.tracker.on_gained([TIMED, JOB], T0) == []
     assert bench.tracker.next_timer() == pytest.approx(T0 + 30)
     assert bench.tracker.tick(T0 + 29) == [] and not bench.recovery.needs_reports(T0 + 29)
-    (dispatch,) = bench.tracker.tick(T0 + 30.001)
-    assert isinstance(dispatch, fx.Dispatch)
+    only(fx.Dispatch, bench.tracker.tick(T0 + 30.001))
     # The requested delay does not count.
     assert bench.tracker.tick(T0 + 40) == []
     assert bench.tracker.tick(T0 + 40.001) == [fx.Revoke(entry)]

@@ -21,7 +21,6 @@ TREE = {
     exc.RequestTimeout: exc.ExecutionFailure,
     exc.NeverStarted: exc.RequestTimeout,
     exc.InvalidState: exc.ExecutionFailure,
-    exc.DeadlineExceeded: exc.ExecutionFailure,
     exc.Cancelled: exc.ExecutionFailure,
     exc.Expired: exc.ExecutionFailure,
     exc.SignalTimeout: exc.ExecutionFailure,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.requesting import JOB, T0, Bench, Job, failures, settled
+from tests.unit.requesting import JOB, T0, Bench, Job, failures, only, settled
 from wbengine import exceptions as exc
 from wbengine import invocation, task
 from wbengine.engines.worker_based import protocol as pr
@@ -44,8 +44,7 @@ def bench() -> Bench:
 
 def test_request_is_dispatched_acknowledged_settled_and_retired(bench: Bench) -> None:
     call = bench.call(arguments={"x": (1, 2)}, attempt=4, flow_uuid="flow-1", priority=5)
-    (dispatch,) = bench.tracker.submit(call, lambda *_: None, T0)
-    assert isinstance(dispatch, fx.Dispatch)
+    dispatch = only(fx.Dispatch, bench.tracker.submit(call, lambda *_: None, T0))
     entry, sent = dispatch.tracked, dispatch.envelope
     assert (entry.state, entry.queue, sent.routing_key) == (pr.PENDING, "q", "q")
     assert (sent.correlation_id, sent.reply_to, sent.priority) == (entry.id, "engine", 5)
@@ -56,8 +55,7 @@ def test_request_is_dispatched_acknowledged_settled_and_retired(bench: Bench) ->
     pr.Request.validate(sent.body)
     assert bench.answer(entry, pr.RUNNING, {}, receipt="r1") == [fx.Acknowledge("r1")]
     assert entry.state == pr.RUNNING
-    (end,) = bench.succeed(entry, receipt="r2")
-    assert isinstance(end, fx.Settle)
+    end = only(fx.Settle, bench.succeed(entry, receipt="r2"))
     assert (end.outcome.value, end.outcome.worker) == (3, "w1")
     # The reply is acknowledged, and the row dropped, only after the outcome was saved.
     assert bench.tracker.retired([call]) == [fx.Drop(entry.id), fx.Acknowledge("r2")]
@@ -226,8 +224,7 @@ def test_request_waits_until_a_worker_offers_its_task() -> None:
     assert (effects, entry.state) == ([], pr.WAITING)
     assert bench.tracker.on_gained(["other"], T0) == []
     bench.fleet.set("q", 1, 1, JOB)
-    (dispatch,) = bench.tracker.on_gained([JOB], T0 + 1)
-    assert isinstance(dispatch, fx.Dispatch)
+    only(fx.Dispatch, bench.tracker.on_gained([JOB], T0 + 1))
     assert entry.state == pr.PENDING
 
 
@@ -596,8 +593,7 @@ def test_open_request_is_rerouted_with_the_same_epoch(bench: Bench) -> None:
     bench.fleet.end("q")
     bench.fleet.set("q2", 1, 1, JOB)
     bench.lose("w1")
-    (dispatch,) = bench.recovery.on_row(entry, Seen(ledgers.ROW_OPEN), T0, "w1")
-    assert isinstance(dispatch, fx.Dispatch)
+    dispatch = only(fx.Dispatch, bench.recovery.on_row(entry, Seen(ledgers.ROW_OPEN), T0, "w1"))
     assert (dispatch.epoch, dispatch.envelope.routing_key) == (1, "q2")
     # A second inspection of the row publishes nothing.
     assert bench.recovery.on_row(entry, Seen(ledgers.ROW_OPEN), T0, "w1") == []
@@ -608,8 +604,7 @@ def test_without_ledger_rerouted_request_has_a_new_epoch() -> None:
     entry = bench.pending()
     bench.fleet.end("q")
     bench.fleet.set("q2", 1, 1, JOB)
-    (dispatch,) = bench.lose("w1")
-    assert isinstance(dispatch, fx.Dispatch)
+    dispatch = only(fx.Dispatch, bench.lose("w1"))
     assert dispatch.epoch == dispatch.envelope.headers[env.WBE_EPOCH] == 2
     bench.succeed(entry, epoch=1)
     assert entry.state == pr.PENDING

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.requesting import only
 from wbengine import __version__, invocation, task
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based import endpoint, server
@@ -85,8 +86,7 @@ class Bench:
         return self.server.on_request(message, receipt, now, claimed=claimed)
 
     def granted(self, **options: Any) -> server.Job:
-        (claim,) = self.request(**options)
-        assert isinstance(claim, server.Claim)
+        claim = only(server.Claim, self.request(**options))
         effects = self.server.on_claim(claim.job, ledgers.Claim(ledgers.GRANTED, 1))
         assert [type(effect) for effect in effects] == [server.Reply, server.Run]
         return claim.job
@@ -144,8 +144,7 @@ def refusal(effects: list[server.Effect], kind: type[Exception]) -> str:
 
 
 def test_request_is_claimed_run_and_answered(bench: Bench) -> None:
-    (claim,) = bench.request()
-    assert isinstance(claim, server.Claim)
+    claim = only(server.Claim, bench.request())
     job = claim.job
     assert (job.id, job.epoch, bench.server.running) == ("id-1", 1, 1)
     running, run = bench.server.on_claim(job, ledgers.Claim(ledgers.GRANTED, 1))
@@ -261,8 +260,7 @@ def test_result_that_raises_while_encoded_is_a_failure() -> None:
 
 def test_events_are_sent_with_typed_details(bench: Bench) -> None:
     job = bench.granted()
-    (event,) = bench.server.on_event(job, "update_progress", {"at": (1, 2)})
-    assert isinstance(event, server.Reply)
+    event = only(server.Reply, bench.server.on_event(job, "update_progress", {"at": (1, 2)}))
     assert not event.terminal
     pr.Response.validate(event.envelope.body)
     assert env.unpacker(True)(event.envelope.body["data"]["details"]) == {"at": (1, 2)}
@@ -290,8 +288,7 @@ def test_events_that_cannot_be_encoded_are_dropped(bench: Bench, kind: Any, deta
 
 def refused(bench: Bench, **options: Any) -> list[server.Effect]:
     """Submit a request that is rejected after its claim, so that the rejection is final."""
-    (claim,) = bench.request(**options)
-    assert isinstance(claim, server.Claim)
+    claim = only(server.Claim, bench.request(**options))
     effects = bench.server.on_claim(claim.job, ledgers.Claim(ledgers.GRANTED, 1))
     effects = bench.stored(effects, claim.job)
     assert isinstance(effects[0], server.Finish)
@@ -332,8 +329,7 @@ def test_arguments_are_decoded_only_after_the_claim_is_granted() -> None:
     bench = Bench()
     refused(bench, task_cls=JOB + "s", arguments=argument)
     refusal(bench.request(ledger=None, redelivered=True, arguments=argument), exc.WorkerLost)
-    (claim,) = bench.request(id="id-2", arguments=argument)
-    assert isinstance(claim, server.Claim)
+    claim = only(server.Claim, bench.request(id="id-2", arguments=argument))
     assert READ == []
     bench.server.on_claim(claim.job, ledgers.Claim(ledgers.GRANTED, 1))
     assert READ == ["poison"]
@@ -403,13 +399,11 @@ def test_duplicate_of_a_running_request_is_acknowledged(bench: Bench) -> None:
 def test_duplicate_of_a_done_request_is_answered_from_the_ledger(bench: Bench) -> None:
     stored = bench.finish(bench.granted())[0]
     assert isinstance(stored, server.Finish)
-    (claim,) = bench.request("again", reply_to="engine")
-    assert isinstance(claim, server.Claim)
+    claim = only(server.Claim, bench.request("again", reply_to="engine"))
     done = ledgers.Claim(ledgers.DONE, 1, env.freeze(stored.answer), "w1")
     effects = bench.server.on_claim(claim.job, done)
     assert ending(effects) == {"state": pr.SUCCESS, "data": {"result": 3}}
-    (reply,) = effects
-    assert isinstance(reply, server.Reply)
+    reply = only(server.Reply, effects)
     assert reply.job is claim.job
     assert reply.envelope.headers[env.WBE_WORKER] == "w1"
     assert bench.server.running == 0
@@ -417,8 +411,7 @@ def test_duplicate_of_a_done_request_is_answered_from_the_ledger(bench: Bench) -
 
 @pytest.mark.parametrize("verdict", [ledgers.HELD, ledgers.MISSING, ledgers.STALE])
 def test_request_with_a_refused_claim_does_not_run(bench: Bench, verdict: Any) -> None:
-    (claim,) = bench.request()
-    assert isinstance(claim, server.Claim)
+    claim = only(server.Claim, bench.request())
     effects = bench.server.on_claim(claim.job, ledgers.Claim(verdict, 1, holder="w2"))
     assert (bench.server.running, bench.server.counts) == (0, {verdict: 1})
     if verdict == ledgers.MISSING:
@@ -428,8 +421,7 @@ def test_request_with_a_refused_claim_does_not_run(bench: Bench, verdict: Any) -
 
 
 def test_done_row_without_result_is_only_acknowledged(bench: Bench) -> None:
-    (claim,) = bench.request()
-    assert isinstance(claim, server.Claim)
+    claim = only(server.Claim, bench.request())
     effects = bench.server.on_claim(claim.job, ledgers.Claim(ledgers.DONE, 1, b""))
     assert effects == [server.Acknowledge("receipt")]
 
@@ -606,8 +598,7 @@ def test_without_ledger_only_a_higher_epoch_runs_again(bench: Bench) -> None:
     assert bench.server.running == 2
     assert bench.request("old", ledger=None) == [server.Acknowledge("old")]
     for job in (first, second):
-        (reply,) = bench.finish(job, job.epoch)
-        assert isinstance(reply, server.Reply)
+        reply = only(server.Reply, bench.finish(job, job.epoch))
         assert reply.envelope.headers[env.WBE_EPOCH] == job.epoch
     assert bench.request("old", ledger=None) == [server.Acknowledge("old")]
     assert ending(bench.request("again", ledger=None, epoch=2))["data"] == {"result": 2}
@@ -625,8 +616,7 @@ def test_without_ledger_redelivered_request_is_reported_lost(bench: Bench) -> No
 
 
 def test_with_ledger_redelivered_request_is_claimed() -> None:
-    (claim,) = Bench().request(redelivered=True)
-    assert isinstance(claim, server.Claim)
+    only(server.Claim, Bench().request(redelivered=True))
 
 
 def test_number_of_remembered_replies_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -641,8 +631,7 @@ def test_number_of_remembered_replies_is_limited(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("epoch", [-1, 1.5, "2", True, None, 10**400])
 def test_invalid_epoch_is_read_as_one(epoch: Any) -> None:
-    (claim,) = Bench().request(epoch=epoch)
-    assert isinstance(claim, server.Claim)
+    claim = only(server.Claim, Bench().request(epoch=epoch))
     assert claim.job.epoch == 1
 
 
@@ -732,8 +721,7 @@ def test_lost_request_is_reported_but_not_remembered() -> None:
 
 
 def test_row_claimed_by_this_worker_without_a_job_is_lost(bench: Bench) -> None:
-    (claim,) = bench.request()
-    assert isinstance(claim, server.Claim)
+    claim = only(server.Claim, bench.request())
     answer = terminal(bench.server.on_claim(claim.job, ledgers.Claim(ledgers.HELD, 1, holder="w1")))
     assert answer.headers[env.WBE_LOST] == 1
 
@@ -803,8 +791,7 @@ def test_cancel_of_a_lower_epoch_is_ignored(bench: Bench) -> None:
 
 
 def test_request_cancelled_while_claimed_does_not_run(bench: Bench) -> None:
-    (claim,) = bench.request()
-    assert isinstance(claim, server.Claim)
+    claim = only(server.Claim, bench.request())
     assert bench.server.on_cancel([("id-1", 1)]) == []
     effects = bench.server.on_claim(claim.job, ledgers.Claim(ledgers.GRANTED, 1))
     refusal(bench.stored(effects, claim.job), exc.Cancelled)
@@ -854,8 +841,7 @@ def test_requests_over_the_slots_wait_without_a_running_reply() -> None:
 def test_request_waiting_for_a_slot_can_be_cancelled() -> None:
     bench = Bench(slots=1)
     first = bench.granted()
-    (claim,) = bench.request(id="id-2")
-    assert isinstance(claim, server.Claim)
+    claim = only(server.Claim, bench.request(id="id-2"))
     assert bench.server.on_claim(claim.job, ledgers.Claim(ledgers.GRANTED, 1)) == []
     effects = bench.server.on_cancel([("id-2", 1)])
     refusal(bench.stored(effects, claim.job), exc.Cancelled)
@@ -893,8 +879,7 @@ def test_delayed_job_runs_only_if_its_claim_is_still_valid(
 
 def test_fenced_result_is_acknowledged_without_a_reply(bench: Bench) -> None:
     job = bench.granted()
-    (finish,) = bench.server.on_finished(job, invocation.Outcome(1))
-    assert isinstance(finish, server.Finish)
+    only(server.Finish, bench.server.on_finished(job, invocation.Outcome(1)))
     assert bench.server.on_stored(job, fenced=True) == [server.Acknowledge("receipt")]
     assert bench.server.counts["fenced"] == 1
     assert ids(bench) == []
@@ -986,8 +971,7 @@ def test_drain_cannot_be_ended_by_resume_or_suspend() -> None:
     bench.server.suspend()
     bench.server.drain(1.0)
     assert bench.server.resume() == [] == bench.server.suspend()
-    (back,) = bench.request(ledger=None)
-    assert isinstance(back, server.Return)
+    only(server.Return, bench.request(ledger=None))
     question = env.Envelope(pr.NOTIFY, {}, reply_to="engine")
     assert notices(bench.server.on_notify(question, 5.0)) == [("engine", env.BEAT, "draining", 2)]
 
@@ -997,8 +981,7 @@ def test_draining_server_returns_requests_without_a_claim(bench: Bench) -> None:
     (back,) = bench.request()
     assert isinstance(back, server.Return) and not back.fresh
     # A request that was claimed on receipt is released first.
-    (claim,) = bench.request("r", claimed=True)
-    assert isinstance(claim, server.Claim)
+    claim = only(server.Claim, bench.request("r", claimed=True))
     effects = bench.server.on_claim(claim.job, ledgers.Claim(ledgers.GRANTED, 1))
     assert effects == [server.Release(claim.job)]
     assert bench.server.on_released(claim.job, True) == [server.Return(claim.job, False)]
@@ -1008,8 +991,7 @@ def test_draining_server_returns_requests_without_a_claim(bench: Bench) -> None:
 def test_request_with_a_failed_release_runs_while_draining() -> None:
     bench = Bench(slots=1)
     job = bench.granted()
-    (claim,) = bench.request(id="id-2")
-    assert isinstance(claim, server.Claim)
+    claim = only(server.Claim, bench.request(id="id-2"))
     bench.server.on_claim(claim.job, ledgers.Claim(ledgers.GRANTED, 1))
     *_, release = bench.server.drain(1.0)
     assert release == server.Release(claim.job)
@@ -1044,8 +1026,7 @@ def test_server_drains_after_max_tasks() -> None:
     *_, drain = bench.request(id="id-2", ledger=None)
     assert drain == server.Drain()
     for number in (3, 4):
-        (back,) = bench.request(id=f"id-{number}", ledger=None)
-        assert isinstance(back, server.Return)
+        only(server.Return, bench.request(id=f"id-{number}", ledger=None))
     assert kinds(bench.finish(first)) == [server.Reply]
 
 
