@@ -82,41 +82,41 @@ _MAX_NAMED_TASKS: Final = 3
 class WorkerBasedActionEngine(Engine):
     """Run the tasks of a flow on workers; retry controllers run in the process of the engine.
 
-    Options, besides those of every engine:
+    Options, in addition to those of every engine:
 
     - `url`, `transport`, `transport_options`: the broker.  Default: `$WBENGINE_URL`, else a folder
       of this user, which workers on this host use too.
     - `exchange` (`'default'`): the name that separates groups of engines and workers on a broker.
     - `topics`: use only the workers of these topics, in this order; a string contains them with
-      commas, and `*` stands for one part of a name (`video.*`).  Default: all known workers.
+      commas, and `*` matches one part of a name (`video.*`).  Default: all known workers.
     - `ledger`: the place of the ledger, the same as that of the workers: the URL of a Redis,
       `'postgresql://user@host/database'`, `'mysql://...'`, `'sqlite:////path'`, `'dir:///path'`,
       or `'none'`.  Default: `$WBENGINE_LEDGER`, else that of the broker, if it has one.
-    - `keys`: the file with the keys that messages are signed with (`wbengine keys new`), or
-      `'none'`.  Default: `$WBENGINE_KEYS`.  Without keys all messages are believed.
+    - `keys`: the file with the keys that sign messages (`wbengine keys new`), or `'none'`.
+      Default: `$WBENGINE_KEYS`.  Without keys all messages are accepted.
     - `transition_timeout` (60): seconds that a task waits while no worker offers it, or idle
-      workers do not start it; then it fails with `RequestTimeout`.  Waiting for busy workers does
-      not count.  None: no limit.
-    - `worker_expiry` (60): seconds.  The interval of heartbeats is a quarter of it, but at least
-      0.5 s and at most 5 s.  A worker is lost after three missing heartbeats.  Workers of
-      TaskFlow send none: for them, `worker_expiry` seconds of silence count.  None: never.
-    - `on_worker_lost` (`'fail'`): if the worker of a task is lost, and its `idempotent` is None,
-      `'fail'` it with `WorkerLost`, or `'resend'` it to another worker.
+      workers do not start it; then it fails with `RequestTimeout`.  The time in which all workers
+      are busy is excluded.  None: no limit.
+    - `worker_expiry` (60): seconds.  The interval of heartbeats is a quarter of it, from 0.5 s to
+      5 s.  A worker is lost after three missing heartbeats, or, if it is TaskFlow's and sends none,
+      after `worker_expiry` seconds without a message.  None: never.
+    - `on_worker_lost` (`'fail'`): what to do if the worker of a task is lost and its `idempotent`
+      is None: `'fail'` with `WorkerLost`, or `'resend'` the task to another worker.
     - `max_resends` (3): maximum number of resends of a request for this reason.
     - `timelimit` (None): `(soft, hard)` seconds, for tasks without their own `timelimit`.
     - `max_message_size` (16 MiB): a task whose encoded request has more bytes fails.
     - `broker_persistent`: whether the broker stores requests on its disk.  Default: if there is no
       ledger.
-    - `result_ttl` (7 days): seconds for which the ledger keeps results that no engine fetched.
-      0: not at all; None: forever.
+    - `result_ttl` (7 days): seconds for which the ledger keeps results that no engine read.
+      0: results are not kept; None: forever.
     - `trace_arguments` (False): show arguments in the message headers `argsrepr` and `kwargsrepr`,
       at most 200 characters, and `***` for names with password, token, secret or key.
     - `retry_options`: the pauses between two attempts to reach the broker.
-    - `strict_results`: has no effect: values that cannot be encoded are always refused.
+    - `strict_results`: no effect: values that cannot be encoded are always refused.
     - `interop` (None): `'taskflow'` to use workers that run OpenStack TaskFlow.
-    - `executor`: a `WorkerTaskExecutor` that several engines share.  It runs as long as one of them
-      does, or, after its `start`, until its `stop`.  The options above, except `strict_results`,
-      are then those of the executor: others have no effect, and cause a warning in the log.
+    - `executor`: a `WorkerTaskExecutor` that several engines share.  It runs while any of them
+      runs, or from its `start` until its `stop`.  The options above, except `strict_results`, have
+      no effect then, and cause a warning in the log.
     """
 
     OPTIONS = engine_options.WORKER_BASED
@@ -127,7 +127,7 @@ class WorkerBasedActionEngine(Engine):
         RequestOptions.of({name: options[name] for name in given if name in NAMES})
         return options
 
-    # Without defaults, unlike the base class: as in TaskFlow.
+    # No defaults, unlike the base class: TaskFlow's signature.
     def __init__(
         self, flow: Any, flow_detail: Any, backend: Any, options: Mapping[str, Any]
     ) -> None:
@@ -183,7 +183,7 @@ class WorkerBasedActionEngine(Engine):
             with opened.add(super()._executing(run, opened)):
                 self._earlier_runs.begin(lease.check if lease is not None else None)
                 if self._durability != saving.EACH:
-                    # Records of later requests may be written later.
+                    # Durabilities other than EACH may defer the records of later requests.
                     self._storage.writer.flush()
                 yield
                 self._earlier_runs.end(run.state)

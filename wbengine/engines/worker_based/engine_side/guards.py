@@ -12,15 +12,15 @@ Check = Callable[[], object]
 class FlowGuards:
     """The checks of an executor's flows, which raise LeaseLost if another engine owns the flow.
 
-    Do not call checks under a lock of the executor: the owner of a lost flow reports the loss under
-    locks of its own.
+    Do not call checks under a lock of the executor: a check can report the loss of the flow,
+    which takes other locks.
     """
 
     def __init__(self) -> None:
         self._checks: dict[str, Check] = {}
-        # Check of the only flow whose next owner may take over the executor's name, if any.
+        # Check of the flow whose next owner may take over the executor's name; None if it may not.
         self._sole: Check | None = None
-        #: Set when the executor has lost all its flows: it reads and acknowledges no more messages.
+        #: Whether the executor has lost all its flows. It then reads and acknowledges no messages.
         self.disowned = False
 
     def add(self, flow: str, check: Check | None, *, sole: bool) -> None:
@@ -40,7 +40,10 @@ class FlowGuards:
         return _passes(self._checks.get(flow))
 
     def reads_replies(self) -> bool:
-        """Return whether received replies are for this executor, not for one that took its name."""
+        """Return whether received replies are for this executor, not for a new owner of its name.
+
+        The new owner is an executor that took over the only flow of this one.
+        """
         return not self.disowned and _passes(self._sole)
 
 

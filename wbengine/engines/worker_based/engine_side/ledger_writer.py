@@ -1,4 +1,4 @@
-"""Ledger operations of an executor; their results go to its tracker."""
+"""Ledger operations of an executor. Their results are reported to its tracker."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from wbengine.types import failure as ft
 
 
 class Rows:
-    """The rows of one ledger. Methods log an unavailable ledger and return a result."""
+    """The rows of one ledger. If the ledger is unavailable, methods log that and return."""
 
     def __init__(
         self, ledger: ledgers.Ledger, expiry: float | None, signer: signing.Signer | None = None
@@ -36,7 +36,7 @@ class Rows:
         self._ledger = ledger
         self._signer = signer
         self._expiry = expiry
-        # Operations that fail and their reasons, until one succeeds.
+        # Operations that failed and their reasons, since the last success.
         self._logged: set[tuple[str, str]] = set()
 
     def read(self, requests: Sequence[TrackedRequest]) -> list[Seen]:
@@ -71,7 +71,7 @@ class Rows:
     def revoke(self, requests: Sequence[TrackedRequest]) -> list[bool]:
         """Revoke rows so that no worker starts the requests; return which succeeded."""
         crashpoint("executor.before-revoke")
-        # Another engine that takes over the flow uses higher epochs.
+        # An engine that takes over the flow uses higher epochs; their rows are not revoked.
         rows = [(each.id, max(each.epoch, each.invocation.epoch)) for each in requests]
         results = self._ledger.revoke_many(rows)
         crashpoint("executor.after-revoke")
@@ -80,7 +80,7 @@ class Rows:
     def reopen(
         self, requests: Sequence[tuple[TrackedRequest, int]]
     ) -> list[tuple[bool, env.Envelope | None]]:
-        """Take requests from their owners, with new epochs.
+        """Move rows of lost owners back to OPEN, with new epochs.
 
         :returns: for each request whether that succeeded, and the reply if it is done.
         """
@@ -92,7 +92,7 @@ class Rows:
             if isinstance(result, exc.LedgerFailure):
                 self._log_failure("reopen the ledger row of", tracked, result)
                 replies.append((False, None))
-            else:  # Without a row, no worker has the request.
+            else:  # A missing row is a success: no worker has the request.
                 answer = (
                     None
                     if isinstance(result, exc.NotFound)
@@ -134,7 +134,7 @@ class Rows:
     def sweep(self, ended: Iterable[str]) -> int:
         """Remove rows whose results are saved; return how many existed.
 
-        If the ledger is empty, this costs one read, for any length of `ended`.
+        Cost: one read if the ledger is empty, for any length of `ended`.
         """
         stale: list[str] = []
         try:
@@ -171,7 +171,7 @@ class Rows:
             return None
 
     def _log_failure(self, action: str, tracked: TrackedRequest, error: exc.LedgerFailure) -> None:
-        """Log each reason once until a read succeeds: it is usually the same for all requests."""
+        """Log an error; the same error at DEBUG until a read succeeds."""
         reason = action, str(error).replace(tracked.id, "")
         level = logging.DEBUG if reason in self._logged else logging.WARNING
         self._logged.add(reason)
@@ -191,9 +191,9 @@ _Order = fx.Revoke | fx.Inspect | fx.Reopen | fx.Conclude
 class LedgerWriter:
     """Opens, reads, revokes, reopens, completes and drops rows of flows that the engine still owns.
 
-    The publishing thread opens rows. A thread of the writer performs all other operations in order,
-    in batches of the same kind, so an unresponsive ledger delays only this thread, once per batch.
-    `apply` performs effects of the tracker, whose lock is `lock`.
+    The publishing thread opens rows. A thread of the writer performs all other operations, in
+    order and in batches of the same kind. So an unresponsive ledger delays only this thread, once
+    per batch. `apply` performs effects of the tracker, whose lock is `lock`.
     """
 
     def __init__(
@@ -220,14 +220,14 @@ class LedgerWriter:
         self._orders_lock = threading.RLock()
         self._changed = conditions.Condition(self._orders_lock)
         self._orders: deque[_Order] = deque()
-        # Requests whose rows will be removed, the time for that, and failed removals.
+        # Requests whose rows are to be removed, the time of removal, and failed removals.
         self._drops: list[str] = []
         self._drops_due = math.inf
         self._failed_drops: set[str] = set()
-        # Opens rows and publishes in one step, if that is supported.
+        # Opens rows and publishes in one step; None if that is not supported.
         self._openings: ledgers.Openings | None = None
-        # Requests that are being withdrawn, and requests whose rows are opened while they are
-        # published: a missing row does not mean that they are lost, so inspections are postponed.
+        # Requests that are being withdrawn, and requests whose rows are being opened together with
+        # publishing. Their inspections are postponed: a missing row would look like a lost one.
         self._withdrawing: set[str] = set()
         self._opening: set[str] = set()
         self._postponed: list[fx.Inspect] = []
@@ -240,7 +240,7 @@ class LedgerWriter:
         signer: signing.Signer | None = None,
         openings: ledgers.Openings | None = None,
     ) -> None:
-        """Use this ledger from now on. With a `signer`, results are signed."""
+        """Set the ledger. With a `signer`, results are signed."""
         self.ledger = ledger
         self._openings = openings
         self._opening.clear()
@@ -249,12 +249,12 @@ class LedgerWriter:
         self._rows = Rows(ledger, self._expiry, signer) if ledger is not None else None
         self._closed = False
 
-    # Opening; in the publishing thread.
+    # Methods for the publishing thread.
 
     def open(self, effects: Iterable[fx.Dispatch]) -> list[fx.Dispatch]:
-        """Open the rows of requests that were not published before, and return these requests.
+        """Open the rows of requests that were never published, and return these requests.
 
-        A row that was removed must not be created again.
+        Rows of other requests may have been removed, and must not be created again.
 
         :raises LedgerFailure: if the ledger cannot be reached.
         """
@@ -263,8 +263,8 @@ class LedgerWriter:
         new = [effect for effect in effects if not effect.tracked.opened]
         if new:
             crashpoint("executor.before-open")
-            # A row of a higher epoch may remain from an earlier owner that was frozen before it
-            # published.
+            # An earlier owner of the flow may have left a row with a lower epoch, if it was frozen
+            # before it published.
             if first_epochs := [(each.tracked.id, 1) for each in new if each.epoch == 1]:
                 self.ledger.open_many(first_epochs)
             self.ledger.offer_many([(e.tracked.id, e.epoch) for e in new if e.epoch != 1])
@@ -274,14 +274,14 @@ class LedgerWriter:
         return new
 
     def revoke_opened(self, effect: fx.Dispatch) -> None:
-        """Remove the row of a request that ended while the row was opened."""
+        """Remove the row of a request that ended while the row was being opened."""
         if self.ledger is not None and self._guards.owns(effect.tracked.flow):
             self.ledger.revoke(effect.tracked.id, effect.epoch)
 
     def opens_while_publishing(self, effect: fx.Dispatch) -> bool:
-        """Return whether the row of a request may be opened in one step with publishing.
+        """Return whether the row of a request may be opened together with publishing.
 
-        No row can exist then, and no other engine can take over its flow.
+        This requires that no row exists and that no other engine can take over the flow.
         """
         return (
             self._openings is not None
@@ -298,8 +298,8 @@ class LedgerWriter:
     ) -> list[bool]:
         """Open rows and publish in one step; return for each message whether it had a queue.
 
-        `begin(effect)` returns whether the request is still wanted. From then on its row is not
-        inspected until the step has completed, including retries.
+        `begin(effect)` returns whether the request is still needed. From then on, inspections of
+        its row wait until the step has completed, including retries.
         """
         assert self._openings is not None
         crashpoint("executor.before-open")
@@ -326,7 +326,7 @@ class LedgerWriter:
         return [id(effect) not in unrouted for effect, _ in messages]
 
     def permit_inspection(self, ids: Collection[str]) -> None:
-        """Permit inspections of requests whose rows are settled, or that are obsolete."""
+        """Permit inspections of these requests: their rows exist, or are no longer needed."""
         self._permit_inspections(self._opening, ids)
 
     def _permit_inspections(self, busy: set[str], ids: Collection[str]) -> None:
@@ -339,18 +339,18 @@ class LedgerWriter:
     # Thread-safe methods.
 
     def perform(self, effect: fx.Revoke | fx.Inspect | fx.Reopen | fx.Conclude) -> None:
-        """Queue the operation for the writer's thread, which reports the result to the tracker."""
+        """Queue an operation for the writer's thread, which reports the result to the tracker."""
         if self._rows is not None:
             self._enqueue(effect)
-        elif isinstance(effect, fx.Revoke):  # Without a ledger, the result is unknown.
+        elif isinstance(effect, fx.Revoke):  # Without a ledger, this counts as revoked.
             self._report(self._tracker.recovery.on_revoked, effect.tracked, True)
 
     def withdraw(
         self, requests: Sequence[TrackedRequest], tell: Callable[[Collection[str]], None]
     ) -> None:
-        """Revoke these requests so that no worker can start them, where possible.
+        """Revoke the rows of these requests, where possible, so that no worker starts them.
 
-        `tell` is called under the tracker's lock with the ids for which this succeeded. This runs
+        `tell` is called under the tracker's lock with the ids of the revoked requests. This runs
         in the calling thread, which may hold a lock that the check of the flow needs.
         """
         ids = {tracked.id for tracked in requests}
@@ -365,7 +365,7 @@ class LedgerWriter:
             self._permit_inspections(self._withdrawing, ids)
 
     def drop(self, *request_ids: str) -> None:
-        """Remove the rows of requests with saved results, later in one batch; retry on failure."""
+        """Remove the rows of requests with saved results: later, in one batch, with retries."""
         if self.ledger is None:
             return
         with self._orders_lock:
@@ -437,7 +437,7 @@ class LedgerWriter:
             for kind, group in itertools.groupby(orders, type):
                 try:
                     self._operations[kind](list(group))
-                except Exception:  # The remaining operations concern other requests.
+                except Exception:  # The remaining operations belong to other requests.
                     LOG.exception("failed to perform %s", kind.__name__)
             if drops:
                 self._drop(drops)
@@ -452,7 +452,7 @@ class LedgerWriter:
                 now = SYSTEM.monotonic()
                 for tracked, epoch, done in zip(requests, epochs, revoked, strict=True):
                     if done and tracked.epoch != epoch:
-                        resent.append(tracked)  # The request was resent after the epochs were read.
+                        resent.append(tracked)  # It was resent after its epoch was read.
                     else:
                         followups += self._tracker.recovery.on_revoked(tracked, done, now)
             self._apply(followups)
@@ -471,7 +471,7 @@ class LedgerWriter:
     def _inspect(self, effects: Sequence[fx.Inspect]) -> None:
         assert self._rows is not None
         while effects:
-            with self._lock:  # A request may be published before the read.
+            with self._lock:  # A request may be published while its row is read.
                 stages = [_stage(effect.tracked) for effect in effects]
             seen = self._rows.read([effect.tracked for effect in effects])
             followups: list[fx.Effect] = []
@@ -486,7 +486,7 @@ class LedgerWriter:
                             effect.tracked, row, now, effect.lost
                         )
                     else:
-                        # The row that was read may be outdated.
+                        # The request changed during the read: the row may be outdated.
                         outdated.append(effect)
             self._apply(followups)
             effects = outdated

@@ -1,4 +1,4 @@
-"""Detect attributes of a task that are lost when a worker creates it by its class name."""
+"""Detect task attributes that are lost when a worker creates the task from its class name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class _Plain(task.Task):
         """Do nothing."""
 
 
-#: Attributes of a task that the engine reads; it sends those that a worker needs.
+#: Attributes of a task that only the engine reads, or that it sends to the worker.
 _ENGINE_ATTRIBUTES: Final = frozenset(vars(_Plain("plain"))).union(
     name for name in dir(task.Task) if not callable(getattr(task.Task, name, None))
 )
@@ -23,8 +23,8 @@ _MISSING: Final = object()
 def lost_attributes(original: task.Task) -> str | None:
     """Return the reason why a worker cannot recreate this task; None if it can.
 
-    The task is created as on a worker. Attributes that differ in each construction (a lock, a
-    client, the time) are not lost.
+    The task is created in the way in which workers create it. Attributes that differ between
+    two constructions (a lock, a client, the time) are ignored.
     """
     cls = type(original)
     if cls.__init__ in _PLAIN_CONSTRUCTORS and cls.__new__ is object.__new__:
@@ -47,7 +47,7 @@ _PLAIN_CONSTRUCTORS: Final = frozenset({atom.Atom.__init__, task.FunctionTask.__
 
 
 def _differing(one: task.Task, other: task.Task) -> set[str]:
-    """Return the attributes in which two tasks differ, except those that the engine reads."""
+    """Return the attributes in which two tasks differ, without those of `_ENGINE_ATTRIBUTES`."""
     first_values, second_values = vars(one), vars(other)
     return {
         name
@@ -59,5 +59,5 @@ def _differing(one: task.Task, other: task.Task) -> set[str]:
 def _same(one: Any, other: Any) -> bool:
     try:
         return one is other or bool(one == other)
-    except Exception:  # Arrays, for example, cannot be compared.
+    except Exception:  # Arrays, for example, have no truth value.
         return True

@@ -1,7 +1,7 @@
 """The record of a flow's earlier runs on workers: the executor's name and the ledgers.
 
-It is stored in the `meta` of the flow before the first request is published, so that the next run
-finds requests in progress.
+It is stored in the `meta` of the flow before the first request is published. The next run uses it
+to find requests in progress.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _REVERTED_STATES: Final = (states.REVERTED, states.REVERT_FAILURE)
 class EarlierRuns:
     """The earlier runs of a flow, and the record for the next one.
 
-    :param own: this engine alone uses the executor, which may take over the name of the previous
-        one.
+    :param own: whether only this engine uses the executor. Then the executor may take over the
+        name of the previous one.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class EarlierRuns:
         return record if isinstance(record, dict) else None
 
     def take_name(self) -> None:
-        """Give the executor the name of the previous one. Call this before the executor starts."""
+        """Name the executor like the previous one. Call this before the executor starts."""
         record = self._stored_record()
         name = record.get(_EXECUTOR) if record is not None else None
         if self._own and isinstance(name, str) and name != self._executor.uuid:
@@ -70,7 +70,7 @@ class EarlierRuns:
             executor.sweep(ended(self._storage.flow_detail))
 
     def end(self, state: str) -> None:
-        """Record the end of the run. Do not call this if the run raised."""
+        """Record the end of the run. Do not call this after an exception."""
         record = self._stored_record()
         if record is not None and state != states.SUSPENDED and len(record[_LEDGERS]) > 1:
             self._store({**record, _LEDGERS: [self._executor.ledger]})  # No request is in progress.
@@ -84,7 +84,7 @@ class EarlierRuns:
 
 
 def ended(flow_detail: models.FlowDetail) -> Iterator[str]:
-    """Yield the ids of all requests that have ended, including ids that were never used.
+    """Yield the ids of all requests that may have ended, including ids that were never used.
 
     An engine that died may have saved a result without removing the row. Cost: O(attempts).
     """
@@ -92,7 +92,7 @@ def ended(flow_detail: models.FlowDetail) -> Iterator[str]:
         if record.kind != "task":
             continue
         for attempt in range(1, record.attempt + 1):
-            # A Map keeps its attempt when it is resumed, in any state.
+            # A resumed Map continues with the same attempt, whatever its state.
             unfinished = record.state in _RUNNING_STATES or record.items is not None
             latest = attempt == record.attempt and unfinished
             for action in (invocation.EXECUTE, invocation.REVERT):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 #: Environment variable with the default ledger of engines and workers.
 LEDGER_VARIABLE: Final = "WBENGINE_LEDGER"
-#: Place of an engine that works without a ledger.
+#: Place that selects an engine without a ledger.
 NONE: Final = "none"
 
 _FORMS: Final = (
@@ -28,11 +28,11 @@ _DATABASE_SCHEMES: Final = ("sqlite", "mysql", "mariadb", "postgresql", "postgre
 
 
 def check_place(place: str | None) -> str | None:
-    """Return the place of a ledger: `place`, else `$WBENGINE_LEDGER`, else None: the broker's.
+    """Return `place`, else `$WBENGINE_LEDGER`, else None, which selects the broker's ledger.
 
-    `NONE` means that there is no ledger. Nothing is opened.
+    `NONE` selects no ledger. Nothing is opened.
 
-    :raises ValueError: if it is not a valid place.
+    :raises ValueError: if the place is not valid.
     :raises ImportError: if a required package is not installed.
     """
     place = place if place is not None else os.environ.get(LEDGER_VARIABLE) or None
@@ -71,11 +71,11 @@ def open_ledger(
     """Open a ledger, and create it if necessary.
 
     :param place: `memory://NAME`, `dir:///PATH`, the URL of a Redis or of a database, or the target
-        of a broker. The ledger of a folder transport is in the folder to which requests go: `out`
-        of an engine, `in` of a worker.
+        of a broker. The ledger of a folder transport is in the folder of the requests: `out` of an
+        engine, `in` of a worker.
     :param role: "engine" or "worker".
-    :param result_ttl: seconds after which a result that no engine read is swept, at least one hour
-        (None: never). Opening a ledger sweeps it, at most once per hour.
+    :param result_ttl: seconds for which a result that no engine read is kept, at least one hour
+        (None: forever). Opening a ledger removes older results, at most once per hour.
     :raises ValueError: if the place is not valid, or `result_ttl` is negative.
     :raises ImportError: if a package for the database or Redis is not installed.
     :raises LedgerFailure: if the ledger cannot be used.
@@ -110,7 +110,7 @@ def open_ledger(
 
 
 def check_result_ttl(seconds: float | None) -> float | None:
-    """Return `seconds` if it is a valid `result_ttl`.
+    """Return `seconds`.
 
     :raises ValueError: if it is negative or not a number.
     """
@@ -124,9 +124,9 @@ def check_result_ttl(seconds: float | None) -> float | None:
 def for_target(
     target: Target, role: str = "engine", result_ttl: float | None = base.STALE_AFTER_SECONDS
 ) -> base.Ledger | None:
-    """Return the ledger of a broker; None if it has none. See `open_ledger`.
+    """Return the ledger of a broker, or None if the broker provides none. See `open_ledger`.
 
-    :raises TransportFailure: if the ledger cannot be used, which makes the broker unusable.
+    :raises TransportFailure: if the ledger cannot be used; then the broker is unusable too.
     """
     if target.broker is None and target.folders is None and target.redis is None:
         return None
@@ -139,10 +139,10 @@ def for_target(
 
 
 def attach_claims(ledger: base.Ledger | None, target: Target, holder: str) -> bool:
-    """Let connections to `target` claim the rows of requests for `holder` as they take messages.
+    """Let connections to `target` claim the rows of requests for `holder` when they receive them.
 
-    This is possible if the ledger and the broker use the same Redis or folder; otherwise this
-    returns False. It affects connections that are opened later: their messages have a `claim`.
+    This is possible if the ledger and the broker use the same Redis or folder; otherwise return
+    False. It affects connections that are opened later: their messages have a `claim`.
     """
     claims = None if ledger is None else ledger.claims(target.redis or target.folders, holder)
     if claims is None:
@@ -152,7 +152,10 @@ def attach_claims(ledger: base.Ledger | None, target: Target, holder: str) -> bo
 
 
 def is_separate(ledger: base.Ledger | None, place: str | None, target: Target) -> bool:
-    """Return whether a ledger is not on the broker, whose publishers may have no access to it."""
+    """Return whether a ledger is separate from the broker.
+
+    Programs that only publish may have no access to a separate ledger.
+    """
     if ledger is None or place is None:
         return False
     return target.redis is None or getattr(ledger, "place", None) != target.redis

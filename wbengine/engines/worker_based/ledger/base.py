@@ -7,12 +7,12 @@ its state:
              ^  \--revoke--> (no row)
              +------reopen, at a higher epoch---+   (from OPEN and CLAIMED)
 
-`drop` removes the row in any state; `release` reverses a `claim`. *A request without a row must not
-be run.* So nothing depends on a time to live, and a message that arrives after the end of its
-request has no effect.
+`drop` removes the row in any state; `release` reverses a `claim`. The *holder* of a CLAIMED row is
+the worker that claimed it. *A request without a row must not be run.* So no guarantee depends on a
+time to live, and a message that arrives after the end of its request has no effect.
 
-Each call is one atomic step for all processes that use the ledger: of two claims of a row only one
-succeeds, and of `finish` and `reopen` only one succeeds. All calls are thread-safe. Each raises
+Each call is one atomic step for all processes that use the ledger: only one of two claims of a row
+succeeds, and either `finish` or `reopen` succeeds. All calls are thread-safe. Each call raises
 `LedgerFailure` if the ledger cannot be reached or written, and ValueError if an id or holder is not
 a label.
 """
@@ -35,8 +35,9 @@ LOG = logging.getLogger(__name__)
 
 is_label: Final = _names.is_label
 
-#: Seconds after which an unchanged row is swept, and minimum seconds between two sweeps.
+#: Rows that have not changed for this time are swept.
 STALE_AFTER_SECONDS: Final = 7 * 24 * 3600.0
+#: Minimum time between two sweeps.
 SWEEP_PERIOD_SECONDS: Final = 3600.0
 
 #: Maximum number of rows in a page.
@@ -61,11 +62,11 @@ class Claim:
 
     - GRANTED: the caller is the holder and must run the request.
     - DONE: the request has run, with `result`.
-    - HELD: `holder` has the row (possibly the caller).
-    - MISSING: there is no row, or it has a lower epoch than requested.
-    - STALE: the row has a higher epoch.
+    - HELD: `holder` has claimed the row (possibly the caller).
+    - MISSING: there is no row, or the epoch of the row is lower than requested.
+    - STALE: the epoch of the row is higher than requested.
 
-    `epoch` is that of the row if there is one, else the requested epoch.
+    `epoch` is the epoch of the row, or the requested epoch if there is no row.
     """
 
     verdict: Verdict
@@ -91,8 +92,8 @@ class Row:
 class Listed:
     """A row in a list, without its result.
 
-    `age` is the seconds since it was opened or completed, on the clock of the ledger. Except in
-    Redis, a claim also resets it.
+    `age` is the number of seconds since the row was opened or completed, on the clock of the
+    ledger. A claim also resets it, except in Redis.
     """
 
     id: str
@@ -104,7 +105,7 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Rows of a list. Pass `after` to get the next page; None: this is the last one."""
+    """A page of rows. Pass `after` to get the next page; on the last page it is None."""
 
     rows: Sequence[Listed]
     after: str | None = None
@@ -114,7 +115,7 @@ class Page:
 class Opening:
     """A row that is opened while its request is published.
 
-    `tried` identifies an earlier attempt that got no reply.
+    `tried` identifies an earlier attempt to open it, if that attempt got no reply.
     """
 
     id: str
@@ -123,15 +124,15 @@ class Opening:
 
 
 class Openings(Protocol):
-    """Opens rows in one step with publishing their requests."""
+    """Opens rows and publishes their requests in one step."""
 
     def open_and_publish(
         self, broker: Any, rows: Sequence[Opening], messages: Sequence[Any]
     ) -> Sequence[int]:
         """`open` rows and publish their messages; return the number of queues of each message.
 
-        If there was no reply, call this again for all requests that are still wanted, first for
-        those that were tried before: completed parts are not repeated. Use one thread at a time.
+        After a call without a reply, call this again for all requests that are still needed, first
+        for those of the failed call. Parts that succeeded are not repeated. Not thread-safe.
         """
 
 
@@ -170,28 +171,28 @@ def refusal(row: Row | None, epoch: int) -> Claim | None:
 
 
 class Ledger(abc.ABC):
-    """A ledger; see the module for the interface.
+    """A ledger. The module docstring describes the states and the guarantees.
 
-    Calls for several rows return a list of results and errors. If the rows cannot be changed in one
-    step, they are changed in their order, up to the first error.
+    Calls for several rows return a list of results and errors. Ledgers that cannot change all rows
+    in one step change them in order and stop at the first error.
 
-    Implementations provide the methods with an underscore, which receive checked ids and holders.
+    Implementations override the methods with an underscore. Their arguments are already checked.
     """
 
     @property
     @abc.abstractmethod
     def digest(self) -> str:
-        """The identity of the ledger, the same in all processes that open it."""
+        """The identity of the ledger, equal in all processes that open it."""
 
     @property
     def identity(self) -> str:
-        """The `digest`, changed each time that the ledger is found to have lost rows.
+        """The `digest`, with a suffix that changes whenever a loss of rows is detected.
 
-        After a change, a missing row is no evidence about an earlier request.
+        After such a change, a missing row does not prove that its request never existed.
         """
         return self.digest
 
-    # Calls of the engine.
+    # Calls for engines.
 
     def open(self, id: str, epoch: int) -> None:
         """Create the row, OPEN at `epoch`. If a row exists, with any epoch, nothing changes."""
@@ -207,7 +208,7 @@ class Ledger(abc.ABC):
     def offer(self, id: str, epoch: int) -> None:
         """Like `open`, but replace a row that is OPEN at a lower epoch.
 
-        Its engine was frozen before it published anything.
+        Such a row belongs to an engine that was frozen before it published its request.
         """
         self.offer_many(((id, epoch),))
 
@@ -227,8 +228,8 @@ class Ledger(abc.ABC):
     def reopen(self, id: str, epoch: int) -> bytes | None:
         """Move the row from OPEN or CLAIMED at a lower epoch to OPEN at `epoch`.
 
-        If the row is DONE, nothing changes and its result is returned. If it is at `epoch` or
-        higher, nothing changes.
+        If the row is DONE, return its result and change nothing. If the row is at `epoch` or
+        higher, change nothing.
 
         :raises NotFound: if the row does not exist. Only the engine can decide to `open` it again.
         """
@@ -248,17 +249,17 @@ class Ledger(abc.ABC):
                 return row.result
             if row.epoch >= epoch:
                 break
-            # The row was created in between.
+            # The row was created after `_try_reopen`.
         return None
 
     def _try_reopen(self, id: str, epoch: int) -> bool:
-        """Reopen the row; return False if its state forbids that."""
+        """Reopen the row; return False if it is missing, DONE or not at a lower epoch."""
         raise NotImplementedError
 
     def revoke(self, id: str, epoch: int | None = None) -> bool:
         """Remove the row if it is OPEN, so that no worker runs it; else return False.
 
-        If `epoch` is given, a row with a higher epoch stays: it belongs to another engine.
+        If `epoch` is given, a row at a higher epoch is not removed: it belongs to another engine.
         """
         return _only(self.revoke_many(((id, epoch),)))
 
@@ -286,7 +287,7 @@ class Ledger(abc.ABC):
     @abc.abstractmethod
     def _drop(self, ids: Sequence[str]) -> None: ...
 
-    # Calls of workers.
+    # Calls for workers.
 
     def claim(self, id: str, epoch: int, holder: str) -> Claim:
         """Move the row from OPEN at exactly `epoch` to CLAIMED by `holder`."""
@@ -300,7 +301,7 @@ class Ledger(abc.ABC):
             refused = refusal(self.state(id), epoch)
             if refused is not None:
                 return refused
-            self._renew(holder)  # The row was created since then, or the holder has no heartbeat.
+            self._renew(holder)  # The row was created since, or the holder has no heartbeat.
         return Claim(GRANTED, epoch, None, holder)
 
     def _try_claim(self, id: str, epoch: int, holder: str) -> bool:
@@ -319,7 +320,7 @@ class Ledger(abc.ABC):
     def finish(self, id: str, epoch: int, holder: str, result: bytes) -> bool:
         """Move the row from CLAIMED by `holder` at `epoch` to DONE with its result.
 
-        If the row has another state, nothing changes; the result must not be used.
+        Return False, without a change, if the row has another state. Discard the result then.
         """
         return _only(self.finish_many(holder, ((id, epoch, result),)))
 
@@ -336,27 +337,27 @@ class Ledger(abc.ABC):
     ) -> list[bool | exceptions.LedgerFailure]: ...
 
     def release(self, id: str, epoch: int, holder: str) -> bool:
-        """Move the row from CLAIMED by `holder` at `epoch` back to OPEN: it was not started."""
+        """Move the row from CLAIMED by `holder` at `epoch` back to OPEN, before it is started."""
         return self._release(check_id(id), epoch, check_holder(holder))
 
     @abc.abstractmethod
     def _release(self, id: str, epoch: int, holder: str) -> bool: ...
 
     def claims(self, place: object, holder: str) -> object:
-        """Return the object with which a transport at `place` claims rows when it takes messages.
+        """Return the object with which a transport at `place` claims rows as it receives messages.
 
-        None: this is not possible.
+        Return None if the transport cannot claim rows of this ledger.
         """
         return None
 
     def openings(self, place: object) -> Openings | None:
-        """Return the object that opens rows and publishes at `place` in one step, if possible."""
+        """Return the object that opens rows and publishes at `place` in one step, or None."""
         return None
 
     # Queries.
 
     def silence(self, holder: str) -> float | None:
-        """Return the seconds since the last `renew` (or first claim) of a holder, else None.
+        """Return the seconds since the last heartbeat (or first claim) of a holder, else None.
 
         The time is measured on the clock of the ledger.
         """
@@ -381,13 +382,13 @@ class Ledger(abc.ABC):
 
     @abc.abstractmethod
     def ids(self) -> set[str]:
-        """Return the ids of all rows, including incompletely removed ones."""
+        """Return the ids of all rows, including rows that were removed only partly."""
 
     @abc.abstractmethod
     def list_rows(self, limit: int = 100, after: str | None = None) -> Page:
-        """Return the first `limit` rows, or those that follow a page.
+        """Return the first `limit` rows, or the rows after an earlier page.
 
-        A row that exists unchanged while all pages are read is in exactly one of them.
+        A row that exists unchanged while all pages are read is in exactly one page.
 
         :raises ValueError: if `limit` is not from 1 to `MAX_LISTED_ROWS`.
         """
@@ -396,20 +397,18 @@ class Ledger(abc.ABC):
 
     @abc.abstractmethod
     def sweep(self, older_than: float, only_done: bool = False) -> int:
-        """Remove rows (DONE ones, if `only_done`) that did not change for `older_than` seconds.
+        """Remove rows (only DONE ones if `only_done`) that have not changed for `older_than` s.
 
-        A CLAIMED row stays while its holder renews.
-
-        :returns: their number.
+        A CLAIMED row is not removed while its holder sends heartbeats. Return the number of rows.
         """
 
     def sweep_stale(self, result_ttl: float | None) -> int:
-        """Remove unused rows, as on opening the ledger; return their number.
+        """Remove the unused rows that a ledger removes when it is opened; return their number.
 
         These are results that are older than `result_ttl` seconds, and other rows that are older
-        than `result_ttl` and `STALE_AFTER_SECONDS`. Rows that are younger than
-        `SWEEP_PERIOD_SECONDS` stay, because their engine may only be frozen. With None, nothing is
-        removed.
+        than both `result_ttl` and `STALE_AFTER_SECONDS`. Rows that are younger than
+        `SWEEP_PERIOD_SECONDS` are not removed, because their engine may only be frozen. If
+        `result_ttl` is None, nothing is removed.
         """
         if result_ttl is None:
             return 0
@@ -425,11 +424,11 @@ class Ledger(abc.ABC):
             LOG.warning("old rows of ledger %s cannot be deleted: %s", self, error)
 
     def _is_sweep_due(self) -> bool:
-        """Return whether a sweep is due; True also reserves it for the caller."""
+        """Return whether a sweep is due. True reserves this sweep for the caller."""
         return False
 
-    def close(self) -> None:  # noqa: B027 - nothing to free is the usual case
-        """Remove the heartbeats of this process's holders without rows, and free resources."""
+    def close(self) -> None:  # noqa: B027 - most ledgers have nothing to free
+        """Remove this process's holders that have no rows, and free resources."""
 
 
 def each_of(
@@ -437,8 +436,8 @@ def each_of(
 ) -> list[T | exceptions.LedgerFailure]:
     """Return the result of each call.
 
-    After a LedgerFailure, the remaining calls are not made and have the same result, so that the
-    caller waits for the timeout of the ledger only once.
+    After a LedgerFailure, the remaining calls are skipped and get the same error: the caller
+    waits for the timeout of the ledger only once.
     """
     results: list[T | exceptions.LedgerFailure] = []
     failed: exceptions.LedgerFailure | None = None

@@ -1,7 +1,7 @@
 """A ledger in a folder, for all processes of one host.
 
-It is a table in the file with the queues of the folder transport (`transports/_folder`). Each step
-is one statement that names the expected state.
+It is a table in the database file of the folder transport (`transports/_folder`). Each step is one
+statement that names the expected state.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class DirectoryLedger(base.Ledger):
 
     def _silence(self, holder: str) -> float | None:
         beats = self._read("SELECT at FROM beat WHERE holder = ?", holder)
-        # While another process blocks all writes, no heartbeat can be stored.
+        # While another process blocks all writes, heartbeats cannot be stored.
         last_beat = max(beats[0][0], self._folder.last_blocked_at) if beats else None
         return None if last_beat is None else max(0.0, _folder.now() - last_beat)
 
@@ -165,7 +165,7 @@ class DirectoryLedger(base.Ledger):
         return {id for (id,) in self._read("SELECT id FROM request")}
 
     def list_rows(self, limit: int = 100, after: str | None = None) -> base.Page:
-        # No id is empty.
+        # Every id sorts after ''.
         rows = [
             base.Listed(id, epoch, _STATES[state], holder, max(0.0, age))
             for id, epoch, state, holder, age in self._read(
@@ -204,14 +204,14 @@ class DirectoryLedger(base.Ledger):
                     " EXISTS (SELECT 1 FROM request WHERE request.holder = beat.holder)",
                     json.dumps([*holders]),
                 )
-        except exceptions.LedgerFailure as error:  # A later sweep removes them.
+        except exceptions.LedgerFailure as error:  # A later sweep removes the heartbeats.
             LOG.debug("%s", error)
         if not closed:
             self._folder.release()
 
 
 class Claims:
-    """Lets the folder transport claim requests for a holder when it takes messages."""
+    """Lets the folder transport claim requests for a holder when it receives messages."""
 
     def __init__(self, digest: str, holder: str) -> None:
         self.digest = digest
@@ -220,15 +220,15 @@ class Claims:
     def set_claim(
         self, taken: TakenMessage, began: float, id: str, epoch: int, row: Row, granted: bool
     ) -> None:
-        """Set the claim of a taken message from its row.
+        """Set the claim of a received message from its row.
 
-        :param began: start of the step that took the message.
-        :param granted: whether the row was claimed in that step.
+        :param began: start time of the step that received the message.
+        :param granted: whether that step also claimed the row.
         """
         taken.at = began
         if granted:
             taken.claim = base.Claim(base.GRANTED, epoch, None, self.holder)
-        else:  # None: the row has become claimable since then.
+        else:  # The claim stays None if the row has become claimable since that step.
             taken.claim = base.refusal(None if row is None else _row(id, *row), epoch)
 
 

@@ -1,8 +1,7 @@
 """Scripts of the Redis ledger; each is one atomic step in the server.
 
-`transports._redis_scripts` describes the keys. A server without free memory refuses the first write
-of a script if that write needs memory, but no later one: opening a row fails, completing one does
-not.
+`transports._redis_scripts` describes the keys. A server without free memory refuses a script whose
+first write needs memory, but no later write: opening a row fails, completing one does not.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ from wbengine.transports import _redis_scripts
 from wbengine.transports._redis_link import Script
 
 #: Functions:
-#: row(id) -> epoch, state, holder, result, id of its body, milliseconds that its engine keeps it
-#: is_held_by(holder, there, epoch): also true for each holder if the server lost the real one
+#: row(id) -> epoch, state, holder, result, id of its body, milliseconds to keep its result
+#: is_held_by(holder, fields, epoch): also true for any holder if the server lost the real one
 _HEAD: Final = """
 local P = KEYS[1]
 local call = redis.call
@@ -42,7 +41,7 @@ local function remove(id, holder, body)
 end
 """  # fmt: skip
 
-#: Begins with (user, its session); in another session returns None without any change.
+#: Begins with (user, its session); returns None without a change if that session is over.
 _IN_SESSION: Final = (
     _redis_scripts.SESSION
     + """
@@ -50,11 +49,11 @@ if session(ARGV[1]) ~= ARGV[2] then return false end
 """
 )
 
-#: (digest if there is none, user) -> digest, count of claims
+#: (digest to use if there is none, user) -> digest, count of claims
 BEGIN: Final = Script(_HEAD + _redis_scripts.HERE + "return here(ARGV[1], ARGV[2], now(), true)")
 
-#: (user, number, (id, epoch, holder, name of a claim)...): late commands of earlier sessions have
-#: no effect; rows of these claims, which got no reply, become OPEN
+#: (user, number, (id, epoch, holder, name of a claim)...): begins session `number`. Late commands
+#: of earlier sessions have no effect; rows of these claims, which got no reply, become OPEN.
 RECONCILE: Final = Script(_HEAD + _redis_scripts.UNCLAIM + _redis_scripts.SESSION + """
 call('PEXPIRE', P .. 'rows', LEDGER_TTL)
 local number, last = session(ARGV[1])
@@ -69,8 +68,8 @@ for i = 3, #ARGV, 4 do
 end
 """)  # fmt: skip
 
-#: (user, its session, digest, 1: also replace OPEN rows with lower epochs, milliseconds that
-#: results are kept or '', (id, epoch)...) -> digest, count of claims; None: too late
+#: (user, its session, digest, 1: also replace OPEN rows with lower epochs, milliseconds to keep
+#: results or '', (id, epoch)...) -> digest, count of claims; None: the session is over
 OPEN: Final = Script(_HEAD + _redis_scripts.MAKE + _redis_scripts.HERE + _IN_SESSION + """
 local t, new = now(), {}
 for i = 6, #ARGV, 2 do
@@ -89,7 +88,7 @@ return here(ARGV[3], ARGV[1], t)
 """)  # fmt: skip
 
 #: (user, its session, id, epoch, holder, name of this claim)
-#: -> verdict, epoch, holder, result, count of claims; None: too late
+#: -> verdict, epoch, holder, result, count of claims; None: the session is over
 CLAIM: Final = Script(_HEAD + _redis_scripts.CLAIM + _IN_SESSION + """
 local t = now()
 if is_held(t) then
@@ -124,7 +123,7 @@ local beat = call('ZSCORE', P .. 'beats', ARGV[1])
 return beat and now() - beat
 """)  # fmt: skip
 
-#: (holder, milliseconds that results are kept, (id, epoch, result)...) -> for each 1 if it was held
+#: (holder, milliseconds to keep results, (id, epoch, result)...) -> for each 1 if it was held
 FINISH: Final = Script(_HEAD + """
 local t, holder, done, his, ended, seen = now(), ARGV[1], {}, {}, {}, {}
 for i = 3, #ARGV, 3 do
@@ -153,7 +152,7 @@ if #gone > 0 then call('ZREM', P .. 'rows', unpack(gone)) end
 return done
 """)  # fmt: skip
 
-#: (user, its session, id, epoch, holder) -> 1 if it was held; None: too late
+#: (user, its session, id, epoch, holder) -> 1 if it was held; None: the session is over
 RELEASE: Final = Script(_HEAD + _redis_scripts.UNCLAIM + _IN_SESSION + """
 local id, there = ARGV[3], row(ARGV[3])
 if not is_held_by(ARGV[5], there, ARGV[4]) then return 0 end
@@ -162,8 +161,8 @@ unclaim(id, ARGV[5], now())
 return 1
 """)  # fmt: skip
 
-#: (id, epoch) -> None: no row; the result if it is done; else 1: a row with a lower epoch is
-#: reopened
+#: (id, epoch) -> None: no row; the result if it is done; else 1, and a row at a lower epoch is OPEN
+#: again
 REOPEN: Final = Script(_HEAD + """
 local id, there = ARGV[1], row(ARGV[1])
 if not there[1] then return false end
@@ -255,7 +254,7 @@ return redis.call('SET', KEYS[1] .. 'swept', 1, 'NX', 'PX', ARGV[1]) and 1 or 0
 """)
 
 #: (milliseconds, number of the first row to read, 1: only rows that are DONE)
-#: -> number of removed rows, number of kept rows, whether there may be more
+#: -> number of removed rows, number of other rows that were read, whether there may be more
 SWEEP: Final = Script(_HEAD + """
 local t = now()
 local before = t - ARGV[1]
@@ -281,11 +280,10 @@ for _, holder in ipairs(call('ZRANGEBYSCORE', P .. 'beats', '-inf', now() - ARGV
 end
 """)  # fmt: skip
 
-#: Suffix of the name of a user that also consumes messages here, and sends heartbeats as a
-#: consumer.
+#: Suffix of a user that also consumes messages here. Its heartbeats are those of its consumer.
 CONSUMER: Final = ".c"
 
-#: (user, holder...): closes the ledger; the last user removes everything, unless there are rows
+#: (user, holder...): close the ledger. The last user removes everything, unless there are rows.
 END: Final = Script(_HEAD + """
 local gone = now() - 15000
 if call('ZCOUNT', P .. 'c', gone, '+inf') == 0 then

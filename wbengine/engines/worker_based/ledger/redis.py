@@ -1,20 +1,20 @@
 """A ledger in Redis, for processes on any host: `redis://HOST/DB?prefix=NAME`.
 
-Each call is one script, which is one round trip and one atomic step. Times are those of the
-server's clock. If a server without an append-only file restarts, its rows are missing, and the
-requests are not run.
+Each call is one script: one round trip and one atomic step. Times are those of the server's clock.
+If a server without an append-only file restarts, it loses the rows, and their requests are not run.
 
 If a connection is lost during a call, the call is repeated once, and recognizes the effect of its
 first attempt.
 
-A restarted server may have *older data than before*: a snapshot, or everything but the last second.
+A restarted server may have *older data than before*: a snapshot, or data without the last second.
 So each connection first sends the run id and the count of claims that this process last received
-(`ARRIVE`). After a loss, an OPEN row from before may belong to a request that ran: its holder is
-`FORGOTTEN`, as if its worker was lost, and that worker can still finish it.
+(`ARRIVE`). After a loss, the request of an OPEN row may already have run. Such a row is treated as
+claimed by a lost worker, the holder `FORGOTTEN`; the worker that ran the request can still finish
+it.
 
-A command without a reply may be executed later than its successors on another connection. Therefore
+A command without a reply may be executed after later commands of another connection. Therefore
 commands that create, claim or release rows belong to a numbered *session* of this process. After a
-call without a reply, the next call of any thread begins another session (`RECONCILE`). Late
+call without a reply, the next call of any thread begins another session (`RECONCILE`): late
 commands of earlier sessions have no effect, and claims without a reply are reversed.
 """
 
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
-#: Timeouts in seconds for a reply and for a connection. They are short, because callers also have
-#: to send heartbeats.
+#: Timeouts in seconds for a reply and for a connection. They are short, because the calling thread
+#: may also send heartbeats.
 _REPLY_TIMEOUT_SECONDS: Final = 3.0
 _CONNECT_TIMEOUT_SECONDS: Final = 1.5
 
@@ -61,7 +61,7 @@ def check(place: str) -> Place:
 class RedisLedger(base.Ledger):
     """A ledger whose rows are hashes below one prefix.
 
-    :param consumes: the process also consumes messages at this place.
+    :param consumes: whether the process also consumes messages at this place.
     :raises LedgerFailure: if the server cannot be used.
     """
 
@@ -73,21 +73,22 @@ class RedisLedger(base.Ledger):
         consumes: bool = False,
     ) -> None:
         self.place = place
-        #: Milliseconds for which results stay, as an argument of scripts; '': no limit.
+        #: Milliseconds for which results are kept, as an argument of scripts; '': no limit.
         self.ttl: int | str = "" if result_ttl is None else int(result_ttl * 1000)
         self._shown = f"ledger {place.shown}"
         patient = place.with_timeouts(_REPLY_TIMEOUT_SECONDS, _CONNECT_TIMEOUT_SECONDS)
         self._pool = Pool(patient, exceptions.LedgerFailure, self._shown, self.greet)
         # Run id of the server and its count of claims in the last reply.
         self._run_id, self._count = "", 0
-        # Incarnation of the server, and the one before which OPEN rows are treated as lost.
+        # Incarnation of the server; OPEN rows of incarnations before the second one are treated as
+        # claimed by a lost worker.
         self._life = self._intact_since = 0
         self._count_lock = threading.Lock()
         #: Identity of this object at the server.
         self.user = uuid.uuid4().hex + (steps.CONSUMER if consumes else "")
         self._names = map(f"{self.user}:%d".__mod__, itertools.count(1))
         # Numbers of the present session and of the session to begin; claims of earlier sessions
-        # without a reply, each as id, epoch, holder, name.
+        # without a reply, each with id, epoch, holder and name of the claim.
         self._session, self._wanted_session = -1, 0
         self._unanswered_claims: list[tuple[Any, ...]] = []
         self._session_lock = threading.Lock()
@@ -111,7 +112,7 @@ class RedisLedger(base.Ledger):
         return f"{self._digest}@{self._intact_since}" if self._intact_since else self._digest
 
     def restore(self) -> None:
-        """Restore the ledger's identity in a server that may have lost it."""
+        """Restore the ledger's identity in a server that may have lost its data."""
         self._store_identity(self._run(steps.BEGIN, self._digest, self.user))
 
     def _store_identity(self, reply: tuple[Sequence[Any], bool]) -> None:
@@ -120,7 +121,7 @@ class RedisLedger(base.Ledger):
         self._note_count(count)
 
     def greet(self, link: Link) -> None:
-        """Send what is known here on a new connection, so that the server can detect its loss."""
+        """Send the last known run id and count, so that the server can detect a loss of data."""
         run_id, count, life, intact_since = link.run(
             _redis_scripts.ARRIVE, self._run_id, self._count
         )
@@ -166,7 +167,7 @@ class RedisLedger(base.Ledger):
         self._store_identity(self._run(steps.RENEW, self._digest, self.user, holder))
 
     def _silence(self, holder: str) -> float | None:
-        """Return the silence, at most the time since the server was last unreachable."""
+        """Return the silence, limited to the time since the server was last unreachable."""
         silent, _ = self._run(steps.SILENCE, holder)
         if silent is None:
             return None
@@ -285,7 +286,7 @@ class RedisLedger(base.Ledger):
         return {id.decode() for id in reply}
 
     def list_rows(self, limit: int = 100, after: str | None = None) -> base.Page:
-        """See `Ledger`. The row that was opened or completed first is listed first."""
+        """See `Ledger`. Rows are ordered by the time at which they were opened or completed."""
         since, _, last_id = (after or "").partition(" ")
         arguments = since if since.isdecimal() else "-inf", last_id, base.check_limit(limit) + 1
         (now, *records), _ = self._run(steps.PAGE, *arguments)
@@ -309,7 +310,7 @@ class RedisLedger(base.Ledger):
     def close(self) -> None:
         try:
             self._run(steps.END, self.user, *self._holders)
-        except exceptions.LedgerFailure as error:  # A later sweep removes them.
+        except exceptions.LedgerFailure as error:  # A later sweep removes the heartbeats.
             LOG.debug("%s", error)
         self._pool.close()
 
@@ -320,9 +321,9 @@ class RedisLedger(base.Ledger):
     def _run_in_session(
         self, script: Script, *args: Any, claim: tuple[Any, ...] | None = None
     ) -> tuple[Any, bool]:
-        """Run a command that has no effect after the next call, unless there is a reply.
+        """Run a command of the present session; if no reply arrives, end the session.
 
-        Without a reply, `claim` is reversed.
+        The command then has no late effect after the next call, and `claim` is reversed.
         """
         was_retried = False
         while True:
@@ -333,7 +334,7 @@ class RedisLedger(base.Ledger):
             except BaseException:
                 self._end_session(session, claim)
                 raise
-            # The first attempt may still arrive, or another session began.
+            # The first attempt may be executed later, or another session has begun.
             if is_retry or done is None:
                 self._end_session(session)
             if done is not None:
@@ -341,7 +342,7 @@ class RedisLedger(base.Ledger):
             was_retried = was_retried or is_retry
 
     def _end_session(self, session: int, claim: tuple[Any, ...] | None = None) -> None:
-        """Request a new session: late commands of this one have no effect after the next call."""
+        """Request a new session. After the next call, late commands of this one have no effect."""
         with self._session_lock:
             self._wanted_session = max(self._wanted_session, session + 1)
             if claim is not None:
@@ -391,7 +392,7 @@ class RedisLedger(base.Ledger):
 
 
 class Claims:
-    """Lets the Redis transport claim requests for a holder when it takes messages."""
+    """Lets the Redis transport claim requests for a holder when it receives messages."""
 
     def __init__(self, ledger: RedisLedger, holder: str) -> None:
         self._ledger = ledger
@@ -405,7 +406,7 @@ class Claims:
         return self._ledger.digest
 
     def restore(self) -> None:
-        """Restore the identity in an empty server, before a new process gives it another one."""
+        """Restore the identity in an empty server before a new process creates another one."""
         try:
             self._ledger.restore()
         except exceptions.LedgerFailure as error:

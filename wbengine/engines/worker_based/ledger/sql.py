@@ -1,12 +1,12 @@
 """A ledger in a database (PostgreSQL, MariaDB, MySQL, or an sqlite file on one host).
 
 Each step is one statement that names the expected state, so the database decides which of two
-callers succeeds. Several steps at once are one statement or one transaction, so that the database
-syncs to disk only once. If a step is refused, the row is read to find the reason; it may have
-changed in between.
+callers succeeds. Several steps are one statement or one transaction, so that the database syncs to
+disk only once. If a step is refused, the row is read to find the reason; the row may have changed
+in between.
 
-Times are those of the database's clock. Tables are created if necessary, and may be in the same
-database as the records of flows.
+Times are those of the database's clock. Tables are created if necessary. They may be in the
+database that contains the records of flows.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _FORMAT: Final = 1
 
 #: Maximum number of connection retries: callers must not wait long for an unavailable database.
 _MAX_RETRIES: Final = 2
-#: A transaction would cost two more round trips.
+#: Isolation level for single statements: a transaction would cost two more round trips.
 _AUTOCOMMIT: Final = "AUTOCOMMIT"
 #: Isolation level for several statements in one transaction.
 _READ_COMMITTED: Final = "READ COMMITTED"
-#: Maximum number of rows in one statement, for the limits of databases.
+#: Maximum number of rows in one statement; databases limit the number of its parameters.
 _MAX_ROWS_PER_STATEMENT: Final = 500
 _CREATION_LOCK: Final = 7_760_269_180_342
 
@@ -65,7 +65,7 @@ sa.Table(
     sa.Column("beat", sa.Double, nullable=False),
     **dialects.TABLE,
 )
-# The last table to be created: if it has a row, the other tables exist.
+# This table is created last: if it has a row, the other tables exist.
 sa.Table(
     "wbe_ledger_about",
     _metadata,
@@ -101,7 +101,7 @@ class _Statements:
             keep=("epoch", "state", "changed"),
             given={"state": str(_OPEN), "changed": now},
         )
-        # A holder without a heartbeat could be considered lost.
+        # A holder without a heartbeat could be considered lost, so a claim requires one.
         self.claim = sa.text(
             f"UPDATE wbe_ledger SET state = {_CLAIMED}, holder = :holder, changed = {now}"
             f" WHERE id = :id AND epoch = :epoch AND state = {_OPEN}"
@@ -193,7 +193,7 @@ class SQLLedger(base.Ledger):
     def __init__(self, place: str, result_ttl: float | None = base.STALE_AFTER_SECONDS) -> None:
         options = check(place)
         url = options.url
-        # Other parts of a URL may be secret.
+        # Show only these parts of the URL: the others may be secret.
         self._shown = sa.URL.create(
             options.dialect, host=url.host, port=url.port, database=url.database
         ).render_as_string()
@@ -205,7 +205,8 @@ class SQLLedger(base.Ledger):
             else self._engine
         )
         self._sql = _Statements(options.dialect)
-        # Reads of an sqlite file do not wait for writers; a server would need more round trips.
+        # A read transaction of an SQLite file does not wait for writers. On a server it would only
+        # add round trips.
         self._reads_as_write = servers
         self._lock = threading.Lock()
         self._known_holders: set[str] = set()
@@ -295,7 +296,7 @@ class SQLLedger(base.Ledger):
         return self._run("asking", work, self._reads_as_write)
 
     def list_rows(self, limit: int = 100, after: str | None = None) -> base.Page:
-        # No id is empty.
+        # Every id sorts after ''.
         arguments = {"after": after or "", "most": base.check_limit(limit) + 1}
 
         def work(connection: sa.Connection) -> list[base.Listed]:
@@ -320,7 +321,7 @@ class SQLLedger(base.Ledger):
         try:
             for holder in holders:
                 self._changes("closing", self._sql.forget, {"holder": holder})
-        except exceptions.LedgerFailure as error:  # A later sweep removes them.
+        except exceptions.LedgerFailure as error:  # A later sweep removes the heartbeats.
             LOG.debug("%s", error)
         _sql.dispose(self._engine)
 
@@ -388,7 +389,7 @@ class SQLLedger(base.Ledger):
 
     def _make(self, connection: sa.Connection) -> None:
         postgresql = connection.dialect.name == dialects.POSTGRESQL
-        # Of two concurrent creations of a table in PostgreSQL, one fails.
+        # In PostgreSQL, one of two concurrent creations of a table fails.
         if postgresql:
             connection.execute(sa.text(f"SELECT pg_advisory_lock({_CREATION_LOCK})"))
         try:

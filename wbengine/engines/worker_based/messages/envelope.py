@@ -1,4 +1,4 @@
-"""Messages as the sans-I/O parts use them: body, address and headers; also replies of workers."""
+"""Messages without I/O: body, address and headers; and the replies of workers."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
-#: Version of the protocol in the headers. A peer without this header uses plain TaskFlow.
+#: Version of the protocol in the headers. Peers that do not send it are TaskFlow's.
 VERSION: Final = "1"
 
-#: Maximum depth of a body, which contains user values a few levels deep.
+#: Maximum depth of a body. User values begin a few levels below its top.
 _BODY_DEPTH: Final = _codec.MAX_DEPTH + 8
 
 _EMPTY: Final[Mapping[str, Any]] = {}
 
-#: Encoder for TaskFlow's peers: writes NaN and infinities as Python does.
+#: Encoder for TaskFlow's peers. Like Python, it encodes NaN and infinities.
 _encode: Final = _json_text.writer(allow_nan=True)
 
-#: Maximum size of an encoded body in bytes. A larger message is not published.
+#: Maximum size of an encoded body in bytes. Larger messages are not published.
 MAX_MESSAGE_SIZE: Final = 16 * 1024 * 1024
 
 # Headers of Celery's protocol.
@@ -61,9 +61,9 @@ KWARGSREPR: Final = "kwargsrepr"
 WBE_VERSION: Final = "wbe-version"
 #: Number of this execution or reversion of the atom within its flow.
 WBE_ATTEMPT: Final = "wbe-attempt"
-#: Epoch: increases each time the engine dispatches the same attempt again.
+#: Epoch of the request; it increases each time the engine resends the same attempt.
 WBE_EPOCH: Final = "wbe-epoch"
-#: Number of this reply among the replies to one (id, epoch), from 1.
+#: Number of this reply among the replies for one (id, epoch), from 1.
 WBE_SEQ: Final = "wbe-seq"
 #: Identity of the worker process that sends the message.
 WBE_WORKER: Final = "wbe-worker"
@@ -72,34 +72,34 @@ WBE_SLOTS: Final = "wbe-slots"
 WBE_RUNNING: Final = "wbe-running"
 #: Ids of the requests that the worker runs for the receiving engine. Absent in broadcasts.
 WBE_IDS: Final = "wbe-ids"
-#: Time of the worker when it sends, in unix seconds; or the time when a request was dead-lettered.
+#: Unix time when a worker sends the message, or when a request was dead-lettered.
 WBE_TIME: Final = "wbe-time"
 #: State of the worker (see `life`).
 WBE_LIFE: Final = "wbe-life"
-#: In a terminal FAILURE: no worker completed the request, and its progress is unknown.
+#: In a terminal FAILURE: no worker completed the request, and its effects are unknown.
 WBE_LOST: Final = "wbe-lost"
 #: In a dead letter: the reason.
 WBE_DEAD: Final = "wbe-dead"
-#: Queue from which the worker consumes requests of the announced topic; in a dead letter, the queue
-#: from which it was consumed.
+#: In an announcement: queue from which the worker consumes requests for this topic. In a dead
+#: letter: queue from which it was consumed.
 WBE_QUEUE: Final = "wbe-queue"
-#: Heartbeat period in seconds: that of a worker, or that which an engine requests.
+#: Heartbeat period in seconds, of a worker or requested by an engine.
 WBE_PERIOD: Final = "wbe-period"
 MIN_PERIOD_SECONDS: Final = 0.5
-#: READY, STOPPED or BEAT: the subject of a worker's NOTIFY.
+#: Kind of a worker's NOTIFY: READY, STOPPED or BEAT.
 WBE_STATE: Final = "wbe-state"
-#: Version of wbengine of the worker, in announcements of its tasks.
+#: In an announcement: version of wbengine of the worker.
 WBE_SOFTWARE: Final = "wbe-software"
-#: Digest of the ledger that has the row of the request; in announcements, of the worker's ledger.
+#: Digest of the ledger with the row of a request; in an announcement, of the worker's ledger.
 WBE_LEDGER: Final = "wbe-ledger"
 #: In a request: the engine stores the log records of its task.
 WBE_LOGS: Final = "wbe-logs"
-#: In a reply: number of the question of an engine that it answers; 0 if no engine asked.
+#: In a reply: number of the inquiry that it answers; 0 if it answers none.
 WBE_ASK: Final = "wbe-ask"
-#: Set in a message that an engine sends to itself to verify that it still receives messages.
+#: Marks a message that an engine sends to itself, to verify that it still receives messages.
 WBE_ECHO: Final = "wbe-echo"
-#: Start and end of a task in unix seconds on the worker's clock. The start is also in replies about
-#: a running task.
+#: Unix time of the start and the end of a task on the worker's clock. The start is also in replies
+#: about a running task.
 WBE_STARTED: Final = "wbe-started"
 WBE_ENDED: Final = "wbe-ended"
 
@@ -112,7 +112,7 @@ READY: Final = "ready"
 STOPPED: Final = "stopped"
 BEAT: Final = "beat"
 
-#: Routing keys of the topic exchange that reach all workers and all engines.
+#: Routing keys of the topic exchange for all workers and for all engines.
 ALL_WORKERS: Final = "wbe.workers"
 ALL_ENGINES: Final = "wbe.engines"
 
@@ -123,8 +123,8 @@ _MAX_TOPIC_LENGTH: Final = 100
 def queue_name(exchange: str, topic: str, names: Iterable[str]) -> str:
     """Return the queue of all workers that offer these tasks on this topic of this exchange.
 
-    A digest separates the queues of exchanges. Engines use only queues with such names, whatever a
-    worker announces.
+    The digest separates the queues of different exchanges. Engines publish only to queues with
+    such names, so an announcement cannot redirect requests to another queue.
     """
     text = "\n".join((exchange, topic, *sorted(names)))
     return f"{topic[:_MAX_TOPIC_LENGTH]}.{hashlib.sha256(text.encode()).hexdigest()[:12]}"
@@ -134,9 +134,9 @@ def queue_name(exchange: str, topic: str, names: Iterable[str]) -> str:
 class Envelope:
     """A message to publish, or a received message.
 
-    `body` is a JSON tree. `priority` is 0 to 9, 9 first. A `persistent` message survives a restart
-    of the broker if possible. An outgoing message is encoded on first use of `encoded` and
-    `encoded_headers`, and must not change after that.
+    `body` is a JSON tree. `priority` is 0 to 9; 9 is the highest. A `persistent` message survives
+    a restart of the broker if possible. `encoded` and `encoded_headers` encode an outgoing message
+    on first use; it must not change afterwards.
     """
 
     type: str
@@ -148,7 +148,7 @@ class Envelope:
     priority: int = 0
     redelivered: bool = False
     persistent: bool = False
-    #: Signs the message before it is encoded, if necessary.
+    #: Signs the message before it is encoded; None: no signature.
     signer: signing.Signer | None = None
     _encoded: bytes | None = None
     _encoded_headers: bytes | None = None
@@ -156,7 +156,7 @@ class Envelope:
     @property
     def encoded(self) -> bytes:
         if self._encoded is None:
-            # User values contain no lone surrogates, but texts of failures may.
+            # The text of a failure may contain lone surrogates; user values do not.
             if WBE_VERSION in self.headers:
                 self._encoded = _json_text.encode(self.body, "replace", finite=True)
             else:
@@ -165,7 +165,7 @@ class Envelope:
 
     @property
     def signed_headers(self) -> dict[str, Any]:
-        """The headers to send. Read them before the body: signing may encrypt the body.
+        """The headers to send. Read them before the body, because signing may encrypt the body.
 
         :raises ValueError, TypeError: if the message is signed and the headers are not JSON.
         """
@@ -191,25 +191,25 @@ class Envelope:
         return WBE_VERSION in self.headers
 
     def number(self, header: str, default: int = 0) -> int:
-        """Return a header that contains a valid count, else `default`."""
+        """Return a header with a count, or `default` if it is not valid."""
         value = self.headers.get(header)
         return value if type(value) is int and 0 <= value <= schemas.MAX_NUMBER else default
 
     def seconds(self, header: str) -> float | None:
-        """Return a header that contains finite, non-negative seconds, or None."""
+        """Return a header with finite, non-negative seconds, or None."""
         value: Any = self.headers.get(header)
         if type(value) in (float, int) and 0 <= value <= schemas.MAX_NUMBER:
             return float(value)
         return None
 
     def text(self, header: str) -> str | None:
-        """Return a header that contains a text of at most 512 characters, or None."""
+        """Return a header with a text of at most 512 characters, or None."""
         value = self.headers.get(header)
         return value if isinstance(value, str) and len(value) <= 512 else None
 
 
 def check_size(envelope: Envelope, task: str, what: str, limit: int = MAX_MESSAGE_SIZE) -> None:
-    """Reject a body that is too large for brokers.
+    """Check that brokers accept the size of a body.
 
     :raises TooLarge: if the body is larger than `limit`.
     """
@@ -233,7 +233,8 @@ def unpacker(ours: bool) -> Any:
 def parse(body: bytes | str, interop: str | None = None) -> Any:
     """Return the JSON tree of a received body.
 
-    :raises InvalidFormat: if it is not strict JSON in UTF-8 (with `interop`: not JSON of TaskFlow).
+    :raises InvalidFormat: if it is not strict JSON in UTF-8, or, with `interop`, not TaskFlow's
+        JSON.
     """
     if interop is not None:
         return kombu_json.parse(body, depth=_BODY_DEPTH)
@@ -251,7 +252,7 @@ def body_of(message: Any, interop: str | None = None) -> Any:
 
 
 def freeze(envelope: Envelope) -> bytes:
-    """Return a terminal reply in the form in which the ledger and brokers of wbengine store it."""
+    """Return a terminal reply in the format of ledgers and of wbengine's own brokers."""
     return _encoding.seal(envelope, "")
 
 
@@ -279,7 +280,7 @@ def thaw(
 
 
 def received(data: Any, message: Any) -> Envelope:
-    """Return the envelope of a received message; `data` is its decoded body. Headers are shared."""
+    """Return the envelope of a received message with the decoded body `data`. Shares headers."""
     find = message.properties.get
     correlation_id, reply_to = find("correlation_id"), find("reply_to")
     info = message.delivery_info or _EMPTY
@@ -307,7 +308,7 @@ def copy_of(message: Any) -> Envelope:
 
 
 class ReplyFactory:
-    """Creates the replies of one worker, with bodies of at most `max_size` bytes."""
+    """Creates the replies of one worker. `max_size` limits the encoded body, in bytes."""
 
     def __init__(self, identity: str, max_size: int) -> None:
         self._identity = identity
@@ -317,7 +318,7 @@ class ReplyFactory:
         return self._make(job, pr.RUNNING, {}, question_number=question_number)
 
     def elsewhere(self, job: Job) -> Envelope:
-        """Return an unsolicited PENDING reply: another worker has claimed the request."""
+        """Return a PENDING reply without an inquiry: another worker has claimed the request."""
         return self._make(job, pr.PENDING, {}, question_number=0)
 
     def event(self, job: Job, event_type: str, details: Mapping[str, Any]) -> Envelope:
@@ -350,7 +351,7 @@ class ReplyFactory:
         *,
         lost: bool = False,
     ) -> Envelope:
-        """Return a FAILURE. If `lost`, the progress of the task is unknown."""
+        """Return a FAILURE. `lost` marks a task whose effects are unknown."""
         reply = self._make(job, pr.FAILURE, {"result": pr.failure_to_dict(failure)}, outcome)
         if len(reply.encoded) > self._max_size:
             too_large = exc.TooLarge(
@@ -390,7 +391,7 @@ class ReplyFactory:
 
 
 def value_of(answer: Envelope) -> Any:
-    """Return the result or the failure in a terminal reply; an unreadable result is a failure."""
+    """Return the value or the failure in a terminal reply; a failure if it cannot be decoded."""
     data = answer.body["data"]["result"]
     try:
         if answer.body["state"] == pr.FAILURE:

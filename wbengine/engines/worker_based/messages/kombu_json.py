@@ -1,7 +1,7 @@
-"""Encode and decode values as TaskFlow's peers do: JSON in the dialect of kombu.
+"""Encode and decode values like TaskFlow's peers: JSON with the type marks of kombu.
 
-Tuples become lists, and keys become strings. Bytes, `Decimal`, `UUID`, dates and times are encoded
-with kombu's type marks. Other types are not supported.
+Tuples become lists, and keys become strings. Bytes, `Decimal`, `UUID`, dates and times have type
+marks. Other types are not supported.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TYPE: Final = "__type__"
 _VALUE: Final = "__value__"
 _MARKED: Final = {_TYPE, _VALUE}
 
-#: The first matching type is used, and a datetime is also a date.
+#: Types and their marks. The order matters: a datetime is also a date.
 _WRITERS: Final[tuple[tuple[type, str, Callable[[Any], Any]], ...]] = (
     (dt.datetime, "datetime", lambda value: value.isoformat()),
     (dt.date, "date", lambda value: value.isoformat()),
@@ -98,7 +98,7 @@ def _refused(value: Any, where: str, why: str) -> exc.NotEncodable:
 
 
 def unpack(tree: Any) -> Any:
-    """Return the value of a JSON tree. A dict with an unknown or invalid mark stays a dict."""
+    """Return the value of a JSON tree. A dict with an unknown or invalid mark remains a dict."""
     if isinstance(tree, list):
         return [unpack(item) for item in tree]
     if not isinstance(tree, dict):
@@ -112,7 +112,7 @@ def unpack(tree: Any) -> Any:
 
 
 def parse(data: bytes | str, depth: int) -> Any:
-    """Return the JSON tree of a body: everything that Python's `json` writes.
+    """Return the JSON tree of a body, also with NaN and infinities.
 
     :raises InvalidFormat: if the body is not JSON in UTF-8, or is nested deeper than `depth`.
     """

@@ -31,10 +31,10 @@ DEAD: Final = "dead"
 
 STATES: Final = frozenset((STARTED, IDLE, BUSY, SUSPENDED, DRAINING, DEAD))
 
-#: Maximum accepted counter or time in unix seconds.
+#: Maximum accepted value of a counter or time.
 _MAX_NUMBER: Final = 2.0**53
 
-#: Limits for received data: pairs in `current`, and characters of each name.
+#: Limits for received data: number of pairs in `current`, and length of each name.
 _MAX_CURRENT: Final = 1000
 _MAX_NAME_LENGTH: Final = 512
 
@@ -43,9 +43,9 @@ _MAX_NAME_LENGTH: Final = 512
 class Life:
     """The state and the counters of one worker process.
 
-    Times are unix seconds on the worker's clock. `working` is the total runtime of ended tasks in
-    seconds. `current` contains `(request id, task name)` of the running tasks, `since` the start
-    time of each (0.0: unknown).
+    Times are Unix time on the worker's clock. `working` is the total runtime of completed tasks
+    in seconds. `current` contains `(request id, task name)` of the running tasks, `since` the
+    start time of each (0.0: unknown).
     """
 
     state: str = STARTED
@@ -59,7 +59,7 @@ class Life:
     since: tuple[float, ...] = ()
 
     def to_header(self) -> dict[str, Any]:
-        """Return the content of the header `wbe-life`: plain JSON without fields with defaults."""
+        """Return the value of the header `wbe-life`: JSON, without fields that have defaults."""
         header: dict[str, Any] = {"state": self.state}
         for name in ("birth", "shutdown_requested", "death", "successes", "failures", "working"):
             value = getattr(self, name)
@@ -75,7 +75,7 @@ class Life:
     def from_header(cls, data: Any) -> Life | None:
         """Read a received header; return None if it has no valid state.
 
-        An invalid field gets its default and does not affect other fields.
+        Other invalid fields get their defaults.
         """
         state = data.get("state") if isinstance(data, Mapping) else None
         if not isinstance(state, str) or state not in STATES:
@@ -95,18 +95,15 @@ class Life:
 
 @dataclass(slots=True, eq=False)
 class WorkerStats:
-    """The counters of a worker process. The caller holds a lock around every call.
-
-    All times are unix seconds.
-    """
+    """The counters of a worker process; times are Unix time. The caller must hold a lock."""
 
     birth: float | None = None
     shutdown_requested: float | None = None
     death: float | None = None
-    #: Whether the worker accepts requests, or did so before it was suspended or stopped.
+    #: Whether the worker has ever accepted requests.
     serving: bool = False
     suspended: bool = False
-    #: Whether the worker accepts requests that arrive now.
+    #: Whether the worker accepts new requests now.
     accepts: bool = True
     successes: int = 0
     failures: int = 0
@@ -165,7 +162,7 @@ class WorkerStats:
 
 
 def _seconds(value: Any) -> float | None:
-    """Return a number of seconds, or None if invalid. A huge int would not convert to float."""
+    """Return a number of seconds, or None if it is invalid or too large for a float."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if 0 <= value <= _MAX_NUMBER and math.isfinite(value) else None

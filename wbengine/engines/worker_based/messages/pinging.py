@@ -16,8 +16,8 @@ from wbengine.engines.worker_based.messages import envelope as env
 class Pong:
     """The reply of a worker to a ping.
 
-    `seconds` is the response time. `ahead` is the time by which the worker's clock is ahead of this
-    host's, with an error of at most half of `seconds`; None if unknown.
+    `seconds` is the response time. `ahead` is the difference of the worker's clock to the clock of
+    this host, with an error of at most half of `seconds`; None if unknown.
     """
 
     seconds: float
@@ -37,7 +37,7 @@ class _Round:
 class Pings:
     """Pings that wait for replies. Thread-safe.
 
-    Without an open round, a message costs one comparison.
+    If no round is open, a received message costs one comparison.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Pings:
         self._rounds: tuple[_Round, ...] = ()
 
     def begin(self, workers: Iterable[str]) -> _Round:
-        """Start a round. Call this immediately before the workers are pinged."""
+        """Start a round. Call this immediately before you ping the workers."""
         ping_round = _Round(workers)
         with self._lock:
             self._rounds = (*self._rounds, ping_round)

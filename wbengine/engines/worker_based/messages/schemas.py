@@ -9,12 +9,12 @@ from typing import Any, Final
 
 from wbengine import _names
 
-#: Maximum number of request ids in one question or cancellation.
+#: Maximum number of request ids in one inquiry or cancellation.
 MAX_IDS: Final = 500
 
 MAX_NUMBER: Final = 2**53
 
-#: NOTIFY of an engine: asks which workers are present.
+#: NOTIFY of an engine: requests the announcements of workers.
 QUESTION: Final[dict[str, Any]] = {"type": "object", "additionalProperties": False}
 
 #: NOTIFY of a worker: its topic and tasks.
@@ -28,7 +28,7 @@ ANSWER: Final[dict[str, Any]] = {
     "additionalProperties": False,
 }
 
-#: Failures in a request have their own schema (`Failure.SCHEMA`).
+#: The failures in a request have a separate schema (`Failure.SCHEMA`).
 REQUEST: Final[dict[str, Any]] = {
     "type": "object",
     "properties": {

@@ -3,8 +3,8 @@
 The signed data is one line of JSON followed by the bytes of the body. The line contains the
 version, the algorithm and the id of the key, the type, the correlation id, the receiver, the
 exchange, the time, a nonce, `reply_to`, and all headers except those that brokers add. The
-signature of a reply does not cover the receiver: a reply may be forwarded to the engine that takes
-over a flow.
+signature of a reply does not cover receiver, exchange and `reply_to`, because a reply may be
+forwarded to the engine that takes over a flow.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ LOG = logging.getLogger(__name__)
 
 VERSION: Final = "1"
 
-#: Maximum age of a NOTIFY or control message in seconds, including clock difference.
+#: Maximum age of a NOTIFY or control message in seconds, including the difference of the clocks.
 MAX_AGE_SECONDS: Final = 60
 
-#: Maximum number of recent nonces, to reject replayed messages.
+#: Maximum number of stored nonces. They detect repeated messages.
 MAX_NONCES: Final = 100_000
 
 _PURPOSE: Final = "message"
@@ -48,7 +48,7 @@ _SENDER_ROLES: Final[Mapping[str, Collection[str]]] = {
     worker_commands.CANCEL: (keys.ENGINE,),
     worker_commands.CONTROL: _ENGINES,
 }
-#: Types that are valid for a short time and only once.
+#: Types that are valid only once, and for a short time.
 _SHORT_LIVED_TYPES: Final = (pr.NOTIFY, worker_commands.CONTROL)
 
 
@@ -59,12 +59,12 @@ _NOT_SIGNED: Final = frozenset((
     "x-last-death-exchange", "x-last-death-queue", "x-last-death-reason",
 ))  # fmt: skip
 
-#: Types with user values: their bodies are encrypted if the key file requires it.
+#: Types that contain user values. Their bodies are encrypted if the key file requires that.
 _ENCRYPTED_TYPES: Final = (pr.REQUEST, pr.RESPONSE)
 
 
 class Nonces:
-    """Recent nonces, limited in number. Thread-safe."""
+    """Nonces of recent messages, limited in number. Thread-safe."""
 
     def __init__(self, limit: int = MAX_NONCES) -> None:
         self._limit = limit
@@ -134,9 +134,9 @@ class Signer:
         envelope.headers[env.WBE_SIGNATURE] = f"{' '.join(fields)} {mac.hex()}"
 
     def verify(self, message: Any, audience: Collection[str]) -> bytes:
-        """Return the body of a received message after verification.
+        """Verify a received message and return its body.
 
-        :param audience: routing keys of which one must be the signed receiver.
+        :param audience: routing keys of this process, one of which must be the signed receiver.
         :raises NotTrusted: if the verification fails; no part of the body was parsed.
         """
         if getattr(message, "compressed", False):
@@ -153,7 +153,7 @@ class Signer:
         )
 
     def verify_outcome(self, id: str, headers: Mapping[str, Any], body: bytes) -> bytes:
-        """Return the body of a result that a ledger stored, after verification.
+        """Verify a result that a ledger stored and return its body.
 
         :raises NotTrusted: if the verification fails.
         """

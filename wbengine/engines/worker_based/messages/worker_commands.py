@@ -1,13 +1,14 @@
-"""Messages that TaskFlow does not have: commands of engines and operators to workers.
+"""Commands of engines and operators to workers. TaskFlow has no such messages and ignores them.
 
-`wbe-ask` asks which worker has some requests. A worker that runs one of them replies at once, and
-sends all further replies to the engine that asked. A worker that has the result replies with it.
+`wbe-ask` is an inquiry: it asks which worker has some requests. A worker that runs one of them
+replies at once, and sends all further replies to the engine that inquired. A worker that has the
+result sends the result.
 
-`wbe-cancel` cancels requests. The worker that runs a request with this epoch or a lower one
-notifies its task, and terminates it after a grace time if it can. Without a ledger row, workers
-remember the cancellation and do not start the request when it arrives.
+`wbe-cancel` cancels requests. The worker that runs a request at this epoch or a lower one notifies
+its task, and terminates the task after a grace period if it can. Without a ledger, workers remember
+the cancellation and do not start the request if it arrives later.
 
-`wbe-control` suspends, resumes, drains or stops workers. Peers ignore unsupported messages.
+`wbe-control` suspends, resumes, drains or stops workers.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ CANCEL: Final = "wbe-cancel"
 CONTROL: Final = "wbe-control"
 
 Order = Literal["suspend", "resume", "drain", "stop"]
-#: Accept no new requests until resumed.
+#: Accept no new requests until RESUME.
 SUSPEND: Final = "suspend"
 RESUME: Final = "resume"
-#: Accept no new requests, requeue those that have not started, finish running tasks, and stop.
+#: Accept no new requests, requeue requests that have not started, finish running tasks, and stop.
 DRAIN: Final = "drain"
 #: Like DRAIN, but abandon running tasks at once.
 STOP: Final = "stop"
 
 ORDERS: Final = (SUSPEND, RESUME, DRAIN, STOP)
 
-#: A request id and a number. In a question: the number with which the engine asks (higher for a
-#: later engine). In a cancellation: the epoch.
+#: A request id and a number. In an inquiry, it is the number of the inquiry (higher for a later
+#: engine). In a cancellation, it is the epoch.
 Named = tuple[str, int]
 
 SCHEMAS: Final = {
@@ -48,9 +49,9 @@ SCHEMAS: Final = {
 
 
 def questions(requests: Iterable[Named], to: str, reply_to: str) -> Iterator[env.Envelope]:
-    """Return the messages that ask the workers at the routing key `to` for these requests.
+    """Return inquiries for these requests to the workers at the routing key `to`.
 
-    Only a worker that is asked by its identity reports requests that it does not run.
+    A worker reports requests that it does not run only if `to` is its identity.
     """
     headers: dict[str, Any] = {env.WBE_VERSION: env.VERSION}
     if to != env.ALL_WORKERS:
@@ -74,7 +75,7 @@ def cancellations(named: Iterable[Named], to: str) -> Iterator[env.Envelope]:
 def order(command: Order, worker: str | None = None) -> env.Envelope:
     """Return the message that controls one worker (by its identity), or all workers.
 
-    :raises ValueError: if `command` is not an order, or `worker` is not a valid identity.
+    :raises ValueError: if `command` is not valid, or `worker` is not a valid identity.
     """
     to = env.ALL_WORKERS if worker is None else _names.check_label("worker", worker)
     body = {"do": check_order(command)}
@@ -82,7 +83,7 @@ def order(command: Order, worker: str | None = None) -> env.Envelope:
 
 
 def check_order(command: Any) -> Order:
-    """Return `command` if it is an order.
+    """Return `command`.
 
     :raises ValueError: if it is not in `ORDERS`.
     """

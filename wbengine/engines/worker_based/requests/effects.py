@@ -1,4 +1,4 @@
-"""Effects that a `RequestTracker` requests from its owner, which does the I/O."""
+"""Effects that a `RequestTracker` returns. Its owner performs the I/O."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from wbengine.types import failure as ft
 
 @dataclass(slots=True)
 class Dispatch:
-    """Open the row `(tracked.id, epoch)` and publish `envelope`, while `epoch` is current.
+    """Open the row `(tracked.id, epoch)` and publish `envelope`, unless `epoch` is outdated.
 
-    Set `tracked.opened`, then `tracked.sent_at` to the time of publishing. Report to `on_unrouted`
-    if the broker had no queue. Without a ledger, report to `on_unconfirmed` if it is unknown
-    whether the broker has the message; with a ledger, publish it again.
+    Set `tracked.opened`, then set `tracked.sent_at` to the time of publishing. Call `on_unrouted`
+    if the broker had no queue. If it is unknown whether the broker has the message, publish it
+    again with a ledger; without one, call `on_unconfirmed`.
     """
 
     tracked: TrackedRequest
@@ -86,14 +86,14 @@ class Acknowledge:
 
 @dataclass(slots=True)
 class Revoke:
-    """Remove the row if no worker has claimed it, and report to `on_revoked`."""
+    """Remove the row if no worker has claimed it, and call `on_revoked`."""
 
     tracked: TrackedRequest
 
 
 @dataclass(slots=True)
 class Inspect:
-    """Read the row and report to `on_row`, with `lost`: the worker whose loss is the reason."""
+    """Read the row and call `on_row` with `lost`, the worker whose loss is the reason."""
 
     tracked: TrackedRequest
     lost: str | None = None
@@ -101,10 +101,10 @@ class Inspect:
 
 @dataclass(slots=True)
 class Reopen:
-    """Take the row of a task that may run twice from its lost owner.
+    """Move the row of a repeatable task from its lost owner back to OPEN.
 
-    Report to `on_reopened`, with the reply if the request is done. If the ledger is unavailable,
-    the row is read again later.
+    Call `on_reopened`, with the reply if the request is done. If the ledger is unavailable, the
+    row is read again later.
     """
 
     tracked: TrackedRequest
@@ -113,10 +113,10 @@ class Reopen:
 
 @dataclass(slots=True)
 class Conclude:
-    """Complete a request with `failure` in place of its lost owner, and report to `on_concluded`.
+    """Complete a request with `failure` in place of its lost owner, and call `on_concluded`.
 
-    If the owner was only frozen, it does not start the request later. If the ledger is unavailable,
-    or the row has another owner, the row is read again later.
+    An owner that was only frozen then does not start the request later. If the ledger is
+    unavailable, or the row has another owner, the row is read again later.
     """
 
     tracked: TrackedRequest
@@ -126,28 +126,28 @@ class Conclude:
 
 @dataclass(slots=True)
 class PutAside:
-    """Dead-letter a request, which may have caused the loss of all its workers."""
+    """Move a request to the dead letters: it may have caused the loss of all its workers."""
 
     letter: env.Envelope
 
 
 @dataclass(slots=True)
 class Ask:
-    """Publish a question (see `messages.commands`)."""
+    """Publish an inquiry (see `messages.worker_commands`)."""
 
     question: env.Envelope
 
 
 @dataclass(slots=True)
 class Cancel:
-    """Publish a cancellation of requests (see `messages.commands`)."""
+    """Publish a cancellation of requests (see `messages.worker_commands`)."""
 
     message: env.Envelope
 
 
 @dataclass(slots=True)
 class Drop:
-    """Remove the row: the outcome is saved."""
+    """Remove the row of a request whose outcome is saved."""
 
     request_id: str
 

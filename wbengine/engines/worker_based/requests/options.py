@@ -13,13 +13,13 @@ from wbengine.engines.worker_based.messages import envelope as env
 
 __all__ = ["FAIL", "MAX_RESENDS", "NAMES", "RESEND", "RequestOptions"]
 
-#: Handling of a task whose worker was lost, if its `idempotent` is None.
+#: What to do with a task whose worker was lost, if its `idempotent` is None.
 OnLost = Literal["fail", "resend"]
 FAIL: Final = "fail"
 RESEND: Final = "resend"
 
-#: Maximum of `max_resends`: a run has a limited number of epochs for each request, and needs some
-#: for other causes.
+#: Maximum of `max_resends`. A run has a limited number of epochs for each request, and other causes
+#: also need some.
 MAX_RESENDS: Final = 500
 
 
@@ -27,14 +27,7 @@ MAX_RESENDS: Final = 500
 class RequestOptions:
     """The options of an executor that apply to each of its requests.
 
-    - `on_worker_lost`: `'resend'` or `'fail'`, for tasks whose `idempotent` is None.
-    - `max_resends`: maximum number of times that a request is resent because its worker was lost.
-    - `timelimit`: `(soft, hard)` of tasks without a limit of their own.
-    - `max_message_size`: maximum size of an encoded message in bytes.
-    - `broker_persistent`: whether requests survive a restart of the broker (None: if there is no
-      ledger).
-    - `result_ttl`: seconds for which the ledger keeps unused rows (0: not at all, None: no limit).
-    - `trace_arguments`: whether messages display their arguments, masked and truncated.
+    `WorkerBasedActionEngine` describes them.
 
     :raises TypeError, ValueError: if an option is not valid; the error names it.
     """
@@ -71,7 +64,7 @@ class RequestOptions:
     def of(cls, options: Mapping[str, Any]) -> RequestOptions:
         """Return the options with these names and values.
 
-        :raises TypeError: if there is no such option, or a value has the wrong type.
+        :raises TypeError: if an option is unknown, or a value has the wrong type.
         :raises ValueError: if a value is not valid.
         """
         for name in options:
@@ -81,7 +74,7 @@ class RequestOptions:
         return cls(**options)
 
     def repeats(self, task: Any) -> bool:
-        """Return whether a task may be resent if it is unknown whether it ran."""
+        """Return whether a task may be resent although it may have run."""
         if task.idempotent is None:
             return self.on_worker_lost == RESEND
         return bool(task.idempotent)

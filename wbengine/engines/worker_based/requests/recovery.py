@@ -1,18 +1,18 @@
 """Recovery of requests without recent reports, and of requests from an earlier run of their flow.
 
 *For the present run*, a request is resent only because of evidence, never because of elapsed time
-alone: the broker had no queue for a message, or did not confirm it; every worker of its queue
-reported a free slot twice, and none started it; a worker received it a second time; its owner is
-lost, or does not list it.
+alone. The evidence is one of these facts: the broker had no queue for the message, or did not
+confirm it; each worker of its queue reported a free slot twice without starting it; a worker
+received it a second time; its owner is lost, or does not list it.
 
 With a ledger, the row determines the action: an OPEN request is published again with the same
-epoch, which is harmless. Without a ledger, the workers are asked, and only a request that no worker
-has is resent, with the next epoch. If all are busy, a question is published to the queue: when it
-is answered, all earlier messages were consumed. A request of a lost worker is resent only if its
-task may run twice, and at most `max_resends` times.
+epoch, which is harmless. Without a ledger, the engine sends an *inquiry* to the workers, and
+resends, with the next epoch, only a request that no worker has. If all workers are busy, it
+publishes the inquiry to their queue: a reply proves that all earlier messages were consumed. A
+request of a lost worker is resent only if its task may run twice, and at most `max_resends` times.
 
-*For an earlier run*: a request that it may have sent is *inherited*. Nothing is published until it
-is known, from its row or from questions, that no worker runs it or will run it.
+*From an earlier run*: a request that the earlier run may have sent is *inherited*. The engine
+publishes it only after its row, or inquiries, show that no worker runs it or will run it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
-#: Seconds until the next check; the interval doubles each time, up to the maximum.
+#: Seconds until the first check of a request. The interval doubles each time, up to the maximum.
 LOOKUP_PAUSE_SECONDS: Final = 3.0
 MAX_LOOKUP_PAUSE_SECONDS: Final = 60.0
 
@@ -64,27 +64,29 @@ UNKNOWN: Final = "UNKNOWN"
 #: Maximum number of stored replies for requests that are not submitted yet.
 MAX_EARLY_REPLIES: Final = 10_000
 
-#: Number of rounds of heartbeats without the request that prove that no worker runs it.
+#: Number of rounds of heartbeats without the request that prove that no worker has it.
 REQUIRED_ROUNDS: Final = 2
 
-#: Number of heartbeat periods within which a holder is not silent.
+#: Number of heartbeat periods after which the owner of a row counts as silent.
 LIVE_PERIODS: Final = 1.5
 
 #: Seconds until a message without a queue is published again.
 REPUBLISH_PAUSE_SECONDS: Final = 1.0
 
-#: Seconds without consumption after which the requests at the front of a queue are checked; and the
-#: minimum age of a request (at most two periods) for which consumed later ones are evidence.
+#: Seconds without consumption after which the requests at the front of a queue are checked.
 STANDSTILL_SECONDS: Final = 5.0
+#: Minimum age (at most two periods) of a request before it is suspect because later ones were
+#: consumed.
 PASSED_SECONDS: Final = 10.0
 
-#: Number of unanswered questions to workers after which the question in the queue is repeated.
+#: Number of unanswered inquiries to workers after which the inquiry in the queue is repeated.
 MAX_UNANSWERED_QUESTIONS: Final = 3
 
-#: Minimum seconds between two heartbeats that count as two: a worker may send one for each topic.
+#: Minimum interval of two heartbeats of a worker that are evaluated separately: a worker may send
+#: one heartbeat for each of its topics.
 MIN_HEARTBEAT_GAP_SECONDS: Final = 0.25
 
-#: Maximum number of rows of a queue that are read at a time, from its front.
+#: Maximum number of rows that are read at a time, from the front of a queue.
 MAX_FRONT_ROWS: Final = 250
 
 
@@ -94,9 +96,9 @@ _MAX_REASON_LENGTH: Final = 500
 class Seen(NamedTuple):
     """The part of a ledger row that a tracker needs.
 
-    `state` is None without a row, and `UNKNOWN` if the ledger could not be read. `result` is the
-    reply if it is DONE (None: unreadable). `silence` is the seconds since the last heartbeat of its
-    owner; `silent` is True if that is too long.
+    `state` is None if there is no row, and `UNKNOWN` if the ledger could not be read. `result` is
+    the reply if the row is DONE (None: it cannot be decoded). `silence` is the number of seconds
+    since the last heartbeat of the owner; `silent` is True if that is too long.
     """
 
     state: str | None
@@ -120,30 +122,30 @@ class Recovery:
         #: Whether replies may arrive before their requests are submitted.
         self.inherits = False
         self.early: OrderedDict[str, tuple[env.Envelope, Any]] = OrderedDict()
-        #: Without a ledger: requests that are searched for.
+        #: Without a ledger: requests for which a worker is searched.
         self.suspects: dict[str, TrackedRequest] = {}
-        #: Without a ledger: requests for the next `ask`.
+        #: Without a ledger: requests for the next inquiry.
         self.unasked: list[TrackedRequest] = []
-        # Requests for questions in their queues; and requests that no worker may start, with their
-        # highest epoch.
+        # Requests for inquiries in their queues; and ids with the highest epoch of requests that no
+        # worker may start any more.
         self._queue_questions: list[TrackedRequest] = []
         self._outdated: list[worker_commands.Named] = []
-        # Until this time, frequent reports of workers are needed.
+        # Time until which the engine needs frequent reports of workers.
         self._frequent_until = 0.0
         # Time of the last loss of a worker, by queue.
         self._last_losses: dict[str, float] = {}
         # Workers that announced their end, latest last.
         self._ended_workers: deque[str] = deque(maxlen=1000)
-        # By request id: the time since which the owner does not report the request as running.
+        # By request id: the time since which the owner does not list the request.
         self._absent: dict[str, float] = {}
 
     # Requests of earlier runs.
 
     def expect(self, flow: str, used: Collection[str | None] | None) -> None:
-        """Prepare for requests of earlier runs of a flow, with rows in the ledgers `used`.
+        """Prepare for requests of earlier runs of a flow, which have rows in the ledgers `used`.
 
-        None in `used` stands for requests without a ledger. If `used` is None, the present ledger
-        is assumed.
+        None in `used` represents requests without a ledger. If `used` is None, the earlier runs
+        used the present ledger.
         """
         if used is None:
             self._origins.pop(flow, None)
@@ -167,10 +169,10 @@ class Recovery:
             return self._tracker.settle_abandoned(tracked, self._tracker.closed)
         if not self._origin(tracked):
             return self._tracker.keep_times(tracked, now) or self._tracker.route(tracked, now)
-        # With invalid times, an earlier run would have failed the request.
+        # An earlier run has failed each request whose times are not valid.
         with contextlib.suppress(TypeError, ValueError):
             self._tracker.read_times(tracked, now)
-        if self._tracker.plain:  # Plain workers cannot be asked, and do not reply to this engine.
+        if self._tracker.plain:  # Plain workers reply neither to inquiries nor to this engine.
             if self._options.repeats(call.task):
                 return self._tracker.route(tracked, now)
             return self._tracker.settle(tracked, tracked.loss(), now=now)
@@ -189,8 +191,7 @@ class Recovery:
         return self._origins.get(tracked.invocation.flow_uuid, (self._tracker.ledger,))
 
     def _start_final_timeout(self, tracked: TrackedRequest, now: float) -> None:
-        # Set a timeout even if `timeout` is None: it is unknown whether this request still waits
-        # anywhere.
+        # Set a timeout even if `timeout` is None: no queue or worker may contain this request.
         timeout = (
             self._tracker.timeout
             if self._tracker.timeout is not None
@@ -202,7 +203,7 @@ class Recovery:
     def give_up(self, tracked: TrackedRequest, now: float) -> list[Effect]:
         queue = self._offers.queue_for(tracked.task_cls, self._tracker.load)
         if queue is not None and self._offers.slots(queue) and not self._offers.free(queue):
-            # The workers are busy and may not have consumed it yet.
+            # The workers are busy, and may not have received the request yet.
             self._start_final_timeout(tracked, now)
             return []
         return self.lose(tracked, now)
@@ -243,7 +244,7 @@ class Recovery:
         if tracked.pending_outcome is not None or self._options.repeats(tracked.invocation.task):
             return self.send(tracked, now)
         if tracked.state == pr.WAITING:
-            # The request may wait in a queue of the broker, for as long as any other request.
+            # The request may wait in a queue of the broker without any limit.
             tracked.request.transition(pr.PENDING)
             self._start_final_timeout(tracked, now)
         return self._continue_search(tracked, now)
@@ -257,7 +258,7 @@ class Recovery:
             self._tracker.start_clock(tracked, now)
 
     def ask(self) -> list[Effect]:
-        """Send the collected questions, in few messages."""
+        """Send the collected inquiries in few messages."""
         unlined, self.unasked = self.unasked, []
         searched = [tracked for tracked in unlined if tracked.live and tracked.lookups]
         effects = self.questions(searched, env.ALL_WORKERS)
@@ -294,7 +295,7 @@ class Recovery:
         ]
 
     def search(self, tracked: TrackedRequest, why: str, now: float) -> None:
-        """Search for the worker that has the request; call `ask` at the end of a batch."""
+        """Search for a worker that has the request; call `ask` at the end of a batch."""
         if tracked.suspect != LOST or not tracked.lookups:
             tracked.suspect = why
         self.suspects[tracked.id] = tracked
@@ -322,7 +323,7 @@ class Recovery:
             self.suspects.pop(tracked.id, None)
             return []
         if self._offers.missed(tracked.asked_at, now):
-            tracked.asked_at = now  # No reports of workers could arrive: ask again.
+            tracked.asked_at = now  # The engine received no reports in this time: inquire again.
             self.unasked.append(tracked)
             return []
         if tracked.index is self._inherited and self._may_not_have_reported(tracked, now):
@@ -330,14 +331,14 @@ class Recovery:
         return self._on_not_found(tracked, now) if self._is_missing(tracked) else []
 
     def _may_not_have_reported(self, tracked: TrackedRequest, now: float) -> bool:
-        """Return whether a live worker that has the request may not have reported yet."""
+        """Return whether a live worker that has the request may not have reported it yet."""
         listening_seconds = now - tracked.born - self._offers.missed(tracked.born, now)
         return listening_seconds <= self._offers.patience
 
     def _is_missing(self, tracked: TrackedRequest) -> bool:
         queue = tracked.queue
         if queue is None or not self._offers.slots(queue):
-            # Without workers, only a request of a lost worker was consumed.
+            # Without workers, a message is certainly consumed only if a worker was lost with it.
             return tracked.lookups >= REQUIRED_ROUNDS and (
                 tracked.suspect == LOST or tracked.pending_outcome is not None
             )
@@ -352,7 +353,7 @@ class Recovery:
         tracked.lookups, why = 0, tracked.suspect
         if tracked.pending_outcome is not None and tracked.state in pr.WAITING_STATES:
             return self._tracker.end_unstarted(tracked, now)
-        # Losses of workers before the start of this engine are unknown.
+        # This engine does not know which workers were lost before it started.
         if tracked.index is self._inherited:
             self._mark_outdated(tracked)
             return self.lose(tracked, now)
@@ -362,25 +363,25 @@ class Recovery:
             and self._last_losses.get(tracked.queue or "", -math.inf) <= since
         )
         if why == LOST:
-            # A redelivered message can be the result of an outage of the broker, instead of the
-            # loss of a worker: then no worker took the request.
+            # The broker redelivers a message after an outage or the loss of a worker. After an
+            # outage, no worker has started the request.
             untaken = no_worker_lost and not tracked.ran and self._offers.missed(since, now) > 0
             return self.send(tracked, now) if untaken else self.lose(tracked, now)
         if no_worker_lost:
             self._mark_outdated(tracked)
             return self.send(tracked, now)
-        # A worker that was lost since then may have had the request.
+        # A worker that was lost after publishing may have had the request.
         return self.lose(tracked, now)
 
     def _mark_outdated(self, tracked: TrackedRequest) -> None:
-        """Collect a message that was not found, so that live workers drop it if it is late."""
+        """Tell live workers to drop a message that was not found, if it arrives late."""
         if not self._options.repeats(tracked.invocation.task):
             self._outdated.append((tracked.id, tracked.next_number - 1))
 
     def on_redelivered(
         self, tracked: TrackedRequest, answer: env.Envelope, now: float
     ) -> list[Effect]:
-        """Handle a redelivered message whose first receiver may run the request."""
+        """Handle a redelivered message whose first receiver may be running the request."""
         if self._tracker.ledger is not None:
             return [fx.Inspect(tracked)] if tracked.lookups else self._inspect(tracked, now)
         waits = tracked.state in pr.WAITING_STATES and tracked.index is not self._inherited
@@ -393,10 +394,10 @@ class Recovery:
         return self.ask()
 
     def on_report(self, tracked: TrackedRequest, answer: env.Envelope, now: float) -> list[Effect]:
-        """Handle the report of a worker that it runs a request for this engine, or does not run it.
+        """Handle a report of a worker about whether it has a request of this engine.
 
-        Number 0 is an unsolicited report: the request belongs to another worker, or is answered to
-        another address.
+        Number 0 marks a report without an inquiry: another worker has claimed the request, or its
+        replies have another address.
         """
         number, worker = answer.number(env.WBE_ASK), answer.text(env.WBE_WORKER)
         if answer.body["state"] == pr.RUNNING:
@@ -418,7 +419,7 @@ class Recovery:
         return self._inspect(tracked, now)
 
     def _on_denied(self, tracked: TrackedRequest, worker: str | None, now: float) -> list[Effect]:
-        """Handle a reply of a worker without the request (no ledger)."""
+        """Handle the report of a worker that does not have the request (no ledger)."""
         if not tracked.lookups or worker is None:
             return []
         if tracked.worker is None and tracked.state in pr.WAITING_STATES:
@@ -428,7 +429,7 @@ class Recovery:
         return self._on_not_found(tracked, now) + self.ask()
 
     def _on_queue_passed(self, tracked: TrackedRequest, now: float) -> list[Effect]:
-        """Ask again after all messages before a question were consumed: the request may be late."""
+        """Inquire again: a reply proves that all messages before the inquiry were consumed."""
         if tracked.suspect == UNSENT:
             tracked.suspect = UNSEEN
             self._queue_questions.append(tracked)
@@ -440,7 +441,7 @@ class Recovery:
     # Rounds of heartbeats.
 
     def review(self, now: float) -> list[Effect]:
-        """Check requests that were sent and not started, once per round of heartbeats.
+        """Check requests that were sent but not started, once per round of heartbeats.
 
         Cost: at most O(requests in the broker).
         """
@@ -452,7 +453,7 @@ class Recovery:
         for queue in self._in_flight.names():
             effects += self._review_queue(queue, now)
         for queue in self._tracker.backlog.names():
-            # Requests before it may have been forgotten.
+            # Earlier requests of the queue may have been removed.
             effects += self._tracker.refill(queue, now)
         return effects + self.ask()
 
@@ -474,7 +475,7 @@ class Recovery:
             if tracked.sent_at is None or tracked.lookups:
                 continue
             if not self._is_skipped_by_idle(tracked):
-                break  # Idle workers have not skipped later requests either.
+                break  # Then idle workers have not skipped the later requests either.
             if self._tracker.ledger is None or self._may_repeat(tracked, now):
                 suspects[tracked.id] = tracked
         if self._tracker.ledger is None:
@@ -486,8 +487,8 @@ class Recovery:
             if passed and self._may_repeat(tracked, now):
                 suspects[tracked.id] = tracked
         if self._is_stalled(queue, now):
-            # A worker may have died immediately after a claim: the check makes it an owner that is
-            # watched.
+            # A worker may have died immediately after a claim. The check finds the owner, and the
+            # engine then watches it.
             for tracked in self._in_flight.get(
                 queue, min(MAX_FRONT_ROWS, self._offers.free(queue))
             ):
@@ -509,14 +510,14 @@ class Recovery:
         )
 
     def _may_repeat(self, tracked: TrackedRequest, now: float) -> bool:
-        """Return whether another copy may be published: not more than can be consumed."""
+        """Return whether another copy may be published now. Limits the rate of copies."""
         pause = (
             LOOKUP_PAUSE_SECONDS * 2 ** min(tracked.sendings, 10) if tracked.sendings > 1 else 0.0
         )
         return now - (tracked.sent_at or -math.inf) >= min(MAX_LOOKUP_PAUSE_SECONDS, pause)
 
     def needs_reports(self, now: float) -> bool:
-        """Return whether requests wait for a reason that frequent reports of workers could show."""
+        """Return whether frequent reports of workers could show why requests wait."""
         if now < self._frequent_until or self._tracker.waiting:
             return True
         return any(self._is_stalled(queue, now) for queue in self._in_flight.names())
@@ -533,19 +534,19 @@ class Recovery:
     def on_row(
         self, tracked: TrackedRequest, seen: Seen, now: float, lost: str | None = None
     ) -> list[Effect]:
-        """Handle the result of an `Inspect` whose `lost` is the given one."""
+        """Handle the row that an `Inspect` read, with the `lost` of the `Inspect`."""
         if not tracked.live:
             return []
         state, holder = seen.state, seen.holder
         if state == ledgers.ROW_DONE:
-            if seen.result is None:  # The result cannot be read.
+            if seen.result is None:  # The result cannot be decoded.
                 return self._tracker.settle(tracked, tracked.loss(), now=now)
             if tracked.lookups:
                 tracked.adopt(seen.result.number(env.WBE_EPOCH, tracked.epoch))
             _, receipt = self.early.pop(tracked.id, (None, None))
             return self._tracker.on_response(seen.result, receipt, now, stored=True)
         if state == ledgers.ROW_CLAIMED and tracked.refused is not None:
-            tracked.refused = None  # The worker that replied does not own the row.
+            tracked.refused = None  # The worker that refused the request does not own the row.
             if tracked.pending_outcome == REFUSED:
                 tracked.pending_outcome = None
         if state == ledgers.ROW_CLAIMED and holder is not None:
@@ -563,12 +564,12 @@ class Recovery:
             return []
         if tracked.index is self._inherited:
             if state == ledgers.ROW_OPEN:
+                # With a higher epoch, the row belongs to another engine.
                 later = seen.epoch is not None and seen.epoch > tracked.number
-                # A higher epoch: another engine owns it.
                 return [] if later else [fx.Revoke(tracked)]
             return self._on_nothing(tracked, now)
         if tracked.state == pr.RUNNING:
-            # The request was claimed, and is not claimed now.
+            # The row was claimed earlier, but is not claimed now.
             if not (tracked.lookups or tracked.worker == lost):
                 return []
             if state == ledgers.ROW_OPEN and seen.epoch == tracked.epoch and tracked.claimed:
@@ -580,9 +581,9 @@ class Recovery:
     def _on_unclaimed(
         self, tracked: TrackedRequest, seen: Seen, now: float, lost: str | None
     ) -> list[Effect]:
-        """Handle a request without an owner: its row is OPEN, not created yet, or lost."""
+        """Handle a row without an owner: it is OPEN, not created yet, or lost."""
         if seen.state is None and tracked.opened:
-            # The owner of a lost row is unknown.
+            # The lost row may have had an owner.
             return self._lose_claimed(tracked, lost, now, rowless=True)
         if tracked.refused is not None and tracked.pending_outcome is None:
             tracked.pending_outcome = REFUSED
@@ -598,14 +599,14 @@ class Recovery:
             if seen.state is not None and passed and self._may_repeat(tracked, now):
                 return self._tracker.dispatch(tracked, now)
         if tracked.request.expired_at(now):
-            # The request is not published yet, or still available to workers.
+            # The request is not published yet, or a worker can still receive it.
             self._tracker.start_clock(tracked, now)
         return []
 
     def _on_holder(
         self, tracked: TrackedRequest, holder: str, epoch: int | None, dead: bool, now: float
     ) -> list[Effect]:
-        """Handle the owner of a request that is checked: it can be asked, or is lost."""
+        """Handle a checked request that has an owner: inquire, or treat the owner as lost."""
         previous_worker = tracked.worker
         tracked.adopt(epoch if epoch is not None else tracked.epoch)
         tracked.opened = True
@@ -616,7 +617,7 @@ class Recovery:
             effects += self.process_early_reply(tracked, now)
             if not tracked.live:
                 return effects
-        # The worker does not have it, and any result would be stored by now.
+        # The owner does not have the request, and would have stored its result before this report.
         if dead or (tracked.denied and previous_worker == holder):
             return effects + self.lose(tracked, now, has_row=True)
         tracked.denied = False
@@ -625,8 +626,8 @@ class Recovery:
     def _on_nothing(self, tracked: TrackedRequest, now: float) -> list[Effect]:
         """Handle the missing row of an inherited request.
 
-        The row of a request exists from before publishing until the result is saved. Unless an
-        earlier run used another ledger, the request was not sent.
+        A row exists from before the request is published until its result is saved. So the request
+        was not sent, unless an earlier run used another ledger.
         """
         elsewhere = any(used != self._tracker.ledger for used in self._origin(tracked))
         if elsewhere and not self._options.repeats(tracked.invocation.task):
@@ -634,7 +635,7 @@ class Recovery:
         return self.send(tracked, now)
 
     def on_revoked(self, tracked: TrackedRequest, revoked: bool, now: float) -> list[Effect]:
-        """Handle the result of a `Revoke`: it fails if the request is claimed or unpublished."""
+        """Handle the result of a `Revoke`: False if the row is claimed or does not exist."""
         if not tracked.live or tracked.state == pr.RUNNING:
             return []
         if not revoked:
@@ -661,7 +662,7 @@ class Recovery:
     def on_concluded(
         self, tracked: TrackedRequest, failure: ft.Failure, now: float
     ) -> list[Effect]:
-        """Handle a successful `Conclude`: the lost worker cannot change the result."""
+        """Handle a successful `Conclude`: the lost worker can no longer change the result."""
         if not tracked.live or tracked.state != pr.RUNNING:
             return []
         return self._give_up_lost(tracked, failure, now)
@@ -669,7 +670,7 @@ class Recovery:
     # Results of publishing.
 
     def on_unrouted(self, tracked: TrackedRequest, epoch: int, now: float) -> list[Effect]:
-        """Handle a `Dispatch` without a queue: no worker receives that message."""
+        """Handle a `Dispatch` for which the broker had no queue: no worker receives the message."""
         if tracked.live and tracked.epoch == epoch and tracked.index is self._in_flight:
             tracked.sent_at = None
             self._timers.set(now + REPUBLISH_PAUSE_SECONDS, REPUBLISH, tracked)
@@ -689,7 +690,7 @@ class Recovery:
         """Handle a `Dispatch` that the broker neither confirmed nor refused."""
         if not tracked.live or tracked.epoch != epoch or tracked.index is not self._in_flight:
             return []
-        if self._tracker.ledger is not None:  # Only one of the messages can claim the row.
+        if self._tracker.ledger is not None:  # Only one of the copies can claim the row.
             return self._tracker.dispatch(tracked, now)
         self.search(tracked, UNSENT, now)
         return self.ask()
@@ -699,7 +700,7 @@ class Recovery:
     def on_ids(self, worker: str, ids: Collection[str], now: float) -> list[Effect]:
         """Handle the list of requests that a worker runs for this engine.
 
-        A request that is missing in two heartbeats is checked: its reply may be lost.
+        A request that is missing in two heartbeats is checked, because its reply may be lost.
         """
         effects: list[Effect] = []
         for tracked in self._tracker.held.get(worker):
@@ -726,10 +727,10 @@ class Recovery:
     def on_lost(self, workers: Iterable[TopicWorker], now: float) -> list[Effect]:
         """Handle workers that stopped or were lost.
 
-        Requests that they claimed and did not complete are lost: it is unknown whether they took
-        effect. Unclaimed requests stay for the other workers of the queue, or are routed again.
-        With a ledger, the rows distinguish these cases. Without one, another queue means another
-        epoch.
+        A request that such a worker claimed and did not complete is lost: it may have taken effect.
+        Unclaimed requests remain for the other workers of the queue, or are routed again if there
+        are none. With a ledger, the rows distinguish these cases. Without a ledger, a request for
+        another queue gets another epoch.
         """
         effects: list[Effect] = []
         has_ledger = self._tracker.ledger is not None
@@ -764,12 +765,12 @@ class Recovery:
     # Resending.
 
     def _reroute(self, tracked: TrackedRequest, now: float) -> list[Effect]:
-        # Set directly, because `transition` does not permit PENDING to WAITING.
+        # Not `transition`, which does not permit PENDING to WAITING.
         tracked.request.current_state = pr.WAITING
         return self._route_from_queue(tracked, now)
 
     def _send_unstarted(self, tracked: TrackedRequest, now: float) -> list[Effect]:
-        """Route a request again whose owner released the claim, which is possible only once."""
+        """Route a request again after its owner released the claim."""
         tracked.lookups = 0
         tracked.worker = tracked.lost = None
         tracked.denied = tracked.claimed = False
@@ -784,7 +785,7 @@ class Recovery:
         return effects
 
     def route_again(self, tracked: TrackedRequest, queue: str, now: float) -> list[Effect]:
-        """Route a request without a ledger whose published message may still be consumed."""
+        """Route a request without a ledger whose earlier message may still be consumed."""
         if queue != tracked.queue and self._tracker.plain:
             self._tracker.wait(tracked, now)  # Its worker may still reply.
             return []
@@ -802,7 +803,7 @@ class Recovery:
             tracked.maybe_lost = (
                 tracked.maybe_lost or self._last_losses.get(queue, -math.inf) > tracked.sent_at
             )
-            tracked.sent_at = now  # Present workers have not passed it yet.
+            tracked.sent_at = now  # The workers have not yet had the chance to start it.
         self._tracker.start_clock(tracked, now)
         return []
 
@@ -822,7 +823,7 @@ class Recovery:
     ) -> list[Effect]:
         """Resend the request of a lost worker if that is harmless, else settle it.
 
-        :param rowless: the row is lost too.
+        :param rowless: whether the row is lost too.
         """
         tracked.worker = worker or tracked.worker
         over = self._tracker.plain or (tracked.expires_at is not None and now >= tracked.expires_at)
@@ -861,7 +862,7 @@ class Recovery:
             letter = tracked.envelope(
                 self._tracker.reply_to, self._options, ours=True, ledger=self._tracker.ledger
             )
-        except Exception as error:  # Its arguments were changed since it was sent.
+        except Exception as error:  # The arguments were changed after the request was sent.
             LOG.warning("request %s cannot be moved to the dead letters: %s", tracked.id, error)
             return []
         letter.persistent = True
@@ -873,9 +874,9 @@ class Recovery:
         return [fx.PutAside(letter)]
 
     def send(self, tracked: TrackedRequest, now: float, lost: bool = False) -> list[Effect]:
-        """Send a request that no worker runs or will run with the present epochs, or settle it.
+        """Send a request under a new epoch, or settle it. No worker runs an earlier copy.
 
-        :param lost: a lost worker had it.
+        :param lost: whether a lost worker had it.
         """
         if tracked.pending_outcome is not None:
             return self._tracker.end_unstarted(tracked, now)
@@ -899,7 +900,7 @@ class Recovery:
         return effects + self._route_from_queue(tracked, now)
 
     def disown(self, flow: str | None = None) -> None:
-        """Forget all requests (of one flow) without a result: another engine continues it."""
+        """Forget all requests (of one flow) without a result: another engine continues the flow."""
         for tracked in list(self._tracker.all_of(flow)):
             self._tracker.forget(tracked)
         if flow is None:

@@ -20,28 +20,29 @@ from wbengine.engines.worker_based.requests.options import RequestOptions
 from wbengine.types import failure as ft
 
 # Kinds of timers.
-#: The `transition_timeout` of a request has expired.
+#: The `transition_timeout` of a request expires.
 TIMEOUT: Final = "timeout"
-#: No worker is known to have the request yet.
+#: A request without a known worker is checked.
 LOOKUP: Final = "lookup"
-#: The request has no worker, and a warning is due.
+#: A warning about a waiting request is due.
 WARN: Final = "warn"
-#: The request has no worker although a message was published.
+#: A waiting request with a published message is checked.
 STRAY: Final = "stray"
 #: The `eta` of the request is reached.
 DUE: Final = "due"
-#: The request must not be started after this time.
+#: The `expires` of the request is reached.
 EXPIRY: Final = "expiry"
-#: The broker had no queue for the message.
+#: A message for which the broker had no queue is published again.
 REPUBLISH: Final = "republish"
 
-# Outcomes that are reported if it turns out that the request did not run.
+# Outcomes of a request that turns out not to have run.
 CANCELLED: Final = "cancelled"
 EXPIRED: Final = "expired"
 REFUSED: Final = "refused"
 
-# Reasons to search for a request without a ledger: its worker may be lost, or its message (UNSENT,
-# then UNSEEN, then ABSENT, as questions in its queue do not find it).
+# Why a request without a ledger is searched for. LOST: its worker may be lost. The others are the
+# stages of the search for a lost message: inquiries in its queue lead from UNSENT to UNSEEN to
+# ABSENT.
 UNSENT: Final = "unsent"
 UNSEEN: Final = "unseen"
 ABSENT: Final = "absent"
@@ -57,14 +58,14 @@ _SNAPSHOT_STATES: Final[Mapping[str, snapshots.State]] = {
 
 _MAX_ERROR_LENGTH: Final = 500
 
-#: Position of a request in its queue: by descending priority, then by order.
+#: Sort key of a request in its queue: negative priority, then a serial number.
 Position = tuple[int, int]
 _NO_POSITION: Final[Position] = (0, 0)
 
 #: Time, number of the timer, kind, and requests.
 _Timer = tuple[float, int, str, list["TrackedRequest"]]
 
-#: The heap is cleaned when it has more outdated timers.
+#: Number of outdated timers above which the heap is cleaned.
 _MAX_STALE_TIMERS: Final = 1000
 
 #: Epoch of a forgotten request: no message of it is current.
@@ -74,24 +75,24 @@ WITHDRAWN: Final = -1
 class TrackedRequest:
     """One request, in at most one `RequestIndex`, under a `key`.
 
-    *Publishing*: `dispatched`: it was handed to the publisher, which sets `sendings` (number of
-    started publishings), `opening` (the row that is opened in one step with publishing, if that was
-    tried), `opened` (the row exists) and `sent_at` (time of the last publishing on the tracker's
-    clock).
+    *Publishing*: `dispatched`: the request was passed to the publisher. The publisher sets
+    `sendings` (number of started attempts), `opening` (the row, if it is opened together with
+    publishing), `opened` (the row exists) and `sent_at` (time of the last publishing on the
+    tracker's clock).
 
-    *Epochs*: replies are valid from `lowest_epoch` to `epoch`; nothing was sent with
-    `unused_epoch`.
+    *Epochs*: replies are valid from `lowest_epoch` to `epoch`; no message has `unused_epoch`.
 
-    *Owner*: `ran`: a worker had it; `claimed`: a worker has it, but may still wait for a slot;
-    `worker`: the last worker; `lost`: a worker that was lost with it; `maybe_lost`: a lost worker
-    may have had it in this epoch; `resends`: number of lost workers for which it was resent.
+    *Owner*: `ran`: a worker had the request; `claimed`: a worker has it, but may still wait for a
+    slot; `worker`: the last worker; `lost`: the worker that was lost with it; `maybe_lost`: a lost
+    worker may have had it in this epoch; `resends`: number of resends after a loss.
 
-    *Search*: `lookups`: number of checks since no worker is known to have it; `denied`: its owner
-    reports that it does not have it; without a ledger, `suspect` is the reason and `asked_at` the
-    start of the search.
+    *Search*: `lookups`: number of checks without a known worker; `denied`: its owner reports that
+    it does not have the request; without a ledger, `suspect` is the reason of the search and
+    `asked_at` its start.
 
-    *Times*: it may be started from `eta` until `expires_at`. `pending_outcome` applies once it is
-    certain not to run; `refused` is the failure in a reply of a worker that is not in the row.
+    *Times*: the request may be started from `eta` until `expires_at`. `pending_outcome` applies
+    once it is certain that the request does not run. `refused` is the failure that a worker
+    reported although another worker may own the row.
     """
 
     __slots__ = (
@@ -105,7 +106,7 @@ class TrackedRequest:
     def __init__(
         self, call: invocation.Invocation, done: invocation.Done, timeout: float | None, now: float
     ) -> None:
-        #: The correlation id of its messages, and the id of its row.
+        #: Correlation id of its messages and id of its row.
         self.id = invocation.request_id(
             call.uuid, call.action, call.attempt, call.index, call.resumed
         )
@@ -150,12 +151,12 @@ class TrackedRequest:
 
     @property
     def number(self) -> int:
-        """The number of questions about it: no message of it has a higher epoch."""
+        """The number for inquiries. No message of the request has a higher epoch."""
         return max(self.epoch, self.invocation.epoch)
 
     @property
     def next_number(self) -> int:
-        """An epoch with which no message of it was sent yet."""
+        """An epoch that no message of the request has."""
         return self.unused_epoch if self.unused_epoch >= self.epoch else self.epoch + 1
 
     @property
@@ -174,7 +175,7 @@ class TrackedRequest:
         return len(self._seqs) > size
 
     def refusal(self, answer: env.Envelope) -> str | None:
-        """Return the reason to drop a validated RESPONSE; None if it is new."""
+        """Return the reason to drop a validated RESPONSE, or None if it is new."""
         state = answer.body["state"]
         if not self.live:
             return "late"
@@ -189,7 +190,7 @@ class TrackedRequest:
             heard_before, self.heard = self.heard, True
             if self.state == pr.RUNNING:
                 return "duplicate" if heard_before else "reordered"
-        # Only events need numbers: a second RUNNING has no effect, and the first result wins.
+        # Only events need this check: a second RUNNING has no effect, and the first result counts.
         if state == pr.EVENT and not self.fresh(
             answer.text(env.WBE_WORKER), answer.number(env.WBE_SEQ)
         ):
@@ -220,8 +221,8 @@ class TrackedRequest:
     ) -> env.Envelope:
         """Return the REQUEST for the queue of this request, in its present epoch.
 
-        A peer that is not `ours` gets no headers of the extended protocol, and no priority, which
-        kombu's transports order in the opposite way.
+        For workers without the extended protocol, it has no headers of that protocol. It has no
+        priority either: kombu's transports order priorities the other way round.
 
         :raises InvalidFormat: if an argument cannot be encoded, or the message is too large.
         :raises TypeError, ValueError: if the time limit of the task is not valid.
@@ -312,7 +313,7 @@ class TrackedRequest:
 
 
 class RequestIndex:
-    """Requests by key, in order of insertion. Keys without requests are removed."""
+    """Requests by key, in the order of insertion. Keys without requests are removed."""
 
     __slots__ = ("_rows",)
 
@@ -320,7 +321,7 @@ class RequestIndex:
         self._rows: dict[str, dict[str, TrackedRequest]] = {}
 
     def put(self, key: str, tracked: TrackedRequest) -> None:
-        """Move a request here from its present index."""
+        """Move a request from its present index to this one."""
         if tracked.index is not None:
             tracked.index.remove(tracked)
         row = self._rows.get(key)
@@ -342,11 +343,11 @@ class RequestIndex:
         return len(row) if row is not None else 0
 
     def get(self, key: str, limit: int | None = None) -> list[TrackedRequest]:
-        """Return a new list of the (first) requests under `key`."""
+        """Return a new list of the first `limit` requests under `key` (default: all)."""
         return list(itertools.islice(self.each(key), limit))
 
     def each(self, key: str) -> Iterable[TrackedRequest]:
-        """Return the requests under `key`, which must not be moved during the iteration."""
+        """Return the requests under `key`. Do not move them during the iteration."""
         return self._rows.get(key, {}).values()
 
     def first(self, key: str) -> TrackedRequest | None:
@@ -364,7 +365,7 @@ class RequestIndex:
 
 
 class Backlog(RequestIndex):
-    """An index that also returns the requests of a key by position. Cost: O(log n) each."""
+    """An index that returns the first request of a key by position. Cost: O(log n) each."""
 
     __slots__ = ("_heaps", "_order")
 
@@ -396,14 +397,14 @@ class Backlog(RequestIndex):
 
 
 class InFlight(RequestIndex):
-    """The requests in a broker's queue, and the progress of consumption."""
+    """The requests in queues of the broker, and how far each queue is consumed."""
 
     __slots__ = ("_reached",)
 
     def __init__(self) -> None:
         super().__init__()
-        # By key: positions and times of consumed requests, except those followed by one with an
-        # equal or higher position.
+        # By key: positions and times of consumed requests. The consumption of a request removes
+        # entries with the same or a lower position.
         self._reached: dict[str, list[tuple[Position, float]]] = {}
 
     def remove(self, tracked: TrackedRequest) -> None:
@@ -422,7 +423,7 @@ class InFlight(RequestIndex):
         self.remove(tracked)
 
     def passed_since(self, key: str, since: float) -> list[TrackedRequest]:
-        """Return the requests that the consumption since this time may have passed."""
+        """Return the requests that precede a request consumed after `since`."""
         reached = self._reached.get(key)
         if not reached or reached[-1][1] <= since:
             return []
@@ -430,7 +431,7 @@ class InFlight(RequestIndex):
         return [tracked for tracked in self._rows[key].values() if tracked.position < furthest]
 
     def is_passed(self, tracked: TrackedRequest) -> bool:
-        """Return whether requests with a higher position were consumed since this one was sent."""
+        """Return whether a later request was consumed since this one was sent."""
         for position, at in reversed(self._reached.get(tracked.key, ())):
             if at <= (tracked.sent_at or math.inf):
                 break
@@ -439,12 +440,11 @@ class InFlight(RequestIndex):
         return False
 
     def last_consumed_at(self, key: str) -> float:
-        """Return the time of the last consumption."""
         reached = self._reached.get(key)
         return reached[-1][1] if reached else -math.inf
 
     def is_approached(self, tracked: TrackedRequest) -> bool:
-        """Return whether consumption progressed since the request waits, but not beyond it."""
+        """Return whether the queue was consumed since the request waits, but not beyond it."""
         reached = self._reached.get(tracked.key)
         if not reached:
             return False
@@ -452,7 +452,7 @@ class InFlight(RequestIndex):
 
 
 class TimerHeap:
-    """Timers of requests. They are valid until the request starts, or while it is searched for."""
+    """Timers of requests. They are valid until the request starts, or during a search."""
 
     __slots__ = ("_count", "_count_after_tidy", "_heap", "_last", "_order")
 
@@ -461,7 +461,7 @@ class TimerHeap:
         self._heap: list[_Timer] = []
         self._last: dict[str, _Timer] = {}
         self._count = 0
-        # Number of timers after the last cleaning.
+        # Number of timers after the last `tidy`.
         self._count_after_tidy = 0
         self._order = itertools.count()
 
@@ -481,7 +481,7 @@ class TimerHeap:
         return self._heap[0][0] if self._heap else None
 
     def due(self, now: float) -> Iterator[tuple[str, TrackedRequest]]:
-        """Yield the expired timers, including those that the caller sets to a past time meanwhile.
+        """Yield the expired timers, including those that are set to a past time in between.
 
         Cost: O(log n) each.
         """
@@ -501,7 +501,7 @@ class TimerHeap:
                     heapq.heappush(self._heap, (at, order, kind, rest))
 
     def tidy(self, requests: int) -> None:
-        """Remove invalid timers, if there are many for this number of requests.
+        """Remove invalid timers if there are many for this number of requests.
 
         Cost: O(1) amortized.
         """

@@ -1,13 +1,13 @@
 """All requests of an executor, from submission to their outcome, without I/O.
 
 `RequestTracker` receives invocations, replies, changes of workers and the time. It returns
-*effects*, which its owner performs in that order. It has no thread, lock or clock, so that any
-history can be replayed in tests.
+*effects*, which its owner performs in that order. It has no thread, lock or clock, so that tests
+can replay any history.
 
-A request is WAITING while no known worker offers its task, PENDING from the time at which it is
-routed to a queue until a worker reports otherwise, and then RUNNING. It ends with exactly one
-outcome: the first terminal reply of the current epoch. All other replies are dropped. `recovery`
-handles requests whose worker or engine was lost.
+A request is WAITING while no known worker offers its task. It is PENDING from the time at which it
+is routed to a queue, and RUNNING when a worker has it. It has exactly one outcome: the first
+terminal reply of the current epoch. All other replies are dropped. `recovery` handles requests
+whose worker or engine was lost.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ from wbengine.types import failure as ft
 
 LOG = logging.getLogger(__name__)
 
-#: Maximum number of requests of one queue in the broker, and for each known slot if that is more.
-#: Others wait in the tracker, by priority.
+#: Maximum number of requests of one queue in the broker: the larger of a constant and a number for
+#: each known slot. The others wait in the tracker, by priority.
 MAX_IN_BROKER: Final = 1000
 MAX_IN_BROKER_PER_SLOT: Final = 8
 
-#: Seconds in WAITING after which the reason is logged once.
+#: Seconds after which the reason for WAITING is logged once.
 WARN_AFTER_SECONDS: Final = 5.0
 
 #: Seconds until a waiting request with a published message is checked; the interval doubles.
@@ -74,20 +74,20 @@ class Observer(Protocol):
     """
 
     def publishing(self, tracked: TrackedRequest, envelope: env.Envelope) -> None:
-        """Prepare to publish a message: headers may be added. Repeated if publishing is retried."""
+        """Handle a message before it is published, also repeatedly. Headers may be added."""
 
     def published(self, tracked: TrackedRequest, error: BaseException | None) -> None:
         """Handle a message that was published, or cannot be published because of `error`."""
 
     def settled(self, tracked: TrackedRequest, outcome: invocation.Outcome, waited: float) -> None:
-        """Handle the end of a request after `waited` seconds, under the lock of the executor."""
+        """Handle the outcome of a request after `waited` seconds. The executor's lock is held."""
 
 
 class RequestTracker:
     """All requests of one executor. Not thread-safe: the owner holds a lock around every call.
 
-    `wall` returns unix seconds, for `expires` and `eta` that are datetimes, and for peers without a
-    ledger.
+    `wall` returns Unix time. It is needed for `expires` and `eta` that are datetimes, and for
+    workers without a ledger.
     """
 
     def __init__(
@@ -103,12 +103,12 @@ class RequestTracker:
         self.reply_to = reply_to
         self.offers = offers
         self.timeout = transition_timeout
-        #: Digest of the ledger with the rows, if any.
+        #: Digest of the ledger, if there is one.
         self.ledger = ledger
-        #: Whether the ledger is not on the broker. Then results are read from it, and replies only
-        #: announce them: their publishers may have no access to the ledger.
+        #: Whether the ledger is separate from the broker. Then results are read from the ledger and
+        #: replies only announce them: programs without access to the ledger could publish replies.
         self.separate_ledger = False
-        #: Whether the workers are TaskFlow's: replies have no numbers, so nothing is resent.
+        #: Whether the workers are TaskFlow's. Their replies have no numbers, so nothing is resent.
         self.plain = False
         self.options = options
         self.wall = wall
@@ -122,7 +122,7 @@ class RequestTracker:
         self.backlog = tracking.Backlog()  # By queue.
         self.in_flight = tracking.InFlight()  # By queue.
         self.held = tracking.RequestIndex()  # By worker.
-        # Requests of earlier runs, until their location is known.
+        # Requests of earlier runs, until it is known whether a worker has them.
         self.inherited = tracking.RequestIndex()
         self.timers = tracking.TimerHeap()
         self.recovery = Recovery(self)
@@ -149,8 +149,7 @@ class RequestTracker:
         if self.closed is not None:
             return self.settle_abandoned(tracked, self.closed)
         if self.recovery.early and tracked.id in self.recovery.early:
-            # An earlier run sent this request, but the store is from before that. Its reply is
-            # already here.
+            # An earlier run sent this request, and its record was lost. The reply is already here.
             effects = self.recovery.process_early_reply(tracked, now)
             return effects + self.route(tracked, now) if tracked.live else effects
         task = call.task
@@ -211,7 +210,7 @@ class RequestTracker:
 
     def wait(self, tracked: TrackedRequest, now: float) -> None:
         if self.ledger is not None or tracked.unused_epoch <= tracked.epoch:
-            # Otherwise its message may wait in that queue, and need not be resent.
+            # Without a ledger, its message may wait in that queue, and need not be resent.
             tracked.queue = None
         if tracked.dispatched and self.ledger is not None:
             self.timers.set(now + STRAY_AFTER_SECONDS, STRAY, tracked)
@@ -234,15 +233,15 @@ class RequestTracker:
                 ours=self.offers.speaks(tracked.queue),
                 ledger=self.ledger,
             )
-        except Exception as error:  # Errors of the arguments fail only their own task.
+        except Exception as error:  # An invalid argument fails only its own task.
             return self.settle(tracked, ft.Failure.from_exception(error), now=now)
         if tracked.expires_at is not None and self.ledger is None:
             envelope.headers[env.EXPIRES] = self.wall() + tracked.expires_at - now
-        tracked.sent_at = None  # Set again when the new message is published.
+        tracked.sent_at = None  # Set when the new message is published.
         is_resend = tracked.index is self.in_flight
         tracked.dispatched, tracked.unused_epoch = True, tracked.epoch + 1
         self.in_flight.put(tracked.queue, tracked)
-        if not is_resend:  # A resend continues the same wait.
+        if not is_resend:  # A resend does not restart the timeout.
             self.start_clock(tracked, now)
         return [fx.Dispatch(tracked, tracked.epoch, envelope)]
 
@@ -275,7 +274,7 @@ class RequestTracker:
     def read_times(self, tracked: TrackedRequest, now: float) -> None:
         task = tracked.invocation.task
         if tracked.invocation.action != invocation.EXECUTE:
-            return  # A revert has no time limits.
+            return  # Times do not apply to a revert.
         if task.eta is not None:
             label = f"eta of task {task.name!r}"
             tracked.eta = start_times.moment(task.eta, label, now, self.wall())
@@ -288,14 +287,14 @@ class RequestTracker:
     def on_response(
         self, answer: env.Envelope, receipt: Any, now: float, *, stored: bool = False
     ) -> list[Effect]:
-        """Process a validated RESPONSE. Duplicate, late and foreign replies change nothing.
+        """Process a validated RESPONSE. Duplicate, late and misaddressed replies change nothing.
 
         The receipt of a terminal reply is acknowledged only after its outcome was `retired`.
         Replies to other names are rejected, because any process may publish to all engines.
 
-        :param stored: the reply comes from a row.
+        :param stored: whether the reply comes from a row.
         """
-        if answer.routing_key not in ("", self.reply_to):  # Empty: the reply comes from the ledger.
+        if answer.routing_key not in ("", self.reply_to):  # A reply from the ledger has no key.
             self.ignored["misaddressed"] += 1
             LOG.warning("refused a reply to %.80r, which is not this engine", answer.routing_key)
             return [fx.Acknowledge(receipt)]
@@ -311,7 +310,7 @@ class RequestTracker:
             if answer.body["state"] == pr.FAILURE:
                 tracked.refused = env.value_of(answer)
             return [fx.Inspect(tracked), fx.Acknowledge(receipt)]
-        # A reply to a question names the start if the request runs.
+        # The reply to an inquiry contains the start time if the request runs.
         waits = env.WBE_ASK in answer.headers and env.WBE_STARTED not in answer.headers
         worker = answer.text(env.WBE_WORKER)
         effects = self.started(tracked, worker, now, ends, waits=waits)
@@ -364,10 +363,10 @@ class RequestTracker:
         *,
         waits: bool = False,
     ) -> list[Effect]:
-        """Record that a worker started the request.
+        """Record that a worker has the request.
 
-        :param ends: the reply is terminal.
-        :param waits: the worker has the request, but possibly no free slot.
+        :param ends: whether the reply is terminal.
+        :param waits: whether the worker may still wait for a free slot.
         """
         request = tracked.request
         if request.current_state == pr.RUNNING:
@@ -475,7 +474,7 @@ class RequestTracker:
         for kind, tracked in self.timers.due(now):
             if kind == WARN:
                 if tracked.state == pr.WAITING and tracked.task_cls not in warned:
-                    warned.add(tracked.task_cls)  # Thousands of requests may have the same reason.
+                    warned.add(tracked.task_cls)  # Thousands of requests may wait for one reason.
                     LOG.warning("%s", self._why_waiting(tracked, now))
             elif kind != TIMEOUT:
                 effects += self._on_timer(kind, tracked, now)
@@ -505,7 +504,7 @@ class RequestTracker:
         request = tracked.request
         missed = self.offers.missed(request.since, now)
         if missed and request.timeout is not None:
-            request.since += missed  # No reports of workers could arrive in this time.
+            request.since += missed  # The engine received no reports in this time.
             if not request.expired_at(now):
                 self.timers.set(request.since + request.timeout, TIMEOUT, tracked)
                 return []
@@ -513,7 +512,7 @@ class RequestTracker:
             return self.recovery.give_up(tracked, now)
         if tracked.sent_at is not None and tracked.sent_at - request.since > STANDSTILL_SECONDS:
             remaining = tracked.sent_at + 2 * STANDSTILL_SECONDS - now
-            if remaining > 0:  # The request was resent a short time ago.
+            if remaining > 0:  # The request was resent recently.
                 self.timers.set(now + remaining, TIMEOUT, tracked)
                 return []
         if not tracked.dispatched and tracked.state == pr.WAITING:
@@ -526,22 +525,23 @@ class RequestTracker:
         return [fx.Revoke(tracked)]
 
     def _queue_progresses(self, tracked: TrackedRequest, now: float) -> bool:
-        """Return whether a request waits because others run: its timeout does not count then."""
+        """Return whether a request waits only for other requests. Its timeout then restarts."""
         queue = tracked.queue
         if queue is None or not self.offers.slots(queue):
             return False
-        if self.plain:  # The number of slots of plain workers is unknown.
+        if self.plain:  # Plain workers do not report their number of slots.
             return self.held.count(anonymous_key(queue)) > 0
         if not self.offers.free(queue):
             return True
         sent = tracked.sent_at or 0.0
         if now - sent < 2 * self.offers.period and not self.offers.rounds(queue, sent):
-            return True  # These slots were free before it was sent.
-        # A slot may look free between two tasks, but then the queue is consumed up to this request.
+            return True  # The last report of free slots is older than this request.
+        # A slot may be free for a moment between two tasks. Then consumption advances towards this
+        # request.
         return self.in_flight.is_approached(tracked)
 
     def on_unsent(self, tracked: TrackedRequest, error: BaseException, now: float) -> list[Effect]:
-        """Fail a request that cannot be published. Failures of the broker are retried instead."""
+        """Fail a request that cannot be published for a reason other than a broker failure."""
         if not tracked.live:
             return []
         return self.settle(tracked, ft.Failure.from_exception(error), now=now)
@@ -549,8 +549,8 @@ class RequestTracker:
     def time_out(self, tracked: TrackedRequest, now: float) -> list[Effect]:
         if tracked.ran:
             return self.settle(tracked, tracked.loss(), now=now)
-        # Not certain: without a ledger, a worker may still run a published message; if an earlier
-        # run may have sent the request, its epochs are unknown.
+        # Without a ledger, a worker may still run a published message. If an earlier run may have
+        # sent the request, its epochs are unknown. In both cases the request may have started.
         certain = not tracked.dispatched or (
             self.ledger is not None and not tracked.invocation.recovered
         )
@@ -596,7 +596,7 @@ class RequestTracker:
         if not tracked.dispatched:
             return self.end_unstarted(tracked, now)
         if tracked.index is self.inherited:
-            return []  # The request is being checked already.
+            return []  # A check of the request is in progress.
         if self.ledger is not None:
             return [fx.Revoke(tracked)]
         self.recovery.search(tracked, UNSENT, now)
@@ -616,8 +616,8 @@ class RequestTracker:
     def unstarted(self, flow: str | None = None) -> list[TrackedRequest]:
         """Return the requests (of one flow, by its uuid) that no worker is known to have started.
 
-        Those that were `dispatched` must be revoked before they are forgotten, except inherited
-        ones (`is_inherited`), which were not changed yet.
+        Dispatched requests must be revoked before they are forgotten, except inherited ones
+        (`is_inherited`), which are still unchanged.
         """
         return [tracked for tracked in self.unfinished(flow) if tracked.state in pr.WAITING_STATES]
 
@@ -637,7 +637,7 @@ class RequestTracker:
         self.timers.tidy(len(self.requests))
 
     def close(self, reason: str, kept_flows: Collection[str] = ()) -> list[Effect]:
-        """Settle all remaining and later requests as failed."""
+        """Settle all remaining requests as failed, and all later ones."""
         self.closed = reason
         return self.abandon(reason, kept_flows=kept_flows)
 
@@ -646,7 +646,8 @@ class RequestTracker:
     ) -> list[Effect]:
         """Settle all remaining requests (of one flow) as failed, and forget them.
 
-        Rows of the flows in `kept_flows` stay for the next run: the failures may not be saved.
+        The rows of the flows in `kept_flows` are kept for the next run, because their failures may
+        not be saved.
         """
         live = self.unfinished(flow)
         effects = [effect for tracked in live for effect in self.settle_abandoned(tracked, reason)]
@@ -664,7 +665,7 @@ class RequestTracker:
 
     def reopen(self) -> None:
         self.closed = None
-        self.recovery.early.clear()  # Their connection is closed: they cannot be acknowledged.
+        self.recovery.early.clear()  # Their connection is closed, so they cannot be acknowledged.
 
 
 def _why_no_worker(offers: ProxyWorkerFinder, task_cls: str) -> str:

@@ -13,9 +13,9 @@ from typing import Final
 from wbengine import __version__, _names
 from wbengine._terminal import visible
 
-#: Maximum length of a worker's name, with which its identity begins.
+#: Maximum length of a worker's name, which is the prefix of its identity.
 _MAX_NAME_LENGTH: Final = 60
-#: Identity of a worker: host, process id and a random part.
+#: Identity of a worker: name, process id and a random part.
 _IDENTITY: Final = re.compile(r"([A-Za-z0-9-]{1,60})-([0-9]{1,10})-[0-9a-f]{8}")
 _NAME: Final = re.compile("[A-Za-z0-9-]+")
 
@@ -38,7 +38,7 @@ wbengine {version}, worker {identity}
 def identity(name: str | None = None) -> str:
     """Return a unique identity for a worker process.
 
-    :param name: prefix in place of the host name; several workers may have the same name.
+    :param name: prefix instead of the host name. Several workers may have the same name.
     :raises ValueError: if `name` is not valid.
     """
     if name is not None and not _NAME.fullmatch(
@@ -52,7 +52,7 @@ def identity(name: str | None = None) -> str:
 
 
 def host_name(name: str) -> str:
-    """Return the form of a host name that identities contain."""
+    """Return a host name with the characters that identities may contain."""
     return re.sub(r"[^A-Za-z0-9-]", "-", name)[:_MAX_NAME_LENGTH] or "host"
 
 

@@ -31,9 +31,8 @@ PERIOD_SECONDS: Final = 5.0
 class Heartbeat:
     """Creates the announcements and heartbeats of one worker process.
 
-    With `plain`, messages contain only topic and tasks, as those of TaskFlow.
+    If `plain`, messages contain only topic and tasks, like those of TaskFlow.
 
-    :param stats: state and counters of the process.
     :param roll: the jobs of the process.
     """
 
@@ -64,9 +63,9 @@ class Heartbeat:
         )
 
     def announce_tasks(self, listener: str, period: float | None) -> list[Effect]:
-        """Announce the tasks to an engine that asked (by its routing key), or to all engines."""
+        """Announce the tasks to one engine (by its routing key) or to all engines."""
         if self._plain and not self._stats.accepts:
-            return []  # An empty list would count for all workers of the topic.
+            return []  # An empty list would apply to all workers of the topic.
         self._stats.serving = True
         state = env.BEAT if self._stats.ending else env.READY
         return self.notices([listener], state, period)
@@ -76,7 +75,7 @@ class Heartbeat:
         return self.notices(engines, env.BEAT, period)
 
     def notices(self, listeners: Iterable[str], state: str, period: float | None) -> list[Effect]:
-        if self._plain:  # Engines of TaskFlow only process replies to their questions.
+        if self._plain:  # Engines of TaskFlow process only replies to their own NOTIFY.
             listeners = [to for to in listeners if to != env.ALL_ENGINES]
         ids: dict[str, list[str]] = {}
         for job in dict.fromkeys(self._roll.held()):
@@ -90,7 +89,7 @@ class Heartbeat:
 
     def _headers(self, state: str, period: float | None) -> dict[str, Any]:
         running, slots = len(self._roll.jobs), self._roll.slots
-        # It reports all slots as used if it accepts no requests.
+        # A worker that accepts no requests reports that all slots are used.
         running = min(running, slots) if self._stats.accepts else slots
         headers: dict[str, Any] = {
             env.WBE_VERSION: env.VERSION,
@@ -111,7 +110,7 @@ class Heartbeat:
     def _notice(
         self, listener: str, topic: str, state: str, headers: Mapping[str, Any], ids: list[str]
     ) -> env.Envelope:
-        """Return a NOTIFY; `ids` are the listener's requests that are not answered yet."""
+        """Return a NOTIFY; `ids` are the listener's requests without a terminal reply."""
         body = {"topic": topic, "tasks": list(self._offer.names) if state == env.READY else []}
         if self._plain:
             return env.Envelope(pr.NOTIFY, body, routing_key=listener)
@@ -122,10 +121,10 @@ class Heartbeat:
 
 
 class Beats:
-    """The thread that calls `beat(now)` for each heartbeat, and never runs tasks.
+    """The thread that calls `beat(now)` for each heartbeat. It never runs tasks.
 
-    A worker with a heartbeat within a `period` is not considered lost for another period. Therefore
-    a request that is claimed now keeps its owner for at least one period. All times are on the same
+    A worker with a heartbeat within the last `period` is not considered lost for another period.
+    So it certainly owns a newly claimed request for at least one period. All times are on the same
     monotonic clock.
     """
 
@@ -133,17 +132,17 @@ class Beats:
         self._identity = identity
         self._beat = beat
         self.period = PERIOD_SECONDS
-        #: The ledger that also receives heartbeats.
+        #: The ledger that stores heartbeats, if any.
         self.ledger: ledgers.Ledger | None = None
         #: Time of the next heartbeat to the ledger.
         self.due = -math.inf
-        # The last heartbeat to the ledger failed.
+        # Whether the last heartbeat to the ledger failed.
         self._is_failing = False
         self._worker: periodics.PeriodicWorker | None = None
         self._period_lock = threading.Lock()
 
     def start(self, *, at_once: bool = True) -> None:
-        # futurist sets attributes on the function, which a bound method does not allow.
+        # futurist sets attributes on the function; bound methods do not permit that.
         beat = periodics.periodic(self.period, run_immediately=at_once)(
             lambda: self._beat(time.monotonic())
         )
@@ -156,7 +155,7 @@ class Beats:
             self._worker = None
 
     def adopt_period(self, envelope: env.Envelope) -> None:
-        """Use the period that an engine requests if it is shorter than the present one."""
+        """Use the period that an engine requests, if it is shorter than the present one."""
         requested_period = envelope.seconds(env.WBE_PERIOD)
         if (
             requested_period is None
@@ -175,7 +174,7 @@ class Beats:
                 self.start(at_once=False)
 
     def renew(self, now: float) -> None:
-        """Send a heartbeat to the ledger if it is due. If it fails, the next call tries again."""
+        """Send a heartbeat to the ledger if one is due. After an error, the next call retries."""
         if self.ledger is None or now < self.due:
             return
         try:

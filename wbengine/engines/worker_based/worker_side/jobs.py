@@ -1,4 +1,4 @@
-"""The requests of a worker, from their arrival until they are answered."""
+"""The requests of a worker, from their arrival until their reply is published."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Job:
     key: Key
     reply_to: str
     receipt: Any
-    #: The highest number with which an engine asked about the request. `listener` is the engine
-    #: that asked after the request had ended.
+    #: The highest number of an inquiry about the request. `listener` is the engine that inquired
+    #: after the request had ended.
     question_number: int
     listener: str | None = None
     attempt: int = 1
@@ -38,7 +38,7 @@ class Job:
     limit: time_limits.TimeLimit = time_limits.UNLIMITED
     #: Whether the engine stores the log records of the task.
     captures: bool = False
-    #: Unix seconds; unused with a ledger, so that the clocks of two hosts are not compared.
+    #: Unix time. Unused with a ledger, because the clocks of two hosts may differ.
     expires: float | None = None
     name: str = ""
     body: Mapping[str, Any] | None = None
@@ -49,7 +49,7 @@ class Job:
     cancelled: bool = False
     outcome: invocation.Outcome | None = None
     #: Used only by `TaskRunner`, like `receipt`: the time until which this worker certainly owns
-    #: the request, the submission to the pool (unix seconds), the delayed RUNNING, and the ticket
+    #: the request, the Unix time of submission to the pool, the delayed RUNNING, and the ticket
     #: of the pool.
     fresh: float = math.inf
     began: float = 0.0
@@ -58,14 +58,14 @@ class Job:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether RUNNING is the only earlier reply, so that the result need not wait."""
+        """Whether at most RUNNING was sent before the result, so that the result need not wait."""
         return self.ours and self.seq <= 2
 
     def set_epoch(self, highest_epoch: int) -> None:
-        """Set the epoch; `highest_epoch` is that of all requests with this id so far.
+        """Set the epoch; `highest_epoch` is the highest one of this id so far.
 
-        TaskFlow uses one id for all requests of an atom, and sends each request once. A broker
-        marks a repetition as redelivered.
+        TaskFlow has no epochs: it uses one id for all requests of an atom. It sends each request
+        once, so a message of the same request is marked as redelivered.
         """
         next_epoch = highest_epoch if self.redelivered else highest_epoch + 1
         self.epoch = self.question_number = max(1, next_epoch)
@@ -78,9 +78,9 @@ class Job:
 class Jobs:
     """Jobs by id and epoch, for a `Server`.
 
-    `jobs` have arrived and not ended: `begun` have one of the `slots`, and `waiting` wait for one,
-    in order. At most `left` more may start (None: no limit). Of the jobs that ended, `ending` are
-    being stored in the ledger, and `leaving` have unpublished replies.
+    `jobs` have arrived and not ended: `begun` have one of the `slots`, `waiting` wait for a slot,
+    in order. At most `left` more jobs may start (None: no limit). Jobs that ended: `ending` are
+    being stored in the ledger, `leaving` have unpublished replies.
     """
 
     __slots__ = ("begun", "ending", "jobs", "leaving", "left", "slots", "waiting")
@@ -95,20 +95,20 @@ class Jobs:
         self.leaving: dict[Key, tuple[Job, env.Envelope]] = {}
 
     def held(self) -> Iterator[Job]:
-        """Yield all jobs that are not answered; some may repeat."""
+        """Yield all jobs without a published reply, possibly more than once."""
         for job, _ in self.leaving.values():
             yield job
         yield from self.jobs.values()
 
     def by_id(self) -> dict[str, list[Job]]:
-        """Return the jobs that run or are being stored, by request id."""
+        """Return the jobs that wait, run or are being stored, by request id."""
         jobs_by_id: dict[str, list[Job]] = {}
         for job in (*(job for job, _ in self.ending.values()), *self.jobs.values()):
             jobs_by_id.setdefault(job.id, []).append(job)
         return jobs_by_id
 
     def answers(self) -> dict[str, env.Envelope]:
-        """Return the unpublished terminal replies by request id (the highest epoch)."""
+        """Return the unpublished terminal replies by request id, with the highest epoch of each."""
         unpublished = sorted(self.leaving.values(), key=lambda pair: pair[0].epoch)
         return {job.id: answer for job, answer in unpublished}
 

@@ -11,37 +11,36 @@ if TYPE_CHECKING:
 
 
 class Observer(Protocol):
-    """Receives the events of a request: `received` first, and in the end one of the last four.
+    """Receives the events of a request: `received`, possibly `started`, and one of the other four.
 
-    Methods are called under the lock of a `Server`: they must not block, raise or run code of
-    tasks.
+    Methods are called under the lock of a `Server`. They must not block, raise or run user code.
     """
 
     def received(self, job: Job) -> None:
-        """Handle a request that this worker will run."""
+        """Handle a request that this worker has accepted."""
 
     def started(self, job: Job) -> None:
-        """Handle a request that has a slot."""
+        """Handle a request that got a slot."""
 
     def ended(self, job: Job, outcome: invocation.Outcome) -> None:
         """Handle the end of a task."""
 
     def refused(self, job: Job) -> None:
-        """Handle a request that was not run, and never will be, because of `job.refusal`."""
+        """Handle a request that never runs, because of `job.refusal`."""
 
     def returned(self, job: Job) -> None:
-        """Handle a request that was not run, and is requeued or belongs to another worker."""
+        """Handle a request that did not run, and is requeued or owned by another worker."""
 
     def given_up(self, job: Job) -> None:
         """Handle a request whose worker stopped before the task ended."""
 
 
 class ObservedJobs:
-    """Passes events of a `Server` to observers, with one first and one last event per job."""
+    """Passes the events of a `Server` to observers: for each job one `received` and one end."""
 
     def __init__(self, observers: Iterable[Observer]) -> None:
         self._observers = tuple(observers)
-        # Jobs with a first event and without a last one.
+        # Jobs whose end was not reported yet.
         self._open_keys: set[Key] = set()
 
     def received(self, job: Job) -> None:
@@ -72,7 +71,7 @@ class ObservedJobs:
             each.given_up(job)
 
     def _finish(self, job: Job) -> Iterable[Observer]:
-        """Close a job and return the observers of its last event; none if it is not open."""
+        """Close a job and return the observers of its end; none if it is not open."""
         if job.key not in self._open_keys:
             return ()
         self._open_keys.remove(job.key)

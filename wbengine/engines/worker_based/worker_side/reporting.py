@@ -28,12 +28,12 @@ __all__ = [
 ]
 
 LOG = logging.getLogger(__name__)
-# This logger is for the worker's own log.
+# The root logger must not print records of tasks if the program configures no logging.
 LOG.addHandler(logging.NullHandler())
 
 #: Maximum number of characters of an exception's message in the log.
 _MAX_SHOWN_LENGTH: Final = 300
-#: Maximum number of characters of a message that are searched for secrets.
+#: Maximum length of an exception's message that is searched for secrets.
 _MAX_SEARCHED_LENGTH: Final = 10_000
 
 _ENDED: Final = "task %.100r of request %s ended%s"
@@ -43,8 +43,8 @@ _ENDED: Final = "task %.100r of request %s ended%s"
 class FailedRequest:
     """A request whose task failed on this worker, for exception handlers.
 
-    `id` is the same for all copies of this attempt, `epoch` distinguishes them. `started` and
-    `ended` are unix seconds; None if the task did not start. `failure` is what the engine receives.
+    `id` is equal for all copies of this attempt; `epoch` distinguishes them. `started` and `ended`
+    are Unix time, None if the task did not start. The engine receives the `failure`.
     """
 
     id: str
@@ -60,7 +60,7 @@ class FailedRequest:
     ended: float | None = None
 
 
-#: `(request, type, value, traceback)`. The last three are None if the exception is not available in
+#: `(request, type, value, traceback)`. The last three are None if the exception does not exist in
 #: this process. If a handler returns False, later handlers are not called.
 ExceptionHandler = Callable[
     [FailedRequest, type[BaseException] | None, BaseException | None, TracebackType | None], Any
@@ -83,7 +83,7 @@ def find_handlers(items: Iterable[Any]) -> tuple[ExceptionHandler, ...]:
 
 
 class Job(Protocol):
-    """Attributes of an ended task that are logged."""
+    """The logged attributes of a completed task."""
 
     @property
     def id(self) -> str: ...
@@ -100,7 +100,7 @@ class Job(Protocol):
 
 
 class ForeignJob(Job, Protocol):
-    """Attributes of a task from another source: also its name, queue and headers there."""
+    """A task of another system, with its name, queue and headers in that system."""
 
     @property
     def key(self) -> tuple[str, int]: ...
@@ -113,26 +113,26 @@ class ForeignJob(Job, Protocol):
 
 
 class TaskObserver(Protocol):
-    """Receives tasks of other sources, in any thread. Methods must not block or raise."""
+    """Receives tasks of other systems, in any thread. Methods must not block or raise."""
 
     def task_began(self, job: ForeignJob, system: str) -> Mapping[str, str]:
-        """Prepare to call a task. Repeated if further calls are made for it.
+        """Prepare to call a task. Repeated for each further call of the task.
 
         :param system: the system that delivered its message.
         :returns: headers for messages that the task publishes.
         """
 
     def task_ended(self, job: ForeignJob, outcome: invocation.Outcome, well: bool) -> None:
-        """Handle the end of a task. If `well`, it does not need to run again."""
+        """Handle the end of a task. If `well`, the task need not run again."""
 
 
 class Reports:
-    """Logs starts and ends of tasks. Thread-safe; called in the slot of the ended task.
+    """Logs starts and ends of tasks. Thread-safe; called in the slot of the completed task.
 
     Each failure is passed to the handlers in order, until one returns False. If none does, the
     failure is logged. If a handler raises, the exception is logged and the next handler is called.
 
-    If the log is that of wbengine's command line, successes are collected, and logged by `flush`.
+    With the log format of wbengine's command line, successes are collected until `flush`.
     """
 
     def __init__(self, worker: str, handlers: Iterable[ExceptionHandler] = ()) -> None:
@@ -146,10 +146,7 @@ class Reports:
         LOG.debug("task %.100r of request %s (epoch %d) starts", job.name, job.id, job.epoch)
 
     def ended(self, job: Job, outcome: invocation.Outcome) -> None:
-        """Log an end. This never raises, and takes as long as the handlers.
-
-        Successes are logged at INFO.
-        """
+        """Log the end of a task, successes at INFO. Never raises; waits for the handlers."""
         if outcome.failed:
             self._failed(job, outcome)
         elif _log_lines.is_installed():
@@ -164,7 +161,7 @@ class Reports:
             try:
                 records.append(self.unlogged.popleft())
             except IndexError:  # Another thread has logged the rest.
-                break
+                break  # Another thread has logged the rest.
         if records:
             _log_lines.write(LOG, logging.INFO, _ENDED, records)
 
@@ -174,7 +171,7 @@ class Reports:
         if self._handlers and self._handled(self._describe(job, outcome), failure):
             return
         names = tuple(failure)
-        # Values with secret names are masked everywhere.
+        # Values under secret names are masked, also inside the message of the exception.
         values = () if job.unit is None else (job.unit.arguments, job.unit.result)
         secrets = _secrets.SecretMatcher(_secrets.found_in((*values, failure)))
         LOG.warning(
@@ -197,7 +194,7 @@ class Reports:
             try:
                 if handler(request, *info) is False:
                     return True
-            except BaseException:  # Including exceptions that would end the thread.
+            except BaseException:  # Also exceptions that would end the thread.
                 LOG.exception("exception handler %s failed", _names.dotted(handler))
         return False
 

@@ -1,6 +1,6 @@
-"""Effects that a `Server` requests from its owner, which has sockets, a ledger and a pool.
+"""Effects that a `Server` returns. Its owner has the sockets, the ledger and the pool.
 
-They are never changed, but frozen dataclasses would be slower to create.
+They are not frozen, because frozen dataclasses are slower to create.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from wbengine.engines.worker_based.worker_side.jobs import Job
 
 @dataclass(slots=True)
 class Claim:
-    """Claim `(job.id, job.epoch)` in the ledger, and report to `on_claim`."""
+    """Claim `(job.id, job.epoch)` in the ledger, and call `on_claim`."""
 
     job: Job
 
 
 @dataclass(slots=True)
 class Run:
-    """Start the job's task; report to `on_event` and `on_finished`, or `on_unstarted`."""
+    """Start the job's task; call `on_event` and `on_finished`, or `on_unstarted`."""
 
     job: Job
 
 
 @dataclass(slots=True)
 class Check:
-    """Read the row of a job that waited for a long time, and report to `on_checked`."""
+    """Read the row of a job that waited for a long time, and call `on_checked`."""
 
     job: Job
 
@@ -44,7 +44,7 @@ class Cancel:
 class Reply:
     """Publish a reply.
 
-    If `terminal`, acknowledge the job's receipt after publishing, and report to `on_answered`.
+    If `terminal`, acknowledge the job's receipt after publishing, and call `on_answered`.
     """
 
     job: Job | None
@@ -54,7 +54,7 @@ class Reply:
 
 @dataclass(slots=True)
 class Finish:
-    """Store the reply in the ledger, and report to `on_stored`; it is published after that."""
+    """Store the reply in the ledger, call `on_stored`, then publish the reply."""
 
     job: Job
     answer: env.Envelope
@@ -62,7 +62,7 @@ class Finish:
 
 @dataclass(slots=True)
 class Release:
-    """Release the job's row as if it had never been claimed, and report to `on_released`."""
+    """Release the job's row as if it had never been claimed, and call `on_released`."""
 
     job: Job
 
@@ -71,7 +71,7 @@ class Release:
 class Return:
     """Requeue the request.
 
-    If `fresh`, publish it as a new message, because a redelivered one would not be run.
+    If `fresh`, publish it as a new message, because a redelivered message would not be run.
     """
 
     job: Job
@@ -80,7 +80,7 @@ class Return:
 
 @dataclass(slots=True)
 class Drain:
-    """Drain the worker: its maximum number of tasks has started."""
+    """Drain the worker: it has started its maximum number of tasks."""
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Performs the effects of a worker's `Server` with the broker, the ledger and the pool."""
+"""Performs the effects of a worker's `Server`, with the broker, the ledger and the pool."""
 
 from __future__ import annotations
 
@@ -36,13 +36,14 @@ LOG = logging.getLogger(__name__)
 #: Seconds after which a cancelled task is killed, if possible.
 CANCEL_GRACE_SECONDS: Final = 10.0
 
-#: Seconds that a task runs before RUNNING is sent.
+#: Runtime of a task in seconds after which RUNNING is sent.
 RUNNING_DELAY_SECONDS: Final = 0.005
 
 #: Delay in seconds after a failed operation on the ledger, before a retry or a requeue.
 LEDGER_RETRY_SECONDS: Final = 0.5
 
-#: Maximum seconds of attempts to store a result while the ledger works, or while the worker stops.
+#: Seconds after which a result that cannot be stored is given up, while the ledger accepts
+#: heartbeats or the worker stops.
 LEDGER_TIMEOUT_SECONDS: Final = 5.0
 
 
@@ -66,7 +67,7 @@ class TaskRunner:
         self.lock = threading.RLock()
         self._changed = conditions.Condition(self.lock)
         self.ledger: ledgers.Ledger | None = None
-        #: Whether the ledger is not on the broker. Then engines accept only stored results.
+        #: Whether the ledger is separate from the broker. Then engines accept only stored results.
         self.separate_ledger = False
         #: Time of the last request, on the monotonic clock.
         self.last_request_at = -math.inf
@@ -82,7 +83,7 @@ class TaskRunner:
         )  # fmt: skip
         self._unacked = 0
         self._reporting = 0
-        # Jobs whose RUNNING is not sent yet, with the time at which it is due.
+        # Jobs with an unsent RUNNING, each with the time at which it is due.
         self._starting: deque[tuple[float, Job]] = deque()
 
     def handlers(self) -> dict[str, dispatcher.Handler]:
@@ -131,14 +132,14 @@ class TaskRunner:
         return bool(self.server.running or self._unacked or self._reporting)
 
     def admit(self) -> bool:
-        """Return whether a task without a request may start; if so, it is counted."""
+        """Return whether a task without a request may start; if it may, count it."""
         with self.lock:
             admitted, effects = self.server.admit()
         self.apply(effects)
         return admitted
 
     def wait_idle(self, timeout: float | None = None) -> bool:
-        """Wait until no work is left; return False on timeout or after `close`."""
+        """Wait until no work remains; return False on timeout or after `close`."""
         self._changed.wait_for(lambda: not self.busy or self._closed.is_set(), timeout)
         with self.lock:
             return not self.busy
@@ -178,13 +179,13 @@ class TaskRunner:
         assert self.ledger is not None
         crashpoint("worker.before-claim")
         now = time.monotonic()
-        # Before the claim: this process can be paused at any time after it.
+        # Set before the claim: this process may be paused at any time.
         job.fresh = (getattr(job.receipt, "taken", None) or now) + self._beats.period
-        # Result of a claim together with taking the message.
+        # The message may have been claimed when it was received.
         claim: ledgers.Claim | None = getattr(job.receipt, "claim", None)
         if claim is None:
             try:
-                # The last heartbeat may be old: then an engine would consider this worker lost.
+                # After an old heartbeat, an engine would consider this worker lost.
                 if now >= self._beats.due:
                     self._beats.renew(now)
                 claim = self.ledger.claim(job.id, job.epoch, self.server.identity)
@@ -204,12 +205,12 @@ class TaskRunner:
     def _requeue(self, job: Job) -> None:
         with self.lock:
             self.server.forget(job)
-        # An immediate retry would only consume CPU.
+        # An immediate retry would only use CPU time.
         self._closed.wait(LEDGER_RETRY_SECONDS)
         self._proxy.consumer.requeue(job.receipt, self.count_returned)
 
     def _check(self, job: Job) -> None:
-        """Read whether this worker still owns the row, even if that takes long."""
+        """Read whether this worker still owns the row, with retries until the ledger replies."""
         assert self.ledger is not None
         while True:
             job.fresh = time.monotonic() + self._beats.period
@@ -223,7 +224,7 @@ class TaskRunner:
         self.report(self.server.on_checked, job, row)
 
     def _release(self, job: Job) -> None:
-        """Release the row as if it had never been claimed; does not wait for the ledger."""
+        """Release the row as if it had never been claimed. Does not retry."""
         assert self.ledger is not None
         released = False
         try:
@@ -231,7 +232,7 @@ class TaskRunner:
         except exc.LedgerFailure as error:
             LOG.warning("the claim of request %s cannot be released: %s", job.id, error)
         if not released:
-            # The slot checks the row before it runs the task.
+            # The slot must check the row before it runs the task.
             job.fresh = -math.inf
         self.report(self.server.on_released, job, released)
 
@@ -241,18 +242,18 @@ class TaskRunner:
             return
         message = OutgoingMessage(answer, self._storing, job)
         if self.separate_ledger or not self._proxy.target.ours:
-            # It may block, and heartbeats must be sent in the meantime.
+            # This may block, and heartbeats must continue.
             self.store((message,))
             if message.withdrawn:
                 return
         self._send_end(message)
 
     def store(self, messages: Sequence[OutgoingMessage]) -> None:
-        """Store the results of messages before they are published; withdraw fenced ones."""
+        """Store the results of messages before they are published; withdraw fenced messages."""
         assert self.ledger is not None
         crashpoint("worker.before-finish")
         results = self._finish_rows(messages)
-        if self.separate_ledger:  # In this case there is a single message: see `_finish`.
+        if self.separate_ledger:  # Then there is a single message: see `_finish`.
             results = [
                 self._finish_late(message, result)
                 if isinstance(result, exc.LedgerFailure)
@@ -262,7 +263,7 @@ class TaskRunner:
         crashpoint("worker.after-finish")
         for message, stored in zip(messages, results, strict=True):
             job = message.correlation
-            # Publishing may take several attempts.
+            # The hooks without storing: publishing may take several attempts.
             message.hooks = self._answering
             message.withdrawn = not stored and self._is_fenced(job)
             if isinstance(stored, exc.LedgerFailure):  # The reply is still sent.
@@ -282,10 +283,10 @@ class TaskRunner:
     def _finish_late(
         self, message: OutgoingMessage, error: exc.LedgerFailure
     ) -> bool | exc.LedgerFailure:
-        """Retry storing a result: with a separate ledger, the engine accepts no other.
+        """Retry to store a result, because the engine accepts no other if the ledger is separate.
 
-        The worker waits for an unavailable ledger unless it is stopping. If the ledger accepts
-        heartbeats but refuses the result, a small failure replaces it.
+        While the ledger is unavailable, this waits until the worker stops. If the ledger accepts
+        heartbeats but refuses the result, a small failure replaces the result.
         """
         assert self.ledger is not None
         job: Job = message.correlation
@@ -318,7 +319,7 @@ class TaskRunner:
     def end(
         self, broker: Broker, messages: Sequence[OutgoingMessage], prepared: Sequence[LaidOut]
     ) -> Iterable[bool]:
-        """Store, publish and acknowledge in one step the jobs that were claimed when taken."""
+        """Store, publish and acknowledge, in one step, the jobs that were claimed on receipt."""
         crashpoint("worker.before-finish")
         jobs: list[Job] = [message.correlation for message in messages]
         finished = [
@@ -340,14 +341,14 @@ class TaskRunner:
                     effects = self.server.on_stored_and_sent(job, count < 0)
                 self.apply(effects)
         finally:
-            if order is not None:  # Before the worker can seem idle.
+            if order is not None:  # This must precede the report that the worker is idle.
                 order.deliver()
         return (True for _ in jobs)
 
     def _is_fenced(self, job: Job) -> bool:
         """Return whether a row that rejected a result has another epoch or owner.
 
-        The reply for a removed row is unused; the engine may wait for that of a lost row.
+        A missing row is not fenced: the row may be lost, and the engine may wait for the reply.
         """
         assert self.ledger is not None
         try:
@@ -368,7 +369,7 @@ class TaskRunner:
             job.endpoint.begin,
             (job.unit, self._loop, job.expires, job.fresh),
         )
-        # Without a loop, the call is sent to a child process.
+        # Without an event loop here, the call runs in a child process.
         if running.sending is not None and self._loop is None:
             call = running.sending(job.key, call)
         try:
@@ -382,7 +383,7 @@ class TaskRunner:
             )
         except Exception as error:  # A user's executor may be shut down.
             self._on_outcome(job, ft.Failure.from_exception(error))
-        if job.cancelled:  # The job was cancelled while it was submitted.
+        if job.cancelled:  # This happened during the submission.
             self.cancel(job)
 
     def cancel(self, job: Job) -> None:
@@ -398,11 +399,11 @@ class TaskRunner:
             return
         if isinstance(value, invocation.Outcome):
             outcome = value
-        else:  # For example the failure of a child process that died.
+        else:  # For example, a child process died.
             outcome = invocation.Outcome(value, started=job.began, ended=time.time())
         with self.lock:
             effects = self.server.on_finished(job, outcome)
-            # The reply may have failed to encode.
+            # The outcome changes if its reply cannot be encoded.
             ended, job.outcome = job.outcome, None
             failed = ended is not None and ended.failed
             self._reporting += failed
@@ -410,7 +411,7 @@ class TaskRunner:
             self._reports.ended(job, ended)
         self.apply(effects)
         if ended is not None and failed:
-            self._pool.call_others()  # Exception handlers may be slow.
+            self._pool.call_others()  # The exception handlers may be slow.
             self._reports.ended(job, ended)
             with self.lock:
                 self._reporting -= 1
@@ -428,7 +429,7 @@ class TaskRunner:
             and job.ours
             and env.WBE_ASK not in envelope.headers
         ):
-            # The task may end first, and then RUNNING is not sent.
+            # RUNNING is not sent if the task ends first.
             due = time.monotonic() + RUNNING_DELAY_SECONDS
             job.running = envelope
             self._starting.append((due, job))
@@ -438,7 +439,7 @@ class TaskRunner:
             self._proxy.send(OutgoingMessage(envelope), defer=True)
 
     def send_running(self, now: float) -> float | None:
-        """Send RUNNING for tasks that have run for its delay. Call this in one thread only.
+        """Send RUNNING for the tasks for which it is due. Use one thread.
 
         :returns: time of the next call, or None.
         """
@@ -449,7 +450,7 @@ class TaskRunner:
             if job.running is not None and due > now:
                 return due
             starting.popleft()
-            with self.lock:  # Keeps RUNNING ahead of later messages of the job.
+            with self.lock:  # RUNNING must precede later messages of the job.
                 running, job.running = job.running, None
                 if running is not None:
                     self._proxy.send(OutgoingMessage(running), defer=True)

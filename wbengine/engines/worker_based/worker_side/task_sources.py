@@ -1,4 +1,4 @@
-"""Task sources of a worker besides its topics, which share its pool, lifecycle and limits."""
+"""Sources of tasks besides the topics of a worker. They share its pool, lifecycle and limits."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WorkerContext:
-    """Resources of a worker that its task source uses."""
+    """Resources of a worker for its task source."""
 
     identity: str
     pool: Pool
-    #: Event loop for async bodies; None: each process of the pool has its own.
+    #: Event loop for async bodies; None: each process of the pool has one.
     loop: event_loop.EventLoop | None
     slots: int
-    #: Call this for each task that is about to start. If it returns False, the task must not start.
+    #: Called for each task before it starts. If it returns False, the task must not start.
     admit: Callable[[], bool]
     #: Stops the worker.
     stop: Callable[[], None]
-    #: Makes the exit code report an unclean end.
+    #: Makes the exit code of the process report a failure.
     fail: Callable[[], None]
     reports: reporting.Reports
 
@@ -35,7 +35,7 @@ class WorkerContext:
 class TaskSource:
     """A source of tasks for a worker; any thread may call it. This class has no tasks.
 
-    `attach` is called first, and once. Later outages of the broker must not end the source.
+    `attach` is called once, before all others. Later outages of the broker must not end the source.
     """
 
     #: Time of the last task, on the monotonic clock.
@@ -44,30 +44,30 @@ class TaskSource:
     def attach(self, context: WorkerContext) -> None: ...
 
     def start(self) -> None:
-        """Connect and start to take tasks.
+        """Connect and start to receive tasks.
 
         :raises TransportFailure: if the broker cannot be reached.
         """
 
     def wait_ready(self, timeout: float | None = None) -> bool:
-        """Wait until the source takes tasks; return False on timeout."""
+        """Wait until the source receives tasks; return False on timeout."""
         return True
 
     def suspend(self) -> None:
-        """Take no new tasks until `resume`, and requeue those that have not started. Idempotent."""
+        """Receive no new tasks until `resume`, and requeue unstarted ones. Idempotent."""
 
     def resume(self) -> None:
-        """Take tasks again."""
+        """Receive tasks again."""
 
     def drain(self) -> None:
-        """Take no more tasks, and requeue those that have not started. Idempotent."""
+        """Receive no more tasks, and requeue unstarted ones. Idempotent."""
 
     def wait_idle(self, timeout: float | None = None) -> bool:
-        """Wait until no work is left; return False on timeout."""
+        """Wait until no work remains; return False on timeout."""
         return True
 
     def give_up(self) -> None:
-        """Cancel running tasks; their ends are not reported. Idempotent."""
+        """Cancel running tasks without reporting their ends. Idempotent."""
 
     def close(self, timeout: float = 5.0) -> None:
         """Send the remaining reports and disconnect. Idempotent."""
@@ -78,7 +78,7 @@ class TaskSource:
 
     @property
     def busy(self) -> bool:
-        """Whether tasks run, wait or are not settled yet."""
+        """Whether any task runs, waits or is not settled."""
         return False
 
     @property
@@ -87,5 +87,5 @@ class TaskSource:
 
     @property
     def current(self) -> Sequence[tuple[str, str, float]]:
-        """Ids, names and start times (unix seconds) of running tasks. Does not wait for locks."""
+        """Ids, names and start times (Unix time) of running tasks. Does not wait for locks."""
         return ()
