@@ -1,6 +1,6 @@
-"""Connections to brokers: kombu transports, and the choice of one by URL.
+"""Connections to brokers: wbengine's own transports, kombu's, and their selection by URL.
 
-`resolve(url, transport, transport_options)` returns where to connect; see `registry`.
+`registry.resolve(url, transport, transport_options)` returns the address of a broker.
 """
 
 from __future__ import annotations

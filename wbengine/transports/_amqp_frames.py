@@ -1,7 +1,7 @@
 """Encoding and decoding of the most frequent AMQP frames: messages and acknowledgements.
 
-py-amqp supports the whole protocol, but takes five times as long. It also encodes frames in a
-buffer that a connection shares; the frames of this module are bytes that any thread may send.
+py-amqp supports the whole protocol, but is five times slower. It also encodes frames in a buffer
+that a connection shares. The frames of this module are separate bytes, which any thread may send.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ HEARTBEAT: Final = 8
 #: Last byte of a frame.
 END: Final = 0xCE
 
-#: Class and method in one number.
+#: AMQP class id and method id in one number.
 PUBLISH: Final = 60 << 16 | 40
 DELIVER: Final = 60 << 16 | 60
 ACK: Final = 60 << 16 | 80
 
 BASIC: Final = 60
 
-#: Start of a method frame, a header and a body: type, channel, size of the rest.
+#: Start of a frame: type, channel, size of the rest.
 _BEGIN: Final = struct.Struct(">BHI")
 _HEADER: Final = struct.Struct(">BHIHHQ")
 _ACK: Final = struct.Struct(">BHIIQBB")
 
-#: Flags of the properties of a header, in the order in which the properties are encoded.
+#: Flags for the properties in a header, in the order of their encoding.
 CONTENT_TYPE: Final = 0x8000
 CONTENT_ENCODING: Final = 0x4000
 HEADERS: Final = 0x2000
@@ -58,7 +58,7 @@ _SIZE: Final = struct.Struct(">I")
 _INTEGER_AT: Final = struct.Struct(">i")
 _DOUBLE_AT: Final = struct.Struct(">d")
 
-#: py-amqp decodes headers that contain others.
+#: py-amqp must decode headers with other properties.
 _DECODED_PROPERTIES: Final = 0xFEA0 | MESSAGE_ID
 
 _read_names: dict[bytes, str] = {}
@@ -194,7 +194,7 @@ class Channel(Protocol):
 
 
 class Delivery:
-    """Received message, not decoded, with the used attributes of a kombu message."""
+    """Received message in encoded form, with those attributes of a kombu message that are used."""
 
     __slots__ = (
         "acknowledged",
@@ -277,8 +277,8 @@ class Delivery:
 def read(data: bytes, at: int, amqp_channel: Channel) -> tuple[Delivery, int] | None:
     """Decode the message whose first frame begins at offset `at` and is complete.
 
-    :returns: the message and the offset after it; None if the message is not complete yet, or if
-        only py-amqp can decode it.
+    :returns: the message and the offset after it; None if the message is incomplete, or if
+        py-amqp must decode it.
     """
     try:
         return _read(data, at, amqp_channel)
@@ -316,8 +316,7 @@ def _read(data: bytes, at: int, amqp_channel: Channel) -> tuple[Delivery, int] |
 
 def _text(data: bytes, at: int) -> tuple[str, int]:
     end = at + 1 + data[at]
-    # A peer may send bytes that are not UTF-8. They become an unknown name, which is rejected
-    # later.
+    # A peer may send bytes that are not UTF-8. The name is then unknown, and rejected later.
     return data[at + 1 : end].decode("utf-8", "replace"), end
 
 

@@ -1,6 +1,6 @@
-"""Socket of an AMQP connection that replaces the transport of py-amqp.
+"""Socket of an AMQP connection, as a replacement for the transport of py-amqp.
 
-It reads and writes large pieces, for several threads, without blocking them.
+It reads and writes large pieces and never blocks a thread on writing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kombu.transport import pyamqp
 
 from wbengine.transports import _amqp_frames as frames
 
-#: Maximum time for the broker to read sent data, and to answer a method.
+#: Maximum time until the broker reads sent data, or replies to a method.
 STALL_SECONDS: Final = 10.0
 
 #: Bytes for each system call.
@@ -29,16 +29,16 @@ _WRITE_BYTES: Final = 256 * 1024
 
 _BEGIN: Final = struct.Struct(">BHI")
 
-#: Raised if the socket has no data or accepts none; the last two only with TLS.
+#: Raised if the socket has no data or accepts none. The last two occur only with TLS.
 _WOULD_BLOCK: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class AmqpSocket:
     """Transport of a py-amqp connection that never blocks on writing.
 
-    One thread is the owner: it reads, and calls py-amqp. Any thread may call `put`, with complete
-    frames, and `flush`. Frames are sent in the order of the calls, each without interleaving. If
-    the system does not accept all data at once, `wake()` is called and the owner sends the rest.
+    The owner is one thread: it reads, and calls py-amqp. Any thread may call `put`, with complete
+    frames, and `flush`. Frames are sent in the order of the calls. If the system does not accept
+    all data at once, `wake()` is called and the owner sends the rest.
 
     :param transport: py-amqp's transport, which connects.
     """
@@ -48,7 +48,7 @@ class AmqpSocket:
         #: The operating system's socket. It is non-blocking.
         self.sock: Any = None
         self.wake: Callable[[], None] = _do_nothing
-        #: Received bytes. Those before `at` are processed.
+        #: Received bytes. The bytes before `at` are processed.
         self.received = b""
         self.at = 0
         self._out: deque[bytes] = deque()
@@ -89,14 +89,14 @@ class AmqpSocket:
             self._timeout = previous
 
     def read_frame(self) -> tuple[int, int, bytes]:
-        """Wait for a frame that is not a heartbeat, and return it.
+        """Wait for a frame other than a heartbeat, and return it.
 
-        A broker that sends only heartbeats counts as silent.
+        A broker that sends only heartbeats is treated as silent.
 
         :raises TimeoutError: if no frame arrived in time.
-        :raises ConnectionError: if the broker does not read what is sent.
+        :raises ConnectionError: if the broker does not read the sent data.
         """
-        self._send()  # The awaited frame may be the answer to this data.
+        self._send()  # The frame may be the reply to this data.
         deadline = time.monotonic() + (STALL_SECONDS if self._timeout is None else self._timeout)
         received_frame = self._next()
         while received_frame is None:
@@ -147,13 +147,13 @@ class AmqpSocket:
         self._out.append(data)
 
     def flush(self) -> None:
-        """Send queued data as far as possible without blocking. Thread-safe."""
+        """Send queued data, as much as is possible without blocking. Thread-safe."""
         if self._corked != threading.get_ident():
             self._send()
 
     def _send(self) -> None:
-        # If another thread holds the lock, this one returns. The other one checks for work again
-        # after it released the lock, so no data stays behind.
+        # If another thread holds the lock, this one returns. The other thread checks again for
+        # queued data after it has released the lock, so no data is left.
         while self._has_work and self._writing.acquire(blocking=False):
             try:
                 self._push()
@@ -192,9 +192,9 @@ class AmqpSocket:
         return data[sent:]
 
     def proceed(self, since: float = 0.0) -> None:
-        """Send what the system accepts now. Call this only in the thread of the owner.
+        """Send the data that the system accepts now. Only the owner may call this.
 
-        :param since: monotonic time from which the broker was expected to read.
+        :param since: monotonic time since which the broker should have been reading.
         :raises OSError: if the connection is lost, or the broker read nothing for `STALL_SECONDS`.
         """
         if self._unsent:
@@ -208,7 +208,7 @@ class AmqpSocket:
 
     @contextlib.contextmanager
     def corked(self) -> Iterator[None]:
-        """Defer writes of this thread until the block ends or the thread waits for an answer."""
+        """Defer writes of this thread until the block ends or the thread waits for a reply."""
         self._corked = threading.get_ident()
         try:
             yield
@@ -238,7 +238,7 @@ class AmqpSocket:
         except OSError as error:
             raise _lost(error) from error
         if self._reading is self._writing and self._out:
-            self._send()  # Other threads may have failed to acquire the lock.
+            self._send()  # Another thread may not have got the lock.
         if new_data == b"":
             raise ConnectionResetError("the broker closed the connection")
         self.received, self.at = unread + new_data if new_data else unread, 0
@@ -260,7 +260,7 @@ class AmqpSocket:
 
 
 def _lost(error: OSError) -> OSError:
-    """Convert a timeout of the system, which is final.
+    """Convert a timeout of the system, after which the connection is lost.
 
     Callers interpret `TimeoutError` as "no data yet".
     """

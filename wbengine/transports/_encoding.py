@@ -1,8 +1,8 @@
 """Encoding of messages, and decoding of untrusted bytes.
 
 A message is one line of JSON (layout version, properties, headers, content type, routing, size of
-the body), a newline, and the body, neither base64 nor escaped again. The size detects truncated
-messages. A request with a row in a ledger may have a label in front: a line that names the row.
+the body), a newline, and the unchanged body. The size detects truncated messages. If a request has
+a row in a ledger, a label precedes the message: a line that names the row.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final, NoReturn, Protocol
 
 from wbengine import _json_text, _names, exceptions
 
-#: Messages with another version are rejected.
+#: Version of the layout. Messages with another version are rejected.
 VERSION: Final = 1
 
 #: Maximum size of a message in bytes, for publishing and reading.
@@ -62,9 +62,9 @@ class Sealed(Protocol):
 
 
 def label(data: bytes, headers: Mapping[str, Any], id: Any) -> bytes:
-    """Return `data` with a label in front, if the headers name a row of a ledger.
+    """Return `data`, preceded by a label if the headers name a row of a ledger.
 
-    The label lets a broker claim the row while it delivers the message.
+    With the label, a broker can claim the row when it delivers the message.
 
     :param id: correlation id of the message.
     """
@@ -106,10 +106,9 @@ def head_of(message: Sealed, exchange: str) -> bytes:
     """Encode the line before the body of a message.
 
     :raises TooLarge: if the message is larger than `LIMIT`.
-    :raises ValueError, TypeError: if headers are not JSON or contain numbers that JSON does not
-        have.
+    :raises ValueError, TypeError: if headers are not JSON, or contain NaN or infinity.
     """
-    # In this order: reading the headers may encrypt the body.
+    # Read the headers first, because that may encrypt the body.
     headers, body = message.encoded_headers, message.encoded
     properties = {
         "type": message.type,
@@ -170,7 +169,7 @@ def _parse(data: bytes, body: bytes) -> tuple[dict[str, Any], bytes]:
 
 
 class Message:
-    """Received message with the attributes of a kombu message that this project uses."""
+    """Received message with those attributes of a kombu message that this project uses."""
 
     __slots__ = (
         "acknowledged", "body", "channel", "claim", "delivery_info", "delivery_tag", "headers",
@@ -181,7 +180,7 @@ class Message:
     claim: Any
     #: Monotonic time at which the broker began to claim; None if it did not.
     taken: float | None
-    #: Identifier of the message for its broker.
+    #: Identifier of the message in its broker.
     origin: Any
 
     def __init__(
@@ -212,8 +211,7 @@ class Message:
     def ack(self) -> bool:
         """Acknowledge the message. Thread-safe.
 
-        :returns: False if this consumer did not hold the message, for example after it was
-            requeued.
+        :returns: False if the consumer no longer has the message, for example after a requeue.
         """
         return self.channel is not None and self.channel.ack_many((self,))
 

@@ -1,7 +1,7 @@
 """Wake-up of consumers in a folder: one FIFO for each queue.
 
-Publishers write to the FIFO, consumers wait for it. It carries no data: if a wake-up is lost,
-because the FIFO is full or was deleted, the consumer polls the queue a little later.
+Publishers write to the FIFO, and consumers wait for it. It carries no data: if a wake-up is lost,
+because the FIFO is full or was deleted, the consumer finds the message when it next polls.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def notify(folder: str, queue: str) -> None:
         return
     try:
         os.write(fd, b"!")
-    except OSError:  # The FIFO is full: consumers wake up anyway.
+    except OSError:  # The FIFO is full, so the consumers wake up.
         pass
     finally:
         os.close(fd)
@@ -85,11 +85,11 @@ class QueueFifos:
             os.close(fd)
 
     def reset_pause(self) -> None:
-        """Reset the pause after a message arrived."""
+        """Reset the pause, because a message has arrived."""
         self._pause = _FIRST_PAUSE_SECONDS
 
     def pause(self) -> float:
-        """Return the seconds until the queues must be polled even without a wake-up.
+        """Return the seconds after which the queues must be polled even without a wake-up.
 
         If a queue has no FIFO, the pause doubles with each call until `reset_pause`.
         """

@@ -1,4 +1,4 @@
-"""Private folders, and locked files that show other processes that this process is alive."""
+"""Private folders, and lock files that show other processes that this process is alive."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ if hasattr(os, "register_at_fork"):
 def make_folder(path: str, *, private: bool = False) -> str:
     """Create a folder (mode 0700) unless it exists, and return its absolute path.
 
-    The folder must belong to this user, and other users must not be able to write to it. With
-    `private` other users must have no access, and it must not be a symlink.
+    The folder must belong to this user, and must not be writable for others. If `private`, it must
+    also be inaccessible to others, and no symlink.
 
-    :raises TransportFailure: if the folder cannot be used.
+    :raises TransportFailure: if the folder does not meet these conditions or cannot be created.
     """
     path = os.path.abspath(path)
     try:
@@ -65,7 +65,7 @@ def make_folder(path: str, *, private: bool = False) -> str:
 
 
 def write_new(path: str, data: bytes) -> None:
-    """Create a file (mode 0600) that must not exist."""
+    """Create a new file (mode 0600)."""
     with open(os.open(path, _O_NEW, 0o600), "wb") as file:
         file.write(data)
 
@@ -89,8 +89,8 @@ class LivenessFile:
     def __init__(self, folder: str, name: str) -> None:
         self._path = f"{folder}/{name}"
         self._fd = os.open(f"{self._path}-new", _O_NEW, 0o600)
-        # The file is locked before it gets its name, so that no process sees it unlocked while this
-        # one lives.
+        # The file is locked before it gets its name, so no process sees it unlocked while this
+        # process lives.
         fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.rename(f"{self._path}-new", self._path)
         _liveness_files.add(self)
@@ -108,12 +108,12 @@ class LivenessFile:
             os.close(fd)
 
     def abandon(self) -> None:
-        """Release only the lock: other processes see a dead process and clean up after it."""
+        """Release only the lock: other processes regard this one as dead and clean up after it."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
 
-    #: In a forked child: closing its copy does not release the lock of the parent.
+    #: For a forked child: closing its copy does not release the lock of the parent.
     forget = abandon
 
 

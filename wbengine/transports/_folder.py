@@ -3,8 +3,8 @@
 Each write is a single statement with its own transaction; triggers do the dependent changes. So the
 file is locked only while SQLite works, never while a process waits for its interpreter.
 
-Writes are not synced one by one, so a power failure may lose the latest. A different boot id shows
-this: then open requests may have run, and are assigned to a worker that does not exist
+Writes are not synced separately, so a power failure may lose the latest ones. A changed boot id
+indicates such a loss. Open requests may then have run, so they get an owner that does not exist
 (`LOST_OWNER`). Times are those of the monotonic clock, which all processes of a boot share.
 """
 
@@ -38,12 +38,12 @@ Rows = list[tuple[Any, ...]]
 #: Clock for the age of rows, messages and queues.
 now: Final = time.monotonic
 
-#: `taken` of a message that waits. It has the same encoded size as other values, so a message keeps
-#: its place in the file when it is consumed.
+#: `taken` of a waiting message. It has the same encoded size as other values, so a message does not
+#: move in the file when it is consumed.
 FREE: Final = -(1 << 62)
-#: Number of `taken` values that a connection uses, from its base on.
+#: Number of `taken` values of one connection, which start at its base number.
 MAX_TAKES: Final = 1 << 22
-#: Owner of requests that may have run before the host lost power.
+#: Owner of requests that may have run before a power failure.
 LOST_OWNER: Final = "lost-with-the-power"
 
 NAME: Final = "wbengine.db"
@@ -52,7 +52,7 @@ _EARLIER_SUBFOLDERS: Final = ("queues", "journal")
 
 #: Disk space reserved for results. Requests are refused if less is free.
 _RESERVE_BYTES: Final = 32 * 1024 * 1024
-#: After this time, the process that blocks writing is logged.
+#: Time after which a process that blocks writing is logged.
 _SQLITE_TIMEOUT_SECONDS: Final = 1.5
 _LOCK_TIMEOUT_SECONDS: Final = 10.0
 #: Number of written pages after which SQLite checkpoints and syncs.
@@ -157,9 +157,9 @@ class Folder:
         self._inode = -1
 
     def forget(self) -> sqlite3.Connection | None:
-        """Forget the connection of the parent process, in a child process.
+        """Forget the connection of the parent process. For a forked child.
 
-        :returns: the connection. It must not be garbage-collected.
+        :returns: the connection, which must not be garbage-collected.
         """
         connection = self._connection
         self._reset()
@@ -167,11 +167,11 @@ class Folder:
 
     @property
     def digest(self) -> str:
-        """Identifier of this folder, the same in every process."""
+        """Identifier of this folder, equal in all processes."""
         return self._digest
 
     def release(self) -> None:
-        """Remove one user. The last one closes the database; it reopens on demand."""
+        """Remove one user. The last one closes the database, which reopens on demand."""
         with self._lock:
             self.users -= 1
             if self.users <= 0:
@@ -190,7 +190,7 @@ class Folder:
         return self._do(lambda it: it.execute(statement, values).rowcount, failure)
 
     def write_through(self, statement: str, values: Sequence[Any] = ()) -> int:
-        """Execute one statement. Return the number of changed rows, including those of triggers.
+        """Execute one statement and return the number of changed rows, including those of triggers.
 
         :raises TransportFailure: if it fails. Nothing is changed then.
         """
@@ -217,12 +217,12 @@ class Folder:
     def check_room(self, failure: type[exceptions.WbengineException]) -> None:
         """Check that the disk has more free space than the reserve for results.
 
-        :raises failure: if it has not.
+        :raises failure: if it has less.
         """
         with self._failures(failure):
             disk = os.statvfs(self.root)
         free_bytes = disk.f_bavail * disk.f_frsize
-        if free_bytes < _RESERVE_BYTES:  # Deleted rows leave free pages in the file.
+        if free_bytes < _RESERVE_BYTES:  # Free pages of the file can also be used.
             ((pages,),) = self.read("PRAGMA freelist_count", (), failure)
             free_bytes += pages * _PAGE_BYTES
         if free_bytes < _RESERVE_BYTES:
@@ -252,7 +252,7 @@ class Folder:
             return False
 
     def _run_when_free(self, connection: sqlite3.Connection, work: Callable[..., _T]) -> _T:
-        """Run `work` as soon as no other process writes. Log a process that blocks for long."""
+        """Run `work` when no other process writes. Log a process that blocks for a long time."""
         deadline = time.monotonic() + _LOCK_TIMEOUT_SECONDS
         while True:
             try:
@@ -299,8 +299,8 @@ class Folder:
                 raise exceptions.TransportFailure(
                     f"{self._path} must be a regular file of this user"
                 )
-            # The last process that closes the database removes the log, so an existing log was not
-            # checkpointed.
+            # The last process that closes the database removes the log. An existing log therefore
+            # means that the last changes are not checkpointed.
             is_checkpointed = not Path(f"{self._path}-wal").exists()
             connection = sqlite3.connect(
                 f"file:{quote(self._path)}?mode=rw", _SQLITE_TIMEOUT_SECONDS, isolation_level=None,
@@ -308,11 +308,11 @@ class Folder:
             )  # fmt: skip
             try:
                 connection.execute("PRAGMA synchronous = NORMAL")
-                # Some builds, such as Debian's, enable it: deleted data would be overwritten.
+                # Some builds, such as Debian's, enable it, which overwrites deleted data.
                 connection.execute("PRAGMA secure_delete = OFF")
                 connection.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
                 self._run_when_free(connection, lambda it: self._check_format(it, is_checkpointed))
-                if is_checkpointed:  # A crash from here on leaves the log.
+                if is_checkpointed:  # A crash after this leaves the log.
                     os.fsync(folder)
             except BaseException:
                 connection.close()
@@ -407,7 +407,7 @@ _inherited: list[sqlite3.Connection | None] = []
 
 
 def open_folder(root: str) -> Folder:
-    """Open the database of a folder, and create it if needed. The caller must `release` it.
+    """Open the database of a folder; create it if necessary. The caller must `release` it.
 
     :raises TransportFailure: if the folder cannot be used.
     """

@@ -6,7 +6,7 @@ import os
 
 
 class Nudge:
-    """Pipe whose `fd` is readable from a call of `notify` until `clear`."""
+    """Pipe whose `fd` is readable after `notify` and until `clear`."""
 
     __slots__ = ("_notified", "_write_fd", "fd")
 
@@ -17,7 +17,7 @@ class Nudge:
         self._notified = False
 
     def notify(self) -> None:
-        """End a wait, or the next one. Thread-safe."""
+        """End the current wait, or the next one. Thread-safe."""
         if not self._notified:
             self._notified = True
             try:
@@ -31,7 +31,7 @@ class Nudge:
             os.read(self.fd, 4096)
         except BlockingIOError:
             pass
-        # From here on `notify` writes again.
+        # After this, `notify` writes again.
         self._notified = False
 
     def close(self) -> None:

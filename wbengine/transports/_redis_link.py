@@ -1,7 +1,7 @@
 """Connections to one Redis, and scripts that run atomically.
 
-Only `Pool` retries. In all other cases the caller finds out whether a step without an answer was
-done. A connection with a missing answer is not used again.
+Only `Pool` retries. Other callers must find out whether a step without a reply was executed. A
+connection with a missing reply is not used again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SCHEMES: Final = ("redis", "rediss")
 DEFAULT_PREFIX: Final = "wbengine"
 
 _TIMEOUT_SECONDS: Final = 5.0
-#: Maximum values in one call: Lua has room for 8,000.
+#: Maximum number of values in one call: Lua permits 8,000.
 _MAX_SCRIPT_VALUES: Final = 1000
 #: Idle time after which a connection is checked before use.
 _HEALTH_CHECK_SECONDS: Final = 30
@@ -50,7 +50,7 @@ _TLS_OPTIONS: Final = (*tls.NAMES, "ssl_ca_path", "ssl_ca_data", "ssl_password",
 _URL_OPTIONS: Final = ("prefix", *_DURATION_OPTIONS, *_TLS_OPTIONS)
 OPTIONS: Final = (*_URL_OPTIONS, "dead_after")
 
-#: Exceptions for a server that was not reached or disconnected. Others mean that it refused.
+#: Exceptions for an unreachable or disconnected server. Others mean that the server refused.
 LOST: Final = (errors.ConnectionError, errors.TimeoutError, OSError)
 
 
@@ -58,7 +58,7 @@ LOST: Final = (errors.ConnectionError, errors.TimeoutError, OSError)
 class Place:
     """Part of one Redis: all keys that begin with `prefix`.
 
-    `shown` is the URL without secrets. `settings` are those of the client's connections.
+    `shown` is the URL without secrets, `settings` are arguments for the client's connections.
     """
 
     shown: str
@@ -70,7 +70,7 @@ class Place:
     def parse(cls, url: str, options: Mapping[str, Any] | None = None) -> Place:
         """Parse a URL `redis[s]://[USER][:PASSWORD@]HOST[:PORT][/DB][?OPTION=VALUE]`.
 
-        Options of the URL and of `options`: `prefix` (start of all keys), `socket_timeout` and
+        The URL and `options` may contain: `prefix` (start of all keys), `socket_timeout` and
         `socket_connect_timeout` (seconds), and `ssl_...` as in redis-py. Other keys of `options`
         are ignored. This does not connect.
 
@@ -119,7 +119,7 @@ class Place:
         return cls(shown, f"wbe:{{{prefix}}}:", settings, secure)
 
     def with_timeouts(self, answer: float, connection: float) -> Place:
-        """Return a copy with shorter timeouts, in seconds."""
+        """Return a copy whose timeouts are at most these, in seconds."""
         limits = dict(zip(_DURATION_OPTIONS, (answer, connection), strict=True))
         timeouts = {name: min(limit, self.settings[name]) for name, limit in limits.items()}
         return replace(self, settings={**self.settings, **timeouts})
@@ -128,7 +128,7 @@ class Place:
         connection_type: Any = (
             redis.connection.SSLConnection if self.tls else redis.connection.Connection
         )
-        # Disables retries, whose default depends on the version of the client.
+        # Disable retries: their default depends on the version of the client.
         return connection_type(**self.settings, protocol=2, retry=Retry(NoBackoff(), 0))
 
 
@@ -155,13 +155,13 @@ class Script:
 class Link:
     """One connection, opened at first use. For one thread at a time.
 
-    After an exception of `LOST` the connection is closed for good, and `broken` is True.
+    After an exception of `LOST`, the connection stays closed and `broken` is True.
     """
 
     def __init__(self, place: Place, greet: Greeting | None = None) -> None:
         """Create a connection.
 
-        :param greet: called with the link when the connection is open, before any other use.
+        :param greet: called with the new link before any other use.
         """
         self.place = place
         self.broken = False
@@ -202,7 +202,7 @@ class Link:
             raise
 
     def receive(self) -> Any:
-        """Read the answer to the oldest unanswered command.
+        """Read the reply to the oldest command without one.
 
         :raises ResponseError: if the server refused the command.
         """
@@ -217,7 +217,7 @@ class Link:
         except errors.InvalidResponse as error:
             self.close()
             raise _not_redis(error) from error
-        except BaseException:  # An answer that is not read now would be taken for the next one.
+        except BaseException:  # The next caller would read this reply.
             self.close()
             raise
 
@@ -226,11 +226,11 @@ class Link:
         return self.receive()
 
     def run(self, script: Script, *args: Any, after: Sequence[tuple[Any, ...]] = ()) -> Any:
-        """Run a script. If the server has not loaded it, its text is sent.
+        """Run a script. Its text is sent only if the server has not loaded it.
 
-        :param after: commands that are sent first; the script runs even if they are refused.
+        :param after: commands to send first; the script runs even if they are refused.
         """
-        # These commands may be large. Sending each alone avoids another copy.
+        # These commands may be large; sending them together would copy them again.
         for command in after:
             self.send(*command)
         self.send("EVALSHA", script.digest, 1, self.place.prefix, *args)
@@ -243,21 +243,21 @@ class Link:
             return self.call("EVAL", script.text, 1, self.place.prefix, *args)
 
     def fileno(self) -> int:
-        """Return the descriptor of the socket, to wait for an answer."""
+        """Return the descriptor of the socket, to wait for a reply."""
         descriptor: int = self._connection._sock.fileno()
         return descriptor
 
     def has_answer(self) -> bool:
-        """Return True if `receive` would not block. Call this when the socket is readable."""
+        """Return whether `receive` would not block. Call this when the socket is readable."""
         try:
-            # Readable data may be a record of the TLS protocol itself.
+            # The readable data may be a record of the TLS protocol.
             return not self.place.tls or bool(self._connection.can_read(0))
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
-        """Disconnect for good."""
+        """Disconnect; the link stays closed."""
         self.broken = True
         connection, self._connection = self._connection, None
         if connection is not None:
@@ -267,14 +267,14 @@ class Link:
                 pass
 
 
-#: Uses each new connection first.
+#: Called with each new connection before it is used.
 Greeting = Callable[[Link], object]
 
 
 def _set_system_timeout(sock: socket.socket, seconds: float) -> None:
-    """Move the timeout of a socket into the operating system.
+    """Set the timeout of a socket in the operating system instead of in Python.
 
-    With a timeout set in Python, Python polls the socket before each read and write.
+    With a timeout in Python, each read and write would need an additional system call.
     """
     if os.name == "posix":
         timeout = struct.pack("ll", int(seconds), int(seconds % 1 * 1_000_000))
@@ -294,7 +294,7 @@ def _not_redis(error: errors.InvalidResponse) -> errors.ConnectionError:
 
 
 class Client:
-    """One connection for all threads of a process, which use it one after another."""
+    """One connection that all threads of a process use, one after another."""
 
     def __init__(
         self,
@@ -315,14 +315,14 @@ class Client:
     def run(self, script: Script, *args: Any, after: Sequence[tuple[Any, ...]] = ()) -> Any:
         """Run a script after other commands.
 
-        :raises LOST: if the server was not reached or did not answer. The script may have run.
-        :raises kind: if the server refused, for example without memory or permission. Nothing was
-            done.
+        :raises LOST: if the server is unreachable or did not reply. The script may have run.
+        :raises kind: if the server refused, for example without memory or permission. Then nothing
+            was changed.
         """
         return self._do(self._link.run, script, *args, after=after)
 
     def call(self, *args: Any) -> Any:
-        """Send a command. Raises like `run`."""
+        """Send a command. See `run` for exceptions."""
         return self._do(self._link.call, *args)
 
     def _do(self, work: Callable[..., Any], *args: Any, **more: Any) -> Any:
@@ -367,13 +367,13 @@ class Pool:
     def run(self, script: Script, *args: Any) -> tuple[Any, bool]:
         """Run a script, and retry once if the connection was lost.
 
-        :returns: the answer, and whether it was a retry: then the script may have run before.
-        :raises kind: if the server was not reached, did not answer in time, or refused.
+        :returns: the reply, and whether it is that of a retry: the script may then have run twice.
+        :raises kind: if the server is unreachable, did not reply in time, or refused.
         """
         return self._with_link(lambda link: link.run(script, *args))
 
     def call(self, *args: Any) -> Any:
-        """Send a command like `run`, and return only the answer."""
+        """Send a command like `run`, and return only the reply."""
         return self._with_link(lambda link: link.call(*args))[0]
 
     def _with_link(self, work: Callable[[Link], Any]) -> tuple[Any, bool]:
@@ -387,8 +387,7 @@ class Pool:
                 return work(link), is_retry
             except LOST as error:
                 self.lost_at = time.monotonic()
-                # The idle connections are probably lost as well. A retry after a timeout would not
-                # help.
+                # The idle connections are probably lost too. After a timeout, a retry is useless.
                 self._close_idle()
                 if is_retry or isinstance(error, errors.TimeoutError):
                     raise self._kind(f"{self._name}: {reasons.explain(error)}") from error

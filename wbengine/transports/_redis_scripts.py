@@ -3,28 +3,28 @@
 Keys, all below one prefix:
 
     m         id of the data (new after a loss), version of the routing, last message number,
-              time of the last `TEND`, and since when `TEND` has run without a long pause
+              time of the last `TEND`, and time since which `TEND` has run without a long pause
     x, b      exchanges with their kinds; bindings as `exchange NUL queue NUL key`
     qs, own   queues; owned queues with the time of the owner's last report
     q:QUEUE   waiting messages: numbers, with an `r` if redelivered, by (9 - priority, number)
     d:QUEUE   waiting and taken messages, by number
     b:ID      body that is stored out of line. The number of its message is `number@ID`, or
               `number&ID` if a row of the ledger owns the body, which is then deleted with the
-              row. A body to which nothing refers yet expires soon
+              row. A body without a message expires soon
     c         consumers with the time of their last report (server clock, milliseconds)
     h:WHO     messages of a consumer: `queue number`, with the place in the queue and the take
     bell:QUEUE, n:WHO   lists for blocking waits
 
-Keys of the ledger in the same database, whose rows are claimed by the script that takes requests:
+Keys of the ledger in the same database. The script that takes requests also claims its rows:
 
-    r:ID          a row: epoch `e`, state `s`, owner `h`, result `d`, ID of the rest of the result
+    r:ID          a row: epoch `e`, state `s`, holder `h`, result `d`, ID of the rest of the result
                   `b` if it is out of line, name of the claim `k`, incarnation in which the row was
                   opened `l`, milliseconds until a DONE row expires `t` if its engine wants less
                   than a week
     rows          ids, by the time at which their rows were opened or finished (server clock,
                   milliseconds)
-    held:HOLDER   ids of the rows that an owner has claimed
-    beats         owners with the time of their last heartbeat
+    held:HOLDER   ids of the rows that a holder has claimed
+    beats         holders with the time of their last heartbeat
     ledger        identifier of the ledger
     server        `run_id` of the server `run`, number of its incarnation `life`, number of claims
                   and revocations `count`, and its value at the start of the incarnation `boot`;
@@ -38,9 +38,9 @@ A restarted server begins a new incarnation, perhaps with less data: a request t
 the data was saved may have run since. Each connection to a ledger begins with `ARRIVE`, which
 detects a new incarnation before any claim.
 
-A server without memory refuses the first write of a script that needs memory, but no later one.
-Scripts that must work then begin with a write that needs none. `put` begins with one that does, so
-it is refused before it changes anything.
+A server without free memory refuses a script whose first write needs memory, but no later write.
+Scripts that must always work therefore begin with a write that needs none. `put` begins with a
+write that needs memory, so it is refused before it changes anything.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ from typing import Final
 from wbengine.transports._redis_link import Script
 from wbengine.transports.broker import MAX_BATCH_BYTES
 
-#: Time after which the messages of a silent consumer are requeued.
+#: Time after which a consumer without reports is dead and its messages are requeued.
 DEAD_AFTER_SECONDS: Final = 10
-#: Time after which an owned queue is deleted if its owner is silent.
+#: Time without reports of its owner after which an owned queue is deleted.
 OWNED_QUEUE_SECONDS: Final = 600
-#: Time after which the last consumer that leaves treats silent consumers as gone.
+#: Time after which silent consumers no longer prevent that the last leaving one deletes all keys.
 GONE_AFTER_SECONDS: Final = 15
 #: Time after which unused keys expire.
 UNUSED_KEY_SECONDS: Final = 7 * 24 * 3600
@@ -93,19 +93,19 @@ ALWAYS: Final = "call('PEXPIRE', M, TTL)\n"
 #: Time after which an unused ledger and its users expire.
 UNUSED_LEDGER_SECONDS: Final = 30 * 24 * 3600
 
-#: Time in which a restarted server refuses claims. All clients reconnect within two seconds, and
-#: report claims that the server lost.
+#: Time in which a restarted server refuses claims. In this time all clients reconnect, and report
+#: claims that the server lost.
 CLAIM_REFUSAL_SECONDS: Final = 3
 
-#: Owner of rows that are OPEN on a server that lost data: a worker may have claimed them.
+#: Holder of rows that are OPEN although a worker may have claimed them before a loss of data.
 FORGOTTEN: Final = "forgotten-by-redis"
 
 #: Time after which an unused row expires.
 ROW_SECONDS: Final = 7 * 24 * 3600
 
-#: ledger() -> its id, the incarnation of its server, the incarnation from which on rows are
-#: reliable, time until which claims are refused, count of claims
-#: is_gone_when_done(id, milliseconds for which its engine, and its worker, want the result)
+#: ledger() -> its id, the incarnation of its server, the first incarnation with reliable rows,
+#: time until which claims are refused, count of claims
+#: is_gone_when_done(id, milliseconds to keep the result for its engine, and for its worker)
 #: whole(result, ID of the rest if out of line) -> the result; '' if it is lost
 LEDGER: Final = f"""
 local FORGOTTEN, HOLD = '{FORGOTTEN}', {CLAIM_REFUSAL_SECONDS * 1000}
@@ -142,8 +142,7 @@ local function is_held(t)
 end
 """  # fmt: skip
 
-#: make(id, epoch, incarnation, milliseconds for which the result is stored or ''): create an OPEN
-#: row
+#: make(id, epoch, incarnation, milliseconds to keep the result or ''): create an OPEN row
 MAKE: Final = """
 local function make(id, epoch, life, kept)
   local r, ttl = P .. 'r:' .. id, tonumber(kept) or math.huge
@@ -169,8 +168,8 @@ local function begin_session(user, number, last)
 end
 """
 
-#: here(digest, user, milliseconds, whether calls are rare) -> digest of the ledger: the argument,
-#: if the server has none; count of claims
+#: here(digest, user, milliseconds, whether calls are rare) -> digest of the ledger, count of
+#: claims. The argument becomes the digest if the server has none.
 HERE: Final = """
 local function here(digest, user, t, seldom)
   local id, count = ledger()[1], ledger()[5]
@@ -189,11 +188,11 @@ local function here(digest, user, t, seldom)
 end
 """
 
-#: (the server's `run_id` as last seen, and the count then) -> its `run_id`, the count, the number
-#: of its incarnation, and of the last incarnation that began with lost data (0: none)
+#: (last known `run_id` and count of the server) -> its `run_id`, the count, the number of its
+#: incarnation, and of the last incarnation that began with lost data (0: none)
 #:
-#: Without an append-only file, each restart is treated as a loss of data. With one, only a restart
-#: with a lower count than a client has seen is a loss.
+#: Without an append-only file, each restart is treated as a loss of data. With one, a restart is a
+#: loss only if the count is lower than a client has seen.
 ARRIVE: Final = Script(HEAD + LEDGER + """
 local function told(section, pattern)
   local info = redis.pcall('INFO', section)
@@ -221,10 +220,10 @@ if from ~= tonumber(l[5] or 0) then call('HSET', L, 'from', from) end
 return {run, count, life, from}
 """)  # fmt: skip
 
-#: claim(id, epoch, owner, name of the claim) -> verdict, epoch, owner, result
+#: claim(id, epoch, holder, name of the claim) -> verdict, epoch, holder, result
 #:
-#: The owner must also write a heartbeat to `beats` at about the time of the claim. A client without
-#: an answer repeats the claim under the same name and gets the same result.
+#: The caller must also write a heartbeat of the holder to `beats`. A client without a reply repeats
+#: the claim under the same name and gets the same result.
 CLAIM: Final = """
 local function claim(id, epoch, holder, name)
   local r = P .. 'r:' .. id
@@ -245,7 +244,7 @@ local function claim(id, epoch, holder, name)
 end
 """
 
-#: unclaim(id, owner, milliseconds): change a CLAIMED row back to OPEN
+#: unclaim(id, holder, milliseconds): change a CLAIMED row back to OPEN
 UNCLAIM: Final = """
 local function unclaim(id, holder, t)
   call('HSET', P .. 'r:' .. id, 's', 'open', 'h', '', 'k', '', 'l', ledger()[2] or 0)
@@ -265,8 +264,8 @@ local function label(data)
 end
 """
 
-#: keep(id, ID of a body) -> mark of the body, which is now deleted with the row. If the row expires
-#: earlier than the queue of a silent engine, the body expires with the queue
+#: keep(id, ID of a body) -> mark of the body, which from now on is deleted with the row. If the row
+#: may expire before the queue of a silent engine, the body expires with that queue.
 _KEEP: Final = """
 local function keep(id, body)
   local r, b = P .. 'r:' .. id, P .. 'b:' .. body
@@ -413,7 +412,7 @@ ROUTES: Final = Script(HEAD + VERSION + """
 return {version, call('HGETALL', P .. 'x'), call('HKEYS', P .. 'b')}
 """)  # fmt: skip
 
-#: settle(consumer, queue, numbers) -> how many of them the consumer had; they are acknowledged
+#: settle(consumer, queue, numbers): acknowledge messages -> number of those that the consumer had
 SETTLING: Final = (
     _FORGET
     + """
@@ -435,7 +434,7 @@ end
 """
 )
 
-#: (consumer, id of the data in which it declared anything, or '') -> 0: the id has changed, and the
+#: (consumer, id of the data with its first declaration, or '') -> 0: the id has changed, and the
 #: consumer has not joined
 JOIN: Final = Script(HEAD + ALWAYS + """
 if ARGV[2] ~= '' and call('HGET', M, 'id') ~= ARGV[2] then return 0 end
@@ -444,11 +443,12 @@ call('PEXPIRE', C, TTL)
 return 1
 """)  # fmt: skip
 
-#: take(first, last): the arguments in between are consumer, number of the take, owner of claims or
-#: '', digest of its ledger, 1: note the time of both, groups: (limit, number of queues, queue...)
-#: -> None: the consumer is unknown; else messages: group, queue, number, data, result of the claim
-#: fitting(queue, limit, bytes) -> number of the next messages that fit into a batch that has so
-#: many bytes, the bytes of the batch with them, whether the next message does not fit
+#: take(first, last): the arguments from first to last are: consumer, number of the take, holder for
+#: claims or '', digest of its ledger, 1: record a report and a heartbeat, and groups: (limit,
+#: number of queues, queue...) -> None: the consumer is unknown; else messages: group, queue,
+#: number, data, result of the claim fitting(queue, limit, bytes) -> number of the next messages
+#: that fit into a batch with so many bytes, the bytes of the batch with them, whether the next
+#: message does not fit
 TAKING: Final = (
     LEDGER
     + CLAIM
@@ -523,7 +523,7 @@ end
 #: (arguments of `take`)
 TAKE: Final = Script(HEAD + LABEL + TAKING + ALWAYS + "return take(1, #ARGV, now())")
 
-#: (consumer, queue, number...) -> how many of them the consumer had
+#: (consumer, queue, number...) -> number of the messages that the consumer had
 SETTLE: Final = Script(HEAD + SETTLING + ALWAYS + """
 return settle(ARGV[1], ARGV[2], {unpack(ARGV, 3)})
 """)  # fmt: skip
@@ -582,8 +582,8 @@ end
 return #found
 """)  # fmt: skip
 
-#: (consumer or '', numbers of takes without an answer, and `TAKE:NUMBER` of undelivered messages):
-#: remove a consumer. The last one deletes all keys, unless messages exist
+#: (consumer or '', numbers of takes without a reply and `TAKE:NUMBER` of undelivered messages):
+#: remove a consumer. The last one deletes all keys, unless messages exist.
 LEAVE: Final = Script(HEAD + _BACK + _DROP + ALWAYS + """
 local t, unheard = now(), {}
 for what in string.gmatch(ARGV[2], '%S+') do unheard[what] = true end
@@ -603,9 +603,9 @@ return 1
 # Publishing is refused, without effect, if an outdated routing chose the queues.
 
 #: place(queue, priority, message, mark and ID of an out-of-line body, or '') -> 1 if the queue
-#: exists;
-#: put() writes all placed messages. bodies[n]: ID of the out-of-line body of message n. If one of
-#: them does not exist, nothing is done.
+#: exists
+#: put(): write all placed messages. bodies[n]: ID of the out-of-line body of message n. If one of
+#: the bodies does not exist, nothing is done.
 _PUTTING: Final = """
 local known, total = {}, 0
 local function place(queue, priority, data, body)
@@ -654,7 +654,7 @@ end
 local function apart(n) return bodies[n] and '@' .. bodies[n] or '' end
 """
 
-#: (version of the routing that chose the queues, out-of-line bodies as `n:ID ...`, n from 0,
+#: (version of the routing that selected the queues, out-of-line bodies as `n:ID ...`, n from 0,
 #: (priority, message, number of its queues, queue...)...)
 #: -> number of queues for each message; or the result of `ROUTES` if the version differs; None: a
 #: body does not exist
@@ -671,14 +671,12 @@ return counts
 """)  # fmt: skip
 
 #: (version of the routing, bodies, user, number of its session, digest if there is none,
-#: milliseconds for which results are stored or '', incarnation of the server, (id, epoch, number of
-#: the row, incarnation of an earlier attempt or '', priority, request, number of its queues,
-#: queue...)...)
+#: milliseconds to keep results or '', incarnation of the server, (id, epoch, number of the row,
+#: incarnation of an earlier attempt or '', priority, request, number of its queues, queue...)...)
 #: -> number of queues for each request, and the result of `HERE`; or -1, incarnation and session,
-#: if one of these differs, and nothing is done; or the result of `PUT`
-#:
-#: Creates rows that cannot conflict, and publishes their requests. An attempt that got no answer
-#: is repeated only if the server can tell that it was not done.
+#: if one of these differs, and nothing is done; or the result of `PUT`  Creates rows that cannot
+#: conflict, and publishes their requests. An attempt without a reply is repeated only if the server
+#: can determine that it was not executed.
 OPEN_AND_PUT: Final = Script(HEAD + VERSION + _PUTTING + LEDGER + MAKE + SESSION + HERE + """
 local user, life, t = ARGV[3], tostring(ledger()[2] or 0), now()
 local number, last = session(user)
@@ -708,15 +706,15 @@ counts[#counts + 1] = here(ARGV[5], user, t)
 return counts
 """)  # fmt: skip
 
-#: (version of the routing, bodies, owner of claims, milliseconds for which it stores results,
-#: number of arguments of a take, these arguments, (id, epoch, consumer of the request, its queue
-#: and number, priority, reply, number of its queues, queue...)...)
+#: (version of the routing, bodies, holder for claims, milliseconds to keep results, number of
+#: arguments of a take, these arguments, (id, epoch, consumer of the request, its queue and number,
+#: priority, reply, number of its queues, queue...)...)
 #: -> number of queues for each reply, -1: another process owns the row; and the result of the take;
 #: or the result of `PUT`
 #:
-#: Stores results in rows, publishes replies, acknowledges requests, and takes others. A reply
-#: without a row is published: if its engine deleted the row, the reply is ignored; if the row was
-#: lost, the engine may wait for the reply.
+#: Stores results in rows, publishes replies, acknowledges requests, and takes other requests. A
+#: reply without a row is published too: if its engine deleted the row, it ignores the reply; if the
+#: row was lost, the engine may wait for the reply.
 END: Final = Script(HEAD + VERSION + _PUTTING + SETTLING + LABEL + TAKING + _KEEP + ALWAYS + """
 local t, holder, last, counts = now(), ARGV[3], 5 + ARGV[5], {}
 local i = last + 1

@@ -12,12 +12,12 @@ from redis import exceptions as errors
 from wbengine.transports._nudge import Nudge
 from wbengine.transports._redis_link import Link, Place
 
-#: Maximum time until a waiting consumer polls. A wake-up is lost if its receiver dies.
+#: Maximum time until a waiting consumer polls: a wake-up is lost if its receiver dies.
 POLL_SECONDS: Final = 1
 
 
 class WaitResult(NamedTuple):
-    """How a wait ended.
+    """The end of a wait.
 
     `must_poll`: whether the caller must poll its queues. `notified_queue`: the queue that woke the
     consumer, or ''. `answers`: the result of the command after the wait, if there was one.
@@ -29,18 +29,14 @@ class WaitResult(NamedTuple):
 
 
 class BlockingWait:
-    """Wait of one consumer, blocked in the server on its own connection.
+    """Wait of one consumer, blocked in the server on a separate connection.
 
-    `nudge` is thread-safe. All other methods are for one thread. If a nudge ends a wait, the wait
+    `nudge` is thread-safe; all other methods are for one thread. If a nudge ends a wait, the wait
     continues in the server, and the next call resumes it. So a nudge costs no round trip, unless
     the next call waits for other queues.
     """
 
     def __init__(self, place: Place, poke: Callable[[], object]) -> None:
-        """Create a wait.
-
-        :param poke: makes the server end the blocking command.
-        """
         self._place = place
         self._poke = poke
         self._link = Link(place)
@@ -60,12 +56,11 @@ class BlockingWait:
     ) -> WaitResult:
         """Wait for one of the queues, a nudge, or the time at which the caller must poll.
 
-        The reported queue may be one of an earlier call. A caller that cannot consume from it must
-        wake it again.
+        The reported queue may be that of an earlier call. A caller that cannot consume from it must
+        repeat the wake-up.
 
-        :param then: returns a command that the server runs as soon as the wait ends, for any
-            reason.
-        :raises LOST: if the connection is lost or the server does not answer.
+        :param then: returns a command that the server runs when the wait ends, for any reason.
+        :raises LOST: if the connection is lost or the server does not reply.
         """
         keys = (
             f"{self._place.prefix}n:{consumer}",
@@ -91,7 +86,7 @@ class BlockingWait:
         return WaitResult(nudged)
 
     def pause(self, seconds: float) -> bool:
-        """Wait only for a nudge, unless a wait is in the server. Return True after a nudge."""
+        """Wait only for a nudge, unless a wait is in the server. Return whether there was one."""
         if self._blocked_keys is not None:
             return False
         nudges = select.poll()  # `select` does not support large descriptors.
@@ -103,7 +98,7 @@ class BlockingWait:
 
     @property
     def takes(self) -> bool:
-        """Whether a command in the server runs at the end of the wait."""
+        """Whether the server runs a command at the end of the wait."""
         return self._blocked_keys is not None and self._has_command
 
     def recall(self) -> WaitResult:
@@ -130,7 +125,7 @@ class BlockingWait:
         try:
             answer = self._link.receive()
         except errors.ResponseError:
-            # The answer to the second command also arrives and must not be taken for another one.
+            # The reply to the second command would be read as that of a later command.
             if self._has_command:
                 self.close_link()
             raise
@@ -140,11 +135,11 @@ class BlockingWait:
             return WaitResult(True, notified_queue)
         try:
             return WaitResult(False, notified_queue, (self._link.receive(),))
-        except errors.ResponseError:  # The caller polls and receives the error itself.
+        except errors.ResponseError:  # The caller polls and gets the error itself.
             return WaitResult(True, notified_queue)
 
     def nudge(self) -> None:
-        """End a `wait`, or the next one. Thread-safe."""
+        """End the current `wait`, or the next one. Thread-safe."""
         self._nudge.notify()
 
     def close_link(self) -> None:

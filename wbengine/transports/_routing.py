@@ -1,15 +1,15 @@
-"""Routing: the queues that a routing key reaches.
+"""Routing: the queues for a routing key.
 
 Exact keys are looked up in a dict. Wildcard bindings (`*` is one word, `#` any number of words,
-separated by dots) are matched word by word. Without regular expressions, a pattern from a peer
-cannot be slow: a match costs at most words x pattern words.
+separated by dots) are matched word by word, at a cost of at most words x pattern words. A regular
+expression from a peer could be slow.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-#: Maximum number of cached routing keys for each table. Peers choose the keys.
+#: Maximum number of cached routing keys for each table, because peers choose the keys.
 _MAX_CACHED_KEYS = 4096
 
 

@@ -10,8 +10,8 @@ from urllib.parse import parse_qsl, urlsplit
 from wbengine import _names, _options
 from wbengine.transports import tls
 
-#: Default of transport option `heartbeat`. After two missing heartbeats either side closes the
-#: connection.
+#: Default of the transport option `heartbeat`. Both sides close the connection after two missing
+#: heartbeats.
 HEARTBEAT_SECONDS: Final = 10.0
 
 #: Maximum that fits into AMQP's tune method.
@@ -36,7 +36,7 @@ class InvalidURLError(ValueError):
 
 
 def is_rabbitmq(url: str | None, transport: Any) -> bool:
-    """Return True if a URL and a transport, of which one may be missing, refer to RabbitMQ."""
+    """Return whether a URL and a transport, of which one may be None, refer to RabbitMQ."""
     name = transport if transport is not None else (url or "").partition("://")[0]
     return name in _NAMES
 
@@ -51,8 +51,8 @@ def arguments(
 ) -> tuple[str | None, dict[str, Any]]:
     """Return a URL without its query, and the other arguments of `kombu.Connection`.
 
-    `amqps` (or an option `ssl`) enables TLS: a certificate is required and must match the host of
-    the URL. Only an explicit `cert_reqs` of none disables the check.
+    `amqps` (or an option `ssl`) enables TLS with a required certificate that must match the host of
+    the URL. Only an explicit `cert_reqs` of none disables this check.
 
     :raises ValueError: if the query of the URL or an option is unknown or invalid.
     """
@@ -61,7 +61,7 @@ def arguments(
         _options.check_known("a RabbitMQ", remaining, _OPTIONS)
     except ValueError as error:
         raise InvalidURLError(str(error)) from None
-    # TLS is always checked, in whichever way it was requested.
+    # The check applies to all ways in which TLS is enabled.
     secure = remaining.pop("ssl", None)
     named = secure.items() if isinstance(secure, Mapping) else ()
     tls_options: dict[str, Any] = {f"ssl_{name}": value for name, value in named}

@@ -1,9 +1,9 @@
 """The interface of wbengine's own brokers: one connection, its consumers, and their common parts.
 
-A `Broker` publishes messages and delivers those that its `Consumer`s take.
+A `Broker` publishes messages and delivers the messages that its `Consumer`s take.
 
-Order: consumers are served in the order of their creation, and the first queue of each is emptied
-first. Within a queue, priority 9 comes first; equal priorities are first in, first out for each
+Order: consumers are served in the order of their creation, and the queues of each in their order.
+Within a queue, priority 9 comes first; messages of equal priority are first in, first out for each
 publisher.
 
 Threads: one thread drains a connection.
@@ -31,7 +31,7 @@ LaidOut = tuple[str, str, int, bytes, bytes]
 
 Handle = Callable[[_encoding.Message], object]
 
-#: Maximum size of a batch that is taken; a larger message is taken alone.
+#: Maximum size of a batch of messages. A larger message is taken alone.
 MAX_BATCH_BYTES: Final = 4 * 1024 * 1024
 
 #: Maximum time of one `drain` while messages keep arriving.
@@ -41,11 +41,11 @@ _MAX_DRAIN_SECONDS: Final = 0.5
 class TakenMessage:
     """A message that was taken from its queue and is not settled; `token` belongs to its broker.
 
-    :ivar claim: the answer of the ledger, if the broker claimed the request in the same step.
+    :ivar claim: the reply of the ledger, if the request was claimed in the same step.
     :ivar label: the known part of the label of the claimed row.
     :ivar at: start of that step on the monotonic clock.
     :ivar body_location: location of the body if it is stored out of line; `Broker.fetch` loads it.
-    :ivar data: None if the row that contained the message has been deleted.
+    :ivar data: None if the message was stored in a row that has been deleted.
     """
 
     __slots__ = (
@@ -74,8 +74,8 @@ class TakenMessage:
 class Broker(abc.ABC):
     """A connection to one of wbengine's own brokers.
 
-    `refresh`, `take_many`, `watch`, `unwatch`, `wait` and `drain` belong to the thread that drains.
-    All other methods may be called from any thread, but none after `close`.
+    Only the draining thread may call `refresh`, `take_many`, `watch`, `unwatch`, `wait` and
+    `drain`. All other methods are thread-safe. Do not call any after `close`.
     """
 
     #: Maximum number of messages in a batch for consumers without a limit.
@@ -101,9 +101,9 @@ class Broker(abc.ABC):
         self.release()
 
     def release(self) -> None:
-        """Requeue all messages that are not acknowledged, and disconnect. Idempotent.
+        """Requeue all unacknowledged messages, and disconnect. Idempotent.
 
-        If the connection is lost or the server refuses, they are requeued with the connection.
+        If the connection is lost or the server refuses, they are requeued later, as after a crash.
         """
         for consumer in tuple(self.consumers):
             try:
@@ -120,8 +120,8 @@ class Broker(abc.ABC):
     def declare_queue(self, queue: str, *, owned: bool = False) -> None:
         """Create the queue unless it exists.
 
-        An `owned` queue is deleted when this process dies. It outlives the connection, so that the
-        process finds messages that arrive while it reconnects.
+        An `owned` queue is deleted when this process dies. It is not deleted with the connection,
+        so messages that arrive during a reconnect are not lost.
         """
 
     @abc.abstractmethod
@@ -164,7 +164,7 @@ class Broker(abc.ABC):
 
     @abc.abstractmethod
     def publish_many(self, messages: Sequence[LaidOut]) -> Iterator[bool]:
-        """Publish messages in order. Yield after each whether it was routed to a queue.
+        """Publish messages in order. Yield for each whether it was routed to a queue.
 
         :raises TransportFailure: if a message cannot be written (no space, no permission).
         """
@@ -176,12 +176,11 @@ class Broker(abc.ABC):
     ) -> tuple[Sequence[int], Sequence[TakenMessage]]:
         """Finish requests that were claimed with their messages, in one step.
 
-        For each request, the broker stores its reply in the row (id, epoch), publishes the reply
-        and acknowledges the request. With `take_order`, from `prepare_take`, it also takes
-        messages.
+        For each request, this stores the reply in the row (id, epoch), publishes the reply and
+        acknowledges the request. With `take_order` (see `prepare_take`), it also takes messages.
 
-        :returns: for each reply, the number of queues that received it, or -1 if another process
-            owns the row, so that it was not published; and the messages taken.
+        :returns: for each reply, its number of queues, or -1 if it was not published because
+            another process owns the row; and the messages taken.
         """
         raise NotImplementedError
 
@@ -207,10 +206,10 @@ class Broker(abc.ABC):
     def prepare_take(self, most: int, queues: Sequence[str]) -> Any:
         """Return the argument with which `end_many` takes `most` messages for this connection.
 
-        `end_many` may be called on another connection. Afterwards the caller calls
-        `confirm_taken` or `fail_taken`.
+        `end_many` may be called on another connection. Afterwards call `confirm_taken` or
+        `fail_taken`.
 
-        :returns: None if messages have to be taken with `take_many`.
+        :returns: None if this broker takes messages only with `take_many`.
         """
         return None
 
@@ -218,11 +217,11 @@ class Broker(abc.ABC):
         """Confirm the messages that `end_many` took. The `undelivered` ones are requeued."""
 
     def fail_taken(self, take_order: Any) -> None:  # noqa: B027
-        """Close this connection, because the messages that `end_many` took are unknown."""
+        """Close this connection, because it is unknown which messages `end_many` took."""
 
     @abc.abstractmethod
     def watch(self, queue: str) -> None:
-        """Add a watcher for this queue: `wait` also returns when a message arrives in it.
+        """Add a watcher for this queue: `wait` also returns when a message arrives.
 
         Watchers are counted.
         """
@@ -239,9 +238,9 @@ class Broker(abc.ABC):
     def take_many(
         self, groups: Sequence[tuple[int, Sequence[str]]]
     ) -> list[tuple[int, TakenMessage]]:
-        """Take messages exclusively: for each group at most its number, the first queue first.
+        """Take messages for this connection, for each group up to its limit, in queue order.
 
-        Each message is returned with the index of its group. Together they have at most
+        Each message is returned with the index of its group. All together have at most
         `MAX_BATCH_BYTES`, unless the first one is larger. If `batch` is 1, at most one message is
         returned.
         """
@@ -251,12 +250,12 @@ class Broker(abc.ABC):
 
     @abc.abstractmethod
     def settle_many(self, taken: Sequence[TakenMessage]) -> bool:
-        """Acknowledge and delete messages. Return False if this connection had lost any of them."""
+        """Acknowledge and delete messages. Return False if this connection has lost any of them."""
 
     def refuse(self, taken: TakenMessage) -> None:
         """Acknowledge a message without running its request.
 
-        A claim made with it is undone, so that an authentic request can claim the row.
+        A claim that was made with it is undone, so that an authentic request can claim the row.
         """
         self.settle_many((taken,))
 
@@ -264,8 +263,8 @@ class Broker(abc.ABC):
     def requeue(self, taken: TakenMessage, *, delivered: bool = True) -> None:
         """Requeue a message in its old place.
 
-        If it was `delivered`, it is marked as redelivered; otherwise the take and the claim are
-        undone. If this is impossible now, it happens when the connection is closed.
+        A `delivered` message is marked as redelivered; otherwise the take and the claim are undone.
+        If this is impossible now, it happens when the connection is closed.
         """
 
     @abc.abstractmethod
@@ -276,7 +275,7 @@ class Broker(abc.ABC):
     def wait(self, timeout: float | None, queues: Sequence[str] = ()) -> None:
         """Block until a message may have arrived, `nudge` is called, or the timeout has passed.
 
-        :param queues: the queues from which messages could be taken.
+        :param queues: the queues whose consumers have capacity.
         """
 
     @abc.abstractmethod
@@ -295,9 +294,8 @@ class Broker(abc.ABC):
     def drain(self, timeout: float | None = None) -> None:
         """Deliver the available messages, up to the limits; wait if there are none.
 
-        Returns after at least one delivery. The next call delivers messages that arrive while
-        callbacks run, or that remain after half a second. Unreadable messages are discarded and
-        raise no error.
+        This returns after at least one delivery. Messages that arrive during callbacks, or remain
+        after half a second, are left for the next call. Unreadable messages are discarded.
 
         :param timeout: seconds; None: no limit.
         :raises TimeoutError: if no message arrived in time, or `wake()` was called.
@@ -320,7 +318,7 @@ class Broker(abc.ABC):
         upper_bound, delivered = self.refresh(), 0
         until = time.monotonic() + _MAX_DRAIN_SECONDS
         taken_messages: Sequence[tuple[int, TakenMessage]] = ()
-        # Messages may remain from an earlier call whose callback raised an exception.
+        # Messages may remain from a call in which a callback raised an exception.
         consumers = tuple(self.consumers)
         while True:
             for consumer in consumers:
@@ -349,9 +347,10 @@ class Broker(abc.ABC):
 class CreditWindow:
     """Unsettled messages of a consumer by delivery tag, and the remaining capacity.
 
-    At most `limit` (0: unlimited) messages are unsettled, minus those requested and not yet
-    received: by the draining thread (`requested`) or by orders. `on_capacity()` is called when
-    there is capacity again after that thread found none. Thread-safe unless stated otherwise.
+    The capacity is `limit` (0: unlimited) minus the unsettled messages and minus the messages that
+    are requested but not received: by the draining thread (`requested`) or by orders.
+    `on_capacity()` is called when capacity is freed after that thread found none. Thread-safe
+    unless stated otherwise.
     """
 
     def __init__(self, on_capacity: Callable[[], object]) -> None:
@@ -381,7 +380,7 @@ class CreditWindow:
         return capacity
 
     def has_capacity(self, ready: int) -> bool:
-        """Return whether there is capacity; like `reserve` without a reservation."""
+        """Like `reserve`, but only return whether there is capacity."""
         if not self.limit:
             return True
         self._starved = True
@@ -391,8 +390,8 @@ class CreditWindow:
     def reserve_for_order(self, most: int, ready: int) -> int:
         """Reserve capacity for another thread, until `release_order`.
 
-        Returns 0 unless the draining thread found no capacity before; otherwise that thread takes
-        the messages itself.
+        Returns 0 unless the draining thread has found no capacity: otherwise that thread takes the
+        messages.
         """
         if not self._starved:
             return 0
@@ -441,8 +440,9 @@ class CreditWindow:
 class AnswerAndTake:
     """An order to take at most `most` messages in the step that finishes other requests.
 
-    `Consumer.order` creates it, `Broker.answer_many` fills in `taken`, and `deliver` ends it, or
-    `Consumer.miss` if the messages taken are unknown. `take_order` is from `Broker.prepare_take`.
+    `Consumer.order` creates it. `Broker.answer_many` sets `taken`. Then call `deliver`, or
+    `Consumer.miss` if it is unknown which messages were taken. `take_order` is the result of
+    `Broker.prepare_take`.
     """
 
     __slots__ = ("consumer", "most", "take_order", "taken")
@@ -456,8 +456,8 @@ class AnswerAndTake:
     def deliver(self) -> None:
         """Deliver the messages taken, in this thread.
 
-        After an exception, which is logged, the connection is closed and undelivered messages are
-        requeued as if they had not been taken.
+        An exception is logged and closes the connection. Undelivered messages are then requeued as
+        if they had not been taken.
         """
         undelivered: Sequence[_encoding.Message] = ()
         over = False
@@ -478,17 +478,17 @@ class AnswerAndTake:
 class Consumer:
     """Takes messages from queues and calls `handle(message)` in the draining thread.
 
-    At most `limit` messages are delivered and not acknowledged (0: unlimited). When it is closed,
-    unacknowledged messages are requeued, marked as redelivered.
+    At most `limit` delivered messages are unacknowledged (0: unlimited). When the consumer is
+    closed, they are requeued and marked as redelivered.
     """
 
     def __init__(self, broker: Broker, handle: Handle) -> None:
         self.handle = handle
         self.closed = False
         self._broker = broker
-        #: The queues, in the order in which they are emptied.
+        #: The queues, in the order of preference.
         self.queues: tuple[str, ...] = ()
-        #: Messages taken and not delivered.
+        #: Messages that were taken but not delivered.
         self.ready: deque[TakenMessage] = deque()
         self.credit = CreditWindow(broker.nudge)
         self._tags = itertools.count(1)
@@ -496,7 +496,7 @@ class Consumer:
         broker.consumers.append(self)
 
     def consume(self, queues: Iterable[str], limit: int = 0) -> None:
-        """Consume from further existing queues."""
+        """Consume from further queues, which must exist."""
         self.limit(limit)
         for queue in queues:
             if queue not in self.queues:
@@ -510,7 +510,7 @@ class Consumer:
         self._broker.nudge()
 
     def cancel(self) -> None:
-        """Stop taking messages. Delivered ones stay unacknowledged, the others are requeued."""
+        """Stop taking messages. Messages that were not delivered are requeued."""
         queues, self.queues = self.queues, ()
         for queue in queues:
             self._broker.unwatch(queue)
@@ -540,7 +540,7 @@ class Consumer:
         count = 0
         while self.ready:
             message = self.hold(self.ready[0], self.ready)
-            self.ready.popleft()  # Last, because concurrent orders must count it.
+            self.ready.popleft()  # Last, because a concurrent order must count the message.
             if message is not None:
                 count += 1
                 self.handle(message)
@@ -556,7 +556,7 @@ class Consumer:
             return None
         if taken.body_location:
             self._broker.fetch(ready)
-        if taken.data is None:  # The reply was read from the row.
+        if taken.data is None:  # The row with the reply was deleted.
             self._broker.refuse(taken)
             return None
         tag = next(self._tags)
@@ -580,7 +580,7 @@ class Consumer:
         Pass it to `answer_many` of any connection to the same broker, then deliver it.
 
         :returns: None if the consumer is closed or has no capacity, or if its draining thread takes
-            the messages itself.
+            the messages.
         """
         self.credit.release([message.delivery_tag for message in done])
         with self._closing:  # `close` must see all orders.
@@ -594,14 +594,14 @@ class Consumer:
         return None
 
     def receive(self, order: AnswerAndTake) -> list[_encoding.Message]:
-        """Return the messages of an order. From here on this consumer owns them."""
+        """Return the messages of an order. This consumer now owns them."""
         messages: list[_encoding.Message] = []
         with self._closing:
             if self.closed:
-                return []  # Unseen messages are requeued with the connection.
+                return []  # The messages are requeued with the connection.
             undelivered = list(order.taken)
             try:
-                # Done first, so that no message was delivered if it fails.
+                # Load bodies first: after an error, no message has been delivered.
                 self._broker.fetch(undelivered)
                 while undelivered:
                     message = self.hold(undelivered[0], undelivered)
@@ -622,15 +622,15 @@ class Consumer:
         self._broker.fail_taken(order.take_order)
 
     def ack_many(self, messages: Iterable[_encoding.Message]) -> bool:
-        """Acknowledge messages of this consumer, except those that are settled.
+        """Acknowledge messages of this consumer, except settled ones.
 
-        :returns: False if all were settled before, or one was lost.
+        :returns: False if all were settled before, or any was lost.
         """
         own_messages = self.forget_many(messages)
         return bool(own_messages) and self._broker.settle_many(own_messages)
 
     def forget_many(self, messages: Iterable[_encoding.Message]) -> list[TakenMessage]:
-        """Mark messages as acknowledged. Return those that this consumer held."""
+        """Mark messages as acknowledged. Return the unsettled ones."""
         tags = []
         for message in messages:
             message.acknowledged = True

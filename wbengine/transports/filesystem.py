@@ -3,10 +3,10 @@
 Options: :ref:`transport-options`. If only one of `data_folder_in` and `data_folder_out` is
 given, it is used for both.
 
-Queues and the ledger of requests are in one file (`_folder`). A connection takes messages under its
-own numbers, together with the rows of their requests. From an owned queue it only reads them, and
-remembers their numbers. If a consumer dies, even by kill -9, its lock file is unlocked, and its
-messages are requeued in their old place.
+Queues and the ledger are in one file (`_folder`). A connection takes messages under its own
+numbers, and claims the rows of their requests in the same step. In an owned queue, it only reads
+the messages and remembers their numbers. If a consumer dies, even by kill -9, its lock file is
+unlocked, and its messages are requeued in their old place.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LOG = logging.getLogger("wbengine.transports.filesystem")
 
 _T = TypeVar("_T")
 
-#: Epoch, state, owner and result of a request; None: it has no row.
+#: Epoch, state, holder and result of a request; None: it has no row.
 Row = tuple[int, int, str | None, bytes | None] | None
 
 #: Time after which an unused queue is deleted with its messages.
@@ -41,23 +41,23 @@ STALE_AFTER_SECONDS: Final = 7 * 24 * 3600.0
 
 _STALE_SWEEP_SECONDS: Final = 3600.0
 _MAX_KEY_LENGTH: Final = 250
-#: Interval at which dead consumers are searched.
+#: Interval of the search for dead consumers.
 _DEAD_SWEEP_SECONDS: Final = 2.0
 #: Interval at which consumed queues are marked as used.
 _TOUCH_SECONDS: Final = 1800.0
 #: Upper bound that `refresh` returns if messages may be available.
 _MAX_READY: Final = 1000
-#: Maximum messages published by one statement, which also ends at `MAX_BATCH_BYTES`.
+#: Maximum number of messages in one statement, which also ends at `MAX_BATCH_BYTES`.
 _MAX_MESSAGES_PER_STATEMENT: Final = 64
 
 _HAS_MESSAGE: Final = f"SELECT 1 FROM message WHERE taken = {FREE} AND queue = ? LIMIT 1"
-#: Data of a message. Replies refer to the result in their row while the row exists.
+#: Data of a message. A reply is stored in the row of its request while the row exists.
 _DATA: Final = "coalesce(data, (SELECT r.result FROM request r WHERE r.id = result_of))"
-#: Size of the data in bytes. SQLite has it without reading the data.
+#: Size of the data in bytes. SQLite can return it without reading the data.
 _SIZE: Final = (
     "coalesce(length(data), (SELECT length(r.result) FROM request r WHERE r.id = result_of), 0)"
 )
-#: Numbers of the next messages of a queue, and whether each fits into one batch with those before.
+#: Numbers of the next messages of a queue, and whether each fits into a batch with the preceding.
 _NEXT: Final = (
     f"(SELECT n, total <= {MAX_BATCH_BYTES} OR total = size AS fits FROM"
     " (SELECT n, size, sum(size) OVER (ORDER BY place, n ROWS UNBOUNDED PRECEDING) AS total FROM"
@@ -129,10 +129,10 @@ class FileBroker(Broker):
         self._base = 0
         self._take_numbers = itertools.count()
         self._watched: dict[str, int] = {}
-        # Owned queues, and the numbers of messages that were read in them and are not acknowledged.
+        # Owned queues, and the numbers of unacknowledged messages that were read from them.
         self._owned: set[str] = set()
         self._read: set[int] = set()
-        # Watched queues that may contain messages unknown to this connection.
+        # Watched queues that may contain messages that this connection has not read.
         self._nonempty: set[str] = set()
         self._next_sweep_at = 0.0
         self._next_touch_at = 0.0
@@ -141,7 +141,7 @@ class FileBroker(Broker):
         self._sweep_dead()
         self._sweep_stale()
 
-    # Exchanges and queues: `out` is for publishing, `in` for everything else.
+    # Exchanges and queues. Publishing uses the folder `out`, everything else `in`.
 
     def declare_exchange(self, name: str) -> None:
         _names.check_label("exchange", name)  # Binding a queue creates it.
@@ -230,7 +230,7 @@ class FileBroker(Broker):
         ended: Sequence[tuple[tuple[str, int], TakenMessage, LaidOut]],
         take_order: None = None,
     ) -> tuple[Sequence[int], Sequence[TakenMessage]]:
-        # Requests without a token were finished by an earlier attempt, which failed at a later
+        # Requests without a token were already finished by an attempt that failed at a later
         # request.
         unfinished = [entry for entry in ended if entry[1].token is not None]
         counts = [1] * (len(ended) - len(unfinished))
@@ -273,7 +273,7 @@ class FileBroker(Broker):
     def _rows_of_others(self, ended: Sequence[tuple[str, int]]) -> set[tuple[str, int]]:
         """Return those (id, epoch) whose row another process owns.
 
-        A missing row is not reported. Its engine may have deleted it, and ignores the reply; if the
+        Missing rows are not reported. If the engine deleted the row, it ignores the reply; if the
         row was lost, the engine may wait for the reply.
         """
         return {
@@ -287,7 +287,7 @@ class FileBroker(Broker):
         }
 
     def _is_changed(self, routing: _Routes) -> bool:
-        """Return True if another process changed the routing, and read it again."""
+        """Return whether another process changed the routing."""
         ((version,),) = self._out.read("SELECT routes FROM about")
         if version == routing.version:
             return False
@@ -338,7 +338,7 @@ class FileBroker(Broker):
         for group, (most, queues) in enumerate(groups):
             for queue in queues:
                 if most > 0 and (self._fifos.consume(queue) or queue in self._nonempty):
-                    # Before reading: a concurrent requeue adds it again.
+                    # Before reading, because a concurrent requeue adds the queue again.
                     self._nonempty.discard(queue)
                     messages = (self._read_owned if queue in self._owned else self._take)(
                         queue, most
@@ -348,14 +348,14 @@ class FileBroker(Broker):
         return []
 
     def _read_owned(self, queue: str, most: int) -> list[TakenMessage]:
-        """Read messages of an owned queue, from which only this process consumes."""
+        """Read messages of an owned queue. No other process consumes from it."""
         rows = self._in.read(_READ, (queue, json.dumps([*self._read]), most))
         messages = []
         for n, redelivered, fits, data in rows:
             if fits:
                 self._read.add(n)
                 messages.append(TakenMessage(queue, (n, FREE, None), data, bool(redelivered)))
-        if len(rows) == most or len(messages) < len(rows):  # More may be available.
+        if len(rows) == most or len(messages) < len(rows):  # More messages may be available.
             self._nonempty.add(queue)
         return messages
 
@@ -377,13 +377,13 @@ class FileBroker(Broker):
                 taken.label = b"!%b %d " % (id.encode(), epoch)
                 self._claims.set_claim(taken, began, id, epoch, stored_row, bool(granted))
             messages.append(taken)
-        if rows and rows[0][-1]:  # More messages wait, perhaps for another consumer.
+        if rows and rows[0][-1]:  # More messages wait; another consumer may have capacity.
             self._nonempty.add(queue)
             _fifos.notify(f"{self._in.root}/bells", queue)
         return messages
 
     def _undo_take(self, take_number: int) -> None:
-        """Requeue messages that were taken under this number and could not be read."""
+        """Requeue the messages of a take whose result was lost."""
         try:
             self._in.write(
                 "UPDATE request SET state = 0, holder = NULL WHERE state = 1 AND taken = ?1"
@@ -409,7 +409,7 @@ class FileBroker(Broker):
         return deleted == len(taken)
 
     def _forget(self, taken: TakenMessage) -> None:
-        """Forget an acknowledged message. Its number may be used again."""
+        """Forget an acknowledged message, because its number may be used again."""
         (n, take_number, _), taken.token = taken.token, None
         if take_number == FREE:
             self._read.discard(n)
@@ -457,7 +457,7 @@ class FileBroker(Broker):
         )  # fmt: skip
 
     def _register(self) -> int:
-        """Return the base number of the connection, which the first call registers and locks."""
+        """Return the base number of the connection. The first call registers the connection."""
         if not self._base:
             with self._lock:
                 if not self._base:
@@ -471,7 +471,7 @@ class FileBroker(Broker):
     def _sweep_dead(self) -> None:
         """Requeue the messages of dead consumers and delete their owned queues."""
         self._next_sweep_at = time.monotonic() + _DEAD_SWEEP_SECONDS
-        # Before the table is read: a consumer creates its file before its row.
+        # List the files before reading the table: a consumer creates its file before its row.
         names = os.listdir(self._holders)
         bases = {f"{base:x}": base for (base,) in self._in.read("SELECT base FROM connection")}
         for name in {*names, *bases} - {f"{self._base:x}"}:
@@ -533,8 +533,7 @@ class FileBroker(Broker):
         self._out.release()
 
     def __del__(self) -> None:
-        # The connection was dropped without `release()`. Partly initialized objects have no
-        # `_closed`.
+        # Closes a connection that was not released. Partly initialized objects have no `_closed`.
         if hasattr(self, "_closed"):
             self.close()
 

@@ -1,8 +1,8 @@
 """Transport inside one process: `memory://NAME`.
 
-A broker is identified by its name. When its last connection closes, its messages are deleted.
-Messages are encoded as for other transports: objects are not shared by accident, and headers that
-are not JSON are rejected.
+The name identifies the broker. When its last connection closes, its messages are deleted. Messages
+are encoded as for other transports, so that no objects are shared by accident, and headers that are
+not JSON are rejected.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class _Exchange:
 class Hub:
     """Queues, exchanges and bindings of one broker, guarded by `lock`.
 
-    All users of this broker share `ledger`, which the first one sets under `lock`. `gate`, if set,
-    is called with each message for a queue (queue, priority, data); if it returns True, the message
-    is not stored.
+    All users of this broker share `ledger`, which the first user sets under `lock`. `gate` is a
+    hook for tests: it is called with each message (queue, priority, data), and if it returns True,
+    the message is not stored.
     """
 
     def __init__(self, name: str) -> None:
@@ -200,8 +200,7 @@ class MemoryBroker(Broker):
                 target.watchers.discard(self)
 
     def refresh(self) -> int:
-        # Cleared before counting: a message that arrives later sets it again, so no `wait` misses
-        # it.
+        # Cleared before counting, so that a message that arrives later ends the next `wait`.
         self._signal.clear()
         with self._lock:
             return sum(map(self.size, self._watched))

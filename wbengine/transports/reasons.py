@@ -37,7 +37,7 @@ def explain(error: BaseException | None) -> str:
 
 
 def _of_redis(error: Exception) -> str:
-    """Explain an exception of redis-py, identified by name because redis-py is optional."""
+    """Explain an exception of redis-py by its name, because redis-py is optional."""
     match type(error).__name__:
         case "AuthenticationError":
             return f"it refuses this user or password ({error})"

@@ -3,9 +3,9 @@
 Options: :ref:`transport-options`.
 
 Each step is one atomic script. If a process is killed, each message is either in its queue or
-assigned to its consumer. Consumers report at least once a second. If one is silent for `dead_after`
-seconds on the server's clock, its messages are requeued in their old place and marked as
-redelivered. A message may be unacknowledged for any time.
+assigned to its consumer. Consumers report at least once a second. If a consumer is silent for
+`dead_after` seconds on the server's clock, its messages are requeued in their old place and marked
+as redelivered. Messages may remain unacknowledged for any time.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ LOG = logging.getLogger(__name__)
 
 #: Interval at which a connection refreshes its keys and requeues messages of dead consumers.
 _TEND_SECONDS: Final = 2.0
-#: Minimum of `dead_after`. Consumers report each second, and one late report must not count.
+#: Minimum of `dead_after`: consumers report each second, and one report may be late.
 _MIN_DEAD_AFTER_SECONDS: Final = 1.5
 #: Pause while some consumers have no capacity.
 _NO_CAPACITY_PAUSE_SECONDS: Final = 0.005
 #: Minimum interval between two reports of a consumer that takes messages.
 _REPORT_SECONDS: Final = 0.2
 _MAX_MESSAGES_PER_BATCH: Final = 64
-#: Pauses before redeclaration if data was lost recently.
+#: Pauses between two redeclarations if data is lost repeatedly.
 _REDECLARE_BACKOFF: Final = Backoff(0.05, max_delay=2.0, jitter=0.05)
 _RECENT_LOSS_SECONDS: Final = 10.0
-#: Time after which a body expires that no script refers to.
+#: Time after which an out-of-line body expires unless a script uses it.
 _UNUSED_BODY_MILLISECONDS: Final = 60_000
 #: Upper bound that `refresh` returns if messages may be available.
 _MAX_READY: Final = 1000
-#: Larger bodies have their own keys: Redis hashes each byte of a script's arguments.
+#: Size from which bodies are stored out of line, because Redis hashes all arguments of a script.
 _LARGE_BODY_BYTES: Final = 16 * 1024
 
 
@@ -77,7 +77,7 @@ _unsent_leaves: Final[dict[Place, list[LeaveArguments]]] = {}
 
 
 class TakeOrder(NamedTuple):
-    """Take in the same step as replies: consumer, number, monotonic start time, arguments."""
+    """A take in the same step as replies: consumer, number, monotonic start time, arguments."""
 
     who: str
     number: str
@@ -88,14 +88,13 @@ class TakeOrder(NamedTuple):
 class Takes:
     """The messages that one consumer took from queues, but may not have received. Thread-safe.
 
-    A take is one command that takes messages. When the consumer leaves, the messages of takes
-    without a reply of Redis, and messages that the consumer did not deliver, are requeued as if
-    they had not been taken.
+    A take is one command that takes messages. When the consumer leaves, two kinds of messages are
+    requeued as if they had not been taken: those of takes without a reply, and undelivered ones.
     """
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
-        # Items are `TAKE`, or `TAKE:NUMBER` of a message.
+        # `TAKE` for a take without a reply, or `TAKE:NUMBER` for an undelivered message.
         self._undelivered: set[str] = set()
 
     def begin(self) -> str:
@@ -147,7 +146,7 @@ class Routes:
         return cls(reply[0].decode(), tables)
 
     def of(self, exchange: str, key: str) -> Sequence[str]:
-        """Return the queues for a key. Without an exchange, it is the name of a queue."""
+        """Return the queues for a key. If there is no exchange, the key is a queue."""
         if not exchange:
             return (key,)
         table = self._tables.get(exchange)
@@ -162,7 +161,7 @@ def bindings(reply: Any) -> Iterator[tuple[str, str, str]]:
 
 
 class Prefetched:
-    """Messages of an order that arrived with the end of a wait, until consumers have capacity.
+    """Messages that arrived with the end of a wait, until consumers have capacity.
 
     For one thread.
     """
@@ -179,7 +178,7 @@ class Prefetched:
     def hand_over(
         self, groups: Sequence[tuple[int, Sequence[str]]]
     ) -> list[tuple[int, TakenMessage]]:
-        """Remove messages for each group, up to its limit, with the index of the group."""
+        """Remove messages for each group, up to its limit; return them with the group's index."""
         places = {queue: group for group, (_, queues) in enumerate(groups) for queue in queues}
         capacities = [most for most, _ in groups]
         messages, self._taken, prefetched = [], [], self._taken
@@ -193,17 +192,17 @@ class Prefetched:
         return messages
 
     def leave(self, consumed: Container[str]) -> list[TakenMessage]:
-        """Remove and return the messages of queues that are not consumed."""
+        """Remove and return the messages of queues that are no longer consumed."""
         removed = [taken for taken in self._taken if taken.queue not in consumed]
         self._taken = [taken for taken in self._taken if taken.queue in consumed]
         return removed
 
 
 class RedisClaims(Protocol):
-    """Claims of requests in the ledger of the same Redis, made by the scripts for requests."""
+    """Claims of requests in the ledger of the same Redis, which the scripts for requests make."""
 
     holder: str
-    #: Milliseconds for which results are stored; '': without limit.
+    #: Milliseconds to keep results; '': no limit.
     ttl: int | str
 
     @property
@@ -214,10 +213,10 @@ class RedisClaims(Protocol):
         """Prepare a new connection for claims."""
 
     def read(self, claim_reply: Sequence[Any]) -> Any:
-        """Convert [verdict, epoch, owner, result, count] into the value of `TakenMessage.claim`."""
+        """Convert [verdict, epoch, holder, result, count] for `TakenMessage.claim`."""
 
     def restore(self) -> None:
-        """Check the identity of the ledger after the server may have lost data. Never raises."""
+        """Check the identity of the ledger after a possible loss of data. Never raises."""
 
 
 class RedisBroker(Broker):
@@ -241,7 +240,7 @@ class RedisBroker(Broker):
         greet = claims.greet if claims is not None else None
         self._client = Client(place, exceptions.TransportFailure, greet)
         self._run = self._client.run
-        # Declarations to repeat, and the id of the data in which the first was made.
+        # Declarations to repeat, and the id of the data that contains the first one.
         self._data_id = ""
         self._exchanges: dict[str, None] = {}
         self._queues: dict[str, bool] = {}
@@ -253,7 +252,7 @@ class RedisBroker(Broker):
             place, lambda: self._run(_redis_scripts.POKE, self._consumer_name)
         )
         self._takes = Takes()
-        # Names of bodies with their own key are unique across processes.
+        # Makes the names of out-of-line bodies unique across processes.
         self._id, self._bodies = uuid.uuid4().hex, itertools.count()
         self._missed = False
         self._must_poll = True
@@ -264,7 +263,7 @@ class RedisBroker(Broker):
         self._next_report_at = 0.0
         self._watched: Counter[str] = Counter()
         self._routes = Routes()
-        # Number of recent redeclarations, and the time of the last.
+        # Number of recent redeclarations, and the time of the last one.
         self._recent_losses, self._declared_at = 0, -math.inf
         self._closed = False
 
@@ -272,7 +271,7 @@ class RedisBroker(Broker):
     def reach(cls, place: Place, options: Mapping[str, Any]) -> RedisBroker:
         """Connect.
 
-        :raises OSError: or another exception of `LOST`, if the server cannot be reached.
+        :raises LOST: if the server cannot be reached.
         """
         dead_after = options.get("dead_after", _redis_scripts.DEAD_AFTER_SECONDS)
         broker = cls(place, options.get("claims"), dead_after)
@@ -287,7 +286,7 @@ class RedisBroker(Broker):
         self._routes = Routes.read(self._run(_redis_scripts.ROUTES))
         for departure in tuple(_unsent_leaves.get(self.place, ())):
             self._run(_redis_scripts.LEAVE, *departure)
-            with contextlib.suppress(ValueError):  # Another thread reported it, too.
+            with contextlib.suppress(ValueError):  # Another thread sent it, too.
                 _unsent_leaves[self.place].remove(departure)
 
     def declare_exchange(self, name: str) -> None:
@@ -361,7 +360,7 @@ class RedisBroker(Broker):
         *counts, messages_taken = self._routed(
             _redis_scripts.END, rows, self._claims.holder, self._claims.ttl, len(take), *take
         )
-        # None: the consumer is unknown; its next wait detects this.
+        # None: the consumer is unknown, which its next wait detects.
         if take_order is None or messages_taken is None:
             return counts, ()
         return counts, [
@@ -417,7 +416,7 @@ class RedisBroker(Broker):
             answer: list[Any] | None = self._run(
                 script, routes.version, names, *first, *arguments, after=bodies
             )
-            if answer is None:  # No memory for a body, or it expired before the script ran.
+            if answer is None:  # A body could not be stored, or it expired before the script ran.
                 inline_bodies = True
             elif isinstance(answer[0], int):
                 return answer
@@ -442,8 +441,8 @@ class RedisBroker(Broker):
             )
         now = time.monotonic()
         if now >= self._next_tend_at:
-            # The interval is much shorter than `dead_after`, because the scripts interpret a long
-            # pause as an outage of the server, in which no consumer could report.
+            # This interval must be short compared with `dead_after`: after a long pause, the
+            # scripts assume an outage of the server in which no consumer could report.
             self._next_tend_at = now + min(_TEND_SECONDS, self._dead_after / 3)
             self._tend()
         return _MAX_READY if self._must_poll else 0
@@ -465,7 +464,7 @@ class RedisBroker(Broker):
     def take_many(
         self, groups: Sequence[tuple[int, Sequence[str]]]
     ) -> list[tuple[int, TakenMessage]]:
-        self._must_poll = False  # Before taking, because a nudge may set it again meanwhile.
+        self._must_poll = False  # Before taking: a concurrent nudge may set it again.
         self._recall()
         if self._prefetched and (messages := self._prefetched.hand_over(groups)):
             alone = all(self._queues.get(queue) for _, queues in groups for queue in queues)
@@ -479,7 +478,7 @@ class RedisBroker(Broker):
             count >= most >= _MAX_MESSAGES_PER_BATCH
             for count, (most, _) in zip(counts, groups, strict=True)
         ):
-            self._must_poll = True  # If all were taken, a new message causes a wake-up.
+            self._must_poll = True  # If all messages were taken, the next one causes a wake-up.
         return messages
 
     def _take(self, groups: Sequence[tuple[int, Sequence[str]]]) -> list[tuple[int, TakenMessage]]:
@@ -488,13 +487,13 @@ class RedisBroker(Broker):
             limits += limit, len(queues), *queues
         while True:
             consumer = self._consumer_name or self._join()
-            # The time is read before the call: the answer may arrive after its claims have expired.
+            # Read the time before the call: its reply may arrive after its claims have expired.
             began, number = time.monotonic(), self._takes.begin()
             try:
                 messages = self._run(
                     _redis_scripts.TAKE, *self._take_arguments(number, began), *limits
                 )
-            except exceptions.TransportFailure:  # Nothing was done.
+            except exceptions.TransportFailure:  # Nothing was taken.
                 self._takes.end(number)
                 raise
             self._takes.end(number)
@@ -544,9 +543,8 @@ class RedisBroker(Broker):
                 message.data = None
 
     def _join(self) -> str:
-        # Each name is used once, because the messages of a forgotten name were requeued. The id in
-        # `_data_id` detects a loss of data before the name is registered; the name detects a later
-        # one.
+        # Each name is used once, because the messages of a forgotten name were requeued.
+        # `_data_id` detects a loss of data before this registration, the name a later loss.
         consumer = uuid.uuid4().hex
         while not self._run(_redis_scripts.JOIN, consumer, self._data_id):
             self._redeclare_after_loss()
@@ -554,7 +552,7 @@ class RedisBroker(Broker):
         return consumer
 
     def _redeclare_after_loss(self) -> None:
-        """Repeat all declarations, because this consumer counts as dead or the server lost data."""
+        """Repeat all declarations: the server lost data, or treats this consumer as dead."""
         LOG.warning(
             "%s has no record of this consumer: declaring its queues and bindings again",
             self.place.shown,
@@ -574,7 +572,7 @@ class RedisBroker(Broker):
         self._redeclare()
 
     def settle_many(self, taken: Sequence[TakenMessage]) -> bool:
-        """Acknowledge messages, with one step for each queue and consumer name."""
+        """Acknowledge messages, in one step for each queue and consumer name."""
         if self._closed or self._client.broken:
             return False
         numbers_by_queue: dict[tuple[str, str], list[str]] = {}
@@ -611,8 +609,8 @@ class RedisBroker(Broker):
     def wait(self, timeout: float | None, queues: Sequence[str] = ()) -> None:
         """Wait for messages.
 
-        If all queues are owned, their messages arrive with the end of the wait. Requests in shared
-        queues do not, because this process may be frozen by then.
+        If all queues are owned, the wait also takes their messages. It does not take requests from
+        shared queues, because this process may be frozen when they arrive.
         """
         if len(queues) < len(self._watched) and self._waiting.pause(
             min(_NO_CAPACITY_PAUSE_SECONDS, timeout or _NO_CAPACITY_PAUSE_SECONDS)
@@ -675,9 +673,8 @@ class RedisBroker(Broker):
         second_client.close()
 
     def __del__(self) -> None:
-        # The connection was dropped without `release()`. Partly initialized objects have no
-        # `_closed`. The server may be unreachable, so nothing is sent; other processes notice the
-        # silence.
+        # Closes a connection that was not released. Partly initialized objects have no `_closed`.
+        # Nothing is sent, because the server may be unreachable; others notice the silence.
         if not getattr(self, "_closed", True):
             self._closed = True
             self._waiting.close()

@@ -23,18 +23,18 @@ from wbengine.transports.broker import Broker
 #: Environment variable with the default broker of engines and workers.
 URL_VARIABLE: Final = "WBENGINE_URL"
 
-#: Our transports and their options. `polling_interval` of `memory` has no effect; programs written
-#: for kombu's transport may pass it.
+#: wbengine's transports and their options. `polling_interval` of `memory` has no effect, but is
+#: accepted because kombu's transport has it.
 _OUR_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "filesystem": ("data_folder_in", "data_folder_out", "polling_interval", "inotify"),
     "memory": ("polling_interval",),
 }
 _REDIS: Final = ("redis", "rediss")
-#: Ours are first, so that hints for a misspelled name prefer them.
+#: wbengine's transports are first, so that hints for misspelled names prefer them.
 _KNOWN_TRANSPORTS: Final = tuple(
     dict.fromkeys(("amqp", "amqps", *_REDIS, *_OUR_OPTIONS, *TRANSPORT_ALIASES))
 )
-#: Extras of kombu whose names differ from the transport.
+#: Extras of kombu whose name is not that of the transport.
 _KOMBU_EXTRAS: Final[Mapping[str, str]] = {"kafka": "confluentkafka", "sqla": "sqlalchemy"}
 
 
@@ -44,7 +44,7 @@ class RetryOptions:
 
     The pause is `interval_start` seconds, and grows by `interval_step` up to `interval_max`. A
     random part of up to one half is subtracted, so that clients do not reconnect at the same time.
-    A start fails after `max_retries` (None: after its timeout). After a first connection, retries
+    A start fails after `max_retries` (None: after its timeout). After a successful start, retries
     never end.
     """
 
@@ -82,7 +82,7 @@ class Target:
     """Resolved broker address.
 
     If `ours` is True, `transport` is the name of a transport of wbengine. Otherwise it is an alias
-    of kombu, or None: then kombu uses the URL.
+    of kombu, or None, which leaves the choice to kombu.
     """
 
     url: str | None
@@ -111,9 +111,9 @@ class Target:
         return redis.RedisBroker.reach(self.redis, self.options)
 
     def connect(self, number: int = 0, **kwargs: Any) -> kombu.Connection:
-        """Return a kombu connection to another broker, not open yet.
+        """Return a kombu connection, not open yet.
 
-        :param number: number of the attempt. It selects one of several brokers of a RabbitMQ URL.
+        :param number: number of the attempt, which selects one of several brokers in the URL.
         :param kwargs: arguments of `kombu.Connection`.
         :raises ValueError: if the URL is malformed.
         """
@@ -131,11 +131,11 @@ class Target:
         except amqp.InvalidURLError as error:
             raise ValueError(str(error)) from None
         except ValueError:
-            # kombu's message may contain a part of the password, which it took for the port.
+            # kombu's message may contain a part of the password, which it regards as the port.
             raise ValueError(f"the URL of the broker ({self.shown}) is malformed") from None
 
     def check(self) -> bool:
-        """Check that the transport can be used here. Return whether kombu emulates it.
+        """Check that the transport can be used. Return whether kombu emulates it.
 
         :raises ValueError: if it is unknown or not installed, if a file of its options does not
             exist, or if it does not work in a process patched by eventlet.
@@ -154,7 +154,7 @@ class Target:
             raise ValueError(_unusable(name, error)) from error
 
     def _check_files(self) -> None:
-        """Check that files of options exist. Later errors would not name the file."""
+        """Check that files of options exist, because later errors do not name the file."""
         if self.amqp:
             files = {f"ssl_{name}": path for name, path in (self.connect().ssl or {}).items()}
         else:
@@ -179,7 +179,7 @@ class Target:
 
     @property
     def is_local(self) -> bool:
-        """Whether connections cannot break: the broker is in this process or a folder."""
+        """Whether connections cannot break: the broker is in this process or in a folder."""
         return self.folders is not None or self.broker is not None
 
     @property
@@ -240,8 +240,8 @@ def resolve(
     """Resolve a broker address, without connecting.
 
     `filesystem`, `memory`, `redis` and `rediss` (as transport or scheme of the URL) are transports
-    of wbengine, all others are kombu's. Keys in Redis begin with the name of the exchange. Without
-    URL and transport, `$WBENGINE_URL` or the default folder is used, which is created.
+    of wbengine; all others are kombu's. In Redis, keys begin with the name of the exchange. Without
+    URL and transport, use `$WBENGINE_URL`, else the default folder, which is created.
 
     :raises TypeError: if an argument has a wrong type.
     :raises ValueError: if an option is invalid or the client of Redis is not installed.
@@ -291,7 +291,7 @@ def check_names(
     :raises ValueError: if a name is unknown. The message contains the nearest known name.
     """
     if url is None and transport in (None, "filesystem"):
-        # Any path, because without one the default folder would be created.
+        # A path prevents that the default folder is created.
         url = "filesystem:///-"
     target = resolve(url, transport, transport_options)
     if target.amqp:
@@ -299,13 +299,13 @@ def check_names(
             target.connect(number)
     elif not target.ours:
         name = str(transport or url).partition("://")[0].partition("+")[0]
-        # A transport of another library is given as the name of its class.
+        # The class of another library's transport contains a dot or a colon.
         if not {".", ":"} & set(name) and name not in TRANSPORT_ALIASES:
             raise ValueError(_unknown(name))
 
 
 def _redis(url: str | None, name: str, options: dict[str, Any], exchange: str | None) -> Target:
-    # Processes without Redis do not need its client.
+    # Do not import the client in processes that do not use Redis.
     try:
         from wbengine.transports import redis
     except ImportError as error:
@@ -326,7 +326,7 @@ def _unknown(name: str) -> str:
 def _unusable(name: str, error: Exception) -> str:
     if isinstance(error, KeyError):
         return _unknown(name)
-    # Its library is not installed. kombu may raise NameError for names that it could not import.
+    # Its library is not installed. kombu may raise NameError for missing imports.
     kind = name.partition("+")[0].lower()
     if kind in (*_REDIS, "sentinel"):
         return _installing.needs(f"transport {name!r}", "redis-py", "redis")

@@ -30,8 +30,8 @@ class Handler:
     """The handler of one type of message.
 
     `validator(data)` raises `InvalidFormat` for bodies that must not be processed. With `owns_ack`,
-    the handler acknowledges the message after its work. Otherwise it is acknowledged before it is
-    processed, so at most once.
+    the handler acknowledges the message after its work. Otherwise the message is acknowledged
+    before it is processed (at most once).
     """
 
     __slots__ = ("owns_ack", "process_message", "validator")
@@ -51,9 +51,9 @@ class Handler:
 class TypeDispatcher:
     """Passes each message to the handler of its type.
 
-    No message can end the thread that delivers it. A message without a handler, an invalid one, or
-    one that makes its handler fail is removed from the queue, counted in `refused` and logged.
-    Processed messages are counted in `handled`.
+    No message can end the thread that delivers it. Messages without a handler, invalid messages
+    and messages that make a handler fail are removed from the queue, counted in `refused` and
+    logged. Processed messages are counted in `handled`.
 
     If one of the `requeue_filters` returns True, the message is requeued.
     """
@@ -116,7 +116,7 @@ class TypeDispatcher:
     def refuse_untrusted(self, message: Any, why: str) -> None:
         """`refuse` a message without a valid signature.
 
-        Warnings are limited, because any client can send such messages.
+        The number of warnings is limited, because any client can send such messages.
         """
         global _untrusted
         self.refused["untrusted"] += 1

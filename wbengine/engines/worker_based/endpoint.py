@@ -1,4 +1,4 @@
-"""Task classes that a worker offers. Each request gets its own instance."""
+"""Task classes that a worker offers. Each request gets a new instance."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 
 class Turn(enum.Enum):
-    """Result of `Endpoint.begin` other than an outcome."""
+    """Result of `Endpoint.begin` if the task did not run."""
 
-    #: The request started so late that another worker may own it.
+    #: The request got its slot so late that another worker may own it.
     MISSED = 1
 
 
@@ -60,12 +60,11 @@ class Endpoint:
     def generate(self, name: str | None = None) -> task_module.Task:
         """Create a task of the class, with its name in the flow.
 
-        :raises ExecutionFailure: if the constructor needs more than a name: workers have no other
-            arguments.
+        :raises ExecutionFailure: if the constructor requires more arguments.
         """
         cls = self._task_cls
         if name is not None and self._plain:
-            # Without a constructor, instances differ only in the name.
+            # Task classes without a constructor: instances differ only in the name.
             if self._pattern is None:
                 self._pattern = vars(cls())
             task = cls.__new__(cls)
@@ -88,7 +87,7 @@ class Endpoint:
         loop: event_loop.EventLoop | None = None,
         origin: running.Request | None = None,
     ) -> invocation.Outcome:
-        """Execute a task from `generate`; an exception becomes the outcome."""
+        """Execute a task from `generate`. An exception becomes the outcome."""
         call = invocation.Invocation(
             task, invocation.EXECUTE, "", arguments=arguments, events=events
         )
@@ -123,10 +122,10 @@ class Endpoint:
         fresh: float,
         emit: invocation.EventSink,
     ) -> invocation.Outcome | Literal[Turn.MISSED]:
-        """`run` the request, if it is still permitted when it gets its slot.
+        """`run` the request unless it is too late when the request gets its slot.
 
-        :param expires: time in unix seconds after which it must not start.
-        :param fresh: time until which this worker certainly owns it, on the monotonic clock.
+        :param expires: Unix time after which it must not start.
+        :param fresh: time on the monotonic clock until which this worker certainly owns it.
         """
         if expires is not None and time.time() > expires:
             late = exc.Expired(f"task {unit.task_name!r} expired before it started")
@@ -138,10 +137,9 @@ class Endpoint:
     def run(
         self, unit: pr.WorkUnit, loop: event_loop.EventLoop | None, emit: invocation.EventSink
     ) -> invocation.Outcome:
-        """Create a task and execute or revert it; all errors become outcomes.
+        """Create a task and execute or revert it, possibly in a child process.
 
-        Async bodies run in `loop`, or else in the loop of the process. This may run in a child
-        process.
+        All errors become outcomes. Async bodies run in `loop`, else in the loop of the process.
         """
         try:
             task = self.generate(unit.task_name)
@@ -165,7 +163,7 @@ def _invoke(
 ) -> invocation.Outcome:
     call.origin = origin
     cancellation = getattr(call.events, "cancellation", None)
-    if cancellation is not None:  # The cancellation of a pool.
+    if cancellation is not None:  # A pool provides it.
         call.cancellation = cancellation
     return invocation.invoke(call, loop)
 
@@ -180,9 +178,9 @@ class Offer:
         self.ledger = ledger
 
     def check_ledger(self, job: Job, request: env.Envelope) -> None:
-        """Check that a request belongs to the ledger of this worker.
+        """Check that a request uses the ledger of this worker.
 
-        :raises NotFound: if its row is in another ledger; or if it has no row although this worker
+        :raises NotFound: if its row is in another ledger, or if it has no row although this worker
             has a ledger.
         """
         named = request.headers.get(env.WBE_LEDGER)
@@ -200,7 +198,7 @@ class Offer:
             )
 
     def find(self, job: Job, request: env.Envelope) -> None:
-        """Find the endpoint by name, without decoding user values, or set the job's refusal."""
+        """Find the endpoint by name without decoding user values; else set the job's refusal."""
         job.name, name = request.body["task_name"], request.body["task_cls"]
         job.body, job.endpoint = request.body, self._endpoints.get(name)
         version = request.headers.get(env.WBE_VERSION, env.VERSION)
@@ -213,10 +211,10 @@ class Offer:
             job.refusal = self._unknown(name)
 
     def decode(self, job: Job) -> None:
-        """Decode the arguments of a claimed job, or set the job's refusal.
+        """Decode the arguments of a claimed job; if they are not valid, set the job's refusal.
 
-        After the claim, a request whose arguments kill or freeze the worker has an owner, and the
-        number of resends is limited.
+        The claim must come first. If the arguments kill or freeze the worker, the request then has
+        an owner, so the number of resends is limited.
         """
         body, job.body = job.body, None
         assert body is not None and job.endpoint is not None
@@ -227,7 +225,7 @@ class Offer:
             if not job.ours and job.limit is time_limits.UNLIMITED:
                 # TaskFlow's engines do not send limits.
                 job.limit = time_limits.read(job.endpoint.task_cls.timelimit)
-        except Exception as error:  # An invalid body also gets a reply.
+        except Exception as error:  # The refusal becomes the reply.
             job.refusal = error
 
     def _unknown(self, task_cls: str) -> Exception:
@@ -258,7 +256,7 @@ def job_of(request: env.Envelope, receipt: Any) -> Job:
 
 
 def _limit(value: Any) -> time_limits.TimeLimit:
-    """Return the time limits of a request, the hard one first; invalid limits are ignored."""
+    """Return the time limits of a header, which has the hard one first. Ignore invalid ones."""
     try:
         hard, soft = value
         return time_limits.read((soft, hard))
@@ -283,15 +281,15 @@ def endpoints_of(tasks: Iterable[type[task_module.Task]]) -> dict[str, Endpoint]
 
 
 def modules(endpoints: Iterable[Endpoint]) -> set[str]:
-    """Return the names of the modules that a new process must import to call these endpoints."""
+    """Return the modules that a new process must import before it can call these endpoints."""
     return {__name__, *(endpoint.task_cls.__module__ for endpoint in endpoints)}
 
 
 def find_tasks(items: Iterable[Any]) -> list[type[task_module.Task]]:
     """Return the task classes for `items`: classes, modules, or names of either.
 
-    A name is `module`, `module:Class` or `module.Class`. A module stands for all of its task
-    classes except those of wbengine. Each class is returned once, in order.
+    A name is `module`, `module:Class` or `module.Class`. A module represents all of its task
+    classes, without those of wbengine. Each class is returned once, in order.
 
     :raises ValueError: if an item contains no tasks or is not a task class; the error names it.
     :raises ImportError: if a name cannot be imported.

@@ -41,7 +41,7 @@ from wbengine.types import failure as ft
 
 
 class Publishing(DeliveryHooks):
-    """Publishes a request only if it is still wanted, after its row is opened.
+    """Publishes a request after its row is opened, unless the request has ended.
 
     :param report: reports an event to the tracker, and performs the resulting effects.
     """
@@ -64,7 +64,7 @@ class Publishing(DeliveryHooks):
 
     @property
     def repeats(self) -> bool:
-        # A duplicate message is harmless with a ledger.
+        # With a ledger, a duplicate message is harmless.
         return self._writer.ledger is not None
 
     def prepare(self, messages: Sequence[OutgoingMessage]) -> None:
@@ -75,15 +75,15 @@ class Publishing(DeliveryHooks):
                 wanted_messages[id(message.correlation)] = message
                 for observer in self._tracker.observers:
                     observer.publishing(message.correlation.tracked, message.envelope)
-        # Each request is checked again after its row was opened: the next owner of the flow does
-        # not find the row if it read the ledger before, while this process was frozen.
+        # The requests are checked again after their rows were opened. While this process was
+        # frozen, the next owner of the flow may have read the ledger without these rows.
         for effect in self._writer.open([each.correlation for each in wanted_messages.values()]):
             if not self._begin(effect, 0):
                 wanted_messages[id(effect)].withdrawn = True
                 self._writer.revoke_opened(effect)
 
     def _begin(self, effect: fx.Dispatch, times: int = 1) -> bool:
-        """Return whether a request is still wanted; if so, record `times` more publishings."""
+        """Return whether a request is still needed; if so, count `times` more publishings."""
         tracked = effect.tracked
         if not self._guards.owns(tracked.flow):
             return False
@@ -113,7 +113,7 @@ class Publishing(DeliveryHooks):
 
 
 class OpeningPublishing(Publishing):
-    """Opens the rows of requests in one step with publishing them."""
+    """Opens the rows of requests in one step with publishing."""
 
     writes = True
 
@@ -135,7 +135,7 @@ class OpeningPublishing(Publishing):
 
 
 class Questions(DeliveryHooks):
-    """Publishes questions and commands only while the executor is not disowned."""
+    """Publishes inquiries and commands unless the executor is disowned."""
 
     def __init__(self, guards: FlowGuards) -> None:
         self._guards = guards
@@ -150,32 +150,22 @@ LOG = logging.getLogger(__name__)
 #: Timeout in seconds to connect to the broker for dead letters.
 DEAD_LETTER_TIMEOUT_SECONDS: Final = 5.0
 
-#: Seconds that `stop` waits for publishing.
+#: Maximum seconds that `stop` waits for publishing.
 FLUSH_TIMEOUT_SECONDS: Final = 5.0
 
-#: Failures of executions that no worker received.
+#: Failures of requests that no worker received.
 _NEVER_SENT_ERRORS: Final = (exc.NeverStarted, exc.NotEncodable, exc.TooLarge)
 
 
 class WorkerTaskExecutor(invocation.TaskExecutor):
     """Runs tasks on remote workers.
 
-    Several engines may use one executor. It runs as long as one of them does, or after `start`,
-    until `stop`.
+    Several engines may use one executor. It runs while any of them runs, or from `start` until
+    `stop`. Thread-safe. Outcomes are reported in threads of the executor.
 
-    Thread-safe. Outcomes are reported in threads of the executor.
+    `WorkerBasedActionEngine` describes the parameters, and these:
 
     :param uuid: name of the executor and its reply queue.
-    :param topics: limits the used workers (patterns such as `video.*` are permitted); default: all
-        known workers.
-    :param transition_timeout: maximum seconds that a request waits while no worker offers it, or
-        idle workers do not start it (None: no limit).
-    :param worker_expiry: seconds that define when a worker is lost (None: never); see
-        `worker_expiry` of `WorkerBasedActionEngine`.
-    :param ledger: the place of the ledger that its workers share with it (see `ledger` of
-        `WorkerBasedActionEngine`).
-    :param keys: the file with the keys that sign messages (None: `$WBENGINE_KEYS`). Without keys,
-        messages are not signed.
     :param options: the options of `RequestOptions`.
     """
 
@@ -214,7 +204,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         self._users = 0
         self._is_kept = False
         self._users_lock = threading.RLock()
-        # Time of the next question and check for lost workers.
+        # Time of the next NOTIFY and check for lost workers.
         self._round_due = 0.0
         self._pings = pinging.Pings()
         self._proxy = self._make_proxy()
@@ -265,7 +255,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
 
     @property
     def signer(self) -> signing.Signer | None:
-        """Signs sent messages and verifies received ones; None without keys."""
+        """The signer of sent and received messages; None without keys."""
         return self._proxy.signer
 
     @property
@@ -278,7 +268,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
 
     @property
     def is_blocked(self) -> bool:
-        """Whether the broker reports that it accepts no messages: it is short of memory or disk."""
+        """Whether the broker accepts no messages because of a memory or disk alarm."""
         return self._proxy.is_blocked
 
     @property
@@ -289,7 +279,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
 
     @property
     def survives_engine(self) -> bool:  # type: ignore[override]
-        # True also with TaskFlow's workers, although their requests are lost.
+        # Also with TaskFlow's workers, although their requests are lost.
         return True
 
     @property
@@ -318,14 +308,14 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
             self._users += 1
 
     def detach(self) -> None:
-        """Remove an engine; stop the executor with the last one, unless `start` was called."""
+        """Remove an engine; with the last one, stop the executor unless `start` was called."""
         with self._users_lock:
             self._users -= 1
             if not (self._users or self._is_kept):
                 self.stop()
 
     def _start(self) -> None:
-        if self._stopping:  # An interrupt ended an earlier `stop`.
+        if self._stopping:  # An interrupt ended an earlier `stop` early.
             self.stop()
         try:
             with self._lock:
@@ -346,7 +336,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         self._writer.use(ledger, self._proxy.signer, openings)
         self._tracker.ledger = ledger.digest if ledger is not None else None
         self._tracker.separate_ledger = ledgers.is_separate(ledger, self._ledger_place, target)
-        # Clocks of two hosts matter only without a ledger.
+        # Without a ledger, the clocks of the hosts are compared.
         self._finder.clocks = finder.Clocks(self._finder.missed) if ledger is None else None
         thread = threads.Thread(
             target=self._serve, name=f"wbengine-executor-{self._uuid}", daemon=True
@@ -360,7 +350,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         try:
             self._proxy.start()
         except exc.TransportFailure:
-            pass  # `Proxy.wait` raises it in the caller of `start`.
+            pass  # `Proxy.wait` raises it in the thread that called `start`.
         except BaseException:
             LOG.exception("the connection of the executor ended with an error")
         finally:
@@ -371,7 +361,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
     def stop(self) -> None:
         """Publish queued messages, fail unfinished requests, and disconnect.
 
-        If an interrupt (Ctrl-C) ended an earlier call, the next call continues.
+        After an interrupt (Ctrl-C), call this again to complete it.
         """
         self._is_kept = False
         with self._lock:
@@ -388,7 +378,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         self._writer.close()
         with self._lock:
             if self._thread is not thread:
-                return  # Another call did the rest.
+                return  # Another call has stopped it.
             self._thread = None
         self._stopping = self._guards.disowned = False
         self._finder.reset()
@@ -398,14 +388,14 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
 
     @property
     def inheritable(self) -> bool:
-        """Whether a later executor can use the name of this one: see `take_name`."""
+        """Whether a later executor can take over the name of this one: see `take_name`."""
         return not self._proxy.target.ours and self._interop is None
 
     def take_name(self, uuid: str) -> bool:
         """Take over the name of a dead executor, with the replies that were sent to it.
 
         Return False, without effect, if this executor is started, or if the queue of a dead
-        executor is removed with it.
+        executor is deleted with it.
         """
         with self._lock:
             if self._thread is not None or not self.inheritable:
@@ -416,24 +406,24 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         return True
 
     def expect(self, flow: str, used: Collection[str | None]) -> None:
-        """Record which ledgers earlier runs of a flow used (see `Recovery.expect`)."""
+        """Set the ledgers that earlier runs of a flow used (see `Recovery.expect`)."""
         here = self.ledger
         with self._lock:
-            # A ledger that has lost rows counts as another ledger.
+            # A ledger that has lost rows has another identity, so it counts as another ledger.
             same = [self._tracker.ledger if each == here else None for each in used]
             self._recovery.expect(flow, same)
 
     def guard(self, flow: str, check: Callable[[], object] | None, *, sole: bool = False) -> None:
-        """Call `check` before anything of a flow is published or withdrawn.
+        """Call `check` before requests of a flow are published or withdrawn.
 
         :param check: raises LeaseLost if another engine owns the flow.
-        :param sole: the next owner of the flow may take over the name of this executor, and so read
-            its replies.
+        :param sole: whether the next owner of the flow may take over the name of this executor,
+            and so read its replies.
         """
         self._guards.add(flow, check, sole=sole)
 
     def unguard(self, flow: str) -> None:
-        """Remove the check and the ledgers of a flow whose run is over."""
+        """Remove the check and the ledgers of a flow whose run has ended."""
         self._guards.remove(flow)
         with self._lock:
             self._recovery.expect(flow, None)
@@ -465,9 +455,9 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
                         last, effect = effect, last
                     if effect is not None:
                         self._apply((effect,))
-                if call.cancellation.cancelled:  # Possibly before it was submitted.
+                if call.cancellation.cancelled:  # This may precede the submission.
                     self._report(self._tracker.cancel, (call,))
-        finally:  # This runs also if the next request is rejected.
+        finally:  # Also if a later request is rejected.
             if last is not None:  # This also publishes the deferred requests.
                 self._proxy.send(self._message(last))
         if self._recovery.unasked:
@@ -479,7 +469,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
     def retire(self, invocations: Iterable[invocation.Invocation]) -> None:
         with self._lock:
             effects = self._tracker.retired(invocations)
-        # All of a batch together.
+        # One call for all of a batch.
         rows = [effect.request_id for effect in effects if isinstance(effect, fx.Drop)]
         receipts = [effect.receipt for effect in effects if isinstance(effect, fx.Acknowledge)]
         ack = self._proxy.consumer.ack_later
@@ -494,10 +484,10 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         self._report(self._tracker.cancel, tuple(invocations))
 
     def withdraw(self, flow: str | None = None) -> list[invocation.Invocation]:
-        """Withdraw requests that no worker has started (of one flow). Running ones are finished."""
+        """Withdraw requests (of one flow) that no worker has started."""
         with self._lock:
             unstarted = self._tracker.unstarted(flow)
-            # The next run searches for inherited requests too.
+            # Inherited requests remain: the next run searches for them too.
             inherited_ids = {
                 tracked.id for tracked in unstarted if self._tracker.is_inherited(tracked)
             }
@@ -511,7 +501,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
                 if not self._tracker.is_inherited(tracked):
                     if tracked.sendings and tracked.id not in revoked:
                         continue
-                    # The request certainly does not run.
+                    # The request was revoked, so it does not run.
                     call.recovered &= self._writer.ledger is None
                 withdrawn.append(call)
                 self._tracker.forget(tracked)
@@ -540,7 +530,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         self._apply(effects)
 
     def disown(self, flow: str | None = None) -> None:
-        """Forget all requests (of one flow) without reports, and without changes elsewhere."""
+        """Forget all requests (of one flow), without reports and without changes elsewhere."""
         with self._lock:
             forgotten = self._tracker.unfinished(flow)
             self._recovery.disown(flow)
@@ -551,14 +541,14 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
 
     def _on_notify(self, data: Any, message: Any) -> None:
         self._finder.process_response(data, message)
-        # Last, because a caller of `ping` reads the state of the finder.
+        # This must be last: a caller of `ping` then reads the state of the finder.
         self._pings.record_reply(message.headers or {})
 
     def _on_response(self, data: Any, message: Any) -> None:
         if not self._guards.reads_replies():
             # Another executor has this name, and receives the message later.
             return
-        # The message is kept until its outcome is saved.
+        # The message object remains in memory until its outcome is saved.
         message.body = b""
         self._report(self._tracker.on_response, env.received(data, message), message)
 
@@ -618,7 +608,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         for effect in effects:
             try:
                 self._perform(effect)
-            except Exception:  # The remaining effects concern other requests.
+            except Exception:  # The remaining effects belong to other requests.
                 LOG.exception("failed to perform %s", type(effect).__name__)
 
     def _perform(self, effect: fx.Effect) -> None:
@@ -704,9 +694,9 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
     def ignored(self) -> dict[str, int]:
         """Number of dropped replies by reason.
 
-        The reasons are: late (the request had ended), duplicate, reordered (RUNNING after later
-        replies), old_epoch, unknown, unexpected, unreadable, misaddressed, untrusted (any message
-        without a valid signature).
+        Reasons: late (the request had ended), duplicate, reordered (RUNNING after a later reply),
+        old_epoch, unknown, unexpected, unreadable, misaddressed, untrusted (any message without a
+        valid signature).
         """
         with self._lock:
             return {**self._tracker.ignored, **self._proxy.untrusted}
@@ -751,11 +741,11 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
     def requests(self, state: str | None = None) -> list[snapshots.RequestSnapshot]:
         """Return the requests of all engines that use this executor, oldest first.
 
-        The states are 'deferred' (not due yet, or no known worker), 'queued', 'started', 'finished'
-        and 'failed'. Of finished and failed requests, only the newest are kept.
+        The states are 'deferred' (not due yet, or without a known worker), 'queued', 'started',
+        'finished' and 'failed'. Only the newest finished and failed requests are kept.
 
         :param state: return only the requests in this state.
-        :raises ValueError: if there is no such state.
+        :raises ValueError: if the state is unknown.
         """
         snapshots.check_state(state)
         wall = SYSTEM.time() - SYSTEM.monotonic()
@@ -773,7 +763,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
     def control(self, what: str, worker: str | None = None) -> None:
         """Send 'suspend', 'resume', 'drain' or 'stop' to one worker (by its identity), or to all.
 
-        This returns at once. Workers that do not run now do not receive it.
+        This does not wait for the workers. Workers that are not running never receive it.
 
         :raises ValueError: if the command or the identity is not valid, or the workers are
             TaskFlow's.
@@ -805,19 +795,19 @@ class _Counted:
 
 
 def _release_waiters(forgotten: Iterable[TrackedRequest]) -> None:
-    """Release callers of `finish`: the outcomes of these requests are not reported."""
+    """Release callers of `finish`: these requests get no outcome."""
     for tracked in forgotten:
         if isinstance(tracked.done, _Counted):
             tracked.done.release()
 
 
 def _needs_no_revert(call: invocation.Invocation) -> bool:
-    """Return whether a reversion need not be sent, because there is nothing to revert."""
+    """Return whether a reversion need not be sent, because the execution did not start."""
     if call.action != invocation.REVERT:
         return False
     if invocation.reverts_nothing(type(call.task)):
         return True
-    # Failures from a worker or the store contain no exception object.
+    # Failures from a worker or from the store contain no exception object.
     failed = call.result
     return isinstance(failed, ft.Failure) and isinstance(failed.exception, _NEVER_SENT_ERRORS)
 

@@ -1,6 +1,6 @@
 """The messages between engines and workers: NOTIFY, REQUEST and RESPONSE.
 
-Bodies are plain JSON in the form that TaskFlow's peers read, and are validated with `schemas`.
+Bodies are plain JSON in the form that TaskFlow's peers use, and are validated with `schemas`.
 Extensions are in message headers (see `envelope`).
 """
 
@@ -82,15 +82,15 @@ def build_a_machine(freeze: bool = True) -> machines.FiniteMachine:
     return machine
 
 
-#: Permitted pairs (state, next state), so that a request needs no copy of the machine.
+#: Permitted pairs (state, next state), so that requests need no state machine.
 _MOVES: Final = frozenset((start, end) for start, _, end in build_a_machine())
 
 
 def failure_to_dict(failure: ft.Failure) -> dict[str, Any]:
     """Return a failure as plain JSON.
 
-    Exception arguments that cannot be encoded are omitted, and texts are limited to `LONGEST_TEXT`:
-    each reversion that the failure causes sends it again.
+    Exception arguments that cannot be encoded are omitted. Texts are limited to `LONGEST_TEXT`,
+    because each reversion that the failure causes sends it again.
     """
     try:
         data = failure.to_json()
@@ -104,7 +104,7 @@ def failure_to_dict(failure: ft.Failure) -> dict[str, Any]:
 def _check_failure(data: Any) -> None:
     try:
         ft.Failure.validate(data)
-    except (RecursionError, ValueError):  # The data cannot even be displayed in the error.
+    except (RecursionError, ValueError):  # The error itself cannot be displayed.
         raise exc.InvalidFormat("a failure is invalid") from None
     if data.get("version") != ft.Failure.DICT_VERSION:
         raise exc.InvalidFormat(f"the 'version' of a failure must be {ft.Failure.DICT_VERSION}")
@@ -123,7 +123,7 @@ class Message(abc.ABC):
 
 
 class Notify(Message):
-    """A question for workers, or the announcement of a worker with its topic and tasks."""
+    """The NOTIFY of an engine, or the announcement of a worker with its topic and tasks."""
 
     TYPE = NOTIFY
 
@@ -149,7 +149,7 @@ class Notify(Message):
 
     @classmethod
     def validate(cls, data: Any, response: bool = False) -> None:
-        """Validate a question (or with `response`, an announcement).
+        """Validate the NOTIFY of an engine (or with `response`, of a worker).
 
         :raises InvalidFormat: if `data` is not valid.
         """
@@ -173,10 +173,10 @@ class WorkUnit:
 
 
 class Request(Message):
-    """A remote execution of a task, and its state for the engine.
+    """A remote execution of a task, and its state in the engine.
 
-    A request starts in WAITING. Its timeout (`timeout` seconds, None for no limit) runs in WAITING
-    and starts again in PENDING, but not in RUNNING, because the duration of a task is unknown.
+    A request starts in WAITING. Its timeout (`timeout` seconds, None: no limit) runs in WAITING and
+    starts again in PENDING. It does not run in RUNNING, because the duration of a task is unknown.
     `future` resolves to `(event, result)`.
     """
 
@@ -231,7 +231,7 @@ class Request(Message):
         return self._future
 
     def set_result(self, result: Any) -> None:
-        """Resolve the future; a second result is ignored."""
+        """Resolve the future; ignore a second result."""
         if not self.future.done():
             self.future.set_result((f"{self.action}d", result))
 
@@ -241,12 +241,11 @@ class Request(Message):
         return self.expired_at(time.monotonic())
 
     def expired_at(self, now: float) -> bool:
-        """Return `expired` at this time of the monotonic clock."""
+        """Return `expired` for this time of the monotonic clock."""
         return (
             self.current_state in WAITING_STATES
             and self.timeout is not None
-            # This sum must equal that of the timer to the last bit, because the timer fires only
-            # once.
+            # This sum must be exactly that of the timer, because the timer fires only once.
             and now >= self.since + self.timeout
         )
 
@@ -273,7 +272,7 @@ class Request(Message):
     def transition_and_log_error(
         self, new_state: str, logger: logging.Logger | None = None
     ) -> bool:
-        """As `transition`, but log a warning and return False instead of raising."""
+        """Like `transition`, but log a warning and return False instead of raising."""
         try:
             return self.transition(new_state)
         except exc.InvalidState as error:
@@ -281,7 +280,7 @@ class Request(Message):
             return False
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the body for all peers; values must be plain JSON (see `encode`)."""
+        """Return the body without encoding; values must be plain JSON (see `encode`)."""
         return self.encode(_codec.plain)
 
     def encode(self, pack: Any) -> dict[str, Any]:
@@ -327,7 +326,7 @@ class Request(Message):
 
     @staticmethod
     def from_dict(data: Mapping[str, Any], task_uuid: str | None = None) -> WorkUnit:
-        """Read a validated plain body (see `decode`); `task_uuid` is accepted as in TaskFlow."""
+        """Read a validated plain body (see `decode`). `task_uuid` is TaskFlow's, and unused."""
         return Request.decode(data, lambda value: value)
 
     @staticmethod

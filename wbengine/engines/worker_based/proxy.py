@@ -1,8 +1,8 @@
 """Access of one process to a named exchange: dispatch received messages, and publish in order.
 
-One connection receives and one sends, each in its own thread, and neither is shared: publishing
-inside a consumer's callback recurses, an AMQP connection used by two threads loses messages, and a
-pool of connections can be exhausted.
+One connection receives and another one sends, each in its own thread. They are separate because
+publishing inside a consumer's callback recurses, an AMQP connection that two threads use loses
+messages, and a pool of connections can be exhausted.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LOG = logging.getLogger(__name__)
 class Proxy:
     """Publishes to one topic exchange, and dispatches messages from it.
 
-    `topic` is the name of the private queue, which is bound under its name and each of `bindings`.
+    `topic` is the name of the private queue, which is bound to that name and to `bindings`.
     `on_wait` is called in the consumer's thread between messages, at least once per second.
     Handlers run in that thread too, and must not block.
     """
@@ -148,7 +148,7 @@ class Proxy:
         self._sender.send(message, first=first, defer=defer)
 
     def signed(self, envelope: env.Envelope) -> env.Envelope:
-        """Return the envelope, which is signed when it is encoded, if there are keys."""
+        """Set the signer of an envelope, if there are keys, and return the envelope."""
         if self.signer is not None:
             envelope.signer = self.signer
         return envelope

@@ -1,10 +1,10 @@
 """The worker's side of the protocol, without I/O.
 
-`Server` receives requests, results of claims, and outcomes of tasks. It returns *effects*, which
-the worker performs in that order. It has no thread, lock, socket or clock.
+`Server` receives requests, results of claims and outcomes of tasks. It returns *effects*, which the
+worker performs in that order. It has no thread, lock, socket or clock.
 
-Each accepted request ends with exactly one terminal reply, or is requeued before its task starts. A
-duplicate of the request gets the same reply.
+Each accepted request either gets exactly one terminal reply, or is requeued before its task starts.
+Duplicates get the same reply.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ from wbengine.types import failure as ft
 
 LOG = logging.getLogger(__name__)
 
-#: Maximum number of requests without a ledger that are remembered to reject duplicates, and maximum
-#: bytes of their replies.
+#: Limits for remembered requests without a ledger, which are needed to detect duplicates: their
+#: number, and the bytes of their replies.
 MAX_REMEMBERED: Final = 10_000
 MAX_REMEMBERED_BYTES: Final = 64 * 1024 * 1024
 
 
 class RecentRequests:
-    """The highest epochs of recent requests, and their replies if they fit.
+    """The highest epochs of recent requests, and their replies if they fit. Cost: O(1).
 
-    It also contains the epochs up to which future requests are refused. Cost: O(1).
+    It also contains the epochs up to which later requests are refused.
     """
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class RecentRequests:
         return self._replies.get(request_id)
 
     def record(self, request_id: str, epoch: int) -> None:
-        """Record an accepted request, in place of its lower epochs."""
+        """Record an accepted request. It replaces lower epochs of the same id."""
         self._drop(request_id)
         self._epochs[request_id] = epoch
         while len(self._epochs) > MAX_REMEMBERED:
@@ -83,12 +83,12 @@ class RecentRequests:
                 self._bytes -= len(self._replies.popitem(last=False)[1].encoded)
 
     def forget(self, request_id: str, epoch: int) -> None:
-        """Forget a request that was not run: it may arrive again with the same epoch."""
+        """Forget a request that did not run: it may arrive again with the same epoch."""
         if self._epochs.get(request_id) == epoch:
             self._drop(request_id)
 
     def refuse(self, request_id: str, epoch: int) -> None:
-        """From now on, refuse copies of a request up to this epoch."""
+        """Refuse later copies of a request up to this epoch."""
         newest = max(epoch, self._refused.pop(request_id, 0))
         self._refused[request_id] = newest
         if len(self._refused) > MAX_REMEMBERED:
@@ -105,12 +105,12 @@ class RecentRequests:
 
 
 class Server:
-    """The reaction of one worker process to messages. The owner holds a lock around every call.
+    """The logic of one worker process. The owner holds a lock around every call.
 
-    All times are unix seconds.
+    All times are Unix time.
 
     :param max_tasks: maximum number of tasks of the process.
-    :param plain: announce the worker as TaskFlow's workers do.
+    :param plain: announce the worker like TaskFlow's workers do.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class Server:
         self._roll = Jobs(slots, max_tasks)
         self.heartbeat = Heartbeat(identity, queues, self._offer, self._stats, self._roll, plain)
         self._observed = ObservedJobs(observers) if observers else None
-        #: Number of ended tasks by state, and of other messages by reason.
+        #: Number of completed tasks by state, and of other messages by reason.
         self.counts: Counter[str] = Counter()
         self._reply_factory = env.ReplyFactory(identity, max_message_size)
         self._recent = RecentRequests()
@@ -175,7 +175,7 @@ class Server:
         return self._stats.suspended
 
     def suspend(self, period: float | None = None) -> list[Effect]:
-        """Accept no requests until `resume`; requeue those that have not started. Idempotent."""
+        """Accept no requests until `resume`; requeue unstarted ones. Idempotent."""
         if not self._stats.accepts:
             return []
         self._stats.suspend()
@@ -189,7 +189,7 @@ class Server:
         return self._announce(env.BEAT, period)
 
     def drain(self, now: float, period: float | None = None) -> list[Effect]:
-        """Accept no more requests, and requeue those that have not started. Idempotent."""
+        """Accept no more requests; requeue unstarted ones. Idempotent."""
         if self._stats.ending:
             return []
         self._stats.end(now)
@@ -226,8 +226,8 @@ class Server:
     ) -> list[Effect]:
         """Process a validated REQUEST: claim it, refuse it with a failure, or ignore it.
 
-        :param now: unix seconds.
-        :param claimed: the message has a claim, which the owner uses for the effect `Claim`.
+        :param now: Unix time.
+        :param claimed: whether the message has a claim. The owner uses it for the effect `Claim`.
         """
         for name in (request.reply_to, request.correlation_id):
             if not _names.is_label(name or ""):
@@ -244,7 +244,7 @@ class Server:
         try:
             self._offer.check_ledger(job, request)
         except exc.NotFound as error:
-            # A worker that claims the row elsewhere replies as well.
+            # A worker with the right ledger may also receive it, and replies as well.
             self.counts["refused"] += 1
             return [self._refuse(job, error)]
         if job.key in self._roll.jobs or job.key in self._roll.ending:
@@ -266,13 +266,13 @@ class Server:
         highest_epoch = self._recent.epoch(job.id)
         if job.epoch <= highest_epoch:
             self.counts["repeated"] += 1
-            # TaskFlow would use it as the reply to a later request with the same id.
+            # In TaskFlow, a later request may have the same id, and would get this reply.
             reply = self._recent.reply(job.id) if job.epoch == highest_epoch and job.ours else None
             if reply is None:
                 return [Acknowledge(job.receipt)]
             return [Reply(job, replace(reply, routing_key=job.reply_to), terminal=True)]
         if job.redelivered:
-            # It may still arrive without the redelivered mark.
+            # The first delivery may still arrive.
             self.counts["lost"] += 1
             lost = exc.WorkerLost(
                 "the request was delivered before, to a worker that disconnected; without"
@@ -298,7 +298,7 @@ class Server:
             reply = env.thaw(claim.result, job.id, job.reply_to)
             return [Reply(job, reply, terminal=True)]
         if claim.verdict == ledgers.HELD and claim.holder == self.identity:
-            # It was claimed by this worker, which has no record of it: it is lost.
+            # A claim of this worker without a job: the job was lost.
             lost = exc.WorkerLost(
                 f"request {job.id} is claimed by worker {self.identity}, which has no record of it"
             )
@@ -308,13 +308,13 @@ class Server:
         return [Acknowledge(job.receipt)]
 
     def _claimed_elsewhere(self, job: Job) -> Effect:
-        """Return the reply to a request that another worker claimed: the engine then checks it."""
+        """Return the reply to a request that another worker claimed. The engine then checks it."""
         if not job.ours:
             return Acknowledge(job.receipt)
         return Reply(job, self._reply_factory.elsewhere(job), terminal=True)
 
     def _refuse(self, job: Job, error: BaseException, *, lost: bool = False) -> Effect:
-        """Return the failure of a request that was not accepted: nothing is stored or recorded."""
+        """Return the failure of a request that was not accepted. Nothing is stored."""
         failure = ft.Failure.from_exception(error)
         return Reply(job, self._reply_factory.failed(job, failure, lost=lost), terminal=True)
 
@@ -356,7 +356,7 @@ class Server:
         return effects
 
     def admit(self) -> tuple[bool, list[Effect]]:
-        """Return whether a task of another source may start: it counts like a request."""
+        """Return whether a task of another source may start. It counts like a request."""
         roll = self._roll
         if not roll.left:
             return roll.left is None, []
@@ -372,12 +372,12 @@ class Server:
         effects: list[Effect] = []
         while roll.waiting and len(roll.begun) < roll.slots:
             if roll.left == 0 and not self._stats.ending:
-                break  # The waiting requests are requeued when the drain begins.
+                break  # The drain requeues the waiting requests.
             effects += self._begin(roll.waiting.popitem(last=False)[1])
         return effects
 
     def _leave(self, job: Job) -> bool:
-        """Remove a job that does not run; return False if it was removed before."""
+        """Remove a job; return False if it was removed before."""
         self._roll.begun.pop(job.key, None)
         return self._roll.jobs.pop(job.key, None) is not None
 
@@ -388,7 +388,7 @@ class Server:
         return [Check(job)]
 
     def on_checked(self, job: Job, row: ledgers.Row | None) -> list[Effect]:
-        """Run a job if this worker owns its row; otherwise leave it to others."""
+        """Run a job if this worker still owns its row, else requeue or drop it."""
         if job.key not in self._roll.begun:
             return []
         row_state = row and (row.state, row.epoch, row.holder)
@@ -432,7 +432,7 @@ class Server:
         return [effect for job in waiting for effect in self._requeue(job)]
 
     def on_event(self, job: Job, event_type: str, details: Mapping[str, Any]) -> list[Effect]:
-        """Send an event of a running task; events that cannot be encoded are logged."""
+        """Send an event of a running task. Events that cannot be encoded are logged."""
         if job.key not in self._roll.jobs:
             return []
         try:
@@ -443,14 +443,14 @@ class Server:
         return [Reply(job, event)]
 
     def on_finished(self, job: Job, outcome: invocation.Outcome) -> list[Effect]:
-        """Process the end of a task: it gets exactly one terminal reply."""
+        """Send exactly one terminal reply for a completed task."""
         if not self._leave(job):
             return []
         answer: env.Envelope | None = None
         if not outcome.failed:
             try:
                 answer = self._reply_factory.succeeded(job, outcome)
-            except Exception as error:  # Such a result also gets a reply.
+            except Exception as error:  # The result cannot be encoded, and the failure replaces it.
                 outcome = replace(outcome, value=ft.Failure.from_exception(error))
         if answer is None:
             answer = self._reply_factory.failed(job, outcome.value, outcome)
@@ -466,7 +466,7 @@ class Server:
         stats.failures += outcome.failed
         stats.successes += not outcome.failed
         if outcome.started is not None and outcome.ended is not None:
-            stats.working += max(0.0, outcome.ended - outcome.started)  # Clocks may be set back.
+            stats.working += max(0.0, outcome.ended - outcome.started)  # A clock may be set back.
 
     def _end(self, job: Job, answer: env.Envelope, how: str | None = None) -> list[Effect]:
         self.counts[how or answer.body["state"]] += 1
@@ -480,18 +480,19 @@ class Server:
         reply = Reply(job, answer, terminal=True)
         if job.ours or answer.body["state"] != pr.SUCCESS:
             return [reply]
-        # In TaskFlow, a success without RUNNING, which may be lost, ends the receiving thread.
+        # A SUCCESS without RUNNING ends the receiving thread of TaskFlow. RUNNING may be lost, so
+        # it is repeated.
         return [Reply(job, self._reply_factory.running(job)), reply]
 
     def on_unstorable(self, job: Job, error: exc.LedgerFailure) -> env.Envelope:
-        """Return the failure that replaces a result which the ledger refuses."""
+        """Return the failure that replaces a result that the ledger refuses."""
         problem = exc.LedgerFailure(f"the result of task {job.name!r} cannot be stored: {error}")
         answer = self._failure_of(job, problem)
         self._roll.ending[job.key] = self._roll.leaving[job.key] = job, answer
         return answer
 
     def on_stored(self, job: Job, fenced: bool = False) -> list[Effect]:
-        """Send the reply after the attempt to store it; discard a `fenced` result."""
+        """Send a reply that was stored, or could not be stored; discard a `fenced` result."""
         _, answer = self._roll.ending.pop(job.key)
         if fenced:
             self._roll.leaving.pop(job.key, None)
@@ -520,11 +521,11 @@ class Server:
     def on_ask(
         self, requests: Iterable[tuple[str, int]], reply_to: str | None, in_person: bool = True
     ) -> list[Effect]:
-        """Process the question of an engine for requests: replies go to this engine from now on.
+        """Process an inquiry about requests. Later replies go to the engine that inquired.
 
-        The worker confirms requests that run here, and sends the result of completed ones, if it
-        remembers it. Only if it was asked `in_person` (by its identity), it also names requests
-        that it does not run.
+        The worker confirms requests that it runs, and sends the results of completed requests that
+        it remembers. It reports requests that it does not have only if the inquiry is `in_person`
+        (to its identity).
         """
         if reply_to is None or not _names.is_label(reply_to):
             LOG.warning("refused a query: reply_to must be a valid name, got %.200r", reply_to)
@@ -548,22 +549,22 @@ class Server:
 
     def _readdress(self, job: Job, reply_to: str, number: int) -> list[Effect]:
         if number < job.question_number:
-            return []  # That engine has lost its flow to another one.
+            return []  # The engine no longer owns the flow.
         job.question_number = number
         if job.key in self._roll.ending:
             job.listener = reply_to
             return []
         job.reply_to = reply_to
         answer = self._reply_factory.running(job, question_number=number)
-        if job.key in self._roll.begun:  # Otherwise the task waits for a slot.
+        if job.key in self._roll.begun:  # Others wait for a slot.
             answer.headers[env.WBE_STARTED] = job.began
         return [Reply(job, answer)]
 
     def on_cancel(self, cancelled: Iterable[tuple[str, int]]) -> list[Effect]:
         """Cancel requests up to these epochs. Idempotent.
 
-        Running tasks are cancelled, and waiting ones do not start. Without a ledger, a request is
-        also refused when it arrives later.
+        Running tasks are cancelled, and waiting tasks do not start. Without a ledger, requests that
+        arrive later are also refused.
         """
         effects: list[Effect] = []
         epochs = dict(cancelled)

@@ -37,39 +37,39 @@ __all__ = ["Worker", "default_slots"]
 
 LOG = logging.getLogger(__name__)
 
-#: Maximum seconds to wait until no more requests are taken.
+#: Maximum seconds to wait until no more requests arrive after a stop.
 STOP_TIMEOUT_SECONDS: Final = 5.0
 
-#: Seconds of silence after which the broker counts as unavailable. The consumer reconnects earlier.
+#: Seconds without a message after which the broker is unavailable. The consumer reconnects earlier.
 SILENCE_SECONDS = 30.0
 
 #: Seconds without work after which a worker with `burst` ends.
 BURST_SECONDS: Final = 2.0
 
-#: Seconds between two checks that do not count as idle: the broker was unavailable, or the process
-#: was paused.
+#: Maximum seconds between two checks of the idle time. A longer gap restarts it: the broker was
+#: unavailable, or the process was paused.
 MAX_GAP_SECONDS: Final = 3.0
 
-#: Interval in seconds at which the drain checks its timeout.
+#: Seconds between two checks of the drain timeout.
 _CHECK_SECONDS: Final = 0.25
 
 
 class IdleShutdown:
-    """Detects that there was no work for `max_seconds` (None: never, or with `burst` a short time).
+    """Detects idle times longer than `max_seconds` (None: no limit; with `burst`: a short one).
 
     All times are on one monotonic clock. Not thread-safe.
     """
 
     def __init__(self, max_seconds: float | None, now: float, *, burst: bool = False) -> None:
         self.max_seconds = BURST_SECONDS if burst and max_seconds is None else max_seconds
-        #: Time of the last work; also set by the owner.
+        #: Time of the last work. The owner sets it too.
         self.since = now
         self._last_check = now
 
     def is_over(self, now: float, busy: bool) -> bool:
         """Return whether the idle time is exceeded. Call this at least once per second.
 
-        :param busy: there is work, or none may be taken.
+        :param busy: whether there is work, or the worker may not receive any.
         """
         if busy or now - self._last_check > MAX_GAP_SECONDS:
             self.since = now
@@ -96,29 +96,29 @@ def check_limits(
 
 
 class Worker:
-    """Takes requests for `tasks` from `topic` (or several, the first one first), and runs them.
+    """A process that receives requests for `tasks` from a `topic`, or several, and runs them.
 
-    `run` blocks until the worker ends: because of `stop` (from any thread, or the thread of a
-    signal handler), a `drain` command, `max_tasks` started tasks, or `max_idle_time` seconds
-    without work (`burst`: 2). The worker then takes no more requests, requeues those that have not
-    started, finishes running tasks, announces its end and deletes its private queue. Tasks that
-    still run after `drain_timeout` seconds are abandoned.
+    It prefers requests of earlier topics. `run` blocks until the worker ends: because of `stop`
+    (from any thread, or the thread of a signal handler), a `drain` command, `max_tasks` started
+    tasks, or `max_idle_time` seconds without work (`burst`: 2). The worker then receives no more
+    requests, requeues those that have not started, finishes running tasks, announces its end and
+    deletes its private queue. Tasks that still run after `drain_timeout` seconds are abandoned.
 
     :param tasks: task classes, modules, or names of either.
-    :param executor: runs the tasks, in place of a pool.
+    :param executor: runs the tasks instead of a pool.
     :param pool: 'threads', 'processes' or 'solo' (in the thread that calls `run`), with
         `concurrency` slots. `processes_count` and `threads_count` are short forms.
     :param max_tasks_per_child: number of tasks after which a child process is replaced.
     :param max_memory_per_child: bytes of memory above which a child process is replaced.
-    :param ledger: the place of the ledger that the worker shares with its engines, unless it is the
-        broker's; `'none'`: no ledger, which must also be set for the engines.
-    :param result_ttl: seconds for which unused results stay in the ledger.
+    :param ledger: the place of the ledger, the same as that of the engines. Default: the broker's
+        ledger; `'none'`: no ledger.
+    :param result_ttl: seconds for which unused results are kept in the ledger.
     :param name: first part of the `identity` (1 to 60 of A-Z a-z 0-9 -; default: the host name).
     :param keys: the file with the keys that sign messages (None: `$WBENGINE_KEYS`). Without keys,
-        messages are not signed, and all messages are trusted.
+        messages are not signed, and all messages are accepted.
     :param exception_handlers: called in order with each failure of a task (see `reporting`).
-    :param source: an additional source of tasks (see `task_sources`). With a source, the topics may
-        be empty: then the worker has no engines and needs only the broker of the source.
+    :param source: an additional source of tasks (see `task_sources`). With a source, there may be
+        no topics. The worker then has no engines and needs only the broker of the source.
     :param observers: receive the events of the requests from the topics.
     """
 
@@ -176,7 +176,7 @@ class Worker:
         self._queues = self._name_queues()
         self._idle = IdleShutdown(max_idle_time, time.monotonic(), burst=burst)
         self._running_due: float | None = None
-        # Without topics, the worker uses a private place in memory.
+        # Without topics, the worker gets a private broker in memory.
         if source is not None and not self._topics:
             url = f"memory://{self.identity}"
             transport = transport_options = retry_options = None
@@ -189,13 +189,12 @@ class Worker:
         self._drain_timeout = drain_timeout
         self._draining = conditions.Event()
         self._done = conditions.Event()
-        #: Set if running tasks were abandoned because of `drain_timeout`; and after all reports are
-        #: sent.
+        #: Set if running tasks were abandoned because of `drain_timeout`.
         self.gave_up = conditions.Event()
         self.ended = conditions.Event()
 
     def _prepare_pool(self) -> event_loop.EventLoop | None:
-        """Return the loop of async tasks; child processes have their own loops and imports."""
+        """Return the loop of async tasks, or None: child processes have their own loops."""
         if not isinstance(self._pool, pools.ProcessPool):
             return event_loop.EventLoop()
         self._pool.preload(endpoint.modules(self._offered.values()))
@@ -276,7 +275,7 @@ class Worker:
             interop=self._interop,
             keys=self._keys,
         )
-        # 0, no limit: TaskFlow's engines also send questions (NOTIFY) to the request queue.
+        # 0: no limit. TaskFlow's engines also send NOTIFY to the request queue.
         new_proxy.consume_shared(tuple(self._queues.values()), 0 if self._interop else self._slots)
         return new_proxy
 
@@ -323,7 +322,7 @@ class Worker:
                 self._runner.ledger.close()
 
     def _ledger_at(self, ledger: str | None, result_ttl: float | None) -> Callable[[], None]:
-        """Return the function that opens the ledger; the options are checked before."""
+        """Return the function that opens the ledger. The options are checked at once."""
         place = None if self._interop else ledgers.check_place(ledger)
         checked_ttl = ledgers.check_result_ttl(result_ttl)
 
@@ -360,33 +359,33 @@ class Worker:
             self._pool.stop(wait=False)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the worker takes requests; return False on timeout.
+        """Wait until the worker receives requests; return False on timeout.
 
         :raises TransportFailure, LedgerFailure: if `run` raised them.
         """
         return self._proxy.wait(timeout) and self._source.wait_ready(timeout)
 
     def suspend(self) -> None:
-        """Take no requests until `resume`, and requeue those that have not started. Idempotent."""
+        """Receive no requests until `resume`, and requeue unstarted ones. Idempotent."""
         self._proxy.consumer.pause_requests()
         self._source.suspend()
         self._runner.report(self._server.suspend, self._beats.period)
 
     def resume(self) -> None:
-        """Take requests again. Idempotent; no effect after `stop`."""
+        """Receive requests again. Idempotent; no effect after `stop`."""
         if not self._draining.is_set():
             self._runner.report(self._server.resume, self._beats.period)
             self._proxy.consumer.resume_requests()
             self._source.resume()
 
     def stop(self) -> None:
-        """Take no more requests, finish running tasks, end `run`. Returns at once; idempotent."""
+        """Receive no more requests, finish running tasks, end `run`. Does not wait; idempotent."""
         if not self._draining.is_set():
             LOG.info("accepting no more tasks, finishing %d running tasks", self._running)
             self._draining.set()
 
     def halt(self) -> None:
-        """As `stop`, but abandon running tasks at once. Idempotent; also permitted after `stop`."""
+        """Like `stop`, but abandon running tasks at once. Idempotent; permitted after `stop`."""
         self._drain_timeout = 0.0
         self.stop()
 
@@ -395,23 +394,23 @@ class Worker:
         return self._server.running + self._source.running
 
     def _stop_taking(self) -> None:
-        # First, so that requests that arrive now are requeued.
+        # This must precede `stop`: requests that arrive now are requeued.
         self._proxy.consumer.pause_requests()
         self.stop()
 
     def abandon(self) -> None:
         """Abandon running tasks and announce the end, in at most 2 seconds.
 
-        Engines then need not wait for silence. Running threads cannot be stopped: the caller ends
-        the process.
+        The announcement saves engines the wait for missing heartbeats. Running threads cannot be
+        stopped, so the caller must end the process.
         """
         LOG.warning("abandoning %d running tasks: stopped a second time", self._running)
         self.gave_up.set()
         given_up = self._give_up()
         self._proxy.flush(1.0)
         self._pool.stop(wait=False, kill=True)
-        # No other worker may get these messages, because the rows contain the owner; and the queue
-        # to which they would return may be removed.
+        # Requeueing these messages has no use: their rows have an owner, and their queue may be
+        # deleted.
         self._proxy.consumer.ack_many([job.receipt for job in given_up if job.ledger])
         self._close_source(0.5)
         self._proxy.stop(0.0)
@@ -422,7 +421,7 @@ class Worker:
         if not self._done.is_set():
             stopped = conditions.Event()
             self._proxy.consumer.pause_requests()
-            # Delivered requests are passed on by then, and are waited for.
+            # By then, the delivered requests have reached the runner, and the drain waits for them.
             self._proxy.consumer.call_soon(stopped.set)
             self._source.drain()
             self._runner.report(self._server.drain, time.time(), self._beats.period)
@@ -498,7 +497,7 @@ class Worker:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Number of ended tasks, by state, and of messages that were not run, by reason."""
+        """Number of completed tasks by state, and of messages that were not run by reason."""
         with self._runner.lock:
             return {**self._server.counts, **self._proxy.untrusted}
 
@@ -520,16 +519,16 @@ class Worker:
 
     @property
     def heard(self) -> float:
-        """Time of the broker's last message, on the monotonic clock; -infinity while not connected.
+        """Time of the broker's last message on the monotonic clock; -infinity if not connected.
 
-        An available broker sends something about every 10 seconds, at least the messages of the
-        worker to itself. For brokers in this process and folders, this is the present time.
+        The worker sends messages to itself, so an available broker delivers one about every 10
+        seconds. For brokers in memory and in folders, this is the present time.
         """
         return self._proxy.consumer.last_message_at
 
     @property
     def trouble(self) -> str | None:
-        """The reason why the worker takes no requests at present; None if it does."""
+        """The reason why the worker receives no requests now; None if it does."""
         if self._draining.is_set():
             return "the worker is stopping"
         if self._server.suspended:
@@ -549,7 +548,7 @@ class Worker:
 
     @property
     def snapshot(self) -> snapshots.WorkerSnapshot:
-        """The state of this worker, with the time of the broker's last message."""
+        """The state of this worker."""
         from wbengine.engines.worker_based.discovery import snapshots
 
         now = time.monotonic()
@@ -567,14 +566,14 @@ class Worker:
         )
 
     def responds(self, within: float) -> bool:
-        """Return whether the lock of the worker is available in time; if not, it is blocked."""
+        """Return whether the lock of the worker is available within this time."""
         if not self._runner.lock.acquire(timeout=within):
             return False
         self._runner.lock.release()
         return True
 
     def observe_tasks(self, observer: reporting.TaskObserver) -> None:
-        """Add an observer of the tasks from other sources."""
+        """Add an observer of the tasks of other sources."""
         self._reports.observers = (*self._reports.observers, observer)
 
     def preload(self, modules: Iterable[str]) -> None:
@@ -585,7 +584,7 @@ class Worker:
     def observe_loop(self, callback: Callable[[float], object]) -> None:
         """Call `callback(last_message_at)` in each iteration of the receiving loop, in its thread.
 
-        While connected, this is at least once per second.
+        An iteration takes at most one second while the worker is connected.
         """
         self._proxy.consumer.on_iteration = callback
 

@@ -1,4 +1,4 @@
-"""An AMQP connection that one thread reads, and all threads write."""
+"""An AMQP connection for one reading thread and any number of writing threads."""
 
 from __future__ import annotations
 
@@ -31,18 +31,17 @@ Handle = Callable[[Delivery], None]
 class AmqpConnection:
     """An AMQP connection that one thread reads; other threads can wake it and write.
 
-    The thread calls `wait` and `read` at least once per heartbeat: both peers close the connection
-    after two silent heartbeats.
+    The thread must call `wait` and `read` at least once per heartbeat: both peers close the
+    connection after two missing heartbeats.
     """
 
     def __init__(self, connection: kombu.Connection) -> None:
-        # A later access would make kombu reconnect, without the consumers of this connection.
+        # If it is accessed later, kombu may reconnect without the consumers of this connection.
         self._raw = connection.connection
         self._transport = connection.transport
         self._socket: AmqpSocket = self._raw.transport
         self._socket.wake = self.wake_up
-        #: Time since which the broker accepts messages; infinity while it is short of memory or
-        #: disk.
+        #: Time since which the broker accepts messages; infinity during a memory or disk alarm.
         self.accepting_since = -math.inf
         self._raw.on_blocked = self._on_blocked
         self._raw.on_unblocked = self._on_unblocked
@@ -53,7 +52,7 @@ class AmqpConnection:
         self._wake_writer, self._wake_reader = socket.socketpair()
         self._wake_writer.setblocking(False)
         self._wake_reader.setblocking(False)
-        # Whether the thread waits, was woken, and has a byte to read for that.
+        # Whether the thread waits, whether it was woken, and whether a wake-up byte was written.
         self._is_waiting = False
         self._wake_requested = False
         self._wake_byte_sent = False
@@ -70,14 +69,14 @@ class AmqpConnection:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether the broker does not read at present."""
+        """Whether the broker currently reads no data."""
         return self._socket.is_stuck
 
     @property
     def is_blocked(self) -> bool:
-        """Whether the broker accepts no messages because of an alarm.
+        """Whether the broker accepts no messages because of a memory or disk alarm.
 
-        After the first published message it reads nothing from this connection.
+        After the first published message it reads nothing more from this connection.
         """
         return self.accepting_since == math.inf
 
@@ -97,11 +96,11 @@ class AmqpConnection:
     # Writing; in any thread.
 
     def put(self, data: bytes) -> None:
-        """Append complete frames, which the next `flush` sends."""
+        """Append complete frames. The next `flush` sends them."""
         self._socket.put(data)
 
     def flush(self) -> None:
-        """Send the appended frames; `wait` reports the loss of the connection."""
+        """Send the appended frames. `wait` reports a lost connection."""
         self._raw.bytes_sent += 1
         self._socket.flush()
 
@@ -113,14 +112,14 @@ class AmqpConnection:
         self._wake_requested = True
         if self._is_waiting and not self._wake_byte_sent:
             self._wake_byte_sent = True
-            # If the buffer is full, the thread is already woken.
+            # A full buffer is also a wake-up.
             with contextlib.suppress(OSError):
                 self._wake_writer.send(b"\0")
 
     def wait(self, timeout: float | None) -> bool:
-        """Wait for data or a wake-up, and send a due heartbeat; return whether there is data.
+        """Wait for data or a wake-up; send a heartbeat if due. Return whether there is data.
 
-        :raises Exception: one of kombu's connection errors, if the broker is silent for too long.
+        :raises Exception: a connection error of kombu, if the broker is silent for too long.
         """
         if self._socket.is_busy:
             self._socket.proceed(self.accepting_since)
@@ -138,14 +137,14 @@ class AmqpConnection:
         return self._poll_for(self._poll, timeout)
 
     def receive(self, timeout: float | None) -> bool:
-        """`wait`, and `read` the available data; return whether there was any."""
+        """`wait`, then `read` the available data; return whether there was any."""
         has_data = self.wait(timeout)
         if has_data:
             self.read()
         return has_data
 
     def wait_for_wake_up(self, seconds: float) -> None:
-        """Wait only for a wake-up, at most for these seconds."""
+        """Wait at most this time for a wake-up, without reading."""
         self._poll_for(self._wake_poll, seconds)
 
     def _poll_for(self, poll: select.poll, timeout: float | None) -> bool:
@@ -169,9 +168,9 @@ class AmqpConnection:
         self._poll.modify(self._socket.sock, events)
 
     def read(self) -> None:
-        """Read all available frames and dispatch them.
+        """Read and dispatch all available frames.
 
-        :raises Exception: one of kombu's connection or channel errors.
+        :raises Exception: a connection or channel error of kombu.
         """
         source, raw = self._socket, self._raw
         source.fill()
@@ -199,11 +198,11 @@ class AmqpConnection:
         return False
 
     def drop(self) -> None:
-        """Close a broken connection without a message to the broker."""
+        """Close a broken connection without sending a close to the broker."""
         self._raw.collect()
 
     def close(self) -> None:
-        """Release the resources, and drop a connection whose broker would not read a close."""
+        """Close the connection; `drop` it if the broker would not read a close."""
         if self.is_blocked or self.is_stuck:
             self.drop()
         self._wake_writer.close()
@@ -213,17 +212,17 @@ class AmqpConnection:
 class AmqpChannel:
     """A channel of an AMQP connection for consuming, acknowledging and publishing.
 
-    Its thread consumes; any thread may acknowledge and publish. Each delivery is acknowledged once,
-    because a broker closes the channel on the second acknowledgement.
+    The connection's thread consumes; any thread may acknowledge and publish. A second
+    acknowledgement of a delivery would make the broker close the channel, so it is prevented.
     """
 
     def __init__(self, connection: AmqpConnection, raw: Any, exchange: str, frame_max: int) -> None:
         self.connection = connection
-        #: The channel of py-amqp, for rare methods; only in the connection's thread.
+        #: The channel of py-amqp, for rare methods. Use it only in the connection's thread.
         self.raw = raw
-        raw.auto_decode = False  # With auto_decode, the message would select the codec.
+        raw.auto_decode = False  # Otherwise, the message would select the codec.
         self.number: int = raw.channel_id
-        #: Called with the confirms of the broker: `(number, multiple)`; in the connection's thread.
+        #: Called in the connection's thread with each confirm of the broker: `(number, multiple)`.
         self.on_receipt: Callable[[int, bool], None] | None = None
         self._frames = frames.Frames(self.number, exchange, frame_max)
         self._handlers: dict[str, Handle] = {}
@@ -268,7 +267,7 @@ class AmqpChannel:
             self.connection.flush()
 
     def ack_many(self, deliveries: Iterable[Delivery]) -> None:
-        """`ack` deliveries, the oldest ones with one frame; in the connection's thread."""
+        """`ack` deliveries, with one frame where possible. Only for the connection's thread."""
         unclaimed = {each.delivery_tag: each for each in deliveries}
         front = []
         for tag in self._unacknowledged:

@@ -28,18 +28,18 @@ from wbengine.transports import reasons
 class AmqpSender(Sender):
     """A sender that continues to publish while it waits for confirms.
 
-    Any thread writes; the sender's thread reads confirms. Messages without a confirm in time are
-    published again, as after a lost connection.
+    Any thread publishes; the sender's thread reads confirms. After a missing confirm, messages
+    are published again, as after a lost connection.
     """
 
     _writer: PublisherConfirms | None
 
     def __init__(self, target: transports.Target, layout: topology.Topology, name: str) -> None:
         super().__init__(target, layout, name)
-        # The connection to wake while the sender's thread waits for the broker.
+        # Set while the sender's thread waits for the broker: the connection to wake.
         self._connection: AmqpConnection | None = None
-        # Publish one message at a time until one is confirmed. Then an error is that of one
-        # message, and a broker that rejects everything does not receive a whole batch repeatedly.
+        # Whether to publish one message at a time, until one is confirmed. Then an error can be
+        # attributed to a message, and a failing broker does not receive a whole batch repeatedly.
         self._one_at_a_time = False
 
     def _wake(self) -> None:
@@ -62,7 +62,7 @@ class AmqpSender(Sender):
 
     @property
     def _can_send(self) -> bool:
-        # With TaskFlow's peers, publishing may need a request to the broker first.
+        # For TaskFlow's peers, publishing may first need a request to the broker.
         asks = self._one_at_a_time or self._layout.interop
         return (
             not asks
@@ -126,7 +126,7 @@ class AmqpSender(Sender):
     def _write(self, confirms: PublisherConfirms, message: OutgoingMessage) -> None:
         try:
             prepared = confirms.prepare(message)
-        # The request to the broker failed; the message stays in the queue.
+        # The request to the broker failed; the message remains in the queue.
         except self._reconnects.errors:
             raise
         except Exception as error:
@@ -150,7 +150,7 @@ class AmqpSender(Sender):
             call(hooks.sent, group)
 
     def _blame(self, confirms: PublisherConfirms, error: Exception) -> None:
-        """Fail a message that the broker will always refuse, once it is identified."""
+        """Fail the message that the broker refuses, if it can be identified."""
         suspect = confirms.unconfirmed[0] if len(confirms.unconfirmed) == 1 else None
         if suspect is not None and self._one_at_a_time and refuses(error):
             confirms.unconfirmed.clear()

@@ -32,7 +32,7 @@ _PERMANENT_ERRORS: Final = (
 )
 _PERMANENT_REDIS_ERRORS: Final = frozenset(("AuthenticationError", "NoPermissionError"))
 
-#: A connection to a broker of wbengine (a `Broker`) or of kombu, which has no types.
+#: A `Broker` of wbengine or an untyped connection of kombu.
 Connection: TypeAlias = Any
 
 
@@ -45,8 +45,8 @@ def reach(
 ) -> Connection:
     """Connect, with retries according to the target's `retry`.
 
-    This continues until `stopping` is set, or for `within` seconds. `on_failure` is called with the
-    reason of each failure.
+    Retries end when `stopping` is set, or after `within` seconds. `on_failure` is called with
+    the reason of each failure.
 
     :raises TransportFailure: if the broker was not reached.
     """
@@ -70,10 +70,10 @@ def reach(
         if on_failure is not None and state.outcome is not None:
             on_failure(reasons.explain(state.outcome.exception()))
 
-    event: Any = stopping  # tenacity's types only permit events of `threading`.
+    event: Any = stopping  # tenacity's types permit only events of `threading`.
     stop: Any = tenacity.stop_when_event_set(event)
     if within is not None:
-        # Later attempts would have no time for a reply.
+        # A later attempt would have no time for a reply.
         stop = stop | tenacity.stop_after_delay(within - 1.0)
         if target.retry.max_retries is not None:
             stop = stop | tenacity.stop_after_attempt(target.retry.max_retries + 1)
@@ -96,20 +96,20 @@ def reach(
 
 
 def reach_soon(target: transports.Target, within: float) -> Connection:
-    """Connect with two attempts in `within` seconds, for a caller that waits.
+    """Connect with at most two attempts in `within` seconds, for a caller that waits.
 
     :raises TransportFailure: if the broker was not reached.
     """
     target = dataclasses.replace(target, retry=transports.RetryOptions(max_retries=1))
-    if target.redis is not None:  # The Redis client has timeouts of its own.
+    if target.redis is not None:  # The Redis client has its own timeouts.
         less = {name: min(within, 5.0) for name in ("socket_timeout", "socket_connect_timeout")}
         target = dataclasses.replace(target, options={**less, **target.options})
     return reach(target, conditions.Event(), within=within)
 
 
 def is_refusal(error: BaseException | None) -> bool:
-    """Return whether a broker or a Redis refuses access, so that a retry is useless."""
-    # Compared by name, to avoid an import of the Redis client.
+    """Return whether the broker refuses access, so that a retry is useless."""
+    # Compare names, so that the Redis client need not be imported.
     names = {cls.__name__ for cls in type(error).__mro__}
     return isinstance(error, _PERMANENT_ERRORS) or not names.isdisjoint(_PERMANENT_REDIS_ERRORS)
 
@@ -125,7 +125,7 @@ def _open(target: transports.Target, number: int, seconds: float) -> Connection:
     try:
         if target.amqp:
             _resolve(connection.hostname, seconds)
-        # Kombu's own `connect` sleeps two seconds before it gives up.
+        # Kombu's own `connect` sleeps two seconds after a failure.
         connection.ensure_connection(
             max_retries=0, interval_start=0, interval_step=0, reraise_as_library_errors=False
         )
@@ -137,7 +137,7 @@ def _open(target: transports.Target, number: int, seconds: float) -> Connection:
 
 
 def _resolve(host: str | None, seconds: float) -> None:
-    """Resolve `host`, at most for these seconds: the system may need minutes."""
+    """Resolve `host` in at most these seconds: the system may need minutes."""
     with contextlib.suppress(ValueError):
         ipaddress.ip_address(host or "")
         return
@@ -181,7 +181,7 @@ def translated(
 
 
 def release(connection: Connection) -> None:
-    """Close a connection; never raises."""
+    """Close a connection without raising."""
     try:
         connection.release()
     except Exception as error:
@@ -189,9 +189,10 @@ def release(connection: Connection) -> None:
 
 
 class Echo:
-    """Detects a consumer that receives nothing, by means of messages that it sends to itself.
+    """Detects a consumer that no longer receives, by means of messages that it sends to itself.
 
-    The owner reports received messages, and publishes. All times are on the same monotonic clock.
+    The owner publishes these messages and reports received ones. All times are on the same
+    monotonic clock.
     """
 
     def __init__(self, quiet: float, grace: float, now: float) -> None:
@@ -211,16 +212,16 @@ class Echo:
             self._pinged_at = now
 
     def begins_ping(self, now: float) -> bool:
-        """Return whether a message to itself must be published now; True once per silence."""
+        """Return whether an echo message must be published now; True once per silence."""
         if self._is_pinging or now - self.last_message_at < self._quiet:
             return False
         self._is_pinging = True
         return True
 
     def is_deaf(self, now: float) -> bool:
-        """Return whether the published message is late. Call this in each iteration, after reading.
+        """Return whether the echo message is overdue. Call this after each read.
 
-        A slow iteration is no evidence: messages may not be read yet.
+        If the calls themselves are late, nothing is overdue: messages may be unread.
         """
         late, self._last_check = now - self._last_check > self._grace / 2, now
         if self._pinged_at is None:

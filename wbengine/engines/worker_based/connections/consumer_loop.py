@@ -37,24 +37,23 @@ from wbengine.transports.broker import AnswerAndTake
 
 LOG = logging.getLogger(__name__)
 
-#: Seconds for which replies use another channel after an operation was refused.
+#: After a refused operation, seconds in which replies use another channel.
 REFUSED_PAUSE_SECONDS: Final = 60.0
 
-#: No requests are taken if this number of replies per slot waits.
+#: Number of waiting replies for each slot above which slots are not released early.
 _MAX_QUEUED_REPLIES_PER_SLOT: Final = 8
 
 CONNECT_TIMEOUT_SECONDS: Final = 10.0
 
-#: Maximum seconds between two checks of the clock; the second value is for transports without
-#: wake-up.
+#: Maximum seconds of one wait for messages, for transports with and without a wake-up.
 DRAIN_SECONDS: Final = 1.0
 SHORT_DRAIN_SECONDS: Final = 0.05
 
-#: Seconds, and number of messages, after which non-urgent acknowledgements are sent.
+#: Non-urgent acknowledgements are sent after this time or this number of messages.
 ACK_DELAY_SECONDS: Final = 0.05
 MAX_DELAYED_ACKS: Final = 64
 
-#: For a broker that is reachable but unusable.
+#: Pause before reconnecting to a broker that is reachable but does not work.
 RECONNECT_PAUSE_SECONDS: Final = 0.5
 
 
@@ -65,8 +64,8 @@ def _nothing() -> None:
 class ConsumerLoop:
     """Connects, passes on messages and reconnects, in the thread that calls `start`.
 
-    `handle(message)` receives each message. The sender publishes on a connection of its own.
-    Messages are acknowledged in the consuming thread.
+    `handle(message)` receives each message. Messages are acknowledged in the same thread. The
+    sender publishes on another connection.
     """
 
     def __init__(
@@ -81,7 +80,7 @@ class ConsumerLoop:
     ) -> None:
         self._target = target
         self._handle = handle
-        #: Requests from shared queues; none until `consume_shared`.
+        #: The requests of shared queues. `consume_shared` sets the queues.
         self.work: Any = self._prefetcher((), 0)
         self._topology = layout
         self._refused = refused
@@ -93,13 +92,13 @@ class ConsumerLoop:
         self._stopping = conditions.Event()
         self._ended = conditions.Event()
         self._error: BaseException | None = None
-        #: Whether `stop` keeps the private queue for another process.
+        #: Whether `stop` must leave the private queue for another process.
         self.keeps_queue = False
         # Reason of the last reconnect, and time since which messages are received.
         self._last_reason = ""
         self._receiving_since = math.inf
         self._pending_calls: deque[Callable[[], None]] = deque()
-        # Time from which replies are published on the receiving channel.
+        # Time after which replies are published on the receiving channel.
         self._replies_from = 0.0
         self._receipts: deque[Any] = deque()
         self._receipts_due = 0.0
@@ -119,13 +118,13 @@ class ConsumerLoop:
 
     @property
     def last_message_at(self) -> float:
-        """Time of the broker's last message (monotonic clock); -infinity without a connection."""
+        """Time of the broker's last message (monotonic clock); -infinity if not connected."""
         receiver = self._receiver
         return -math.inf if receiver is None else receiver.last_message_at
 
     @property
     def is_blocked(self) -> bool:
-        """Whether the broker reads nothing from the connection at present."""
+        """Whether the broker currently reads nothing from the connection."""
         receiver = self._receiver
         return receiver is not None and receiver.is_blocked
 
@@ -157,7 +156,7 @@ class ConsumerLoop:
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the proxy is connected and consuming; return False on timeout.
 
-        :raises TransportFailure: if connecting failed. Errors of the owner are raised too.
+        :raises TransportFailure: if connecting failed. Errors passed to `fail` are raised too.
         """
         ready = self._running.wait(timeout)
         if self._error is not None:
@@ -175,7 +174,7 @@ class ConsumerLoop:
         return self._ended.wait(timeout)
 
     def _wake_consumer(self) -> None:
-        wake = self._wake  # The consumer's thread may reset it at any time.
+        wake = self._wake  # Read once: the consumer's thread may reset it at any time.
         if wake is not None:
             wake()
 
@@ -183,7 +182,7 @@ class ConsumerLoop:
         self._sender.send(message, defer=True)
 
     def _declare_soon(self) -> None:
-        """Declare queues again, because some may be missing. Thread-safe."""
+        """Declare queues again because they may be missing. Thread-safe."""
         receiver = self._receiver
         if receiver is not None:
             receiver.declare_soon()
@@ -214,11 +213,11 @@ class ConsumerLoop:
     def _handle_error(
         self, error: Exception, connection: connecting.Connection, early: bool
     ) -> None:
-        """Decide whether and when to reconnect; `early`: the first start may still succeed."""
+        """Raise or log an error. `early`: the first start may be tried again."""
         why = reasons.explain(error)
         lost = isinstance(error, tuple(connection.recoverable_connection_errors))
         refused = isinstance(error, tuple(connection.channel_errors))
-        # A stopping process may remove what this one has just declared.
+        # A stopping process may remove a queue that this one has just declared.
         passing = lost or getattr(error, "code", None) == 404
         if not (self._running.is_set() or (early and passing)):
             # These transports raise errors of any type.
@@ -235,7 +234,7 @@ class ConsumerLoop:
             LOG.debug("still receiving no messages (%s)", why)
         elif lost:
             LOG.warning("lost the connection to the broker (%s), reconnecting", why)
-        # For example a full disk.
+        # For example, the disk is full.
         elif refused or isinstance(error, (OSError, exc.TransportFailure)):
             LOG.warning("cannot receive messages (%s), reconnecting", why)
         else:
@@ -248,7 +247,7 @@ class ConsumerLoop:
         receiver = self._receiver_of(connection)
         try:
             if not self._running.is_set():
-                self._sender.start()  # The sender connects at the same time.
+                self._sender.start()  # The sender connects in parallel.
             receiver.begin(self._handle, self._on_work, self._send_later, self._replies_from)
             self._receiver, self.channel = receiver, receiver.channel
             self._wake = receiver.wake
@@ -260,7 +259,7 @@ class ConsumerLoop:
         except BaseException as error:
             receiver.drop()
             if refuses(error):
-                # The sender identifies a reply that is the cause.
+                # The sender can identify the reply that is the cause.
                 self._replies_from = time.monotonic() + REFUSED_PAUSE_SECONDS
                 LOG.warning(
                     "the broker refused an operation on the receiving channel (%s): for"
@@ -280,7 +279,7 @@ class ConsumerLoop:
                 with receiver.together():
                     while self._pending_calls:
                         self._pending_calls.popleft()()
-            # Set before the checks, so that later events wake this thread.
+            # Set this before the checks: events after that wake this thread.
             self._sleeps_until = math.inf
             now = time.monotonic()
             if now >= receiver.due:
@@ -333,24 +332,24 @@ class ConsumerLoop:
     # Requests.
 
     def consume_shared(self, queues: Sequence[str], slots: int) -> None:
-        """Also take requests from shared queues, at most `slots` at a time.
+        """Also consume requests from shared queues, at most `slots` at a time.
 
-        The second of the `queues` is polled only if the first is empty. Each request must end with
-        one call of `ack` or `return_unstarted`, which frees its slot. This takes effect at the next
+        A queue is polled only if the preceding `queues` are empty. Each request must end with one
+        call of `ack` or `return_unstarted`, which frees its slot. This takes effect at the next
         connection.
         """
         self.work = self._prefetcher(queues, slots)
         self._topology.is_brief = True
 
     def pause_requests(self) -> None:
-        """Take no more requests; those that were taken can still be acknowledged.
+        """Consume no more requests; received requests can still be acknowledged.
 
         Delivered requests that were not passed on are requeued. Thread-safe and idempotent.
         """
         self.call_soon(self.work.pause)
 
     def resume_requests(self) -> None:
-        """Take requests again after `pause_requests`. Thread-safe and idempotent."""
+        """Consume requests again after `pause_requests`. Thread-safe and idempotent."""
         self.call_soon(self.work.resume)
 
     def call_soon(self, function: Callable[[], None]) -> None:
@@ -366,11 +365,11 @@ class ConsumerLoop:
         self.ack_many((message,))
 
     def ack_many(self, messages: Sequence[Any]) -> None:
-        # Replies on the receiving channel have acknowledged their requests.
+        # Messages that were acknowledged together with their replies need no call.
         held = self.work.held
         unacknowledged = [each for each in messages if not each.acknowledged or each in held]
         if unacknowledged:
-            # Acknowledged one by one, because the connection may be lost in between.
+            # One call for each: the connection may be lost in between.
             self._ack_soon(unacknowledged)
             self._wake_consumer()
 
@@ -391,7 +390,7 @@ class ConsumerLoop:
         """
 
     def order(self, done: Sequence[Any]) -> AnswerAndTake | None:
-        """Do as `release_many`, and return the order for `Broker.answer_many`, or None."""
+        """Call `release_many` and return the order for `Broker.answer_many`, or None."""
         return None
 
     def forget_many(self, messages: Sequence[Any]) -> None:
@@ -399,10 +398,10 @@ class ConsumerLoop:
         raise NotImplementedError
 
     def requeue(self, message: Any, done: Callable[[], None] = _nothing) -> None:
-        """Requeue a request and free its slot. Thread-safe; never raises.
+        """Requeue a request and free its slot; then call `done()` in the consumer's thread.
 
-        Then `done()` is called in the consumer's thread. The request is delivered again, marked as
-        redelivered: see `return_unstarted` for a request that was not started and has no ledger.
+        Thread-safe; never raises. The request is delivered again, marked as redelivered. For an
+        unstarted request without a ledger, use `return_unstarted`.
         """
 
         def settle() -> None:
@@ -414,15 +413,15 @@ class ConsumerLoop:
         self.call_soon(settle)
 
     def return_unstarted(self, message: Any, done: Callable[[], None] = _nothing) -> None:
-        """Return a request that was not started to its queue, then call `done()`. Thread-safe.
+        """Return an unstarted request to its queue, then call `done()`. Thread-safe.
 
-        Without a ledger, a copy replaces it, because workers do not run a redelivered request.
+        Without a ledger, workers do not run redelivered requests, so a copy replaces the request.
         """
         if env.WBE_LEDGER in (message.headers or {}):
             self.requeue(message, done)
             return
         copy = OutgoingMessage(env.copy_of(message), self._copying, (message, done))
-        # Queued, because it must follow the end of consuming, as with requeued requests.
+        # The copy must be published after consuming has ended, like requeued requests.
         self.call_soon(functools.partial(self._send_later, copy))
 
     def _settle(self, message: Any, how: Callable[[Any], None]) -> None:
@@ -461,11 +460,11 @@ class ConsumerLoop:
 
         `message.hooks` are called after the broker's confirm.
 
-        :param soon: the calling thread publishes another reply within milliseconds, and both are
-            sent together.
-        :returns: False if the reply must be sent in the usual way.
+        :param soon: whether the calling thread publishes another reply within milliseconds. Then
+            both are sent together.
+        :returns: False if the reply must be sent with the sender.
         """
-        receiver = self._receiver  # The consumer's thread may reset it at any time.
+        receiver = self._receiver  # Read once: the consumer's thread may reset it at any time.
         replies = None if receiver is None else receiver.replies
         if replies is None or not replies.answer(message, request, self._free_acknowledged, soon):
             return False
@@ -480,7 +479,7 @@ class ConsumerLoop:
 
 
 class BrokerConsumerLoop(ConsumerLoop):
-    """Consumes from a broker of wbengine, where any thread acknowledges, in batches."""
+    """Consumes from a broker of wbengine. Any thread acknowledges, in batches."""
 
     def _receiver_of(self, connection: Any) -> Receiver:
         return BrokerReceiver(connection, self._target, self._topology, self.work, self._refused)
@@ -532,12 +531,12 @@ class BrokerConsumerLoop(ConsumerLoop):
         if message.channel is not work.channel:  # Its connection is being replaced.
             self.call_soon(work.adjust)
         self._handle(message)
-        if message.acknowledged and message in work.held:  # In any thread.
+        if message.acknowledged and message in work.held:  # Another thread may be faster.
             self._free_many((message,))
 
 
 class _Copying(DeliveryHooks):
-    """Replaces a delivered message by a copy; the correlation is the message and a callback."""
+    """Replaces a delivered message by a copy. The correlation is the message and a callback."""
 
     mandatory = True
 
@@ -568,7 +567,7 @@ def _settle_all(channel: Any, messages: list[Any]) -> None:
     try:
         channel.ack_many(messages)
         crashpoint("proxy.after-ack")
-    except OSError as error:  # The connection is lost: the messages are delivered again.
+    except OSError as error:  # The broker delivers the messages again.
         LOG.debug("%d messages cannot be acknowledged (%s)", len(messages), error)
     except Exception as error:
         LOG.warning("%d messages cannot be acknowledged (%s)", len(messages), error)

@@ -1,7 +1,7 @@
-"""Dead letters: requests that failed because all workers to which they were sent were lost.
+"""Dead letters: requests that failed because each worker that received them was lost.
 
 They are kept unchanged in one queue of the exchange until an operator resends or removes them.
-Their flows continued with the failure.
+Their flows have continued with the failure.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ def queue_name(exchange: str) -> str:
     return f"{exchange}.dead-letters"
 
 
-#: py-amqp waits until the broker has confirmed a message.
+#: With this option, py-amqp waits for the confirm of each message.
 _CONFIRM_OPTIONS: Final = {"confirm_publish": True}
 
 
 @dataclasses.dataclass(slots=True)
 class DeadLetter:
-    """A dead-lettered request, with the time (unix seconds) and the reason.
+    """A dead-lettered request, with its Unix time and the reason.
 
-    `queue` is the queue from which workers consumed it. `digest` identifies the ledger that had its
-    row.
+    `queue` is the queue from which workers consumed it. `digest` identifies the ledger that
+    contained its row.
     """
 
     id: str
@@ -58,7 +58,7 @@ class DeadLetter:
 
 
 class DeadLetters:
-    """The dead letters of one exchange, with a connection of their own. Not thread-safe.
+    """The dead letters of one exchange, on a separate connection. Not thread-safe.
 
     :raises TransportFailure: if the broker cannot be reached or refuses.
     """
@@ -75,7 +75,7 @@ class DeadLetters:
         self._target = target
         self._name = queue_name(exchange)
         self._layout = topology.Topology(exchange, self._name, (), None, direct=direct)
-        # A broker that is short of memory may not accept a message.
+        # A broker with an alarm may accept the bytes of a message, but not the message.
         if target.amqp:
             target = dataclasses.replace(target, options={**target.options, **_CONFIRM_OPTIONS})
         self._connection = connecting.reach_soon(target, within)
@@ -86,14 +86,13 @@ class DeadLetters:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        """Disconnect. Messages that were read and not removed are requeued."""
+        """Disconnect. Messages that were read but not removed are requeued."""
         connecting.release(self._connection)
 
     def put(self, letter: env.Envelope) -> None:
         """Add a request to the dead letters.
 
-        :raises TransportFailure: if the broker is unavailable, refuses, or does not accept it in
-            time.
+        :raises TransportFailure: if the broker is unavailable, refuses, or is too slow.
         """
         letter.routing_key, letter.signer = self._name, self._signer
         with self._translated(self._name):
@@ -107,7 +106,7 @@ class DeadLetters:
             self._publish(letter)
 
     def list_letters(self) -> list[DeadLetter]:
-        """Return the dead letters, oldest first, at most `MAX_LETTERS`."""
+        """Return at most `MAX_LETTERS` dead letters, oldest first."""
         with self._translated(self._name):
             letters = [self._read(message) for message in self._take()]
         return [letter for letter in letters if letter is not None]

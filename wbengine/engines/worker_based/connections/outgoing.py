@@ -13,13 +13,13 @@ from wbengine.transports.broker import Broker, LaidOut
 class DeliveryHooks:
     """Actions before and after publishing messages of one kind.
 
-    Methods are called in the publishing thread, with all messages that are published together.
+    The publishing thread calls the methods with all messages of a batch.
     """
 
     #: Whether the broker must report messages without a queue (`unrouted`).
     mandatory: ClassVar[bool] = False
 
-    #: Whether the hooks publish the messages themselves (`write`), to brokers of wbengine.
+    #: Whether the hooks publish the messages with `write`; only with brokers of wbengine.
     writes: ClassVar[bool] = False
 
     def write(
@@ -30,21 +30,21 @@ class DeliveryHooks:
 
     @property
     def repeats(self) -> bool:
-        """Whether messages that a lost connection may have dropped are published again.
+        """Whether messages that may have been lost with a connection are published again.
 
-        Otherwise `uncertain` is called.
+        If not, `uncertain` is called.
         """
         return True
 
     def prepare(self, messages: Sequence[OutgoingMessage]) -> None:
-        """Prepare messages for publishing; set `withdrawn` of those that must not be published.
+        """Prepare messages for publishing; set `withdrawn` of messages not to publish.
 
-        Errors of the connection or the ledger are retried later. Any other error fails all of the
-        messages.
+        After an error of the connection or the ledger, this is called again. Any other error fails
+        all of the messages.
         """
 
     def sent(self, messages: Sequence[OutgoingMessage]) -> None:
-        """Handle messages that are published (and confirmed, if the broker confirms)."""
+        """Handle messages that are published, and confirmed if the broker confirms."""
 
     def failed(self, message: OutgoingMessage, error: BaseException) -> None:
         """Handle a message that can never be published."""
@@ -64,7 +64,7 @@ class _Echo(DeliveryHooks):
         """Do nothing: see `Sender.on_missing_queue`."""
 
 
-#: Hooks without actions, and hooks of messages of a process to itself.
+#: Hooks without actions, and hooks of messages that a process sends to itself.
 NO_HOOKS, ECHO = DeliveryHooks(), _Echo()
 
 
@@ -72,8 +72,8 @@ NO_HOOKS, ECHO = DeliveryHooks(), _Echo()
 class OutgoingMessage:
     """A message in the queue of a sender.
 
-    `correlation` identifies it for its hooks. A message that is `withdrawn` in time is skipped.
-    `sent` is True after it has left the sender.
+    `correlation` identifies it for its hooks. A `withdrawn` message is skipped, unless it is too
+    late. `sent` is True after the message has left the sender.
     """
 
     envelope: env.Envelope
@@ -84,7 +84,7 @@ class OutgoingMessage:
 
     @property
     def size(self) -> int:
-        """Bytes of the body; 0 if it cannot be encoded, which fails later."""
+        """Bytes of the body; 0 if it cannot be encoded: publishing then fails."""
         try:
             return len(self.envelope.encoded)
         except Exception:

@@ -1,4 +1,4 @@
-"""Consume requests from shared queues: at most one for each slot, and the first queue first."""
+"""Consume requests from shared queues: at most one for each slot, from the first queue first."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
-#: Seconds after which a running request is acknowledged: RabbitMQ closes a channel after 30
-#: minutes.
+#: Seconds after which a running request is acknowledged. RabbitMQ closes a channel whose messages
+#: are not acknowledged within 30 minutes.
 ACK_AFTER_SECONDS: Final = 600.0
 
 
 class Prefetcher(abc.ABC):
     """The requests of a process, over all of its connections.
 
-    `held` are the requests that were passed on and not completed. Each uses a slot, even after the
-    loss of its connection or an early acknowledgement. 0 `slots`: no limit.
+    `held` are the requests that were passed on and not completed. Each uses a slot, even after
+    the loss of its connection or an early acknowledgement. `slots` = 0: no limit.
 
-    Methods belong to the consumer's thread, but `held` may be read and changed in any thread.
+    Call methods only in the consumer's thread; any thread may read and change `held`.
     """
 
     def __init__(self, queues: Sequence[str], slots: int) -> None:
@@ -46,7 +46,7 @@ class Prefetcher(abc.ABC):
         self.channel = None
 
     def pause(self) -> None:
-        """Stop consuming. Requests that were delivered before are still passed on."""
+        """Stop consuming. Messages that were delivered before are still passed on."""
         self.open = False
         self._cancel()
 
@@ -58,7 +58,7 @@ class Prefetcher(abc.ABC):
         """Consume as many requests as there are free slots."""
         if self.channel is None or not self.open:
             return
-        # The channel counts only unacknowledged messages.
+        # The channel counts only its own unacknowledged messages.
         room = self.slots - self._uncounted()
         if self.slots and room <= 0:
             self._cancel()  # For the channel, 0 means no limit.
@@ -71,7 +71,7 @@ class Prefetcher(abc.ABC):
 
     @abc.abstractmethod
     def _cancel(self) -> None:
-        """Stop consuming for now."""
+        """Stop consuming until the next `_take`."""
 
     def _uncounted(self) -> int:
         return sum(message.channel is not self.channel for message in tuple(self.held))
@@ -89,7 +89,7 @@ class Prefetcher(abc.ABC):
 
 
 class BrokerPrefetcher(Prefetcher):
-    """The prefetcher for a broker of wbengine: queues are served in their order."""
+    """The prefetcher for a broker of wbengine, which serves queues in order."""
 
     channel: Consumer | None
 
@@ -113,7 +113,7 @@ class KombuPrefetcher(Prefetcher):
 
     def __init__(self, queues: Sequence[str], slots: int) -> None:
         super().__init__(queues, slots)
-        #: Whether the broker replies to nothing at present.
+        #: Whether the broker currently replies to nothing.
         self.blocked = False
         self._acknowledged_early: set[Any] = set()
         self._layout: topology.Topology | None = None
@@ -175,7 +175,7 @@ class KombuPrefetcher(Prefetcher):
         self._acknowledged_early.discard(message)
 
     def run_due(self, now: float) -> None:
-        """Acknowledge requests that run for long, before the broker closes the channel."""
+        """Acknowledge requests that run for a long time, before the broker closes the channel."""
         for message, arrived_at in tuple(self.held.items()):
             if now - arrived_at < ACK_AFTER_SECONDS:
                 break
@@ -206,17 +206,17 @@ class KombuPrefetcher(Prefetcher):
 class AmqpPrefetcher(KombuPrefetcher):
     """The prefetcher for RabbitMQ: each free slot is a separate consumer.
 
-    Requests are delivered only for free slots. The others stay in the broker, where other workers
-    can consume them, and higher priorities come first.
+    Requests are delivered only to free slots. The others remain in the broker, where other workers
+    can consume them and the broker orders them by priority.
 
-    Several queues are polled in their order for each request, because RabbitMQ serves consumers
-    without an order. This costs a round trip for each empty queue. While all queues are empty and
-    slots are free, all queues are consumed until a request arrives.
+    RabbitMQ serves the consumers of several queues without an order. Therefore the queues are
+    polled in order for each request. This costs a round trip for each empty queue. While all queues
+    are empty and slots are free, all queues are consumed until a request arrives.
     """
 
     def __init__(self, queues: Sequence[str], slots: int) -> None:
         super().__init__(queues, slots)
-        #: The open channel, or None. Any thread may acknowledge on it.
+        #: The channel for acknowledgements, thread-safe; None if it is closed.
         self.amqp: amqp_connection.AmqpChannel | None = None
         # The last message of each consumer, by its tag.
         self._last_by_consumer: dict[str, Any] = {}
@@ -267,7 +267,7 @@ class AmqpPrefetcher(KombuPrefetcher):
             self._poll_queues()
 
     def _poll_queues(self) -> None:
-        """Take from the first queue that has a request, while slots are free."""
+        """Receive requests while slots are free, each from the first queue that has one."""
         names = self._names()
         while (room := self._free_slots()) > 0:
             assert self.amqp is not None
@@ -308,14 +308,14 @@ class AmqpPrefetcher(KombuPrefetcher):
 
     def _cancel(self) -> None:
         for tag in tuple(self._last_by_consumer):
-            # Before a pause this waits for the reply, after which no delivery follows.
+            # A pause waits for the reply: no delivery follows it.
             self.channel.basic_cancel(tag, nowait=self.open or self.blocked)
         self._last_by_consumer.clear()
 
     def admits(self, message: Any) -> bool:
         self._arrived.discard(message)
         if self._in_order:
-            # Poll the preceding queues before this consumer gets another request.
+            # The preceding queues must be polled before this consumer gets another request.
             tag = _tag(message)
             if self._last_by_consumer.pop(tag, None) is not None:
                 self.channel.basic_cancel(tag, nowait=True)
@@ -326,12 +326,12 @@ class AmqpPrefetcher(KombuPrefetcher):
         if self.held.pop(message, None) is None:
             return
         self._acknowledged_early.discard(message)
-        # Otherwise the acknowledgement permits the next delivery to its consumer.
+        # Otherwise the acknowledgement makes the broker deliver the next request.
         if self._in_order or self._last_by_consumer.get(_tag(message), self) is not message:
             self.adjust()
 
     def free_acknowledged(self, message: Delivery) -> bool:
-        """`free` an acknowledged request, in any thread; return whether `adjust` must be called."""
+        """`free` an acknowledged request in any thread; return whether `adjust` must be called."""
         self.held.pop(message, None)
         return self._in_order or self._last_by_consumer.get(message.consumer_tag) is not message
 

@@ -1,4 +1,4 @@
-"""Publish to RabbitMQ without waiting: messages are recorded until the broker confirms them."""
+"""Publish to RabbitMQ without waiting for the broker's confirm of each message."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ CONFIRM_TIMEOUT_SECONDS: Final = 15.0
 
 MAX_UNCONFIRMED: Final = 2000
 
-#: Seconds in which confirms are collected, unless a thread waits for one.
+#: Seconds for which confirms are collected, unless a thread waits for one.
 _GATHER_SECONDS: Final = 0.02
 
 _TRANSIENT: Final = 1
 _PERSISTENT: Final = 2
 
-#: Channel errors that occur again with the same message.
+#: Channel errors that the same message always causes.
 _REFUSAL_ERRORS: Final = (amqp_errors.PreconditionFailed, amqp_errors.AccessRefused)
 
 
@@ -40,7 +40,7 @@ class Sent:
     def __init__(self, message: OutgoingMessage, frames: bytes, name: str | None) -> None:
         self.message = message
         self.frames = frames
-        #: The message id by which the broker returns it.
+        #: The message id that identifies it when the broker returns it.
         self.name = name
         self.number = 0
         self.at = 0.0
@@ -50,12 +50,12 @@ class Sent:
 class PublisherConfirms:
     """Messages that are published on one AMQP channel in confirm mode.
 
-    `report` calls `settle([sent, ...])`, in order, with the confirmed messages. `window` is the
-    maximum number of unconfirmed messages. After the loss of the connection, the arrival of the
-    `unconfirmed` messages is unknown.
+    `report` calls `settle([sent, ...])`, in order, with the confirmed messages. `window` limits
+    the number of unconfirmed messages. After the loss of the connection, the broker may or may not
+    have the `unconfirmed` messages.
 
-    Methods belong to the thread that reads the connection. `prepare` and `send` are thread-safe,
-    except with TaskFlow's layout.
+    Only the thread that reads the connection may call methods, except `prepare` and `send`, which
+    are thread-safe (not with TaskFlow's layout).
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class PublisherConfirms:
         self._number = 0
         self._names = itertools.count(1)
         self._confirmed: list[Sent] = []
-        # Numbers follow the order in which frames are written.
+        # Numbers must follow the order in which frames are written.
         self._lock = threading.Lock()
         self._closed = False
         layout.declare_exchange(self._channel)
@@ -99,7 +99,7 @@ class PublisherConfirms:
     def prepare(self, message: OutgoingMessage) -> Sent:
         """Encode a message.
 
-        :raises Exception: if it cannot be sent, now or ever.
+        :raises Exception: if it cannot be sent.
         """
         envelope = message.envelope
         if self._plain:
@@ -119,7 +119,7 @@ class PublisherConfirms:
         return Sent(message, data, name)
 
     def send(self, sent: Sent, then: bytes = b"") -> bool:
-        """Write a prepared message, and `then` after it; return False if this is closed."""
+        """Write a prepared message, then the frames `then`; return False if this is closed."""
         with self._lock:
             if self._closed:
                 return False
@@ -140,14 +140,14 @@ class PublisherConfirms:
         self._window = MAX_UNCONFIRMED
 
     def gather(self) -> None:
-        """Collect confirms for a short time, unless many are outstanding."""
+        """Wait shortly, so that more confirms arrive, unless many messages are unconfirmed."""
         if self.room > self._window // 2:
             self._connection.wait_for_wake_up(_GATHER_SECONDS)
 
     def read(self, timeout: float | None) -> bool:
         """`receive` the connection and report confirmed messages.
 
-        :raises TransportFailure: if a confirm is overdue, unless the broker accepts no messages.
+        :raises TransportFailure: if a confirm is overdue although the broker accepts messages.
         """
         deadline = self._confirm_deadline()
         if deadline < math.inf:
@@ -155,9 +155,9 @@ class PublisherConfirms:
             timeout = remaining if timeout is None else min(timeout, remaining)
         try:
             has_data = self._connection.receive(timeout)
-        finally:  # Confirmed messages are valid even if the connection is lost.
+        finally:  # The confirms count even if the connection is lost.
             self.report()
-        # Checked after reading: a process that was paused may have unread confirms.
+        # Check after reading: after a pause of the process, confirms may be unread.
         if not has_data and time.monotonic() > self._confirm_deadline():
             raise exc.TransportFailure(
                 f"the broker confirmed no message for {CONFIRM_TIMEOUT_SECONDS:.0f} s"
@@ -176,13 +176,13 @@ class PublisherConfirms:
             self._settle(self._confirmed)
             self._confirmed.clear()
 
-    # Called during a read: publishing is not permitted here.
+    # Called during a read, in which publishing is not permitted.
 
     def _on_ack(self, number: int, multiple: bool) -> None:
         waiting = self.unconfirmed
         if multiple or (waiting and waiting[0].number == number):
             while waiting and waiting[0].number <= number:
-                self._confirmed.append(waiting[0])  # Append first: see `is_idle`.
+                self._confirmed.append(waiting[0])  # Append before popleft: see `is_idle`.
                 waiting.popleft()
             return
         with self._lock:

@@ -1,7 +1,7 @@
 """Count messages and consumers of the queues of an exchange.
 
-TaskFlow's workers reply to questions (NOTIFY) in the threads that run their tasks, so a busy worker
-is as silent as a dead one. But it continues to consume from the queue of its topic.
+TaskFlow's workers reply to NOTIFY in the threads that run their tasks, so a busy worker is as
+silent as a dead one. It continues to consume from the queue of its topic, though.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from wbengine.transports.broker import Broker
 
 LOG = logging.getLogger(__name__)
 
-#: Number of messages from which on a queue has no consumer: consumers take messages at once.
+#: Number of messages above which a queue has no consumer: consumers take messages at once.
 UNCONSUMED_MESSAGES: Final = 3
 
 BROKER_TIMEOUT_SECONDS: Final = 3.0
@@ -30,7 +30,7 @@ BROKER_TIMEOUT_SECONDS: Final = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """A queue: its messages, consumers (None: not available), and routing keys (if available)."""
+    """A queue with its messages, consumers (None: unknown), and routing keys (if known)."""
 
     name: str
     messages: int
@@ -47,7 +47,7 @@ def count(
 ) -> list[Counted]:
     """Return the queues of an exchange by name, without creating any.
 
-    If the broker cannot list them, only `known` queues are read.
+    If the broker cannot list queues, only the `known` queues are read.
 
     :raises TransportFailure: if the broker refuses or is unavailable.
     """
@@ -96,7 +96,7 @@ def purge(
 
 
 def remove_unused(connection: Connection, names: Iterable[str]) -> None:
-    """Remove those of the unused queues that are empty."""
+    """Remove those of the queues that are empty and have no consumer."""
     if isinstance(connection, Broker):
         for name in names:
             if not connection.size(name):
@@ -111,7 +111,7 @@ def remove_unused(connection: Connection, names: Iterable[str]) -> None:
 def _open_channel(
     connection: kombu.Connection, target: transports.Target, name: str
 ) -> Iterator[Any]:
-    """Open a separate channel, because an error closes it. A missing queue is not an error."""
+    """Open a separate channel, because an error closes it. Ignore a missing queue."""
     with (
         contextlib.suppress(exc.NotFound),
         connecting.translated(connection, target, name),
@@ -128,14 +128,14 @@ def exchanges(connection: Connection) -> list[str]:
 
 
 def consumer_check(target: transports.Target, exchange: str) -> Callable[[str], bool]:
-    """Return `is_served` for the topics of an exchange, which returns True if it is unknown."""
+    """Return a function that returns whether a topic has a consumer (True if unknown)."""
     layout = topology.Topology(exchange, "unused", (), topology.TASKFLOW)
 
     def ask(topic: str) -> bool:
         try:
             with target.connect(connect_timeout=BROKER_TIMEOUT_SECONDS) as connection:
                 return is_served(connection, layout.shared_name(topic), target.amqp)
-        except Exception as error:  # An unavailable broker is no evidence.
+        except Exception as error:  # If the broker is unavailable, assume a consumer.
             LOG.debug("cannot query the broker about topic %s: %s", topic, error)
             return True
 
@@ -143,11 +143,11 @@ def consumer_check(target: transports.Target, exchange: str) -> Callable[[str], 
 
 
 def is_served(connection: Any, queue: str, amqp: bool) -> bool:
-    """Return whether `queue` has a consumer, as far as the broker reports it."""
+    """Return whether `queue` has a consumer; True if the broker cannot report it."""
     with connection.channel() as channel:
         if amqp:
             try:
-                # The queue disappears with its last consumer.
+                # The queue is deleted with its last consumer.
                 return bool(channel.queue_declare(queue, passive=True).consumer_count)
             except connection.channel_errors:
                 return False

@@ -26,16 +26,16 @@ from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.transports import safe_message
 from wbengine.transports.broker import MAX_BATCH_BYTES, Broker, Consumer
 
-#: Seconds after which a queue is declared again: cleaners of temporary folders, or a broker after
-#: days, may have removed it.
+#: Seconds after which queues are declared again: a cleaner of temporary files may have removed
+#: them, or a broker after days without use.
 DECLARE_SECONDS: Final = 60.0
 LONG_DECLARE_SECONDS: Final = 3600.0
 
-#: Minimum seconds between two declarations, if a queue may be missing.
+#: Minimum seconds between two declarations if queues may be missing.
 DECLARE_PAUSE_SECONDS: Final = 1.0
 
-#: Seconds of silence after which a consumer sends a message to itself, and seconds in which it must
-#: arrive.
+#: Seconds without a message after which a consumer sends an echo message to itself, and seconds in
+#: which that message must arrive.
 ECHO_AFTER_SECONDS: Final = 10.0
 DEAF_AFTER_SECONDS: Final = 15.0
 
@@ -50,14 +50,14 @@ Consume = Callable[[Any], None]
 class Receiver(abc.ABC):
     """Consumes the private queue and shared queues on one connection. Not thread-safe.
 
-    Messages are passed to `on_own(message)` and `on_work(message)`. Unreadable messages are counted
-    in `refused`. Call `run_due` at `due`. `wake` interrupts a `drain` from any thread.
+    It passes messages to `on_own(message)` and `on_work(message)`, and counts unreadable ones in
+    `refused`. Call `run_due` at `due`. Any thread may call `wake`, which interrupts `drain`.
     """
 
     wake: Callable[[], None] | None = None
     #: Publishes replies; only with RabbitMQ.
     replies: reply_publisher.ReplyPublisher | None = None
-    #: Whether the broker reads nothing on this connection at present.
+    #: Whether the broker currently reads nothing from this connection.
     is_blocked = False
 
     def __init__(
@@ -81,7 +81,7 @@ class Receiver(abc.ABC):
         send: Callable[[OutgoingMessage], None],
         replies_from: float = 0.0,
     ) -> None:
-        """Declare and consume. `send` publishes, and from `replies_from` on also this receiver."""
+        """Declare queues and consume. `send` publishes; from `replies_from`, `replies` does too."""
         self._send = send
         if self._can_fall_silent:
             self._echo = connecting.Echo(ECHO_AFTER_SECONDS, DEAF_AFTER_SECONDS, time.monotonic())
@@ -144,18 +144,18 @@ class Receiver(abc.ABC):
 
     @property
     def last_message_at(self) -> float:
-        """Time of the broker's last message (monotonic clock); now, if it cannot fall silent."""
+        """Time of the broker's last message (monotonic clock); now, if there are no echoes."""
         return time.monotonic() if self._echo is None else self._echo.last_message_at
 
     def declare_soon(self) -> None:
-        """Declare queues again soon, because they may have been removed. Thread-safe."""
+        """Declare queues again soon because they may be missing. Thread-safe."""
         self._must_declare = True
         self.due = self._declared + DECLARE_PAUSE_SECONDS
 
     def _set_due(self, now: float) -> None:
         # With echoes, each message may change the time.
         self.due = self._declare_due if self._echo is None else now
-        # Read after the assignment, so that a concurrent call of `declare_soon` is not lost.
+        # Read this after the assignment: `declare_soon` may run at the same time.
         if self._must_declare:
             self.due = min(self.due, self._declared + DECLARE_PAUSE_SECONDS)
 
@@ -170,22 +170,22 @@ class Receiver(abc.ABC):
             )
 
     def together(self) -> contextlib.AbstractContextManager[None]:
-        """Acknowledge in one write within this context, where possible."""
+        """Send the acknowledgements of this context together, where possible."""
         return contextlib.nullcontext()
 
     def delete_private_queue(self, name: str) -> None:  # noqa: B027 - most go by themselves
-        """Remove the queue of a stopped process, if queues are not removed automatically."""
+        """Remove the queue of a stopped process, if the broker does not remove it."""
 
     @abc.abstractmethod
     def end(self, remove: bool) -> None:
-        """Stop consuming; `remove`: also delete the private queue."""
+        """Stop consuming. If `remove`, also delete the private queue."""
 
     def drop(self) -> None:  # noqa: B027 - it is closed anyway
         """Discard a broken connection."""
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Release the resources, but not the connection itself."""
+        """Release the resources of this receiver, but not the connection."""
 
 
 class BrokerReceiver(Receiver):
@@ -285,7 +285,7 @@ class KombuReceiver(Receiver):
 class AmqpReceiver(KombuReceiver):
     """Consumes from RabbitMQ.
 
-    Messages are passed on after a read, because publishing or acknowledging during a read would
+    Messages are passed on after a read: publishing or acknowledging during a read would
     misdirect frames.
     """
 
@@ -299,7 +299,7 @@ class AmqpReceiver(KombuReceiver):
     ) -> None:
         super().__init__(connection, target, layout, work, refused)
         self._amqp = amqp_connection.AmqpConnection(connection)
-        # Delivered messages that are not passed on yet, and their bytes.
+        # Delivered messages that are not passed on yet, and their size in bytes.
         self._inbox: deque[tuple[Consume, Any]] = deque()
         self._inbox_bytes = 0
         self.wake = self._amqp.wake_up
@@ -314,7 +314,7 @@ class AmqpReceiver(KombuReceiver):
         work = self._work
         work.begin(self._amqp, self._layout, lambda message: self._enqueue(on_work, message))
         assert isinstance(work, prefetcher.AmqpPrefetcher)
-        # With TaskFlow's peers, publishing may need a request to the broker first.
+        # For TaskFlow's peers, publishing may first need a request to the broker.
         if work.amqp is not None and not self._layout.interop:
             self.replies = reply_publisher.ReplyPublisher(
                 work.amqp, self._layout, self._send, replies_from
@@ -325,7 +325,7 @@ class AmqpReceiver(KombuReceiver):
         self._inbox_bytes += len(message.body)
 
     def _enqueue_own(self, handle: Consume, message: Any) -> None:
-        # The inbox grows only while an AMQP method waits for its reply.
+        # Several messages arrive only while an AMQP method waits for its reply.
         if self._inbox and self._inbox_bytes + len(message.body) > MAX_BATCH_BYTES:
             message.requeue()
         else:
@@ -363,16 +363,16 @@ class AmqpReceiver(KombuReceiver):
             self._layout.delete_private_queue(self._connection, name)
 
     def _stop(self) -> None:
-        while self._inbox:  # Delivered, but not passed on.
+        while self._inbox:  # These were delivered, but not passed on.
             _, message = self._next()
             message.requeue()
         self.channel.basic_cancel(_OWN_TAG)
 
     def end(self, remove: bool) -> None:
         if self.is_blocked:
-            return  # The broker would not read these commands.
+            return  # The broker would not read the commands.
         super().end(remove)
-        # For the broker, a queue of delivered, unacknowledged messages is empty.
+        # The broker regards a queue as empty if all its messages are delivered.
         self._layout.delete_unused(self._connection, () if self._work.held else self._work.queues)
 
     def drop(self) -> None:

@@ -1,4 +1,4 @@
-"""Publish replies of a worker on the channel of their requests, with acknowledgements."""
+"""Publish replies of a worker together with the acknowledgements of their requests."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ LOG = logging.getLogger(__name__)
 class ReplyPublisher:
     """Publishes replies on the channel on which their requests were delivered.
 
-    A reply and the acknowledgement of its request are written together, in this order, in which the
-    broker processes them. So the worker does not wait for a confirm. If the connection is lost,
-    unconfirmed replies are published again with `send(message)`.
+    A reply and the acknowledgement of its request are written together. The broker processes them
+    in this order, so the worker need not wait for the confirm of the reply. If the connection is
+    lost, unconfirmed replies are published again with `send(message)`.
 
     `answer` is thread-safe; other methods belong to the thread of the connection.
     """
@@ -36,7 +36,7 @@ class ReplyPublisher:
         send: Callable[[OutgoingMessage], None],
         since: float = 0.0,
     ) -> None:
-        """Create a publisher that sends no replies before `since`, on the monotonic clock."""
+        """Create a publisher that publishes no replies before `since` (monotonic clock)."""
         self._channel = channel
         self._since = since
         self._send = send
@@ -53,11 +53,11 @@ class ReplyPublisher:
     ) -> bool:
         """Publish a reply and acknowledge its request.
 
-        :param freed: `freed(request)` is called before writing, because another request may arrive
-            from then on.
-        :param soon: the reply is sent with the next write, or when the connection's thread wakes
-            up.
-        :returns: False if this is not possible here or now.
+        :param freed: `freed(request)` is called before writing, because the next request may
+            arrive immediately after it.
+        :param soon: whether to leave the sending to the next write, or to the next wake-up of the
+            connection's thread.
+        :returns: False if this is not possible now.
         """
         confirms, channel = self.confirms, self._channel
         if request.amqp_channel is not channel or confirms.room <= 0:
@@ -67,7 +67,7 @@ class ReplyPublisher:
         try:
             sent = confirms.prepare(message)
         except Exception:
-            return False  # The other way of publishing reports the reason.
+            return False  # The sender then reports the error.
         if not channel.claim(request):
             return False
         freed(request)
@@ -82,7 +82,7 @@ class ReplyPublisher:
         crashpoint("sender.after-publish")
         return True
 
-    # In the thread of the connection.
+    # Methods for the connection's thread.
 
     def close(self) -> None:
         """Close the publisher and resend unconfirmed replies."""

@@ -27,34 +27,34 @@ LOG = logging.getLogger(__name__)
 
 Call = Callable[[list[Any]], object]
 
-#: Maximum number of messages, and approximate bytes, of a batch.
+#: Maximum number of messages of a batch, and approximate maximum of its bytes.
 MAX_BATCH_MESSAGES: Final = 64
 _MAX_BATCH_BYTES: Final = 1024 * 1024
 
 _MAX_BATCHES_PER_SEND: Final = 2
 
-#: Maximum delay in seconds of deferred messages, and of deferred calls.
+#: Maximum delay of deferred messages, and of deferred calls.
 DEFERRED_SECONDS: Final = 0.005
 _CALLS_DEFERRED_SECONDS: Final = 0.02
 
-#: Seconds between two attempts to publish: a failing broker may accept connections.
+#: Seconds between two attempts to publish: a broker may accept connections, but no messages.
 RETRY_PAUSE_SECONDS: Final = 0.25
 
-#: Errors of the broker or the ledger, rather than of the message.
+#: Errors of the broker or the ledger, not of the message.
 _SERVICE_ERRORS: Final = (exc.TransportFailure, exc.LedgerFailure)
 
 
 class ReconnectLoop:
     """Connects to `target` repeatedly and uses the connections, until `closed`. Not thread-safe.
 
-    After `errors`, another connection may help.
+    `errors` are the exceptions after which it reconnects.
     """
 
     def __init__(self, target: transports.Target, closed: conditions.Event) -> None:
         self.errors: Any = ()
         self._target = target
         self._closed = closed
-        #: A successful publish clears it.
+        #: The last logged failure, or '' after a successful publish.
         self.last_logged = ""
 
     def run(self, use: Callable[[Any], object]) -> None:
@@ -82,22 +82,21 @@ class ReconnectLoop:
             self._closed.wait(RETRY_PAUSE_SECONDS)
 
     def log_failure(self, why: str) -> None:
-        """Log a failure, unless it is the same as before. Thread-safe."""
+        """Log a failure unless it equals the last one. Thread-safe."""
         if why != self.last_logged and not self._closed.is_set():
             self.last_logged = why
             LOG.warning("cannot publish (%s), retrying", why)
 
 
 class Sender:
-    """Publishes messages in order on a connection of its own, with retries.
+    """Publishes messages in order on a separate connection, with retries.
 
     If the connection is idle, the thread that sends a message publishes it together with all
-    waiting messages. Otherwise it leaves the message to the thread that uses the connection. The
-    sender's own thread connects, and publishes deferred and remaining messages.
+    waiting messages. Otherwise the thread that uses the connection publishes it. The sender's own
+    thread connects, and publishes deferred and remaining messages.
 
-    Messages of a batch share the calls of `DeliveryHooks`. A message that was interrupted by a lost
-    connection or a full disk is published again in its order, unless its hooks handle this as
-    `uncertain`.
+    The messages of a batch share the calls of `DeliveryHooks`. A message that a lost connection or
+    a full disk interrupted is published again, in order, unless its hooks do not permit that.
     """
 
     def __init__(self, target: transports.Target, layout: topology.Topology, name: str) -> None:
@@ -120,14 +119,14 @@ class Sender:
         #: Called in the publishing thread if an exchange or a queue is missing.
         self.on_missing_queue: Callable[[], None] = _nothing
         self._writer: Any = None
-        # Whether a thread publishes, and whether the sender's thread makes deferred calls.
+        # Whether a thread publishes, and whether the sender's thread runs deferred calls.
         self._is_sending = False
         self._is_calling = False
         self._flushing: set[object] = set()
         self._is_stopped = False
-        # Error of the connection, found in another thread.
+        # Error of the connection that another thread detected.
         self._connection_error: BaseException | None = None
-        # Time of the next wake-up of the sender's thread; -infinity while it is awake.
+        # Time of the next wake-up of the sender's thread; -infinity while it runs.
         self._wakes_at = -math.inf
         self._has_deferred = False
         self._thread: threading.Thread | None = None
@@ -137,10 +136,9 @@ class Sender:
     def send(self, message: OutgoingMessage, *, first: bool = False, defer: bool = False) -> None:
         """Publish a message with all waiting messages, here or in the thread that is publishing.
 
-        Messages are published in order, but `first` ones (heartbeats) pass all others. With
-        `defer`, the message is published within milliseconds, or with the next one that is not
-        deferred, but not in this thread, which may hold locks. An unavailable broker delays the
-        message and raises nothing.
+        Messages are published in order, except that `first` ones (heartbeats) overtake others.
+        With `defer`, another thread publishes the message within milliseconds; the calling thread
+        may then hold locks. An unavailable broker delays the message without an error.
         """
         is_sending = False
         try:
@@ -157,25 +155,24 @@ class Sender:
                 if not self._can_send or self._paused_until > time.monotonic():
                     self._wake_if_due()
                     return
-                # In this order, because an interrupt (Ctrl-C) may occur at any point.
+                # This order is safe if an interrupt (Ctrl-C) occurs in between.
                 is_sending = self._is_sending = True
             self._publish_some(_MAX_BATCHES_PER_SEND)
-        except BaseException:  # After an interrupt, the sender's own thread publishes the rest.
+        except BaseException:  # The sender's own thread publishes the rest.
             with self._lock:
                 self._due = -math.inf
                 self._wake_if_due()
             raise
         finally:
             if is_sending:
-                # Not in a method: an interrupt could end its call before it began.
+                # Inline: an interrupt could prevent a call.
                 self._is_sending = False
                 self._release()
 
     def call_later(self, function: Call, *things: Any) -> None:
-        """Call `function([thing, ...])` within milliseconds, with all things up to then.
+        """Call `function([thing, ...])` once within milliseconds, with the things of all calls.
 
-        The sender's thread calls it when idle, or this thread after the sender's end. Errors are
-        logged.
+        The sender's idle thread calls it, or this thread after the sender's end. Errors are logged.
         """
         with self._lock:
             if not self._is_stopped:
@@ -238,7 +235,7 @@ class Sender:
             self._is_stopped = True
         self._make_calls()
 
-    # Times; with the lock.
+    # Times. The lock is held.
 
     @property
     def _is_idle(self) -> bool:
@@ -258,7 +255,7 @@ class Sender:
         )
 
     def _messages_at(self) -> float:
-        """Return the time of the next publish; infinity if it is not possible at present."""
+        """Return the time of the next publish; infinity if it is not possible now."""
         if self._is_sending or self._room <= 0 or not (self._urgent_queue or self._queue):
             return math.inf
         hurries = self._flushing or len(self._queue) >= MAX_BATCH_MESSAGES
@@ -288,7 +285,7 @@ class Sender:
     def _sleep_for(self, at: float, now: float) -> float | None:
         if self._flushing:
             self._settled.notify_all()
-        # More messages will probably follow; they do not need to wake the thread.
+        # More messages probably follow; they need not wake the thread.
         if self._has_deferred:
             at = min(at, now + DEFERRED_SECONDS)
         self._has_deferred = False
@@ -320,7 +317,7 @@ class Sender:
         self._run_due(now)
 
     def _run_due(self, now: float) -> None:
-        """Publish messages and make calls that are due.
+        """Publish messages and run calls that are due.
 
         :raises Exception: if the connection is lost.
         """
@@ -349,7 +346,7 @@ class Sender:
         for function, things in calls.items():
             call(function, things)
 
-    # In the publishing thread.
+    # Methods for the publishing thread.
 
     def _release(self) -> None:
         with self._lock:
@@ -373,7 +370,7 @@ class Sender:
                 self._reconnects.log_failure(reasons.explain(error))
                 return
             if writer is None or writer is not self._writer:
-                # It was closed: the messages stay for the next connection.
+                # It is closed: the messages remain for the next connection.
                 return
             try:
                 self._publish(batch, writer)
@@ -407,7 +404,7 @@ class Sender:
                 self._due = math.inf
 
     def _prepare(self, messages: list[OutgoingMessage]) -> list[OutgoingMessage]:
-        """Prepare messages; return those to publish now. The others have left the sender."""
+        """Prepare messages; return those to publish. The others have left the sender."""
         groups = list(by_hooks(m for m in messages if not m.withdrawn).values())
         while groups:
             group = [message for message in groups.pop(0) if not message.withdrawn]
@@ -419,7 +416,7 @@ class Sender:
             except Exception as error:
                 if len(group) == 1:
                     self._fail(group[0], error)
-                else:  # One of the messages is the cause: publish each alone.
+                else:  # One of the messages is the cause: publish each separately.
                     groups[:0] = [[message] for message in group]
         remaining = [message for message in messages if not (message.withdrawn or message.sent)]
         if len(remaining) < len(messages):
@@ -444,7 +441,7 @@ class Sender:
                 self._fail(message, error)
         if not prepared_pairs:
             return
-        # Events of a task come before its result.
+        # The events of a task must precede its result.
         prepared_pairs.sort(key=_writes)
         crashpoint("sender.before-publish")
         sent: list[OutgoingMessage] = []
@@ -464,7 +461,7 @@ class Sender:
                 end = None if writer.together else count + 1
                 under_way = prepared_pairs[count:end]
                 self._report_uncertain(message for message, _ in under_way)
-            raise  # The others stay for the next connection.
+            raise  # The others remain for the next connection.
         except Exception as error:
             self._fail(prepared_pairs[count][0], error)
         finally:
@@ -512,7 +509,7 @@ class KombuWriter:
     def write(self, messages: Iterable[env.Envelope]) -> Iterator[bool]:
         for envelope in messages:
             self._publish(envelope)
-            yield True  # As far as the broker reports it.
+            yield True  # kombu does not report missing queues.
 
     def _publish(self, envelope: env.Envelope) -> None:
         keys: Iterable[str] = (envelope.routing_key,)
@@ -544,7 +541,7 @@ def _writes(pair: tuple[OutgoingMessage, Any]) -> bool:
 
 
 def _write(writer: Any, prepared_pairs: list[tuple[OutgoingMessage, Any]]) -> Iterator[bool]:
-    """Publish in order: first with the writer, then with hooks that write themselves."""
+    """Publish in order: first with the writer, then with the hooks that write."""
     for writes, group in itertools.groupby(prepared_pairs, key=_writes):
         pairs = list(group)
         if not writes:

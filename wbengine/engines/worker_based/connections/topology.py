@@ -26,12 +26,12 @@ MAX_PRIORITY: Final = 9
 
 _BROADCASTS: Final = (env.ALL_WORKERS, env.ALL_ENGINES)
 
-#: Seconds for which a peer receives broadcasts after its last message.
+#: Seconds after its last message for which a peer receives broadcasts.
 _ACTIVE_PEER_SECONDS: Final = 60.0
 
 _MAX_COMMON_BROADCASTS: Final = 10
 
-# The default type of a virtual host may lack expiry and priorities.
+# The default queue type of a virtual host may not support expiry and priorities.
 _CLASSIC_QUEUE: Final = {"x-queue-type": "classic"}
 
 
@@ -45,7 +45,7 @@ def check_interop(interop: str | None) -> str | None:
 def check_interop_options(
     interop: str | None, topics: Sequence[str], ledger: str | None
 ) -> str | None:
-    """Return `interop` after a check together with the other options of an engine.
+    """Check `interop` together with other options of an engine, and return it.
 
     :raises ValueError: if it is not supported, or conflicts with an option.
     """
@@ -67,7 +67,7 @@ def check_interop_options(
 
 
 def check_no_ledger(interop: str | None, ledger: str | None) -> str | None:
-    """Return `interop` after a check that no ledger is given.
+    """Check that `interop` is used without a ledger, and return it.
 
     :raises ValueError: if it is not supported, or a ledger is given.
     """
@@ -94,16 +94,16 @@ def check_no_keys(interop: str | None, keys: object) -> None:
 class Topology:
     """Durable queues on a topic exchange: one private queue, and shared ones for requests.
 
-    RabbitMQ removes queues without consumers that were not declared for a week (the private queue
-    of a worker: for ten minutes), and the exchange with its last queue. Engines resend requests of
-    such a queue as soon as a worker could consume them.
+    RabbitMQ removes a queue that had no consumers and was not declared for a week (the private
+    queue of a worker: for ten minutes), and the exchange with its last queue. Engines resend the
+    requests of a removed queue as soon as there is a worker for them.
 
     With `direct` there is no exchange, because most of kombu's transports keep bindings in the
-    memory of one process. A broadcast goes to each recently active peer, and to a common queue,
+    memory of one process. A broadcast is sent to each recently active peer, and to a common queue,
     from which one of the other peers consumes it.
 
-    With `interop='taskflow'`, everything is declared as by TaskFlow's peers: a direct exchange,
-    transient queues that disappear with their last consumer, and one queue for each topic.
+    With `interop='taskflow'`, everything is declared as TaskFlow declares it: a direct exchange,
+    transient queues that are deleted with their last consumer, and one queue for each topic.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Topology:
         self._name = _names.check_label("exchange", exchange)
         self.topic = topic
         self._bindings = tuple(bindings)
-        #: Whether the private queue is that of a worker, which no other process takes over.
+        #: Whether the private queue belongs to a worker. No other process takes it over.
         self.is_brief = False
         self._last_seen: dict[str, float] = {}
         if self.direct:
@@ -128,7 +128,7 @@ class Topology:
         elif interop:
             self.exchange = kombu.Exchange(exchange, durable=False, auto_delete=True)
         else:
-            # It is removed with its last queue, also if that queue expires.
+            # It is deleted with its last queue, even if that queue expires.
             self.exchange = kombu.Exchange(exchange, type="topic", durable=True, auto_delete=True)
 
     def declare_on(self, broker: Broker) -> str:
@@ -169,7 +169,7 @@ class Topology:
         return queue
 
     def declare_common(self, channel: Any) -> list[Any]:
-        """Declare the common queues, which replace bindings of these names."""
+        """Declare the common queues, which replace the bindings."""
         names = self._bindings if self.direct else ()
         return [self._declare_plain(channel, self._common_name(name)) for name in names]
 
@@ -193,7 +193,7 @@ class Topology:
             name: at for name, at in self._last_seen.items() if now - at < _ACTIVE_PEER_SECONDS
         }
         common = self._common_name(key)
-        # There may be no consumer.
+        # The common queue may have no consumer.
         crowded = channel.queue_declare(common).message_count >= _MAX_COMMON_BROADCASTS
         return [*self._last_seen, *(() if crowded else (common,))]
 
@@ -219,12 +219,12 @@ class Topology:
     def delete_unused(self, connection: kombu.Connection, queues: Sequence[str]) -> None:
         """Remove the shared queues that are empty and have no other consumer.
 
-        Only the broker can check these conditions without a race.
+        The broker checks these conditions, because only the broker can do it without a race.
         """
         if self.interop:
             return  # These queues are removed automatically.
         for name in queues:
-            # A separate channel, because an error closes it.
+            # An error closes the channel.
             with connection.channel() as channel:
                 try:
                     declared = channel.queue_declare(name, passive=True)
@@ -243,9 +243,9 @@ class Topology:
 
 
 class PeerQueues:
-    """Queues that this process declared for others, as TaskFlow's peers do for each other.
+    """Queues that this process declared for its peers, as TaskFlow's peers do.
 
-    With `amqp`, a queue disappears with its last consumer.
+    With `amqp`, a queue is deleted with its last consumer.
     """
 
     def __init__(self, layout: Topology, amqp: bool) -> None:
@@ -259,11 +259,11 @@ class PeerQueues:
         key, kind = envelope.routing_key, envelope.type
         if self._amqp:
             if kind == pr.RESPONSE:
-                # A reconnecting engine may wait for the reply; its queue disappeared with its
+                # A reconnecting engine may wait for the reply: its queue was deleted with its
                 # connection.
                 self._declared.discard(key)
             elif kind != pr.NOTIFY or envelope.body:
-                return  # An absent receiver does not need this message.
+                return  # Without a receiver, this message is useless.
         if key not in self._declared:
             self._layout.declare_shared(channel, key)
             self._declared.add(key)

@@ -36,15 +36,15 @@ def check_wait(workers: Any, timeout: Any) -> None:
 
 LOG = logging.getLogger(__name__)
 
-#: Clock difference in seconds from which on a warning is logged.
+#: Clock difference above which a warning is logged.
 MAX_CLOCK_DIFFERENCE_SECONDS: Final = 30.0
 
 
 class Clocks:
-    """Logs each worker once whose clock differs much from this host's.
+    """Logs, once for each worker, that its clock differs much from this host's clock.
 
-    `missed(since, now)` returns the seconds in which this engine received nothing: messages that
-    waited then have old timestamps.
+    `missed(since, now)` returns the seconds in which this engine received nothing. Messages that
+    waited in that time have old timestamps.
     """
 
     def __init__(self, missed: Callable[[float, float], float]) -> None:
@@ -75,8 +75,8 @@ _MAX_GAPS: Final = 64
 class Hearing:
     """Records the times in which the engine received nothing or did not run.
 
-    The engine sends echo messages to itself. An overdue echo means that it receives nothing. All
-    times are on the same clock.
+    The engine sends echo messages to itself. If an echo is overdue, it receives nothing. All times
+    are on the same clock.
     """
 
     def __init__(self) -> None:
@@ -95,11 +95,11 @@ class Hearing:
         self._add_gap(start, end)
 
     def is_deaf(self, now: float, patience: float) -> bool:
-        """Return whether the last echo is older than `patience` seconds, or there was none."""
+        """Return whether there was no echo in the last `patience` seconds."""
         return self._echo is None or now - self._echo > patience
 
     def missed(self, since: float, now: float, patience: float) -> float:
-        """Return the seconds of this time in which the engine received nothing."""
+        """Return the seconds since `since` in which the engine received nothing."""
         seconds = sum(max(0.0, min(end, now) - max(start, since)) for start, end in self._gaps)
         if self._echo is not None and now - self._echo > patience:
             seconds += max(0.0, now - max(self._echo, since))
@@ -107,56 +107,57 @@ class Hearing:
 
     def _add_gap(self, start: float, end: float) -> None:
         if self._gaps:
-            start = max(start, self._gaps[-1][1])  # Gaps may overlap: a sleep also delays the echo.
+            start = max(start, self._gaps[-1][1])  # Gaps may overlap: a pause also delays the echo.
         if end > start:
             self._gaps.append((start, end))
 
 
-#: Number of silent periods after which a worker that announces its period is lost.
+#: Number of missing heartbeats after which a worker with a known period is lost.
 SILENT_PERIODS: Final = 3
 
-#: Default interval between two questions in seconds.
+#: Default interval between two NOTIFY of the engine, in seconds.
 BEAT_PERIODICITY: Final = 5.0
 
-#: Minimum interval between two questions, in seconds for each known worker. RELAXED_FACTOR
-#: multiplies the interval while no result is urgent.
+#: Minimum interval between two NOTIFY of the engine, in seconds for each known worker.
+#: RELAXED_FACTOR multiplies the interval while no result is urgent.
 SECONDS_PER_WORKER: Final = 0.01
 RELAXED_FACTOR: Final = 6
 
-#: Interval between two questions in seconds while `urgent` is set, and number of periods after an
-#: outage for which it applies too.
+#: Interval between two NOTIFY in seconds while `urgent` is set, or for a number of periods after an
+#: outage.
 URGENT_SECONDS: Final = 1.0
 _AFTERMATH_PERIODS: Final = 3
 
 #: Additional seconds for the first reply of a new worker.
 _GRACE_SECONDS: Final = 1.0
 
-#: States in which a worker accepts no requests, even if slots are free.
+#: States in which a worker accepts no requests, even with free slots.
 _RESTING_STATES: Final = (life.STARTED, life.SUSPENDED, life.DRAINING)
 
 MAX_PERIOD_SECONDS: Final = 60.0
 
 
 class ProxyWorkerFinder:
-    """Asks for workers, processes their announcements and heartbeats, and detects lost workers.
+    """Finds workers, processes their announcements and heartbeats, and detects lost workers.
 
     Thread-safe. The cost of `queue_for` does not depend on the number of workers. All times are on
-    the monotonic clock of this process. Only silence during which this engine receives its own echo
-    is counted, so neither an outage of the broker nor a pause of this process makes a worker look
-    lost.
+    the monotonic clock of this process. Silence of a worker counts only while this engine receives
+    its own echo. So neither an outage of the broker nor a pause of this process makes a worker
+    look lost.
 
-    While `hurry` is set, workers are asked once per period (large fleets less often), otherwise
-    less often: workers announce start, stop and changes without a question.
+    The engine sends a NOTIFY, to which all workers reply. While `hurry` is set, it does so once
+    per period (less often for large fleets), otherwise less often. Workers announce start, stop
+    and changes without it.
 
     :param exchange: the exchange of the workers' queues; None: any announced queue is accepted.
-    :param on_change: called as `on_change(names, lost)`, outside of the lock, with the names of
+    :param on_change: called without the lock as `on_change(names, lost)`, with the names of
         task classes that gained a worker, and the workers that stopped or were lost.
     :param on_ids: called as `on_ids(identity, ids)` with the requests of this engine that a worker
         runs.
     :param holds: `holds(identity)` returns whether a worker has requests of this engine. Only such
-        workers send heartbeats; the others reply to questions.
-    :param served: `served(topic)` returns whether the queue has a consumer. Workers of TaskFlow
-        send nothing while they are busy.
+        workers send heartbeats; the others only reply to NOTIFY.
+    :param served: `served(topic)` returns whether the queue has a consumer. Busy workers of
+        TaskFlow send nothing.
     """
 
     def __init__(
@@ -190,7 +191,7 @@ class ProxyWorkerFinder:
         self._holds = holds
         self._served = served
         self._clock = clock
-        #: Whether reports of workers matter at present.
+        #: Whether recent reports of workers are needed now.
         self.hurry = True
         #: Whether a component waits for the next reports.
         self.urgent = False
@@ -201,10 +202,10 @@ class ProxyWorkerFinder:
         self._changed = conditions.Condition(self._lock)
         # One entry for each waiting thread.
         self._waiters: set[object] = set()
-        # Seconds after which the loop is late.
+        # Delay after which an iteration of the engine's loop is late.
         self._late_after = max(2.0, self.period)
         self._channel: Any = None
-        # End of the time after an outage in which workers are asked more often.
+        # Until this time after an outage, NOTIFY is sent more often.
         self._aftermath_until = -math.inf
         self.reset()
 
@@ -219,20 +220,20 @@ class ProxyWorkerFinder:
             self._last_replies: dict[Any, float] = {}
             self._last_iteration = math.inf
             self._last_question_at: float | None = None
-            # Times of the last questions that were at least a period apart.
+            # Times of the last NOTIFY that were at least a period apart.
             self._question_times: deque[float] = deque(maxlen=SILENT_PERIODS + 1)
             self._last_pinged: float | None = None
 
     @property
     def period(self) -> float:
-        """Heartbeat period in seconds that this engine requests."""
+        """The heartbeat period that this engine requests, in seconds."""
         if self._expiry is None:
             return self._beat_periodicity
         return min(self._beat_periodicity, max(env.MIN_PERIOD_SECONDS, self._expiry / 4))
 
     @property
     def patience(self) -> float:
-        """Seconds of silence after which a worker without an announcement is lost."""
+        """Seconds after which a worker without any message is lost."""
         return math.inf if self._expiry is None else SILENT_PERIODS * self.period
 
     def slots(self, queue: str) -> int:
@@ -243,7 +244,7 @@ class ProxyWorkerFinder:
     def free(self, queue: str) -> int:
         """Return the number of free slots in the last reports of the workers of `queue`.
 
-        Workers that were silent for `SILENT_PERIODS` intervals count as having none.
+        Workers without a report in `SILENT_PERIODS` intervals have none.
         """
         with self._lock:
             members = self._roster.queues.get(queue)
@@ -258,9 +259,9 @@ class ProxyWorkerFinder:
             return members is not None and members.identified_count > 0
 
     def queue_for(self, task_cls: str, waiting: Callable[[str], int]) -> str | None:
-        """Return the queue that offers `task_cls` with the most slots per waiting request, or None.
+        """Return the queue with the most slots per waiting request for `task_cls`, or None.
 
-        Ties are resolved by the order of the topics. Cost: O(queues that offer the task).
+        Of equal queues, the one of the first topic is used. Cost: O(queues that offer the task).
 
         :param waiting: `waiting(queue)` returns the number of requests of this engine in a queue.
         """
@@ -289,7 +290,7 @@ class ProxyWorkerFinder:
     @property
     def _interval(self) -> float:
         pace = max(self.period, SECONDS_PER_WORKER * len(self._roster))
-        # Of several plain peers on a topic, only one receives each question.
+        # Only one of several plain peers on a topic receives each NOTIFY.
         often = self.hurry or self._waiters or self._interop
         return pace if often else RELAXED_FACTOR * pace
 
@@ -300,11 +301,9 @@ class ProxyWorkerFinder:
         return max(min(URGENT_SECONDS, self.period), SECONDS_PER_WORKER * len(self._roster))
 
     def maybe_publish(self) -> bool:
-        """Publish a question to all workers if it is due; may be called at any rate.
+        """Publish NOTIFY to all workers, and the echo, if they are due. Call this at any rate.
 
-        This also publishes the echo, once per period.
-
-        :returns: whether the question was published.
+        :returns: whether NOTIFY was published.
         """
         now = self._clock.monotonic()
         headers = {env.WBE_VERSION: env.VERSION, env.WBE_PERIOD: self.period}
@@ -328,7 +327,7 @@ class ProxyWorkerFinder:
         return due
 
     def _awaits_report(self, now: float) -> bool:
-        """Return whether a worker owes a report and was silent for more than a period."""
+        """Return whether an expected report of a worker is more than a period late."""
         with self._lock:
             return bool(self._unannounced) or any(
                 now - worker.last_seen > (worker.period or math.inf) and self._must_report(worker)
@@ -352,7 +351,7 @@ class ProxyWorkerFinder:
         notify = env.Envelope(pr.NOTIFY, data, headers=headers)
         topic = data.get("topic")
         if topic is None:
-            return  # A question of another engine.
+            return  # This is the NOTIFY of another engine.
         if not (
             self._accepts_topic(topic)
             and _is_valid(notify, topic)
@@ -385,7 +384,7 @@ class ProxyWorkerFinder:
     def _send_period(self, identity: str, notify: env.Envelope) -> None:
         """Send the heartbeat period of this engine to a new worker.
 
-        The worker replies at once, or its silence counts by this period.
+        Without a reply, the worker is lost after the usual number of these periods.
         """
         if (notify.seconds(env.WBE_PERIOD) or 0.0) <= self.period:
             return
@@ -401,7 +400,7 @@ class ProxyWorkerFinder:
         return not self._patterns or any(routing.matches(p, words) for p in self._patterns)
 
     def _owns_queue(self, notify: env.Envelope, topic: str) -> bool:
-        """Return whether the announced queue is that of its topic and tasks.
+        """Return whether the announced queue has the name for its topic and tasks.
 
         Requests are sent to no other queue. Workers of TaskFlow announce none.
         """
@@ -431,7 +430,7 @@ class ProxyWorkerFinder:
         worker = self._roster.find(identity, topic)
         tasks = tuple(dict.fromkeys(notify.body["tasks"]))
         if worker is None and beat:
-            # Its next reply to a question contains its tasks.
+            # Its reply to the next NOTIFY contains its tasks.
             if identity in self._unannounced:
                 self._unannounced[identity] = self._clock.monotonic()
             return set()
@@ -463,9 +462,9 @@ class ProxyWorkerFinder:
         slots = max(1, notify.number(env.WBE_SLOTS, worker.slots))
         running = notify.number(env.WBE_RUNNING, worker.running)
         if worker.life is not None and worker.life.state in _RESTING_STATES:
-            running = max(running, slots)  # The slots of this worker accept nothing.
+            running = max(running, slots)  # This worker accepts no requests.
         self._roster.update(worker, slots, running)
-        has_load = env.WBE_RUNNING in notify.headers  # Plain peers do not send it.
+        has_load = env.WBE_RUNNING in notify.headers  # Plain peers do not report it.
         worker.report(now, worker.period or self.period, has_load and running < slots)
         return gained
 
@@ -483,7 +482,7 @@ class ProxyWorkerFinder:
     def watch(self, identity: str, silence: float = 0.0) -> None:
         """Watch a worker that reported a request `silence` seconds ago.
 
-        A worker that never announced itself is lost after three silent periods.
+        If it never announces itself, it is lost after `patience` seconds of silence.
         """
         with self._lock:
             now = self._clock.monotonic()
@@ -497,7 +496,7 @@ class ProxyWorkerFinder:
         return [TopicWorker("", (), identity)] if was_watched else []
 
     def record_echo(self) -> None:
-        """Record an echo. After a gap, the grace period of all workers begins again."""
+        """Record an echo. After a gap, restart the grace periods of all workers."""
         now = self._clock.monotonic()
         with self._lock:
             if self._hearing.echo(now, self._gap_seconds):
@@ -506,8 +505,8 @@ class ProxyWorkerFinder:
     def record_iteration(self, now: float, channel: Any = None) -> None:
         """Record an iteration of the engine's loop, which listens on `channel`.
 
-        If it is late by a period, the engine was paused; if the channel changed, the broker was
-        unavailable. In both cases the silence of workers is no evidence.
+        A late iteration means that the engine was paused; another channel means that the broker was
+        unavailable. In both cases the silence of workers does not count.
         """
         previous, self._last_iteration = self._last_iteration, now
         channel_changed, self._channel = self._channel is not channel, channel
@@ -536,7 +535,7 @@ class ProxyWorkerFinder:
         busy = self._served_topics(silent)
         with self._lock:
             for worker in self._roster:
-                if worker.topic in busy:  # Check it again in one period.
+                if worker.topic in busy:  # Check it again after one period.
                     worker.last_seen = now - self._expiry + self.period
             silent = self._roster.silent(now, self._is_silent)
             lost = [worker for identity in silent for worker in self._roster.leave(identity)]
@@ -562,12 +561,12 @@ class ProxyWorkerFinder:
     def _is_silent(self, worker: TopicWorker, now: float) -> bool:
         pace = worker.period
         if pace is not None and now - worker.last_seen <= SILENT_PERIODS * pace:
-            return False  # The usual case, for thousands of workers.
+            return False  # The usual case, checked first.
         seen = max(worker.last_seen, self._last_replies.get(worker.identity, -math.inf))
         if pace is None:
             assert self._expiry is not None
             return now - seen > self._expiry
-        if not self._must_report(worker):  # It only replies to questions.
+        if not self._must_report(worker):  # It only replies to NOTIFY.
             return len(self._question_times) > SILENT_PERIODS and seen < self._question_times[0]
         return now - seen > SILENT_PERIODS * pace
 
@@ -602,18 +601,18 @@ class ProxyWorkerFinder:
             return sorted(self._roster.tasks)
 
     def rounds(self, queue: str, since: float) -> int:
-        """Return how many times (at most 2) every live worker of `queue` has reported since then.
+        """Return how many times (at most 2) every live worker has reported since `since`.
 
-        Workers that joined later do not count; 0 without workers.
+        Only the workers of `queue` count that joined before. Without workers, return 0.
         """
         with self._lock:
             members = self._roster.queues.get(queue)
             return members.rounds(since) if members is not None else 0
 
     def idle_rounds(self, queue: str, since: float) -> int:
-        """Return how many times (at most 2) every live worker has reported a free slot since then.
+        """Return how many times (at most 2) every live worker has reported a free slot.
 
-        A report without a free slot resets the count.
+        Reports before `since` are ignored. A report without a free slot resets the count.
         """
         with self._lock:
             members = self._roster.queues.get(queue)
@@ -624,7 +623,7 @@ class ProxyWorkerFinder:
             return self._hearing.missed(since, now, self._gap_seconds)
 
     def get_worker_for_task(self, task: Any) -> TopicWorker | None:
-        """Return the live worker with the most free slots that performs `task`, or None."""
+        """Return the live worker with the most free slots that offers `task`, or None."""
         name = task_name(task)
         with self._lock:
             able = [

@@ -10,21 +10,20 @@ from typing import Any, Final
 from wbengine import _names
 from wbengine.engines.worker_based.messages import life as lives
 
-#: Maximum number of workers, and approximate maximum of bytes for names of tasks and running
-#: requests.
+#: Maximum number of workers, and approximate maximum memory for the names of tasks and requests.
 MAX_WORKERS: Final = 20_000
 MAX_NAME_BYTES: Final = 64 * 1024 * 1024
 
-#: Bytes for the name of a task besides its characters, and for each running task.
+#: Estimated memory for the name of a task in addition to its characters, and for a running task.
 _BYTES_PER_NAME: Final = 64
 _BYTES_PER_RUNNING_TASK: Final = 256
 
-#: Reports closer than this fraction of a heartbeat period count as one.
+#: Minimum interval of two separate reports, as a fraction of a heartbeat period.
 _MIN_GAP_PERIODS: Final = 0.5
 
 _NEVER: Final = (-math.inf, -math.inf)
 
-#: The identity of a peer that does not send one.
+#: Represents the identity of a peer that does not send one.
 NO_IDENTITY: Final = object()
 
 
@@ -38,14 +37,13 @@ def task_name(task: Any) -> str:
 
 @dataclass(slots=True, eq=False, repr=False)
 class TopicWorker:
-    """One worker process on one topic, as it last reported itself. Only the roster changes it.
+    """One worker process on one topic, according to its last report. Only the roster changes it.
 
     `queue` is the queue of its requests, `running` the number of running tasks. Plain peers of
-    TaskFlow have no identity: their topic is their queue, and all workers of a topic share one
-    entry.
+    TaskFlow have no identity: all workers of a topic share one entry, and the topic is the queue.
 
-    `last_reports` are the times of the last two reports, `last_free_reports` those of the last two
-    reports with a free slot, without one in between that had none.
+    `last_reports` are the times of the last two reports. `last_free_reports` are those of the last
+    two reports with a free slot, without a report in between that had none.
     """
 
     topic: str
@@ -59,13 +57,13 @@ class TopicWorker:
     last_seen: float = field(init=False, default=0.0)
     joined: float = field(init=False, default=math.inf)
     life: lives.Life | None = field(init=False, default=None)
-    #: Version of wbengine and digest of the ledger of the worker.
+    #: Version of wbengine of the worker, and digest of its ledger.
     software: str | None = field(init=False, default=None)
     ledger: str | None = field(init=False, default=None)
     last_reports: tuple[float, float] = field(init=False, default=_NEVER)
     last_free_reports: tuple[float, float] = field(init=False, default=_NEVER)
     announced_end: bool = field(init=False, default=False)
-    #: Approximate bytes of the names that this worker announced first.
+    #: Approximate size of the names that only this worker announced.
     name_bytes: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
@@ -106,8 +104,8 @@ class TopicWorker:
 class Queue:
     """The workers of one queue, and their sums.
 
-    Queries cost O(1) for any number of members; `rounds` and `idle_rounds` read all members once
-    after each report.
+    Queries cost O(1), except that `rounds` and `idle_rounds` read all members once after each
+    report.
     """
 
     __slots__ = ("_idle", "_since", "busy", "identified_count", "members", "slots")
@@ -117,10 +115,10 @@ class Queue:
         self.slots = 0
         self.busy = 0
         self.identified_count = 0
-        # Members with a free slot, by the time of their last report.
+        # Members with a free slot, ordered by the time of their last report.
         self._idle: dict[tuple[Any, str], TopicWorker] = {}
-        # Latest times since which all members have reported twice and once, and the same for free
-        # slots.
+        # The latest times since which all members have reported twice, or once; then the same
+        # times for reports with free slots.
         self._since: tuple[float, float, float, float] | None = None
 
     @property
@@ -128,7 +126,7 @@ class Queue:
         return self.slots - self.busy
 
     def free_of(self, since: float) -> int:
-        """Return the free slots of the members that have reported since this time.
+        """Return the free slots of the members that have reported since `since`.
 
         Cost: O(members with free slots that have not reported).
         """
@@ -140,12 +138,12 @@ class Queue:
         return free
 
     def rounds(self, since: float) -> int:
-        """Return how many times (at most 2) every present member has reported since then."""
+        """Return how many times (at most 2) every member has reported since `since`."""
         twice, once, _, _ = self._since or self._compute_since()
         return (since < twice) + (since < once)
 
     def idle_rounds(self, since: float) -> int:
-        """Return how many times (at most 2) every member has reported a free slot since then.
+        """Return how many times (at most 2) every member has reported a free slot since `since`.
 
         A later report without a free slot resets the count.
         """
@@ -164,7 +162,7 @@ class Queue:
         return since
 
     def count(self, worker: TopicWorker, sign: int) -> None:
-        """Add (+1) a member that has just reported to the sums, or subtract it (-1)."""
+        """Add a member to the sums (`sign` +1), or subtract it (-1)."""
         self._since = None
         busy = min(worker.slots, worker.running)
         self.slots += sign * worker.slots
@@ -179,8 +177,8 @@ class Queue:
 class Roster:
     """The index of workers. Not thread-safe.
 
-    `identities` maps each identity to its topics; workers without one share an entry for each
-    topic. `tasks` maps task class names to the queues that offer them, with the number of workers.
+    `identities` maps each identity to its topics. Workers without an identity share an entry for
+    each topic. `tasks` maps task class names to queues with their numbers of workers.
     """
 
     __slots__ = ("_bytes", "_workers", "identities", "queues", "tasks")
@@ -208,7 +206,7 @@ class Roster:
         peer = next(iter(queue.members.values()), worker)
         shares = peer is not worker and peer.tasks == worker.tasks
         if shares:
-            # Thousands of workers may offer the same hundred tasks.
+            # Share the names: thousands of workers may offer the same hundred tasks.
             worker.tasks = peer.tasks
         worker.name_bytes = (
             0 if shares else sum(map(len, worker.tasks)) + _BYTES_PER_NAME * len(worker.tasks)
@@ -227,7 +225,7 @@ class Roster:
         return True
 
     def describe(self, worker: TopicWorker, life: lives.Life) -> None:
-        """Store the reported state of a worker, if there is room."""
+        """Store the reported state of a worker, if the memory limit permits."""
         previous = worker.life.current if worker.life is not None else ()
         added_bytes = _BYTES_PER_RUNNING_TASK * (len(life.current) - len(previous))
         if added_bytes <= 0 or self._bytes + added_bytes <= MAX_NAME_BYTES:

@@ -40,12 +40,12 @@ STATES: Final[tuple[State, ...]] = (DEFERRED, QUEUED, STARTED, FINISHED, FAILED)
 
 @dataclass(frozen=True, slots=True)
 class WorkerSnapshot:
-    """One worker process, as it last reported itself.
+    """One worker process, according to its last report.
 
-    `heard` is the time of that report in unix seconds on this process's clock; the times in `life`
-    are on the worker's clock. `queues` belong to `topics`, in the same order. `software` is the
-    worker's version of wbengine, `ledger` the digest of its ledger. Plain peers of TaskFlow have no
-    identity and no life; all of a topic share one snapshot.
+    `heard` is the Unix time of that report on this process's clock; the times in `life` are on the
+    worker's clock. `queues` have the same order as `topics`. `software` is the worker's version of
+    wbengine, `ledger` the digest of its ledger. Plain peers of TaskFlow have neither identity nor
+    life, and share one snapshot for each topic.
     """
 
     identity: str | None
@@ -71,7 +71,7 @@ class WorkerSnapshot:
 class RequestSnapshot:
     """One request of an executor.
 
-    Times are unix seconds: `submitted` on this process's clock, `started` and `ended` on the
+    Times are Unix time: `submitted` on this process's clock, `started` and `ended` on the
     worker's. `error` is the failure in one line.
     """
 
@@ -101,9 +101,9 @@ class RequestSnapshot:
 
 
 def check_state(state: Any) -> State | None:
-    """Return `state` if it is a state of requests or None (all states).
+    """Return `state`; None represents all states.
 
-    :raises ValueError: if it is not in `STATES`.
+    :raises ValueError: if it is neither in `STATES` nor None.
     """
     if state is not None and state not in STATES:
         hint = _names.hint(str(state), STATES)
@@ -118,7 +118,7 @@ def of_workers(
     """Return one snapshot for each process, in the order of their first announcements.
 
     :param now: the present time on the clock of `last_seen`.
-    :param wall: the same time in unix seconds.
+    :param wall: the present Unix time.
     """
     processes: dict[Any, list[roster.TopicWorker]] = {}
     for worker in workers:
