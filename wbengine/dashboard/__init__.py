@@ -2,8 +2,8 @@
 
     wbengine dashboard
 
-The dashboard reads the store, the heartbeats of the workers and the ledger. It keeps no data of its
-own: a restarted dashboard shows the same.
+The dashboard reads the store, the heartbeats of the workers and the ledger. It stores no data, so a
+restart loses nothing.
 
 Names are imported on first use. If a dependency is missing, the error names the extra that installs
 it.

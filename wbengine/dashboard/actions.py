@@ -27,7 +27,7 @@ FORM_SECONDS: Final = 10.0
 
 
 class Actions:
-    """Handlers of forms: POST from pages of this dashboard only. Blocking work runs in a thread."""
+    """Handlers of forms, which only pages of this dashboard may post. Work runs in threads."""
 
     def __init__(self, app_state: AppState) -> None:
         self._state = app_state
@@ -133,7 +133,7 @@ class Actions:
                 return self._state.store.redactor(uuid).text(
                     text
                 )  # Includes secrets in results of this run.
-            except Exception:  # The store may be unreadable, which may be why the command failed.
+            except Exception:  # The command may have failed because the store is unreadable.
                 return first_redactor.text(text)
 
         def failed_late(failed: FailedCommand) -> None:
@@ -143,7 +143,7 @@ class Actions:
         runner.start(name, uuid, mask, failed_late)
 
     async def _check(self, request: Request, action: str, role: str) -> dict[str, str]:
-        """Return the fields of the form after all checks.
+        """Check a form and return its fields.
 
         :raises HTTPException: if the visitor lacks the role, or the form is invalid or expired.
         """
@@ -180,7 +180,7 @@ class Actions:
 
 
 async def _form(request: Request) -> dict[str, str]:
-    """Return the fields of a form, the last one of each name.
+    """Return the fields of a form; of several with the same name, the last one.
 
     :raises HTTPException: if the body is not a form, is too long, or arrives too late.
     """

@@ -19,7 +19,7 @@ _MAX_LINES: Final = 5000
 
 
 class Api:
-    """Handlers of the API. They block: Starlette calls them in threads."""
+    """Handlers of the API. They block, so Starlette calls them in threads."""
 
     def __init__(self, app_state: AppState) -> None:
         self._state = app_state
@@ -48,7 +48,7 @@ class Api:
         return self._state.store.flow(_uuid(request)).to_dict(atoms=with_atoms)
 
     def events(self, request: Request) -> dict[str, Any]:
-        """Return a page of events, oldest first; a stream of later ones starts at `cursor`."""
+        """Return a page of events, oldest first. Start a stream of later events at `cursor`."""
         query, store = request.query_params, self._state.store
         limit = http_errors.int_parameter(request, "limit", event_history.DEFAULT_LIMIT)
         cursor = store.cursor(_uuid(request))

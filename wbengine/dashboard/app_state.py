@@ -52,13 +52,12 @@ class AppState:
     ) -> Response:
         """Render a page or a part of one.
 
-        A browser that has no cookie and needs none to read gets one for the forms.
+        The forms need a cookie. A browser that may read without a cookie gets one for the forms.
         """
         cookie = request.cookies.get(self.sessions.cookie)
         fresh, visitor = None, visitors.of_request(request)
         if self.sessions.visitor_of_cookie(cookie) is None:
-            # Forms need a cookie also without authentication and behind a proxy that names the
-            # visitor.
+            # This applies without authentication, and behind a proxy that names the visitor.
             token = getattr(request.state, "proxy_token", None)
             needed = visitor is not None and (self.sessions.open_to_all or token is not None)
             cookie = fresh = self.sessions.new_cookie(token) if needed else None

@@ -56,23 +56,23 @@ def create_app(
     runner: Runner | None = None,
     closing: threading.Event | None = None,
 ) -> ASGIApp:
-    """Return the dashboard of a store, to be served or mounted.
+    """Return the dashboard of a store as an ASGI application.
 
     Without `token` and `users`, every client that reaches the application has all rights: the
-    application that mounts it has to authenticate.
+    application in which you mount it must authenticate clients.
 
     :param fleet: the workers to show, not opened yet; the dashboard opens and closes it.
-    :param ledger: the location of the ledger (default: that of the broker).
+    :param ledger: the place of the ledger (default: the broker's ledger).
     :param token: the token of a single administrator; excludes `users`.
     :param users: visitors by token (see `visitors.parse_users`).
     :param allow_actions: show buttons that suspend, cancel, resume, retry and revert flows, and
         drain workers.
     :param show_values: show inputs and results of tasks, with secrets masked.
-    :param url_prefix: the path in front of all pages, unless a proxy removes it. If the application
-        is mounted at this path too, the path counts once.
+    :param url_prefix: the path before all pages, unless a proxy removes it. If the application is
+        mounted at the same path, the path is not repeated.
     :param hosts: accepted names in the Host header (None: any). Set it if there is no token.
-    :param runner: starts flows again; without it, flows can only be stopped.
-    :param closing: an event to be set before the server ends, which waits for open event streams.
+    :param runner: starts flows; without it, flows can only be stopped.
+    :param closing: set this event before you stop a server that waits for open event streams.
     :raises ValueError: if a token is too short or not printable ASCII, `users` is empty,
         `url_prefix` is not a path, or both `token` and `users` are given.
     """

@@ -14,13 +14,13 @@ from wbengine.views.structure import NodeView
 
 __all__ = ["SORT_KEYS", "MAX_ROWS", "SORT_LABELS", "Row", "Selection", "Table", "selected", "table"]
 
-#: Further sub-flows are shown as one row each.
+#: Maximum number of rows. Sub-flows beyond it are closed: each is one row.
 MAX_ROWS: Final = 1200
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """An atom, or a flow; `closed`: the rows of its contents are not shown."""
+    """An atom or a flow. `closed`: whether the rows of the flow's contents are hidden."""
 
     depth: int
     node: NodeView
@@ -39,7 +39,7 @@ class Row:
 class Table:
     """A page of rows; `path` are the enclosing flows, outermost first.
 
-    The innermost of them has `total` children, of which those from `start` to `end` are shown.
+    The innermost flow has `total` children. The page shows those from `start` to `end`.
     """
 
     rows: Sequence[Row]
@@ -50,16 +50,16 @@ class Table:
 
     @property
     def before(self) -> int | None:
-        """The start of the previous page."""
+        """The start of the previous page, or None."""
         return max(0, self.start - MAX_ROWS) if self.start else None
 
     @property
     def after(self) -> int | None:
-        """The start of the next page."""
+        """The start of the next page, or None."""
         return self.end if self.end < self.total else None
 
 
-#: Sort orders of the address, and their keys.
+#: Sort orders in the URL, and their keys.
 SORT_KEYS: Final[Mapping[str, Callable[[atoms.AtomView], Any]]] = {
     "name": lambda atom: atom.name,
     "state": lambda atom: atom.shown_state,
@@ -91,7 +91,7 @@ class Selection:
 
     `sort` is empty (the order of the flow) or one of `SORT_KEYS`, with a minus for descending.
 
-    :raises ValueError: if the state or the order does not exist.
+    :raises ValueError: if the state or the order is unknown.
     """
 
     state: str = ""
@@ -124,20 +124,20 @@ class Selection:
         return sortable + [atom for atom in matching if key(atom) is None]
 
     def query(self, **changes: object) -> dict[str, object]:
-        """Return the parameters of the address, with some `changes`."""
+        """Return the parameters for the URL, with some `changes`."""
         return {"state": self.state, "name": self.name, "sort": self.sort, **changes}
 
     def toggled(self, order: str) -> str:
-        """Return the order after a click on the header of a column."""
+        """Return the order after a click on a column header."""
         return f"-{order}" if self.sort == order else order
 
 
 def table(view: flows.FlowView, under: int = 0, start: int = 0) -> Table:
-    """Return the children of the flow at a node, from number `start`.
+    """Return the children of the flow at node `under`, from number `start`.
 
-    Sub-flows are opened in order while there is room.
+    Sub-flows are opened in order until `MAX_ROWS` is reached.
 
-    :raises NotFound: if there is no such flow, or no such child.
+    :raises NotFound: if there is no such flow or child.
     """
     path = _path(view, under)
     parent = path[-1]
@@ -150,7 +150,7 @@ def table(view: flows.FlowView, under: int = 0, start: int = 0) -> Table:
     room = MAX_ROWS - len(children)
     rows: list[Row] = []
     for child in children:
-        size = sum(child.counts.values())  # An upper bound: not all of these are atoms.
+        size = sum(child.counts.values())  # An upper bound of the number of rows.
         is_open = size <= room
         room -= size if is_open else 0
         rows += _rows(child, 0) if is_open else [Row(0, child, closed=True)]
@@ -160,7 +160,7 @@ def table(view: flows.FlowView, under: int = 0, start: int = 0) -> Table:
 def selected(view: flows.FlowView, selection: Selection, start: int = 0) -> Table:
     """Return the selected tasks of the whole flow, from number `start`.
 
-    :raises NotFound: if there are not as many.
+    :raises NotFound: if there are not so many.
     """
     matching = selection.filter(view.atoms)
     if start and start >= len(matching):

@@ -19,7 +19,7 @@ __all__ = ["MAX_REFUSALS", "WINDOW_SECONDS", "Audit", "address", "client_of"]
 
 LOG: Final = logging.getLogger("wbengine.audit")
 
-#: Limit of the log lines that any client can cause.
+#: Limit for log lines that any client can cause.
 MAX_REFUSALS: Final = 30
 WINDOW_SECONDS: Final = 60.0
 
@@ -29,8 +29,8 @@ _MAX_TEXT_CHARS: Final = 80
 class Audit:
     """Writer of the log `wbengine.audit`. Thread-safe.
 
-    Each action is logged, because it needed a valid form. At most `MAX_REFUSALS` refused requests
-    are logged within `WINDOW_SECONDS`; the next line contains the number of the others. Texts of
+    All actions are logged: they require a valid form. At most `MAX_REFUSALS` refused requests are
+    logged in `WINDOW_SECONDS`; the next line contains the number of suppressed ones. Texts of
     clients are masked, escaped and shortened.
     """
 
@@ -55,7 +55,7 @@ class Audit:
             LOG.warning("%s refused, from %s%s", action, client_of(request), suffix)
 
     def rejected(self, request: Request, reason: str, client_text: str | None = None) -> None:
-        """Log a rejected request; `client_text` caused it."""
+        """Log a rejected request. `client_text` is the part of it that was rejected."""
         if self._may_log():
             quoted_reason = (
                 reason if client_text is None else f"{reason} '{self._quoted(client_text)}'"
@@ -70,7 +70,7 @@ class Audit:
         )
 
     def _may_log(self) -> bool:
-        """Return whether to log a refusal. Before it, log the number of suppressed ones."""
+        """Return whether to log a refusal. If so, first log the number of suppressed ones."""
         with self._lock:
             now = self._clock()
             if now - self._window_start >= WINDOW_SECONDS:
@@ -86,7 +86,7 @@ class Audit:
 
 
 def client_of(request: Request) -> str:
-    """Return the name and role of the visitor, if there are any, and the address."""
+    """Return the name and role of the visitor, if known, and the address."""
     visitor = visitors.of_request(request)
     if visitor is None or not visitor.name:
         return address(request)
@@ -94,7 +94,7 @@ def client_of(request: Request) -> str:
 
 
 def address(request: Request) -> str:
-    """Return the address of the client, which a proxy may replace by any text."""
+    """Return the address of the client. A proxy may set it to any text."""
     try:
         return str(ipaddress.ip_address(request.client.host if request.client else ""))
     except ValueError:

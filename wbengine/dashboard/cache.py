@@ -13,37 +13,37 @@ from wbengine.views.flow_status import FlowRecords, on_workers
 
 __all__ = ["ViewCache", "Latest", "Offered"]
 
-#: Build time in seconds above which a view is costly: `latest` then returns the previous view.
+#: Build time in seconds above which a view is costly. `latest` does not wait for a costly view.
 COSTLY_SECONDS: Final = 0.25
 #: Minimum age of a costly view before it is built again, as a multiple of its build time.
 REBUILD_FACTOR: Final = 3.0
 
-#: Held by a thread that builds a costly view: processor and memory suffice for one at a time.
+#: Held while a costly view is built, so that processor and memory are used for one at a time.
 _COSTLY_BUILD_LOCK: Final = threading.Lock()
 
 #: Returns the names of the tasks that workers offer, or None if unknown. Must not block.
 Offered = Callable[[], Collection[str] | None]
 
-#: Records at a poll, for comparison. A change of the flow's own row need not change the cursor.
+#: Records at a poll, for comparison. The cursor does not cover the flow's own row.
 _RecordsState = tuple[str, int, dict[str, Any]]
 
 
 class Latest(NamedTuple):
-    """A view, and the seconds after which to ask for a newer one (None: it is up to date)."""
+    """A view, and the seconds until a newer one is available (None: the view is up to date)."""
 
     view: flows.FlowView
     refresh_seconds: float | None = None
 
 
 class ViewCache:
-    """The view of one flow. Thread-safe; the methods that block are marked."""
+    """The view of one flow. Thread-safe; methods that block are marked."""
 
     def __init__(self, records: FlowRecords, offered: Offered) -> None:
         self._records = records
         self._offered = offered
         # Held while a view is built.
         self._build_lock = threading.Lock()
-        # Held while the records are read or changed, except for building a view of them.
+        # Held while the records are read or changed, but not while a view is built from them.
         self._lock = threading.Lock()
         self._is_building = False
         self._view: flows.FlowView | None = None
@@ -85,7 +85,7 @@ class ViewCache:
                 and records_state == self._built_from
                 and self._seconds_until_rebuild(began) > 0
             ):
-                return view  # Only durations would change.
+                return view  # Only durations have changed.
             self._is_building = True
         try:
             detail = self._records.detail
@@ -110,7 +110,7 @@ class ViewCache:
         changes.
 
         :raises NotFound: if the flow was deleted.
-        :raises Exception: as `start_build`.
+        :raises Exception: see `start_build`.
         """
         with self._lock:
             view, cost = self._view, self._cost
@@ -160,7 +160,7 @@ class ViewCache:
             return self._records.redactor, changes.cursor
 
     def events(self, limit: int, after: str | None, latest_first: bool) -> event_history.EventPage:
-        """Return a page of the events up to the latest read, as `event_history.page`. Blocks."""
+        """Return a page of events as of the latest read, like `event_history.page`. Blocks."""
         if self._records.detail is None:
             self.read_changes()
         detail = self._records.detail
@@ -175,7 +175,7 @@ class ViewCache:
             )
 
     def close(self) -> None:
-        """Release the records, at once or after the view that is being built."""
+        """Release the records, now or after the build in progress."""
         self._is_closed = True
         with self._lock:
             if not self._is_building:

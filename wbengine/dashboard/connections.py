@@ -31,17 +31,16 @@ __all__ = [
 
 LOG: Final = logging.getLogger(__name__)
 
-#: Maximum number of connections whose next request is not complete.
+#: Maximum number of connections that wait for a complete request.
 MAX_WAITING: Final = 256
-#: Maximum number of connections with responses to clients without a session (strangers).
+#: Maximum number of connections that send responses to clients without a session (strangers).
 MAX_STRANGERS: Final = 64
-#: Time for a client to send a complete request, and for a client without a session to receive the
-#: response.
+#: Time for a client to send a complete request, and for a stranger to receive the response.
 REQUEST_SECONDS: Final = 10.0
 #: Time for a client to receive the next piece of a response.
 STALL_SECONDS: Final = 30.0
 
-#: Number of open descriptors for which the other limits are chosen.
+#: Number of open descriptors for which the limits above are designed.
 _DESCRIPTORS: Final = 1024
 _KEY: Final = "wbengine.connection"
 _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
@@ -57,9 +56,9 @@ def scaled(maximum: int) -> int:
 
 
 class Pool:
-    """Connections in the same state.  The oldest one is closed to make room for a new one.
+    """Connections in the same state. A new one replaces the oldest one if there are too many.
 
-    If new connections were refused instead, clients that only connect would lock out all others.
+    If new connections were refused instead, idle clients could lock out all others.
     """
 
     def __init__(self, maximum: int) -> None:
@@ -81,7 +80,7 @@ class Pool:
 class Pools:
     """The connections of one server.
 
-    Connections that answer visitors who have signed in are in no pool: `Quotas` limits them.
+    Connections with responses to signed-in visitors are in no pool: `Quotas` limits them.
     """
 
     def __init__(self) -> None:
@@ -90,7 +89,7 @@ class Pools:
 
 
 class OpenConnection:
-    """One connection, used in the event loop; the protocol and the guard report its state."""
+    """One connection, used in the event loop. The protocol and the guard report its state."""
 
     def __init__(self, pools: Pools) -> None:
         self._pools = pools
@@ -112,7 +111,7 @@ class OpenConnection:
 
     @contextlib.contextmanager
     def answering(self, *, signed_in: bool) -> Iterator[None]:
-        """Count a response in progress for the length of a `with` block. Blocks may overlap."""
+        """Register a response in progress during a `with` block. Blocks may overlap."""
         self._answers.append(signed_in)
         self._enter(self._state())
         try:
@@ -159,7 +158,7 @@ class OpenConnection:
 
 
 def put_into_state(state: Mapping[str, Any], connection: OpenConnection) -> dict[str, Any]:
-    """Return the `state` of a server, extended by the connection that `of_scope` returns."""
+    """Return the `state` of a server with the connection added, for `of_scope`."""
     return {**state, _KEY: connection}
 
 
@@ -170,7 +169,7 @@ def of_scope(scope: Scope) -> OpenConnection | None:
 
 
 def on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Log an error of the event loop; errors of `accept`, which can be thousands, rarely."""
+    """Log an error of the event loop; those of `accept` are rate-limited, because of their number."""
     error = context.get("exception")
     if isinstance(error, OSError) and error.errno in _EXHAUSTED:
         _RARE.warn("accept", "cannot accept connections: %s", error)
@@ -180,7 +179,7 @@ def on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> N
 
 @contextlib.contextmanager
 def rare_warnings(name: str) -> Iterator[None]:
-    """Log the warnings of a logger rarely in a `with` block: any client can cause them."""
+    """Rate-limit the warnings of a logger in a `with` block, because any client can cause them."""
 
     def warn_rarely(record: logging.LogRecord) -> bool:
         if record.levelno != logging.WARNING:

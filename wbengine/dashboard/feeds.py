@@ -21,25 +21,25 @@ __all__ = ["FAILURES", "Feed", "Feeds", "Listener", "Source", "Update", "pause"]
 
 LOG: Final = logging.getLogger(__name__)
 
-#: Failures that may be temporary.
+#: Exceptions that may be temporary.
 FAILURES: Final = (exceptions.StorageFailure, exceptions.TransportFailure)
 
 #: Delay until a source that failed is polled again.
 RETRY_SECONDS: Final = 3.0
-#: Maximum interval between two polls of a source that does not seem to change.
+#: Maximum interval between two polls of a source whose mark does not change.
 IDLE_POLL_SECONDS: Final = 5.0
-#: Polls take at most this part of the time (one third).
+#: Inverse of the maximum fraction of time for polls.
 _POLL_SHARE: Final = 3
 _MAX_PAUSE_SECONDS: Final = 2.0
-#: Maximum delay until the end of the server is noticed.
+#: Maximum delay until the end of the server is detected.
 _CLOSING_CHECK_SECONDS: Final = 0.2
 #: Maximum number of updates that wait for a slow listener.
 _MAX_QUEUED: Final = 32
-#: Maximum number of updates that are kept for new listeners with the same cursor.
+#: Maximum number of updates that are stored for new listeners with the same cursor.
 _MAX_BACKLOG: Final = 16
 #: Maximum number of cursors with such updates.
 _MAX_BACKLOGS: Final = 16
-#: Maximum number of sources that are read at a time: pages need threads and processor time, too.
+#: Maximum number of sources that are read at a time, to leave threads and CPU time for pages.
 _MAX_READERS: Final = 4
 
 _T = TypeVar("_T")
@@ -51,9 +51,9 @@ class Source(abc.ABC, Generic[_T]):
     The methods block. They are called from any thread, one call at a time.
     """
 
-    #: The position after the latest poll, at which another source of this kind can continue.
+    #: The position after the latest poll, from which another source of this kind can continue.
     cursor: str | None
-    #: Time (`time.monotonic`) from which a poll may return something although no mark changed.
+    #: Time (`time.monotonic`) from which a poll may return changes although no mark changed.
     due = math.inf
 
     @abc.abstractmethod
@@ -71,7 +71,7 @@ class Source(abc.ABC, Generic[_T]):
 class Update(Generic[_T]):
     """The result of one poll. Its text is rendered once for each variant.
 
-    `is_first`: the first update of a listener.
+    `is_first`: whether it is the first update of a listener.
     """
 
     def __init__(self, content: _T, source: Source[_T], *, is_first: bool = False) -> None:
@@ -93,7 +93,7 @@ class Update(Generic[_T]):
 class Listener(Generic[_T]):
     """Iterator over the updates of a feed, in order.
 
-    It ends when the feed ends, or when too many updates wait: the client then reconnects with its
+    It ends with the feed, or when too many updates wait. The client then reconnects with its
     cursor.
     """
 
@@ -114,7 +114,7 @@ class Listener(Generic[_T]):
 
 
 class Feed(Generic[_T]):
-    """A source and its listeners. For the event loop; the source is used in threads."""
+    """A source and its listeners. Used in the event loop; the source is used in threads."""
 
     def __init__(self, key: Hashable, begin: Callable[[], Source[_T]]) -> None:
         self.key = key
@@ -123,17 +123,17 @@ class Feed(Generic[_T]):
         #: Held while the source is used.
         self.lock = asyncio.Lock()
         self.listeners: set[Listener[_T]] = set()
-        # For each cursor with which a listener came, all updates since: another listener with that
-        # cursor needs no poll.
+        # For each cursor of a listener, all updates since. Further listeners with that cursor
+        # need no poll.
         self._backlogs: OrderedDict[str | None, list[Update[_T]]] = OrderedDict()
-        #: When the source may be polled again, when it was polled, and its mark at that time.
+        #: Time of the next permitted poll, time of the last poll, and the mark at that time.
         self.due = 0.0
         self.polled = time.monotonic()
         self.mark: str | None = ""
         self.ended = False
 
     def is_due(self, now: float) -> bool:
-        """Return whether to poll although the mark is unchanged."""
+        """Return whether to poll although the mark has not changed."""
         if self.polled + IDLE_POLL_SECONDS <= now:
             return True
         return self._source is not None and self._source.due <= now
@@ -141,7 +141,7 @@ class Feed(Generic[_T]):
     async def poll(self) -> None:
         """Poll once, and pass the result to the listeners. The caller holds the lock.
 
-        :raises Exception: as `Feeds.join`.
+        :raises Exception: see `Feeds.join`.
         """
         self.polled = time.monotonic()
         if self._source is not None:
@@ -152,11 +152,11 @@ class Feed(Generic[_T]):
         return cursor in self._backlogs
 
     async def admit(self, cursor: str | None) -> Listener[_T]:
-        """Return a new listener, which receives everything since `cursor`.
+        """Return a new listener, which receives all updates since `cursor`.
 
         The caller holds the lock.
 
-        :raises Exception: as `poll`.
+        :raises Exception: see `poll`.
         """
         if cursor not in self._backlogs:
             news, missed = await run_in_threadpool(self._join, cursor)
@@ -199,7 +199,7 @@ class Feed(Generic[_T]):
         self.close()
 
     def close(self) -> None:
-        """Close the source of an ended feed. If it is in use, its user calls this again."""
+        """Close the source of an ended feed, unless it is in use: then its user calls this."""
         if self.ended and self._source is not None and not self.lock.locked():
             self._source.close()
             self._source = None
@@ -208,8 +208,8 @@ class Feed(Generic[_T]):
 class Feeds(Generic[_T]):
     """Feeds of one kind, polled together while they have listeners.
 
-    `marks` returns, for many keys in one call, a value that changes when a poll would return
-    something.
+    `marks` returns a mark for each of many keys, in one call. The mark changes when a poll would
+    return an update.
     """
 
     def __init__(
@@ -230,7 +230,7 @@ class Feeds(Generic[_T]):
     async def join(
         self, key: Hashable, cursor: str | None, begin: Callable[[], Source[_T]]
     ) -> Listener[_T]:
-        """Return a new listener of the feed of `key`, which receives everything since `cursor`.
+        """Return a new listener of the feed of `key`, which receives all updates since `cursor`.
 
         Listeners of a key share its source. The first listener opens the source with `begin`, in a
         thread.
@@ -239,7 +239,7 @@ class Feeds(Generic[_T]):
         :raises StorageFailure: if the store cannot be read.
         :raises TransportFailure: if the broker cannot be reached.
         """
-        # The other listeners need what this reads, also if the caller is cancelled.
+        # If the caller is cancelled, the poll continues: other listeners need its result.
         admission = asyncio.create_task(self._admit(key, cursor, begin))
         try:
             return await asyncio.shield(admission)
@@ -260,7 +260,7 @@ class Feeds(Generic[_T]):
                     await reading.enter_async_context(self._readers)
                 reading.callback(self._release, feed)
                 async with feed.lock:
-                    # Otherwise the last listener left during the wait for the lock.
+                    # An ended feed lost its last listener during the wait for the lock.
                     if not feed.ended:
                         listener = await feed.admit(cursor)
         if self._task is None or self._task.done():
@@ -301,7 +301,7 @@ class Feeds(Generic[_T]):
 
     async def _poll_all(self, now: float) -> float:
         """Poll the feeds that may have changed. Return the delay until the next iteration."""
-        # A locked feed is being polled for a new listener.
+        # Skip locked feeds: they are being polled for a new listener.
         free = (feed for feed in self._feeds.values() if not feed.lock.locked())
         feeds, marks = [feed for feed in free if feed.due <= now], dict[Hashable, str]()
         if self._marks is not None and feeds:

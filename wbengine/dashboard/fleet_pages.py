@@ -20,7 +20,7 @@ MAX_ROWS: Final = 100
 
 
 class FleetPages:
-    """Handlers of the pages. They block: Starlette calls them in threads."""
+    """Handlers of the pages. They block, so Starlette calls them in threads."""
 
     def __init__(self, app_state: AppState) -> None:
         self._state = app_state

@@ -14,9 +14,9 @@ __all__ = ["ACTIONS", "Action", "of_flow"]
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """A button: its label, the question before the action, and the notice after it.
+    """A button: its label, the confirmation before the action, and the notice after it.
 
-    `runs`: the action starts the flow in a process of its own.
+    `runs`: whether the action starts the flow in a separate process.
     """
 
     name: str
@@ -56,7 +56,7 @@ _ENDED: Final = frozenset({states.SUCCESS, states.FAILURE, states.REVERTED})
 
 
 def of_flow(view: flows.FlowView, can_run: bool) -> list[Action]:
-    """Return the actions for the state of the flow; `can_run`: the dashboard can start flows."""
+    """Return the actions for the state of the flow. `can_run`: the dashboard can start flows."""
     if view.owner is not None and not view.owner_died:
         requested = {states.SUSPENDING: "suspend", states.CANCELLING: "cancel"}.get(
             view.shown_state

@@ -1,4 +1,4 @@
-"""Cached reads of flows: a read costs only what changed since the previous one."""
+"""Cached reads of flows. A read costs only the changes since the previous one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Store"]
 MAX_CACHED_FLOWS: Final = 32
 MAX_CACHED_ATOMS: Final = 250_000
 
-#: Number of atoms from which a summary is shown until the first view of a flow is built.
+#: Number of atoms above which a flow is shown as a summary until its first view is built.
 SUMMARY_ATOMS: Final = 5_000
 
 _T = TypeVar("_T")
@@ -27,7 +27,7 @@ _T = TypeVar("_T")
 class Store:
     """Cached reads of a store. Thread-safe. All methods block: call them in threads.
 
-    The latest view of each displayed flow is cached and updated. Evicted views are built again.
+    The latest view of each displayed flow is cached and updated.
     """
 
     def __init__(
@@ -63,8 +63,8 @@ class Store:
     def latest(self, uuid: str) -> cache.Latest | flow_list.FlowSummary:
         """Return the latest view of a flow without waiting for a costly one.
 
-        A large flow is shown as of a few seconds ago, or as a summary until its first view is
-        built. A thread then builds the current view.
+        The view of a large flow may be some seconds old. Before its first view is built, a summary
+        is returned. A thread builds the current view.
 
         :raises NotFound: if the flow does not exist.
         """
@@ -79,7 +79,7 @@ class Store:
         return self.read(lambda each: flow_list.summary(each, uuid, self._redactor))
 
     def cursor(self, uuid: str) -> str:
-        """Return the cursor after the present records: `events` returns everything up to it.
+        """Return the cursor after the present records. `events` returns all events before it.
 
         :raises NotFound: if the flow does not exist.
         """
@@ -95,14 +95,14 @@ class Store:
     def events(
         self, uuid: str, limit: int, after: str | None = None, *, latest_first: bool = False
     ) -> event_history.EventPage:
-        """Return a page of the events of a flow, as `event_history.page`.
+        """Return a page of the events of a flow, like `event_history.page`.
 
         :raises NotFound: if the flow does not exist.
         """
         return self._read_view(uuid, lambda cached: cached.events(limit, after, latest_first))
 
     def returned(self, uuid: str, atom: str) -> Any:
-        """Return the result of an atom, redacted; None also if it has none.
+        """Return the redacted result of an atom; None if it has none.
 
         :raises NotFound: if the flow or the atom does not exist.
         """
@@ -134,7 +134,7 @@ class Store:
         :raises NotFound: if the flow does not exist.
         """
         redactor = self._redactor
-        # A watcher that starts in the middle needs the secrets of all records.
+        # With a cursor, the watcher does not read all records, but needs all secrets.
         if cursor is not None:
             redactor = self.redactor(uuid)
         return watcher.FlowWatcher(
@@ -151,7 +151,7 @@ class Store:
             self._views.move_to_end(uuid)
         try:
             result = read(cached)
-        except ValueError:  # The arguments are wrong, not the cache.
+        except ValueError:  # The arguments are wrong; the cache is intact.
             raise
         except BaseException:
             self._evict(uuid)

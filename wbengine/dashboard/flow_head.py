@@ -23,7 +23,7 @@ def context_of(app_state: AppState, view: flows.FlowView) -> dict[str, Any]:
     return {
         "actions": actions,
         "failed": _failed(app_state, view),
-        # If this changes, the browser reloads the whole head: forms differ between visitors.
+        # If the mark changes, the browser reloads the head, because forms differ between visitors.
         "mark": " ".join([view.shown_state, *(action.name for action in actions)]),
         "view": view,
         "where": f"/flows/{view.uuid}",

@@ -27,13 +27,13 @@ from wbengine.views import flow_status as flows
 
 __all__ = ["FlowPages"]
 
-#: Number of atoms above which a page is reloaded rarely. Its states are patched in any case.
+#: Number of atoms above which a page is reloaded rarely. Its states are updated in any case.
 RARE_REFRESH_ATOMS: Final = 400
 MAX_EVENTS: Final = 500
 MAX_LINES: Final = 1000
 SUMMARY_REFRESH_SECONDS: Final = 2
 
-#: Notices by the `done` parameter of an address; other values are ignored.
+#: Notices by the value of the URL parameter `done`.
 _NOTICES: Final[Mapping[str, str]] = {
     **{name: each.done for name, each in flow_actions.ACTIONS.items()},
     "signal": "The signal was sent to the flow.",
@@ -41,7 +41,7 @@ _NOTICES: Final[Mapping[str, str]] = {
 
 
 class FlowPages:
-    """Handlers of the pages. Starlette calls them in threads, so that no page waits for another."""
+    """Handlers of the pages. Starlette calls them in threads, so no page waits for another."""
 
     def __init__(self, app_state: AppState) -> None:
         self._state = app_state
@@ -168,7 +168,7 @@ class FlowPages:
         tab: str,
         build_context: Callable[[flows.FlowView], Mapping[str, Any]],
     ) -> Response:
-        """Render a page of one flow; `?part=head` and `?part=body` are the parts that change."""
+        """Render a page of a flow, or with `?part=head` or `?part=body` the part that changes."""
         with http_errors.as_http_errors():
             latest = self._state.store.latest(str(request.path_params["uuid"]))
             part = request.query_params.get("part")
@@ -195,7 +195,7 @@ class FlowPages:
         }
         name = {"head": "_head.html", "body": f"_{tab}.html"}.get(part or "", "flow.html")
         headers = {}
-        # Not for a whole page: it would be reloaded even if scripts run.
+        # Only for a part: browsers would reload a whole page even if scripts update it.
         if part and latest.refresh_seconds is not None:
             headers["refresh"] = str(max(1, math.ceil(latest.refresh_seconds)))
         return self._state.render(request, name, context, headers=headers)

@@ -24,11 +24,11 @@ __all__ = ["Guard"]
 
 LOG: Final = logging.getLogger(__name__)
 
-#: Paths without authentication: probes have no cookie, and visitors have none before they log in.
+#: Paths without authentication: probes have no cookie, and visitors have none before the login.
 _PUBLIC_PATHS: Final = frozenset({"/livez", "/readyz", "/login"})
 _STATIC_PREFIX: Final = "/static/"
 
-#: Bytes of one piece of a response. Each piece has to arrive within `connections.STALL_SECONDS`.
+#: Maximum size of a piece of a response, which must arrive within `connections.STALL_SECONDS`.
 _MAX_PIECE_BYTES: Final = 65_536
 
 
@@ -36,8 +36,8 @@ class Guard:
     """The outermost ASGI application of the dashboard.
 
     It refuses unknown host names, clients without a valid token or cookie, and forms from other
-    origins. It adds security headers to each response. An unexpected error is shown as a page
-    without details; the log has the details, with secrets masked.
+    origins. It adds security headers to each response. It shows an unexpected error as a page
+    without details, and logs the details with masked secrets.
     """
 
     def __init__(self, app: ASGIApp, app_state: AppState, hosts: Collection[str] | None) -> None:
@@ -72,7 +72,7 @@ class Guard:
 
     @contextlib.contextmanager
     def _answering(self, request: Request, visitor: Visitor | None) -> Iterator[None]:
-        """Count a response during a `with` block. Without a session, `visitor` is None.
+        """Register a response during a `with` block. `visitor` is None without a session.
 
         :raises Exceeded: if the visitor or its address has too many requests.
         """
@@ -132,7 +132,7 @@ class Guard:
         return None
 
     def _visitor(self, request: Request) -> Visitor | None:
-        """Return the visitor of a request, also one that a proxy names.
+        """Return the visitor of a request, who may be named by a proxy.
 
         :raises ValueError: if the headers of the proxy are not valid.
         """
@@ -145,11 +145,11 @@ class Guard:
             return Visitor(name, visitors.check_role(role))
         if visitor is None:
             visitor = sessions.visitor_of_cookie(request.cookies.get(sessions.cookie))
-        # The cookie of a visitor behind a proxy serves only for forms.
+        # Behind a proxy, the cookie is used only for forms.
         return None if visitor is not None and visitor.role == visitors.PROXY else visitor
 
     def _exchange_token(self, request: Request, token: str) -> ASGIApp:
-        """Exchange a token in the address for a cookie, and redirect to the address without it."""
+        """Exchange a token in the URL for a cookie, and redirect to the URL without it."""
         visitor = self._state.sessions.visitor_of_token(token)
         if visitor is None or visitor.role == visitors.PROXY:
             self._state.audit.rejected(request, "no valid token")
@@ -157,7 +157,7 @@ class Guard:
         parameters = [
             parameter for parameter in request.query_params.multi_items() if parameter[0] != "token"
         ]
-        # With two slashes at the beginning, the path would be another host.
+        # A path that begins with two slashes would be another host.
         url = urls.href(request, "/" + urls.path_of(request).lstrip("/"))
         url = f"{url}?{urlencode(parameters)}" if parameters else url
         return self._state.admit(request, token, url)
@@ -188,12 +188,12 @@ class _ResponseState:
             await self._send(message)
             return
         body, has_more = message.get("body", b""), message.get("more_body", False)
-        # The lock prevents that another task sends a ping within an event of a stream.
+        # The lock prevents a ping of another task inside an event of a stream.
         async with self._lock:
             for start in range(0, len(body), _MAX_PIECE_BYTES):
                 piece = body[start : start + _MAX_PIECE_BYTES]
                 await self._send({**message, "body": piece, "more_body": True})
-            if not has_more:  # The server returns after it has sent all pieces.
+            if not has_more:  # The server returns when it has sent all pieces.
                 await self._send({**message, "body": b"", "more_body": False})
 
 

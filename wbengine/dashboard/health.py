@@ -16,7 +16,7 @@ __all__ = ["Probes"]
 
 
 class Probes:
-    """Handlers of the probes. `/livez` and `/readyz` need no token and return only their result."""
+    """Handlers of the probes. `/livez` and `/readyz` need no token and show only a result."""
 
     def __init__(self, app_state: AppState) -> None:
         self._state = app_state

@@ -37,7 +37,7 @@ def page(request: Request, app_state: AppState, status: int, detail: str | None 
         content = {"schema": "wbengine/error/1", "status": status, "error": text}
         return JSONResponse(content, status, headers)
     first, _, rest = text.partition(" ")
-    # The name of a parameter keeps its case.
+    # A text that begins with the name of a parameter is not capitalized.
     if first.isalpha() and not rest.startswith("must be "):
         text = text[0].upper() + text[1:]
     context: dict[str, object] = {
@@ -45,7 +45,7 @@ def page(request: Request, app_state: AppState, status: int, detail: str | None 
         "title": HTTPStatus(status).phrase,
         "said": text,
     }
-    if status not in (401, 421):  # Without access there is no navigation.
+    if status not in (401, 421):  # Clients without access get no navigation.
         context["here"] = ""
     name = "login.html" if status == 401 else "error.html"
     return app_state.render(request, name, context, status=status, headers=headers)
@@ -58,7 +58,7 @@ def login_page(request: Request, app_state: AppState) -> Response:
 
 @contextlib.contextmanager
 def as_http_errors() -> Iterator[None]:
-    """Convert exceptions of the engine into HTTP errors with the same message."""
+    """Convert exceptions of wbengine into HTTP errors with the same message."""
     try:
         yield
     except exceptions.NotFound as error:
@@ -95,7 +95,7 @@ def int_parameter(request: Request, name: str, default: int = 0) -> int:
 def int_parameters(request: Request, name: str) -> frozenset[int]:
     """Return all query parameters of this name as whole numbers.
 
-    :raises ValueError: if one is not a whole number below 10^9.
+    :raises ValueError: if any is not a whole number below 10^9.
     """
     return frozenset(_parse_int(name, text) for text in request.query_params.getlist(name))
 

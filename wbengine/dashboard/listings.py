@@ -38,12 +38,12 @@ class FlowFilter:
     since: str = ""
     after: str = ""
     limit: int = DEFAULT_LIMIT
-    #: A part of the name, the beginning of the id, or `key=value` of a tag.
+    #: A part of the name, a prefix of the id, or `key=value` of a tag.
     find: str = ""
 
     @classmethod
     def of(cls, request: Request) -> FlowFilter:
-        """Return the filter of an address.
+        """Return the filter in the URL of a request.
 
         :raises ValueError: if a parameter is not valid.
         """

@@ -33,7 +33,7 @@ _REVERT_STATES: Final = frozenset({states.REVERTING, states.REVERTED, states.REV
 
 
 class AttemptView(history.Attempt):
-    """One attempt of an atom (see `history.Attempt`) with masked texts."""
+    """One attempt of an atom (see `history.Attempt`), with masked secrets."""
 
     __slots__ = ()
 
@@ -65,7 +65,7 @@ class ItemView:
     """One item of a Map.
 
     :ivar input: description of the item, in the form of `AtomView.result`.
-    :ivar tries: executions of the Map up to and including the one that processed the item.
+    :ivar tries: number of executions of the Map until the item was processed.
     """
 
     index: int
@@ -88,7 +88,7 @@ class ItemView:
 
 
 class WaitView(NamedTuple):
-    """A task that waits for a signal since and until (None: no limit) these Unix seconds."""
+    """A task that waits for a signal, with start and end (None: no limit) in Unix time."""
 
     task: str
     signal: str
@@ -102,7 +102,7 @@ class WaitView(NamedTuple):
 class AtomView(NamedTuple):
     """One atom of a flow.
 
-    Times are Unix seconds. `attempt`, `action`, `worker`, `submitted`, `started` and `ended`
+    Times are Unix time. `attempt`, `action`, `worker`, `submitted`, `started` and `ended`
     describe the latest attempt.
 
     :ivar node: position in the outline of the flow.
@@ -116,8 +116,9 @@ class AtomView(NamedTuple):
     :ivar attempts_dropped: number of older attempts that are not stored.
     :ivar result: type and size of the result, or its masked value if the redactor shows values.
     :ivar items: number of items of a Map by state.
-    :ivar waiting: why the atom does not run or end, in one sentence; None if it does or has ended.
-    :ivar queued: whether the atom was submitted and no worker or slot has started it.
+    :ivar waiting: why the atom does not run or end, in one sentence; None if it progresses or has
+        ended.
+    :ivar queued: whether the atom was submitted but not started by a worker or slot.
     :ivar item_rows: items of a Map, failed ones first; limited in number.
     :ivar incidents: lost workers and resends.
     :ivar waits_for: signal that the atom waits for, if an engine runs the flow or the flow is
@@ -155,7 +156,7 @@ class AtomView(NamedTuple):
 
     @property
     def shown_state(self) -> str:
-        """The displayed state: QUEUED and WAITING (for a signal) are separate from RUNNING."""
+        """The displayed state. QUEUED, and WAITING for a signal, are distinguished from RUNNING."""
         if self.queued:
             return QUEUED
         return self.state if self.waits_for is None else states.WAITING
@@ -167,7 +168,7 @@ class AtomView(NamedTuple):
 
     @property
     def failed_before(self) -> bool:
-        """Whether the atom failed and was reverted since, or is being reverted."""
+        """Whether the atom failed and then was reverted, or is being reverted."""
         return self.failure is not None and self.state in _REVERT_STATES
 
     def to_dict(self) -> dict[str, Any]:
@@ -176,15 +177,16 @@ class AtomView(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FailureView:
-    """A failure of an atom. Its secrets are masked.
+    """A failure of an atom, with masked secrets.
 
     :ivar type: full name of the exception's class.
     :ivar traceback: entries of the traceback, on the worker if the task ran there.
-    :ivar causes: causes of the exception, nearest first; each without `causes` of its own.
+    :ivar causes: causes of the exception, nearest first, each without `causes`.
     :ivar action: 'execute' or 'revert'.
-    :ivar at: time in Unix seconds, or None.
+    :ivar at: Unix time, or None.
     :ivar item: index of an item of a Map.
-    :ivar executions: number of executions of the atom up to this attempt; `reversions` accordingly.
+    :ivar executions: number of executions of the atom up to this attempt.
+    :ivar reversions: number of reversions of the atom up to this attempt.
     """
 
     type: str
@@ -203,7 +205,7 @@ class FailureView:
 
     @property
     def line(self) -> str:
-        """Type without module and first line of the message, after the index of an item."""
+        """The index of an item, the type without module, and the first line of the message."""
         name = self.type.rpartition(".")[2]
         first_line = next(iter(self.message.splitlines()), "")
         item = "" if self.item is None else f"item {self.item}: "
@@ -211,7 +213,7 @@ class FailureView:
 
     @property
     def user_frames(self) -> str:
-        """The entries of `traceback` that belong to the user's code."""
+        """The entries of `traceback` for the user's code."""
         return _user_frames.only_user_frames(self.traceback.rstrip("\n"))
 
     @property
@@ -267,7 +269,7 @@ class Undone:
 
 
 def failures_of(atoms: Iterable[AtomView]) -> tuple[FailureView, ...]:
-    """Return the current failures: those of executions, then of reversions, each earliest first."""
+    """Return the current failures of executions, then of reversions, each in order of time."""
     failures = [
         failure
         for atom in atoms

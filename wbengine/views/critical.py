@@ -18,10 +18,10 @@ def slowest(view: FlowView, limit: int = 20) -> tuple[AtomView, ...]:
 
 
 def path(view: FlowView) -> tuple[AtomView, ...]:
-    """Return the critical path: the chain of atoms that ends with the atom that ended last.
+    """Return the critical path: the chain of atoms whose last one ended last of all.
 
-    Each atom waited for the previous one, so only faster atoms of this path make the flow faster.
-    The cost is O(atoms + edges).
+    Each atom of the path waited for the previous one. So the flow becomes faster only if atoms of
+    this path do. Cost: O(atoms + edges).
     """
     executed = {
         atom.node: atom

@@ -38,7 +38,7 @@ FLOW: Final = "flow"
 ATOM: Final = "atom"
 INCIDENT: Final = "incident"
 
-#: States of a task's own retry controller that are shown as states of the task.
+#: States of a retry controller created for `Task.retries` that are shown as states of its task.
 OF_RETRY: Final = frozenset({states.RETRYING, states.FAILURE, states.REVERT_FAILURE})
 
 _RUNNING_STATES: Final = frozenset({states.RUNNING, states.REVERTING})
@@ -48,12 +48,12 @@ _RUNNING_STATES: Final = frozenset({states.RUNNING, states.REVERTING})
 class Event:
     """A state change or progress report of a flow or atom, or an incident.
 
-    An incident is the loss of a worker or the resend of a request, as `state` says.
+    An incident is the loss of a worker or the resend of a request; `state` names it.
 
-    :ivar at: time in Unix seconds; None if unknown.
+    :ivar at: Unix time; None if unknown.
     :ivar error: the failure in one line, or the reason why the flow entered its state.
-    :ivar executions: number of executions of the atom up to and including this attempt;
-        `reversions` accordingly.
+    :ivar executions: number of executions of the atom up to this attempt.
+    :ivar reversions: number of reversions of the atom up to this attempt.
     :ivar worker: after a resend, the worker that received the request.
     :ivar lost_worker: after a resend, the worker that had the request before.
     :ivar item: index of an item of a Map.
@@ -79,7 +79,7 @@ class Event:
 
 
 class Moment(NamedTuple):
-    """An unmasked event of an atom or, if `atom` is None, of the flow.
+    """An event of an atom or, if `atom` is None, of the flow, before masking.
 
     :ivar attempt: attempt that started or ended; None for a change of only the state.
     """
@@ -132,7 +132,7 @@ class Moment(NamedTuple):
 
 
 class _Reported(NamedTuple):
-    """Last reported values of an atom. `ended`: the end of the attempt was reported, too."""
+    """The last reported values of an atom. `ended`: whether the end of the attempt was reported."""
 
     attempt: int = 0
     ended: bool = True
@@ -157,9 +157,10 @@ def moments_of(
 ) -> Iterator[Moment]:
     """Yield the events of an atom after those in `reported`, in order.
 
-    An attempt whose worker was lost has no stored end. It ends at `now`, or when the next attempt
-    was submitted, whichever is earlier. Without `now`, an event without a time has the time of the
-    previous event. Of a task's own retry controller, only states in `OF_RETRY` are included.
+    If the worker of an attempt was lost, its end is not stored. Such an attempt ends at `now` or
+    when the next attempt was submitted, whichever is earlier. Without `now`, an event without a
+    time gets the time of the previous event. For a retry controller that was created for
+    `Task.retries`, only states in `OF_RETRY` are included.
     """
     moments = _all_moments_of(atom, reported, now)
     if atom.meta_value(models.OF_TASK) is None:
@@ -200,14 +201,14 @@ def incidents_of(atom: models.AtomDetail) -> Iterator[Moment]:
 
 
 def _is_open(incident: models.Incident, atom: models.AtomDetail) -> bool:
-    """Return True if the worker that receives the resent request can still become known."""
+    """Return whether the new worker of a resent request is unknown, but may become known."""
     if incident.event != states.RESENT or incident.worker is not None:
         return False
     return atom.state in _RUNNING_STATES and incident.attempt == atom.attempt
 
 
 def _end_of(attempt: Attempt, following: Attempt | None, now: float | None) -> float | None:
-    """Return the known or estimated end of an attempt."""
+    """Return the end of an attempt, estimated if it is not stored."""
     if attempt.ended is not None:
         return attempt.ended
     if now is None:
@@ -217,10 +218,7 @@ def _end_of(attempt: Attempt, following: Attempt | None, now: float | None) -> f
 
 
 class EventCollector:
-    """Collector of new events in records, which returns each event once.
-
-    It stores the last reported values of each atom. Not thread-safe.
-    """
+    """Collector of new events in records. It returns each event once. Not thread-safe."""
 
     def __init__(self) -> None:
         self._reported: dict[str, _Reported] = {}
@@ -235,13 +233,13 @@ class EventCollector:
     ) -> list[Event]:
         """Return the new events of `flow` and of these atoms, ordered by time.
 
-        :param now: time of events without a stored time; None if the records are not read live.
+        :param now: time of events without a stored time; None if the records are not live.
         """
         events = [moment.event(flow, redactor) for moment in self._flow_moments(flow)]
         for atom in atoms:
             if atom.name != models.INJECTOR:
                 events += self._atom_events(flow, atom, redactor, now)
-        # Events without a time follow all others of the same call.
+        # Events without a time are placed after the others of the same call.
         latest = max((event.at for event in events if event.at is not None), default=0.0)
         return sorted(events, key=lambda event: latest if event.at is None else event.at)
 
@@ -275,7 +273,7 @@ class EventCollector:
             if key in reported.incidents:
                 reported_incidents[key] = None
             # An incident is returned once: when its new worker is known or can no longer
-            # become known or, without `now`, at once.
+            # become known; without `now`, immediately.
             elif now is None or not _is_open(incident_moment.incident, atom):
                 reported_incidents[key] = None
                 yield incident_moment.event(flow, redactor)
@@ -308,7 +306,7 @@ class _Position(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EventPage:
-    """A page of events. `after` is the cursor of the next page; None if this is the last one."""
+    """A page of events. `after` is the cursor of the next page; None on the last page."""
 
     events: tuple[Event, ...]
     after: str | None
@@ -325,9 +323,9 @@ def page(
     after: str | None = None,
     latest_first: bool = False,
 ) -> EventPage:
-    """Return a page of the stored events of a flow. The cost is O(atoms); only the page is masked.
+    """Return a page of the stored events of a flow. Cost: O(atoms); only the page is masked.
 
-    :param redactor: a redactor that masks the secrets of the flow.
+    :param redactor: a redactor with the secrets of the flow.
     :param limit: maximum number of events, from 1 to `MAX_LIMIT`.
     :param after: cursor that the previous page returned.
     :raises ValueError: if `limit` or `after` is invalid.

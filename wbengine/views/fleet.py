@@ -25,17 +25,17 @@ LOG = logging.getLogger(__name__)
 
 #: Maximum number of seconds to wait for the first worker.
 WAIT_SECONDS: Final = 2.0
-#: Seconds without another worker after which the list counts as complete.
+#: Seconds without a new worker after which the list is considered complete.
 _QUIET_SECONDS: Final = 0.4
 _POLL_SECONDS: Final = 0.02
 
-#: Seconds after which a broker counts as unavailable.
+#: Seconds after which a broker is considered unavailable.
 TIMEOUT_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class WorkView:
-    """A running task: id of its request, name, and start in Unix seconds."""
+    """A running task: id of its request, name, and start in Unix time."""
 
     request: str
     task: str
@@ -47,11 +47,11 @@ class WorkView:
 
 @dataclass(frozen=True, slots=True)
 class WorkerView:
-    """One worker process, as it last reported itself.
+    """One worker process, according to its last report.
 
-    Times are Unix seconds: `heard` is on this host's clock, all others are on the worker's.
+    Times are Unix time: `heard` on this host's clock, all others on the worker's clock.
 
-    :ivar working: total runtime of the ended tasks in seconds.
+    :ivar working: total runtime of completed tasks in seconds.
     :ivar version: version of wbengine; None if the worker does not report it.
     :ivar ledger: digest of the worker's ledger; None if the worker does not report it.
     """
@@ -76,7 +76,7 @@ class WorkerView:
 
     @property
     def identity(self) -> str | None:
-        """The name of the worker; None for TaskFlow's workers, which have no name of their own."""
+        """The name of the worker; None for TaskFlow's workers, which have no names."""
         return self.name if self.host else None
 
     @classmethod
@@ -117,7 +117,7 @@ class PingView:
     """The reply of a worker to a ping.
 
     :ivar seconds: response time; None if the worker did not reply.
-    :ivar ahead: seconds by which the worker's clock is ahead of this host's, with an error of at
+    :ivar ahead: difference of the worker's clock to the clock of this host, with an error of at
         most half of `seconds`; None if unknown.
     """
 
@@ -132,8 +132,8 @@ class PingView:
 class _PollTimer:
     """Stopwatch of a polling loop.
 
-    A long time between two polls counts only in part: this process or its host was suspended and
-    could not receive messages.
+    It counts only a part of a long interval between two polls: this process or its host was
+    suspended and could not receive messages.
     """
 
     def __init__(self) -> None:
@@ -149,8 +149,7 @@ class Fleet:
     """Client that lists the workers of an exchange and sends commands to them.
 
     Open it before use and close it after use, or use it as a context manager. While open, it
-    communicates with the broker in threads of its own. It leaves nothing on the broker.
-    Thread-safe.
+    communicates with the broker in separate threads. It leaves nothing on the broker. Thread-safe.
 
     :param timeout: seconds in which the broker must be reached.
     :raises TypeError, ValueError: if the URL of the broker or an option is invalid.
@@ -179,12 +178,12 @@ class Fleet:
             ledger="none",
             keys=keys,
         )
-        # Whether all present workers had time to report themselves.
+        # Whether all workers had time to report.
         self._settled = False
 
     @property
     def signer(self) -> signing.Signer | None:
-        """Signs sent messages and verifies received ones; None if messages are not signed."""
+        """The signer of sent and received messages; None if messages are not signed."""
         return self._executor.signer
 
     @property
@@ -194,7 +193,7 @@ class Fleet:
 
     @property
     def is_blocked(self) -> bool:
-        """Whether the broker accepts no messages because it is short of memory or disk space."""
+        """Whether the broker accepts no messages because of a memory or disk alarm."""
         return self._executor.is_blocked
 
     def open(self) -> Fleet:
@@ -202,7 +201,7 @@ class Fleet:
 
         :raises TransportFailure: if the broker cannot be reached in time or cannot be used.
         """
-        connecting.release(self.connect())  # Fails in time; an executor would try longer.
+        connecting.release(self.connect())  # Fails in time; an executor would try for longer.
         self._executor.start()
         self._executor.finder.clocks = None  # Disables the check of the workers' clocks.
         return self
@@ -225,10 +224,10 @@ class Fleet:
         self.close()
 
     def workers(self, least: int = 0, wait: float = WAIT_SECONDS) -> list[WorkerView]:
-        """Return the known workers in the order of their names.
+        """Return the known workers, ordered by name.
 
-        The first call waits until no further worker reports itself, any call until `least` workers
-        are known; both wait at most `wait` seconds.
+        Each call waits until `least` workers are known. The first call also waits until no new
+        worker reports. The wait takes at most `wait` seconds.
         """
         self._wait_for_workers(least, wait)
         views = (WorkerView.of(snapshot) for snapshot in self._executor.workers())
@@ -274,16 +273,16 @@ class Fleet:
     def control(self, command: str, names: Collection[str] | None = None) -> list[WorkerView]:
         """Send 'suspend', 'resume', 'drain' or 'stop' to workers (None: all).
 
-        This returns at once, see `wait_until_obeyed`. If a name is not found, no worker receives
-        the command.
+        This does not wait for the workers; see `wait_until_obeyed`. If a name is not found, no
+        worker receives the command.
 
-        :returns: the workers that are known to receive the command.
+        :returns: the known workers to which the command was sent.
         :raises NotFound: if a name matches no worker or several.
         :raises ValueError: if the command is unknown.
         """
         worker_commands.check_order(command)
         workers = self.workers() if names is None else self.find(names)
-        # None addresses all workers of the exchange, including unknown ones.
+        # None addresses all workers of the exchange, also unknown ones.
         for name in [None] if names is None else [worker.name for worker in workers]:
             self._executor.control(command, name)
         return workers

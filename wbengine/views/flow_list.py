@@ -38,13 +38,13 @@ class RowView:
     """A flow in a list.
 
     :ivar shown_state: the displayed state; see `flow_status.shown_state`.
-    :ivar created: time in Unix seconds, as is `updated`.
+    :ivar created: Unix time, like `updated`.
     :ivar progress: completed fraction, from 0.0 to 1.0.
     :ivar owner: description of the process that runs the flow, or None.
     :ivar owner_short: host and process id of the owner, or None.
     :ivar owner_died: whether the owner has certainly ended.
     :ivar error: reason of the failure in one line, or None.
-    :ivar waits_for: first 20 signals that the flow waits for, if nothing else of it runs.
+    :ivar waits_for: the first 20 signals that the flow waits for, if no other task of it runs.
     """
 
     uuid: str
@@ -76,7 +76,7 @@ class RowView:
 
 @dataclass(frozen=True, slots=True)
 class ListingView:
-    """A page of flows. `after` is the cursor of the next page; None if this is the last one."""
+    """A page of flows. `after` is the cursor of the next page; None on the last page."""
 
     flows: tuple[RowView, ...]
     after: str | None
@@ -171,7 +171,7 @@ def shown_state(row: listing.FlowRow) -> str:
     )
 
 
-#: Maximum number of parts of a summary.
+#: Maximum number of parts in a summary.
 MAX_PARTS: Final = 200
 
 
@@ -187,7 +187,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class FlowSummary:
-    """A flow without the records of its atoms: only the counts in `row` contain states.
+    """A flow without the states of its atoms, except for the counts in `row`.
 
     :ivar parts: the first direct members.
     :ivar part_count: number of all direct members.
@@ -232,7 +232,7 @@ def _parts(outline: outlines.Outline | None, redactor: Redactor) -> tuple[tuple[
     if outline is None:
         return (), 0
     nodes = outline.nodes
-    # Parents precede their members.
+    # In `nodes`, parents precede their members.
     top_of_node = [0] * len(nodes)
     sizes: Counter[int] = Counter()
     for number, node in enumerate(nodes):

@@ -56,7 +56,7 @@ _POOL_ENGINES: Final = frozenset({"parallel"})
 _DONE: Final = frozenset({states.SUCCESS, states.IGNORE})
 _REVERT_RESULTS: Final = frozenset({states.REVERTED, states.REVERT_FAILURE})
 _RUNNING_STATES: Final = frozenset({states.RUNNING, states.REVERTING})
-#: Stands for a failed execution that was dropped from the stored attempts.
+#: Represents a failed execution that is not among the stored attempts.
 _DROPPED_ATTEMPT: Final = Attempt(0, "execute", None, None, None)
 #: States in which the stored result of an atom is shown.
 _STATES_WITH_RESULT: Final = frozenset({states.SUCCESS, states.REVERTING})
@@ -344,7 +344,7 @@ class FlowViewBuilder:
         fields["item"] = _failed_item_index(record, failure)
         if record.action != "revert":
             return self._failure_of(failure, record, **fields)
-        # The atom was reverted since: the failure is that of its last execution.
+        # The atom was reverted later: the failure belongs to its last execution.
         past_executions = (each for each in reversed(record.past) if each.action == "execute")
         return self._failure_of(failure, next(past_executions, _DROPPED_ATTEMPT), **fields)
 
@@ -365,7 +365,7 @@ class FlowViewBuilder:
         return self.redactor.result(record.last_results, record.name)
 
     def waiting_reason(self, atoms: Sequence[AtomView]) -> str | None:
-        """Return why the flow makes no progress; None if it does or has ended."""
+        """Return why the flow makes no progress; None if it progresses or has ended."""
         if self.state in states.FLOW_ENDED:
             return None
         running = [atom for atom in atoms if atom.state in _RUNNING_STATES]
@@ -396,7 +396,7 @@ class FlowViewBuilder:
 
 
 def on_workers(detail: models.FlowDetail) -> bool:
-    """Return True if workers run the tasks of a flow, as far as its records show."""
+    """Return whether workers run the tasks of a flow, according to its records."""
     engine_kind = _engine_kind(detail)
     if engine_kind is not None:
         return engine_kind in _WORKER_ENGINES
@@ -435,7 +435,7 @@ def _is_unchanged(node: outlines.OutlineNode, name: str, note: str) -> bool:
 
 def _progress(record: models.AtomDetail, state: str) -> float | None:
     if state in _REVERT_RESULTS:
-        return None  # Progress reported during the reversion does not count.
+        return None  # The progress was reported by the reversion.
     if record.progress is not None:
         return min(max(float(record.progress), 0.0), 1.0)
     if state == states.SUCCESS:
@@ -447,7 +447,7 @@ def _progress(record: models.AtomDetail, state: str) -> float | None:
 
 
 SCHEMA: Final = "wbengine/flow/1"
-#: Shown state of a flow that is stored as running but has no live engine.
+#: Displayed state of a flow that is stored as running but has no live engine.
 INTERRUPTED: Final = "INTERRUPTED"
 _STATES_WITHOUT_RUN: Final = states.FLOW_ENDED | {states.SUSPENDED, states.PENDING}
 _COMPUTED_FIELDS: Final = ("shown_state", "total", "queued", "waits_for", "error")
@@ -466,11 +466,11 @@ def shown_state(
     parked: bool = False,
     waits: bool = False,
 ) -> str:
-    """Return the state of a flow as it is displayed.
+    """Return the displayed state of a flow.
 
     INTERRUPTED: its engine has died or lost the lease. CANCELLING, CANCELLED: it was cancelled.
-    SUSPENDING: its engine has to suspend it. WAITING: it is parked, or only waits for signals.
-    Otherwise the result is `state`.
+    SUSPENDING: its engine has received the order to suspend it. WAITING: it is parked, or only
+    waits for signals. Otherwise the result is `state`.
 
     :param owner: owner of the lease, or None.
     :param died: whether the owner has certainly ended.
@@ -491,7 +491,7 @@ def shown_state(
 
 @dataclass(frozen=True, slots=True)
 class ChangeView:
-    """A state change of a flow, with its time in Unix seconds and its reason, if one was given.
+    """A state change of a flow, with its Unix time and, if given, its reason.
 
     A change to CANCELLING is the cancellation of the flow.
     """
@@ -506,9 +506,9 @@ class ChangeView:
 
 @dataclass(frozen=True)
 class FlowView:
-    """A flow at one moment. All secrets are masked.
+    """A flow at one moment, with masked secrets.
 
-    Times are Unix seconds. `owner`, `waiting` and `wish` are texts for display.
+    Times are Unix time. `owner`, `waiting` and `wish` are texts for display.
 
     :ivar owner: process that runs the flow, or None.
     :ivar owner_short: host and process id of the owner, or None.
@@ -519,13 +519,13 @@ class FlowView:
     :ivar updated: time of the latest known event.
     :ivar counts: number of tasks by state.
     :ivar progress: completed fraction, from 0.0 to 1.0.
-    :ivar waiting: why the flow makes no progress; None if it does or has ended.
-    :ivar failures: failures of executions, then of reversions, each earliest first.
+    :ivar waiting: why the flow makes no progress; None if it progresses or has ended.
+    :ivar failures: failures of executions, then of reversions, each in order of time.
     :ivar revert_path: reverted atoms in the order of their reversion.
     :ivar wish: the pending `command` with its sender and reason, or None.
     :ivar values: inputs of the flow by name; see `Redactor.value`.
     :ivar cursor: position from which a `FlowWatcher` continues after this view.
-    :ivar outline: structure with which the view is drawn; `atoms` are in its order.
+    :ivar outline: structure of the flow, for drawing; `atoms` are in its order.
     :ivar command: pending command for the owner (one of `commands.COMMANDS`), or None.
     :ivar waits: whether all running tasks wait for signals.
     """
@@ -591,12 +591,12 @@ class FlowView:
 
     @property
     def queued(self) -> int:
-        """Number of submitted tasks that no worker or slot has started."""
+        """Number of tasks that are submitted but not started by a worker or slot."""
         return sum(atom.queued for atom in self.atoms)
 
     @cached_property
     def shown_counts(self) -> Mapping[str, int]:
-        """Number of tasks by displayed state: QUEUED and WAITING are separate from RUNNING."""
+        """Number of tasks by displayed state (see `AtomView.shown_state`)."""
         counts = Counter(self.counts)
         for atom in self.atoms:
             if atom.shown_state != atom.state and atom.kind != outlines.RETRY:
@@ -663,10 +663,7 @@ def read(
 
 
 class FlowRecords:
-    """Records of a flow, and a redactor that masks their secrets.
-
-    They are only read. Not thread-safe.
-    """
+    """Records of a flow (read-only), and a redactor with their secrets. Not thread-safe."""
 
     def __init__(
         self,
@@ -679,7 +676,7 @@ class FlowRecords:
         self.redactor = redactor
         #: Cursor after the latest `read_changes`.
         self.cursor = cursor
-        #: The complete flow, if it was read.
+        #: The complete flow, or None before it is read.
         self.detail: models.FlowDetail | None = None
         self._connection = connection
         self._outline: outlines.Outline | None = None
@@ -701,7 +698,7 @@ class FlowRecords:
         return new_changes
 
     def read_all(self) -> models.FlowDetail:
-        """Read all records, so that the redactor masks their secrets. The cursor does not change.
+        """Read all records and add their secrets to the redactor. The cursor does not change.
 
         :raises NotFound: if the flow does not exist.
         """
@@ -710,7 +707,7 @@ class FlowRecords:
         return flow_detail
 
     def view(self, now: float | None = None, offered: Collection[str] | None = None) -> FlowView:
-        """Return the view as of the latest `read_changes`. For `offered`, see the function `view`.
+        """Return the view as of the latest `read_changes`. See the function `view` for `offered`.
 
         :raises NotFound: if the flow does not exist.
         """
@@ -754,12 +751,12 @@ def view(
     offered: Collection[str] | None = None,
     knows_secrets: bool = False,
 ) -> FlowView:
-    """Return the view of a flow from its records. The cost is O(atoms + edges).
+    """Return the view of a flow from its records. Cost: O(atoms + edges).
 
     :param outline: structure of the flow; without it, the view contains only a list of atoms.
     :param book: uuid and name of the logbook.
     :param offered: names of the tasks that live workers offer; None if unknown.
-    :param knows_secrets: whether `redactor` masks the secrets of the flow already.
+    :param knows_secrets: whether `redactor` already masks the secrets of the flow.
     """
     redactor = redactor or Redactor()
     redactor = redactor if knows_secrets else redactor.with_secrets_of_flow(detail)
@@ -856,7 +853,7 @@ def _duration(
         elif run_start is None:
             run_start = change.at
         elif change.state == states.RUNNING and change.at > started:
-            # Another engine took over. The previous one ended without saving a state.
+            # Another engine took over. The previous one did not save a state when it ended.
             times = (
                 each.ended or each.started or each.submitted or 0.0
                 for atom in atoms

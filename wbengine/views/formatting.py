@@ -12,7 +12,7 @@ from wbengine.persistence import owners
 
 __all__ = ["AttemptCounts", "as_dict", "clock", "count", "iso", "nth", "owner", "seconds", "size"]
 
-#: Fields of views that contain Unix seconds.
+#: Fields of views that contain Unix time.
 _TIME_FIELDS: Final = frozenset(
     {
         *("at", "began", "born", "created", "ended", "heard", "since", "started", "submitted"),
@@ -26,7 +26,7 @@ _DAY: Final = 24 * _HOUR
 
 
 def iso(moment: float | None) -> str | None:
-    """Return Unix seconds as ISO 8601 in UTC, in milliseconds; None for None.
+    """Return Unix time as ISO 8601 in UTC with milliseconds; None for None.
 
     >>> iso(0)
     '1970-01-01T00:00:00.000Z'
@@ -46,7 +46,7 @@ def _second(moment: int) -> str:
 
 
 def as_dict(view: Any, *also: str, without: Collection[str] = ()) -> dict[str, Any]:
-    """Return the fields and these properties of a view for JSON. Times are ISO 8601."""
+    """Return the fields and the properties `also` of a view for JSON. Times are ISO 8601."""
     fields = getattr(view, "_fields", None) or [field.name for field in dataclasses.fields(view)]
     result = {name: getattr(view, name) for name in (*fields, *also) if name not in without}
     for name, value in result.items():
@@ -66,7 +66,7 @@ def _for_json(value: Any) -> Any:
 
 
 def clock(moment: float, now: float | None = None) -> str:
-    """Return Unix seconds as a time of day in UTC, with the date if it is not that of `now`.
+    """Return Unix time as a time of day in UTC, with the date if it differs from that of `now`.
 
     >>> clock(3600, 7200), clock(0, 90000)
     ('01:00:00', '1970-01-01 00:00:00')
@@ -125,7 +125,7 @@ class AttemptCounts(Protocol):
 
 
 def nth(attempt: AttemptCounts) -> int:
-    """Return the number of the execution, or of the reversion; 0 if there is none."""
+    """Return the number of executions, or for a reversion, of reversions."""
     return attempt.reversions if attempt.action == "revert" else attempt.executions
 
 

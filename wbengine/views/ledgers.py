@@ -16,13 +16,13 @@ __all__ = ["STATES", "RowPage", "RowView", "open_ledger", "rows"]
 
 STATES: Final = (base.ROW_OPEN, base.ROW_CLAIMED, base.ROW_DONE)
 
-#: Maximum number of rows that are read for one page with only one state.
+#: Maximum number of rows that are read for a page of rows in one state.
 _MAX_ROWS_READ: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class RowView:
-    """One row of a ledger. `holder` is the owner of the claim; `age` is in seconds."""
+    """One row of a ledger. `holder` is the worker that claimed it; `age` is in seconds."""
 
     id: str
     epoch: int
@@ -36,7 +36,7 @@ class RowView:
 
 @dataclass(frozen=True, slots=True)
 class RowPage:
-    """A page of rows. `after` is the cursor of the next page; None if this is the last one."""
+    """A page of rows. `after` is the cursor of the next page; None on the last page."""
 
     rows: tuple[RowView, ...]
     after: str | None
@@ -44,11 +44,11 @@ class RowPage:
 
 @contextlib.contextmanager
 def open_ledger(place: str | None, target: transports.Target) -> Iterator[base.Ledger | None]:
-    """Open a ledger by its address, or that of the broker; None if there is none.
+    """Open a ledger by its place, or the broker's ledger; yield None if there is none.
 
     Expired rows are not deleted.
 
-    :raises ValueError: if the address is invalid.
+    :raises ValueError: if the place is invalid.
     :raises ImportError: if a required package is not installed.
     :raises LedgerFailure, TransportFailure: if the ledger cannot be used.
     """
@@ -65,7 +65,7 @@ def open_ledger(place: str | None, target: transports.Target) -> Iterator[base.L
 def rows(
     ledger: base.Ledger, limit: int = 100, after: str | None = None, state: str | None = None
 ) -> RowPage:
-    """Return a page of rows, optionally of only one state.
+    """Return a page of rows, optionally only rows in one state.
 
     :raises ValueError: if the state is unknown or `limit` is invalid.
     :raises LedgerFailure: if the ledger cannot be read.

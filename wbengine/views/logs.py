@@ -14,7 +14,7 @@ __all__ = ["LogLine", "of_task", "read"]
 
 
 class LogLine(NamedTuple):
-    """One line that a task logged. `at` is in Unix seconds on the worker's clock.
+    """One line that a task logged. `at` is Unix time on the worker's clock.
 
     :ivar item: index of an item of a Map; None for other tasks.
     """
@@ -46,7 +46,7 @@ def read(
     Secrets that the records of the flow contain are masked.
 
     :param task: name or uuid of a task.
-    :param limit: only this number of the latest lines.
+    :param limit: maximum number of lines; the latest ones are returned.
     :raises NotFound: if the flow or the task does not exist.
     """
     detail = connection.get_flow_details(uuid)
@@ -76,7 +76,7 @@ def of_task(
     redactor: Redactor,
     limit: int | None = None,
 ) -> list[LogLine]:
-    """Return the lines of one task, as `read` does, without reading the records of the flow.
+    """Return the lines of one task like `read`, but without reading the records of the flow.
 
     :param redactor: a redactor that masks the secrets of the flow.
     """

@@ -45,7 +45,7 @@ DEAD: Final = "dead"
 class QueueView:
     """A queue with the number of its messages and consumers.
 
-    `topic` and `workers` belong to the known workers that consume from it.
+    `workers` are the known workers that consume from it, `topic` is their topic.
     """
 
     name: str
@@ -77,9 +77,9 @@ class DeadLetterView:
 
 
 def can_list(fleet: fleets.Fleet) -> bool:
-    """Return True if the broker can list its queues.
+    """Return whether the broker can list its queues.
 
-    Otherwise only queues that workers report, or that a caller names, are known.
+    Otherwise only the queues that workers report, and those that a caller names, are known.
     """
     return queue_counts.can_list_queues(fleet.target)
 
@@ -87,9 +87,9 @@ def can_list(fleet: fleets.Fleet) -> bool:
 def list_queues(
     fleet: fleets.Fleet, names: Collection[str] = (), *, wait: float = fleets.WAIT_SECONDS
 ) -> list[QueueView]:
-    """Return the queues of a fleet's exchange, ordered by name; with `names`, only these.
+    """Return the queues of a fleet's exchange, ordered by name.
 
-    :param names: names of queues, or beginnings of names.
+    :param names: names of queues, or prefixes of names, to return only these queues.
     :param wait: seconds to wait for workers, as in `Fleet.workers`.
     :raises TransportFailure: if the broker refuses or is unavailable.
     :raises NotFound: if a name matches no queue or several.
@@ -124,9 +124,9 @@ def _count(fleet: fleets.Fleet, names: Iterable[str]) -> list[queue_counts.Count
 def purge(fleet: fleets.Fleet, queues: Collection[QueueView]) -> dict[str, int]:
     """Remove the messages of these queues.
 
-    No request is lost: its engine notices its absence as soon as a worker could execute it, and
-    resends it. Its row in the ledger remains. Purge removes messages of dead engines, or relieves a
-    full broker; to prevent a task from running, cancel its flow.
+    No request is lost: its engine detects that it is missing when a worker could execute it, and
+    resends it. Its row in the ledger remains. Use this to remove messages of dead engines, or to
+    relieve a full broker. To prevent a task from running, cancel its flow.
 
     :returns: the number of removed messages by queue.
     :raises TransportFailure: if the broker refuses or is unavailable.
@@ -150,7 +150,7 @@ def list_dead_letters(fleet: fleets.Fleet) -> list[DeadLetterView]:
 def select_dead_letters(
     letters: Collection[DeadLetterView], ids: Collection[str]
 ) -> list[DeadLetterView]:
-    """Return the dead letters with these ids or beginnings of ids; without `ids`, all.
+    """Return the dead letters with these ids or prefixes of ids; without `ids`, all.
 
     :raises NotFound: if an id matches no dead letter or several.
     """
@@ -166,10 +166,11 @@ def retry(
     *,
     wait: float = fleets.WAIT_SECONDS,
 ) -> dict[str, Exception]:
-    """Send dead letters to workers that offer their tasks on their topics now.
+    """Send dead letters to workers that now offer their tasks on their topics.
 
-    Each request runs with a higher epoch, as if its worker was lost once more. Its flow continued
-    without it and does not receive the result. Dead letters that cannot be sent are kept.
+    Each request runs with a higher epoch, as after the loss of another worker. Its flow has
+    continued with the failure and does not receive the result. Dead letters that cannot be sent
+    are kept.
 
     :param fleet: an open fleet.
     :param ledger: the ledger of these workers.
@@ -188,8 +189,8 @@ def retry(
             try:
                 if id not in letters_by_id:
                     raise exceptions.NotFound(f"unknown dead letter {id!r}")
-                # The row is opened last. If the letter is not sent after that, the next
-                # call continues with this row.
+                # The row is opened last. If the letter cannot be sent after that, the next call
+                # continues with this row.
                 queue = _queue_for(letters_by_id[id], workers)
                 letters.send(letters_by_id[id], queue, _reopen(letters_by_id[id], ledger))
             except (exceptions.WbengineException, ValueError) as error:
@@ -198,12 +199,12 @@ def retry(
 
 
 def _queue_for(letter: dead_letters.DeadLetter, workers: Iterable[fleets.WorkerView]) -> str:
-    """Return a queue of workers that offer the task on its topic; its own if possible.
+    """Return a queue of workers that offer the task on its topic, preferably its own queue.
 
     :raises NotFound: if no worker offers it.
     """
     own = letter.queue or ""
-    topic = own.rpartition(".")[0]  # The name of a queue is its topic, a dot and its purpose.
+    topic = own.rpartition(".")[0]  # The name of a queue is its topic, a dot and a digest.
     serving = {
         queue
         for worker in workers
@@ -240,7 +241,7 @@ def _letter_view(letter: dead_letters.DeadLetter) -> DeadLetterView:
 
 
 def _reopen(letter: dead_letters.DeadLetter, ledger: ledgers.Ledger | None) -> int:
-    """Return the epoch with which the request can run again. Opens its row, if it has one."""
+    """Return the epoch with which the request can run again. Open its row, if it has one."""
     if letter.digest is None:
         return letter.epoch + 1
     if ledger is None or ledger.digest != letter.digest:
@@ -250,7 +251,7 @@ def _reopen(letter: dead_letters.DeadLetter, ledger: ledgers.Ledger | None) -> i
         )
     row = ledger.state(letter.id)
     if row is not None and row.state == ledgers.ROW_OPEN and row.epoch > letter.epoch:
-        return row.epoch  # An earlier call opened the row and ended before it sent the letter.
+        return row.epoch  # An earlier call opened the row, but did not send the letter.
     if row is not None and row.state != ledgers.ROW_DONE:
         raise ValueError(
             f"request {letter.id} must be done before it is sent again, got row state {row.state}"

@@ -25,12 +25,11 @@ _MAX_CHARACTERS: Final = 100_000
 
 
 class Redactor:
-    """Masking of secrets in texts and values.
+    """Masking of secrets in texts and values. Immutable and thread-safe.
 
-    In each text it covers passwords in URLs, values of keys that look secret (`password=...`,
-    `"token": "..."`), private keys, and all occurrences of known secrets (`with_secrets_from`).
-    Values are displayed only with `show_values`; otherwise their types and sizes are. Immutable and
-    thread-safe.
+    It masks passwords in URLs, values of keys that look secret (`password=...`, `"token": "..."`),
+    private keys, and all occurrences of known secrets (`with_secrets_from`). Without
+    `show_values`, it replaces values by their types and sizes.
     """
 
     __slots__ = ("_secrets", "show_values")
@@ -62,7 +61,7 @@ class Redactor:
         return _secrets.masked(self._secrets.hide(text, MASK))
 
     def texts(self, texts: Iterable[str]) -> list[str]:
-        """Apply `text` to each text; if none contains a secret, in one step."""
+        """Apply `text` to each text. This takes one step if none contains a secret."""
         originals = list(texts)
         joined = "\0".join(originals)
         return (
@@ -72,7 +71,7 @@ class Redactor:
         )
 
     def value(self, value: Any, key: object = None) -> Any:
-        """Return the displayed form of a value that has the name `key`, as data for JSON."""
+        """Return the displayed form of a value as data for JSON. `key` is its name."""
         if not self.show_values:
             return describe(value)
         if is_secret_key(key) and value is not None:
@@ -80,7 +79,7 @@ class Redactor:
         return self._displayed(value, ())
 
     def result(self, value: Any, key: object = None) -> str:
-        """Return the displayed form of a value as one text."""
+        """Return the displayed form of a value as text."""
         shown = self.value(value, key)
         return shown if isinstance(shown, str) and not self.show_values else repr(shown)
 
@@ -158,10 +157,10 @@ _T = TypeVar("_T")
 
 
 def redacted(views: Iterable[_T], redactor: Redactor) -> list[_T]:
-    """Return frozen views with masked texts. A view without secrets is returned unchanged.
+    """Return frozen views with masked texts, also in tuples and nested views.
 
-    Tuples and nested views are included. Each distinct text is masked once, because workers share
-    topics and tasks.
+    A view without secrets is returned unchanged. Each distinct text is masked once, because
+    workers share topics and tasks.
     """
     masked_texts: dict[str, str] = {}
     return [_redacted(view, redactor, masked_texts) for view in views]
@@ -191,7 +190,7 @@ _MAX_ATOMS_READ: Final = 200
 _MAX_CACHED_REDACTORS: Final = 1000
 
 _cache_lock: Final = threading.Lock()
-#: Redactors with the secrets of flows, as of their latest write.
+#: Redactors with the secrets of flows, valid until the flow is written again.
 _cached_redactors: OrderedDict[tuple[str, float | None, bool], Redactor] = OrderedDict()
 
 
@@ -204,8 +203,8 @@ def tags(flow_tags: Mapping[str, str], redactor: Redactor) -> dict[str, str]:
 def redactor_for(connection: base.Connection, row: listing.FlowRow, redactor: Redactor) -> Redactor:
     """Return `redactor` with the secrets of the flow of `row`.
 
-    If the flow is large or has no error, only its inputs are read, which are one small record. The
-    result is cached until the flow is written again.
+    If the flow is large or has no error, only its inputs (one small record) are read. The result is
+    cached until the flow is written again.
     """
     key = (row.uuid, row.updated, row.error is not None)
     with _cache_lock:
@@ -222,8 +221,8 @@ def redactor_for(connection: base.Connection, row: listing.FlowRow, redactor: Re
 def error_line(row: listing.FlowRow, redactor: Redactor) -> str | None:
     """Return why the flow failed, in one line.
 
-    For a large flow, the line contains only the atom and the type of the exception: the message
-    could contain a secret that only a result, which is not read, identifies.
+    For a large flow, the line contains only the atom and the type of the exception. The message
+    could contain a secret that can be recognized only with the results, which are not read.
     """
     if row.error is None:
         return None

@@ -28,7 +28,7 @@ __all__ = [
 #: Note of atoms that have a record but are not part of the flow.
 REMOVED_NOTE: Final = "removed from the flow"
 
-#: Kind of a node that stands for several members of one flow.
+#: Kind of a node that represents several members of one flow.
 GROUP: Final = "group"
 
 
@@ -36,7 +36,7 @@ _EMPTY: Final[list[int]] = []
 
 
 class Structure:
-    """Lookup tables for an outline. Each is built once, on first use, in O(nodes + edges)."""
+    """Lookup tables for an outline. Each is built on first use, in O(nodes + edges)."""
 
     def __init__(self, outline: outlines.Outline) -> None:
         self.outline = outline
@@ -59,17 +59,17 @@ class Structure:
 
     @cached_property
     def before(self) -> Sequence[Sequence[int]]:
-        """Node -> its direct predecessors."""
+        """Direct predecessors of each node."""
         return _grouped(len(self), ((after, before) for before, after in self.outline.edges))
 
     @cached_property
     def after(self) -> Sequence[Sequence[int]]:
-        """Node -> its direct successors."""
+        """Direct successors of each node."""
         return _grouped(len(self), self.outline.edges)
 
     @cached_property
     def retry(self) -> Sequence[int]:
-        """Flow -> its retry controller, or -1."""
+        """Retry controller of each flow, or -1."""
         retries = [-1] * len(self)
         for number, node in enumerate(self.outline.nodes):
             if node.kind == outlines.RETRY and self.parents[number] >= 0:
@@ -78,7 +78,7 @@ class Structure:
 
     @cached_property
     def paths(self) -> Sequence[tuple[str, ...]]:
-        """Node -> names of the enclosing flows, outermost first."""
+        """Names of the enclosing flows of each node, outermost first."""
         paths: list[tuple[str, ...]] = []
         inner_paths: dict[int, tuple[str, ...]] = {-1: ()}
         for number, node in enumerate(self.outline.nodes):
@@ -97,7 +97,7 @@ class Structure:
 
 
 def _grouped(count: int, pairs: Iterable[tuple[int, int]]) -> Sequence[Sequence[int]]:
-    """Group pairs by their first number. Empty groups, which are most, share one list."""
+    """Group pairs by their first number. All empty groups share one list."""
     groups: list[list[int]] = [_EMPTY] * count
     for key, value in pairs:
         if groups[key] is _EMPTY:
@@ -108,9 +108,9 @@ def _grouped(count: int, pairs: Iterable[tuple[int, int]]) -> Sequence[Sequence[
 
 
 def outline_of(detail: models.FlowDetail, atoms: Iterable[models.AtomDetail]) -> outlines.Outline:
-    """Return an outline with only the atoms of the records: their structure is unknown.
+    """Return an outline that contains only the atoms of the records, without their structure.
 
-    Stores keep no order: atoms are ordered by their first submission, then by name.
+    Stores have no order: atoms are ordered by their first submission, then by name.
     """
     root = outlines.OutlineNode(detail.name, outlines.FLOW, None)
     return with_others(outlines.Outline((root,), ()), atoms, notes=None)
@@ -148,9 +148,9 @@ _STATE_PRECEDENCE = (
 
 @dataclass(slots=True)
 class NodeView:
-    """A flow, an atom, or a group of members that a drawing shows as one node (`GROUP`).
+    """A flow, an atom, or a group of members that is drawn as one node (`GROUP`).
 
-    :ivar state: state of an atom, or the state that follows from the atoms of a flow.
+    :ivar state: state of an atom; for a flow, the state computed from its atoms.
     :ivar counts: number of tasks by state.
     :ivar atom_counts: number of atoms by state, including retry controllers.
     """

@@ -15,7 +15,7 @@ __all__ = ["Bar", "Lane", "Timeline", "timeline"]
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One attempt with times in Unix seconds. `state` is the final state, RUNNING or REVERTING."""
+    """One attempt, with times in Unix time. `state` is the final state, RUNNING or REVERTING."""
 
     uuid: str | None
     name: str
@@ -37,9 +37,9 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """The attempts of one worker (None: unknown), in as many rows as ran at the same time.
+    """The attempts of one worker (None: unknown), in rows whose bars do not overlap.
 
-    The bars of a row do not overlap.
+    The number of rows is the maximum number of attempts that ran at the same time.
     """
 
     worker: str | None
@@ -51,7 +51,7 @@ class Lane:
 
     @property
     def busy(self) -> float:
-        """Total seconds of all bars."""
+        """Total duration of all bars in seconds."""
         return sum(bar.seconds for row in self.rows for bar in row)
 
 
@@ -69,9 +69,9 @@ class Timeline:
 
 
 def timeline(view: FlowView, now: float | None = None) -> Timeline:
-    """Return the stored attempts. Running ones end at `now` (None: the time of the view).
+    """Return the stored attempts in lanes, ordered by their first start.
 
-    Lanes are ordered by their first start.
+    Running attempts end at `now` (None: the time of the view).
     """
     now = view.now if now is None else now
     by_worker: dict[str | None, list[Bar]] = {}
@@ -119,7 +119,7 @@ def _bar(atom: AtomView, attempt: AttemptView, now: float) -> Bar | None:
 
 
 def _packed(bars: Sequence[Bar]) -> tuple[tuple[Bar, ...], ...]:
-    """Put each bar into the first free row. Bars are ordered by start. The cost is O(n log n)."""
+    """Put each bar (ordered by start) into the first free row. Cost: O(n log n)."""
     rows: list[list[Bar]] = []
     free: list[int] = []
     busy: list[tuple[float, int]] = []

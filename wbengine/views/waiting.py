@@ -23,13 +23,13 @@ __all__ = [
     "limit_reason",
 ]
 
-#: States of atoms that their successors do not wait for.
+#: States of atoms that no longer delay their successors.
 SETTLED: Final = frozenset({states.SUCCESS, states.IGNORE})
-#: States of atoms that are reverted before their predecessors.
+#: States of atoms that must be reverted before their predecessors are reverted.
 _STATES_TO_REVERT: Final = frozenset(
     {states.SUCCESS, states.FAILURE, states.RUNNING, states.REVERTING}
 )
-#: Seconds after submission in which a task does not count as delayed.
+#: Seconds after submission after which a task is considered delayed.
 _GRACE_SECONDS: Final = 0.5
 
 
@@ -37,7 +37,7 @@ _GRACE_SECONDS: Final = 0.5
 class Situation:
     """The state of the whole flow.
 
-    :ivar now: time in Unix seconds.
+    :ivar now: Unix time.
     :ivar owner: description of the process that runs the flow, or None.
     :ivar died: whether the owner has certainly ended.
     :ivar suspended: reason of the suspension, or None.
@@ -66,7 +66,7 @@ class Situation:
 class Blocking:
     """The nodes for which an atom waits: unsettled predecessors, or successors to revert first.
 
-    Results for flows are stored, so that the cost for all atoms is O(nodes + edges).
+    Results for flows are cached, so that the cost for all atoms is O(nodes + edges).
 
     :param state_of: returns the state of an atom.
     """
@@ -75,13 +75,13 @@ class Blocking:
         self._structure = structure
         self._state_of = state_of
         self._unsettled = self._count(lambda state: state not in SETTLED)
-        #: Flow -> nodes outside it for which all its members wait. Parents precede their members.
+        #: Flow -> nodes outside it for which all its members wait.
         self._outer_blockers: dict[int, Sequence[int]] = {-1: ()}
         nodes = structure.outline.nodes
         for number, node in enumerate(nodes):
             if node.kind == outlines.FLOW:
                 self._outer_blockers[number] = self.before(number)
-        #: Reason of all atoms of a flow that waits for its limit, if no atom has started.
+        #: The reason for all atoms of a flow that waits for its limit and has not started.
         self.flow_limited: str | None = None
         is_limited = nodes[0].kind == outlines.FLOW and nodes[0].limit is not None
         if is_limited and all(state_of(node) == states.PENDING for node in structure.atoms()):
@@ -147,7 +147,7 @@ def limit_reason(node: outlines.OutlineNode) -> str | None:
 def atom_reason(
     node: int, record: Any, state: str, task: str | None, blocking: Blocking, situation: Situation
 ) -> str | None:
-    """Return why an atom does not run or does not end; None if it does or has ended."""
+    """Return why an atom does not run or end; None if it progresses or has ended."""
     if state in (states.RUNNING, states.REVERTING):
         reason = _running_reason(record, state, task, situation)
         if (
@@ -212,10 +212,10 @@ def _running_reason(record: Any, state: str, task: str | None, situation: Situat
 
 
 def for_signal(wait: Mapping[str, Any], now: float) -> str:
-    """Return the name of a signal, and since and until when a task waits for it.
+    """Return a text with the name of a signal, and with the start and end of the wait.
 
     :param wait: the fields of `WAITS_FOR` in the record of the task.
-    :param now: time in Unix seconds.
+    :param now: Unix time.
     """
     end, when = wait["until"], ""
     if end is not None:
@@ -263,7 +263,7 @@ def _revert_reason(node: int, record: Any, blocking: Blocking, situation: Situat
 
 
 def _common_reason(situation: Situation) -> str | None:
-    """Return why no atom of the flow can start, if the reason concerns the whole flow."""
+    """Return why no atom of the flow can start, if one reason applies to all of them."""
     if situation.state in states.FLOW_ENDED or situation.parked:
         return None
     if situation.state == states.SUSPENDED:
@@ -296,7 +296,7 @@ def flow_reason(
     retrying: Sequence[tuple[str, str]],
     limited: Sequence[tuple[str, str]] = (),
 ) -> str | None:
-    """Return why a flow makes no progress; None if it does or has ended.
+    """Return why a flow makes no progress; None if it progresses or has ended.
 
     :param running: views of running atoms.
     :param retrying: names and reasons of retry controllers, and of tasks with retries, that wait

@@ -1,4 +1,4 @@
-"""Watch a flow through its records, at the cost of the changes."""
+"""Watch a flow through its records. A poll reads only the changes."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ __all__ = ["Event", "FlowWatcher", "events_of"]
 
 
 class FlowWatcher:
-    """Watcher that polls a flow for events, at the cost of the changes since the previous poll.
+    """Watcher that polls a flow for events. A poll reads only what changed since the last one.
 
-    The first poll returns all stored events or, with a `cursor` (of another watcher or a
-    `FlowView`), those after it. The flow is only read. The watcher keeps a connection: close it, or
-    use it as a context manager. Not thread-safe.
+    The first poll returns all stored events, or those after `cursor` (the cursor of another
+    watcher or of a `FlowView`). The watcher keeps a connection: close it, or use it as a context
+    manager. Not thread-safe.
 
-    :param knows_secrets: whether `redactor` masks all secrets stored before the cursor. Otherwise
-        the first poll reads all records once to collect them.
+    :param knows_secrets: whether `redactor` already masks all secrets that were stored before the
+        cursor. Otherwise the first poll reads all records to collect them.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class FlowWatcher:
 
     @property
     def cursor(self) -> str | None:
-        """Position after the latest poll, from which another watcher can continue."""
+        """Position after the latest poll. Another watcher can continue from it."""
         return self._records.cursor
 
     @property
@@ -67,7 +67,7 @@ class FlowWatcher:
         changes = records.read_changes()
         self._state = changes.flow.state
         if not (changes.whole or self._knows_secrets):
-            # Changed records may contain a secret that only an unchanged record identifies.
+            # A changed record may contain a secret that only an unchanged record marks as secret.
             records.read_all()
         self._knows_secrets = True
         event_time = None if is_first else now
@@ -76,14 +76,15 @@ class FlowWatcher:
     def view(self, now: float | None = None) -> FlowView:
         """Return the flow as of the latest poll.
 
-        A watcher that started with a cursor reads all atoms once; this view can be newer.
+        If the watcher started with a cursor, the first call reads all atoms, and the view can be
+        newer.
 
         :raises NotFound: if the flow does not exist.
         """
         now = time.time() if now is None else now
         if self.cursor is None or self._records.detail is None:
             self._pending_events += self._poll(now)
-        # Records that are newer than the cursor are read again, and reported, by the next `poll`.
+        # The next `poll` reads records that are newer than the cursor again, and reports them.
         return self._records.view(now)
 
     def close(self) -> None:
