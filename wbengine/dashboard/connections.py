@@ -169,7 +169,7 @@ def of_scope(scope: Scope) -> OpenConnection | None:
 
 
 def on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Log an error of the event loop; those of `accept` are rate-limited, because of their number."""
+    """Log an error of the event loop; those of `accept` at a limited rate."""
     error = context.get("exception")
     if isinstance(error, OSError) and error.errno in _EXHAUSTED:
         _RARE.warn("accept", "cannot accept connections: %s", error)
