@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 
 import celery
-import making
+import random_messages
 from celery import events
 from celery.app.task import Context
 from celery.worker import request, strategy
@@ -25,7 +25,7 @@ app = celery.Celery("peer", broker="memory://", backend="cache+memory://", set_a
 
 def made(seed: int, protocol: int) -> dict[str, Any]:
     """Return a message of Celery's sender, and its fields."""
-    found = making.message(random.Random(seed), protocol)
+    found = random_messages.message(random.Random(seed), protocol)
     soft, hard = found["timelimit"]
     stamps = found.get("stamps") or {}
     more = {

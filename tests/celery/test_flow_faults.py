@@ -122,7 +122,7 @@ def interrupted(
 
     The worker is stopped then, until it receives SIGCONT.
     """
-    words = [sys.executable, "-m", "tests.celery.kept", str(folder), url, backend, queue]
+    words = [sys.executable, "-m", "tests.celery.stored_flow", str(folder), url, backend, queue]
     with subprocess.Popen(
         [*words, "30", "0.05", kind, str(ran)],
         cwd=workers.REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.celery import making
+from tests.celery import random_messages
 from tests.celery.apps import ours
 from tests.support.amounts import amount
 from wbengine import exceptions
@@ -143,7 +143,7 @@ def wires(seed: int) -> Draft:
 def made_up(seed: int) -> Wire:
     rng = random.Random(seed)
     protocol = rng.choice((1, 2, 2))
-    message = ours(making.message(rng, protocol), protocol)
+    message = ours(random_messages.message(rng, protocol), protocol)
     # YAML is rare because decoding it takes 100 times longer, in a third-party library.
     [name] = rng.choices(("json", "msgpack", "yaml"), (75, 24, 1))
     try:

@@ -15,7 +15,7 @@ import jsonschema
 import pytest
 from hypothesis import strategies as st
 
-from tests.celery import making
+from tests.celery import random_messages
 from tests.celery.apps import ours
 from wbengine import exceptions, limits, running, task
 from wbengine.engines.worker_based import endpoint
@@ -377,7 +377,7 @@ def test_written_messages_match_schemas() -> None:
         one.check_schema(one.schema)
     for seed in range(200):
         protocol = 1 + seed % 2
-        wire = codec.encode(ours(making.message(random.Random(seed), protocol), protocol))
+        wire = codec.encode(ours(random_messages.message(random.Random(seed), protocol), protocol))
         fits[protocol].validate(parts(wire))
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from tests.celery import making
+from tests.celery import random_messages
 from tests.celery.apps import celery, ours, when
 from tests.support.amounts import amount
 from wbengine.interop.celery import protocol as codec
@@ -32,7 +32,9 @@ def protocol_of(seed: int) -> int:
 @pytest.mark.parametrize("batch", range(BATCHES))
 def test_random_messages_are_exchanged_with_celery(batch: int) -> None:
     seeds = range(batch * COUNT, (batch + 1) * COUNT)
-    mine = [making.message(random.Random(10**6 + seed), protocol_of(seed)) for seed in seeds]
+    mine = [
+        random_messages.message(random.Random(10**6 + seed), protocol_of(seed)) for seed in seeds
+    ]
     lines: list[list[Any]] = [["made", seed, protocol_of(seed)] for seed in seeds]
     for seed, fields in zip(seeds, mine, strict=True):
         wire = codec.encode(ours(fields, protocol_of(seed)))

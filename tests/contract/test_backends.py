@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.contract.kept_flows import Connection, Turns, few, make
+from tests.contract.stored_flows import Connection, Turns, few, make
 from tests.seams import stores
 from tests.support import servers
 from wbengine import exceptions, states

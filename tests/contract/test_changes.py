@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.contract.kept_flows import Turns, few, make
+from tests.contract.stored_flows import Turns, few, make
 from tests.seams import stores
 from wbengine import exceptions, states
 from wbengine.persistence import backends, base, models

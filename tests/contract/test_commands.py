@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.contract.kept_flows import make
+from tests.contract.stored_flows import make
 from tests.seams import stores
 from wbengine import exceptions
 from wbengine.persistence import base, models

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from tests.contract.kept_flows import few
+from tests.contract.stored_flows import few
 from wbengine import exceptions, operations, states
 from wbengine.persistence import backends, base, models
 from wbengine.types.outline import Outline, OutlineNode

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.contract.kept_flows import few, make
+from tests.contract.stored_flows import few, make
 from wbengine import states
 from wbengine.persistence import base, models
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from tests.contract.kept_flows import make
+from tests.contract.stored_flows import make
 from wbengine import exceptions, operations, states
 from wbengine.persistence import backends, base, models
 from wbengine.signals import MOST_BYTES, Signal

@@ -1,7 +1,7 @@
 """Flows of Celery tasks that one process starts and another resumes.
 
 Run the first process with
-`python -m tests.celery.kept FOLDER BROKER BACKEND QUEUE NUMBER SECONDS KIND RAN`.
+`python -m tests.celery.stored_flow FOLDER BROKER BACKEND QUEUE NUMBER SECONDS KIND RAN`.
 """
 
 from __future__ import annotations
@@ -48,6 +48,6 @@ def main(
 
 
 if __name__ == "__main__":
-    from tests.celery import kept  # the recorded name of the factory must be importable
+    from tests.celery import stored_flow  # the recorded name of the factory must be importable
 
-    kept.main(*sys.argv[1:])
+    stored_flow.main(*sys.argv[1:])
