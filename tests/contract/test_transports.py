@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -30,40 +31,30 @@ def folder():
         yield pathlib.Path(path)
 
 
-def _url_of(kind, request):
-    return request.getfixturevalue(f"{kind}_url") if kind in ("redis", "rabbitmq") else None
-
-
 @pytest.fixture(params=transports.KINDS)
-def site(request, folder):
-    made = Site(request.param, folder, _url_of(request.param, request))
-    yield made
-    made.close()
+def side(request, folder):
+    """Side on each of our transports; the marks below select other transports."""
+    kind = request.param
+    url = request.getfixturevalue(f"{kind}_url") if kind in ("redis", "rabbitmq") else None
+    with contextlib.closing(Site(kind, folder, url)) as site:
+        yield Side(site)
 
 
-@pytest.fixture
-def side(site):
-    return Side(site)
+def on(*kinds):
+    return pytest.mark.parametrize("side", kinds, indirect=True)
 
 
-@pytest.fixture(params=transports.ALL)
-def any_site(request, folder):
-    made = Site(request.param, folder, _url_of(request.param, request))
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def any_side(any_site):
-    """Side on any transport, including RabbitMQ."""
-    return Side(any_site)
+on_all_brokers = on(*transports.ALL)
+in_folders = on(*transports.FOLDERS)
+#: Transports that other processes can reach.
+between_processes = on(*transports.REACHED)
 
 
 # -- routing
 
 
-def test_message_arrives_with_body_headers_and_properties(any_side):
-    side = any_side
+@on_all_brokers
+def test_message_arrives_with_body_headers_and_properties(side):
     side.queue("q", "k")
     sent = {"a": [1, "ä", None]}
     assert side.send(
@@ -118,8 +109,8 @@ def test_topic_exchange_matches_wildcards(side):
     assert reached("a.*.c") == {"star", "hash", "middle", "all"}
 
 
-def test_queue_with_several_matching_bindings_receives_one_copy(any_side):
-    side = any_side
+@on_all_brokers
+def test_queue_with_several_matching_bindings_receives_one_copy(side):
     side.queue("q", "a.*", "*.b", "a.b")
     side.send(1, "a.b")
     side.consume("q")
@@ -162,17 +153,15 @@ def test_invalid_queue_and_exchange_names_are_rejected(side, name):
 # -- order
 
 
-def test_messages_are_delivered_in_published_order(any_side):
-    side = any_side
-    side.queue("q", "k")
-    for number in range(300):
-        side.send(number, "k")
+@on_all_brokers
+def test_messages_are_delivered_in_published_order(side):
+    side.fill(300)
     side.consume("q")
     assert side.drain(300) == list(range(300))
 
 
-def test_message_of_higher_priority_is_delivered_first(any_side):
-    side = any_side
+@on_all_brokers
+def test_message_of_higher_priority_is_delivered_first(side):
     side.queue("q", "k")
     for priority in (0, 9, 5, None, 9, 5):
         side.send(priority, "k", priority=priority)
@@ -213,9 +202,7 @@ def test_prefetch_is_never_exceeded(side):
 
 
 def test_one_drain_delivers_all_waiting_messages(side):
-    side.queue("q", "k")
-    for number in range(50):
-        side.send(number, "k")
+    side.fill(50)
     side.consume("q")
     with transports.unlimited_drain_time():
         side.receiver.drain_events(timeout=60)
@@ -239,9 +226,7 @@ def test_batches_from_several_queues_are_limited_by_bytes(side):
 
 
 def test_drain_returns_soon_with_long_backlog(side):
-    side.queue("q", "k")
-    for number in range(300):
-        side.send(number, "k")
+    side.fill(300)
 
     def receive(message):
         side.got.append(body(message))
@@ -255,9 +240,7 @@ def test_drain_returns_soon_with_long_backlog(side):
 
 
 def test_acknowledgement_in_another_thread_wakes_full_consumer(side):
-    side.queue("q", "k")
-    for number in range(200):
-        side.send(number, "k")
+    side.fill(200)
     waiting = []
     done = threading.Event()
     highest = []
@@ -274,16 +257,14 @@ def test_acknowledgement_in_another_thread_wakes_full_consumer(side):
             except IndexError:
                 time.sleep(0.0005)
 
-    threads = [threading.Thread(target=acknowledge) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    try:
-        side.consume("q", on=receive, prefetch=2)
-        side.drain(200)
-    finally:
-        done.set()
-        for thread in threads:
-            thread.join()
+    with ThreadPoolExecutor() as threads:
+        for _ in range(3):
+            threads.submit(acknowledge)
+        try:
+            side.consume("q", on=receive, prefetch=2)
+            side.drain(200)
+        finally:
+            done.set()
     assert side.got == list(range(200))
     assert max(highest) <= 2
 
@@ -306,24 +287,19 @@ def test_slots_freed_in_other_threads_are_all_used(side):
         side.got.append(body(message))
         handed.put(message)
 
-    threads = [threading.Thread(target=settle, args=(n % 2,)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    try:
-        side.consume("q", on=receive, prefetch=1)
-        side.drain(count)
-    finally:
-        for _ in threads:
-            handed.put(None)
-        for thread in threads:
-            thread.join()
+    with ThreadPoolExecutor(4) as threads:
+        settling = [threads.submit(settle, n % 2) for n in range(4)]
+        try:
+            side.consume("q", on=receive, prefetch=1)
+            side.drain(count)
+        finally:
+            for _ in settling:
+                handed.put(None)
     assert side.got == list(range(count))
 
 
 def test_acknowledging_released_messages_frees_no_second_slot(side):
-    side.queue("q", "k")
-    for number in range(6):
-        side.send(number, "k")
+    side.fill(6)
     side.consume("q", ack=False, prefetch=2)
     side.drain(2)
     side.channel.release_many(side.messages)
@@ -333,11 +309,9 @@ def test_acknowledging_released_messages_frees_no_second_slot(side):
     assert side.got == [0, 1, 2, 3]
 
 
-def test_requeued_message_keeps_its_place_and_is_marked_redelivered(any_side):
-    side = any_side
-    side.queue("q", "k")
-    for number in range(3):
-        side.send(number, "k")
+@on_all_brokers
+def test_requeued_message_keeps_its_place_and_is_marked_redelivered(side):
+    side.fill(3)
     first = side.take("q")
     second = side.take("q")
     second.requeue()
@@ -356,16 +330,16 @@ def test_repeatedly_requeued_message_is_not_duplicated(side):
     assert side.channel.basic_get("q") is None
 
 
-def test_rejected_message_is_deleted(any_side):
-    side = any_side
+@on_all_brokers
+def test_rejected_message_is_deleted(side):
     side.queue("q", "k")
     side.send(1, "k")
     side.take("q").reject()
     assert side.channel.basic_get("q") is None
 
 
-def test_recover_delivers_unacknowledged_messages_again(any_side):
-    side = any_side
+@on_all_brokers
+def test_recover_delivers_unacknowledged_messages_again(side):
     side.queue("q", "k")
     side.send(1, "k")
     side.take("q")
@@ -373,19 +347,17 @@ def test_recover_delivers_unacknowledged_messages_again(any_side):
     assert side.take("q").delivery_info["redelivered"] is True
 
 
+@on_all_brokers
 @pytest.mark.parametrize("what", ["channel", "connection"])
-def test_closing_requeues_unacknowledged_messages(any_site, any_side, what):
-    site, side = any_site, any_side
-    side.queue("q", "k")
-    for number in range(3):
-        side.send(number, "k")
-    other = site.connect()
+def test_closing_requeues_unacknowledged_messages(side, what):
+    side.fill(3)
+    other = side.site.connect()
     channel = other.channel()
-    kept = []
-    transports.consume(channel, "q", kept.append, "x")
-    while len(kept) < 3:
+    unsettled = []
+    transports.consume(channel, "q", unsettled.append, "x")
+    while len(unsettled) < 3:
         other.drain_events(timeout=60)
-    kept[1].ack()
+    unsettled[1].ack()
     if what == "channel":
         channel.close()
     else:
@@ -393,12 +365,12 @@ def test_closing_requeues_unacknowledged_messages(any_site, any_side, what):
     side.consume("q")
     assert side.drain(2) == [0, 2]
     assert all(m.delivery_info["redelivered"] for m in side.messages)
-    if site.kind != "rabbitmq":
-        assert kept[0].ack() is False
+    if side.site.kind != "rabbitmq":
+        assert unsettled[0].ack() is False
 
 
-def test_cancelled_consumer_receives_no_messages(any_side):
-    side = any_side
+@on_all_brokers
+def test_cancelled_consumer_receives_no_messages(side):
     side.queue("q", "k")
     side.consume("q")
     side.send(1, "k")
@@ -410,8 +382,8 @@ def test_cancelled_consumer_receives_no_messages(any_side):
     assert side.drain(2) == [1, 2]
 
 
-def test_callback_may_publish_ack_and_cancel(any_side):
-    side = any_side
+@on_all_brokers
+def test_callback_may_publish_ack_and_cancel(side):
     side.queue("q", "k")
     side.send(3, "k")
 
@@ -429,9 +401,7 @@ def test_callback_may_publish_ack_and_cancel(any_side):
 
 
 def test_error_in_callback_propagates_and_loses_no_other_message(side):
-    side.queue("q", "k")
-    for number in range(3):
-        side.send(number, "k")
+    side.fill(3)
 
     def receive(message):
         if not side.got:
@@ -462,18 +432,9 @@ def test_drain_without_a_message_raises_timeout(side):
 def test_wake_from_another_thread_ends_drain(side):
     side.queue("q", "k")
     side.consume("q")
-    started = threading.Event()
-
-    def wake():
-        started.wait()
-        side.receiver.wake()
-
-    thread = threading.Thread(target=wake)
-    thread.start()
-    started.set()
-    with pytest.raises(TimeoutError):
+    with ThreadPoolExecutor() as threads, pytest.raises(TimeoutError):
+        threads.submit(side.receiver.wake)
         side.receiver.drain_events()
-    thread.join()
     # An earlier wake-up is not lost, and counts once.
     side.receiver.wake()
     with pytest.raises(TimeoutError):
@@ -487,12 +448,11 @@ def test_waiting_consumer_receives_message_soon(side):
     side.consume("q")
     took = []
     for number in range(20):
-        thread = threading.Thread(target=side.send, args=(number, "k"))
-        started = time.monotonic()
-        thread.start()
-        side.drain(number + 1)
-        took.append(time.monotonic() - started)
-        thread.join()
+        with ThreadPoolExecutor() as threads:
+            started = time.monotonic()
+            threads.submit(side.send, number, "k")
+            side.drain(number + 1)
+            took.append(time.monotonic() - started)
     assert sorted(took)[10] < 0.5
 
 
@@ -500,14 +460,12 @@ def test_waiting_consumer_receives_message_soon(side):
 
 
 def test_size_and_purge_count_only_undelivered_messages(side):
-    side.queue("q", "k")
-    for number in range(4):
-        side.send(number, "k")
-    kept = side.take("q")
+    side.fill(4)
+    message = side.take("q")
     assert side.receiver.broker.size("q") == 3
     assert side.channel.queue_purge("q") == 3
     assert side.receiver.broker.size("q") == 0
-    kept.ack()
+    message.ack()
     assert side.receiver.broker.size("none") == 0
 
 
@@ -553,48 +511,42 @@ def test_oversized_body_and_non_json_header_are_refused(side):
 # -- concurrency
 
 
-def test_messages_of_many_publishing_threads_all_arrive(site, side):
+def test_messages_of_many_publishing_threads_all_arrive(side):
     side.queue("q", "k")
-    count, threads = 1000, 4
+    count, senders = 1000, 4
 
     def publish(sender):
-        with site.connection(peer=True) as connection:
+        with side.site.connection(peer=True) as connection:
             out = producer(connection.channel())
             for number in range(count):
                 out.publish([sender, number], exchange="ex", routing_key="k")
 
-    running = [threading.Thread(target=publish, args=(n,)) for n in range(threads)]
-    for thread in running:
-        thread.start()
-    side.consume("q", prefetch=50)
-    side.drain(count * threads)
-    for thread in running:
-        thread.join()
-    _check_streams(side.got, threads, count)
+    with ThreadPoolExecutor(senders) as threads:
+        threads.map(publish, range(senders))
+        side.consume("q", prefetch=50)
+        side.drain(count * senders)
+    _check_streams(side.got, senders, count)
 
 
 def test_threads_sharing_one_channel(side):
     side.queue("q", "k")
-    count, threads = 500, 4
+    count, senders = 500, 4
 
     def publish(sender):
         for number in range(count):
             side.send([sender, number], "k")
 
-    running = [threading.Thread(target=publish, args=(n,)) for n in range(threads)]
-    for thread in running:
-        thread.start()
-    side.consume("q")
-    side.drain(count * threads)
-    for thread in running:
-        thread.join()
-    _check_streams(side.got, threads, count)
+    with ThreadPoolExecutor(senders) as threads:
+        threads.map(publish, range(senders))
+        side.consume("q")
+        side.drain(count * senders)
+    _check_streams(side.got, senders, count)
 
 
-def test_two_consumers_share_a_queue(site, side):
+def test_two_consumers_share_a_queue(side):
     side.queue("q", "k")
     count = 1000
-    other = site.connect()
+    other = side.site.connect()
     got = []
 
     def receive(message):
@@ -659,40 +611,12 @@ with transports.connection(sys.argv[1]) as connection:
 """
 
 
-@pytest.fixture(params=transports.FOLDERS)
-def folder_side(request, folder):
-    site = Site(request.param, folder)
-    yield Side(site)
-    site.close()
-
-
-@pytest.fixture(params=transports.REACHED)
-def far_side(request, folder):
-    """Side on a transport that other processes can reach."""
-    site = Site(request.param, folder, _url_of(request.param, request))
-    yield Side(site)
-    site.close()
-
-
-@pytest.fixture(params=[*transports.REACHED, "rabbitmq"])
-def any_far_side(request, folder):
-    """Side on a transport that other processes can reach, including RabbitMQ."""
-    site = Site(request.param, folder, _url_of(request.param, request))
-    yield Side(site)
-    site.close()
-
-
-def test_messages_of_killed_consumer_are_marked_as_redelivered(any_far_side):
+@on(*transports.REACHED, "rabbitmq")
+def test_messages_of_killed_consumer_are_marked_as_redelivered(side):
     """Messages that were not delivered yet are not marked."""
-    side = any_far_side
-    side.queue("q", "k")
-    for number in range(5):
-        side.send(number, "k")
-    with subprocess.Popen(
-        [sys.executable, "-c", HOARDER, side.site.url], stdout=subprocess.PIPE
-    ) as process:
-        assert process.stdout.readline() == b"full\n"
-        process.kill()
+    side.fill(5)
+    with hoarder(side):
+        pass
     side.consume("q")
     side.drain(5)
     assert sorted(side.got) == [0, 1, 2, 3, 4]
@@ -700,8 +624,8 @@ def test_messages_of_killed_consumer_are_marked_as_redelivered(any_far_side):
     assert again == {0: True, 1: True, 2: True, 3: False, 4: False}
 
 
-def test_messages_of_many_publishing_processes_all_arrive(far_side):
-    side = far_side
+@between_processes
+def test_messages_of_many_publishing_processes_all_arrive(side):
     side.queue("q", "k")
     count, processes = 1500, 3
     running = [
@@ -715,23 +639,26 @@ def test_messages_of_many_publishing_processes_all_arrive(far_side):
     side.assert_no_message()
 
 
-def test_messages_return_when_consumer_is_killed_but_not_when_frozen(folder_side):
-    side = folder_side
-    side.queue("q", "k")
-    for number in range(5):
-        side.send(number, "k")
-    with subprocess.Popen(
-        [sys.executable, "-c", HOARDER, side.site.url], stdout=subprocess.PIPE
-    ) as process:
+@contextlib.contextmanager
+def hoarder(side):
+    """Start a process that consumes three messages and acknowledges none."""
+    words = [sys.executable, "-c", HOARDER, side.site.url]
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as process:
         assert process.stdout.readline() == b"full\n"
+        yield process
+        process.kill()
+
+
+@in_folders
+def test_messages_return_when_consumer_is_killed_but_not_when_frozen(side):
+    side.fill(5)
+    with hoarder(side) as process:
         side.consume("q")
         assert side.drain(2) == [3, 4]
         side.assert_no_message()
         os.kill(process.pid, signal.SIGSTOP)  # frozen is not dead
         side.site.connect()  # checks for dead consumers
         side.assert_no_message()
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
     assert side.drain(5) == [3, 4, 0, 1, 2]
     assert [m.delivery_info["redelivered"] for m in side.messages] == [False] * 2 + [True] * 3
     assert len(side.site.folder.claims) == len(side.site.folder.holders) == 1
@@ -779,24 +706,24 @@ HOSTILE = {
 }
 
 
+@in_folders
 @pytest.mark.parametrize("what", sorted(HOSTILE))
-def test_unreadable_message_is_moved_to_rejected_folder(folder_side, caplog, what):
-    side = folder_side
+def test_unreadable_message_is_moved_to_rejected_folder(side, caplog, what):
     side.queue("q", "k")
     side.send("before", "k")
     side.site.folder.put("q", HOSTILE[what])
     side.send("after", "k")
     side.consume("q", prefetch=1)
     assert side.drain(2) == ["before", "after"]
-    (kept,) = side.site.folder.rejected
-    assert kept.read_bytes() == HOSTILE[what]
+    (rejected,) = side.site.folder.rejected
+    assert rejected.read_bytes() == HOSTILE[what]
     (line,) = [r for r in caplog.records if r.name == transports.LOG]
-    assert "discarded" in line.getMessage() and str(kept) in line.getMessage()
+    assert "discarded" in line.getMessage() and str(rejected) in line.getMessage()
     assert side.site.folder.messages("q") == []
 
 
-def test_rejected_messages_are_logged_once(folder_side, caplog):
-    side = folder_side
+@in_folders
+def test_rejected_messages_are_logged_once(side, caplog):
     side.queue("q", "k")
     for _ in range(150):
         side.site.folder.put("q", b"foreign")
@@ -834,8 +761,8 @@ print(count)
 """
 
 
-def test_queue_of_process_that_died_while_declaring_is_removed(folder_side):
-    side = folder_side
+@in_folders
+def test_queue_of_process_that_died_while_declaring_is_removed(side):
     script = [sys.executable, "-c", DYING, side.site.url]
     steps = int(subprocess.run(script, check=True, capture_output=True, timeout=60).stdout)
     assert steps > 2
@@ -843,9 +770,9 @@ def test_queue_of_process_that_died_while_declaring_is_removed(folder_side):
     assert side.site.folder.queues == []
 
 
-def test_temporary_disk_error_raises_transport_failure(folder_side, monkeypatch):
+@in_folders
+def test_temporary_disk_error_raises_transport_failure(side, monkeypatch):
     """It is a failure of the broker, followed by a reconnect, not of the message."""
-    side = folder_side
     side.queue("q", "k")
     side.send(1, "k")
     message = side.take("q")
@@ -879,8 +806,8 @@ with connection(sys.argv[1]) as connection:
 """
 
 
-def test_repeatedly_killed_consumers_lose_no_message(far_side, tmp_path):
-    side = far_side
+@between_processes
+def test_repeatedly_killed_consumers_lose_no_message(side, tmp_path):
     side.queue("q", "k")
     count, rounds = 1500, 6
     url = side.site.url

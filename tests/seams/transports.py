@@ -296,6 +296,12 @@ class Side:
         """Declare a queue with these binding keys."""
         declare(self.channel, name, *keys)
 
+    def fill(self, count: int) -> None:
+        """Declare the queue `q`, and publish this many numbers to it with the key `k`."""
+        self.queue("q", "k")
+        for number in range(count):
+            self.send(number, "k")
+
     def send(self, body: Any, key: str, exchange: str = "ex", **more: Any) -> Any:
         """Publish a message. wbengine brokers return whether a queue received it."""
         return producer(self.out).publish(body, exchange=exchange, routing_key=key, **more)
