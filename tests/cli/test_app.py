@@ -66,9 +66,7 @@ def test_help_lists_all_commands_and_exit_codes(wbengine: Command) -> None:
 
 
 @pytest.mark.parametrize("path", ALL, ids=" ".join)
-def test_every_command_has_help_with_an_example(
-    path: tuple[str, ...], wbengine: Command
-) -> None:
+def test_every_command_has_help_with_an_example(path: tuple[str, ...], wbengine: Command) -> None:
     told = wbengine(*path, "--help")
     assert (told.code, told.err) == (0, "")
     assert told.out.startswith(f"Usage: wbengine {' '.join(path)} ")

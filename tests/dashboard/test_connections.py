@@ -87,8 +87,7 @@ def test_stream_is_not_interrupted_by_new_connections(
 def test_stream_on_a_reused_connection_is_not_interrupted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The previous response may end after the stream has started: its file is closed in a thread.
-    """
+    """The previous response may end after the stream has started: its file is closed in a thread."""
     monkeypatch.setattr(connections, "REQUEST_SECONDS", 0.2)
     kept = story.Kept()
     kept.run("one", story.good(name="one"))

@@ -69,9 +69,7 @@ def test_stream_of_the_list_sends_changed_rows() -> None:
             assert next(events)["id"] != later["id"]
 
 
-def test_server_with_an_open_stream_ends(
-    kept: story.Kept, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_server_with_an_open_stream_ends(kept: story.Kept, monkeypatch: pytest.MonkeyPatch) -> None:
     """The grace periods exceed any delay, so the stream ends without being aborted."""
     monkeypatch.setattr(streams, "ENDING_SECONDS", 40)
     monkeypatch.setattr(servers, "_GRACE_SECONDS", 50)

@@ -352,9 +352,7 @@ def test_unordered_flow_is_laid_out_as_a_square():
         (None, "but the program dot is missing; install it with `apt-get install graphviz`"),
     ],
 )
-def test_page_shows_tree_and_reason_if_graphviz_fails(
-    program, words, dot, monkeypatch
-):
+def test_page_shows_tree_and_reason_if_graphviz_fails(program, words, dot, monkeypatch):
     if program and "sleep" in program:
         monkeypatch.setattr("wbengine.drawing.graphviz.TIMEOUT_SECONDS", 0.5)
     dot(program)

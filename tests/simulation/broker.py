@@ -162,12 +162,18 @@ class Broker:
         self.flying = [each for each in self.flying if each[2] is not message]
         heapq.heapify(self.flying)
 
+    def pull_only(self, kind: str) -> Message:
+        """Remove the only message of this kind in flight."""
+        (message,) = [each for each in self.in_flight() if each.kind == kind]
+        self.pull(message)
+        return message
+
     def arrive(self, message: Message) -> None:
         """Put a message into its queue if the queue exists."""
-        found = self.queues.get(message.queue)
-        if found is not None:
-            insort(found, message)
-            self.most[message.queue] = max(len(found), self.most.get(message.queue, 0))
+        queue = self.queues.get(message.queue)
+        if queue is not None:
+            insort(queue, message)
+            self.most[message.queue] = max(len(queue), self.most.get(message.queue, 0))
 
     def next_due(self) -> float | None:
         return self.flying[0][0] if self.flying and self.up else None

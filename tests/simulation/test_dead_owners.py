@@ -25,8 +25,7 @@ WIRES = [("amqp", True), ("kombu", True), ("folder", True), ("amqp", False), ("k
 def die_after_claim(world: World, kind: type[task.Task], spare: int) -> Any:
     """Kill one of `1 + spare` workers after it received a request; return the atom."""
     engine, workers = world.begun(1 + spare, (One, Two))
-    atom = world.new_atom(kind, 10.0)
-    world.new_flow(engine, [atom])
+    atom, _ = world.submit(engine, kind, 10.0)
     while not world.judge.runs[atom.request_id]:
         world.pass_time(0.001)
     ((_, holder),) = world.judge.runs[atom.request_id]
@@ -76,8 +75,7 @@ def inherit_lost(world: World, own: bool) -> Any:
     for _ in range(2):
         world.new_worker([One, Two], 1)
     engine = world.new_engine(own=own)
-    atom = world.new_atom(One, 10.0)
-    flow = world.new_flow(engine, [atom])
+    atom, flow = world.submit(engine, One, 10.0)
     while not world.judge.runs[atom.request_id]:
         world.pass_time(0.001)
     ((_, holder),) = world.judge.runs[atom.request_id]
@@ -109,10 +107,9 @@ def test_resuming_engine_waits_for_queued_request(broker: str) -> None:
     engine = world.new_engine()
     engine.begin()
     world.pass_time(1.0)
-    world.new_flow(engine, [world.new_atom(Two, 40.0)])
+    world.submit(engine, Two, 40.0)
     world.pass_time(1.0)
-    behind = world.new_atom(One, 1.0)
-    flow = world.new_flow(engine, [behind])
+    behind, flow = world.submit(engine, One, 1.0)
     world.pass_time(1.0)
     world.end(engine)
     world.resume(flow)

@@ -36,11 +36,9 @@ def test_worker_stopped_after_claim_is_lost_and_does_not_run_later(
     """The worker stops after this number of steps with the request."""
     world = World(broker=broker, claiming=claiming)
     engine, (stopped, other) = begun(world, 2)
-    atom = world.new_atom(kind, 1.0)
-    world.new_flow(engine, [atom])
+    atom, _ = world.submit(engine, kind, 1.0)
     world.settle()
-    (request,) = [each for each in world.broker.in_flight() if each.kind == "REQUEST"]
-    world.broker.pull(request)
+    request = world.broker.pull_only("REQUEST")
     stopped.take(request)
     stopped.fuse, stopped.fate = steps - 1, "freeze"
     world.settle()
@@ -94,8 +92,7 @@ def test_request_runs_once_after_broker_is_restored_from_snapshot(claiming: bool
     world = World(broker="folder", claiming=claiming)
     engine, (worker,) = begun(world)
     world.strike(worker, "freeze")
-    atom = world.new_atom(One, 0.1)
-    world.new_flow(engine, [atom])
+    atom, _ = world.submit(engine, One, 0.1)
     world.pass_time(0.1)
     set_back = world.kept()
     world.thaw(worker)
@@ -115,8 +112,7 @@ def test_waiting_request_is_lost_or_resent_after_broker_is_restored(
     world = World(broker="folder", claiming=claiming)
     engine, (worker,) = begun(world)
     world.strike(worker, "freeze")
-    atom = world.new_atom(kind, 0.1)
-    world.new_flow(engine, [atom])
+    atom, _ = world.submit(engine, kind, 0.1)
     world.pass_time(0.1)
     world.kept()()
     world.thaw(worker)
@@ -129,46 +125,27 @@ def test_waiting_request_is_lost_or_resent_after_broker_is_restored(
 
 
 @pytest.mark.parametrize("kind", [One, Two])
-def test_request_of_dead_engine_is_lost_or_resent_after_broker_is_restored(kind: Any) -> None:
-    """The resuming engine reads the row that the dead engine wrote."""
+@pytest.mark.parametrize("snapshot", ["with its row", "without its row"])
+def test_request_of_dead_engine_is_lost_or_resent_after_broker_is_restored(
+    snapshot: str, kind: Any
+) -> None:
+    """The resuming engine reads the row that the dead engine wrote, or finds no row."""
     world = World(broker="folder", claiming=True)
     engine, (worker,) = begun(world)
-    world.strike(worker, "freeze")
-    atom = world.new_atom(kind, 0.1)
-    flow = world.new_flow(engine, [atom])
-    world.pass_time(0.1)
     set_back = world.kept()
+    world.strike(worker, "freeze")
+    atom, flow = world.submit(engine, kind, 0.1)
+    world.pass_time(0.1)
+    if snapshot == "with its row":
+        set_back = world.kept()
     world.thaw(worker)
     world.settle()
     world.end(engine)
     world.pass_time(5.0)
     assert len(world.judge.runs[atom.request_id]) == 1
     set_back()
-    heir, _ = begun(world, 0)
-    heir.own_flow(flow)
-    world.pass_time(ENDED)
-    if kind is One:
-        assert atom.outcome.check(exc.WorkerLost)
-        assert len(world.judge.runs[atom.request_id]) == 1
-    else:
-        assert atom.outcome == world.judge.runs[atom.request_id][-1][0] > 1
-    world.heal()
-
-
-@pytest.mark.parametrize("kind", [One, Two])
-def test_request_missing_in_restored_broker_is_lost_or_resent(kind: Any) -> None:
-    """The engine dies, and the resuming engine finds no row."""
-    world = World(broker="folder", claiming=True)
-    engine, _ = begun(world)
-    set_back = world.kept()
-    atom = world.new_atom(kind, 0.1)
-    flow = world.new_flow(engine, [atom])
-    world.settle()
-    world.end(engine)
-    world.pass_time(5.0)
-    assert len(world.judge.runs[atom.request_id]) == 1
-    set_back()
-    world.judge.seen["set back"] += 1
+    if snapshot == "without its row":
+        world.judge.seen["set back"] += 1
     heir, _ = begun(world, 0)
     heir.own_flow(flow)
     world.pass_time(ENDED)
@@ -191,8 +168,7 @@ def test_claim_with_lost_confirmation_ends(others: int, kind: Any) -> None:
     engine, workers = begun(world, 1 + others)
     for worker in workers:
         world.strike(worker, "freeze")
-    atom = world.new_atom(kind, 1.0)
-    world.new_flow(engine, [atom])
+    atom, _ = world.submit(engine, kind, 1.0)
     world.pass_time(0.1)
     assert world.ledger is not None
     world.ledger.renew(workers[0].name)
@@ -217,8 +193,7 @@ def test_restored_store_publishes_request_whose_row_already_exists() -> None:
     """The restored store lacks the run that created the row and died before publishing."""
     world = World(broker="folder")
     engine, _ = begun(world)
-    atom = world.new_atom(One, 0.1)
-    flow = world.new_flow(engine, [atom])
+    atom, flow = world.submit(engine, One, 0.1)
     die_before_publishing(world, engine)
     saved = flow.epoch, atom.epoch
     engine, _ = begun(world, 0)
@@ -238,8 +213,7 @@ def test_restored_store_publishes_request_whose_row_already_exists() -> None:
 def die_before_publishing(world: World, engine: Engine) -> None:
     """End the engine after it created the row of its only request, but before publishing it."""
     world.settle()
-    (request,) = [each for each in world.broker.in_flight() if each.kind == "REQUEST"]
-    world.broker.pull(request)
+    world.broker.pull_only("REQUEST")
     world.end(engine)
 
 
@@ -252,8 +226,7 @@ def test_request_cancelled_while_published_with_its_row_never_starts(what: str) 
     world = World(broker="folder", one_step=True)
     engine, _ = begun(world)
     engine.doubtful = what
-    atom = world.new_atom(One)
-    world.new_flow(engine, [atom])
+    atom, _ = world.submit(engine, One)
     world.settle()  # the request is in flight
     (request,) = engine.tracker.requests()
     engine.cancel(request.invocation)
@@ -276,8 +249,7 @@ def test_request_runs_once_if_publish_confirmation_is_lost() -> None:
     world = World(broker="folder", one_step=True)
     engine, _ = begun(world)
     engine.doubtful = "kept"
-    atom = world.new_atom(One)
-    world.new_flow(engine, [atom])
+    atom, _ = world.submit(engine, One)
     world.heal()
     assert atom.outcome == 1
     assert [epoch for epoch, _ in world.judge.runs[atom.request_id]] == [1]

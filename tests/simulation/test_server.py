@@ -70,7 +70,7 @@ def test_oldest_stored_replies_are_dropped_first() -> None:
 def test_draining_worker_announces_it_and_returns_new_requests() -> None:
     worker = server.Server("w", {"t": "t"}, server.offer([One]), 1, ledger="rows")
     worker.announce(["e"], env.READY, 5.0)
-    (told,) = worker.drain(0.0, 5.0)
-    assert isinstance(told, server.PublishNotice)
-    assert told.message.headers[env.WBE_LIFE]["state"] == "draining"
+    (notice,) = worker.drain(0.0, 5.0)
+    assert isinstance(notice, server.PublishNotice)
+    assert notice.message.headers[env.WBE_LIFE]["state"] == "draining"
     assert [type(each) for each in sent(worker, "id", ledger=True)] == [server.Return]

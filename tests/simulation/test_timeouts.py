@@ -74,8 +74,8 @@ def test_busy_taskflow_worker_pauses_timeout_of_queued_request() -> None:
             ids.append(effect.request.id)
 
     def answer(id: str, state: str, data: dict[str, Any]) -> None:
-        said = env.Envelope(pr.RESPONSE, {"state": state, "data": data}, correlation_id=id)
-        settle(tracked.hear_answer(said, None))
+        reply = env.Envelope(pr.RESPONSE, {"state": state, "data": data}, correlation_id=id)
+        settle(tracked.hear_answer(reply, None))
 
     def settle(effects: list[tracker.Effect]) -> None:
         for effect in effects:

@@ -131,8 +131,9 @@ def test_recorded_trace_violates_no_invariant(name: str) -> None:
     World(**options).play(steps)
 
 
-def failure_of(world: World, uuid: str) -> Any:
-    return world.store.atoms[uuid].outcome
+def assert_lost(atom: Any, worker: str) -> None:
+    assert atom.outcome.check(exc.WorkerLost)
+    assert worker in atom.outcome.exception_str
 
 
 def test_lost_worker_is_named_in_failure() -> None:
@@ -142,20 +143,16 @@ def test_lost_worker_is_named_in_failure() -> None:
     engine = world.new_engine()
     engine.begin()
     world.pass_time(1.0)
-    atom = world.new_atom(One, 10.0)
-    world.new_flow(engine, [atom])
+    atom, _ = world.submit(engine, One, 10.0)
     world.settle()
-    (request,) = [m for m in world.broker.in_flight() if m.kind == "REQUEST"]
-    world.broker.pull(request)
+    request = world.broker.pull_only("REQUEST")
     dead.take(request)
     dead.slow_until = world.now + 100
     world.settle()
     assert world.judge.runs[atom.request_id] == [(1, dead.name)]
     world.end(dead)
     world.pass_time(60.0)
-    failure = failure_of(world, atom.uuid)
-    assert failure.check(exc.WorkerLost)
-    assert dead.name in failure.exception_str
+    assert_lost(atom, dead.name)
     world.heal()
 
 
@@ -167,19 +164,15 @@ def test_unannounced_worker_that_dies_is_lost() -> None:
     world.settle()
     for message in world.broker.in_flight():
         world.broker.pull(message)
-    atom = world.new_atom(One, 100.0)
-    world.new_flow(engine, [atom])
+    atom, _ = world.submit(engine, One, 100.0)
     world.settle()
-    (request,) = [m for m in world.broker.in_flight() if m.kind == "REQUEST"]
-    world.broker.pull(request)
+    request = world.broker.pull_only("REQUEST")
     unknown.take(request)
     world.settle()
     world.pass_time(0.01)
     world.end(unknown)
     world.pass_time(60.0)
-    failure = failure_of(world, atom.uuid)
-    assert failure.check(exc.WorkerLost)
-    assert unknown.name in failure.exception_str
+    assert_lost(atom, unknown.name)
     world.heal()
 
 
@@ -187,13 +180,11 @@ def test_result_of_stopped_worker_is_read_from_ledger_if_reply_is_late() -> None
     """The reply is delayed, the worker stops, and the row contains the result."""
     world = World()
     engine, (worker,) = world.begun()
-    atom = world.new_atom(One, 5.0)
-    world.new_flow(engine, [atom])
+    atom, _ = world.submit(engine, One, 5.0)
     world.pass_time(1.0)
     worker.end(next(iter(worker.running)))
     world.settle()
-    (late,) = [m for m in world.broker.in_flight() if m.kind == "RESPONSE"]
-    world.broker.pull(late)
+    late = world.broker.pull_only("RESPONSE")
     worker.stop()
     world.pass_time(10.0)
     assert atom.outcome == 1
@@ -209,8 +200,7 @@ def test_reply_with_old_epoch_is_dropped(kind: Any) -> None:
     """Without a ledger: a worker is considered lost while it runs a request, and replies later."""
     world = World(broker="kombu", ledger=False)
     engine, (old,) = world.begun(offer=[One, Two])
-    atom = world.new_atom(kind, 40.0)
-    world.new_flow(engine, [atom])
+    atom, _ = world.submit(engine, kind, 40.0)
     world.pass_time(1.0)
     world.strike(old, "freeze")
     world.pass_time(30.0)
@@ -232,8 +222,7 @@ def test_request_with_deleted_row_ends_when_its_worker_is_lost(kind: Any) -> Non
     """No engine can take over the request, and its result is unknown."""
     world = World()
     engine, (worker,) = world.begun(offer=[One, Two])
-    atom = world.new_atom(kind, 40.0)
-    world.new_flow(engine, [atom])
+    atom, _ = world.submit(engine, kind, 40.0)
     world.pass_time(1.0)
     assert worker.running and world.ledger is not None
     world.ledger.drop(atom.request_id)
@@ -259,7 +248,7 @@ def test_unstarted_requests_run_once_after_broker_restart() -> None:
     world.go_down(1.0, "transient")
     world.pass_time(60.0)
     assert [len(world.judge.runs[atom.request_id]) for atom in atoms] == [1, 1, 1]
-    assert [failure_of(world, atom.uuid) for atom in atoms] == [1, 2, 2]
+    assert [atom.outcome for atom in atoms] == [1, 2, 2]
     world.heal()
 
 
@@ -274,13 +263,12 @@ def test_unconfirmed_lost_request_is_resent_while_workers_are_busy() -> None:
     world.settle()
     world.pass_time(1.0)
     engine.doubtful = "lost"
-    atom = world.new_atom(One, 1.0)
-    world.new_flow(engine, [atom])
+    atom, _ = world.submit(engine, One, 1.0)
     for _ in range(20):
-        world.new_flow(other, [world.new_atom(One, 3.0)])
+        world.submit(other, One, 3.0)
         world.settle()
         world.pass_time(2.9)
-    assert failure_of(world, atom.uuid) == 2
+    assert atom.outcome == 2
     world.heal()
 
 
@@ -288,11 +276,9 @@ def test_delayed_old_copy_is_not_run_by_another_worker() -> None:
     """Without a ledger: the copy was in a place that no query reached."""
     world = World(broker="amqp", ledger=False)
     engine, workers = world.begun(2)
-    atom = world.new_atom(One, 1.0)
-    world.new_flow(engine, [atom])
+    atom, _ = world.submit(engine, One, 1.0)
     world.settle()
-    (late,) = [m for m in world.broker.in_flight() if m.kind == "REQUEST"]
-    world.broker.pull(late)
+    late = world.broker.pull_only("REQUEST")
     world.pass_time(60.0)
     assert atom.outcome == 2
     ((epoch, name),) = world.judge.runs[atom.request_id]
@@ -311,8 +297,7 @@ def test_worker_that_cannot_store_result_is_not_lost() -> None:
     """
     world = World(Setting("folder"))
     engine, (worker,) = world.begun()
-    atom = world.new_atom(One, 5.0)
-    flow = world.new_flow(engine, [atom])
+    atom, flow = world.submit(engine, One, 5.0)
     world.pass_time(1.0)
     world.go_down(100.0, "nothing")
     world.end(engine)
@@ -328,8 +313,7 @@ def test_worker_that_cannot_store_result_is_not_lost() -> None:
 def test_resuming_engine_reads_result_from_ledger_while_broker_is_down() -> None:
     world = World()
     engine, (worker,) = world.begun()
-    atom = world.new_atom(One, 5.0)
-    flow = world.new_flow(engine, [atom])
+    atom, flow = world.submit(engine, One, 5.0)
     world.pass_time(1.0)
     world.go_down(100.0, "nothing")
     world.end(engine)
@@ -358,11 +342,10 @@ def test_worker_that_claims_after_long_idle_time_is_alive() -> None:
     """A claim at the receipt of a request also renews the heartbeat of its owner."""
     world = World(claiming=True)
     engine, (worker,) = world.begun()
-    world.new_flow(engine, [world.new_atom(One, 0.1)])
+    world.submit(engine, One, 0.1)
     world.pass_time(1.0)
     world.pass_time(100.0)  # the worker has no request and writes no heartbeat
-    atom = world.new_atom(One, 10.0)
-    flow = world.new_flow(engine, [atom])
+    atom, flow = world.submit(engine, One, 10.0)
     world.pass_time(0.01)
     assert worker.running
     world.end(engine)
@@ -375,12 +358,12 @@ def test_worker_that_claims_after_long_idle_time_is_alive() -> None:
 def test_repeated_running_reply_is_counted_as_duplicate() -> None:
     world = World(broker="amqp")
     engine, _ = world.begun()
-    world.new_flow(engine, [world.new_atom(One, 5.0)])
-    told = None
-    while told is None:
+    world.submit(engine, One, 5.0)
+    reply = None
+    while reply is None:
         world.pass_time(0.0005)
-        told = next((m for m in world.broker.in_flight() if m.kind == "RESPONSE"), None)
-    world.broker.again(told, world.now + 1.0)
+        reply = next((m for m in world.broker.in_flight() if m.kind == "RESPONSE"), None)
+    world.broker.again(reply, world.now + 1.0)
     world.pass_time(2.0)
     assert engine.tracker.ignored == {"duplicate": 1}
     world.heal()
@@ -389,12 +372,11 @@ def test_repeated_running_reply_is_counted_as_duplicate() -> None:
 def test_row_of_request_named_in_heartbeats_is_not_read() -> None:
     world = World(broker="amqp")
     engine, _ = world.begun()
-    atom = world.new_atom(One, 100.0)
-    world.new_flow(engine, [atom])
+    atom, _ = world.submit(engine, One, 100.0)
     world.pass_time(5.0)
     calls: list[str] = []
     assert engine.line is not None
-    engine.line.listener = lambda name, arguments, found: calls.append(name)
+    engine.line.listener = lambda name, arguments, result: calls.append(name)
     world.pass_time(90.0)
     assert atom.outcome is None
     assert not {"state", "states"} & set(calls)

@@ -277,15 +277,20 @@ class World:
         """Return an engine and `workers` discovered workers with one slot."""
         engine = self.new_engine()
         engine.begin()
-        made = [self.new_worker(list(offer), 1) for _ in range(workers)]
+        discovered = [self.new_worker(list(offer), 1) for _ in range(workers)]
         self.pass_time(1.0)
-        return engine, made
+        return engine, discovered
 
     def new_flow(self, engine: Engine, atoms: list[Atom]) -> Flow:
         flow = Flow(f"f{next(self.ids)}", atoms)
         self.store.add(flow)
         engine.own_flow(flow)
         return flow
+
+    def submit(self, engine: Engine, kind: Any, seconds: float = 0.01) -> tuple[Atom, Flow]:
+        """Submit a flow with one task to an engine."""
+        atom = self.new_atom(kind, seconds)
+        return atom, self.new_flow(engine, [atom])
 
     def new_atom(self, kind: Any, seconds: float = 0.01, **options: Any) -> Atom:
         uuid = f"a{next(self.ids)}"

@@ -157,7 +157,6 @@ class CountsConcurrency(task.Task):
 
 
 class Item(task.Task):
-
     async def execute(self, item: int) -> int:
         await asyncio.sleep(0.001)
         return item * item

@@ -1,7 +1,7 @@
 """A proxy that drops the reply to a request that the server executes.
 
-    with contextlib.closing(ReplyDropper(server.port)) as dropper:
-        dropper.drop_reply_to = b"some bytes of the request"
+with contextlib.closing(ReplyDropper(server.port)) as dropper:
+    dropper.drop_reply_to = b"some bytes of the request"
 """
 
 from __future__ import annotations

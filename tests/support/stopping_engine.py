@@ -1,6 +1,6 @@
 """An engine in another process that stops itself at a crash point until SIGCONT.
 
-    python -m tests.support.stopping_engine STORE POINT
+python -m tests.support.stopping_engine STORE POINT
 """
 
 from __future__ import annotations

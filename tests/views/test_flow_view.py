@@ -258,9 +258,7 @@ def test_task_that_waits_for_a_pool_slot_is_queued():
     view = look(flow, outline, lease(flow), now=T + 100)
     reserve = view.atom("reserve")
     assert (view.queued, reserve.shown_state) == (1, "QUEUED")
-    assert reserve.waiting == (
-        "Sent 1 min 36 s ago; the pool has no free slot yet."
-    )
+    assert reserve.waiting == ("Sent 1 min 36 s ago; the pool has no free slot yet.")
     records.change(flow, "reserve", started=T + 6, worker="local")
     view = look(flow, outline, lease(flow), now=T + 100)
     assert (view.queued, view.atom("reserve").shown_state) == (0, "RUNNING")
