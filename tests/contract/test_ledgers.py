@@ -165,6 +165,40 @@ def test_result_is_read_back_exactly(ledger, result):
     ledger.drop(ID)
 
 
+def test_released_row_is_open_again(ledger):
+    ledger.open(ID, 3)
+    assert ledger.release(ID, 3, "w1") is False
+    ledger.claim(ID, 3, "w1")
+    for epoch, holder in ((2, "w1"), (4, "w1"), (3, "w2")):
+        assert ledger.release(ID, epoch, holder) is False
+    assert ledger.state(ID) == ledgers.Row(ID, 3, "claimed", "w1")
+    assert ledger.release(ID, 3, "w1") is True
+    assert ledger.state(ID) == ledgers.Row(ID, 3, "open")
+    assert ledger.release(ID, 3, "w1") is False
+    assert ledger.finish(ID, 3, "w1", b"late") is False
+    assert ledger.claim(ID, 3, "w2").granted
+    assert ledger.finish(ID, 3, "w2", b"r") is True
+    assert ledger.release(ID, 3, "w2") is False
+    assert ledger.release("none", 1, "w2") is False
+    ledger.drop(ID)
+
+
+def test_offer_replaces_only_open_rows_of_older_epoch(ledger):
+    ledger.offer(ID, 2)
+    assert ledger.state(ID) == ledgers.Row(ID, 2, "open")
+    ledger.offer(ID, 1)
+    assert ledger.state(ID) == ledgers.Row(ID, 2, "open")
+    ledger.offer(ID, 5)
+    assert ledger.state(ID) == ledgers.Row(ID, 5, "open")
+    ledger.claim(ID, 5, "w")
+    ledger.offer(ID, 6)
+    assert ledger.state(ID) == ledgers.Row(ID, 5, "claimed", "w")
+    ledger.finish(ID, 5, "w", b"r")
+    ledger.offer(ID, 6)
+    assert ledger.state(ID) == ledgers.Row(ID, 5, "done", None, b"r")
+    ledger.drop(ID)
+
+
 def test_batch_queries_and_revocations_equal_single_calls(ledger):
     assert ledger.states([]) == ledger.revoke_many([]) == ledger.reopen_many([]) == []
     assert ledger.silences([]) == []
