@@ -87,7 +87,7 @@ def test_flow_list_and_workers_page_are_updated_live(
 def test_updates_arrive_in_the_stream_without_further_requests(
     stage: Stage, site: Site, opened: Opener
 ) -> None:
-    """The stream updates rows of the list in order, and the head of a flow except for its actions."""
+    """The stream updates the rows of the list in order, and the head of a flow without actions."""
     with stage.held():  # the list is not empty
         pass
     lists, asked = opened(site), list[str]()

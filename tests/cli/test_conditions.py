@@ -362,7 +362,7 @@ def test_store_of_a_newer_version_is_refused(words: Words, wbengine: Command, ho
 def test_store_of_an_older_version_is_upgraded_or_refused_with_a_hint(
     words: Words, wbengine: Command, home: Path
 ) -> None:
-    """Commands that run flows upgrade the store; commands that read it print the upgrade command."""
+    """Commands that run flows upgrade the store; other commands print the upgrade command."""
     url = f"sqlite:///{home}/flows.db"
     made = backend.SQLBackend({"connection": url})
     layout.upgrade(made.engine, layout.REVISIONS[0])

@@ -242,7 +242,7 @@ def test_missing_workers_are_reported(wbengine: Command, folder: str, home: Path
 
 
 def test_worker_with_other_keys_is_reported(wbengine: Command, folder: str, home: Path) -> None:
-    """Messages of a doctor with these keys are accepted; a doctor without them reports the problem."""
+    """A doctor with the keys of the worker reports no problem; a doctor without them does."""
     for name in ("ours", "others"):
         keys.write(home / name, keys.new()[keys.ANY])
     with worker_in_thread(folder, tasks, keys=home / "ours") as worker:

@@ -87,7 +87,7 @@ def test_stream_is_not_interrupted_by_new_connections(
 def test_stream_on_a_reused_connection_is_not_interrupted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The previous response may end after the stream has started: its file is closed in a thread."""
+    """A thread closes the file of the previous response, possibly after the stream has started."""
     monkeypatch.setattr(connections, "REQUEST_SECONDS", 0.2)
     kept = story.Kept()
     kept.run("one", story.good(name="one"))

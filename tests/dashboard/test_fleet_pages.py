@@ -59,7 +59,7 @@ def only_atom(browser: TestClient, path: str) -> dict[str, Any]:
 
 
 def stopped(engine: Any, thread: threading.Thread) -> bool:
-    """Return whether the flow ended; an engine that has not started ignores the command to suspend."""
+    """Return whether the flow ended. An engine that has not started ignores `suspend`."""
     engine.suspend()
     thread.join(0.1)
     return not thread.is_alive()

@@ -90,7 +90,7 @@ class Broker:
         raise NotImplementedError
 
     def place(self) -> contextlib.AbstractContextManager[Place]:
-        """Yield a new, empty part, and delete it afterwards, even if clients are still connected."""
+        """Yield a new, empty part. Delete it afterwards, even if clients are connected."""
         raise NotImplementedError
 
 

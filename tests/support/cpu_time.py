@@ -14,5 +14,5 @@ def seconds(call: Callable[[], object]) -> float:
 
 
 def minimum_seconds(call: Callable[[], object]) -> float:
-    """Return the minimum of three calls, because other threads of this process also use CPU time."""
+    """Return the minimum of three calls, because other threads also use CPU time."""
     return min(seconds(call) for _ in range(3))

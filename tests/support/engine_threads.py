@@ -36,7 +36,7 @@ class Running(threading.Thread):
         assert not self.is_alive()
 
     def end(self) -> str:
-        """Wait for the end of the run. Return the state of the flow, or raise the error of the run."""
+        """Wait for the end of the run. Return the state of the flow, or raise its error."""
         self.__exit__()
         if self.error is not None:
             raise self.error
@@ -45,7 +45,7 @@ class Running(threading.Thread):
 
 
 class Gate:
-    """Blocks a task: the event `inside` is set when it arrives, and it continues once `let` is set."""
+    """Blocks a task: it sets the event `inside` and waits for the event `let`."""
 
     def __init__(self) -> None:
         self.inside, self.let = threading.Event(), threading.Event()

@@ -77,7 +77,7 @@ def _traced(
 
 
 def record(run: Callable[[], Any], is_wanted: Callable[[CodeType], bool]) -> dict[Point, int]:
-    """Call `run()` and return how often this thread reached each point of the wanted code objects."""
+    """Call `run()`. Return how often this thread reached each wanted point."""
     counts: dict[Point, int] = {}
 
     def trace(frame: FrameType, event: str, arg: Any) -> Any:

@@ -111,7 +111,7 @@ class WaitFor(task.Task):
 
 
 def meeting(folder: Path) -> tuple[WaitFor, WaitFor]:
-    """Return two tasks that complete only if they run at the same time, for example on two workers."""
+    """Return two tasks that complete only if they run at the same time."""
     one, other = str(folder / "one"), str(folder / "other")
     return (
         WaitFor("one", provides="one", inject={"started": one, "release": other}),

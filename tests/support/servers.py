@@ -289,7 +289,7 @@ def _reached(folder: Path | None, kind: str) -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path | None:
-    """Return the folder that all processes of a parallel run share, or None for a single process."""
+    """Return the folder that the processes of a parallel run share, or None."""
     several = "PYTEST_XDIST_WORKER" in os.environ
     return tmp_path_factory.getbasetemp().parent if several else None
 

@@ -224,7 +224,7 @@ class Terminal:
 
 
 def environment(**changes: str) -> dict[str, str]:
-    """Return the environment of this process without settings of its terminal, with these changes."""
+    """Return the environment of this process without its terminal settings, with these changes."""
     ours = {"COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR"}
     inherited = {name: value for name, value in os.environ.items() if name not in ours}
     return {**inherited, "TERM": "xterm-256color", "LANG": "C.UTF-8", **changes}

@@ -40,7 +40,7 @@ class Frozen:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Return whether two values and all nested types are equal (NaN equals NaN, 0.0 is not -0.0)."""
+    """Return whether values and nested types are equal (NaN equals NaN; 0.0 differs from -0.0)."""
     if type(one) is not type(other):
         return False
     if isinstance(one, dict):
