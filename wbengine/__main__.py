@@ -8,19 +8,18 @@ __all__ = ["main"]
 
 _INTERRUPTED = 130
 
-if __name__ == "__main__":  # before any other import
+if __name__ == "__main__":  # Before any other import.
     from wbengine import _import_path
 
     _import_path.put_current_folder_last()
 
 
 def main() -> int:
-    """Run the command and return the exit code."""
     try:
         from wbengine.cli import app
 
         return app.main()
-    except KeyboardInterrupt:  # during the import
+    except KeyboardInterrupt:  # During the import.
         sys.stderr.write("wbengine: error: interrupted\n")
         return _INTERRUPTED
 

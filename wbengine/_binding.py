@@ -1,7 +1,7 @@
-"""Derive the stored names that a body needs from its signature.
+"""Derivation of the stored names that a method needs from its signature.
 
-A body (`execute` or `revert`) is called with keyword arguments. A binding maps its arguments to
-stored names and contains the required and the optional ones of these names.
+A *body* is the method `execute` or `revert` (or the function of a task). It is called with keyword
+arguments. A *binding* maps its arguments to stored names.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ NO_NAMES: Final[frozenset[str]] = frozenset()
 class Signature(NamedTuple):
     """The keyword parameters of a callable.
 
-    `takes_any`: it has `**kwargs`. `is_async`: it returns a coroutine.
+    `takes_any`: whether it has `**kwargs`. `is_async`: whether it returns a coroutine.
     """
 
     required: tuple[str, ...]
     optional: tuple[str, ...]
     takes_any: bool
     is_async: bool = False
-    #: All its named parameters.
+    #: All named parameters.
     names: frozenset[str] = NO_NAMES
 
     def takes(self, name: str) -> bool:
@@ -51,7 +51,7 @@ _signatures: Final[tuple[_Known, _Known]] = _Known(), _Known()
 
 
 def signature_of(body: Callable[..., Any]) -> Signature:
-    """Return the signature of `body`; cached for each function.
+    """Return the signature of `body`, cached for each function.
 
     :raises ValueError: if it has positional-only parameters, is an asynchronous generator, or has
         no signature.
@@ -94,7 +94,7 @@ def _inspect(body: Callable[..., Any]) -> Signature:
 
 
 def _is_any(body: Any, test: Callable[[Any], bool]) -> bool:
-    """Apply `test` to the function that is really called, behind partials and `__call__`."""
+    """Apply `test` to the function that is called, behind partials and `__call__`."""
     while isinstance(body, functools.partial):
         body = body.func
     if test(body):
@@ -103,22 +103,21 @@ def _is_any(body: Any, test: Callable[[Any], bool]) -> bool:
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Return whether calling `function` returns a coroutine or an asynchronous generator."""
     return _is_any(function, inspect.iscoroutinefunction) or _is_any(
         function, inspect.isasyncgenfunction
     )
 
 
 def async_among(**bodies: Signature) -> frozenset[str]:
-    """Return the names of the asynchronous ones."""
+    """Return the names of the asynchronous bodies."""
     async_names = [name for name in bodies if bodies[name].is_async]
     return frozenset(async_names) if async_names else NO_NAMES
 
 
 def names_of(names: str | Iterable[str] | None) -> tuple[str, ...]:
-    """Return `names` as a tuple; a string is a single name.
+    """Return `names` as a tuple. A string is a single name.
 
-    :raises TypeError: if it is not an iterable of strings.
+    :raises TypeError: if `names` is not an iterable of strings.
     """
     if names is None:
         return ()
@@ -134,8 +133,8 @@ def names_of(names: str | Iterable[str] | None) -> tuple[str, ...]:
 def check_names(what: str, names: Iterable[Any]) -> None:
     """Check names of values.
 
-    :raises TypeError: if one of them is not a string; the message contains `what` and the name.
-    :raises ValueError: if one of them is too long.
+    :raises TypeError: if a name is not a string; the message contains `what` and the name.
+    :raises ValueError: if a name is too long.
     """
     for name in names:
         if not isinstance(name, str):
@@ -146,11 +145,11 @@ def check_names(what: str, names: Iterable[Any]) -> None:
 def rebind_map(required: Sequence[str], rebind: Rebind) -> Mapping[str, str]:
     """Return `rebind` as a dict.
 
-    Entries of a list correspond to `required`; further ones map to themselves.
+    A list renames the `required` arguments in order. Each further entry maps to itself.
 
-    :raises TypeError: if it is neither a dict nor a list or tuple.
+    :raises TypeError: if `rebind` is neither a dict nor a list or tuple.
     """
-    if type(rebind) is dict or isinstance(rebind, Mapping):  # the first test is faster
+    if type(rebind) is dict or isinstance(rebind, Mapping):  # The first test is faster.
         check_names("Rebind", rebind.values())
         return rebind
     if not isinstance(rebind, list | tuple):
@@ -177,7 +176,7 @@ def bind(
     """Bind the arguments of a body.
 
     :param rebind: other stored names of arguments.
-    :param ignore: arguments that are not read from the signature.
+    :param ignore: arguments to omit from the signature.
     :param injected: stored names that need no provider.
     :raises ValueError: if the body does not accept an argument, or a required one is missing.
     """
@@ -191,7 +190,7 @@ def bind(
         bound.update(rebind_map(required, rebind))
     if not (signature.takes_any or bound.keys() <= signature.names):
         _refuse_extra(atom_name, method, bound, signature)
-    if not infer:  # otherwise all of them are bound
+    if not infer:  # Otherwise all of them are bound.
         _refuse_missing(atom_name, method, bound, required)
     needed = frozenset(bound.values()) if bound else NO_NAMES
     optional = NO_NAMES
@@ -233,10 +232,10 @@ def _listed(names: Iterable[str], choices: Iterable[str]) -> str:
 def for_revert(
     execute: Signature, revert: Signature, ignore: Collection[str], rebind: Rebind | None
 ) -> Rebind | None:
-    """Return the part of execute's `rebind` that revert uses if it has none of its own.
+    """Return the part of execute's `rebind` that applies to revert, if revert has no own `rebind`.
 
-    A list refers to the parameters of revert if it is not longer than these, otherwise to those of
-    execute. Arguments that revert does not accept are omitted.
+    A list refers to the parameters of revert if it is not longer than these, otherwise to the
+    parameters of execute. Arguments that revert does not accept are omitted.
     """
     if not rebind:
         return None

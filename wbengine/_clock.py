@@ -1,4 +1,4 @@
-"""Clocks as parameters, so that tests control the time of code that waits or measures."""
+"""Clocks as parameters, so that tests can control time."""
 
 from __future__ import annotations
 
@@ -10,29 +10,28 @@ from typing import Any
 
 
 class Clock:
-    """The clock of this machine. All methods may be called from any thread."""
+    """The clock of this machine. Thread-safe."""
 
     __slots__ = ()
 
     #: Monotonic time in seconds, for durations and deadlines.
     monotonic: Callable[[], float] = staticmethod(time.monotonic)
 
-    #: Unix time in seconds, which may jump; for records that people or other hosts read.
+    #: Unix time in seconds, for records that people or other hosts read. It may jump.
     time: Callable[[], float] = staticmethod(time.time)
 
-    #: Create a queue whose `get` waits on this clock.
+    #: Create a queue whose `get` measures its timeout with this clock.
     queue: Callable[[], queue.SimpleQueue[Any]] = staticmethod(queue.SimpleQueue)
 
 
-#: The default clock.
 SYSTEM = Clock()
 
 
 class ManualClock(Clock):
     """A clock that changes only when it is advanced.
 
-    A `get` with a timeout on one of its queues advances it: the call returns an item, or the
-    timeout has passed.
+    If a `get` with a timeout finds no item in one of its queues, it advances the clock by the
+    timeout.
     """
 
     __slots__ = ("_lock", "_now")
@@ -59,7 +58,7 @@ class ManualClock(Clock):
 
 
 class _Skipping(queue.SimpleQueue):  # type: ignore[type-arg]
-    """A queue whose waits advance its clock but take no real time."""
+    """A queue whose `get` advances its clock instead of waiting."""
 
     def __init__(self, clock: ManualClock) -> None:
         self._clock = clock

@@ -1,4 +1,4 @@
-"""Search path of modules for programs that were started by `python -m`."""
+"""The module search path of programs that were started by `python -m`."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import sys
 
 __all__ = ["COMMAND", "put_current_folder_last"]
 
-#: Command line of `wbengine` for a child process. The current folder is not on the search path,
-#: except with Python 3.10, which has no option for that.
+#: Command line of `wbengine` for a child process. `-P` excludes the current folder from the search
+#: path. Python 3.10 does not have this option.
 COMMAND = (sys.executable, *(("-P",) if sys.version_info >= (3, 11) else ()), "-m", "wbengine")
 
 
 def put_current_folder_last() -> None:
     """Move the current folder to the end of `sys.path`.
 
-    `python -m` puts it first, so that its files would shadow modules of Python and of packages.
+    `python -m` puts it first, so that its files would hide modules of Python and of packages.
     """
     if not getattr(sys.flags, "safe_path", False) and sys.path[0] == os.getcwd():
         sys.path.append(sys.path.pop(0))

@@ -1,4 +1,4 @@
-"""Commands that install packages into this process's environment, for error messages."""
+"""Error messages with commands that install packages into this process's environment."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def upgrade(folder: Path = _FOLDER) -> str:
 
 
 def pip(command: str, *arguments: str) -> str:
-    """Return a pip command for the environment of this process, whether it is active or not."""
+    """Return a pip command for the environment of this process, even if it is not active."""
     on_path = shutil.which("pip")
     if on_path is not None and Path(on_path).parent == Path(sysconfig.get_path("scripts")):
         words = ["pip", command]
@@ -85,7 +85,7 @@ def _is_checkout(folder: Path) -> bool:
 
 
 def _source(folder: Path) -> str | None:
-    """Return the path or URL that an installed copy came from (PEP 610), or None for an index."""
+    """Return the path or URL from which a copy was installed (PEP 610), or None for an index."""
     distribution = _distribution(folder)
     origin_text = None if distribution is None else distribution.read_text("direct_url.json")
     if origin_text is None:
@@ -103,7 +103,7 @@ def _source(folder: Path) -> str | None:
 
 
 def _requirements(extras: set[str], folder: Path) -> Iterator[str]:
-    """Yield the requirements of extras, for a copy whose source files were deleted."""
+    """Yield the requirements of extras, for an installed copy without source files."""
     distribution = _distribution(folder)
     for line in (distribution and distribution.requires) or ():
         requirement, _, marker = line.partition(";")

@@ -1,8 +1,8 @@
-"""Reading and writing of JSON text with the results of Python's `json`, by the fastest library.
+"""Fast reading and writing of JSON text, with the results of Python's `json`.
 
-orjson is used if it is installed and its result is certain to be equal: its output has no `null`
-(its replacement for NaN and infinities), and its input is identical when written again (no rounded
-numbers, no repeated keys). Otherwise `json` is used.
+orjson is used if it is installed and its result is certainly equal. For writing, its output must
+not contain `null`, with which it replaces NaN and infinities. For reading, writing the result again
+must return the same text (no rounded numbers, no repeated keys). Otherwise `json` is used.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ MAX_DIGITS: Final = 4300
 
 _CONTAINERS: Final = (dict, list)
 
-#: Maximum size in bytes of output that is copied into a smaller object.
+#: Maximum size of output that is copied to save memory.
 _ROOM: Final = 2048
 
 
 def writer(allow_nan: bool) -> Callable[[Any], str]:
-    """Return a function that writes trees as compact JSON text. Lone surrogates are kept."""
+    """Return a function that writes trees as compact JSON text. It keeps lone surrogates."""
     return json.JSONEncoder(
         ensure_ascii=False, check_circular=False, allow_nan=allow_nan, separators=(",", ":")
     ).encode
@@ -47,28 +47,26 @@ def encode(tree: Any, errors: str = "strict", *, finite: bool = False) -> bytes:
     """Return a tree of dicts, lists, strings, numbers, booleans and None as compact UTF-8 JSON.
 
     :param errors: the handling of lone surrogates, as for `str.encode`.
-    :param finite: the tree contains no NaN or infinity, as results of `_codec.pack`. This saves an
-        expensive check of long texts.
+    :param finite: whether the tree is known to contain no NaN or infinity. This saves an expensive
+        check of long texts.
     :raises ValueError, TypeError, RecursionError: if the tree cannot be written.
     """
     if orjson is not None:
         try:
             data = orjson.dumps(tree, None, _OPTIONS)
-            # orjson writes NaN and infinities as null
+            # orjson writes NaN and infinities as null.
             if finite or b"null" not in data or orjson.loads(data) == tree:
-                # results of orjson occupy at least 4 KB of memory, and requests are kept
+                # Objects that orjson creates occupy at least 4 KB, and requests stay in memory.
                 return b"%b" % data if len(data) < _ROOM else data
         except (TypeError, ValueError):
-            pass  # long integers, lone surrogates, keys other than strings, or unsupported types
+            pass  # Long integers, lone surrogates, keys other than strings, or unsupported types.
     return text_of(tree).encode("utf-8", errors)
 
 
 def canonical(tree: Any) -> bytes:
-    """Return compact JSON that is equal for equal values, whatever the order of keys.
+    """Return compact JSON for signatures. Equal values have equal texts, whatever the key order.
 
-    The text is signed, not parsed.
-
-    :raises ValueError, TypeError, RecursionError: if the tree cannot be written, such as an
+    :raises ValueError, TypeError, RecursionError: if the tree cannot be written, for example an
         infinity.
     """
     if orjson is not None and _is_written_alike((tree,)):
@@ -80,7 +78,7 @@ def canonical(tree: Any) -> bytes:
 
 
 def _is_written_alike(values: Iterable[Any]) -> bool:
-    """Return True if orjson writes these numbers as Python does: those without an exponent."""
+    """Return True if orjson writes the numbers as Python does. It differs for exponents."""
     for value in values:
         kind = type(value)
         if kind is str or kind is int:
@@ -97,9 +95,9 @@ def _is_written_alike(values: Iterable[Any]) -> bool:
 
 
 def decode(data: bytes) -> Any:
-    """Read JSON that orjson would write identically, so that no other reading is possible.
+    """Read JSON that orjson writes identically, so that the result is unambiguous.
 
-    :raises ValueError, TypeError: if it would differ, or orjson is not installed.
+    :raises ValueError, TypeError: if it differs, or orjson is not installed.
     """
     if orjson is None:
         raise ValueError("orjson is not there")
@@ -125,8 +123,7 @@ def parse(data: bytes | bytearray | memoryview | str) -> tuple[Any, bool]:
     except UnicodeDecodeError as error:
         raise exceptions.InvalidFormat(f"not UTF-8: {error}") from None
     escaped = "\\" in text and ("\\ud" in text or "\\uD" in text)
-    # Python's own limit on digits, if it exists and has its default value, is faster than
-    # `_careful_reader`.
+    # `_reader` is faster. It relies on Python's own limit on digits, if that has its default value.
     reader = _reader if _max_digits() == MAX_DIGITS else _careful_reader
     try:
         tree = reader.decode(text)
@@ -136,7 +133,7 @@ def parse(data: bytes | bytearray | memoryview | str) -> tuple[Any, bool]:
 
 
 def is_text(value: str) -> bool:
-    """Return True if UTF-8 can encode the string: it contains no lone surrogates."""
+    """Return True if UTF-8 can encode the string, so that it contains no lone surrogates."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -147,7 +144,7 @@ def is_text(value: str) -> bool:
 def opens_more(data: bytes, most: int) -> bool:
     """Return True if JSON text may contain more than `most` containers."""
     opening_count = 0
-    for mark in (b"{", b"["):  # `find` is faster than a count of all bytes
+    for mark in (b"{", b"["):  # `find` is faster than counting all bytes.
         place = data.find(mark)
         while place >= 0 and opening_count <= most:
             opening_count += 1
@@ -156,7 +153,6 @@ def opens_more(data: bytes, most: int) -> bool:
 
 
 def is_deeper(tree: Any, depth: int) -> bool:
-    """Return True if containers are nested deeper than `depth`."""
     level = [tree] if type(tree) in _CONTAINERS else []
     for _ in range(depth):
         if not level:

@@ -15,7 +15,7 @@ def lazy_attributes(
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return `__getattr__` and `__dir__` for a package whose public names are in other modules.
 
-    :param places: name -> the module that contains it.
+    :param places: module of each name.
     """
 
     def found(name: str) -> Any:

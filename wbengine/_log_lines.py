@@ -38,7 +38,7 @@ _COLOURS: Final = (
 def wants_colour(choice: str, stream: Any, environment: Mapping[str, str] = os.environ) -> bool:
     """Return True if the output to `stream` must be coloured.
 
-    With 'auto', only terminals are coloured. A non-empty `NO_COLOR` in the environment disables
+    With 'auto', only terminals are coloured; a non-empty `NO_COLOR` in the environment disables
     colours, otherwise a non-empty `FORCE_COLOR` enables them.
     """
     if choice != AUTO:
@@ -49,7 +49,7 @@ def wants_colour(choice: str, stream: Any, environment: Mapping[str, str] = os.e
         return True
     try:
         terminal = bool(stream.isatty())
-    except (AttributeError, ValueError, OSError):  # closed, or not a file
+    except (AttributeError, ValueError, OSError):  # The stream is closed, or is not a file.
         return False
     return terminal and environment.get("TERM") != "dumb"
 
@@ -82,7 +82,7 @@ class Lines(logging.Formatter):
 
     def _time(self, created: float, msecs: float) -> str:
         second, text = self._second
-        if second != int(created):  # many records share a second
+        if second != int(created):  # Many records have the same second.
             second = int(created)
             text = time.strftime("%Y-%m-%d %H:%M:%S", self.converter(second))
             self._second = second, text
@@ -92,7 +92,7 @@ class Lines(logging.Formatter):
         return self._coloured(record.levelno, _shown(self._mask(super().format(record))))
 
     def line(self, level: int, name: str, created: float, text: str) -> str:
-        """Return the text that `format` returns for such a record. It must not contain secrets."""
+        """Format a line like `format`, without a record. The text must not contain secrets."""
         moment = self._time(created, created % 1 * 1000)
         line = f"{moment} {logging.getLevelName(level)} {name}: {text}"
         return self._coloured(level, _shown(line))
@@ -130,7 +130,7 @@ _installed: _Handler | None = None
 
 
 def is_installed() -> bool:
-    """Return True if `install` has configured the log of this process."""
+    """Return True if `install` has configured logging in this process."""
     return _installed is not None
 
 
@@ -142,9 +142,8 @@ def write(
 ) -> None:
     """Log the message several times with different arguments, each at its Unix time in seconds.
 
-    If the handler of `install` is the only one, this is a single write without log records. That is
-    much cheaper, and fewer writes also mean fewer switches to other threads. The arguments must not
-    contain secrets.
+    If `install` added the only handler, all lines are a single write without log records. This is
+    much cheaper and switches threads less often. The arguments must not contain secrets.
     """
     if (handler := _installed) is not None and _alone(log, handler):
         line, end, name = handler.lines.line, handler.terminator, log.name
@@ -177,7 +176,7 @@ def install(
     mask: Callable[[str], str] = str,
     all_frames: bool = False,
 ) -> None:
-    """Write the log to `stream`, from this level on, unless the root logger has a handler.
+    """Write the log from this level on to `stream`, unless the root logger has a handler.
 
     :param mask: removes secrets from a text.
     :param all_frames: show all frames of failures, not only those of the user's code.
@@ -189,5 +188,5 @@ def install(
     _installed = _Handler(stream, Lines(wants_colour(choice, stream), mask, all_frames))
     root.addHandler(_installed)
     root.setLevel(level.upper())
-    # Otherwise determined for each record, but never shown.
+    # Never displayed; otherwise computed for each record.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False

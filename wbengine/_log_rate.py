@@ -7,15 +7,14 @@ import time
 from collections import Counter
 from typing import Final
 
-#: Minimum interval in seconds between two warnings with the same reason.
+#: Minimum interval between two warnings with the same reason.
 PERIOD_SECONDS: Final = 60.0
 
 
 class RareWarnings:
-    """Warnings of one kind, at most one a minute for each reason, with the number of occurrences.
+    """Warnings that are logged at most once a minute for each reason, with their total number.
 
-    Reasons must come from a small fixed set: values from messages belong into the text.
-    Thread-safe.
+    Reasons must come from a small fixed set. Text from messages belongs into `args`. Thread-safe.
     """
 
     def __init__(self, log: logging.Logger) -> None:

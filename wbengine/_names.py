@@ -1,4 +1,4 @@
-"""Names: of Python objects, similar names, and labels for brokers and file systems."""
+"""Names of Python objects, similar names, and labels for brokers and file systems."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import types
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final
 
-#: Maximum length of names that users choose. TaskFlow's columns have this length. The keys of
-#: wbengine's tables have it too, because an index of MySQL needs four bytes for each character.
+#: Maximum length of names that users choose, as in TaskFlow's columns. It also fits into an index
+#: of MySQL, which needs four bytes for each character.
 MAX_NAME_LENGTH: Final = 255
 _MAX_LABEL_LENGTH: Final = 120
 _MAX_SHOWN_CHARS: Final = 40
@@ -23,7 +23,7 @@ _MAX_SHOWN_CHARS: Final = 40
 #: Valid names of exchanges, topics and queues: safe as file names and for all brokers.
 _LABEL: Final = re.compile(rf"(?!\.{{1,2}}\Z)[A-Za-z0-9_.-]{{1,{_MAX_LABEL_LENGTH}}}")
 
-#: Match a name of an exchange, topic, queue, owner or request.
+#: Match a valid name of an exchange, topic, queue, owner or request.
 is_label: Final = _LABEL.fullmatch
 #: Pattern of such a name for JSON Schemas.
 LABEL_PATTERN: Final = rf"^{_LABEL.pattern}\Z"
@@ -31,7 +31,7 @@ _PATTERN: Final = re.compile(rf"(?!\.{{1,2}}\Z)[A-Za-z0-9_.*-]{{1,{_MAX_LABEL_LE
 
 _MAX_COMPARED: Final = 50
 
-#: Similarity from which on a word is probably a misspelling of another.
+#: Minimum similarity at which a word is probably a misspelling of another one.
 CLOSE_SIMILARITY: Final = 0.75
 
 _ROUTINES: Final = (
@@ -45,10 +45,10 @@ _ROUTINES: Final = (
 
 
 def dotted(obj: Any) -> str:
-    """Return the full name of a class or callable; for other objects, that of their class.
+    """Return the full name of a class or callable. For other objects, use their class.
 
     Names of builtins have no module: `'ValueError'`, `'len'`. A partial has the name of its
-    function, a bound method that of its class.
+    function. A bound method has the name of its class as prefix.
     """
     while isinstance(obj, functools.partial):
         obj = obj.func
@@ -65,7 +65,7 @@ def dotted(obj: Any) -> str:
 
 
 def class_name(cls: type) -> str:
-    """Return `dotted(cls)`, faster."""
+    """Do the same as `dotted`, faster, for a class."""
     module = cls.__module__
     if isinstance(module, str) and module != "builtins":
         return f"{module}.{cls.__qualname__}"
@@ -73,9 +73,10 @@ def class_name(cls: type) -> str:
 
 
 def as_tuple(what: str, names: str | Iterable[str] | None) -> tuple[str, ...]:
-    """Return `names` as a tuple; a string is a single name, None is empty.
+    """Return `names` as a tuple. A string is a single name, None is empty.
 
-    :raises TypeError: if it is neither a string nor an iterable of strings; `what` names it.
+    :raises TypeError: if it is neither a string nor an iterable of strings; the message contains
+        `what`.
     """
     if names is None:
         return ()
@@ -87,7 +88,7 @@ def as_tuple(what: str, names: str | Iterable[str] | None) -> tuple[str, ...]:
 
 
 def module_of(obj: Any) -> str:
-    """Return the name of the module of a class or callable; for other objects, of their class."""
+    """Return the module name of a class or callable. For other objects, use their class."""
     while isinstance(obj, functools.partial):
         obj = obj.func
     if isinstance(obj, types.MethodType):
@@ -100,8 +101,8 @@ def module_of(obj: Any) -> str:
 def load(name: str, wanted: Callable[[Any], bool] | None = None) -> Any:
     """Return the object with a name such as `'pkg.mod:Attr.x'`, `'pkg.mod.Attr'` or `'pkg.mod'`.
 
-    :param wanted: selects the objects that an error message may suggest.
-    :raises ValueError: if the name is empty or has empty parts.
+    :param wanted: filter for the objects that an error message may suggest.
+    :raises ValueError: if the name or one of its parts is empty.
     :raises ImportError: if there is no such module or attribute; the message contains a similar
         name. An exception raised inside the module propagates.
     """
@@ -131,13 +132,13 @@ def load(name: str, wanted: Callable[[Any], bool] | None = None) -> Any:
 def import_module(name: str) -> types.ModuleType:
     """Import a module.
 
-    :raises ModuleNotFoundError: if there is none; the message contains the most similar name.
+    :raises ModuleNotFoundError: if it does not exist; the message contains a similar name.
     """
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise  # an import inside the module failed
+            raise  # An import inside the module failed.
         raise ModuleNotFoundError(no_module(error.name), name=error.name) from None
 
 
@@ -152,8 +153,8 @@ def _import_longest(name: str) -> tuple[types.ModuleType, list[str]]:
         try:
             return import_module(module_name), parts[length:]
         except ModuleNotFoundError as error:
-            # Shorter names are tried only if this name is not a module. A missing import inside a
-            # module is an error of the module.
+            # Try a shorter name only if this name is not a module. An import that fails inside
+            # a module is an error of that module.
             missing = error.name or ""
             if length == 1 or not (module_name == missing or module_name.startswith(missing + ".")):
                 raise
@@ -161,9 +162,9 @@ def _import_longest(name: str) -> tuple[types.ModuleType, list[str]]:
 
 
 def missing(name: str) -> str | None:
-    """Return why there is no module, function or class with this dotted name; None: it exists.
+    """Return why no module, function or class has this dotted name, or None if one has it.
 
-    Nothing is imported: the names of a module that is not loaded are those that its code contains.
+    Nothing is imported. If a module is not loaded, its code is searched for the name.
     """
     parts = name.split(".")
     spec = _spec(parts[0])
@@ -186,7 +187,7 @@ def missing(name: str) -> str | None:
 
 
 def no_module(name: str) -> str:
-    """Return the message that there is no such module, with the most similar name."""
+    """Return the message that a module does not exist, with the most similar name."""
     package, _, last = name.rpartition(".")
     if package in sys.modules:
         matches = near(last, _modules_in(getattr(sys.modules[package], "__path__", None)), 1)
@@ -206,13 +207,13 @@ def _modules_in(folders: Iterable[str] | None) -> list[str]:
 def _spec(name: str) -> importlib.machinery.ModuleSpec | None:
     try:
         spec = importlib.util.find_spec(name)
-    except ValueError:  # it is loaded but was not created by an import
+    except ValueError:  # The module is loaded but was not created by an import.
         return importlib.machinery.ModuleSpec(name, None)
     return spec
 
 
 def _names_in(spec: importlib.machinery.ModuleSpec) -> Collection[str] | None:
-    """Return the names that a module may define; None: only an import could tell."""
+    """Return the names that a module may define. None: they are known only after an import."""
     if spec.name in sys.modules:
         module = sys.modules[spec.name]
         return None if hasattr(module, "__getattr__") else dir(module)
@@ -226,7 +227,7 @@ def _names_in(spec: importlib.machinery.ModuleSpec) -> Collection[str] | None:
 
 
 def near(word: str, choices: Iterable[str], n: int = 3, *, cutoff: float = 0.6) -> list[str]:
-    """Return at most `n` of `choices` similar to `word`, the most similar first, ignoring case.
+    """Return at most `n` of `choices` similar to `word`, most similar first, ignoring case.
 
     :param cutoff: minimum similarity, from 0 to 1.
     """
@@ -234,15 +235,15 @@ def near(word: str, choices: Iterable[str], n: int = 3, *, cutoff: float = 0.6) 
     for choice in choices:
         by_fold.setdefault(choice.casefold(), []).append(choice)
     matches = difflib.get_close_matches(word.casefold(), by_fold, n, cutoff)
-    # Of names that differ only in case, the most similar one.
+    # If names differ only in case, select the most similar one.
     return [difflib.get_close_matches(word, by_fold[fold], 1, 0.0)[0] for fold in matches]
 
 
 def renamed(removed: Iterable[str], added: Iterable[str]) -> dict[str, str]:
-    """Return which names of `removed` were probably renamed to which of `added`.
+    """Return probable renames, as `{removed name: added name}`.
 
-    First come names with the same last part (a class that moved to another module), then similar
-    names, if there are few enough to compare.
+    Names with the same last part (a class that moved to another module) take precedence over other
+    similar names. Those are compared only if there are few.
     """
     old, new = list(removed), list(added)
     ends: dict[str, list[str]] = {}
@@ -273,8 +274,7 @@ def hint(word: str, choices: Iterable[str], *, cutoff: float = 0.6) -> str:
 def check_length(what: str, name: str, max_length: int = MAX_NAME_LENGTH) -> str:
     """Return `name` if it has at most `max_length` characters.
 
-    :raises ValueError: if it is longer; the message contains `what`, both lengths and the start of
-        the name.
+    :raises ValueError: if it is longer; the message contains `what` and the start of the name.
     """
     if len(name) > max_length:
         raise ValueError(
@@ -297,11 +297,11 @@ def _check(kind: str, value: str, form: re.Pattern[str], allowed: str) -> str:
 def check_label(kind: str, value: str) -> str:
     """Return `value` if it is a valid name of an exchange, topic or queue.
 
-    :raises ValueError: if it is not; the message contains `kind` and the value.
+    :raises ValueError: if it is invalid; the message contains `kind` and the value.
     """
     return _check(kind, value, _LABEL, "A-Z a-z 0-9 _ . -, but not '.' or '..'")
 
 
 def check_pattern(kind: str, value: str) -> str:
-    """Check a topic of an engine like `check_label`; it may contain `*`."""
+    """Check a topic of an engine like `check_label`. It may also contain `*`."""
     return _check(kind, value, _PATTERN, "A-Z a-z 0-9 _ . - *, but not '.' or '..'")

@@ -1,4 +1,4 @@
-"""Named options of engines and backends, from a dict or from a URI, whose values are strings."""
+"""Named options of engines and backends, from a dict, or as strings from a URI."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = [
     "whole",
 ]  # fmt: skip
 
-#: Converts an option: its name and given value -> the value to use.
+#: Converts the value of an option, given its name and this value.
 Reader = Callable[[str, Any], Any]
 
 #: The smallest integer that a float cannot represent.
@@ -27,11 +27,11 @@ _FLAGS: Final[Mapping[str, bool]] = {
 def check_known(
     what: str, given: Iterable[str], known: Iterable[str], arguments: Iterable[str] = ()
 ) -> None:
-    """Reject unknown names of options; their values are not checked.
+    """Reject unknown option names.
 
     :param arguments: names of other arguments of the caller, for suggestions.
-    :raises ValueError: if a name is unknown; the message contains the first one, the closest match
-        and all valid names.
+    :raises ValueError: if a name is unknown; the message contains the closest match and all valid
+        names.
     """
     choices = sorted(known)
     for name in given:
@@ -44,9 +44,7 @@ def check_known(
 
 
 def read(what: str, given: Mapping[str, Any], readers: Mapping[str, Reader]) -> dict[str, Any]:
-    """Return the given options, converted by their readers.
-
-    Options whose value is None are omitted.
+    """Return the given options, converted by their readers. Omit options that are None.
 
     :raises ValueError: if an option is unknown or a reader rejects its value.
     """
@@ -55,9 +53,9 @@ def read(what: str, given: Mapping[str, Any], readers: Mapping[str, Reader]) -> 
 
 
 def flag(name: str, value: Any) -> bool:
-    """Read a boolean option; from a URI it may be a word ('true', 'no', ...).
+    """Read a boolean option. In a URI it is a word ('true', 'no', ...).
 
-    :raises ValueError: if it is another word.
+    :raises ValueError: for any other word.
     """
     if isinstance(value, str):
         try:
@@ -84,9 +82,9 @@ def whole(name: str, value: Any, least: int = 0) -> int:
 
 
 def choice(name: str, value: Any, known: Sequence[str]) -> str:
-    """Read an option that must be one of some words.
+    """Read an option that must be one of several words.
 
-    :raises ValueError: if it is another value.
+    :raises ValueError: for any other value.
     """
     if value not in known:
         near = _names.hint(value, known) if isinstance(value, str) else ""
@@ -95,9 +93,9 @@ def choice(name: str, value: Any, known: Sequence[str]) -> str:
 
 
 def number(name: str, value: Any) -> float:
-    """Read an option that is a number of at least 0, which may be a string.
+    """Read a number option of at least 0, which may be a string.
 
-    :raises ValueError: if it is not a number, or negative, infinite or NaN.
+    :raises ValueError: if it is not a finite number of at least 0.
     """
     try:
         converted = float(value) if isinstance(value, str) else value
@@ -113,9 +111,9 @@ def number(name: str, value: Any) -> float:
 
 
 def text(name: str, value: Any) -> str:
-    """Read an option that is a non-empty string.
+    """Read an option that must be a non-empty string.
 
-    :raises ValueError: if it is not.
+    :raises ValueError: for any other value.
     """
     if not isinstance(value, str) or not value:
         raise ValueError(f"Option {name} must be a non-empty string, got {value!r}")

@@ -1,7 +1,7 @@
 """Plug-ins: objects that installed packages provide under an entry point group and a kind.
 
-Installed plug-ins are looked up once for each value of `sys.path`, because reading the metadata of
-all packages takes milliseconds.
+Reading the metadata of all packages takes milliseconds, so the result is cached for each value of
+`sys.path`.
 """
 
 from __future__ import annotations
@@ -25,17 +25,16 @@ GROUPS: Final = (
 
 
 def names(group: str) -> list[str]:
-    """Return the kinds that `group` provides, sorted."""
+    """Return the kinds of plug-ins in `group`, sorted."""
     return sorted({point.name for point in _offers(group, tuple(sys.path))})
 
 
 def find(group: str, kind: str) -> Any:
-    """Load the object that `group` provides as `kind`.
+    """Load the first plug-in of `group` with this kind.
 
-    The first match is loaded. An error during the import of a plug-in propagates.
+    :raises NotFound: if the kind is unknown; the message contains all kinds and the closest match.
 
-    :raises NotFound: if the kind is unknown; the message contains the available kinds and the
-        closest match.
+    An error during the import of the plug-in propagates.
     """
     for point in _offers(group, tuple(sys.path)):
         if point.name == kind:
@@ -58,11 +57,10 @@ def load(
     """Return the class of a built-in kind (`known`: dotted names) or of a plug-in.
 
     :param what: the subject of the error message.
-    :param own: the group in which built-in kinds take precedence; in any other `namespace` plug-ins
-        do.
-    :param meant: names in other projects -> kinds of wbengine, for suggestions.
-    :raises NotFound: if the kind is unknown; the message contains `what`, all kinds and the closest
-        match.
+    :param own: the group in which built-in kinds take precedence. In any other `namespace`,
+        plug-ins take precedence.
+    :param meant: kinds of wbengine by their names in other projects, for suggestions.
+    :raises NotFound: if the kind is unknown; the message contains all kinds and the closest match.
     """
     if kind in known and namespace == own:
         return _names.load(known[kind])

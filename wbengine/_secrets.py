@@ -25,19 +25,20 @@ __all__ = [
 #: Replacement for a secret.
 MASK: Final = "***"
 
-#: A key that contains one of these belongs to a secret.
+#: Parts of keys that indicate a secret.
 _ANYWHERE: Final = re.compile(
     r"passwo?r?d|passphrase|secret|credential|authori[sz]ation|(?:api|access|private|signing|"
     r"encryption|master|account|shared)[_.\s-]?key(?!s?_?(?:name|word|board|id))"
 )
-#: Separate words of secret keys, as in `auth_token`, `authToken`, `DB_PWD`, but not in `tokenizer`.
+#: Words of keys that indicate a secret, as in `auth_token`, `authToken`, `DB_PWD`. Parts of words
+#: do not count (`tokenizer`).
 _WORDS: Final = frozenset(
     {
         "auth", "bearer", "cookie", "cookies", "cred", "creds", "dsn", "jwt", "otp", "pass",
         "passwd", "pin", "pwd", "sas", "secrets", "sessionid", "token", "tokens",
     }
 )  # fmt: skip
-#: Last words of keys that describe a secret but do not contain it: `token_count`.
+#: Last words of keys that describe a secret but do not contain it, as in `token_count`.
 _ABOUT: Final = frozenset(
     {
         "age", "at", "backend", "budget", "count", "counts", "endpoint", "expiration", "expires",
@@ -46,7 +47,7 @@ _ABOUT: Final = frozenset(
         "scopes", "size", "timeout", "ttl", "type", "types", "uri", "url", "usage", "used",
     }
 )  # fmt: skip
-#: Words in a key that show that `tokens` is a number of tokens (`max_tokens`), not a secret.
+#: Words in a key that mean that `tokens` is a number of tokens, as in `max_tokens`.
 _AMOUNTS: Final = frozenset(
     {
         "cached", "completion", "input", "max", "maximum", "min", "minimum", "n", "num", "number",
@@ -54,16 +55,16 @@ _AMOUNTS: Final = frozenset(
     }
 )  # fmt: skip
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[A-Z]+")
-#: Text without any of these (in lower case) contains no secret key.
+#: A text without any of these (in lower case) contains no secret key.
 HINTS: Final = (
     "passw", "passphrase", "secret", "credential", "authori", "key", "auth", "bearer", "cookie",
     "cred", "dsn", "jwt", "pass", "pwd", "sas", "sessionid", "token", "otp", "pin",
 )  # fmt: skip
 _HINT: Final = re.compile("|".join(HINTS))
-#: Values without parts, which are secret only because of their key.
+#: Types of values that contain no other values. Such a value is secret only because of its key.
 _PLAIN: Final = (int, float, bool, type(None))
 
-#: The part of a URL before a password, and the password, which may contain anything except white
+#: The part of a URL before the password, and the password. It may contain anything except white
 #: space, quotes and the start of another URL.
 URL: Final = re.compile(
     r"(\b[A-Za-z][A-Za-z0-9+.-]{0,30}://[^\s:/?#@\"'<>]{0,200}:)((?:(?!://)[^\s\"'<>])+)(?=@)"
@@ -100,7 +101,7 @@ def _is_secret(key: str) -> bool:
 def found_in(values: Iterable[Any]) -> Iterator[Any]:
     """Yield the values of secret keys in `values`, at any depth, and the passwords of URLs.
 
-    Mappings, lists, tuples, sets and failures are searched; each object is visited once, so cycles
+    Mappings, lists, tuples, sets and failures are searched. Each object is visited once, so cycles
     are safe.
     """
     seen: set[int] = set()
@@ -129,7 +130,7 @@ def found_in(values: Iterable[Any]) -> Iterator[Any]:
 
 
 def _is_plain(value: Mapping[Any, Any]) -> bool:
-    """Check a small mapping quickly: return True only if it contains no secret."""
+    """Return True only if a small mapping contains no secret. This check is fast but incomplete."""
     for key, inside in value.items():
         kind = type(inside)
         if kind is str:
@@ -146,7 +147,7 @@ def _parts(value: Any) -> Iterator[tuple[Any, Any]]:
     if isinstance(value, Mapping):
         yield from list(value.items())
     elif isinstance(value, list | tuple | AbstractSet):
-        names = getattr(value, "_fields", None)  # a named tuple has keys
+        names = getattr(value, "_fields", None)  # A named tuple has keys.
         if isinstance(value, tuple) and isinstance(names, tuple):
             yield from zip(names, value, strict=False)
         else:
@@ -167,10 +168,10 @@ def _in_text(text: str, secret: bool) -> Iterator[str]:
             yield url_match[2]
 
 
-#: Minimum length of secrets that are masked everywhere. Shorter ones occur in too many words and
-#: are masked only after their keys.
+#: Minimum length of secrets that are masked everywhere. Shorter secrets are also common parts of
+#: words, so they are masked only after their keys.
 SHORTEST: Final = 6
-#: Number of characters of a truncated secret that are enough to mask it.
+#: Minimum number of characters of a truncated secret for it to be masked.
 _START: Final = 4
 #: Minimum number of digits of a secret number.
 _DIGITS: Final = 6
@@ -182,13 +183,13 @@ _CUT: Final = re.compile(r"\.\.\.|…")
 class SecretMatcher:
     """Finds and masks known secrets in text, in all their usual notations.
 
-    The cost of a search depends on the length of the text, not on the number of secrets.
+    The time of a search depends on the length of the text, not on the number of secrets.
     """
 
     __slots__ = ("_by_end", "_by_start")
 
     def __init__(self, secrets: Iterable[Any] = ()) -> None:
-        # First characters -> notations with this start, by length, longest first.
+        # Notations by their first characters, grouped by length, longest first.
         self._by_start: dict[str, _Forms] = {}
         starts: dict[str, set[str]] = {}
         for secret in secrets:
@@ -196,7 +197,7 @@ class SecretMatcher:
                 starts.setdefault(form[:_START], set()).add(form)
         for start, forms in starts.items():
             self._by_start[start] = _by_length(forms)
-        # Last characters -> notations with this end; created for the first truncated text.
+        # Notations by their last characters. Created for the first truncated text.
         self._by_end: dict[str, set[str]] | None = None
 
     def __bool__(self) -> bool:
@@ -218,7 +219,7 @@ class SecretMatcher:
         return both
 
     def hide(self, text: str, mask: str) -> str:
-        """Replace each secret in `text` with `mask`, also those that an ellipsis truncates."""
+        """Replace each secret in `text` with `mask`, also if an ellipsis truncates the secret."""
         starts = self._by_start
         if not starts or len(text) < _START:
             return text
@@ -243,8 +244,8 @@ class SecretMatcher:
     def _length_at(self, text: str, at: int, cut: re.Match[str] | None) -> int:
         """Return the length of the secret at position `at`, or 0.
 
-        `cut` is the next ellipsis, or the one that ends at `at`. The text before an ellipsis may be
-        the start of a secret, the text after it the end of one.
+        `cut` is the next ellipsis, or the ellipsis that ends at `at`. The text before an ellipsis
+        may be the start of a secret. The text after an ellipsis may be the end of a secret.
         """
         forms = self._by_start.get(text[at : at + _START], ())
         for length, forms_of_length in forms:
@@ -342,10 +343,10 @@ def _forms_of_bytes(secret: bytes) -> Iterator[str]:
 
 
 _ANY_HINT: Final = re.compile("|".join(HINTS), re.IGNORECASE | re.ASCII)
-#: Characters of a key, and the maximum length that is examined.
+#: Characters of a key. At most 60 are examined.
 _KEY: Final = re.compile(r"[\w.-]{0,60}")
 _BEFORE: Final = re.compile(r"[\w.-]{0,60}\Z")
-#: The value of a command option may be the next word.
+#: Separator between a command option and its value if the value is the next word.
 _NEXT_WORD: Final = re.compile(r"[\"']?,?[ \t]+(?=[^\s-])")
 _BETWEEN: Final = re.compile(r"(?:\\*[\"'])?\]?[ \t]{0,8}(?:=>|:=|=|:(?!//))[ \t]{0,8}")
 _OPEN: Final = re.compile(r"[bBrRuUfF]{0,2}(\\*)([\"'])")
@@ -355,7 +356,7 @@ _BEARER: Final = re.compile(r"(?i)\b(bearer|basic)(\s+)([A-Za-z0-9._~+/=-]{8,})"
 _USER: Final = re.compile(r"(\b[A-Za-z][A-Za-z0-9+.-]{0,30}://)([^\s:/?#@\"'<>]{16,})(?=@)")
 _PEM: Final = re.compile(r"(-----BEGIN [A-Z ]*PRIVATE KEY-----).*?(?=-----END|\Z)", re.DOTALL)
 _NOTHING: Final = frozenset({"none", "null", "true", "false", "***", "''", '""'})
-#: Punctuation after a value that is not part of the value.
+#: Punctuation after a value that does not belong to the value.
 _BEHIND: Final = ".,:;!?)]}>\"'"
 _CLOSES: Final = {"(": ")", "[": "]", "{": "}"}
 

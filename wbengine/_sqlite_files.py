@@ -1,4 +1,4 @@
-"""Information from the operating system about an SQLite file: its file system and its writer."""
+"""Information about an SQLite file from the operating system: its file system and its writer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TABLE: Final = Path("/proc/self/mounts")
 
 
 def network_kind(path: str) -> str | None:
-    """Return the kind of network file system of a file; None if it is local or unknown."""
+    """Return the kind of network file system of a file, or None if it is local or unknown."""
     try:
         table = _TABLE.read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
@@ -36,22 +36,22 @@ def network_kind(path: str) -> str | None:
 
 
 def kind_of(path: str, table: str) -> str | None:
-    """Return the kind of file system of a path, from the system's table of mounts."""
+    """Return the kind of file system of a path, according to a table of mounts."""
     innermost_kind = None
     for line in table.splitlines():
         _, place, kind, *_ = line.split(" ")
         place = _ESCAPE.sub(lambda match: chr(int(match[1], 8)), place)
         inside = path == place or path.startswith(place.rstrip("/") + "/")
-        if inside:  # the last match counts, because it hides earlier mounts
+        if inside:  # The last match counts, because it hides earlier mounts.
             innermost_kind = kind
     return innermost_kind
 
 
 def writer_of(path: str) -> int | None:
-    """Return the id of the process that has the write lock of a database, None if unknown.
+    """Return the id of the process that has the write lock of a database, or None if unknown.
 
-    The locks are read from the system's list. To open and close the file for this purpose would
-    release this process's own locks on it.
+    This reads the system's list of locks. Opening and closing the file would release this process's
+    own locks on it.
     """
     try:
         index = os.stat(f"{path}-shm")
@@ -79,7 +79,7 @@ def is_stopped(process: int) -> bool:
 
 
 def describe_writer(path: str) -> str | None:
-    """Describe the process that writes a database, and whether it is stopped; None without one."""
+    """Describe the process that writes a database, or return None."""
     writer = writer_of(path)
     if writer is None:
         return None

@@ -1,7 +1,7 @@
-"""Standard streams for a command that was started without some of them (`>&-`, some supervisors).
+"""Standard streams for commands that are started without some of them (`>&-`, some supervisors).
 
-Without this module, the next file that the process opens would become its standard output and
-receive everything that is printed, and `sys.stdout` would be None.
+Otherwise the next file that the process opens would become its standard output and receive
+everything that it prints, and `sys.stdout` would be None.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _MODES: Final = {"stdin": "r", "stdout": "w", "stderr": "w"}
 
 
 def ensure() -> None:
-    """Connect closed streams to the null device. Call it before anything else in a command.
+    """Connect closed streams to the null device. Call this first in a command.
 
     Characters that the encoding of a stream does not support are replaced on output.
     """
@@ -25,7 +25,7 @@ def ensure() -> None:
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # opens the lowest free descriptor, which is `number`
+            os.open(os.devnull, os.O_RDWR)  # Opens the lowest free descriptor: `number`.
             os.set_inheritable(number, True)
         if getattr(sys, name) is None:
             stream = open(number, _MODES[name], encoding="utf-8", closefd=False)  # noqa: SIM115
@@ -37,9 +37,9 @@ def ensure() -> None:
 
 @contextlib.contextmanager
 def aside() -> Iterator[None]:
-    """Redirect standard output to standard error, also for processes that start meanwhile.
+    """Redirect standard output to standard error, also for child processes.
 
-    Standard output is reserved for the data of a command.
+    Use this while other code may print, because standard output is reserved for data.
     """
     sys.stdout.flush()
     saved_output = os.dup(1)

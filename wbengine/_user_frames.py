@@ -14,7 +14,7 @@ from wbengine import exceptions
 __all__ = ["innermost", "only_user_frames", "traceback_text"]
 
 _PACKAGE: Final = os.path.dirname(os.path.abspath(__file__))
-#: The modules that call the hooks and bodies of tasks and retries.
+#: The modules that call the methods of tasks and retries.
 _CALLERS: Final = ("invocation.py", "runtime/retries.py")
 _ENTRY: Final = '  File "'
 _LIBRARY: Final = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")})
@@ -22,9 +22,9 @@ _INSTALLED: Final = tuple({sysconfig.get_path(name) + os.sep for name in ("purel
 
 
 def only_user_frames(text: str) -> str:
-    """Return the entries of the user's code in the text of a traceback without its first line.
+    """Return only the entries of the user's code from the text of a traceback.
 
-    The text is unchanged if no hook or body of a task or retry failed.
+    The text is returned unchanged if no method of a task or retry was called.
     """
     entries = f"\n{text}".split(f"\n{_ENTRY}")[1:]
     files = [entry.partition('"')[0] for entry in entries]
@@ -35,8 +35,8 @@ def only_user_frames(text: str) -> str:
 def traceback_text(error: BaseException) -> str:
     """Return the exception and its causes as Python prints them.
 
-    For each exception that a task or retry of the user raised, only frames of the user's code are
-    included. A `WrappedFailure` is replaced by its failures.
+    If a task or retry raised an exception, only frames of the user's code are included. A
+    `WrappedFailure` is replaced by its failures.
     """
     if isinstance(error, exceptions.WrappedFailure):
         return "\n".join(_failure_text(failure) for failure in error)
@@ -63,10 +63,7 @@ def _failure_text(failure: Any) -> str:
 
 
 def innermost(error: BaseException) -> str | None:
-    """Return where the user's code raised or caused an exception: 'shop.py, line 12, in order'.
-
-    The result is None if the user's code was not involved.
-    """
+    """Return where the user's code caused an exception: 'shop.py, line 12, in order', or None."""
     frames = [
         frame
         for frame in traceback.StackSummary.extract(traceback.walk_tb(error.__traceback__))
@@ -85,7 +82,7 @@ def _is_of_library(file: str) -> bool:
 
 
 def _of_user(files: Sequence[str]) -> list[int]:
-    """Return the positions of the user's frames, or all if no task or retry was called."""
+    """Return the positions of the user's frames, or all of them if no task or retry was called."""
     inside = [_inside(file) for file in files]
     calls = [number for number, name in enumerate(inside) if name in _CALLERS]
     first = calls[-1] + 1 if calls else len(files)
@@ -96,6 +93,6 @@ def _of_user(files: Sequence[str]) -> list[int]:
 
 @functools.lru_cache(maxsize=1024)
 def _inside(file: str) -> str | None:
-    """Return the path of a module relative to this package, whose folder differs between hosts."""
+    """Return the path of a module relative to this package, or None if it is another module."""
     _, package_part, name = file.replace(os.sep, "/").rpartition("/wbengine/")
     return name if package_part and os.path.exists(os.path.join(_PACKAGE, name)) else None
