@@ -1,19 +1,20 @@
-"""Typed JSON: a value in a message or a row is decoded as the same value of the same type.
+"""Typed JSON: a value is decoded as the same value of the same type.
 
 Plain values (dicts with string keys, lists, strings, numbers, booleans, None) are written as plain
-JSON, so that bodies stay readable and any peer can produce them. Other values become a *tag*: an
-object with the reserved key `$wbe`:
+JSON, so that messages stay readable and other programs can create them. Other values become a
+*tag*, an object with the reserved key `$wbe`::
 
-    (1, 2)              {"$wbe": "tuple", "v": [1, 2]} {1: "a"}            {"$wbe": "dict", "v":
-    [[1, "a"]]}       also a dict that has a key "$wbe" b"ab"               {"$wbe": "bytes", "v":
-    "YWI="} float("nan")        {"$wbe": "float", "v": "nan"} Color.RED           {"$wbe": "enum",
-    "c": "colors.Color", "v": "RED"}      after `allow(Color)`
+    (1, 2)          {"$wbe": "tuple", "v": [1, 2]}
+    {1: "a"}        {"$wbe": "dict", "v": [[1, "a"]]}       also a dict with a key "$wbe"
+    b"ab"           {"$wbe": "bytes", "v": "YWI="}
+    float("nan")    {"$wbe": "float", "v": "nan"}
+    Color.RED       {"$wbe": "enum", "c": "colors.Color", "v": "RED"}       after `allow(Color)`
 
 Tags exist for tuple, set, frozenset, bytes, complex, Decimal, UUID, datetime, date, time,
 timedelta, `Failure`, strings with lone surrogates, non-finite floats, and allowed enumerations and
 dataclasses. All other values are rejected with their path. This includes subclasses of builtins
-(namedtuple, OrderedDict, defaultdict, IntEnum, ...), which would lose their type, and sets and
-dicts with too many hash collisions.
+(namedtuple, OrderedDict, IntEnum, ...), which would lose their type, and sets and dicts with too
+many hash collisions.
 
 Cost: one pass over the value. A value that needs no tag is returned unchanged, not copied.
 """
@@ -35,19 +36,18 @@ from typing import Any, Final, NamedTuple, TypeVar
 from wbengine import _json_text, _names, exceptions
 from wbengine.types import failure as ft
 
-#: The reserved key, which no plain JSON object contains.
+#: The reserved key. No plain JSON object contains it.
 TAG: Final = "$wbe"
-#: Maximum nesting of JSON containers (a tag counts as the containers it consists of).
+#: Maximum nesting of JSON containers. A tag counts as the containers of which it consists.
 MAX_DEPTH: Final = 64
-#: Limits for dict keys and set items in data that is exchanged with another process: the number of
-#: keys other than text and bytes, and the number of keys with the same hash. Only hashes of text
-#: and bytes are salted; with other keys a malicious peer can make each insertion as slow as all
-#: earlier ones together.
+#: Limits for dict keys and set items in data from or to another process: the number of keys other
+#: than text and bytes, and the number of keys with the same hash. Python salts only the hashes of
+#: text and bytes. With other keys, a malicious peer could make decoding take quadratic time.
 MAX_KEYS: Final = 100_000
 MAX_ALIKE: Final = 32
-#: True while a value is exchanged with another process, which limits its number of keys.
+#: Whether a value is exchanged with another process, so that `MAX_KEYS` applies.
 _travels: Final = contextvars.ContextVar("travels", default=False)
-#: Maximum number of characters of a key in the path of a rejected value.
+#: Maximum number of characters of one key in the path of a rejected value.
 _MAX_STEP_LENGTH: Final = 200
 
 _TOO_BIG: Final = 10**_json_text.MAX_DIGITS
@@ -58,18 +58,18 @@ _FLOATS: Final = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf"
 _C = TypeVar("_C", bound=type)
 _Parts = dict[str, Any]
 
-#: The registered classes, by dotted name.
+#: The allowed classes by dotted name.
 _allowed: Final[dict[str, type]] = {}
 
 
 def allow(cls: _C) -> _C:
-    """Register an Enum or a dataclass, whose members or instances can be encoded then.
+    """Allow the members of an Enum, or the instances of a dataclass, to be encoded and decoded.
 
-    Usable as a decorator. Call it where the class is defined, so that both ends register it. Fields
-    are restored without a call of `__init__` or `__post_init__`. Returns `cls`.
+    Usable as a decorator. Call it where the class is defined, so that sender and receiver both
+    allow the class. Decoding does not call `__init__` or `__post_init__`. Returns `cls`.
 
-    :raises TypeError: if it is another class, or a dataclass that is an exception or a subclass of
-        a builtin, which have state besides their fields.
+    :raises TypeError: for any other class, and for a dataclass that is an exception or a subclass
+        of a builtin, because these have state outside of their fields.
     """
     is_enum = isinstance(cls, type) and issubclass(cls, enum.Enum)
     is_data = isinstance(cls, type) and dataclasses.is_dataclass(cls)
@@ -82,8 +82,8 @@ def allow(cls: _C) -> _C:
 def pack(value: Any, where: str = "result") -> Any:
     """Return the JSON tree of `value`. Do not change `value` while the tree is in use.
 
-    :raises NotEncodable: if a part of it cannot be encoded. The message begins with its path,
-        relative to `where` (`result['a'][3]: socket.socket ...`).
+    :raises NotEncodable: if a part of it cannot be encoded. The message begins with the path to
+        this part, relative to `where` (`result['a'][3]: socket.socket ...`).
     """
     return _enter(value, where, typed=True)
 
@@ -121,7 +121,7 @@ def unpack(tree: Any) -> Any:
 
 
 def pack_to_send(value: Any, where: str = "result") -> Any:
-    """Do the same as `pack`, for data to another process: dicts and sets are limited."""
+    """Encode like `pack`, with the limits for data to another process."""
     before = _travels.set(True)
     try:
         return pack(value, where)
@@ -130,7 +130,7 @@ def pack_to_send(value: Any, where: str = "result") -> Any:
 
 
 def unpack_received(tree: Any) -> Any:
-    """Do the same as `unpack`, for data from another process: dicts and sets are limited."""
+    """Decode like `unpack`, with the limits for data from another process."""
     before = _travels.set(True)
     try:
         return unpack(tree)
@@ -139,7 +139,7 @@ def unpack_received(tree: Any) -> Any:
 
 
 def loads(data: bytes | bytearray | memoryview | str, depth: int = MAX_DEPTH) -> Any:
-    """Decode JSON text, with `unpack`.
+    """Decode JSON text, including tags.
 
     :raises InvalidFormat: see `parse` and `unpack`.
     """
@@ -161,9 +161,9 @@ def parse(data: bytes | bytearray | memoryview | str, depth: int = MAX_DEPTH) ->
 
 
 class _Unfit(Exception):
-    """A value that cannot be encoded or decoded.
+    """An error for a value that cannot be encoded or decoded.
 
-    It collects its path, in reverse, as it propagates.
+    Each level that it passes adds a step to its path, so the steps are in reverse order.
     """
 
     def __init__(self, reason: str, culprit: Any = None) -> None:
@@ -172,7 +172,6 @@ class _Unfit(Exception):
         self._path: list[str] = []
 
     def inside(self, step: str) -> _Unfit:
-        """Add a step to the path."""
         self._path.append(step)
         return self
 
@@ -198,7 +197,7 @@ def _entered(tree: Any, depth: int, typed: bool) -> Any:
     raise exceptions.InvalidFormat(message)
 
 
-# Both directions. `left` is the number of containers that may still be nested, `typed` enables
+# Encoding and decoding. `left` is the number of containers that may still be nested. `typed` allows
 # tags.
 
 _Walk = Callable[[Any, int, bool], Any]
@@ -271,7 +270,7 @@ def _each(value: Any, items: Iterable[tuple[Any, Any]], walk: _Walk, left: int, 
     key: Any = None
     try:
         for key, item in items:
-            kind = type(item)  # avoids a call for values that do not change
+            kind = type(item)  # Avoid a call for values that do not change.
             if (
                 (kind is str and item.isascii())
                 or (kind is int and -_TOO_BIG < item < _TOO_BIG)
@@ -295,12 +294,11 @@ def _each(value: Any, items: Iterable[tuple[Any, Any]], walk: _Walk, left: int, 
 
 
 class _Tag(NamedTuple):
-    """An encoder and a decoder of one kind of values.
+    """An encoder and a decoder for one kind of values.
 
-    `write` returns the keys besides the tag, `read` receives them; no keys except `keys` are
-    allowed. A ValueError of `write` contains the reason for the rejection; `read` may raise the
-    exceptions of constructors. `levels` is the minimum number of containers that the tag consists
-    of.
+    `write` returns the content of the tag, which has only the keys `keys`. `read` receives it. A
+    ValueError of `write` contains the reason for the rejection. `read` may raise the exceptions of
+    constructors. `levels` is the minimum number of containers of which the tag consists.
     """
 
     name: str
@@ -346,7 +344,7 @@ def _unpack_tagged(tree: _Parts, left: int) -> Any:
 
 
 def _part(value: Any, left: int, step: str, *place: Any) -> Any:
-    """Encode a part of a value; `step` and `place` describe its position for the path."""
+    """Encode a part of a value. `step` and `place` describe its position for the path."""
     try:
         return _pack(value, left, True)
     except _Unfit as unfit:
@@ -371,7 +369,7 @@ def _write_tuple(value: tuple[Any, ...], left: int) -> _Parts:
 def _hashable(keys: Collection[Any]) -> None:
     """Check that a set or dict of these keys is built in linear time.
 
-    :raises ValueError: if that is not certain.
+    :raises ValueError: if this is not certain.
     :raises TypeError: if a key is not hashable.
     """
     if len(keys) > MAX_KEYS and _travels.get():
@@ -389,7 +387,7 @@ def _hashable(keys: Collection[Any]) -> None:
 def _write_set(value: Collection[Any], left: int) -> _Parts:
     _hashable(value)
     packed = [_part(item, left, "{...}") for item in value]
-    # The order does not depend on the process: equal sets give equal bytes.
+    # Sorted, so that equal sets have equal bytes in all processes.
     return {"v": sorted(packed, key=_json_text.text_of)}
 
 
@@ -441,7 +439,7 @@ def _write_enum(value: enum.Enum, left: int) -> _Parts:
     cls = type(value)
     if value.name in cls.__members__:
         return {"c": _names.dotted(cls), "v": value.name}
-    # A combination of flags has no name.
+    # A combination of flags has a value but no name.
     return {"c": _names.dotted(cls), "n": _pack(value.value, left, True)}
 
 
@@ -507,8 +505,7 @@ def _write_moment(value: dt.datetime | dt.time, left: int) -> _Parts:
         if isinstance(value, dt.datetime):
             parts["v"] = value.isoformat()
         else:
-            # The text of a time also contains the offset, but only that of a datetime is exact in
-            # all Python versions.
+            # A text that contains the offset is exact in all Python versions only for a datetime.
             parts["offset"] = offset // _MICROSECOND
     elif zone is not None:
         raise ValueError(f"cannot be encoded: its tzinfo is a {type(zone).__qualname__}")
@@ -594,7 +591,7 @@ _BY_NAME: Final[dict[str, _Tag]] = {
     "data": _Tag("data", _write_data, _read_data, _CLASS, levels=2),
 }
 
-#: Builtins, most specific first: the suggested type for a subclass of two of them.
+#: Builtins, most specific first. Error messages suggest the first base class of a value's class.
 _BUILTINS: Final[tuple[type, ...]] = (
     *(bool, int, float, complex, str, bytes, bytearray, dict, list, tuple, set, frozenset),
     *(dt.datetime, dt.date, dt.time, dt.timedelta, decimal.Decimal, uuid.UUID),

@@ -1,7 +1,7 @@
 """Safe output of untrusted text on terminals and in logs.
 
-Names, errors and results may contain anything, including escape sequences that move the cursor, set
-the title or paste into the shell, and marks that change the direction of writing.
+Names, errors and results may contain escape sequences that move the cursor, set the title or paste
+into the shell, and marks that change the direction of writing.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Final
 
 __all__ = ["escaped_json", "visible"]
 
-#: C0 except newline, DEL, C1, direction marks and overrides, line separators, and surrogates, which
-#: streams cannot encode.
+#: C0 except newline, DEL, C1, direction marks and overrides, line separators, and surrogates (which
+#: streams cannot encode).
 _CONTROL: Final = (
     "\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
 )
@@ -34,7 +34,7 @@ def visible(text: str, *, lines: bool = False) -> str:
 
 
 def escaped_json(text: str) -> str:
-    """Escape the control characters that JSON allows but that affect terminals."""
+    """Escape control characters that JSON allows but that affect terminals."""
     return text if text.isascii() and "\x7f" not in text else _IN_LINES.sub(_escape_json, text)
 
 

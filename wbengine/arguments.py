@@ -1,8 +1,8 @@
-"""Find values for the arguments of an atom.
+"""Values for the arguments of an atom.
 
-Pure: values come from the given mappings and reader. Precedence of sources: values injected for the
-atom, values injected for the flow, then values of visible providers, nearest first, except for
-providers without the name (ignored ones, and results that are too short).
+Order of sources: values injected for the atom, values injected for the flow, then values of visible
+providers, nearest first. A provider without the value is skipped (it was ignored, or its result is
+too short).
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from wbengine import _names, exceptions
 
 __all__ = ["MISSING", "Bindings", "Provider", "element", "gather", "unsatisfied"]
 
-#: Stands for a missing value (None is a value).
+#: Stands for a missing value, because None is a value.
 MISSING: Final = object()
 
-#: The part of a provider's result; None: the whole result.
+#: The index or key of a provider's value in its result. None: the whole result.
 Index = Any
 
-#: `(node, index) -> value or MISSING`: reads the value that the atom of a node provided.
+#: `(node, index) -> value or MISSING`: read the value that the atom of a node provided.
 Reader = Callable[[int, Index], Any]
 
 
 class Provider(Protocol):
-    """A node that provides a value, and the part of its result."""
+    """A node that provides a value, and the index of the value in its result."""
 
     @property
     def node(self) -> int: ...
@@ -35,15 +35,15 @@ class Provider(Protocol):
 
 
 class Bindings(Protocol):
-    """The providers of all atoms. A compiled plan implements it."""
+    """The providers of all atoms, implemented by a compiled plan."""
 
     @property
     def by_name(self) -> Mapping[str, int]:
-        """Nodes by name of atom."""
+        """Node by name of the atom."""
 
     @property
     def firsts(self) -> Mapping[int, Mapping[str, Provider | None]]:
-        """For each node, the result of `first` for the names that its atom binds."""
+        """For each node, the results of `first` for the names that its atom binds."""
 
     def first(self, node: int, name: str) -> Provider | None:
         """Return the nearest visible provider of `name`. O(1)."""
@@ -53,12 +53,12 @@ class Bindings(Protocol):
 
 
 def element(value: Any, index: Index) -> Any:
-    """Return the part `index` of a result, or MISSING if there is no such part."""
+    """Return the part `index` of a result, or MISSING if the part does not exist."""
     if index is None:
         return value
     try:
         return value[index]
-    except Exception:  # a result may have any type, and its indexing may raise any exception
+    except Exception:  # A result may have any type, so indexing may raise any exception.
         return MISSING
 
 
@@ -70,11 +70,11 @@ def gather(
     node: int,
     read: Reader,
 ) -> dict[str, Any]:
-    """Return values for the arguments in `rebind` (argument to stored name).
+    """Return the values of the arguments in `rebind` (argument to stored name).
 
     Arguments in `optional` without a value are omitted, so that their defaults apply.
 
-    :raises NotFound: if another argument has no value; the message names the argument and the
+    :raises NotFound: if another argument has no value; the message contains the argument and the
         stored name.
     """
     values: dict[str, Any] = {}
@@ -99,7 +99,7 @@ def unsatisfied(
     bindings: Bindings | None,
     node: int,
 ) -> dict[str, str]:
-    """Return the arguments that nothing in the flow can provide, as `{argument: stored name}`.
+    """Return the arguments that nothing in the flow provides, as `{argument: stored name}`.
 
     Without `bindings`, only injected values count.
     """

@@ -24,7 +24,7 @@ _FIRST_VERSION: Final = (1, 0)
 
 
 class _Shape(NamedTuple):
-    """The result of an atom's signatures and constructor arguments, except for what it provides."""
+    """The names that an atom requires, from its signatures and constructor arguments."""
 
     rebind: dict[str, str]
     requires: frozenset[str]
@@ -40,7 +40,7 @@ _MADE_BY_INIT: Final = frozenset(("name", "inject", "save_as", "provides", *_Sha
 
 
 class _Bodies(NamedTuple):
-    """Data from the signatures of `execute` and `revert`, before constructor arguments apply."""
+    """Data from the signatures of `execute` and `revert`, without constructor arguments."""
 
     execute: _binding.Signature
     revert: _binding.Signature
@@ -49,16 +49,16 @@ class _Bodies(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """Cached data of a class, valid as long as its methods are these."""
+    """Cached data of a class, valid as long as the class has these two methods."""
 
     execute: Any
     revert: Any
     bodies: _Bodies
-    #: The shape of instances with no constructor arguments except a name and `provides`.
+    #: Used by instances that set no constructor argument except `name` and `provides`.
     shape: _Shape
 
 
-# The default `provides` of a class, in the form of `save_as` and as a set of names.
+# `save_as`, and the provided names as a set, for the `default_provides` of a class.
 _Outputs = tuple[dict[str, Any], frozenset[str]]
 
 
@@ -87,48 +87,47 @@ def save_as(provides: Provides | None) -> dict[str, Any]:
 class Atom(abc.ABC):
     """A named unit of work with inputs and outputs.
 
-    :param name: unique in the whole flow; identifies the record.
-    :param provides: names under which the result is stored. A string names the whole result; a list
-        or tuple its items by position; a set its items by key. None: `default_provides`.
-    :param requires: names that `execute` needs in addition to those of its signature.
-    :param auto_extract: read names from the signatures: parameters without a default are required,
-        the others optional.
+    :param name: unique in the whole flow. It identifies the record.
+    :param provides: names under which the result is stored. A string names the whole result, a list
+        or tuple its items by position, a set its items by key. Default: `default_provides`.
+    :param requires: names that `execute` needs in addition to its signature.
+    :param auto_extract: whether to read names from the signatures: parameters without a default are
+        required, others are optional.
     :param rebind: stored names for arguments: `{argument: stored name}`, or a list for the required
         arguments in order.
-    :param inject: constants for this atom, by stored name; they have precedence over all other
-        sources.
-    :param ignore_list: parameters that are not read from the signatures.
-    :param revert_rebind: the same as `rebind` for `revert`; None: the entries of `rebind` that
+    :param inject: constants for this atom, by stored name. They take precedence over other sources.
+    :param ignore_list: parameters to omit from the signatures.
+    :param revert_rebind: like `rebind`, for `revert`. Default: the entries of `rebind` that
         `revert` accepts.
-    :param revert_requires: the same as `requires` for `revert`; None: the names of `requires` that
-        `revert` accepts; an empty list: none.
+    :param revert_requires: like `requires`, for `revert`. Default: the names of `requires` that
+        `revert` accepts.
     :raises ValueError: if a method does not accept a named argument, a required one is missing, a
         method has positional-only parameters or is an asynchronous generator, or a name is too
         long.
     :raises TypeError: if `name`, `provides`, `requires`, `rebind` or `inject` has a wrong type.
 
-    The engine reads these attributes; do not change them: `save_as` (name to index or key),
-    `provides`, `requires` (of `execute` and `revert` together), `optional`, `rebind` (argument to
-    stored name), their `revert_` counterparts, `inject`, `version`.
+    Read-only attributes: `save_as` (index or key by name), `provides`, `requires` (of `execute` and
+    `revert` together), `optional`, `rebind` (stored name by argument), the `revert_` attributes of
+    the same kind, `inject`, `version`.
     """
 
-    #: Atoms with a higher priority run first among those that are ready.
+    #: Among the ready atoms, those with a higher priority run first.
     priority: int = 0
     #: Default of `provides`.
     default_provides: Any = None
     #: Stored with the records of the atom.
     version: Any = _FIRST_VERSION
 
-    #: Arguments of `revert` that the engine provides; they are not read from the store.
+    #: Arguments of `revert` that the engine provides. They are not read from the store.
     _REVERT_IGNORES: ClassVar[tuple[str, ...]] = _REVERT_EXTRAS
-    #: Methods that must not be `async def`, because they are never awaited.
+    #: Methods that must not be `async def`, because they are not awaited.
     _NEVER_ASYNC: ClassVar[tuple[str, ...]] = ()
 
-    # Caches of a class; stored in the class so that they are deleted with it.
+    # Caches of a class, stored in the class so that they are deleted with it.
     __known: ClassVar[_Known | None] = None
     __outputs: ClassVar[tuple[Any, _Outputs] | None] = None
 
-    #: Those of `execute` and `revert` that return coroutines (`async def`).
+    #: The methods among `execute` and `revert` that are `async def`.
     async_bodies: frozenset[str] = _binding.NO_NAMES
 
     save_as: dict[str, Any]
@@ -139,7 +138,7 @@ class Atom(abc.ABC):
     revert_rebind: dict[str, str]
     revert_requires: frozenset[str]
     revert_optional: frozenset[str]
-    #: Arguments of the engine that `revert` accepts; None: all.
+    #: Arguments of the engine that `revert` accepts. None: all.
     revert_accepts: frozenset[str] | None
 
     def __init__(
@@ -160,7 +159,7 @@ class Atom(abc.ABC):
             raise TypeError(f"Atom name must be a str, got {name!r}")
         elif not name:
             raise ValueError("Atom name must not be empty")
-        if name is not None:  # None: a retry controller is named after its flow
+        if name is not None:  # Without a name, a retry controller is named after its flow.
             _names.check_length("Atom name", name)
         if inject is not None:
             if not isinstance(inject, Mapping):
@@ -202,7 +201,7 @@ class Atom(abc.ABC):
             self.async_bodies = async_bodies
 
     def _default_name(self) -> str | None:
-        """None: the flow sets the name."""
+        """Return None if the flow sets the name."""
         return None
 
     def _bodies(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
@@ -216,7 +215,7 @@ class Atom(abc.ABC):
         default = self.default_provides
         if default is None:
             return _NO_OUTPUTS
-        # The cache of a base class is valid too if the value is the same object.
+        # The cache of a base class is also valid if the value is the same object.
         cached_outputs = self.__outputs
         if cached_outputs is None or cached_outputs[0] is not default:
             outputs = save_as(default)
@@ -224,7 +223,7 @@ class Atom(abc.ABC):
         return cached_outputs[1]
 
     def _class_known(self) -> _Known | None:
-        """Return the cached data of the class; None: instances may have their own bodies."""
+        """Return the cached data of the class, or None if instances may have their own methods."""
         cls = type(self)
         if cls._bodies is not Atom._bodies:
             return None
@@ -278,7 +277,7 @@ class Atom(abc.ABC):
                 revert_requires = tuple(name for name in requires if revert.takes(name))
         anything = revert.takes_any and not (revert.names or forward.optional or revert_requires)
         if anything and revert_rebind == forward.rebind:
-            back = forward  # frequent: the class does not define `revert`
+            back = forward  # Frequent: the class does not define `revert`.
         else:
             back = _binding.bind(
                 self.name,
@@ -293,7 +292,7 @@ class Atom(abc.ABC):
         needed = forward.requires
         if not back.requires <= needed:
             needed |= back.requires
-        # Equal parts are shared: they are never modified, and flows may have many atoms.
+        # Share equal parts, because flows may have many atoms. They are never modified.
         return _Shape(
             forward.rebind,
             needed,
@@ -318,16 +317,15 @@ class Atom(abc.ABC):
 
     @abc.abstractmethod
     def execute(self, *args: Any, **kwargs: Any) -> Any:
-        """Do the work and return the result to store.
+        """Do the work and return the result.
 
-        Arguments are passed by name: define those that are needed. In a task, this may be an `async
-        def`, as may `revert` and the four hooks. It then runs, with the hooks, in the event loop of
-        the executor or worker, together with other tasks; blocking code belongs into a plain
-        method.
+        Arguments are passed by name. In a task, this method, `revert` and the four hooks may be
+        `async def`. They then run in the event loop of the executor or worker, concurrently with
+        other tasks, and must not block.
         """
 
     def post_execute(self) -> Any:  # noqa: B027  (a hook, not a stub)
-        """Run after `execute`, also if it failed."""
+        """Run after `execute`, even if it failed."""
 
     def pre_revert(self) -> Any:  # noqa: B027  (a hook, not a stub)
         """Run before `revert`, in the same thread. An exception is a failure of the atom."""
@@ -340,9 +338,9 @@ class Atom(abc.ABC):
         """
 
     def post_revert(self) -> Any:  # noqa: B027  (a hook, not a stub)
-        """Run after `revert`, also if it failed."""
+        """Run after `revert`, even if it failed."""
 
-    if not TYPE_CHECKING:  # otherwise every attribute would seem to exist
+    if not TYPE_CHECKING:  # Otherwise type checkers would accept every attribute.
 
         def __getattr__(self, name: str) -> Any:
             if name == "provides" and "save_as" in vars(self):

@@ -1,4 +1,4 @@
-"""Backoff: how long to wait before the next attempt."""
+"""Waits between attempts."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any, Protocol
 
 __all__ = ["Backoff", "Chance", "Errors"]
 
-#: Exceptions to retry or not: a class, its full name, or several of these.
+#: Exceptions to retry or not to retry: a class, its full name, or several of these.
 Errors = type[BaseException] | str | Iterable[type[BaseException] | str]
 
 
 class Chance(Protocol):
-    """A source of randomness: the module `random`, or a `random.Random`."""
+    """A source of random numbers: the module `random`, or a `random.Random`."""
 
     def uniform(self, a: float, b: float, /) -> float: ...
 
@@ -25,8 +25,8 @@ class Chance(Protocol):
 class Backoff:
     """Increasing waits: `delay`, then `delay * multiplier`, `delay * multiplier ** 2`, ... seconds.
 
-    Up to `jitter` random seconds are added to each wait, so that attempts that failed together do
-    not start together. No wait is longer than `max_delay`.
+    Each wait is extended by up to `jitter` random seconds, so that attempts that failed together do
+    not start together. The maximum wait is `max_delay`.
 
     >>> waits = Backoff(delay=1, multiplier=3, max_delay=20.0)
     >>> [waits.seconds(attempt) for attempt in (1, 2, 3, 4)]
@@ -57,10 +57,10 @@ class Backoff:
 
     @classmethod
     def of(cls, wanted: Backoff | float | None) -> Backoff | None:
-        """Parse an option: a number of seconds is a constant wait, None no wait.
+        """Parse an option. A number is a constant wait in seconds, None is no wait.
 
         :raises TypeError: if it has another type.
-        :raises ValueError: as the class.
+        :raises ValueError: if it is negative, infinite or NaN.
         """
         if wanted is None or isinstance(wanted, cls):
             return wanted
@@ -69,8 +69,8 @@ class Backoff:
         return cls(wanted, multiplier=1.0)
 
     def seconds(self, attempt: int, chance: Chance = random) -> float:
-        """Return the seconds to wait after this number of failed attempts (from 1)."""
-        # Imported here, because most flows never wait and the import is slow.
+        """Return the seconds to wait after this number of failed attempts (at least 1)."""
+        # Imported here, because the import is slow and most flows never wait.
         import tenacity
 
         state: Any = tenacity.RetryCallState(None, None, (), {})  # type: ignore[arg-type]

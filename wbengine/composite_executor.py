@@ -1,4 +1,4 @@
-"""An executor that combines two: some tasks run in the engine's own process, the rest elsewhere."""
+"""An executor that runs some tasks in the engine's own process, and the others elsewhere."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["CompositeExecutor", "LocalTasks"]
 
 
 class LocalTasks:
-    """Tasks that must run in the engine's own process: `local` ones and those of `names`."""
+    """The tasks that must run in the engine's own process: `local` ones, and those in `names`."""
 
     __slots__ = ("names",)
 
@@ -23,10 +23,7 @@ class LocalTasks:
 
 
 class CompositeExecutor(TaskExecutor):
-    """Submits `local` calls to one executor, and all others to another.
-
-    Its properties are those of the other executor.
-    """
+    """Submits `local` calls to one executor, and all others to another, whose properties it has."""
 
     def __init__(self, local: TaskExecutor, remote: TaskExecutor) -> None:
         self._local = local

@@ -10,10 +10,10 @@ from wbengine import _names
 
 
 class Depth(str, enum.Enum):
-    """Which nodes are ignored when a decider returns False; the widest first.
+    """The extent to which nodes are ignored if a decider returns False, widest first.
 
-    A flow as the target is ignored as a whole; only `ALL` also ignores nodes after it. The deciders
-    of an empty flow are not called, because it contains no atom that could be ignored.
+    If the target is a flow, the whole flow is ignored. Only `ALL` also ignores nodes after that
+    flow. Deciders of an empty flow are not called.
     """
 
     #: The target and all nodes after it, nested or not.
@@ -39,27 +39,26 @@ class Depth(str, enum.Enum):
 
 
 class Join(str, enum.Enum):
-    """When a node runs whose predecessors may have been ignored.
+    """A rule for whether a node runs after predecessors that may have been ignored.
 
-    The rule is applied once all direct predecessors have succeeded or were ignored. A link is
-    *taken* if its source was not ignored and its decider, if it has one, returns True. A nested
-    flow counts as an ignored source if all its last members (those without successors inside it)
-    were ignored.
+    The rule applies when all direct predecessors have succeeded or were ignored. A link is *taken*
+    if its source was not ignored and its decider, if any, returns True. A nested flow counts as an
+    ignored source if all its last members (those without successors inside it) were ignored.
 
-    With any rule except `ALL`, refusals of other targets end at this node, whatever their depth:
-    its own rule decides. If a flow around it is ignored as a whole, the node is ignored too. Rules
-    of empty flows have no effect.
+    A node with a rule other than `ALL` stops the depth of deciders of other targets: only its own
+    rule decides. It is still ignored together with a flow that contains it. Rules of empty flows
+    have no effect.
     """
 
-    #: TaskFlow's rule and the default: the node runs unless a refusal reaches it or one of its own
-    #: deciders returns False.
+    #: The default, as in TaskFlow: the node is ignored if the depth of another target reaches it,
+    #: or if one of its own deciders returns False.
     ALL = "ALL"
-    #: The node runs if at least one link was taken; deciders are called only if no other link was
-    #: taken. Otherwise it is ignored with all nodes after it (or, if only deciders refused, to the
-    #: widest of their depths).
+    #: The node runs if at least one link was taken. Deciders are called only if no link without a
+    #: decider was taken. Otherwise the node is ignored with all nodes after it (or, if only
+    #: deciders refused, to the widest of their depths).
     ANY = "ANY"
-    #: The node also runs if all its predecessors were ignored. Only its own deciders, called unless
-    #: their source was ignored, can refuse it.
+    #: The node runs unless one of its own deciders returns False. A decider is called unless its
+    #: source was ignored.
     NONE_FAILED = "NONE_FAILED"
 
     def __str__(self) -> str:
@@ -100,9 +99,9 @@ _WIDTH = {depth: place for place, depth in enumerate(Depth)}
 
 
 def pick_widest(depths: Iterable[Depth]) -> Depth:
-    """Return the depth that reaches furthest.
+    """Return the widest of several depths.
 
-    :raises ValueError: if `depths` is empty or contains something else.
+    :raises ValueError: if `depths` is empty or contains an invalid depth.
     """
     checked = [Depth.translate(depth) for depth in depths]
     widest = min(checked, key=_WIDTH.__getitem__, default=None)

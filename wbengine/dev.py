@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DevServer"]
 
-#: Maximum seconds to wait for the start of the worker, and for the end of each thread.
+#: Maximum time to wait for the start of the worker, and for the end of each thread.
 _BEGIN: Final = 10.0
 _END_SECONDS: Final = 10.0
 
@@ -39,16 +39,15 @@ _PAGES: Final = ("starlette", "uvicorn", "jinja2", "sse_starlette")
 
 
 class DevServer:
-    """A complete installation for experiments in one process.
+    """A complete installation for experiments in one process. Use it as a context manager.
 
     It consists of a broker in a folder, a store, a worker with the tasks of `modules`, a conductor
     that runs submitted flows and fires `schedules`, and a dashboard if its packages are installed.
-    It is a context manager.
 
     :param folder: the folder of all data; default: a temporary folder that is deleted at the end.
     :param port: the port of the dashboard (0: any free port; None: no dashboard).
-    :param keys: the keys that sign all messages and records (default: `WBENGINE_KEYS`). Only shared
-        keys are used, because those of a single role cannot sign for all parts.
+    :param keys: the keys that sign all messages and records; default: `WBENGINE_KEYS`. Only shared
+        keys are used, because keys of a single role cannot sign for all parts.
     :raises ImportError: if a module cannot be imported.
     :raises ValueError: if a module contains no tasks.
     :raises OSError: if the port is in use, or the folder cannot be used.
@@ -109,7 +108,7 @@ class DevServer:
     ) -> dashboard.Site | None:
         if not all(importlib.util.find_spec(name) for name in _PAGES):
             return None
-        # A local import, because the packages may be missing.
+        # Imported here, because the packages may be missing.
         from wbengine import dashboard
         from wbengine.views import fleet
 
@@ -126,7 +125,7 @@ class DevServer:
 
     @property
     def login_url(self) -> str | None:
-        """The address of the dashboard with its login token, or None if there is no dashboard."""
+        """The URL of the dashboard with its login token, or None if there is no dashboard."""
         return None if self._site is None else self._site.login_url
 
     def begin(self) -> None:
@@ -159,7 +158,7 @@ class DevServer:
         self._ends.callback(stop)
 
     def end(self) -> None:
-        """Stop all parts; running tasks have 10 seconds to finish. Idempotent."""
+        """Stop all parts. Running tasks have 10 seconds to finish. Idempotent."""
         self._ends.close()
 
     def __enter__(self) -> DevServer:

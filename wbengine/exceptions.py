@@ -1,6 +1,6 @@
 """All exceptions of wbengine.
 
-The tree (names and places are those of TaskFlow; `*` marks new ones)::
+The tree (names and order are those of TaskFlow; `*` marks exceptions that TaskFlow does not have)::
 
     Exception
     ├── WrappedFailure
@@ -41,7 +41,7 @@ The tree (names and places are those of TaskFlow; `*` marks new ones)::
         └── DisallowedAccess
     NotImplementedError                  (a subclass of the builtin)
 
-All of them preserve their attributes when they are pickled.
+All of them keep their attributes when they are pickled.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ _MAX_CAUSES = 100
 class WbengineException(Exception):
     """The base class of all errors of this package.
 
-    `cause` is the exception (or any object) that caused this one. `str()` shows the whole chain of
-    causes, one in each line, with increasing indentation.
+    `cause` is the exception (or any object) that caused this error. `str()` returns the chain of
+    causes, one per line, with increasing indentation.
     """
 
-    # A class attribute too, for exceptions that were created from descriptions.
+    # Also a class attribute, for exceptions that are created without a call of `__init__`.
     _cause: BaseException | None = None
 
     def __init__(self, message: str = "", cause: BaseException | None = None) -> None:
@@ -81,7 +81,7 @@ class WbengineException(Exception):
         return self.pformat()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Bypasses __init__, because subclasses have other parameters than the final message.
+        # Bypass __init__, because subclasses have other parameters.
         return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
     def _own_message(self) -> str:
@@ -90,9 +90,9 @@ class WbengineException(Exception):
     def pformat(
         self, indent: int = 2, indent_text: str = " ", show_root_class: bool = False
     ) -> str:
-        """Return the message, and below it the chain of causes, each indented by `indent` more.
+        """Return the message, followed by the chain of causes, each indented by `indent` more.
 
-        The chain continues only through errors of this package; any other cause ends it.
+        The chain ends at the first cause that is not an error of this package.
         """
         if indent < 0:
             raise ValueError(f"indent must be 0 or more, got {indent}")
@@ -128,7 +128,7 @@ TaskFlowException = WbengineException
 def raise_with_cause(
     exc_cls: type[WbengineException], message: str, *args: Any, **kwargs: Any
 ) -> NoReturn:
-    """Raise `exc_cls(message, *args, **kwargs)`, caused by the exception being handled, if any.
+    """Raise `exc_cls(message, *args, **kwargs)`, caused by the current exception, if any.
 
     A `cause` in `kwargs` replaces the current exception.
     """
@@ -141,7 +141,7 @@ class StorageFailure(WbengineException):
 
 
 class CorruptRecord(StorageFailure):
-    """A record is damaged or has an unknown format. The record was not changed.
+    """A damaged record, or a record with an unknown format. Reading did not change it.
 
     `path` names the file (or table and row), `flow` the uuid of its flow, if known. Other flows can
     still be read.
@@ -188,7 +188,7 @@ class RequestTimeout(ExecutionFailure):
 
 
 class NeverStarted(RequestTimeout):
-    """No worker claimed the request in time, and none will: there is nothing to revert."""
+    """No worker claimed the request in time, and none will, so there is nothing to revert."""
 
 
 class InvalidState(ExecutionFailure):
@@ -207,7 +207,7 @@ class Cancelled(ExecutionFailure):
 
 
 class Expired(ExecutionFailure):
-    """The task was not started, because its `expires` moment had passed."""
+    """The task was not started before its time `expires`."""
 
 
 class SignalTimeout(ExecutionFailure):
@@ -215,7 +215,7 @@ class SignalTimeout(ExecutionFailure):
 
 
 class SoftTimeLimitExceeded(ExecutionFailure):
-    """Raised in a task after its soft time limit: it may clean up and should then end."""
+    """Raised in a task after its soft time limit. The task may clean up and should then end."""
 
     # Another thread raises it, without arguments.
     def __init__(self, message: str = "the soft time limit has expired", cause: Any = None) -> None:
@@ -223,14 +223,14 @@ class SoftTimeLimitExceeded(ExecutionFailure):
 
 
 class TimeLimitExceeded(ExecutionFailure):
-    """A task was stopped, or given up, after its hard time limit; its effects are unknown."""
+    """A task exceeded its hard time limit and was stopped or abandoned. Its effects are unknown."""
 
     def __init__(self, message: str = "the hard time limit has expired", cause: Any = None) -> None:
         super().__init__(message, cause)
 
 
 class FlowBusy(ExecutionFailure):
-    """Another process runs the flow, or changes it for longer than the permitted wait.
+    """Another process runs the flow, or changes it for longer than the maximum wait.
 
     `owner` is the owner of the lease, `epoch` its epoch, and `seconds` the time after which the
     lease expires unless it is renewed.
@@ -256,11 +256,11 @@ class FlowBusy(ExecutionFailure):
 
 
 class LeaseLost(ExecutionFailure):
-    """Another process took the flow over, or the flow was deleted: this run writes nothing more."""
+    """Another process took over the flow, or the flow was deleted. This run can write no more."""
 
 
 class WorkerLost(ExecutionFailure):
-    """The worker that ran the task was lost; it is unknown whether the task finished."""
+    """The worker that ran the task was lost. Whether the task finished is unknown."""
 
 
 class DependencyFailure(WbengineException):
@@ -276,7 +276,7 @@ class MissingDependencies(DependencyFailure):
 
     :param requirements: the missing names.
     :param method: the method that needs them: 'execute' or 'revert'.
-    :param available: names to search for similar ones.
+    :param available: existing names, for suggestions.
     :param askers: descriptions of the arguments and atoms that need the names.
     """
 
@@ -295,14 +295,14 @@ class MissingDependencies(DependencyFailure):
     ) -> None:
         names = list(requirements)
         choices = list(available)
-        # No hint for a name that exists but is provided too late: the nearest name would be itself.
+        # No hint for an existing name that is provided too late: the hint would be the same name.
         missing_names = ", ".join(
             repr(name) if name in choices else f"{name!r}{_names.hint(str(name), choices)}"
             for name in names
         )
         where = f"{method!r} of " if method else ""
         told_who = str(who)
-        if not told_who.startswith('"'):  # atoms and flows contain their own quotes
+        if not told_who.startswith('"'):  # The text of an atom or flow is already quoted.
             told_who = f"'{told_who}'"
         late = all(name in choices for name in names)
         asker_names = ", ".join(askers)
@@ -334,15 +334,15 @@ class Duplicate(WbengineException):
 
 
 class NotFound(WbengineException):
-    """Something with this name or number does not exist."""
+    """An object with this name or number does not exist."""
 
 
 class Empty(WbengineException):
-    """A collection is empty although at least one element is required."""
+    """A collection is empty, but at least one element is required."""
 
 
 class MultipleChoices(WbengineException):
-    """There is more than one element although exactly one is required."""
+    """A collection has several elements, but exactly one is required."""
 
 
 class InvalidFormat(WbengineException):
@@ -372,7 +372,7 @@ class NotEncodable(InvalidFormat):
 
 
 class TooLarge(InvalidFormat):
-    """A message exceeds the size limit; it is not sent."""
+    """A message exceeds the maximum size and is not sent."""
 
 
 class NotTrusted(WbengineException):
@@ -384,7 +384,7 @@ class TransportFailure(WbengineException):
 
 
 class DisallowedAccess(WbengineException):
-    """The object exists but must not be used in `state`."""
+    """The object must not be used in its current `state`."""
 
     state: str | None = None
 
@@ -396,21 +396,21 @@ class DisallowedAccess(WbengineException):
 
 
 class NotImplementedError(builtins.NotImplementedError):
-    """Deliberately not supported, unlike methods that users have to implement."""
+    """An operation is deliberately not supported."""
 
 
 class WrappedFailure(Exception):
-    """An exception that stands for several failures, or for one without its exception.
+    """An exception for several failures, or for one failure whose exception does not exist here.
 
-    Iterates over its failures; a `WrappedFailure` among them is replaced by its failures. If it
-    stands for a single failure, it is also an instance of that failure's type, if
-    `types.failure.allow` permits.
+    Iteration yields the failures. A `WrappedFailure` among the causes is replaced by its failures.
+    With a single failure, it is also an instance of that failure's type, if `types.failure.allow`
+    permits this.
     """
 
-    _TOLD: Final = 10  # maximum number in its text
+    _TOLD: Final = 10  # Maximum number of failures in its text.
 
     def __init__(self, causes: Iterable[Any]) -> None:
-        # Not super(): the next class may be that of the original exception, with other parameters.
+        # Not super(): the next class may be the original exception, with other parameters.
         Exception.__init__(self)
         if not isinstance(causes, Iterable):
             raise TypeError(f"WrappedFailure causes must be a list of failures, got {causes!r}")
@@ -423,7 +423,7 @@ class WrappedFailure(Exception):
                 flat.extend(inner)
             else:
                 flat.append(cause)
-        # A mangled name, so that it cannot clash with attributes of the original's class.
+        # A mangled name, so that it cannot conflict with attributes of the original class.
         self.__failures = tuple(flat)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -436,9 +436,9 @@ class WrappedFailure(Exception):
         return len(self.__failures)
 
     def check(self, *exc_classes: type[BaseException] | str) -> type[BaseException] | str | None:
-        """Return the first of `exc_classes` (types or names) that one of the failures is, or None.
+        """Return the first of `exc_classes` (types or names) that matches a failure, or None.
 
-        :raises TypeError: if one of them is neither.
+        :raises TypeError: if an argument is neither a type nor a name.
         """
         for failure in self.__failures:
             matching_class: type[BaseException] | str | None = failure.check(*exc_classes)
@@ -454,7 +454,7 @@ class WrappedFailure(Exception):
 
 
 def exception_message(exc: BaseException) -> str:
-    """Return `str(exc)`, or a replacement if its `__str__` raises an exception."""
+    """Return `str(exc)`, or a replacement if `__str__` raises an exception."""
     try:
         return str(exc)
     except Exception as error:

@@ -1,7 +1,6 @@
 """Flows: named collections of tasks and nested flows.
 
-The patterns (`linear_flow`, `unordered_flow`, `graph_flow`) define how members depend on each
-other.
+The patterns (`linear_flow`, `unordered_flow`, `graph_flow`) define the dependencies of members.
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ from typing import Any, ClassVar, Final, NamedTuple, TypeVar, Union
 from wbengine import _names, atom
 from wbengine import retry as retry_module
 
-#: Keys of the metadata of a link in `iter_links`.
+#: Keys in the metadata of links (`iter_links`).
 LINK_INVARIANT: Final = "invariant"
 LINK_MANUAL: Final = "manual"
 LINK_RETRY: Final = "retry"
 LINK_REASONS: Final = "reasons"
 LINK_DECIDER: Final = "decider"
 LINK_DECIDER_DEPTH: Final = "decider_depth"
-#: Key of the metadata of a member in `iter_nodes`: its join rule, unless it is ALL.
+#: Key in the metadata of members (`iter_nodes`): the join rule, unless it is ALL.
 NODE_JOIN: Final = "join"
 
 Node = Union[atom.Atom, "Flow"]
@@ -31,7 +30,7 @@ _F = TypeVar("_F", bound="Flow")
 
 
 class Symbols(NamedTuple):
-    """Names that a member requires, and names that it provides."""
+    """The names that a member requires and provides."""
 
     requires: AbstractSet[str]
     provides: AbstractSet[str]
@@ -41,15 +40,15 @@ class Flow(abc.ABC):
     """A named collection of members with an optional retry controller.
 
     Members are tasks and flows. Adding the same object again has no effect. A flow may be changed
-    until it is compiled, also after it was added to another flow.
+    until it is compiled, even after it was added to another flow.
     """
 
     #: `'linear'`, `'unordered'` or `'graph'`.
     kind: ClassVar[str]
 
     #: Limits of flows, as for tasks (`Task.rate_limit`): starts per period and concurrent runs.
-    #: They apply only to the outermost flow. `concurrency_key` receives inputs by name. Flows with
-    #: the same name, or the same `limit`, share a limit.
+    #: Only the limits of the outermost flow apply. `concurrency_key` receives inputs by name. Flows
+    #: with the same name, or the same `limit`, share a limit.
     rate_limit: str | None = None
     concurrency: int | None = None
     concurrency_key: Callable[..., Any] | None = None
@@ -58,7 +57,7 @@ class Flow(abc.ABC):
     def __init__(self, name: str, retry: retry_module.Retry | None = None) -> None:
         """Create an empty flow.
 
-        :param retry: the retry controller; without a name it gets `<flow name>_retry`.
+        :param retry: the retry controller. If it has no name, its name becomes `<flow name>_retry`.
         :raises ValueError: if the name is too long.
         """
         self._name = _names.check_length("Flow name", str(name))
@@ -67,13 +66,13 @@ class Flow(abc.ABC):
         self._retry = retry
         if retry is not None and retry.name is None:
             retry.name = _names.check_length("Retry name", f"{self._name}_retry")
-        # Members in the order of insertion, by `id`: objects are compared by identity.
+        # Members in the order of addition, by `id`, because objects are compared by identity.
         self._nodes: dict[int, Any] = {}
-        # Flows that contain this one. They are notified when its symbols may have changed.
+        # Flows that contain this flow. They are notified when its symbols may have changed.
         self._holders: list[weakref.ref[Flow]] = []
-        # False from the moment a caller relies on the symbols until the next change.
+        # False if the symbols have been read since the last change.
         self._changed = True
-        # The symbols, while they are unchanged and not too many to cache.
+        # The cached symbols, if they are current and not too many.
         self._summary: Symbols | None = None
 
     @property
@@ -85,9 +84,9 @@ class Flow(abc.ABC):
         return self._retry
 
     def add(self: _F, *nodes: Any) -> _F:
-        """Add members in order; return the flow itself.
+        """Add members in order. Return the flow itself.
 
-        :raises TypeError: if one of them is neither a task nor a flow.
+        :raises TypeError: if an argument is neither a task nor a flow.
         """
         added = self._new(nodes)
         self._nodes.update(added)
@@ -113,17 +112,17 @@ class Flow(abc.ABC):
         return len(self._nodes)
 
     def __bool__(self) -> bool:
-        """Return True, also for an empty flow."""
+        """Return True, even for an empty flow."""
         return True
 
     def iter_nodes(self) -> Iterator[tuple[Any, dict[str, Any]]]:
-        """Iterate over `(member, metadata)`, without the members of nested flows."""
+        """Iterate over `(member, metadata)`, without members of nested flows."""
         for node in self._nodes.values():
             yield node, {}
 
     @abc.abstractmethod
     def iter_links(self) -> Iterator[tuple[Any, Any, dict[str, Any]]]:
-        """Iterate over `(from, to, metadata)` for each link between two members."""
+        """Iterate over `(from, to, metadata)` of each link between two members."""
 
     def __iter__(self) -> Iterator[Any]:
         """Iterate over the members in the order of `iter_nodes`, without those of nested flows."""
@@ -132,7 +131,7 @@ class Flow(abc.ABC):
 
     @property
     def provides(self) -> frozenset[str]:
-        """Names that the retry controller or a member, including nested ones, provides."""
+        """Names that the retry controller or a member, including nested members, provides."""
         return frozenset(symbols_of(self).provides)
 
     @property
@@ -142,7 +141,7 @@ class Flow(abc.ABC):
 
     @abc.abstractmethod
     def _combine(self, symbols: Mapping[int, Symbols]) -> Symbols:
-        """Return the symbols of this flow, given those of its members by `id`."""
+        """Return the symbols of this flow, given the symbols of its members by `id`."""
 
     def _retry_symbols(self) -> Symbols:
         retry = self._retry
@@ -155,7 +154,7 @@ class Flow(abc.ABC):
         self._touch()
 
     def _touch(self) -> None:
-        """Notify the surrounding flows that the symbols may have changed, once."""
+        """Notify the surrounding flows, once, that the symbols may have changed."""
         pending = [self]
         while pending:
             flow = pending.pop()
@@ -169,11 +168,11 @@ class Flow(abc.ABC):
                     pending.append(holder)
 
     def _member_changed(self, member: Flow) -> None:  # noqa: B027
-        """Handle a possible change of the symbols of a member."""
+        """Update caches after a possible change of the symbols of a member."""
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
-        # An `id` is not portable, and pickling the content must not include the surrounding flows.
+        # An `id` is not portable. Surrounding flows must not be pickled with their content.
         del state["_holders"]
         state["_nodes"] = list(self._nodes.values())
         return state
@@ -223,15 +222,15 @@ def symbols_of(node: Any) -> Symbols:
             symbols_by_id[id(flow)] = _kept(flow, flow._combine(symbols_by_id))
         else:
             symbols_by_id[id(flow)] = flow._summary
-        # Drop the sets of the members, because `_combine` may have modified them.
+        # Remove the sets of the members, because `_combine` may have modified them.
         for member in flow._nodes:
             symbols_by_id.pop(member, None)
     return symbols_by_id[id(node)]
 
 
 def _kept(flow: Flow, symbols: Symbols) -> Symbols:
-    # Without this cache, graph flows nested from the inside out would be walked at every level.
-    # Without the limit `_MAX_KEPT`, names that many levels share would be stored at every level.
+    # Without this cache, each level of nested graph flows would be walked again. Without the limit
+    # `_MAX_KEPT`, each level would store the names of all inner levels.
     if len(symbols.requires) + len(symbols.provides) > _MAX_KEPT:
         flow._summary = None
         return symbols
@@ -261,12 +260,12 @@ def _innermost_first(root: Flow) -> Iterator[Flow]:
             yield flow
 
 
-# The walk of `symbols_of` owns the sets (not the frozensets) below: it passes them on and modifies
-# them instead of copying, so that a nesting of a thousand levels stays cheap.
+# `symbols_of` owns the sets (not the frozensets) below. Functions modify and return them instead of
+# copying them, so that a thousand nested levels stay cheap.
 
 
 def own_symbols(node: Any, known: Mapping[int, Symbols]) -> Symbols:
-    """Return the symbols of a member, in `_combine`."""
+    """Return the symbols of a member. For use in `_combine`."""
     return known.get(id(node)) or Symbols(node.requires, node.provides)
 
 
@@ -279,7 +278,7 @@ def merged(sets: Iterable[AbstractSet[str]]) -> AbstractSet[str]:
 
 
 def grown(names: set[str], more: AbstractSet[str]) -> set[str]:
-    """Return `names` with `more`; may modify either of them."""
+    """Return the union of two sets. May modify either of them."""
     if isinstance(more, set) and len(more) > len(names):
         names, more = more, names
     names |= more
@@ -287,7 +286,7 @@ def grown(names: set[str], more: AbstractSet[str]) -> set[str]:
 
 
 def without(names: AbstractSet[str], others: AbstractSet[str]) -> AbstractSet[str]:
-    """Return the `names` that are not in `others`; may modify `names`."""
+    """Return the `names` that are not in `others`. May modify `names`."""
     if names.isdisjoint(others):
         return names
     if isinstance(names, set) and len(others) < len(names):

@@ -1,4 +1,4 @@
-"""Texts about failures: the failure itself and the atoms before it."""
+"""Texts that describe a failure and the atoms that ran before it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["FailureFormatter", "NamedAtom", "masked", "without_parts"]
 #: Replacement of masked values.
 MASK: Final = "***"
 
-#: Maximum number of predecessors that are shown, and of their levels.
+#: Maximum number of displayed predecessors, and maximum number of their levels.
 MAX_ATOMS_SHOWN: Final = 200
 MAX_LEVELS: Final = 40
 
@@ -42,8 +42,7 @@ class NamedAtom:
 class FailureFormatter:
     """Describes a failed atom and its predecessors with their intentions, arguments and results.
 
-    It only reads the storage of the engine. `MAX_ATOMS_SHOWN` and `MAX_LEVELS` bound the cost for
-    large flows.
+    It only reads the storage of the engine. `MAX_ATOMS_SHOWN` and `MAX_LEVELS` limit its cost.
     """
 
     def __init__(
@@ -56,16 +55,16 @@ class FailureFormatter:
         """Create a formatter.
 
         :param hide_inputs_outputs_of: names of atoms whose arguments and results are not shown.
-        :param mask_inputs_keys: arguments, and keys of dicts in them at any depth, whose values are
-            masked.
-        :param mask_outputs_keys: the same for results: names under which they are provided, and
-            keys.
+        :param mask_inputs_keys: names of arguments, and keys of dicts in arguments at any depth,
+            whose values are masked.
+        :param mask_outputs_keys: names of provided values, and keys of dicts in results, whose
+            values are masked.
         :raises TypeError: if `engine` is not an engine, or names are not strings.
         """
         self._engine = engine
         if not hasattr(engine, "storage"):
             raise TypeError(f"engine must be an engine, got {engine!r}")
-        # A string is a single name, not a sequence of letters.
+        # A string is a single name, not a sequence of characters.
         words = _names.as_tuple
         self._hide_inputs_outputs_of = words("hide_inputs_outputs_of", hide_inputs_outputs_of)
         self._mask_inputs_keys = words("mask_inputs_keys", mask_inputs_keys)
@@ -74,10 +73,10 @@ class FailureFormatter:
     def format(
         self, fail: ft.Failure, atom_matcher: Callable[[tree.Node], Any]
     ) -> tuple[ft.ExcInfo | None, str]:
-        """Return `(exc_info, details)`: for a logger, and the text to append to its message.
+        """Return `(exc_info, details)` for a logger. Append the details to the log message.
 
         `atom_matcher(node)` selects the failed atom (`node.item`). If the failure has no exception
-        (it was received from a worker or read from the store), the details contain it.
+        (because a worker sent it or it was read from the store), the details contain it.
         """
         lines = [] if fail.exc_info is not None else [fail.pformat(traceback=True)]
         plan = getattr(getattr(self._engine, "compilation", None), "plan", None)
@@ -88,7 +87,7 @@ class FailureFormatter:
         return fail.exc_info, os.linesep.join(lines)
 
     def _undoes(self, plan: plan_module.Plan, node: int, fail: ft.Failure) -> bool:
-        """Return whether the atom failed in its revert: its predecessors are then irrelevant."""
+        """Return True if the atom failed in its revert. Predecessors are then irrelevant."""
         try:
             return self._engine.storage.get_revert_failure(plan.names[node]) is fail
         except exceptions.NotFound:
@@ -144,7 +143,7 @@ class FailureFormatter:
 
 
 def masked(data: Any, keys: Collection[Any]) -> Any:
-    """Return a copy of `data` in which the values of `keys` in dicts are masked, at any depth.
+    """Return a copy of `data` in which values of `keys` in dicts, at any depth, are masked.
 
     Dicts, lists and tuples are searched. Without keys, `data` itself is returned.
     """
@@ -157,7 +156,7 @@ def _masked(data: Any, keys: Collection[Any], around: tuple[int, ...]) -> Any:
     if not isinstance(data, Mapping | list | tuple):
         return data
     if id(data) in around or len(around) > MAX_LEVELS:
-        return MASK  # it contains itself, or is nested too deeply to be read
+        return MASK  # It contains itself, or is nested too deeply.
     around = (*around, id(data))
     if isinstance(data, Mapping):
         return {
@@ -169,7 +168,7 @@ def _masked(data: Any, keys: Collection[Any], around: tuple[int, ...]) -> Any:
 
 
 def without_parts(result: Any, save_as: Mapping[str, Any], keys: Collection[str]) -> Any:
-    """Return `result` with masked parts for the provided names in `keys`."""
+    """Return `result` with the parts masked that have a provided name in `keys`."""
     hidden = [index for name, index in save_as.items() if name in keys]
     if not hidden:
         return result
@@ -194,10 +193,9 @@ def _tree_node(plan: plan_module.Plan, node: int) -> tree.Node:
 
 
 def _predecessors(plan: plan_module.Plan, start: int) -> tuple[tree.Node, int, bool]:
-    """Return the predecessors as a tree, with each node once, where it is nearest.
+    """Return a tree of the predecessors, their number, and whether there are more.
 
-    Return also their number and whether there are more. A tree with a branch for each path would
-    grow exponentially.
+    Each node occurs once, at its nearest position. A tree with all paths would grow exponentially.
     """
     root = _tree_node(plan, start)
     seen, count = {start}, 0
@@ -218,7 +216,7 @@ def _predecessors(plan: plan_module.Plan, start: int) -> tuple[tree.Node, int, b
 
 
 def _directly_before(plan: plan_module.Plan, node: int, seen: set[int]) -> list[int]:
-    """Return the unseen direct predecessors of a node, the most recent first.
+    """Return the unseen direct predecessors of a node, most recent first.
 
     The exit node of a flow is replaced by its predecessors.
     """

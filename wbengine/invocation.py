@@ -1,7 +1,7 @@
-"""The interface between engine and executors: calls of atoms and their outcomes.
+"""The interface between engines and executors: calls of tasks and their results.
 
-Above this interface, the core decides what runs next; below it, executors decide where: in this
-thread, in a pool, or on a remote worker. Their only connection is `TaskExecutor.submit`.
+An engine decides what runs next. An executor decides where it runs: in this thread, in a pool, or
+on a remote worker. The engine calls it only through `TaskExecutor`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Action = Literal["execute", "revert"]
 EXECUTE: Final = "execute"
 REVERT: Final = "revert"
 
-#: Names of the events in the (event, result) pairs of `execute_task` and `revert_task`.
+#: The event in the results of `execute_task` and `revert_task`.
 EXECUTED: Final = "executed"
 REVERTED: Final = "reverted"
 
@@ -39,7 +39,7 @@ EventSink = Callable[[str, dict[str, Any]], None]
 
 
 class _Nothing(dict[str, Any]):
-    """A shared, empty dict; never modified."""
+    """A shared empty dict that is never modified."""
 
     __hash__ = object.__hash__  # type: ignore[assignment]
 
@@ -49,7 +49,7 @@ NO_FAILURES: Final[Mapping[str, ft.Failure]] = _Nothing()
 
 _COROUTINE: Final = types.CoroutineType
 
-# Hooks that do nothing are not called.
+# Hooks that do nothing. They are not called.
 _IDLE_HOOKS: Final = frozenset(
     {Atom.pre_execute, Atom.post_execute, Atom.pre_revert, Atom.post_revert}
 )
@@ -57,17 +57,17 @@ _IDLE_HOOKS: Final = frozenset(
 _enter: Final = running.CURRENT.set
 _leave: Final = running.CURRENT.reset
 
-# Attempt numbers of `execute_task` and `revert_task`: unique, because their callers do not count.
+# Attempt numbers for `execute_task` and `revert_task`, whose callers do not number attempts.
 _attempts = itertools.count(1)
 
-#: The `worker` of tasks that ran in the process of the engine.
+#: The worker name of tasks that ran in the process of the engine.
 LOCAL: Final = "local"
 
 _NAMESPACE: Final = bytes.fromhex("8f3e6c525d0b4d6b9c550b8ee3a4a7c1")
 
 
 def request_id(uuid: str, action: str, attempt: int, index: int = -1, resumed: int = 0) -> str:
-    """Return an id that is equal exactly for the same execution."""
+    """Return an id that is the same for two calls only if they are the same execution."""
     name = f"{uuid}|{action}|{attempt}"
     if index >= 0:
         name = f"{name}|{index}"
@@ -83,28 +83,25 @@ def request_id(uuid: str, action: str, attempt: int, index: int = -1, resumed: i
 class Invocation:
     """A call to execute or revert a task.
 
-    :ivar uuid: of the atom.
-    :ivar attempt: number of the attempt; it only increases during the life of the flow detail.
+    :ivar uuid: uuid of the atom.
+    :ivar attempt: number of the attempt. It only increases for a flow detail.
     :ivar result: result of the execution, for reverts.
     :ivar failures: failures of the flow, for reverts.
-    :ivar events: receives the events of the running task in order, from any thread; its
-        `began(worker)`, if defined, is called at the start.
-    :ivar node: for the creator of the call; executors return it unchanged.
-    :ivar index: number of the item of a `Map`, otherwise -1.
-    :ivar resumed: how often the attempt of the Map was interrupted; earlier calls may still be in
-        flight.
-    :ivar epoch: requests are published with this epoch; no two runs use the same number, and later
-        runs use higher ones.
-    :ivar recovered: an unfinished earlier run may have submitted the call; the executor has to find
-        out.
-    :ivar cancellation: cancels the call; a cancelled call must not start.
-    :ivar local: the call must run in the process of the engine.
-    :ivar not_before: earliest start on this host's monotonic clock; None: no limit, or not read
-        yet.
-    :ivar not_after: latest start, likewise.
-    :ivar ticket: for executors.
+    :ivar events: receives the events of the running task in order, from any thread. If it has a
+        method `began(worker)`, this is called at the start.
+    :ivar node: data of the creator. Executors return it unchanged.
+    :ivar index: index of the item of a `Map`, otherwise -1.
+    :ivar resumed: how often the attempt of the Map was interrupted. Earlier calls may still run.
+    :ivar epoch: the epoch for requests. Each run uses different epochs, which increase.
+    :ivar recovered: whether an unfinished earlier run may have submitted the call.
+    :ivar cancellation: cancels the call. A cancelled call must not start.
+    :ivar local: whether the call must run in the process of the engine.
+    :ivar not_before: earliest start on this host's monotonic clock, or None.
+    :ivar not_after: latest start on this host's monotonic clock, or None.
+    :ivar ticket: data of the executor.
     :ivar origin: on a worker, the request that the call executes; otherwise None.
-    :ivar captures: send the logs of the task as `events`, if the process calls `task_logs.capture`.
+    :ivar captures: whether to send the logs of the task as `events`. This requires
+        `task_logs.capture` in the process.
     :ivar log: the captured log while the task runs.
     """
 
@@ -133,7 +130,7 @@ class Invocation:
     log: task_logs.TaskLog | None = None
 
     def expired(self) -> Outcome | None:
-        """Return the outcome if the latest start has passed, otherwise None."""
+        """Return the result `Expired` if the latest start has passed, otherwise None."""
         if self.not_after is None or time.monotonic() <= self.not_after:
             return None
         late = f"task {self.task.name!r} expired before it started"
@@ -145,7 +142,7 @@ class Invocation:
 
 @dataclass(slots=True, eq=False)
 class Outcome:
-    """The result of a call: `value` is the return value, or a `Failure`.
+    """The result of a call: `value` is the return value or a `Failure`.
 
     `started` and `ended` are Unix seconds on the clock of `worker`.
     """
@@ -160,80 +157,79 @@ class Outcome:
         return isinstance(self.value, ft.Failure)
 
 
-#: Called exactly once for each submitted call, from any thread. It must return quickly.
+#: Called once for each submitted call, from any thread. It must return quickly.
 Done = Callable[[Invocation, Outcome], None]
 
 
 class TaskExecutor(abc.ABC):
-    """Runs tasks somewhere.
+    """Runs tasks.
 
-    Each submitted call ends in exactly one call of its `done`, whatever the task does, unless
-    `withdraw` returns it first. All methods may be called from any thread; `start` and `stop` are
-    idempotent.
+    Each submitted call ends in exactly one call of its `done`, unless `withdraw` returns it first.
+    All methods are thread-safe. `start` and `stop` are idempotent.
     """
 
-    #: True if tasks run in the submitting thread, before `submit` returns.
+    #: Whether tasks run in the submitting thread, before `submit` returns.
     immediate: bool = False
 
-    #: True if calls of an earlier run may still be in flight, or have results. They are then
-    #: submitted again as `recovered`, with the same attempt number.
+    #: Whether calls of an earlier run may still be running, or have results. The engine then
+    #: submits them again as `recovered`, with the same attempt number.
     survives_engine: bool = False
 
-    #: True if the executor knows for certain which calls never started.
+    #: Whether the executor knows for certain which calls never started.
     has_ledger: bool = False
 
-    #: True if the executor itself delays calls until `eta` and ends them after `expires`. Otherwise
-    #: the engine does so, and the executor calls `Invocation.expired` before it starts a call.
+    #: Whether the executor delays calls until `eta` and ends them after `expires`. Otherwise the
+    #: engine delays them, and the executor calls `Invocation.expired` before it starts a call.
     keeps_times: bool = False
 
     @abc.abstractmethod
     def submit(self, invocation: Invocation, done: Done) -> None:
         """Run a call and then call `done(invocation, outcome)` once.
 
-        Exceptions of tasks, or caused by arguments, are outcomes; `submit` does not raise them.
+        Exceptions of tasks, or caused by arguments, are results. `submit` does not raise them.
         """
 
     def submit_many(self, invocations: Iterable[Invocation], done: Done) -> None:
-        """Submit several calls in order; executors may write them together."""
+        """Submit several calls in order. An executor may send them together."""
         for invocation in invocations:
             self.submit(invocation, done)
 
     def withdraw(self) -> list[Invocation]:
-        """Return calls that have not started; their `done` is never called."""
+        """Return the calls that have not started. Their `done` is never called."""
         return []
 
     def cancel(self, invocations: Iterable[Invocation]) -> None:  # noqa: B027  (a default)
-        """Cancel calls; return immediately. Idempotent.
+        """Cancel calls. Return immediately. Idempotent.
 
-        Calls that have not started end with a failure `Cancelled`. Running ones are notified
-        (`task.cancelled`); a separate process is killed after a grace period. Their outcome is
-        whatever they end with. Calls that have ended are not affected.
+        Calls that have not started end with a failure `Cancelled`. Running calls are notified
+        (`task.cancelled`), and end with their own result. A child process is killed after a grace
+        period.
         """
 
     def retire(self, invocations: Iterable[Invocation]) -> None:  # noqa: B027  (a default)
-        """Note that the outcomes of these calls are stored; their data may be deleted."""
+        """Note that the results of these calls are stored, so their data may be deleted."""
 
     def disown(self) -> None:  # noqa: B027  (a default)
         """Forget all submitted calls, because another engine continues them.
 
-        Shared state is not touched: nothing is withdrawn, acknowledged or deleted. `done` is not
-        called for these calls. `stop` must still be called.
+        Nothing is withdrawn, acknowledged or deleted. `done` is not called for these calls. `stop`
+        must still be called.
         """
 
     def abandon_detached(self) -> None:  # noqa: B027  (a default)
         """Release calls whose work continues outside of this process (`Task.detached`).
 
-        As far as possible; their `done` is not called any more, and a later run continues them.
+        Their `done` is not called any more. A later run continues them.
         """
 
     def start(self) -> None:  # noqa: B027  (a default)
-        """Acquire the resources that running needs."""
+        """Acquire the resources that running calls needs."""
 
     def finish(self) -> None:  # noqa: B027  (a default)
-        """Wait for the submitted calls that `stop` would not let finish."""
+        """Wait for submitted calls that `stop` would end."""
 
     def stop(self) -> None:  # noqa: B027  (a default)
-        """Release all resources; unfinished calls are finished or failed first."""
+        """Finish or fail unfinished calls, and release all resources."""
 
     def execute_task(
         self,
@@ -242,7 +238,7 @@ class TaskExecutor(abc.ABC):
         arguments: Mapping[str, Any],
         progress_callback: EventSink | None = None,
     ) -> futures.Future[tuple[str, Any]]:
-        """Execute `task`; return a future of `(EXECUTED, result or Failure)`."""
+        """Execute `task`. Return a future of `(EXECUTED, result or Failure)`."""
         invocation = Invocation(task, EXECUTE, task_uuid, next(_attempts), arguments)
         invocation.events = progress_callback
         return self._as_future(invocation, EXECUTED)
@@ -256,7 +252,7 @@ class TaskExecutor(abc.ABC):
         failures: Mapping[str, ft.Failure],
         progress_callback: EventSink | None = None,
     ) -> futures.Future[tuple[str, Any]]:
-        """Revert `task`; return a future of `(REVERTED, result or Failure)`."""
+        """Revert `task`. Return a future of `(REVERTED, result or Failure)`."""
         invocation = Invocation(
             task, REVERT, task_uuid, next(_attempts), arguments, result, failures
         )
@@ -276,38 +272,34 @@ class TaskExecutor(abc.ABC):
 
 
 def interrupted(outcome: Outcome) -> bool:
-    """Return whether a call on this host was ended by an exception that ends the program.
+    """Return True if an exception that ends the program ended a call on this host.
 
-    These are `SystemExit`, `KeyboardInterrupt`, exceptions of signal handlers and others that are
-    not an `Exception` (except for `CancelledError`, which ends only a coroutine). Such a call has
-    no outcome and is run again.
+    These exceptions are not an `Exception`: `SystemExit`, `KeyboardInterrupt`, exceptions of signal
+    handlers and others, but not `CancelledError`, which ends only a coroutine. The call has no
+    result and runs again.
     """
     if not isinstance(outcome.value, ft.Failure):
         return False
     error = outcome.value.exception
-    if error is None or isinstance(error, Exception):  # None: it was received from a worker
+    if error is None or isinstance(error, Exception):  # None: a worker sent the failure.
         return False
     return type(error).__name__ != "CancelledError"
 
 
 def raise_interruption(outcome: Outcome) -> None:
-    """Raise the exception that interrupted a call; do nothing for other outcomes.
-
-    :raises BaseException: if the call was `interrupted`.
-    """
+    """Raise the exception that interrupted a call, if any."""
     if interrupted(outcome):
         outcome.value.reraise()
 
 
 def invoke(invocation: Invocation, loop: event_loop.EventLoop | None = None) -> Outcome:
-    """Run hooks and body of the task in this thread; exceptions become a `Failure`.
+    """Run the hooks and the method of a task in this thread. Exceptions become a `Failure`.
 
-    Order: pre hook, body, post hook; the post hook always runs. An exception of any of them
-    (including `SystemExit` and `KeyboardInterrupt`; see `raise_interruption`) is the outcome; the
-    failure of the body has precedence over that of the post hook.
+    The post hook always runs. A failure of the method takes precedence over a failure of the post
+    hook. `SystemExit` and `KeyboardInterrupt` also become failures; see `raise_interruption`.
 
     Coroutines run in `loop` (default: the event loop of the process), and this function waits for
-    them: an async body together with its hooks; for a plain body only its async hooks.
+    them. If the method is async, its hooks run in the loop too.
     """
     started = time.time()
     task = invocation.task
@@ -328,10 +320,10 @@ def invoke(invocation: Invocation, loop: event_loop.EventLoop | None = None) -> 
 
 
 async def ainvoke(invocation: Invocation) -> Outcome:
-    """Run `invoke` for a task with an async body, in the running event loop."""
+    """Do the same as `invoke` for a task with an async method, in the running event loop."""
     started = time.time()
     task = invocation.task
-    _enter(invocation)  # the coroutine has its own context
+    _enter(invocation)  # The coroutine has its own context.
     task.attach(invocation)
     try:
         if running.around is None:
@@ -357,7 +349,7 @@ def _perform(
             value = task.revert(**_revert_arguments(task, invocation))
         else:
             value = None
-        if type(value) is _COROUTINE:  # a plain function that returned a coroutine
+        if type(value) is _COROUTINE:  # A plain function returned a coroutine.
             value = _waited_for(value, loop)
     except BaseException as error:
         value = ft.Failure.from_exception(error)
@@ -401,16 +393,16 @@ async def _settled(value: Any) -> Any:
 
 
 def _undoes(task: task_module.Task, result: Any) -> bool:
-    """Return whether `revert` is called after this result.
+    """Return True if `revert` is called after this result.
 
-    The revert of a function task is called for failures only if it was registered so.
+    The revert of a function task is called after failures only if it was registered for them.
     """
     return not isinstance(result, ft.Failure) or getattr(type(task).revert, "of_failed", True)
 
 
 def _revert_arguments(task: task_module.Task, invocation: Invocation) -> Mapping[str, Any]:
     if getattr(task.revert, "__func__", None) is Atom.revert:
-        # `revert` has no effect, and copying all failures of a large flow would be slow.
+        # `revert` has no effect, and copying all failures of a large flow is slow.
         return NO_ARGUMENTS
     arguments = dict(invocation.arguments)
     accepts = task.revert_accepts
@@ -422,7 +414,7 @@ def _revert_arguments(task: task_module.Task, invocation: Invocation) -> Mapping
 
 
 def reverts_nothing(task_cls: type[Atom]) -> bool:
-    """Return whether reverting tasks of this class has no effect: no `revert` and no hooks."""
+    """Return True if reverting tasks of this class has no effect: no `revert` and no hooks."""
     return (
         task_cls.revert is Atom.revert
         and task_cls.pre_revert is Atom.pre_revert

@@ -1,9 +1,9 @@
-"""Keys of a fleet: they sign messages and records, and define what each role may send.
+"""Keys of a fleet. They sign messages and records, and define what each role may send.
 
 A key file is a small JSON file that only its user can read (`wbengine keys new` writes one). It
-contains the keys that this process signs with, the keys it trusts, the secret that authenticates
-records in stores, and optionally a secret that encrypts the bodies of messages. A keyring follows
-its file: running processes apply a change within `CHECK_SECONDS` seconds.
+contains the signing keys of this process, the trusted keys, the secret that authenticates records
+in stores, and optionally a secret that encrypts the bodies of messages. Running processes apply a
+change of the file within `CHECK_SECONDS`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LOG = logging.getLogger(__name__)
 
 #: Environment variable for the default key file.
 VARIABLE: Final = "WBENGINE_KEYS"
-#: Value instead of a file name: no keys, whatever the environment variable says.
+#: Value instead of a file name: no keys, even if the environment variable is set.
 NONE: Final = "none"
 
 HMAC: Final = "hmac-sha256"
@@ -46,11 +46,11 @@ ED25519: Final = "ed25519"
 ENGINE: Final = "engine"
 WORKER: Final = "worker"
 OPERATOR: Final = "operator"
-#: The role of a shared key, whose owner may send everything.
+#: The role of a shared key, whose owner may send all messages.
 ANY: Final = "any"
 ROLES: Final = (ENGINE, WORKER, OPERATOR)
 
-#: Seconds between two checks of a key file for changes.
+#: Interval between two checks of a key file for changes.
 CHECK_SECONDS: Final = 5.0
 
 _SIZE: Final = 32
@@ -102,7 +102,7 @@ _FILE: Final = Schema(SCHEMA, "key file", secret=True)
 def _derived(secret: bytes, purpose: str) -> bytes:
     """Return the key for one purpose: HKDF-Expand of RFC 5869, one block.
 
-    HKDF-Extract is not needed because the secrets are random bytes.
+    HKDF-Extract is not needed, because the secrets are random bytes.
     """
     return hmac.digest(secret, b"wbengine/1 " + purpose.encode() + b"\x01", "sha256")
 
@@ -113,8 +113,6 @@ def _bytes(text: str) -> bytes:
 
 @dataclass(slots=True)
 class _Secret:
-    """A secret that is used from `since` and valid until `until`."""
-
     id: str
     bytes: bytes = field(repr=False)
     since: float
@@ -125,7 +123,7 @@ _Timed = TypeVar("_Timed", "Key", _Secret)
 
 
 def _current(ordered: Sequence[_Timed], now: float) -> _Timed:
-    """Return the latest item that has begun and not expired; items are ordered by `since`."""
+    """Return the latest item that is valid now. The items are ordered by `since`."""
     valid = [item for item in ordered if item.until is None or now <= item.until] or ordered
     begun = [item for item in valid if item.since <= now] or valid[:1]
     return begun[-1]
@@ -137,13 +135,12 @@ def _valid(known: Iterable[_Secret], key_id: str, now: float) -> _Secret | None:
 
 
 def text_of(data: bytes) -> str:
-    """Return bytes as text for key files and signatures."""
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
 @dataclass(slots=True, eq=False)
 class Key:
-    """A key of a role. It signs from `since` and verifies until `until` (Unix time in seconds)."""
+    """A key of a role. It signs from `since` and verifies until `until`, in Unix seconds."""
 
     id: str
     algorithm: str
@@ -156,11 +153,10 @@ class Key:
     _loaded: Any = field(default=None, repr=False)
 
     def is_over(self, now: float) -> bool:
-        """Return True if the signatures of this key are no longer trusted."""
+        """Return True if signatures of this key are no longer trusted."""
         return self.until is not None and now > self.until
 
     def sign(self, purpose: str, data: bytes) -> bytes:
-        """Return the signature of `data` for this purpose."""
         assert self.secret is not None, "it only verifies"
         if self.algorithm == HMAC:
             return self._mac(purpose, data)
@@ -178,7 +174,7 @@ class Key:
             self._loaded = (None, _ed25519().Ed25519PublicKey.from_public_bytes(self.public))
         try:
             self._loaded[1].verify(signature, _tagged(purpose, data))
-        except Exception as error:  # the exception class is imported lazily, like the whole library
+        except Exception as error:  # The exception class belongs to a lazily imported library.
             if type(error).__name__ == "InvalidSignature":
                 return False
             raise
@@ -226,7 +222,7 @@ class Keyring:
     """The keys of one process. Thread-safe."""
 
     def __init__(self, content: Mapping[str, Any], path: Path | None = None) -> None:
-        """Read the content of a key file.
+        """Create a keyring from the content of a key file.
 
         :raises InvalidFormat: if `content` is not valid for a key file.
         """
@@ -277,22 +273,20 @@ class Keyring:
         ring._seen = seen
         return ring
 
-    # Messages.
-
     @property
     def encrypts(self) -> bool:
-        """True if the bodies of messages are encrypted."""
+        """Whether the bodies of messages are encrypted."""
         return bool(self._bodies)
 
     def signing_key(self, now: float) -> Key:
-        """Return the key to sign with: the latest that has begun and has not expired."""
+        """Return the latest signing key that is valid now."""
         self._follow(now)
         return _current(self._own, now)
 
     def trusted(self, key_id: str, roles: Collection[str], now: float) -> Key:
-        """Return the key of this id if it is valid now and one of `roles` may use it.
+        """Return the key of this id if it is valid now and its role is one of `roles` or `ANY`.
 
-        :raises NotTrusted: if the key is unknown, has expired, or belongs to another role.
+        :raises NotTrusted: if the key is unknown, has expired, or has another role.
         """
         self._follow(now)
         key = self.keys.get(key_id)
@@ -305,10 +299,9 @@ class Keyring:
         return key
 
     def seal(self, data: bytes, bound: bytes) -> tuple[str, bytes]:
-        """Encrypt `data`.
+        """Encrypt `data`. Return the id of the key and the ciphertext.
 
-        Return the id of the key and the ciphertext, which can be decrypted only with the same
-        `bound` (associated data).
+        Decryption requires the same `bound` (associated data).
         """
         key = _current(self._bodies, time.time())
         nonce = secrets.token_bytes(12)
@@ -329,8 +322,6 @@ class Keyring:
             raise exc.NotTrusted("cannot decrypt the body") from error
         return opened
 
-    # Records.
-
     def mac(self, purpose: str, data: bytes) -> str:
         """Return a MAC that proves that an owner of the store's secret wrote `data`.
 
@@ -342,7 +333,7 @@ class Keyring:
         return f"{key.id}.{text_of(hmac.digest(_derived(key.bytes, purpose), data, 'sha256'))}"
 
     def verify_mac(self, purpose: str, data: bytes, mac: str | None) -> None:
-        """Check the MAC of data from a store.
+        """Verify the MAC of data from a store.
 
         :raises NotTrusted: if `mac` is missing or is not the MAC of this data.
         """
@@ -355,8 +346,6 @@ class Keyring:
         expected = text_of(hmac.digest(_derived(key.bytes, purpose), data, "sha256"))
         if not hmac.compare_digest(expected.encode(), text.encode("utf-8", "replace")):
             raise exc.NotTrusted("the MAC does not match the content of the record")
-
-    # The file.
 
     def _follow(self, now: float) -> None:
         """Reload the file if it has changed. If that fails, the old keys remain in use."""
@@ -379,10 +368,10 @@ class Keyring:
 
 
 def keyring(value: str | Path | Keyring | None, *roles: str) -> Keyring | None:
-    """Return the keyring of an option `keys`.
+    """Return the keyring of an option `keys`, or None.
 
-    :param value: a key file, a keyring, `'none'` for no keys, or None for the file that
-        `WBENGINE_KEYS` names, if any.
+    :param value: a key file, a keyring, or `'none'`. None means the file that `WBENGINE_KEYS`
+        names, if any.
     :param roles: if given, the role of the keyring must be one of these or `'any'`.
     :raises InvalidFormat: see `Keyring.load`.
     :raises ValueError: if it has another role.
@@ -400,9 +389,9 @@ def keyring(value: str | Path | Keyring | None, *roles: str) -> Keyring | None:
 
 
 def shared(value: str | Path | Keyring | None) -> Keyring | None:
-    """Return the keyring of an option `keys` if its role is `'any'`, else None.
+    """Return the keyring of an option `keys` if its role is `'any'`, otherwise None.
 
-    It is for processes that are engine and worker at once.
+    Only such a keyring can serve a process that is both engine and worker.
 
     :raises InvalidFormat: see `Keyring.load`.
     """
@@ -426,14 +415,14 @@ def _identity(file_status: os.stat_result) -> tuple[int, int, int]:
 
 def _read(path: Path) -> tuple[Any, Any]:
     try:
-        # Opening a pipe without a writer must not block.
+        # Without O_NONBLOCK, opening a pipe that has no writer would block.
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             file_status = os.fstat(file.fileno())
             _check_access(path, file_status)
             return json.loads(file.read()), _identity(file_status)
     except OSError as error:
         raise exc.InvalidFormat(f"cannot read key file {path}: {error.strerror}") from error
-    except (ValueError, RecursionError):  # whose text contains the file's content
+    except (ValueError, RecursionError):  # The text of the error contains the file's content.
         raise exc.InvalidFormat(f"key file {path} must contain JSON") from None
 
 
@@ -489,7 +478,7 @@ def _secrets(data: Iterable[Mapping[str, Any]]) -> list[_Secret]:
     return sorted(secrets, key=lambda each: each.since)
 
 
-# Creation. ------------------------------------------------------------------------------------
+# Creation of key files.
 
 
 def _new_id() -> str:
@@ -539,10 +528,10 @@ def rotated(
 ) -> dict[str, dict[str, Any]]:
     """Return the rotated contents of all key files of a fleet, by role.
 
-    Each role gets a new signing key, and stores and bodies get new secrets, all used from `since`.
-    The old keys and secrets only verify (or decrypt) after that, until `until`. Expired ones are
-    removed, and so are those that would begin after `since`. Each file receives the secrets that
-    only some files have, because an earlier rotation may have been interrupted.
+    Each role gets a new signing key, and stores and bodies get new secrets. They are used from
+    `since`. Until `until`, old keys and secrets still verify or decrypt. Keys that have expired, or
+    that are not yet in use at `since`, are removed. Secrets that only some files contain (after an
+    interrupted rotation) are added to all files.
     """
 
     def kept(name: str, content: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -585,10 +574,7 @@ def write(path: Path, content: Mapping[str, Any], *, replace: bool = False) -> N
 
 
 def replace_all(contents: Mapping[Path, Mapping[str, Any]]) -> None:
-    """Replace key files, or the targets of links.
-
-    If one of them cannot be written, none is replaced.
-    """
+    """Replace key files (or the targets of links). If one cannot be written, replace none."""
     written: dict[Path, Path] = {}
     try:
         for path, content in contents.items():

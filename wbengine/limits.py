@@ -1,4 +1,4 @@
-"""How long one call may take: its soft and its hard limit."""
+"""Soft and hard time limits of calls."""
 
 from wbengine.concurrency.time_limits import UNLIMITED, TimeLimit, read
 

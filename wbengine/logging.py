@@ -1,7 +1,4 @@
-"""The standard library's logging with a level below DEBUG, for very frequent events.
-
-`getLogger` returns an adapter with an additional method `trace`.
-"""
+"""The standard library's logging with a level below DEBUG, for very frequent events."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ if TYPE_CHECKING:
 else:
     _Adapter = logging.LoggerAdapter
 
-#: Below DEBUG, as in `multiprocessing`.
+#: A level below DEBUG, as in `multiprocessing`.
 BLATHER: Final = 5
 TRACE: Final = BLATHER
 
@@ -29,14 +26,13 @@ WARNING: Final = logging.WARNING
 
 
 class TraceLogger(_Adapter):
-    """A logger with an additional level."""
+    """A logger with the additional method `trace`."""
 
     def trace(self, msg: object, *args: Any, **kwargs: Any) -> None:
-        """Log at level `TRACE`."""
         self.log(TRACE, msg, *args, **kwargs)
 
     def warn(self, msg: object, *args: Any, **kwargs: Any) -> None:
-        """Log a warning; the old name of `warning`."""
+        """Log a warning. This is the old name of `warning`."""
         self.warning(msg, *args, **kwargs)
 
 

@@ -1,7 +1,7 @@
 """Retry controllers: atoms that decide what happens after a failure in their flow.
 
-A retry controller belongs to a flow. It executes before the members of the flow and may provide
-values for them. After a failure of a member it decides whether the flow runs again.
+A retry controller runs before the members of its flow and may provide values for them. After a
+failure of a member it decides whether the flow runs again.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ REVERT_FLOW_FAILURES: Final = atom.REVERT_FLOW_FAILURES
 class Decision(str, enum.Enum):
     """Decisions of a retry controller after a failure in its flow."""
 
-    #: Give up: the retry controller around this one decides; without one, everything is reverted.
+    #: Give up. The surrounding retry controller decides; if there is none, everything is reverted.
     REVERT = "REVERT"
     #: Revert everything.
     REVERT_ALL = "REVERT_ALL"
@@ -63,7 +63,7 @@ Outcomes = Mapping[str, ft.Failure]
 class History:
     """The values that a retry controller provided, and the failures of each attempt, oldest first.
 
-    Iterates over `(provided, {atom name: Failure})`. Read-only.
+    Read-only. Iteration yields `(provided, {atom name: Failure})`.
     """
 
     __slots__ = ("_contents", "_failure")
@@ -98,7 +98,7 @@ class History:
         index: int | None = None,
         include_retry: bool = False,
     ) -> bool:
-        """Return whether a failure of all attempts, or of attempt `index`, is such an exception.
+        """Return True if a failure, of any attempt or of attempt `index`, is such an exception.
 
         :param include_retry: include the failure of the retry controller itself.
         """
@@ -121,7 +121,7 @@ class History:
 
 
 class Retry(atom.Atom):
-    """The base class of retry controllers; the parameters are those of `Atom`.
+    """The base class of retry controllers. The parameters are those of `Atom`.
 
     Without a name, a retry controller is named after its flow. It always runs in the thread of the
     engine.
@@ -134,7 +134,7 @@ class Retry(atom.Atom):
     )
     _NEVER_ASYNC: ClassVar[tuple[str, ...]] = ("execute", "revert", "on_failure", "wait")
 
-    #: Name of the task whose `retries` it implements; None: it is the controller of a flow.
+    #: Name of the task whose `retries` it implements. None: it belongs to a flow.
     _of_task: str | None = None
 
     def __init__(
@@ -151,29 +151,28 @@ class Retry(atom.Atom):
 
     @abc.abstractmethod
     def execute(self, *args: Any, **kwargs: Any) -> Any:
-        """Begin an attempt; the return value is provided to the flow.
+        """Begin an attempt. The return value is provided to the flow.
 
-        Called with `history=`, the earlier attempts, and the named values. An exception is a
-        failure about which the retry controller around this one decides.
+        The arguments are `history` (the earlier attempts) and the named values. If this raises an
+        exception, the surrounding retry controller decides.
         """
 
     def revert(self, *args: Any, **kwargs: Any) -> Any:
         """Clean up after the retry controller gave up and its flow was reverted.
 
-        It may accept `history`, `flow_failures` and named values.
+        The arguments are `history`, `flow_failures` and named values, as far as it accepts them.
         """
 
     @abc.abstractmethod
     def on_failure(self, *args: Any, **kwargs: Any) -> Decision | str:
         """Return `RETRY`, `REVERT` or `REVERT_ALL` after a failure in the flow.
 
-        Called with the arguments of `execute`; the last attempt in `history` is the failed one.
-        Called for each failure, also after an earlier decision for the same attempt: the widest
-        decision counts.
+        The arguments are those of `execute`. The last attempt in `history` is the failed one. This
+        is called for each failure. If the decisions for an attempt differ, the widest one applies.
         """
 
     def wait(self, history: History) -> float:
-        """Return the seconds to wait before the flow runs again; `history` is never empty.
+        """Return the seconds to wait before the flow runs again. `history` is never empty.
 
         Called once for each RETRY, after the flow was reverted. The wait blocks neither the engine
         nor other branches, and continues after a suspension and in another process. An exception is
@@ -183,7 +182,7 @@ class Retry(atom.Atom):
 
 
 class AlwaysRevert(Retry):
-    """Never retries: asks the retry controller around it, or reverts everything."""
+    """Never retries. The surrounding retry controller decides, or everything is reverted."""
 
     def execute(self, *args: Any, **kwargs: Any) -> Any:
         return None
@@ -193,7 +192,7 @@ class AlwaysRevert(Retry):
 
 
 class AlwaysRevertAll(Retry):
-    """Never retries: reverts everything."""
+    """Never retries. Everything is reverted."""
 
     def execute(self, *args: Any, **kwargs: Any) -> Any:
         return None
@@ -203,17 +202,17 @@ class AlwaysRevertAll(Retry):
 
 
 class Counted(Retry):
-    """The common part of retry controllers with a limited number of attempts.
+    """Base class of retry controllers with a limited number of attempts.
 
-    :param revert_all: when giving up, revert everything without asking the controller around it.
-    :param backoff: the wait before each further attempt; a number is a constant wait in seconds.
+    :param revert_all: when giving up, revert everything without asking the surrounding controller.
+    :param backoff: the wait before each further attempt. A number is a constant wait in seconds.
     :param retry_on: retry only if every failure of the attempt is one of these.
     :param give_up_on: give up if any failure of the attempt is one of these.
     :raises TypeError: if `backoff`, `retry_on` or `give_up_on` has a wrong type.
     :raises ValueError: if a name in `retry_on` or `give_up_on` cannot be the name of a class.
 
-    The failures of an attempt are those of the members of the flow. A failure in a nested flow with
-    its own retry controller counts as a failure of that controller.
+    The failures of an attempt are those of the members of the flow. If a nested flow has its own
+    retry controller, a failure inside it counts as a failure of that controller.
     """
 
     def __init__(
@@ -254,7 +253,7 @@ class Counted(Retry):
 
 
 class Times(Counted):
-    """Makes at most `attempts` attempts; provides the number of the attempt, from 1.
+    """Makes at most `attempts` attempts. It provides the number of the attempt, from 1.
 
     The other parameters are those of `Counted`.
     """
@@ -298,10 +297,10 @@ class Times(Counted):
 
 
 class ForEachBase(Counted):
-    """The common part of retry controllers that iterate over values; see `Counted`."""
+    """Base class of retry controllers that iterate over values; see `Counted`."""
 
     def _get_next_value(self, values: Iterable[Any], history: History) -> Any:
-        """Return the first of `values` that was not provided; each attempt uses up one equal value.
+        """Return the first of `values` that no earlier attempt provided. Equal values count each.
 
         :raises NotFound: if all were provided.
         :raises TypeError: if `values` is not iterable.
@@ -324,7 +323,7 @@ class ForEachBase(Counted):
 
 
 class ForEach(ForEachBase):
-    """Provides the next of `values` in each attempt, as long as the flow fails.
+    """Provides the next of `values` in each attempt, until the flow succeeds.
 
     The other parameters are those of `Counted`.
     """
@@ -367,7 +366,7 @@ class ForEach(ForEachBase):
 
 
 class ParameterizedForEach(ForEachBase):
-    """The same as `ForEach`, with the stored name `values` (or its rebound name) as values."""
+    """Like `ForEach`, with values from the stored name `values` (or its rebound name)."""
 
     def on_failure(
         self, values: Iterable[Any], history: History, *args: Any, **kwargs: Any

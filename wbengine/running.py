@@ -1,4 +1,4 @@
-"""The call that is running: context of task bodies, and hooks for tracers."""
+"""The context of running tasks, and hooks for tracers."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 class Request(NamedTuple):
     """Public data of a running call (`Task.request`).
 
-    :ivar id: identifies the execution, also when it is resent or resumed. Use it as an idempotency
+    :ivar id: identifies the execution, even if it is resent or resumed. Use it as an idempotency
         key for external systems.
     :ivar attempt: number of the execution or revert of the task in its flow.
-    :ivar epoch: distinguishes copies of the same execution; later ones are higher.
+    :ivar epoch: number of the copy of the request. Later copies have higher numbers.
     :ivar worker: 'local', or the identity of the worker.
     :ivar deadline: end of the hard time limit in Unix seconds; None: no limit.
-    :ivar recovered: an earlier run of the flow may have begun it (`Task.detached`).
-    :ivar left: the run of the flow was interrupted, and a later run continues this call.
+    :ivar recovered: whether an earlier run of the flow may have started it (`Task.detached`).
+    :ivar left: whether the run of the flow was interrupted. A later run continues this call.
     """
 
     id: str
@@ -40,22 +40,20 @@ class Request(NamedTuple):
 #: The innermost running call. The code that runs a task sets and resets it.
 CURRENT: Final[ContextVar[invocation.Invocation | None]] = ContextVar("wbengine", default=None)
 
-#: Set by tracers: a context manager around each call in this process. It must not raise exceptions.
+#: Hook of tracers: a context manager around each call in this process. It must raise no exceptions.
 around: Callable[[invocation.Invocation], AbstractContextManager[object]] | None = None
 
-#: `(id, epoch)` of a request on a worker; `(uuid, attempt)` of an atom in the process of an engine.
+#: `(id, epoch)` of a request on a worker, or `(uuid, attempt)` of an atom in an engine's process.
 Key = tuple[str, int]
 
 #: A function with its arguments.
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
 
-#: Set by tracers: replaces a call that is sent to another process, so that `around` finds the same
-#: context there. It must not raise exceptions; its result must be picklable. Pools append one more
-#: argument.
+#: Hook of tracers: replaces a call to another process, so that `around` finds the same context
+#: there. It must not raise exceptions. Its result must be picklable; pools append one argument.
 sending: Callable[[Key, Call], Call] | None = None
 
-#: Set by tracers: may add headers to messages that the body of a task sends. It must not raise
-#: exceptions.
+#: Hook of tracers: may add headers to messages that a task sends. It must not raise exceptions.
 tying: Callable[[dict[str, Any]], object] | None = None
 
 
@@ -66,7 +64,7 @@ def current(task: task_module.Task) -> invocation.Invocation | None:
 
 
 def meant(error: BaseException, call: invocation.Invocation) -> BaseException:
-    """Return `error`, or `Cancelled` if a coroutine was cancelled because its call was."""
+    """Return `error`, or `Cancelled` if the call was cancelled and therefore its coroutine."""
     if type(error).__name__ != "CancelledError" or not call.cancellation.cancelled:
         return error
     cancelled = exceptions.Cancelled(f"Task {call.task.name!r} was cancelled")

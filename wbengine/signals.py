@@ -8,7 +8,7 @@ from wbengine import _codec, _json_text, _names, exceptions
 
 __all__ = ["MOST_BYTES", "Signal", "check_name"]
 
-#: Maximum size of the value of a signal as JSON, in bytes.
+#: Maximum size of a signal's value as JSON.
 MOST_BYTES: Final = 65_536
 
 
@@ -29,7 +29,7 @@ def check_name(name: Any) -> str:
 
 
 class Signal(NamedTuple):
-    """A stored signal: its value as typed JSON, and when it was sent (Unix seconds)."""
+    """A stored signal: its value as typed JSON (`text`), and its sending time in Unix seconds."""
 
     name: str
     text: str

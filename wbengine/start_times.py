@@ -1,4 +1,4 @@
-"""Earliest and latest start of calls: `eta` and `expires` on the clock of an engine."""
+"""Earliest and latest start of calls, from `eta` and `expires`."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = ["moment", "read"]
 
 
 def moment(value: Any, what: str, now: float, wall: float) -> float:
-    """Convert `value` to a moment on the monotonic clock.
+    """Convert `value` to a time on the monotonic clock.
 
     :param value: seconds from now, or an aware datetime.
-    :param what: names the value in errors.
-    :param now: the present on the monotonic clock.
-    :param wall: the present in Unix seconds.
-    :raises TypeError: if it has another type.
-    :raises ValueError: if it is a naive datetime, negative or infinite.
+    :param what: name of the value, for errors.
+    :param now: the current time on the monotonic clock.
+    :param wall: the current time in Unix seconds.
+    :raises TypeError: if `value` has another type.
+    :raises ValueError: if `value` is a naive datetime, negative or infinite.
     """
     if isinstance(value, dt.datetime):
         if value.utcoffset() is None:
@@ -39,12 +39,11 @@ def moment(value: Any, what: str, now: float, wall: float) -> float:
 
 
 def read(call: invocation.Invocation, now: float, wall: float) -> None:
-    """Set the earliest start (`eta` of the task) and the latest (`expires`) of an execution, once.
+    """Set the earliest start (`eta`) and the latest start (`expires`) of an execution, once.
 
     Reverts have neither.
 
-    :raises TypeError: if one of them has a wrong type.
-    :raises ValueError: if one of them has an invalid value.
+    :raises TypeError, ValueError: if a value is invalid.
     """
     task = call.task
     if call.action != invocation.EXECUTE or call.not_before is not None:

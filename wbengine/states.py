@@ -1,7 +1,7 @@
 """The states of flows, atoms and jobs, and their transitions.
 
-The tables are data; the `check_*_transition` functions read them. They return True if the
-transition is allowed, False if it is to be ignored, and raise `InvalidState` if it is not allowed.
+The `check_*_transition` functions return True if a transition is allowed, and False if it must be
+ignored.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ IGNORE: Final = "IGNORE"
 REVERT_FAILURE: Final = "REVERT_FAILURE"
 RETRYING: Final = "RETRYING"
 
-# Events of an atom in flight on workers that do not change its state.
+# Events of a running atom that do not change its state.
 WORKER_LOST: Final = "WORKER_LOST"
 RESENT: Final = "RESENT"
 INCIDENTS: Final = (WORKER_LOST, RESENT)
 
-# Shown in histories and views for a cancelled flow: until it is reverted, and afterwards. These are
-# not states of records: the flow is RUNNING and finally REVERTED.
+# Shown in histories and views for a cancelled flow, before and after it is reverted. Records do not
+# contain these states: such a flow is RUNNING and finally REVERTED.
 CANCELLING: Final = "CANCELLING"
 CANCELLED: Final = "CANCELLED"
 
-# Intentions of an engine for an atom. (IGNORE is both a state and an intention.)
+# Intentions of an engine for an atom. IGNORE is also a state.
 EXECUTE: Final = "EXECUTE"
 REVERT: Final = "REVERT"
 RETRY: Final = "RETRY"
 INTENTIONS: Final = (EXECUTE, IGNORE, REVERT, RETRY)
 
-#: All states of flows; below, of atoms.
+#: All states of flows.
 FLOW_STATES: Final = (
     PENDING,
     RUNNING,
@@ -97,7 +97,7 @@ _FLOW_ALLOWED: Final[frozenset[Pair]] = frozenset(
     {(PENDING, RUNNING), (SUSPENDED, RUNNING), (RESUMING, SUSPENDED)}
     | _pairs([RUNNING], [SUCCESS, FAILURE, REVERTED, SUSPENDING, RESUMING])
     | _pairs([SUCCESS, FAILURE], [RUNNING])
-    # FAILURE and SUSPENDED are included for `Engine.reset`. (TaskFlow's reset fails half-way.)
+    # FAILURE and SUSPENDED are included for `Engine.reset`. (TaskFlow's reset fails halfway.)
     | _pairs([SUCCESS, REVERTED, FAILURE, SUSPENDED], [PENDING])
     | _pairs([SUSPENDING], [SUSPENDED, SUCCESS, FAILURE, REVERTED, RESUMING])
 )
@@ -115,7 +115,7 @@ _TASK_ALLOWED: Final[frozenset[Pair]] = frozenset(
 _RETRY_ALLOWED: Final[frozenset[Pair]] = _TASK_ALLOWED | {
     (SUCCESS, RETRYING),
     (RETRYING, RUNNING),
-    # A flow around it was given up while it waited.
+    # A surrounding flow was given up while the retry controller waited.
     (RETRYING, REVERTING),
 }
 _JOB_ALLOWED: Final[frozenset[Pair]] = frozenset(
@@ -156,9 +156,9 @@ def check_known(what: str, word: str, known: tuple[str, ...]) -> str:
 
 
 def check_flow_transition(old_state: str, new_state: str) -> bool:
-    """Return whether a flow may change its state so.
+    """Return True if a flow may change its state this way.
 
-    Suspending a flow that does not run is ignored.
+    Suspending a flow that does not run is ignored (False).
 
     :raises InvalidState: if the transition is not allowed.
     """
@@ -168,7 +168,7 @@ def check_flow_transition(old_state: str, new_state: str) -> bool:
 
 
 def check_task_transition(old_state: str, new_state: str) -> bool:
-    """Return whether a task may change its state so. As in TaskFlow, no exception is raised.
+    """Return True if a task may change its state this way. As in TaskFlow, raise nothing.
 
     >>> check_task_transition(PENDING, RUNNING)
     True
@@ -179,12 +179,12 @@ def check_task_transition(old_state: str, new_state: str) -> bool:
 
 
 def check_retry_transition(old_state: str, new_state: str) -> bool:
-    """Return whether a retry controller may change its state so."""
+    """Return True if a retry controller may change its state this way."""
     return (old_state, new_state) in _RETRY_ALLOWED
 
 
 def check_job_transition(old_state: str, new_state: str) -> bool:
-    """Return whether a job may change its state so.
+    """Return True if a job may change its state this way.
 
     :raises InvalidState: if the transition is not allowed.
     """

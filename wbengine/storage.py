@@ -1,7 +1,7 @@
 """The data of one run of a flow, and the source of the arguments of atoms.
 
 A `Storage` combines the records of the flow, a `RecordWriter` that writes them to the store, and
-the `Bindings` of a compiled plan, which define the results that each atom can use.
+the `Bindings` of a compiled plan, which define the values that each atom can use.
 """
 
 from __future__ import annotations
@@ -28,12 +28,11 @@ __all__ = [
     "values_by_name",
 ]
 
-#: Keys of an atom's `meta`: stored injected values, and progress.
 META_INJECTED: Final = models.META_INJECTED
 META_PROGRESS: Final = models.META_PROGRESS
 META_PROGRESS_DETAILS: Final = models.META_PROGRESS_DETAILS
 
-#: States of an atom that has a result or a failure for `get`.
+#: States of an atom in which `get` returns a result or failure.
 STATES_WITH_RESULTS: Final = (
     states.FAILURE,
     states.REVERTED,
@@ -42,7 +41,7 @@ STATES_WITH_RESULTS: Final = (
     states.SUCCESS,
 )
 
-#: Interval between two attempts to take a lease that another process holds for a single change.
+#: Interval between two attempts to acquire a lease that another process uses for one change.
 _PAUSE: Final = 0.01
 
 _NOTHING: Final[Mapping[str, Any]] = {}
@@ -52,7 +51,7 @@ _WITH_REVERT_RESULT: Final = frozenset({states.REVERTED, states.REVERT_FAILURE})
 
 Pairs = Mapping[str, Any] | Iterable[tuple[str, Any]]
 
-#: Selects or combines the values of a name with several providers.
+#: Function that selects or combines the values of a name with several providers.
 ManyHandler = Callable[[list[Any]], Any]
 
 
@@ -60,21 +59,19 @@ class Storage:
     """The results, states, failures and injected values of a flow.
 
     :param backend: the store, or None.
-    :param scope_fetcher: accepted for compatibility; the plan defines visibility.
+    :param scope_fetcher: accepted for compatibility. The plan defines visibility.
 
-    Writing: while an engine in this process runs the flow, changes are written with the next write
-    of the run. Otherwise each change takes the lease of the flow for a moment, reads the records
-    again if another process may have changed them, writes, and releases the lease. If another
-    process runs the flow, it raises `FlowBusy` and changes nothing; a single change of another
-    process is waited for, at most two seconds. If the store cannot be written, it raises
-    `StorageFailure`.
+    Writing: while an engine in this process runs the flow, the run writes the changes with its next
+    batch. Otherwise each change acquires the lease of the flow, reads the records again if another
+    process may have changed them, writes, and releases the lease. If another process runs the flow,
+    it raises `FlowBusy` and changes nothing. If another process makes a single change, it waits at
+    most two seconds. If the store cannot be written, it raises `StorageFailure`.
 
-    Threads: all public methods may be called from any thread; methods that change something hold
-    `lock`. The loop of the engine changes the records of atoms that begin and finish without the
-    lock, so only the loop may change state, results and failures of a running atom.
+    Thread safety: all public methods are thread-safe. Methods that change data hold `lock`. The
+    loop of the engine does not hold it when it changes the records of atoms that start or finish,
+    so only the loop may change the state, results and failures of a running atom.
     """
 
-    #: Name of the record with the values injected for the whole flow.
     injector_name: Final = models.INJECTOR
 
     def __init__(
@@ -86,7 +83,6 @@ class Storage:
         if not isinstance(flow_detail, models.FlowDetail):
             raise TypeError(f"flow_detail must be a FlowDetail, got {flow_detail!r}")
         self._flow_detail = flow_detail
-        #: Writes marked records.
         self.writer: Final = writer.RecordWriter(flow_detail, backend)
         self._by_name: dict[str, models.AtomDetail] = _by_name(flow_detail)
         self._resumed = any(name != self.injector_name for name in self._by_name)
@@ -98,9 +94,9 @@ class Storage:
         self._transient_args: dict[str, Mapping[str, Any]] = {}
         self._injector: models.AtomDetail | None = self._by_name.get(self.injector_name)
         self._bindings: arguments.Bindings | None = None
-        #: Records by plan node (None if the node is not an atom); set by `bind`.
+        #: Records by plan node (None if the node is not an atom). `bind` sets them.
         self.records: Sequence[models.AtomDetail | None] = ()
-        #: Number of times the records were read again; earlier record objects are then obsolete.
+        #: How often the records were read again. Record objects from before are obsolete.
         self.readings = 0
 
     @property
@@ -112,11 +108,10 @@ class Storage:
     def backend(self) -> base.Backend | None:
         return self.writer.backend
 
-    # -- ownership
-    # ----------------------------------------------------------------------------------
+    # Ownership.
 
     def acquire_lease(self, owner: str, seconds: float) -> leases.Lease:
-        """Take the lease of the flow; read again what other processes may have changed.
+        """Acquire the lease of the flow. Read records again that other processes may have changed.
 
         `writer` releases the lease.
 
@@ -137,7 +132,7 @@ class Storage:
         self._injector = self._by_name.get(self.injector_name)
         self._savers = {name: to for name, to in self._savers.items() if name in self._by_name}
         if self._bindings is not None:
-            # Missing records are of renamed or new atoms; `prepare` creates them.
+            # Renamed or new atoms have no record yet. `prepare` creates them.
             self._find_records(self._bindings, len(self.records))
         self.readings += 1
 
@@ -145,8 +140,8 @@ class Storage:
     def batch(self) -> Iterator[None]:
         """Group changes that are written in one step (see the class).
 
-        The caller holds `writer.mutex`. If this method held it, an interrupt in `__exit__`, which
-        is Python code, could leave it locked.
+        The caller holds `writer.mutex`. If this method acquired it, an interrupt in `__exit__`
+        (which is Python code) could leave it locked.
         """
         writer = self.writer
         if writer.backend is None or writer.is_batching:
@@ -158,7 +153,7 @@ class Storage:
 
     @contextlib.contextmanager
     def _leased(self) -> Iterator[None]:
-        """Hold the lease of a flow that no engine in this process runs."""
+        """Own the lease of a flow that no engine in this process runs."""
         owner = owners.new(momentary=True)
         try:
             self._await_lease(str(owner))
@@ -184,23 +179,19 @@ class Storage:
                 time.sleep(_PAUSE)
 
     def mark_all(self) -> None:
-        """Mark the flow and all atoms that began, after an interrupt.
+        """Mark the flow and all atoms that began, because an interrupt may have prevented a mark.
 
-        The interrupt may have come between a change and its mark. Call this only in the thread of
-        the run.
+        Call this only in the thread of the run.
         """
         begun = (record for record in self._by_name.values() if record.state != states.PENDING)
         self.writer.mark_all(begun)
         self.writer.mark_flow()
         self._find_failures()
 
-    # -- atoms
-    # --------------------------------------------------------------------------------------
+    # Atoms.
 
     def ensure_atoms(self, atoms: Iterable[atom_module.Atom]) -> list[str]:
-        """Create missing records of atoms; return the uuids of all in the same order.
-
-        All new records are written in one step.
+        """Create missing records of atoms in one step. Return the uuids of all atoms in order.
 
         :raises TypeError: if one of them is not an atom.
         :raises ValueError: if an atom has no name.
@@ -265,7 +256,7 @@ class Storage:
                             failure.belongs_to(homes[failed])
 
     def ensure_atom(self, atom: atom_module.Atom) -> str:
-        """Create the record of `atom` if it is missing; return its uuid."""
+        """Create the record of `atom` if it is missing. Return its uuid."""
         return self.ensure_atoms([atom])[0]
 
     def bind(self, bindings: arguments.Bindings, size: int) -> None:
@@ -300,14 +291,14 @@ class Storage:
     def set_atom_state(self, atom_name: str, state: str) -> None:
         """Set the state of an atom without checking the transition.
 
-        :raises ValueError: if atoms have no such state.
+        :raises ValueError: if the state is unknown.
         """
         states.check_known("state of an atom", state, states.ATOM_STATES)
         with self.writer.mutex, self._changed(atom_name) as record:
             record.state = state
 
     def set_atom_version(self, atom_name: str, version: str) -> None:
-        """Note of which version an atom is."""
+        """Set the version of an atom."""
         with self.writer.mutex, self._changed(atom_name) as record:
             record.version = version
 
@@ -317,7 +308,7 @@ class Storage:
     def set_atom_intention(self, atom_name: str, intention: str) -> None:
         """Set the intention for an atom.
 
-        :raises ValueError: if there is no such intention.
+        :raises ValueError: if the intention is unknown.
         """
         states.check_known("intention", intention, states.INTENTIONS)
         with self.writer.mutex, self._changed(atom_name) as record:
@@ -329,7 +320,7 @@ class Storage:
         return {name: (record.state, record.intention) for name, record in records.items()}
 
     def get_attempt(self, atom_name: str) -> models.Attempt | None:
-        """Return the last attempt (worker, times), or None before the first one."""
+        """Return the latest attempt (worker, times), or None before the first attempt."""
         return self.record(atom_name).last_attempt
 
     def update_atom_metadata(self, atom_name: str, update_with: Pairs | None) -> None:
@@ -339,7 +330,7 @@ class Storage:
 
         :raises TypeError: if `update_with` is neither a dict nor pairs, or `progress` is not a
             number.
-        :raises NotEncodable: if a value cannot be stored; nothing is changed then.
+        :raises NotEncodable: if a value cannot be stored; then nothing is changed.
         """
         self.record(atom_name)
         update = _pairs_of("metadata", update_with) if update_with is not None else None
@@ -349,11 +340,9 @@ class Storage:
                 record.meta.update(update)
 
     def reset(self, atom_name: str, state: str = states.PENDING) -> None:
-        """Delete the results and failures of an atom; its attempt number continues.
+        """Delete the results and failures of an atom. Attempt numbers and injected values remain.
 
-        Values injected for the flow stay.
-
-        :raises ValueError: if atoms have no such state.
+        :raises ValueError: if the state is unknown.
         """
         if atom_name == self.injector_name:
             return
@@ -365,7 +354,7 @@ class Storage:
     def rename(self, names: Mapping[str, str]) -> None:
         """Rename atoms in all records, including histories.
 
-        :param names: old name to new name, which no record may have.
+        :param names: new names by old name. No record may have a new name.
         :raises NotFound: if there is no record with an old name.
         """
         if not names:
@@ -399,19 +388,18 @@ class Storage:
             yield record
             self.writer.mark(record)
 
-    # -- progress
-    # -----------------------------------------------------------------------------------
+    # Progress.
 
     def set_task_progress(
         self, task_name: str, progress: float, details: Mapping[str, Any] | None = None
     ) -> None:
         """Store the progress of a task (0 to 1) with optional details.
 
-        Without `details` the earlier details stay; empty ones delete them.
+        Without `details`, the earlier details remain. Empty details delete them.
 
         :raises TypeError: if `progress` is not a number, or the atom is not a task.
         :raises ValueError: if `progress` is infinite or NaN.
-        :raises NotEncodable: if a detail cannot be stored; nothing is changed then.
+        :raises NotEncodable: if a detail cannot be stored; then nothing is changed.
         """
         progress = self._task(task_name).check_progress(progress)
         new_details = None if details is None else _pairs_of("details", details)
@@ -427,7 +415,7 @@ class Storage:
             self.writer.mark(record)
 
     def get_task_progress(self, task_name: str) -> float:
-        """Return the reported progress of a task, otherwise the progress that its state implies.
+        """Return the progress that a task reported, or the progress implied by its state.
 
         :raises TypeError: if the atom is not a task.
         """
@@ -446,8 +434,7 @@ class Storage:
             raise TypeError(f"Atom {task_name!r} must be a task, got a {record.kind}")
         return record
 
-    # -- the flow
-    # -----------------------------------------------------------------------------------
+    # The flow.
 
     @property
     def flow_name(self) -> str:
@@ -471,7 +458,7 @@ class Storage:
     def set_flow_state(self, state: str) -> None:
         """Set the state of the flow without checking the transition (see `change_flow_state`).
 
-        :raises ValueError: if flows have no such state.
+        :raises ValueError: if the state is unknown.
         """
         states.check_known("state of a flow", state, states.FLOW_STATES)
         with self.writer.mutex, self.batch():
@@ -479,14 +466,14 @@ class Storage:
             self.writer.mark_flow()
 
     def change_flow_state(self, state: str) -> tuple[bool, str]:
-        """Change the state of the flow; return whether it changed, and the earlier state.
+        """Change the state of the flow. Return whether it changed, and the earlier state.
 
         :raises InvalidState: if the transition is not allowed.
         """
         return self.move_flow(state, time.time())
 
     def move_flow(self, state: str, at: float, why: str | None = None) -> tuple[bool, str]:
-        """Change the state at a time (Unix seconds) for a reason; both are stored in the history.
+        """Change the state as `change_flow_state` does. Add time and reason to the history.
 
         :raises InvalidState: if the transition is not allowed.
         """
@@ -502,7 +489,7 @@ class Storage:
         """Merge values into the flow's `meta`.
 
         :raises TypeError: if `update_with` is neither a dict nor pairs.
-        :raises NotEncodable: if a value cannot be stored; nothing is changed then.
+        :raises NotEncodable: if a value cannot be stored; then nothing is changed.
         """
         update = _pairs_of("metadata", update_with)
         if update:
@@ -511,15 +498,14 @@ class Storage:
                 self._flow_detail.meta.update(update)
                 self.writer.mark_flow()
 
-    # -- results and failures
-    # -----------------------------------------------------------------------
+    # Results and failures.
 
     def save(self, atom_name: str, result: Any, state: str = states.SUCCESS) -> None:
         """Store the result of an atom, or its failure if `state` is a failed state.
 
-        :raises ValueError: if atoms have no such state.
-        :raises TypeError: if the state is a failed one and `result` is not a `Failure`.
-        :raises NotEncodable: if `result` cannot be stored; nothing is changed then.
+        :raises ValueError: if the state is unknown.
+        :raises TypeError: if the state is a failed state and `result` is not a `Failure`.
+        :raises NotEncodable: if `result` cannot be stored; then nothing is changed.
         """
         self.record(atom_name)
         states.check_known("state of an atom", state, states.ATOM_STATES)
@@ -530,7 +516,7 @@ class Storage:
             self.put(self.record(atom_name), state, result)
 
     def put(self, record: models.AtomDetail, state: str, result: Any) -> None:
-        """`save` for the loop of the engine: it has the record, and nothing is checked."""
+        """Store a result without checks. For the loop of the engine, which has the record."""
         record.put(state, result)
         if state == states.FAILURE:
             self._failed[record.name] = result
@@ -543,21 +529,21 @@ class Storage:
     def keepable(self, outcome: Any) -> Any:
         """Return the value of an `Outcome`, or a failure if the value cannot be stored.
 
-        Values from workers have passed the codec already.
+        Values from workers need no check, because the codec has encoded them.
         """
         value = outcome.value
         local = outcome.worker == calls.LOCAL
         if self.writer.encodes and local and not isinstance(value, ft.Failure):
             try:
                 self.check(value, "result")
-            except Exception as error:  # a value may raise any exception; only its atom fails
+            except Exception as error:  # Encoding a value may raise any exception.
                 outcome.value = value = ft.Failure.from_exception(error)
         return value
 
     def check(self, value: Any, where: str) -> None:
-        """Check that the store accepts a value; `where` is the start of the path in the error.
+        """Check that the store can encode a value. `where` is the start of the path in the error.
 
-        :raises NotEncodable: if `types.codec` does not support the value and the store needs it to.
+        :raises NotEncodable: if it cannot.
         """
         if self.writer.encodes:
             _codec.pack(value, where)
@@ -567,7 +553,7 @@ class Storage:
     ) -> None:
         """Add a failure to the latest entry in the history of a retry controller, if there is one.
 
-        :raises TypeError: if it is not a retry controller, or `failure` is not a `Failure`.
+        :raises TypeError: if the atom is not a retry controller, or `failure` is not a `Failure`.
         """
         self._retry(retry_name)
         if not isinstance(failure, ft.Failure):
@@ -581,8 +567,8 @@ class Storage:
     def cleanup_retry_history(self, retry_name: str, state: str) -> None:
         """Delete the history of a retry controller and set its state.
 
-        :raises TypeError: if it is not a retry controller.
-        :raises ValueError: if atoms have no such state.
+        :raises TypeError: if the atom is not a retry controller.
+        :raises ValueError: if the state is unknown.
         """
         self._retry(retry_name)
         states.check_known("state of an atom", state, states.ATOM_STATES)
@@ -593,11 +579,11 @@ class Storage:
             self._forget_failure(retry_name)
 
     def get_execute_result(self, atom_name: str) -> Any:
-        """Return the result of `execute`, or its failure; for a retry controller its whole history.
+        """Return the result of `execute`, or its failure, even after the atom was reverted.
 
-        The failure is also returned after the atom was reverted.
+        For a retry controller, the result is its whole history.
 
-        :raises NotFound: if there is neither (not executed, reset, ignored, reverted).
+        :raises NotFound: if there is no result (not executed, reset, ignored, reverted).
         """
         record = self.record(atom_name)
         if record.failure is not None:
@@ -628,7 +614,7 @@ class Storage:
         )
 
     def get_execute_failures(self) -> Mapping[str, ft.Failure]:
-        """Return `{atom name: Failure}` of the latest executions: a snapshot that readers share."""
+        """Return `{atom name: Failure}` of the latest executions, as a shared snapshot."""
         view = self._failed_view
         if view is None:
             view = self._failed_view = dict(self._failed)
@@ -651,13 +637,13 @@ class Storage:
         return self.record(atom_name).revert_failure
 
     def has_failures(self) -> bool:
-        """Return whether any atom failed in its latest execution or revert."""
+        """Return True if the latest execution or revert of any atom failed."""
         return bool(self._failed) or bool(self.get_revert_failures())
 
     def get_retry_history(self, retry_name: str) -> retry_module.History:
         """Return the provided values and failures of a retry controller.
 
-        :raises TypeError: if it is not a retry controller.
+        :raises TypeError: if the atom is not a retry controller.
         """
         record = self._retry(retry_name)
         return retry_module.History(list(record.results), failure=record.failure)
@@ -687,18 +673,17 @@ class Storage:
         if self._failed.pop(atom_name, None) is not None:
             self._failed_view = None
 
-    # -- values
-    # -------------------------------------------------------------------------------------
+    # Values.
 
     def inject(self, pairs: Pairs, transient: bool = False) -> list[str]:
-        """Provide values to all atoms of the flow, at any time. `transient` values are not written.
+        """Provide values to all atoms of the flow. Return their names.
 
-        They have precedence over values of atoms, transient ones over the others.
+        `transient` values are not written. Injected values take precedence over values of atoms,
+        and transient values over other injected values.
 
-        :returns: the names.
         :raises TypeError: if `pairs` is neither a dict nor pairs, or a name is not a string.
-        :raises NotEncodable: if a value cannot be stored (it could be transient); nothing is
-            changed then.
+        :raises NotEncodable: if a value that is not transient cannot be stored; then nothing is
+            changed.
         """
         values = values_by_name(pairs)
         if transient:
@@ -716,10 +701,10 @@ class Storage:
     def inject_atom_args(self, atom_name: str, pairs: Pairs, transient: bool = True) -> None:
         """Provide values to one atom, with precedence over all other sources.
 
-        :raises NotFound: if there is no such atom (records are created by `prepare`).
+        :raises NotFound: if there is no such atom (`prepare` creates its record).
         :raises TypeError: if `pairs` is neither a dict nor pairs, or a name is not a string.
-        :raises NotEncodable: if a value cannot be stored (it could be transient); nothing is
-            changed then.
+        :raises NotEncodable: if a value that is not transient cannot be stored; then nothing is
+            changed.
         """
         self.record(atom_name)
         values = values_by_name(pairs)
@@ -736,11 +721,11 @@ class Storage:
             macs.sign_injected(self._flow_detail, record)
 
     def fetch(self, name: str, many_handler: ManyHandler | None = None) -> Any:
-        """Return the value of `name`: the first one, or the result of `many_handler` on all.
+        """Return the first value of `name`, or the result of `many_handler` for all its values.
 
-        The failure of a provider is the value of a name that stands for its whole result.
+        If a provider failed and `name` stands for its whole result, the value is its failure.
 
-        :raises NotFound: if nothing provides `name`, or nothing has provided it yet.
+        :raises NotFound: if no atom provides `name`, or none has provided it yet.
         :raises TypeError: if `name` is not a string.
         """
         if not isinstance(name, str):
@@ -757,10 +742,9 @@ class Storage:
         raise exceptions.NotFound(f"No atom has provided {name!r} yet")
 
     def fetch_all(self, many_handler: ManyHandler | None = None) -> dict[str, Any]:
-        """Return all values by name; several values of a name are a list (see `fetch_many`).
+        """Return all values by name. Several values of a name are a list (see `fetch_many`).
 
-        Atoms without a result contribute nothing. A failed atom contributes its failure under a
-        name that stands for its whole result. O(providers).
+        Atoms without a result are skipped. O(providers).
         """
         combine = many_handler if many_handler is not None else _one_or_all
         return {name: combine(values) for name, values in self.fetch_many().items()}
@@ -769,7 +753,7 @@ class Storage:
         """Return lists of all values by name, in the order of `fetch`."""
         values: dict[str, list[Any]] = {}
         for source in self._flow_sources():
-            for name, value in dict(source).items():  # a copy: other threads may inject values
+            for name, value in dict(source).items():  # A copy, as other threads may inject values.
                 values.setdefault(name, []).append(value)
         for atom_name, save_as in self._savers.items():
             record = self._by_name[atom_name]
@@ -788,8 +772,8 @@ class Storage:
     ) -> dict[str, Any]:
         """Return keyword arguments for `args_mapping` (argument to stored name).
 
-        :param atom_name: the atom whose visible providers count; None: all providers count.
-        :param scope_walker: accepted for compatibility; the plan defines visibility.
+        :param atom_name: the atom whose visible providers are used. None: use all providers.
+        :param scope_walker: accepted for compatibility. The plan defines visibility.
         :raises NotFound: if a required argument has no value, or there is no such atom.
         :raises TypeError: if `args_mapping` is not a dict.
         """
@@ -816,7 +800,7 @@ class Storage:
         args_mapping: Mapping[str, str],
         optional_args: Collection[str],
     ) -> dict[str, Any]:
-        """`fetch_mapped_args` for the engine loop, which knows the atom's node."""
+        """Do the same as `fetch_mapped_args`. For the loop of the engine, which has the node."""
         return arguments.gather(
             args_mapping,
             optional_args,
@@ -833,7 +817,7 @@ class Storage:
         scope_walker: Any = None,
         optional_args: Collection[str] | None = None,
     ) -> set[str]:
-        """Return the arguments that nothing can provide to the atom, now or later.
+        """Return the arguments that nothing can ever provide to the atom.
 
         For an atom outside of the plan, these are the arguments that are not injected.
 
@@ -848,7 +832,7 @@ class Storage:
         args_mapping: Mapping[str, str],
         optional_args: Collection[str] | None = None,
     ) -> dict[str, str]:
-        """Return `fetch_unsatisfied_args` as `{argument: stored name}`."""
+        """Return the result of `fetch_unsatisfied_args` as `{argument: stored name}`."""
         optional = optional_args if optional_args is not None else ()
         node = self._node(atom_name)
         bindings = self._bindings if node >= 0 else None
@@ -858,7 +842,7 @@ class Storage:
     def replace(self, atom_name: str, name: str, old: Any, new: Any) -> None:
         """Replace the value `old` that `atom_name` received under `name` by `new`, for all readers.
 
-        This is for values that can be read only once. Only the thread of the engine may call it.
+        This is for values that can be read only once. Call it only in the thread of the engine.
         """
         transient_args = self._transient_args.get(atom_name)
         if transient_args and transient_args.get(name) is old:
@@ -891,8 +875,7 @@ class Storage:
             record.results[index] = new
         self.writer.mark(record)
 
-    # -- reading
-    # ------------------------------------------------------------------------------------
+    # Reading.
 
     def _read(self, node: int, index: Any) -> Any:
         record = self.records[node]
@@ -907,7 +890,7 @@ class Storage:
         return sources
 
     def injected_for(self, atom_name: str) -> list[Mapping[str, Any]]:
-        """Return the mappings injected for an atom; the first one with a name has precedence."""
+        """Return the mappings injected for an atom, in order of precedence."""
         sources: list[Mapping[str, Any]] = []
         transient_args = self._transient_args.get(atom_name)
         if transient_args:
@@ -955,7 +938,7 @@ def _part(record: models.AtomDetail, index: Any) -> Any:
 
 
 def _told(record: models.AtomDetail, index: Any) -> Any:
-    """As `_part`, but a failure replaces the whole result."""
+    """Return the same as `_part`, but a failure replaces the whole result."""
     if record.failure is not None and index is None:
         return record.failure
     return _part(record, index)
@@ -964,12 +947,12 @@ def _told(record: models.AtomDetail, index: Any) -> Any:
 def add_injected(
     flow: models.FlowDetail, values: Mapping[str, Any], injector: models.AtomDetail | None = None
 ) -> models.AtomDetail:
-    """Inject values into a flow; create the record for them if necessary."""
+    """Inject values into a flow. Create the injector record if necessary."""
     if injector is None:
         injector = models.TaskDetail(models.INJECTOR)
         injector.state = states.SUCCESS
         flow.add(injector)
-    # A new dict, because another thread may be writing the old one.
+    # A new dict, because another thread may be writing the old one to the store.
     injector.results = {**(injector.results or {}), **values}
     return injector
 
@@ -1004,7 +987,7 @@ def _detail_class(atom: atom_module.Atom) -> type[models.AtomDetail]:
 
 
 def _by_name(flow_detail: models.FlowDetail) -> dict[str, models.AtomDetail]:
-    """Return the records by name; of two with one name, the used one."""
+    """Return the records by name. If two records have the same name, return the used one."""
     records: dict[str, models.AtomDetail] = {}
     for record in flow_detail:
         earlier_record = records.get(record.name)
@@ -1014,7 +997,7 @@ def _by_name(flow_detail: models.FlowDetail) -> dict[str, models.AtomDetail]:
 
 
 def _use(record: models.AtomDetail) -> tuple[int, bool]:
-    """Return a sort key: used records are higher. Ignored atoms have a state, but no attempt."""
+    """Return a sort key that is higher for used records. Ignored atoms have no attempt."""
     return record.attempt, record.state not in (None, states.PENDING)
 
 

@@ -1,8 +1,8 @@
 """Tasks: atoms that do the work of a flow.
 
 Write a class with an `execute` method (and `revert` to undo it), or decorate a function with
-`@task`. `FunctorTask` and related classes wrap existing callables. A `Map` runs a task once for
-each item of a list; a `WaitFor` waits for a signal.
+`@task`. `FunctorTask` and related classes wrap existing callables. `Map` runs a task once for each
+item of a list. `WaitFor` waits for a signal.
 """
 
 from __future__ import annotations

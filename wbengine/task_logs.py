@@ -1,10 +1,9 @@
-"""Capture what tasks log while they run, to store it with the flow.
+"""Capture of the log records of running tasks, to store them with the flow.
 
-A record that the code of a task logs, and whose level the loggers of this process admit, is sent as
-an event of the task (`EVENT`). Records are sent together, after at most a second and at the end of
-the task. Filters and handlers have no influence. Threads that a task starts have their own context:
-their records are not captured, unless they run in the context of the task (as with
-`asyncio.to_thread`).
+A record that the loggers of this process accept by its level is sent as an event of the task
+(`EVENT`). Records are sent in groups, after at most a second and at the end of the task. Filters
+and handlers have no effect. Threads that a task starts have their own context, so their records are
+not captured unless they use the task's context (as `asyncio.to_thread` does).
 """
 
 from __future__ import annotations
@@ -24,22 +23,22 @@ __all__ = [
     "TaskLog", "capture", "excluding_level", "lines_of",
 ]  # fmt: skip
 
-#: Level from which on the commands store logs of tasks.
+#: Minimum level of the task logs that the commands store.
 DEFAULT_LEVEL: Final = logging.INFO
 
-#: Type of the events; their details are `{"lines": [Line, ...]}`.
+#: Type of the events. Their details are `{"lines": [Line, ...]}`.
 EVENT: Final = "wbengine.logs"
 
-#: Maximum number of lines of an execution, and of characters of their texts.
+#: Maximum number of lines of an execution, and of the characters in all of them.
 MAX_LINES: Final = 1000
 MAX_CHARACTERS: Final = 65_536
-#: Maximum number of characters that the receiver stores for one attempt, including a fixed part for
-#: each line. Several workers may run an attempt, one after the other.
+#: Maximum number of characters that are stored for one attempt, including a fixed number for each
+#: line. Several workers may run an attempt one after the other.
 ROOM: Final = 4 * 2 * MAX_CHARACTERS
 _LINE: Final = MAX_CHARACTERS // MAX_LINES
 #: Maximum number of characters for one run of a flow.
 MAX_CHARACTERS_OF_FLOW: Final = 64 * 2**20
-#: Seconds after which lines of a running task are sent.
+#: Interval at which lines of a running task are sent.
 _EVERY: Final = 1.0
 
 _FORMATTER: Final = logging.Formatter()
@@ -60,8 +59,8 @@ class Line(NamedTuple):
 class TaskLog:
     """Collects the lines of one execution and sends them.
 
-    Logging only appends to a queue. The timer thread sends the lines, and `close` the rest. Lines
-    beyond the maximum are counted, and the last line contains their number.
+    Logging only appends to a queue. The timer thread sends the lines; `close` sends the rest. Lines
+    beyond the maximum are only counted, and the last line contains their number.
     """
 
     __slots__ = ("_characters", "_count", "_events", "_left_out", "_lines", "_telling", "_timer")
@@ -75,7 +74,7 @@ class TaskLog:
 
     def add(self, record: logging.LogRecord) -> None:
         """Add a record. Thread-safe and reentrant."""
-        with interrupts.masked():  # interrupts of the call are delayed until the end of this block
+        with interrupts.masked():
             if self._left_out or self._count >= MAX_LINES:
                 self._left_out += 1
                 return
@@ -100,7 +99,7 @@ class TaskLog:
             self._tell()
 
     def _tell(self) -> None:
-        with self._telling:  # preserves the order
+        with self._telling:  # Preserves the order.
             self._timer = None
             lines = [list(self._lines.popleft()) for _ in range(len(self._lines))]
             try:
@@ -114,17 +113,17 @@ LOG = logging.getLogger(__name__)
 
 
 class LogAllowance:
-    """Bounds the logs that are stored for one run of a flow. Thread-safe."""
+    """Limits the logs that are stored for one run of a flow. Thread-safe."""
 
     def __init__(self, flow: str) -> None:
         self._flow = flow
         self._lock = threading.Lock()
         self._left = MAX_CHARACTERS_OF_FLOW
-        # By attempt, for attempts with logs.
+        # Remaining characters of each attempt with logs.
         self._room: dict[Hashable, int] = {}
 
     def take(self, attempt: Hashable, lines: tuple[Line, ...]) -> tuple[Line, ...]:
-        """Return the lines that fit. If the room of the flow is full, its last line says so."""
+        """Return the lines that fit. If the flow exceeds its limit, the last line reports this."""
         with self._lock:
             if self._left < 0:
                 return ()
@@ -141,7 +140,7 @@ class LogAllowance:
 
 
 def excluding_level() -> str | None:
-    """Return the level of the root logger if it excludes records of `DEFAULT_LEVEL`."""
+    """Return the level of the root logger if it excludes records of `DEFAULT_LEVEL`, or None."""
     level = logging.getLogger().level
     return logging.getLevelName(level) if level > DEFAULT_LEVEL else None
 
@@ -158,7 +157,7 @@ def lines_of(details: Mapping[str, Any]) -> tuple[Line, ...]:
 
 
 def _within(lines: tuple[Line, ...], room: int) -> tuple[tuple[Line, ...], int]:
-    """Return the lines that fit into `room`, and the remaining room (negative: none)."""
+    """Return the lines that fit into `room`, and the remaining room. Negative: exceeded."""
     fitting_lines = []
     for line in lines:
         if room < 0:
@@ -183,7 +182,7 @@ def _text_of(record: logging.LogRecord) -> str:
     """Return the message with its traceback, or a replacement if it cannot be formatted."""
     try:
         text = record.getMessage()
-    except Exception:  # its handlers report the error
+    except Exception:  # Its handlers report the error.
         text = record.msg if isinstance(record.msg, str) else f"<{type(record.msg).__name__}>"
     if record.exc_info:
         try:
@@ -194,7 +193,7 @@ def _text_of(record: logging.LogRecord) -> str:
 
 
 class _Factory:
-    """A factory of log records that also adds records of tasks to their logs."""
+    """A factory of log records that also adds records of tasks to their `TaskLog`."""
 
     def __init__(self, make_record: Any) -> None:
         self._make_record = make_record
@@ -211,9 +210,9 @@ class _Factory:
 
 
 def capture() -> None:
-    """Capture the log records of tasks in this process from now on. Idempotent.
+    """Start capturing the log records of tasks in this process. Idempotent.
 
-    A program that sets a factory of records of its own later has it call the one that was there.
+    If a program later sets its own record factory, that factory must call the previous one.
     """
     global _capturing
     with _lock:

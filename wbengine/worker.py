@@ -1,15 +1,14 @@
 """`python -m wbengine.worker --topic t --tasks module`, the same as `wbengine worker`.
 
-Runs a worker until it is stopped. With `--celery-queue` it consumes messages of Celery clients, in
-addition to requests or instead of them.
+With `--celery-queue` the worker also consumes messages of Celery clients.
 
-The first SIGTERM or SIGINT is a warm shutdown: the worker takes no new requests, requeues those
+The first SIGTERM or SIGINT starts a warm shutdown: the worker takes no new requests, requeues those
 that did not begin, and finishes running tasks (at most `--drain-timeout` seconds). The second one
-is a cold shutdown.
+starts a cold shutdown.
 
-Exit codes: 0: stopped, all running tasks finished; 1: running tasks were given up, after a second
-signal or the drain timeout; 2: wrong usage; 69: the broker or the ledger cannot be reached; 78: a
-setting in the environment or a file is invalid.
+Exit codes: 0: all running tasks finished; 1: running tasks were abandoned, after a second signal or
+the drain timeout; 2: wrong usage; 69: the broker or the ledger cannot be reached; 78: a setting in
+the environment or a file is invalid.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ __all__ = ["main"]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return the exit code."""
-    # Imported here, because each child process of a pool imports this module and needs no command.
+    # Imported here, because child processes of pools import this module without the command.
     from wbengine.cli import app
 
     return app.main(["worker", *(sys.argv[1:] if arguments is None else arguments)])

@@ -4,5 +4,5 @@ from __future__ import annotations
 
 import pathlib
 
-# Only code that uses TaskFlow's names imports these.
+# Only code that uses TaskFlow's names imports the modules in this folder.
 __path__ = [*__path__, str(pathlib.Path(__file__).parents[1] / "compat" / "types")]

@@ -1,14 +1,13 @@
-"""Copies of exceptions without the frames that they passed.
+"""Copies of exceptions that do not keep frames alive.
 
-The traceback of an exception refers to frames, and frames refer to local variables: a stored
-exception would keep all of them alive. Removing the traceback would take it away from the user, who
-may be about to log or re-raise that exception. Clearing the frames (`traceback.clear_frames`) is
-not possible for frames that still run: the frames of the engine, which refer to the arguments of
-the task.
+The traceback of an exception refers to frames, and frames refer to local variables, so a stored
+exception would keep all of them alive. The traceback must not be removed, because the user may log
+or re-raise the exception. The frames cannot be cleared (`traceback.clear_frames`), because frames
+of the engine still run.
 
-Therefore a failure contains a copy: an object of the same class with the same attributes and its
-own, empty traceback. The frames that the original passed are stored as text, and converted into a
-traceback of stand-in frames on demand.
+Therefore a failure contains a copy of the exception: an object of the same class with the same
+attributes and an empty traceback. The lines of the original traceback are stored as text. If
+needed, they are converted into a traceback of stand-in frames.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from typing import Any, Final, NamedTuple
 
 #: Maximum number of exceptions of a chain. Chains may be circular or very long.
 MAX_CHAIN: Final = 100
-#: Number of lines of a traceback that are stored, from its start and from its end.
+#: Maximum numbers of stored lines of a traceback, at its start and at its end.
 _KEEP_FIRST, _KEEP_LAST = 32, 160
 _HEAP_TYPE: Final = 1 << 9
 _POINTER: Final = 8
@@ -37,7 +36,7 @@ class FrameLine(NamedTuple):
 
 
 def frame_lines_of(tb: types.TracebackType | None) -> tuple[FrameLine, ...]:
-    """Return the lines of `tb`, oldest call first, without the middle of very deep tracebacks."""
+    """Return the lines of `tb`, oldest call first. Very deep tracebacks lose their middle."""
     lines: list[FrameLine] = []
     while tb is not None:
         code = tb.tb_frame.f_code
@@ -64,14 +63,13 @@ def _frame(filename: str, function: str) -> types.FrameType:
     namespace: dict[str, Any] = {"__name__": function, "__builtins__": {}}
     exec(compile("def stand_in():\n yield", filename, "exec"), namespace)
     code = namespace.pop("stand_in").__code__.replace(co_name=function)
-    # The frame of a generator that never ran, because other frames keep their callers, and the
-    # variables of these, alive.
+    # The frame of a generator that never ran. Other frames would keep their callers alive.
     frame: types.FrameType = types.FunctionType(code, namespace)().gi_frame
     return frame
 
 
 def traceback_of(lines: tuple[FrameLine, ...]) -> types.TracebackType | None:
-    """Return a traceback that prints as the original; its stand-in frames have no variables."""
+    """Return a traceback that prints like the original. Its stand-in frames have no variables."""
     tb: types.TracebackType | None = None
     for line in reversed(lines):
         tb = types.TracebackType(tb, _frame(line.filename, line.function), -1, line.line)
@@ -92,7 +90,7 @@ def behind(error: BaseException) -> BaseException | None:
 
 
 def chain_of(error: BaseException) -> list[BaseException]:
-    """Return `error` and its causes, each once, at most `MAX_CHAIN`."""
+    """Return `error` and its causes, each once, at most `MAX_CHAIN` exceptions."""
     chain = [error]
     seen = {id(error)}
     following = behind(error)
@@ -111,11 +109,11 @@ def copy_of(
 ) -> BaseException:
     """Return a copy of `error`, its causes and the exceptions among its attributes.
 
-    `copies` maps the ids of originals to copies. Links are copied up to a depth of `left`. An
-    exception that cannot be copied faithfully is used itself, with its frames.
+    `copies` maps the ids of originals to copies. Causes are copied up to a depth of `left`. If an
+    exception cannot be copied exactly, the original is used, with its frames.
     """
     if id(error) not in copies:
-        # a placeholder that ends recursion: exceptions may refer to each other
+        # A placeholder that ends the recursion, because exceptions may refer to each other.
         copies[id(error)] = error
         try:
             _copy(error, copies, left - 1)
@@ -125,7 +123,7 @@ def copy_of(
 
 
 def link(chain: Sequence[BaseException | None]) -> None:
-    """Make each exception of `chain` the cause of the one before it; pickles lose these links."""
+    """Make each exception of `chain` the cause of the previous one, because pickles lose causes."""
     for error, following in itertools.pairwise(chain):
         if error is not None and following is not None and behind(error) is None:
             _set(error, "__cause__", following)
@@ -136,13 +134,13 @@ class _Recipe(NamedTuple):
     fields: tuple[str, ...]
 
 
-#: C-level fields that are set with `args`, that keep objects alive, or that have no setter.
+#: C-level fields to skip: they are set with `args`, keep objects alive, or have no setter.
 _SKIPPED: Final = frozenset({"args", "obj", "message", "exceptions", "characters_written"})
 
 
 @functools.lru_cache(maxsize=1024)
 def _recipe(cls: type[Any]) -> _Recipe | None:
-    """Return how to copy an instance of `cls`, or None if its state is not accessible."""
+    """Return how to copy an instance of `cls`, or None if Python cannot access its state."""
     base = next(c for c in cls.__mro__ if not c.__flags__ & _HEAP_TYPE)
     if base.__module__ != "builtins" or not issubclass(base, BaseException):
         return None
@@ -189,7 +187,7 @@ def _copy(error: BaseException, copies: dict[int, BaseException], left: int) -> 
             value: Any = getattr(error, field)
         except AttributeError:
             continue
-        # Unset fields read as None, but setting None differs from leaving the field unset.
+        # An unset field reads as None, but must not be set to None.
         if value is not None:
             object.__setattr__(copied, field, inside(value))
     copied.__dict__.update((name, inside(value)) for name, value in error.__dict__.items())

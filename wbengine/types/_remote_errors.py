@@ -1,17 +1,16 @@
-"""Raise exceptions of which only a description arrived.
+"""Exceptions for failures that were received or stored as descriptions.
 
-A failure that was received in a message or read from a store has no exception. `reraise` then
-raises a `WrappedFailure`, as code written for TaskFlow expects. If that is allowed, it is also an
-instance of the original type, so that `except ValueError` catches it.
+A failure from a message or store has no exception. `reraise` then raises a `WrappedFailure`, as
+code written for TaskFlow expects. If allowed, this is also an instance of the original type, so
+that `except ValueError` catches it.
 
-A description is data, and data must not select code. A name therefore refers only to classes that
-are already imported, and only to builtins, errors of this package, names of the module of the
-failed task, and names given to `allow`. Nothing is imported here; code that contains `except
-Refused` has imported `Refused`.
+For security, descriptions must not select code. A name therefore refers only to a class that is
+already imported and is one of these: a builtin, an error of this package, a class in the module of
+the failed task, or a class permitted by `allow`.
 
 Not supported: classes that are not an `Exception` (`SystemExit`, `KeyboardInterrupt`, ...), because
-an exception that ended a remote task must not end this process; exception groups, whose members are
-not sent; and classes that cannot be subclassed.
+an exception that ended a remote task must not end this process; exception groups, because their
+members are not sent; classes that cannot be subclassed.
 """
 
 from __future__ import annotations
@@ -35,21 +34,19 @@ _HEAP_TYPE: Final = 1 << 9
 _FAILURES: Final = "_WrappedFailure__failures"
 _DOTTED: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
-#: Dotted names of classes that may be raised, or of modules with all their classes and submodules.
+#: Dotted names of allowed classes, or of modules whose classes and submodules are allowed.
 _allowed: Final[set[str]] = {exceptions.__name__}
-#: Classes that were given to `allow`; some have no importable name (defined in a function).
+#: Classes passed to `allow`. Some have no importable name, for example classes in a function.
 _classes: Final[dict[str, type[BaseException]]] = {}
 
 
 def allow(what: _A) -> _A:
-    """Allow failures without an exception to raise these types in this process.
+    """Allow failures without an exception to raise these types in this process. Thread-safe.
 
-    May be called repeatedly and from any thread.
-
-    :param what: an exception class (this function is also a decorator), a module (everything that
-        it and its submodules define), or the dotted name of either. Names are not imported.
+    :param what: an exception class (this function is also a decorator), a module with all its
+        classes and submodules, or the dotted name of either. Names are not imported.
     :returns: `what`.
-    :raises TypeError: if it is something else.
+    :raises TypeError: if `what` is anything else.
     :raises ValueError: if it is a string but not a dotted name.
     """
     if isinstance(what, types.ModuleType):
@@ -70,7 +67,7 @@ def allow(what: _A) -> _A:
 
 
 def find(name: str, home: str | None) -> type[BaseException] | None:
-    """Return the class with this name, if it may be used; `home` is the module of the task."""
+    """Return the class with this name if it is allowed. `home` is the module of the task."""
     cls = _classes.get(name)
     if cls is not None:
         return cls
@@ -87,7 +84,7 @@ def find(name: str, home: str | None) -> type[BaseException] | None:
         module, parts = sys.modules[place], parts[length:]
     thing: Any = module
     for part in parts:
-        # `getattr` is not used, because modules and metaclasses may run code in it.
+        # Not `getattr`, because modules and metaclasses may run code in it.
         thing = getattr(thing, "__dict__", {}).get(part)
     if isinstance(thing, type) and issubclass(thing, BaseException):
         return thing if _names.dotted(thing) == name else None
@@ -101,16 +98,15 @@ def _is_allowed(parts: list[str]) -> bool:
 class RemoteError(exceptions.WrappedFailure):
     """The base of types that are both a `WrappedFailure` and the original type.
 
-    The state of the original exception was not sent. Therefore none of the original's code runs
-    when the type is created or when an instance is raised, printed, compared, copied or pickled.
-    Only its methods and properties, if they are used, meet missing attributes.
+    The state of the original exception was not sent. Creating the type and raising, printing,
+    comparing, copying or pickling an instance therefore runs no code of the original. Methods and
+    properties of the original may fail because attributes are missing.
     """
 
-    #: The original type.
     original: ClassVar[type[BaseException]]
 
     def __init_subclass__(cls, **options: Any) -> None:
-        pass  # not passed on: the original may register or refuse its subclasses
+        pass  # Not passed on, because the original may register or reject its subclasses.
 
     __getattribute__ = BaseException.__getattribute__
     __setattr__ = BaseException.__setattr__
@@ -125,7 +121,7 @@ class RemoteError(exceptions.WrappedFailure):
     def __bool__(self) -> bool:
         return True
 
-    if not TYPE_CHECKING:  # otherwise every attribute would seem to exist
+    if not TYPE_CHECKING:  # Otherwise type checkers would accept every attribute.
 
         def __getattr__(self, name: str) -> Any:
             raise AttributeError(
@@ -146,17 +142,17 @@ class RemoteError(exceptions.WrappedFailure):
 
 
 def original_of(cls: type[BaseException]) -> type[BaseException] | None:
-    """Return the original type from which `type_for` created `cls`, or None."""
+    """Return the original type for which `type_for` created `cls`, or None."""
     return cls.original if issubclass(cls, RemoteError) and cls is not RemoteError else None
 
 
 @functools.lru_cache(maxsize=1024)
 def type_for(original: type[BaseException]) -> type[RemoteError] | None:
-    """Return the type that is a `WrappedFailure` and an `original`, or None if it is impossible."""
+    """Return a type that is a `WrappedFailure` and an `original`, or None if this is impossible."""
     if not issubclass(original, Exception) or hasattr(original, "derive"):
         return None
     if original is Exception or issubclass(original, exceptions.WrappedFailure):
-        return None  # a plain `WrappedFailure` is an Exception already
+        return None  # A plain `WrappedFailure` is an Exception already.
     namespace = {
         "__module__": exceptions.__name__,
         "__qualname__": f"WrappedFailure[{original.__qualname__}]",
@@ -164,7 +160,7 @@ def type_for(original: type[BaseException]) -> type[RemoteError] | None:
         "original": original,
     }
     try:
-        # Bypasses the code that a metaclass of the original runs when classes are created.
+        # Bypass code that a metaclass of the original runs when a class is created.
         wrapped_type = type.__new__(
             type(original), "WrappedFailure", (RemoteError, original), namespace
         )
@@ -193,7 +189,7 @@ def _one(failure: ft.Failure) -> exceptions.WrappedFailure:
         return exceptions.WrappedFailure([failure])
     exceptions.WrappedFailure.__init__(error, [failure])
     if isinstance(error, SyntaxError) and error.msg is None:
-        error.msg = message  # otherwise the printed error would lack its details
+        error.msg = message  # Otherwise the printed error would lack its details.
     error.args = args
     return error
 
@@ -203,7 +199,7 @@ def _type_of(failure: ft.Failure) -> type[RemoteError] | None:
     original = find(name, failure.home) if isinstance(name, str) else None
     try:
         return None if original is None else type_for(original)  # type: ignore[arg-type]
-    except Exception:  # a metaclass may create classes that are not hashable
+    except Exception:  # A metaclass may create classes that are not hashable.
         return None
 
 
@@ -211,7 +207,7 @@ def _made(kind: type[RemoteError], args: tuple[Any, ...]) -> RemoteError | None:
     """Create an instance with the attributes that builtin types derive from arguments (`errno`)."""
     base: Any = next(cls for cls in kind.__mro__ if not cls.__flags__ & _HEAP_TYPE)
     if issubclass(base, SyntaxError):
-        args = args[:1]  # printing relies on the types of the others
+        args = args[:1]  # Printing depends on the types of the others.
     for constructor_args in (args, ()):
         try:
             error: Any = base.__new__(kind, *constructor_args)
@@ -226,7 +222,7 @@ def _made(kind: type[RemoteError], args: tuple[Any, ...]) -> RemoteError | None:
 
 
 def _again(failures: Iterable[Any], args: tuple[Any, ...]) -> exceptions.WrappedFailure:
-    """Unpickle. In another process, other types may be allowed."""
+    """Unpickle. Another process may allow other types."""
     several = list(failures)
     error = remote_error(several[0]) if len(several) == 1 else exceptions.WrappedFailure(several)
     if isinstance(error, RemoteError):

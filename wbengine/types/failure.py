@@ -40,12 +40,12 @@ _SCHEMA: Final[dict[str, Any]] = {
 MAX_CAUSES: Final = 100
 #: Maximum nesting of exception arguments that are written.
 _MAX_ARGS_DEPTH: Final = 8
-#: Maximum number of characters of a message or traceback, and of bytes of the arguments.
+#: Maximum characters of a stored message or traceback, and maximum bytes of stored arguments.
 LONGEST_TEXT: Final = 65536
-#: Maximum size of integers: Python does not parse longer ones from JSON.
+#: Maximum size of integers, because Python's JSON parser rejects longer ones.
 _MAX_INT_BITS: Final = 14_000
 
-#: Schema of one level, because a description may be nested deeper than Python's recursion limit.
+#: Schema of one level. A description may be nested deeper than Python's recursion limit.
 _CAUSE_SCHEMA: Final = Schema(
     {**_SCHEMA["definitions"]["cause"], "definitions": {"cause": {}}}, "failure"
 )
@@ -59,26 +59,25 @@ ExcInfo = tuple[type[BaseException], BaseException, types.TracebackType | None]
 class Failure:
     """A captured exception with its description.
 
-    Create it from the exception being handled (`Failure()`), from `sys.exc_info()`, from an
-    exception (`from_exception`), or from parts (`from_dict`, unpickling). Any `BaseException` can
-    be captured.
+    Create it from the current exception (`Failure()`), from `sys.exc_info()`, from an exception
+    (`from_exception`), or from parts (`from_dict`, unpickling). Any `BaseException` can be
+    captured.
 
-    A failure created in this process contains a faithful copy of the exception and raises it again.
-    It does not keep the frames, and thus the local variables of callers, alive. The original
-    exception is not changed.
+    A failure created in this process contains a copy of the exception, and raises it again. It does
+    not keep frames and their local variables alive. The original exception is not changed.
 
-    A failure created from parts has no exception and raises a `WrappedFailure`. This is also an
-    instance of the original type if that type is a builtin, an error of this package, defined in
-    the module of the failed task, or permitted by `allow`; never for `SystemExit` and others that
-    are not an `Exception`, and for exception groups.
+    A failure created from parts has no exception, and raises a `WrappedFailure`. If the original
+    type is a builtin, an error of this package, defined in the module of the failed task, or
+    permitted by `allow`, the raised exception is also an instance of that type. Types that are not
+    an `Exception`, and exception groups, are excluded.
 
-    Immutable and not hashable. Failures are equal if all parts are equal; `matches` also accepts
-    that one of them has lost its exception.
+    Immutable and not hashable. Failures are equal if all parts are equal. `matches` ignores a
+    missing exception.
     """
 
     #: Version of the format that `to_dict` writes.
     DICT_VERSION: ClassVar[int] = 1
-    #: Permitted values of the last of `exc_type_names`: the base classes of all exceptions.
+    #: Valid values of the last of `exc_type_names`: the base classes of all exceptions.
     BASE_EXCEPTIONS: ClassVar[tuple[str, ...]] = _ROOTS
     #: JSON Schema of the format that `to_dict` writes.
     SCHEMA: ClassVar[dict[str, Any]] = _SCHEMA
@@ -107,7 +106,7 @@ class Failure:
         exc_info: tuple[Any, Any, Any] | None = None,
         **parts: Any,
     ) -> None:
-        """Capture `exc_info` or the exception being handled, or build a failure from `parts`.
+        """Capture `exc_info` or the current exception, or build a failure from `parts`.
 
         The parts are `exception_str`, `exc_type_names`, `traceback_str`, `exc_args` and `causes`.
 
@@ -148,7 +147,7 @@ class Failure:
         self._args = _exception_copies.plainly(copied, "args")
         try:
             self._type_names = _type_names(type(error))  # type: ignore[arg-type]
-        except TypeError:  # a metaclass may create classes that are not hashable
+        except TypeError:  # A metaclass may create classes that are not hashable.
             self._type_names = _type_names.__wrapped__(type(error))
         self._message = exceptions.exception_message(error)
         self._frame_lines = _exception_copies.frame_lines_of(tb)
@@ -189,13 +188,11 @@ class Failure:
 
     @classmethod
     def capture(cls) -> Failure:
-        """Capture the exception being handled.
+        """Capture the current exception.
 
         :raises TypeError: if there is none.
         """
         return cls()
-
-    # Content.
 
     @property
     def exception(self) -> BaseException | None:
@@ -223,12 +220,12 @@ class Failure:
             _exception_copies.traceback_of(self._frame_lines),
         )
 
-    #: The attribute that code written for TaskFlow reads.
+    #: TaskFlow's name for `exc_info`.
     _exc_info = exc_info
 
     @property
     def traceback_str(self) -> str:
-        """The text of the traceback; rendered on first use."""
+        """The text of the traceback, rendered on first use."""
         if self._traceback is None:
             self._traceback = _exception_copies.format_frame_lines(self._frame_lines)
         return self._traceback
@@ -246,8 +243,7 @@ class Failure:
     def belongs_to(self, home: str) -> None:
         """Set the module of the failed task, for this failure and its causes.
 
-        Only code that has the task itself may call this, because the module decides which types are
-        raised.
+        The module determines which types are raised. So only code that has the task may call this.
         """
         for failure in (self, *self._causes):
             failure._home = home
@@ -259,7 +255,7 @@ class Failure:
     def check(self, *exc_classes: type[BaseException] | str) -> type[BaseException] | str | None:
         """Return the first of `exc_classes` (types or full names) that the exception is, or None.
 
-        :raises TypeError: if one of them is neither.
+        :raises TypeError: if an argument is neither a type nor a name.
         """
         for exc_class in exc_classes:
             if not isinstance(exc_class, type | str | BaseException):
@@ -271,35 +267,31 @@ class Failure:
                 return exc_class
         return None
 
-    # Raising.
-
     def reraise(self) -> NoReturn:
-        """Raise the exception again, or a `WrappedFailure` if there is none."""
+        """Raise the exception again, or a `WrappedFailure` if there is no exception."""
         if self._exception is None:
             raise _remote_errors.remote_error(self)
-        # A new copy each time, because a raised exception collects the frames that it passes.
+        # Copy it each time, because a raised exception collects the frames that it passes.
         error = _exception_copies.copy_of(self._exception, {})
         try:
             raise error.with_traceback(_exception_copies.traceback_of(self._frame_lines))
         finally:
-            # breaks the cycle between this frame and its traceback, which would keep variables
-            # alive
+            # Break the cycle between this frame and its traceback, which would keep variables
+            # alive.
             del error
 
     @staticmethod
     def reraise_if_any(failures: Iterable[Failure]) -> None:
         """Raise a single failure as its exception, several as one `WrappedFailure`."""
         several = list(failures)
-        wrapped = exceptions.WrappedFailure(several)  # also checks the types
+        wrapped = exceptions.WrappedFailure(several)  # Also checks the types.
         if len(several) == 1:
             several[0].reraise()
         elif several:
             try:
                 raise wrapped
             finally:
-                del wrapped  # as in `reraise`
-
-    # Comparison.
+                del wrapped  # As in `reraise`.
 
     def _same_story(self, other: Failure) -> bool:
         return (
@@ -309,7 +301,7 @@ class Failure:
         )
 
     def matches(self, other: Any) -> bool:
-        """Return whether `other` is the same failure, even if one has lost its exception."""
+        """Return True if `other` is the same failure, even if one of them lost its exception."""
         if not isinstance(other, Failure):
             return False
         if self is other:
@@ -332,8 +324,6 @@ class Failure:
 
     __hash__ = None  # type: ignore[assignment]
 
-    # Presentation.
-
     def pformat(self, traceback: bool = False) -> str:
         """Return type and message in one line; with `traceback`, also the traceback."""
         kind = f"{self._type_names[0]}: " if self._type_names else ""
@@ -351,8 +341,6 @@ class Failure:
     def __repr__(self) -> str:
         return f"<{self.pformat()}>"
 
-    # Serialization.
-
     def copy(self) -> Failure:
         """Return an equal failure."""
         copied = Failure.__new__(type(self))
@@ -363,10 +351,10 @@ class Failure:
     __copy__ = copy
 
     def to_dict(self, include_args: bool = True) -> dict[str, Any]:
-        """Return a JSON-compatible description. The exception itself is not included.
+        """Return a JSON-compatible description without the exception itself.
 
-        `exc_args` is a tuple of the exception's arguments if they are requested and plain JSON,
-        otherwise empty. The causes are a flat list, nearest first.
+        `exc_args` contains the exception's arguments if they are requested and plain JSON. The
+        causes are a flat list, nearest first.
         """
         data = self.to_json(include_args)
         for part in (data, *data.get("causes", ())):
@@ -374,7 +362,7 @@ class Failure:
         return data
 
     def to_json(self, include_args: bool = True) -> dict[str, Any]:
-        """Return `to_dict` with lists instead of tuples, as after a JSON round trip."""
+        """Return the result of `to_dict` with lists instead of tuples, as JSON returns them."""
         data = self._to_plain(include_args)
         if self._causes:
             data["causes"] = [cause._to_plain(include_args) for cause in self._causes]
@@ -395,13 +383,13 @@ class Failure:
         """Create a failure from the result of `to_dict` (of wbengine or TaskFlow).
 
         :raises ValueError: if the description has another version.
-        :raises InvalidFormat: if a part is missing or the data is something else.
+        :raises InvalidFormat: if a part is missing or the data is not a description.
         """
         return _chained(cls, _read(data, cls.DICT_VERSION))
 
     @classmethod
     def validate(cls, data: Any) -> None:
-        """Check untrusted data before `from_dict`.
+        """Validate untrusted data before `from_dict`.
 
         :raises InvalidFormat: if it is invalid.
         """
@@ -436,8 +424,8 @@ class Failure:
         }
 
     def _pickled_exception(self) -> bytes | None:
-        # A separate pickle: the failure must arrive even if the exception cannot be pickled or
-        # unpickled.
+        # A separate pickle, so that the failure arrives even if the exception cannot be
+        # (un)pickled.
         if self._exception is None:
             return None
         try:
@@ -469,7 +457,7 @@ def _same_causes(one: Failure, other: Failure) -> bool:
 
 
 def _chained(cls: type[Failure], chain: Sequence[Mapping[str, Any]]) -> Failure:
-    """Return the failure of the first of `chain`; the causes of each are those after it."""
+    """Return the failure of the first item of `chain`. Each item is caused by the next one."""
     causes: tuple[Failure, ...] = ()
     for parts in reversed(chain[1:]):
         causes = (Failure(**parts, causes=causes), *causes)
@@ -500,11 +488,11 @@ def _load(data: bytes | None) -> BaseException | None:
     return error if isinstance(error, BaseException) else None
 
 
-# Descriptions: plain JSON data, which TaskFlow reads and writes too.
+# Descriptions: plain JSON data, which TaskFlow also reads and writes.
 
 
 def _sendable(text: str) -> str:
-    """Return `text` without lone surrogates, which many JSON implementations refuse."""
+    """Return `text` without lone surrogates, which many JSON implementations reject."""
     if text.isascii():
         return text
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
@@ -527,7 +515,7 @@ def _are_json(args: tuple[Any, ...]) -> bool:
 
 
 def _is_json(value: Any, depth: int) -> bool:
-    """Return whether a JSON round trip preserves `value` and its type."""
+    """Return True if a JSON round trip preserves `value` and its type."""
     kind = type(value)
     if kind is str:
         return bool(value.isascii()) or _sendable(value) == value
@@ -561,7 +549,7 @@ def _read(data: Mapping[str, Any], version: int) -> list[dict[str, Any]]:
     """Return the parts of a failure and its causes, nearest first.
 
     :raises ValueError: if the description has another version.
-    :raises InvalidFormat: if a part is missing or the data is something else.
+    :raises InvalidFormat: if a part is missing or the data is not a description.
     """
     if not isinstance(data, Mapping):
         raise exceptions.InvalidFormat(f"A serialized failure must be a dict, got {data!r:.80}")

@@ -1,6 +1,6 @@
 """networkx graphs with the additional methods of TaskFlow.
 
-Importing this module imports networkx; running a flow does not need it.
+Importing this module imports networkx, which running a flow does not need.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ else:
 
 
 class Graph(_Graph):
-    """An undirected graph; `DiGraph` is directed."""
+    """An undirected graph with TaskFlow's methods."""
 
     def __init__(self, incoming_graph_data: Any = None, name: str = "") -> None:
         super().__init__(incoming_graph_data, name=name)
@@ -43,11 +43,11 @@ class Graph(_Graph):
         super().add_edge(u, v, **(attr if attr_dict is None else attr_dict))
 
     def freeze(self) -> Any:
-        """Make the graph immutable; return it."""
+        """Make the graph immutable, and return it."""
         return self if self.frozen else nx.freeze(self)
 
     def pformat(self) -> str:
-        """Return a text that describes the graph: figures, nodes, edges."""
+        """Return a text that describes the graph."""
         return os.linesep.join(_described(self, "<->"))
 
     def export_to_dot(self) -> str:
@@ -63,7 +63,7 @@ class DiGraph(Graph, _DiGraph):
     """A directed graph."""
 
     def pformat(self) -> str:
-        """Return a text that describes the graph: figures, nodes, edges, cycles."""
+        """Return a text that describes the graph, including cycles."""
         lines = _described(self, "->")
         cycles = list(nx.simple_cycles(self)) if not self.is_directed_acyclic() else []
         lines.append(f"Cycles: {len(cycles)}")
@@ -71,7 +71,6 @@ class DiGraph(Graph, _DiGraph):
         return os.linesep.join(lines)
 
     def topological_sort(self) -> Iterator[Any]:
-        """Iterate over the nodes in topological order."""
         return iter(nx.topological_sort(self))
 
     def is_directed_acyclic(self) -> bool:
@@ -98,11 +97,11 @@ class DiGraph(Graph, _DiGraph):
 
 
 class OrderedGraph(Graph):
-    """A `Graph`: all graphs preserve the order of insertion."""
+    """Equivalent to `Graph`: all graphs preserve the order of insertion."""
 
 
 class OrderedDiGraph(DiGraph):
-    """A `DiGraph`: all graphs preserve the order of insertion."""
+    """Equivalent to `DiGraph`: all graphs preserve the order of insertion."""
 
 
 def merge_graphs(
@@ -111,10 +110,10 @@ def merge_graphs(
     allow_overlaps: bool = False,
     overlap_detector: Callable[[Any, Any], Any] | None = None,
 ) -> Any:
-    """Return a graph with all nodes and edges and the name of the first graph.
+    """Return a graph with all nodes and edges, and the name of the first graph.
 
-    :param overlap_detector: called with the merged graph and the next one, returns the number of
-        common nodes; not called if overlaps are allowed.
+    :param overlap_detector: called with the merged graph and the next graph; returns the number of
+        common nodes. Not called if overlaps are allowed.
     :raises ValueError: if graphs overlap, or the detector is not callable.
     """
     if overlap_detector is not None and not callable(overlap_detector):

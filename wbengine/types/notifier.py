@@ -1,4 +1,4 @@
-"""Call registered callbacks when events occur."""
+"""Notifiers, which call registered callbacks when events occur."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Sink = Callable[[str, dict[str, Any]], Any]
 DetailsFilter = Callable[[dict[str, Any]], Any]
 
 
-# Protects registrations of all notifiers. Reentrant, because a signal handler may interrupt a
-# registration and register too.
+# Protects the registrations of all notifiers. Reentrant, because a signal handler may register a
+# callback while it interrupts another registration.
 _changing: Final = threading.RLock()
 
 
@@ -44,7 +44,7 @@ class Listener:
         return self._kwargs.copy()
 
     def __call__(self, event_type: str, details: dict[str, Any]) -> None:
-        """Call the callback unless the filter returns False; both may raise exceptions."""
+        """Call the callback unless the filter returns False. Both may raise exceptions."""
         if self.details_filter is not None and not self.details_filter(details):
             return
         self.callback(event_type, *self.args, details=details, **self._kwargs)
@@ -52,7 +52,6 @@ class Listener:
     def is_equivalent(
         self, callback: Callback, details_filter: DetailsFilter | None = None
     ) -> bool:
-        """Return whether `callback` and `details_filter` are those of this listener."""
         return self.callback == callback and self.details_filter == details_filter
 
     def __repr__(self) -> str:
@@ -60,17 +59,17 @@ class Listener:
 
 
 class Notifier:
-    """Calls the callbacks registered for an event, in the calling thread.
+    """Calls the callbacks that are registered for an event, in the calling thread.
 
-    Order: callbacks for any event first, then those for this event, each in the order of
-    registration. A callback is called as `callback(event_type, *args, details=details, **kwargs)`
-    with its own copy of the details. Its exceptions are logged.
+    Callbacks for all events are called first, then callbacks for this event, each in the order of
+    registration. The call is `callback(event_type, *args, details=details, **kwargs)`. Each
+    callback receives its own copy of the details. Its exceptions are logged.
 
-    Callbacks may be registered and removed at any time, also by callbacks and by other threads. A
-    notification in progress uses the callbacks that were registered at its start.
+    Callbacks may be registered and removed at any time, also by callbacks and by other threads.
+    This does not affect a notification in progress.
     """
 
-    #: Stands for all events in registrations.
+    #: Event type of callbacks for all events.
     ANY: ClassVar[str] = "*"
     #: Names that arguments of callbacks must not have.
     RESERVED_KEYS: ClassVar[tuple[str, ...]] = ("details",)
@@ -78,30 +77,29 @@ class Notifier:
     __slots__ = ("__weakref__", "topics")
 
     def __init__(self) -> None:
-        #: Callbacks by event; events without callbacks are not contained.
-        # Tuples are replaced, not changed, so that concurrent iterations stay valid.
+        #: Callbacks by event, without events that have none.
+        # Tuples are replaced, not modified, so that concurrent iterations stay valid.
         self.topics: dict[str, tuple[Listener, ...]] = {}
 
     def __len__(self) -> int:
-        """Return the number of registered callbacks."""
         return sum(map(len, self.topics.copy().values()))
 
     def __bool__(self) -> bool:
-        """Return True, also without callbacks."""
+        """Return True, even without callbacks."""
         return True
 
     def can_be_registered(self, event_type: str) -> bool:
-        """Return whether callbacks may be registered for `event_type`."""
+        """Return True if callbacks may be registered for `event_type`."""
         return True
 
     def can_trigger_notification(self, event_type: str) -> bool:
-        """Return whether `event_type` may be notified."""
+        """Return True if `event_type` may be notified."""
         return event_type != self.ANY
 
     def is_registered(
         self, event_type: str, callback: Callback, details_filter: DetailsFilter | None = None
     ) -> bool:
-        """Return whether this callback with this filter is registered for `event_type`."""
+        """Return True if this callback is registered for `event_type` with this filter."""
         return any(
             listener.is_equivalent(callback, details_filter)
             for listener in self.topics.get(event_type, ())
@@ -115,11 +113,11 @@ class Notifier:
         kwargs: Mapping[str, Any] | None = None,
         details_filter: DetailsFilter | None = None,
     ) -> Listener:
-        """Call `callback` for each `event_type` (`ANY`: for each event).
+        """Call `callback` for each event of `event_type` (`ANY`: for each event).
 
-        :param details_filter: called with the details; decides whether `callback` is called.
-        :raises ValueError: if it is not callable, not allowed for this event, or registered
-            already.
+        :param details_filter: called with the details. If it returns False, `callback` is skipped.
+        :raises ValueError: if `callback` is not callable, not allowed for this event, or already
+            registered.
         :raises TypeError: if `args` or `kwargs` have a wrong type.
         :raises KeyError: if `kwargs` contains a reserved name.
         """
@@ -152,7 +150,7 @@ class Notifier:
     def deregister(
         self, event_type: str, callback: Callback, details_filter: DetailsFilter | None = None
     ) -> bool:
-        """Remove a callback of `event_type`; return whether it was registered."""
+        """Remove a callback of `event_type`. Return True if it was registered."""
         with _changing:
             before = self.topics.get(event_type, ())
             for place, listener in enumerate(before):
@@ -166,12 +164,11 @@ class Notifier:
         return False
 
     def deregister_event(self, event_type: str) -> int:
-        """Remove all callbacks of `event_type`; return their number."""
+        """Remove all callbacks of `event_type`. Return their number."""
         with _changing:
             return len(self.topics.pop(event_type, ()))
 
     def reset(self) -> None:
-        """Remove all callbacks."""
         with _changing:
             self.topics.clear()
 
@@ -195,7 +192,7 @@ class Notifier:
             yield event_type, list(listeners)
 
     def notify(self, event_type: str, details: Mapping[str, Any] | None = None) -> None:
-        """Call the callbacks registered for `event_type`. Exceptions of callbacks are logged."""
+        """Call the callbacks registered for `event_type`. Log their exceptions."""
         if not self.can_trigger_notification(event_type):
             LOG.debug("Event type %r is not allowed to trigger notifications", event_type)
             return
@@ -205,7 +202,7 @@ class Notifier:
             _tell(topics.get(event_type, ()), event_type, details)
 
     def notify_only(self, event_type: str, details: Mapping[str, Any] | None = None) -> None:
-        """Notify callbacks of this event, but not those of `ANY`, which expect state changes."""
+        """Notify callbacks of this event, but not of `ANY`: those expect only state changes."""
         _tell(self.topics.get(event_type, ()), event_type, details)
 
 
@@ -222,7 +219,7 @@ def _tell(
 class RestrictedNotifier(Notifier):
     """A notifier that accepts callbacks only for given events and `ANY`.
 
-    Other events may still be notified; callbacks for `ANY` receive them.
+    Other events may still be notified. Callbacks for `ANY` receive them.
     """
 
     __slots__ = ("_allow_any", "_events")
@@ -233,7 +230,7 @@ class RestrictedNotifier(Notifier):
         self._allow_any = allow_any
 
     def events_iter(self) -> Iterator[str]:
-        """Iterate over the events that callbacks can be registered for."""
+        """Iterate over the events for which callbacks can be registered."""
         return iter(self._events)
 
     def can_be_registered(self, event_type: str) -> bool:
@@ -248,7 +245,7 @@ class RestrictedNotifier(Notifier):
 
 
 def relay(sink: Sink, event_type: str, details: Mapping[str, Any] | None) -> None:
-    """Call `sink`; log its exceptions."""
+    """Call `sink`. Log its exceptions."""
     try:
         sink(event_type, dict(details) if details else {})
     except Exception:
@@ -256,7 +253,7 @@ def relay(sink: Sink, event_type: str, details: Mapping[str, Any] | None) -> Non
 
 
 class RelayingNotifier(RestrictedNotifier):
-    """Passes each event to `sink`, if there is one, after the callbacks."""
+    """A notifier that passes each event to `sink` (if set) after the callbacks."""
 
     __slots__ = ("sink",)
 
@@ -279,7 +276,7 @@ def register_deregister(
     kwargs: Mapping[str, Any] | None = None,
     details_filter: DetailsFilter | None = None,
 ) -> Iterator[None]:
-    """Register `callback` for the duration of a `with` block; None registers nothing."""
+    """Register `callback` for the duration of a `with` block. None registers nothing."""
     if callback is None:
         yield
         return

@@ -1,6 +1,6 @@
 """The structure of a flow for drawings: nesting and order.
 
-It does not depend on the code of the flow, so it is stored with its records.
+It is stored with the records of the flow, so that drawings do not need the code of the flow.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ RETRY: Final = "retry"
 TASK: Final = "task"
 MAP: Final = "map"
 
-#: Version of the format that is written. Older versions can be read, newer ones are refused.
+#: Version of the written format. Older versions can be read, newer ones are rejected.
 VERSION: Final = 1
 
 _LETTERS: Final[Mapping[str, str]] = {FLOW: "f", RETRY: "r", TASK: "t", MAP: "m"}
 _KINDS: Final[Mapping[str, str]] = {letter: kind for kind, letter in _LETTERS.items()}
-#: The content is repetitive: the fastest levels compress almost as well as the best one.
+#: A fast level: the content is repetitive, so higher levels are not much better.
 _COMPRESSION_LEVEL: Final = 3
-#: Exceptions raised while reading data in another format.
+#: Exceptions that can occur when data in another format is decoded.
 _DECODING_ERRORS: Final = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
-#: Maximum number of bytes after decompression.
+#: Maximum size after decompression.
 _MAX_BYTES: Final = 1 << 30
 
 
 class OutlineNode(NamedTuple):
     """A flow, a task, a retry controller or a Map.
 
-    :ivar parent: position of the surrounding flow; None for the outermost node.
+    :ivar parent: index of the surrounding flow; None for the outermost node.
     :ivar task: name of the class or function of an atom.
     :ivar notes: text for drawings: join rule, deciders.
     :ivar signal: the signal for which a `task.WaitFor` waits.
@@ -58,11 +58,11 @@ class OutlineNode(NamedTuple):
 
 @dataclass(frozen=True)
 class Outline:
-    """The nodes of a flow, and the direct successors.
+    """The nodes and edges of a flow.
 
-    `nodes[0]` is the outermost flow, or the only task; parents precede their members. `edges` are
-    pairs of positions; an edge to or from a flow concerns the whole flow. The order between the
-    retry controller of a flow and the other members is not contained in `edges`.
+    `nodes[0]` is the outermost flow, or the only task. Flows precede their members. `edges` are
+    pairs of indexes of direct neighbors. An edge to or from a flow applies to the whole flow.
+    `edges` does not contain the order between the retry controller of a flow and the other members.
     """
 
     nodes: tuple[OutlineNode, ...]
@@ -70,7 +70,7 @@ class Outline:
 
     @cached_property
     def digest(self) -> str:
-        """A digest that identifies this structure."""
+        """A hash that identifies this structure."""
         return hashlib.sha256(self._packed).hexdigest()[:32]
 
     @property
@@ -79,7 +79,6 @@ class Outline:
         return list(dict.fromkeys(node.signal for node in self.nodes if node.signal is not None))
 
     def to_bytes(self) -> bytes:
-        """Return a compact encoding."""
         return self._packed
 
     @cached_property
@@ -109,7 +108,7 @@ class Outline:
     def from_bytes(cls, data: bytes) -> Outline:
         """Decode the result of `to_bytes`.
 
-        :raises InvalidFormat: if the data is damaged, of a newer version or something else.
+        :raises InvalidFormat: if the data is damaged, has a newer version or is not an outline.
         """
         try:
             content = json.loads(_unpacked(data))
@@ -174,7 +173,7 @@ def _checked(outline: Outline) -> Outline:
 
 
 def _steps(numbers: Sequence[int]) -> list[int]:
-    """Return differences of consecutive numbers. Most are equal, so they compress well."""
+    """Return the differences of consecutive numbers. Most are equal, so they compress well."""
     return [*numbers[:1], *map(operator.sub, numbers[1:], numbers)]
 
 

@@ -1,4 +1,4 @@
-"""JSON Schemas: compiled for validation, interpreted for explanations of errors."""
+"""Validation of data with JSON Schemas."""
 
 from __future__ import annotations
 
@@ -14,18 +14,17 @@ _DRAFT: Final = "http://json-schema.org/draft-04/schema#"
 
 
 class Schema:
-    """A schema of draft 4, without references to other documents.
+    """A schema of draft 4, without references to other documents. Thread-safe.
 
     fastjsonschema compiles it on first use (about 2 ms, then 1 to 3 µs for each message).
     jsonschema explains errors. Data is JSON: dicts, lists, strings, numbers, booleans, None.
-    Thread-safe.
     """
 
     def __init__(self, schema: Mapping[str, Any], name: str, *, secret: bool = False) -> None:
         """Create a schema.
 
-        :param name: name of the data in errors.
-        :param secret: errors do not show values.
+        :param name: name of the data, for errors.
+        :param secret: whether to omit values from errors.
         """
         self.schema = schema
         self.name = name
@@ -33,7 +32,7 @@ class Schema:
 
     @functools.cached_property
     def _compiled(self) -> Callable[[Any], object]:
-        # Imported here, because both libraries take long to import.
+        # Imported here, because importing these libraries takes long.
         import fastjsonschema
 
         validate: Callable[[Any], object] = fastjsonschema.compile(
@@ -42,13 +41,13 @@ class Schema:
         return validate
 
     def check(self, data: Any, name: str | None = None) -> None:
-        """Validate `data`; `name` names it in errors.
+        """Validate `data`. Errors call it `name`.
 
-        :raises InvalidFormat: if it is invalid; the message names the part.
+        :raises InvalidFormat: if it is invalid; the message contains the invalid part.
         """
         try:
             self._compiled(data)
-        except ValueError:  # exceptions of fastjsonschema are of this type
+        except ValueError:  # fastjsonschema raises subclasses of this.
             raise exc.InvalidFormat(self._explain(data, name or self.name)) from None
 
     def _explain(self, data: Any, name: str) -> str:
@@ -62,6 +61,6 @@ class Schema:
                     f"{error.validator}: {error.validator_value}" if self._secret else error.message
                 )
                 return f"{name}{where} is invalid: {explanation[:200]}"
-        except (RecursionError, ValueError):  # the value cannot be shown in a message
+        except (RecursionError, ValueError):  # The value cannot be printed.
             pass
         return f"{name} is invalid"

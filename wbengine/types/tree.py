@@ -1,4 +1,4 @@
-"""Trees that can be searched and printed, without recursion, so of any depth."""
+"""Trees that can be searched and printed. No recursion, so any depth is supported."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Matcher = Callable[["Node"], Any]
 
 
 class FrozenNode(Exception):
-    """Raised if a frozen tree would be changed."""
+    """A change of a frozen tree was attempted."""
 
     def __init__(self) -> None:
         super().__init__("Frozen node(s) can't be modified")
@@ -23,7 +23,6 @@ class FrozenNode(Exception):
 class Node:
     """A node with its content (`item`), attributes (`metadata`) and children."""
 
-    #: Characters that `pformat` draws.
     STARTING_PREFIX: ClassVar[str] = ""
     EMPTY_SPACE_SEP: ClassVar[str] = " "
     HORIZONTAL_CONN: ClassVar[str] = "__"
@@ -36,8 +35,6 @@ class Node:
         self.parent: Node | None = None
         self.frozen = False
         self._children: list[Node] = []
-
-    # Modification.
 
     def freeze(self) -> None:
         """Make this node and its descendants immutable."""
@@ -58,7 +55,7 @@ class Node:
         self._children.append(child)
 
     def disassociate(self) -> int:
-        """Remove this node from its parent; return the number of removed references.
+        """Remove this node from its parent. Return the number of removed references.
 
         :raises FrozenNode: if this node is frozen.
         """
@@ -83,10 +80,7 @@ class Node:
         node.disassociate()
         return node
 
-    # Search.
-
     def empty(self) -> bool:
-        """Return whether the node has no children."""
         return not self._children
 
     def child_count(self, only_direct: bool = True) -> int:
@@ -134,24 +128,21 @@ class Node:
         return len(self._children)
 
     def __bool__(self) -> bool:
-        """Return True, also for a node without children."""
+        """Return True, even without children."""
         return True
-
-    # Iteration.
 
     def __iter__(self) -> Iterator[Node]:
         """Iterate over the children in the order of insertion."""
         return iter(self._children)
 
     def reverse_iter(self) -> Iterator[Node]:
-        """Iterate over the children in reverse order."""
         return reversed(self._children)
 
     def dfs_iter(self, include_self: bool = False, right_to_left: bool = True) -> Iterator[Node]:
         """Iterate over all descendants, parents first.
 
-        :param right_to_left: (TaskFlow's name) True: in the order of insertion; False: in reverse
-            order.
+        :param right_to_left: True: in the order of insertion; False: in reverse order. (The name is
+            TaskFlow's.)
         """
         stack = [self] if include_self else self._backwards(right_to_left)
         while stack:
@@ -163,14 +154,12 @@ class Node:
         return self._children[::-1] if right_to_left else self._children[:]
 
     def bfs_iter(self, include_self: bool = False, right_to_left: bool = False) -> Iterator[Node]:
-        """Iterate over all descendants, level by level; `right_to_left` as in `dfs_iter`."""
+        """Iterate over all descendants, level by level. `right_to_left` is as in `dfs_iter`."""
         queue = deque([self] if include_self else self._backwards(not right_to_left))
         while queue:
             node = queue.popleft()
             yield node
             queue.extend(node._backwards(not right_to_left))
-
-    # Presentation.
 
     def pformat(
         self,
@@ -181,9 +170,7 @@ class Node:
         empty_space: str = EMPTY_SPACE_SEP,
         starting_prefix: str = STARTING_PREFIX,
     ) -> str:
-        """Return a drawing of the tree with one line for each node.
-
-        The cost is proportional to the size of the drawing.
+        """Return a drawing of the tree with one line for each node. O(size of the drawing).
 
         >>> root = Node('city')
         >>> root.add(Node('park'))
@@ -200,7 +187,7 @@ class Node:
         below = vertical_conn + empty_space * len(horizontal_conn)
         last_below = empty_space * len(connection)
         lines = [starting_prefix + to_text(self)]
-        # Nodes to draw, each with the prefix of its line; the next one is the last item.
+        # Stack of nodes to draw, each with the prefix of its line.
         stack = [(child, starting_prefix) for child in reversed(self._children)]
         last_ids = {id(self._children[-1])} if self._children else set()
         while stack:
@@ -214,7 +201,7 @@ class Node:
 
     def to_digraph(self) -> graph.OrderedDiGraph:
         """Return a graph of the items, with the metadata as attributes."""
-        # Imported here, because a tree does not need networkx otherwise.
+        # Imported here, because trees are also used without networkx.
         from wbengine.types import graph
 
         digraph = graph.OrderedDiGraph()
