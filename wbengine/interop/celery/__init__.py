@@ -23,7 +23,7 @@ __all__ = [
     "Retry", "TaskMessage", "Undecodable", "Wire", "current", "decode", "encode",
 ]  # fmt: skip
 
-#: Public name -> module of this package that defines it.
+#: Module of this package that defines each public name.
 _PLACES: Final[dict[str, str]] = {
     **dict.fromkeys(("Malformed", "TaskMessage", "decode", "encode"), "protocol"),
     **dict.fromkeys(("Accepted", "Refused", "Undecodable", "Wire"), "serializers"),

@@ -1,8 +1,8 @@
 """Celery's worker inside a worker of wbengine: its messages run as tasks in the pool of wbengine.
 
 Celery receives messages and handles retries, results, follow-up tasks, revocations, rate limits,
-remote control and events. Our worker provides the slots, limits, child processes and logs, and
-shares them with the requests of its topics.
+remote control and events. The worker of wbengine provides the slots, limits, child processes and
+logs. Its requests use the same slots.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ _UNSUPPORTED_TRANSPORTS: Final = ("", "filesystem", "memory", "dir")
 
 _CONNECT_SECONDS: Final = 10.0
 
-#: Default seconds until an unacknowledged message is redelivered: Redis delivers it to another
-#: consumer, RabbitMQ closes the channel.
+#: Default times after which a broker redelivers an unacknowledged message: Redis delivers it to
+#: another consumer, RabbitMQ closes the channel.
 _VISIBILITY_SECONDS: Final = 3600.0
 _CONSUMER_SECONDS: Final = 1800.0
 
@@ -101,7 +101,7 @@ class CeleryWorker(task_sources.TaskSource):
         self._sends_events = sends_events
         self._ready = conditions.Event()
         self._closing = False
-        #: Nothing new may begin: received messages are requeued.
+        #: Whether new runs are rejected. Received messages are then requeued.
         self._suspended = False
         self._lock = threading.RLock()
         self._changed = conditions.Condition(self._lock)
@@ -176,7 +176,7 @@ class CeleryWorker(task_sources.TaskSource):
                 "the Celery worker failed (its error is above): this worker stops with an error"
             )
             self._host.context.fail()
-        else:  # a monitor requested the shutdown
+        else:  # A monitor requested the shutdown.
             LOG.info("the Celery worker stopped")
         self._host.context.stop()
 
@@ -247,9 +247,9 @@ class CeleryWorker(task_sources.TaskSource):
             self._claims.close()
 
     def submit(self, delivery: internals.HostedRequest) -> execution.Job:
-        """Run a task. Call it in the thread of Celery's loop, with one of its slots acquired.
+        """Run a task. Call this in the thread of Celery's loop, after acquiring a slot.
 
-        Celery calls the job's `terminate` if the running task is revoked.
+        If the running task is revoked, Celery calls the job's `terminate`.
         """
         job = execution.Job(delivery, self._host)
         self._take(job)
@@ -333,9 +333,9 @@ def _register(
 ) -> None:
     """Register a Celery task that runs a wbengine task.
 
-    Messages of idempotent tasks, and with a ledger those of all tasks, are acknowledged at the end
-    of the run. If a process is lost, the job requeues the message itself, because Celery cannot
-    distinguish this from a body that raises `WorkerLost`.
+    Messages of idempotent tasks, and with a ledger messages of all tasks, are acknowledged at the
+    end of the run. If a process is lost, the job requeues the message itself, because Celery cannot
+    distinguish this from a task that raises `WorkerLost`.
     """
     cls = endpoint.task_cls
     is_idempotent = bool(cls.idempotent)
@@ -346,8 +346,7 @@ def _register(
 
     body.__name__ = cls.__name__
     body.__doc__ = cls.__doc__
-    # Celery inspects the signature for errbacks and for tasks that are sent through their
-    # functions.
+    # Celery inspects the signature of errbacks, and of tasks that are sent through their functions.
     setattr(body, "__signature__", _signature(cls))  # noqa: B010
     app.task(
         body,
@@ -464,7 +463,7 @@ def node_name(name: str | None = None) -> str:
 
 
 def _override(variables: Iterable[str], value: str) -> None:
-    """Set those of Celery's variables that exist, as Celery's own command does."""
+    """Overwrite those of Celery's environment variables that are set, as Celery's command does."""
     for name in variables:
         if name in os.environ:
             os.environ[name] = value
@@ -505,7 +504,7 @@ def _claims_of(app: celery.Celery, options: SimpleNamespace) -> run_claims.Claim
 
 
 def retention(app: celery.Celery) -> float:
-    """Return the seconds after which no copy of the message of an ended run can arrive."""
+    """Return the time after which no copy of the message of an ended run can arrive."""
     visibility, consumer = _timeouts(app)
     return max(_expires(app), 2 * visibility, consumer)
 
@@ -523,7 +522,7 @@ def _expires(app: celery.Celery) -> float:
 
 
 def _check(app: celery.Celery) -> None:
-    """Check settings that Celery reads late and whose errors would end it with a traceback.
+    """Check settings that Celery reads late and whose errors would end the process.
 
     :raises ValueError: if a setting, or the option for it, is invalid.
     """

@@ -1,8 +1,8 @@
 """Encoding and decoding of Celery's event messages.
 
-An event is published once to the current subscribers and may be lost. It is a mapping with six
-standard fields (`STANDARD`) and further fields that depend on its type (`CATALOGUE`). A message is
-always UTF-8 JSON and contains one mapping or a list of mappings.
+An event is published once to the current subscribers, and may be lost. It is a mapping with six
+standard fields (`STANDARD`) and fields that depend on its type (`CATALOGUE`). A message is UTF-8
+JSON and contains one mapping or a list of mappings.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TRANSIENT: Final = 1
 CONTENT_ENCODING: Final = "utf-8"
 MAX_EVENT_BYTES: Final = 16 << 20
 
-#: Brokers that deliver each event to all subscribers, whatever its routing key.
+#: Brokers on which the event exchange delivers each event to all subscribers.
 _FANOUT: Final = frozenset(("redis", "gcpubsub"))
 
 _NAME: Final = Kind("string", {"type": "string", "minLength": 1, "maxLength": 1000})
@@ -44,7 +44,7 @@ _CALL: Final = (
 _FAILED: Final = ("uuid", "exception", "traceback")
 _WORKER: Final = ("freq", "active", "processed", "loadavg", "sw_ident", "sw_ver", "sw_sys")
 
-#: Event types in chronological order, with their fields besides the standard ones.
+#: Event types in chronological order, with their additional fields.
 CATALOGUE: Final[Mapping[str, tuple[str, ...]]] = {
     "task-sent": (*_CALL, "queue", "exchange", "routing_key"),
     "task-received": _CALL,
@@ -106,8 +106,8 @@ SCHEMA: Final = {
 def utcoffset() -> float:
     """Return the hours that local time is *behind* UTC, as Celery sends them.
 
-    Examples are -2 for Helsinki in winter and 5 for New York in winter. Celery's documentation has
-    the opposite sign. The result is an int if the offset is a whole number of hours.
+    Examples: -2 for Helsinki in winter, 5 for New York in winter. (Celery's documentation has the
+    opposite sign.) A whole number is an int.
     """
     seconds = time.altzone if time.localtime().tm_isdst > 0 else time.timezone
     hours, remainder = divmod(seconds, 3600)
@@ -120,11 +120,9 @@ def exchange_type(driver: str | None) -> str:
 
 
 def encode(events: Event | Sequence[Event]) -> tuple[serializers.Wire, str]:
-    """Return the message of an event, or of several events of one group, and its routing key.
+    """Return the message, and its routing key, of an event or of several events of one group.
 
-    The routing key of several events is that of their group, such as `task.multi`.
-
-    :raises ValueError: if there are no events, if they are of several groups, or if JSON cannot
+    :raises ValueError: if there are no events, if they belong to several groups, or if JSON cannot
         represent a value (NaN, cycles).
     :raises TypeError: if JSON does not support the type of a value.
     """
@@ -139,8 +137,7 @@ def encode(events: Event | Sequence[Event]) -> tuple[serializers.Wire, str]:
         first, body = events[0], [event.as_dict() for event in events]
         key = f"{first.group}.multi"
     try:
-        # JSON can escape lone surrogates, UTF-8 cannot encode them: "replace" writes question
-        # marks.
+        # JSON can escape lone surrogates, but UTF-8 cannot encode them. "replace" writes "?".
         data = _json_text.encode(body, "replace")
     except RecursionError:
         raise ValueError("an event is nested too deeply") from None

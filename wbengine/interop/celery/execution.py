@@ -1,8 +1,8 @@
 """The execution of a Celery message: claimed, traced by Celery, executed in the pool of the worker.
 
 Celery submits each message to its pool together with a tracer, which stores the result, sends
-follow-up messages and retries. Here the tracer runs in a thread of this process. The task that it
-calls submits the body to the pool of the worker and waits for the outcome.
+follow-up messages and retries. The tracer runs in a thread of this process. The task that it calls
+submits the work to the pool of the worker and waits for the result.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _CELERY_FIELDS: Final = _FIELDS | {
     *(one.name for one in (*protocol.EMBED, *protocol.VERSION_1, protocol.UTC)),
     "properties", "hostname", "delivery_info", "headers", "compression",
 }  # fmt: skip
-#: Fields that `current` shows: all except those that say when and where a message may run.
+#: Fields that `current` contains: all except those that define when and where a message may run.
 _SHOWN_FIELDS: Final = _FIELDS - {"task", "lang", "meth", "eta", "expires", "timelimit"}
 
 #: Exceptions of wbengine that have an equivalent in Celery.
@@ -57,8 +57,7 @@ CURRENT: Final[contextvars.ContextVar[Job | None]] = contextvars.ContextVar("job
 class Host:
     """The data that all jobs of a worker share.
 
-    If `owned` is None, a task that is delivered twice may run twice. `system` is the kind of the
-    broker.
+    If `owned` is None, a redelivered task may run twice. `system` is the kind of the broker.
     """
 
     context: task_sources.WorkerContext
@@ -76,14 +75,14 @@ class Job:
     host: Host
     started: float | None = None
     ticket: Any = None
-    #: Celery revoked the task while it ran.
+    #: Whether Celery revoked the task while it ran.
     terminated: bool = False
-    #: Its process was lost, or the worker gave it up. The failure alone does not prove it: a task
-    #: body may raise `WorkerLost` about other tasks.
+    #: Whether its process was lost, and whether the worker gave it up. The failure alone does not
+    #: prove a loss: a task may raise `WorkerLost` about other tasks.
     lost: bool = False
     given_up: bool = False
     outcome: run_claims.Outcome | None = None
-    #: Another worker owns the run, or the message is requeued.
+    #: Whether another worker owns the run, or the message is requeued.
     dropped: bool = False
     #: Trace headers for the follow-up messages.
     trace_headers: Mapping[str, str] = field(default_factory=dict)
@@ -122,7 +121,7 @@ class Job:
     def serve(self) -> float | None:
         """Claim and run the task, or let Celery settle the message.
 
-        :returns: None, or the seconds after which to call `serve` again.
+        :returns: None, or the number of seconds after which to call `serve` again.
         """
         is_idempotent = getattr(celery.current_app.tasks.get(self.task), "idempotent", False)
         verdict = run_claims.RUN
@@ -147,14 +146,14 @@ class Job:
         elif verdict.run and not self.host.context.admit():
             self.release()
             self.requeue()
-        elif verdict.run and self.delivery.settle_revoked():  # revoked while it waited for a lease
+        elif verdict.run and self.delivery.settle_revoked():  # Revoked while it waited for a claim.
             self.store_outcome({"kind": "ignored"})
             self._sent()
         elif verdict.run or (self.outcome and self.outcome["kind"] != "ignored"):
             self.started = time.time()
             self._trace()
         else:
-            self.delivery.fail(theirs.Ignore())  # everything was already sent
+            self.delivery.fail(theirs.Ignore())  # All messages were already sent.
         return None
 
     def requeue(self) -> None:
@@ -200,8 +199,8 @@ def call(
 ) -> Any:
     """Run a wbengine task for a Celery task, and return or raise what Celery expects.
 
-    The call may also come from another task that calls it as a function, as `celery.map` does, and
-    from errbacks.
+    Besides `Job.serve`, the callers are tasks that call this task as a function (as `celery.map`
+    does), and errbacks.
     """
     job = CURRENT.get()
     if job is None or task.request.called_directly:

@@ -1,7 +1,7 @@
 """All uses of Celery that its guide does not document, each with its reason.
 
-Three further names are used elsewhere: `worker` passes `ready_callback` to learn when the worker
-consumes, gives its tasks a `__signature__`, and refers to Celery's loggers by name.
+Three more are elsewhere: `embedded_worker` passes `ready_callback` in order to be notified when
+Celery consumes, gives tasks a `__signature__`, and uses Celery's logger names.
 
 `tests/celery/test_internals.py` checks these assumptions for the installed version.
 """
@@ -40,7 +40,7 @@ LOG = logging.getLogger("wbengine.celery")
 def _number(value: Any, kind: type[int] | type[float] = float) -> float:
     """Convert a value to a number of this type, from 0 to 2**31 - 1.
 
-    :raises TypeError, ValueError, OverflowError: if it is not one.
+    :raises TypeError, ValueError, OverflowError: if it cannot be converted.
     """
     number = kind(value)
     if not 0 <= number < 2**31:
@@ -68,9 +68,9 @@ _HEADERS: Final[Mapping[str, tuple[Callable[[Any], Any], str]]] = {
 class HostedPool(base.BasePool):  # type: ignore[misc]
     """A pool that passes the tasks of Celery's worker to `host`, which a subclass defines.
 
-    Celery's settings may name a pool, but the interface of pools is undocumented. With
-    `uses_semaphore` Celery submits at most as many jobs as there are slots. Just before each
-    submission it checks whether the task was revoked or has expired.
+    Celery's settings may name a pool, but the interface of pools is undocumented. Because of
+    `uses_semaphore`, Celery submits at most as many jobs as there are slots, and checks before each
+    submission whether the task was revoked or has expired.
     """
 
     uses_semaphore = True
@@ -91,15 +91,15 @@ class HostedPool(base.BasePool):  # type: ignore[misc]
         timeout: float | None = None,
         **options: Any,
     ) -> Any:
-        # A pool receives only what `Request.execute_using_pool` passes to the tracer. The callbacks
-        # are methods of the request.
+        # A pool receives the arguments of the tracer from `Request.execute_using_pool`. The
+        # callbacks are methods of the request.
         hosted: HostedRequest = options["accept_callback"].__self__
         hosted.limit = time_limits.TimeLimit(soft_timeout or None, timeout or None)
         hosted.trace = functools.partial(target, *args, **(kwargs or {}))
         return self.host.submit(hosted)
 
     def terminate_job(self, pid: int, signal: int | None = None) -> None:
-        """Do nothing: Celery also terminates the job that `on_apply` returned."""
+        """Do nothing. Celery also calls `terminate` of the job that `on_apply` returned."""
 
     def on_stop(self) -> None:
         self.host.stop_jobs()
@@ -110,8 +110,8 @@ class HostedPool(base.BasePool):  # type: ignore[misc]
 class HostedConsumer(Consumer):  # type: ignore[misc]
     """A consumer that rejects messages that Celery cannot process.
 
-    A message whose `task` is a list, for example, ends Celery's own worker. The setting
-    `worker_consumer` is documented for such a class; the overridden method is not.
+    For example, a message whose `task` is a list ends Celery's own worker. The setting
+    `worker_consumer` for such a class is documented. The overridden method is not.
     """
 
     def create_task_handler(self, *args: Any, **options: Any) -> Callable[[Any], None]:
@@ -131,17 +131,17 @@ class HostedConsumer(Consumer):  # type: ignore[misc]
 class HostedRequest(request.Request):  # type: ignore[misc]
     """A message that Celery's worker received and submits to its pool.
 
-    `fields` contains the fields of the message, `limit` its time limits; `trace` runs the task.
-    Call `accept` when the run begins, then either `end` with the result of `trace` or `fail`.
+    `fields` contains the fields of the message, `limit` its time limits. `trace` runs the task.
+    Call `accept` when the run begins, then either `end` with the result of `trace`, or `fail`.
 
-    `Task.Request` is documented for such a class, and `InvalidTaskError` for messages that are
-    logged and rejected. The attributes, and an error of the constructor, are not documented.
+    Documented: `Task.Request` for such a class, and `InvalidTaskError` for rejected messages.
+    Undocumented: the attributes, and the effect of an error in the constructor.
     """
 
     loop: ClassVar[Loop]
     limit: time_limits.TimeLimit
     trace: Callable[[], Any]
-    #: Deferred acknowledgments and rejections, while a failure is stored; None: settle immediately.
+    #: Deferred acknowledgments and rejections while a failure is stored. None: do not defer.
     _settlements: list[tuple[Callable[..., None], tuple[Any, ...]]] | None = None
 
     def __init__(self, message: Any, **options: Any) -> None:
@@ -168,10 +168,10 @@ class HostedRequest(request.Request):  # type: ignore[misc]
         return fields
 
     def acknowledge(self) -> None:
-        """Acknowledge the message, in the loop's thread.
+        """Acknowledge the message in the loop's thread.
 
-        After a lost connection this may also change the prefetch count, and only the loop may use
-        the connection.
+        After a lost connection this may change the prefetch count, and only the loop may use the
+        connection.
         """
         self._settle(super().acknowledge)
 
@@ -185,15 +185,15 @@ class HostedRequest(request.Request):  # type: ignore[misc]
             self._settlements.append((settle, args))
 
     def revoked(self) -> bool:
-        """Return True if the task was revoked or has expired, and settle its message then.
+        """If the task was revoked or has expired, settle its message and return True.
 
-        Celery calls this when it receives a message and again when a slot is free. A redelivered
-        message may belong to a task that is running, so the pool checks its claim first.
+        Celery calls this on receipt of the message and again when a slot is free. A redelivered
+        message may belong to a running task, so the pool checks its claim first.
         """
         return not self.delivery_info["redelivered"] and self.settle_revoked()
 
     def settle_revoked(self) -> bool:
-        """Do the same as `revoked`, also for a redelivered message. The caller owns the claim."""
+        """Do the same as `revoked` for any message. The caller owns the claim."""
         return bool(super().revoked())
 
     def accept(self) -> None:
@@ -203,13 +203,13 @@ class HostedRequest(request.Request):  # type: ignore[misc]
         self.on_success(result)
 
     def fail(self, error: BaseException) -> None:
-        """Have Celery settle the message according to an error.
+        """Let Celery settle the message according to an error.
 
-        `Reject`, `Ignore` and `WorkerLostError` are documented only for errors that tasks raise.
+        Celery documents `Reject`, `Ignore` and `WorkerLostError` only for errors that tasks raise.
         Pools report them as billiard's record of an exception.
 
-        Celery acknowledges the message of a lost worker before it stores the failure: if the
-        process is killed in between, a client waits forever. Here the message is settled last, and
+        Celery acknowledges the message of a lost worker before it stores the failure. If the
+        process dies in between, a client waits forever. So the message is settled last here, and
         stays unsettled if the failure cannot be stored.
         """
         settlements: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
@@ -236,7 +236,7 @@ class Loop:
         self._thread = threading.get_ident()
 
     def call(self, function: Callable[..., Any], *args: Any) -> None:
-        """Call a function in the loop's thread, immediately if this is that thread."""
+        """Call a function in the loop's thread, or immediately if this is that thread."""
         if threading.get_ident() == self._thread:
             function(*args)
         else:
@@ -252,9 +252,9 @@ class Loop:
 
 
 def prepare(app: celery.Celery, node: str) -> None:
-    """Make this the app of all threads, and `node` the host name that its tasks see.
+    """Make `app` the app of all threads, and `node` the host name that its tasks receive.
 
-    `celery worker` does the same, but also takes over the signals and the logging of the process.
+    `celery worker` does the same, but also replaces the signal handlers and the logging.
     """
     trace.setup_worker_optimizations(app, node)
     state.should_stop = state.should_terminate = None
@@ -263,7 +263,7 @@ def prepare(app: celery.Celery, node: str) -> None:
 def shut_down() -> None:
     """Make the worker of this process end.
 
-    The control command `shutdown` cannot arrive while the broker is unavailable.
+    The control command `shutdown` would not arrive while the broker is unavailable.
     """
     state.should_stop = 0
 
@@ -274,9 +274,9 @@ def is_busy() -> bool:
 
 
 def change_queues(worker: Any, queues: Iterable[str], consume: bool) -> None:
-    """Begin (or cease) to consume these queues.
+    """Start (or stop) consuming these queues.
 
-    The consumer's methods are documented; that they must be called in its loop is not.
+    The consumer's methods are documented. Undocumented: they must be called in its loop.
     """
     consumer = worker.consumer
     change = consumer.add_task_queue if consume else consumer.cancel_task_queue
@@ -285,7 +285,7 @@ def change_queues(worker: Any, queues: Iterable[str], consume: bool) -> None:
 
 
 def flush(worker: Any, timeout: float) -> None:
-    """Wait until the worker has acknowledged its ended tasks. Its loop does so in any order."""
+    """Wait until the worker has acknowledged its ended tasks. Its loop runs calls in any order."""
     for _ in range(2):
         done = conditions.Event()
         worker.consumer.call_soon(done.set)

@@ -1,9 +1,8 @@
 """Celery's message protocol: task messages of versions 1 and 2, and result messages.
 
-The functions convert between objects and a `Wire`. They import nothing that a message names,
-and do not need Celery. The annotation of a field defines its `Kind` on the wire and the parts
-of the message that contain it; readers, writers and JSON Schemas are derived from the
-annotations.
+The functions convert between objects and a `Wire`. They import nothing that a message names, and do
+not need Celery. The annotation of a field defines its `Kind` on the wire and the parts of the
+message that contain it. Readers, writers and JSON Schemas are derived from the annotations.
 """
 
 from __future__ import annotations
@@ -92,9 +91,9 @@ class TaskMessage:
 class Result:
     """The state of one task, as workers send it or store it in a result backend.
 
-    `result` is the value. For a failure it is a mapping of `exc_type`, `exc_message` (the
-    arguments) and `exc_module`. The fields from `name` on belong to extended results; `extra`
-    contains further fields, such as stamps.
+    `result` is the return value. For a failure it is a mapping of `exc_type`, `exc_message` (the
+    arguments) and `exc_module`. Only extended results contain `name` and the fields after it.
+    `extra` contains further fields, such as stamps.
     """
 
     task_id: Annotated[str, ID]
@@ -361,7 +360,7 @@ TASK_V1_SCHEMA: Final = _DIALECT | {
 RESULT_SCHEMA: Final = _DIALECT | schema(RESULT)
 
 
-#: Headers that brokers add, or that describe the compression: not copied to new messages.
+#: Prefixes of headers that brokers add or that describe the compression. They are not copied.
 _TRANSPORT: Final = (
     "compression", "x-death", "x-delivery-", "x-first-death-", "x-last-death-", "x-acquired-",
 )  # fmt: skip
@@ -419,7 +418,7 @@ def _read_1(body: Any) -> dict[str, Any]:
 def _read_2(wire: Wire, body: Any) -> dict[str, Any]:
     """Read headers and body.
 
-    Some senders write a version 1 body, which then supplies fields that the headers omit.
+    Some senders write a version 1 body. It then supplies fields that the headers omit.
     """
     source: Mapping[str, Any] = wire.headers
     if type_of(wire) in RAW:
@@ -446,8 +445,8 @@ def encode(
     Version and serializer default to those of the message. A content type without a serializer
     becomes JSON.
 
-    Version 1 has no field for the rest of a chain, which becomes nested callbacks, nor for
-    `shadow`, `root_id`, stamps and others, which are lost.
+    Version 1 has no field for the rest of a chain, which is written as nested callbacks. It loses
+    `shadow`, `root_id`, stamps and other fields.
 
     :raises NotEncodable: if the serializer cannot write the arguments.
     :raises Malformed: if a raw message is to be sent in version 1, or does not have exactly one
@@ -487,7 +486,7 @@ def _body_2(message: TaskMessage) -> Any:
 
 def _body_1(message: TaskMessage) -> Any:
     following: Mapping[str, Any] | None = None
-    for signature in message.chain:  # the last task to be called comes first
+    for signature in message.chain:  # The last task of the chain comes first.
         following = signature if following is None else _linked(signature, following)
     body = write(VERSION_1, message) | {"utc": True}
     if following is not None:
@@ -533,7 +532,7 @@ def shown(value: object) -> str:
 
 
 _RESULT_NAMES: Final = frozenset(one.name for one in RESULT)
-#: Fields of extended results only. The others are always written, except group and parent.
+#: Fields of extended results only.
 _EXTENDED: Final = frozenset(("name", "args", "kwargs", "worker", "retries", "queue"))
 
 

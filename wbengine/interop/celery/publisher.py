@@ -32,16 +32,16 @@ __all__ = [
 
 LOG: Final = logging.getLogger(__name__)
 
-#: Result backends: results arrive as messages through the broker, or there are no results.
+#: Special result backends: results arrive through the broker; there are no results.
 RPC: Final = "rpc://"
 DISABLED: Final = "disabled://"
 _STORES: Final = ("redis", "rediss", "unix")
 
-#: Seconds to wait until the broker confirms a message.
+#: Maximum time to wait for the broker's confirmation of a message.
 _CONFIRM_SECONDS: Final = 30.0
-#: Seconds after which a queue is declared again, because it may have been removed.
+#: Time after which a queue is declared again, because it may have been removed.
 _DECLARE_SECONDS: Final = 600.0
-#: Maximum number of pending events before they are published.
+#: Maximum number of collected events; then they are published.
 _MAX_PENDING_EVENTS: Final = 500
 _NO_ROUTE: Final = 312
 
@@ -53,7 +53,7 @@ class Address(NamedTuple):
     backend: str = RPC
     #: Prefix of the keys of results, before Celery's own prefix.
     prefix: str = ""
-    #: The content type of results that are stored without one.
+    #: The content type of stored results that do not contain one.
     content_type: str = serializers.JSON
     control: str = "celery"
     events: str = events.EXCHANGE
@@ -129,10 +129,10 @@ def route_of(
     exchange: str | None,
     routing_key: str | None,
 ) -> Route:
-    """Return the route of a task's messages, from the arguments or else from the routes of the app.
+    """Return the route of a task's messages, from the arguments or from the routes of the app.
 
-    Like Celery, use the queue's name as the routing key of the default exchange for a queue behind
-    a direct exchange.
+    Like Celery, publish to the default exchange, with the queue's name as routing key, if the queue
+    is bound to a direct exchange.
 
     :raises TypeError: if the queue is neither a name nor a `kombu.Queue`.
     """
@@ -199,11 +199,11 @@ CONFIRMED: Final = 2
 class OutgoingTask:
     """A task to be sent to Celery's workers.
 
-    `notify` is called with the failure if the message cannot be published. After the confirmation
-    it is called with the task id, unless the result is waited for (`waits`).
+    `notify` is called with the failure if the message cannot be published. If no result is awaited
+    (`waits`), it is called with the task id after the broker's confirmation.
 
-    `recovered`: an earlier run may have sent the message. If the result backend does not show that
-    it did, the message is sent again if `may_resend` is True; otherwise the task fails.
+    `recovered`: whether an earlier run may have sent the message. If the result backend does not
+    prove this, the message is sent again if `may_resend` is True; otherwise the task fails.
     """
 
     id: str
@@ -249,9 +249,9 @@ class Publisher(reconnecting.ReconnectLoop):
         self._put(functools.partial(self._send, message))
 
     def drop(self, message: OutgoingTask, revoke: bool, signal: str | None) -> None:
-        """Do not send a message.
+        """Do not send a message. If it was already sent and `revoke` is True, revoke its task.
 
-        If it was sent and `revoke` is True, revoke its task; with a signal, also terminate it.
+        With a signal, the task is also terminated.
         """
         message.dropped.set()
 
@@ -270,7 +270,7 @@ class Publisher(reconnecting.ReconnectLoop):
     def describe_state(self, message: OutgoingTask) -> str:
         """Describe the state of a message whose task did not end.
 
-        The result is empty if the message was confirmed and the broker is available.
+        The text is empty if the message was confirmed and the broker is available.
         """
         why = self.unavailable_reason or (
             message.reader.unavailable_reason if message.reader else ""
@@ -290,7 +290,7 @@ class Publisher(reconnecting.ReconnectLoop):
     def _revoke(self, id: str, signal: str | None) -> None:
         self._revoked.setdefault(signal, []).append(id)
 
-    # Only the publisher's thread calls the following methods.
+    # Only the publisher's thread calls the methods below.
 
     @property
     def _pending(self) -> int:
@@ -315,9 +315,9 @@ class Publisher(reconnecting.ReconnectLoop):
         self._revoked.clear()
 
     def _send(self, message: OutgoingTask) -> None:
-        """Publish a message or report its failure.
+        """Publish a message, or report its failure.
 
-        An exception means that the connection is lost: the job is repeated.
+        An exception means that the connection is lost. Then the job is repeated.
         """
         if message.dropped.is_set():
             return
@@ -406,11 +406,11 @@ class Publisher(reconnecting.ReconnectLoop):
             connecting.release(connection)
 
     def _declare(self, queue: kombu.Queue) -> None:
-        """Declare a queue. An existing queue with other arguments is accepted."""
+        """Declare a queue. Accept an existing queue with other arguments."""
         assert self._connection is not None
         if time.monotonic() - self._declared.get(queue.name, -math.inf) < _DECLARE_SECONDS:
             return
-        # a broker that refuses the declaration closes the channel
+        # A broker that refuses the declaration closes the channel, so use a separate one.
         channel = self._connection.channel()
         try:
             queue(channel).declare()
@@ -435,7 +435,7 @@ class Publisher(reconnecting.ReconnectLoop):
         )  # fmt: skip
 
     def _flush(self) -> None:
-        """Send revocations and events. Only revocations survive a lost connection."""
+        """Send revocations and events. If the connection is lost, only revocations are kept."""
         if not (self._events or self._revoked):
             return
         pending_events, self._events = self._events, []

@@ -26,10 +26,10 @@ __all__ = [
 
 LOG: Final = logging.getLogger(__name__)
 
-#: Seconds after which an unused thread closes its connection and ends.
+#: Time after which an unused thread closes its connection and ends.
 IDLE_SECONDS: Final = 30.0
-#: Seconds between connection attempts, at first and at most. A connection that lasted longer than
-#: `_STABLE_SECONDS` resets the delay.
+#: Minimum and maximum pause between connection attempts. A connection that lasts longer than
+#: `_STABLE_SECONDS` resets the pause.
 _MIN_PAUSE_SECONDS: Final = 0.05
 MAX_PAUSE_SECONDS: Final = 2.0
 _STABLE_SECONDS: Final = 5.0
@@ -38,19 +38,19 @@ _T = TypeVar("_T")
 
 
 class ReconnectLoop(abc.ABC):
-    """A thread that serves one connection while work is pending, and for `IDLE_SECONDS` after.
+    """A thread that serves one connection while work is pending, and for `IDLE_SECONDS` after that.
 
-    A lost connection is opened again. All methods may be called from any thread.
+    It reopens a lost connection. All methods are thread-safe.
 
     :param place: a description of the peer, without passwords.
     """
 
-    #: True if other loops may add work to this one while they are closed.
+    #: Whether other loops may still add work to this one while they are closed.
     closes_last: ClassVar[bool] = False
 
     def __init__(self, place: str) -> None:
         self.place = place
-        #: Why the peer is unavailable; empty if it is available or this is unknown.
+        #: Why the peer is unavailable; empty if it is available or nothing is known.
         self.unavailable_reason = ""
         self._lock = threading.RLock()
         self._changed = conditions.Condition(self._lock)

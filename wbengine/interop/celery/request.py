@@ -1,6 +1,6 @@
-"""The message of the running task: `current`, `Retry`, `Ignore`, `Reject`.
+"""The message of the running task (`current`), and the exceptions `Retry`, `Ignore`, `Reject`.
 
-Child processes of a pool import this module, and nothing from Celery.
+Child processes of a pool import this module, but nothing from Celery.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ _MESSAGE_ATTRIBUTE: Final = "_celery_message"
 class Retry(Exception):
     """Raised by a task to run again later, with the same or new arguments.
 
-    The message is sent again under the same id with `retries` increased by one. Until it runs
+    The message is sent again under the same id, with `retries` increased by one. Until it runs
     again, the state is RETRY.
 
-    :param countdown: seconds until the next run. If neither this nor `eta` is set, the delay is the
-        task's attribute `default_retry_delay`, or 180 seconds.
-    :param eta: the time of the next run, as an aware datetime or Unix time in seconds.
-    :param max_retries: the maximum number of retries (`math.inf`: no maximum). The default is the
-        task's attribute `max_retries` (None: no maximum), or 3.
-    :param exc: the exception of the task after the last retry; without it the task fails with
-        Celery's `MaxRetriesExceededError`. Monitors and `AsyncResult.result` show it before that,
-        or else the exception that is being handled.
+    :param countdown: seconds until the next run. Without this and `eta`, the delay is the task's
+        attribute `default_retry_delay`, or 180 seconds.
+    :param eta: the time of the next run, as an aware datetime or in Unix seconds.
+    :param max_retries: the maximum number of retries (`math.inf`: no maximum). Default: the task's
+        attribute `max_retries` (None: no maximum), or 3.
+    :param exc: the exception of the task after the last retry; default: Celery's
+        `MaxRetriesExceededError`. Until then, monitors and `AsyncResult.result` show it, or else
+        the exception that is being handled.
     """
 
     def __init__(
@@ -93,12 +93,11 @@ class Reject(Exception):
 
 
 def current() -> TaskMessage | None:
-    """Return the message of the running task: its id, retries, root, parent and so on.
+    """Return the message of the running task (its id, retries, root, parent), or None.
 
-    The message does not contain follow-up tasks (callbacks, the rest of a chain, a chord). The
-    function works in `execute` and in all code that it calls, in threads and child processes. A
-    thread that the task starts must be passed the message. The result is None if no Celery message
-    is being processed.
+    The message does not contain follow-up tasks (callbacks, the rest of a chain, a chord). Call
+    this in `execute` or in code that it calls, in threads or child processes. Threads that the task
+    starts do not have the message.
     """
     call = running.CURRENT.get()
     return None if call is None else getattr(call.task, _MESSAGE_ATTRIBUTE, None)
@@ -113,9 +112,9 @@ def execute(
     loop: event_loop.EventLoop | None,
     emit: invocation.EventSink,
 ) -> invocation.Outcome:
-    """Create a task for a message and execute it. Every error becomes an outcome.
+    """Create a task for a message and execute it. Every error becomes a result.
 
-    Async bodies run in `loop` (None: the loop of the process). All arguments can be pickled, so
+    Async tasks run in `loop` (None: the loop of the process). All arguments can be pickled, because
     this may run in a child process.
     """
     try:

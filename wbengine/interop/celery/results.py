@@ -31,15 +31,15 @@ __all__ = [
 LOG: Final = logging.getLogger(__name__)
 
 ENDED: Final = frozenset({"SUCCESS", "FAILURE", "REVOKED"})
-#: Seconds between two checks whether a reader must end.
+#: Interval at which a reader checks whether it must end.
 _CHECK_SECONDS: Final = 0.2
-#: Seconds after which a Redis that does not even answer a ping counts as lost.
+#: Time after which a Redis that does not answer a ping is considered lost.
 _MAX_SILENCE_SECONDS: Final = 60.0
-#: Seconds that the results queue is kept while its reader is disconnected.
+#: Time for which the results queue is kept while its reader is disconnected.
 _QUEUE_EXPIRY_SECONDS: Final = 3600.0
 
-#: Prefixes of Celery's keys of results and of wbengine's keys, each of which records that a task
-#: was sent; and the retention of the latter in seconds, the same as that of Celery's results.
+#: Prefixes of Celery's result keys and of wbengine's keys (each records that a task was sent), and
+#: the retention of the latter, which is the same as for Celery's results.
 _RESULT_PREFIX: Final = "celery-task-meta-"
 _SENT_PREFIX: Final = "wbengine-celery-sent-"
 _SENT_SECONDS: Final = 86400
@@ -62,7 +62,7 @@ _T = TypeVar("_T")
 
 
 class Reader(reconnecting.ReconnectLoop):
-    """Reads one result backend. `on_result` is called once, in the reader's thread.
+    """Reads one result backend. The reader's thread calls `on_result` once.
 
     :param shown: a description of the backend, without passwords.
     """
@@ -87,7 +87,7 @@ class Reader(reconnecting.ReconnectLoop):
                 self._watch(id)
 
     def was_sent(self, id: str) -> bool:
-        """Return True if the task was certainly sent: its result or a record of it exists."""
+        """Return True if a result or record proves that the task was sent."""
         return False
 
     def note_sent(self, sent: OutgoingTask) -> None:
@@ -133,7 +133,7 @@ class Reader(reconnecting.ReconnectLoop):
 class RpcReader(Reader):
     """Reads this process's reply queue (`rpc://`).
 
-    The queue outlives connections: results that arrive during a disconnection are read later.
+    The queue outlives connections, so that results are kept during a disconnection.
     """
 
     def __init__(self, url: str, content_type: str = JSON) -> None:
@@ -173,9 +173,9 @@ class RpcReader(Reader):
 
 
 class RedisReader(Reader):
-    """Reads results stored in Redis, and records in Redis which tasks were sent.
+    """Reads results in Redis, and records in Redis which tasks were sent.
 
-    Redis publishes each result. After a subscription the reader also checks for results that were
+    Redis publishes each result. After subscribing, the reader also checks for results that were
     stored earlier.
 
     :param prefix: prefix of keys, before Celery's own prefix.
@@ -190,10 +190,10 @@ class RedisReader(Reader):
         self._client = _redis_client(url)
         self._content_type = content_type
         self._prefix = prefix
-        #: Ids of results whose subscription may have to change.
+        #: Ids of results that must be subscribed or unsubscribed.
         self._changed_ids: list[str] = []
         self._sent: list[OutgoingTask] = []
-        #: The channel that wakes the thread up.
+        #: The channel that wakes the thread.
         self._wake_channel = f"{prefix}wbengine-celery-bell-{uuid.uuid4()}"
 
     def was_sent(self, id: str) -> bool:
@@ -328,7 +328,7 @@ def _redis_client(url: str) -> Any:
     )
 
 
-#: Celery's exceptions -> exceptions of wbengine with the same meaning.
+#: Exceptions of wbengine with the same meaning, by (name, module) of Celery's exceptions.
 _EQUIVALENTS: Final[Mapping[tuple[str, str], type[BaseException]]] = {
     ("SoftTimeLimitExceeded", "billiard.exceptions"): exceptions.SoftTimeLimitExceeded,
     ("TimeLimitExceeded", "billiard.exceptions"): exceptions.TimeLimitExceeded,
@@ -345,7 +345,7 @@ _PLAIN: Final = (str, bool, float, int, type(None))
 
 
 def failure_of(result: protocol.Result) -> ft.Failure:
-    """Return the failure that a result describes. Any content gives a failure.
+    """Return the failure that a result describes, for any content.
 
     Nothing is imported. The failure has the names of Celery's class, of its known base classes and
     of wbengine's equivalent class (`WorkerLost` for `WorkerLostError`).
@@ -396,7 +396,7 @@ def _lines(trace: str) -> str:
     """Return a traceback without its first line and its exception, as failures store it."""
     head, separator, rest = trace.rpartition(f"{_HEAD}\n")
     if head or not separator:
-        return trace[:_MAX_TRACEBACK_LENGTH]  # a traceback with its causes, or no traceback
+        return trace[:_MAX_TRACEBACK_LENGTH]  # It contains causes, or is not a traceback.
     lines = rest.splitlines()
     while lines and not lines[-1].startswith(" "):
         lines.pop()

@@ -1,14 +1,15 @@
-"""Claims of Celery task runs in a ledger, which prevent a task from running twice.
+"""Claims of Celery task runs in a ledger. They prevent a task from running twice.
 
 A broker may deliver a message again while its task runs or after it has ended: Redis after the
-`visibility_timeout`, RabbitMQ after a lost connection. The key of a run contains the task id, the
-number of retries and the nesting of replacements, because `retry` and `replace` send new runs under
-the same id. It also contains the task's name and arguments, because some clients use an id again.
-Two equal calls under one id cannot be distinguished from a redelivery.
+`visibility_timeout`, RabbitMQ after a lost connection.
 
-Each run has one row: briefly OPEN, then CLAIMED by a worker, then DONE with its outcome. A second
-row is added when all follow-up messages were sent (links, the rest of the chain, the chord part).
-Rows are removed when they are older than any copy of their message can be.
+The key of a run contains the task id, the number of retries and the nesting of replacements,
+because `retry` and `replace` send new runs under the same id. It also contains the task's name and
+arguments, because some clients reuse ids. Two equal calls under one id look like a redelivery.
+
+Each run has one row: OPEN, then CLAIMED by a worker, then DONE with its result. A second row is
+added when all follow-up messages were sent (links, the rest of the chain, the chord part). Rows are
+removed when they are older than any copy of their message can be.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ __all__ = ["LEASE_SECONDS", "RUN", "Claims", "Outcome", "Run", "Verdict", "key_o
 
 LOG = logging.getLogger("wbengine.celery")
 
-#: Seconds without a heartbeat after which a worker counts as dead, and the heartbeat interval.
+#: Time without a heartbeat after which a worker is considered dead, and interval of heartbeats.
 LEASE_SECONDS: Final = 10.0
 RENEW_SECONDS: Final = 2.0
 
@@ -62,10 +63,10 @@ class Run:
 class Verdict:
     """The next step for a message.
 
-    `run`: this worker has claimed the run and runs it. `retry_after`: try again after this number
-    of seconds. `lost`: a worker that died had claimed the run, and it may not run again; this
-    worker has claimed it in order to report the loss. `outcome`: the run ended elsewhere; report
-    its outcome once more. If no field is set, acknowledge the message.
+    `run`: run it, because this worker has claimed the run. `retry_after`: try again after this
+    number of seconds. `lost`: report the loss, because the worker that had claimed the run died,
+    and the run must not be repeated. `outcome`: report this result again, because the run ended
+    elsewhere. If no field is set, acknowledge the message.
     """
 
     run: bool = False
@@ -124,7 +125,7 @@ class Claims:
             self.ledger.close()
 
     def claim(self, run: Run, may_repeat: bool) -> Verdict:
-        """Claim a run. `may_repeat`: the run may be repeated if the worker that claimed it died."""
+        """Claim a run. `may_repeat`: whether the run may be repeated if its worker died."""
         try:
             return self._claim(run, may_repeat)
         except exceptions.LedgerFailure as error:
@@ -134,7 +135,7 @@ class Claims:
     def _claim(self, run: Run, may_repeat: bool) -> Verdict:
         ledger = self.ledger
         if time.monotonic() - self._renewed > LEASE_SECONDS / 2:
-            # after a long pause, other workers may treat this one as dead and its claims as void
+            # After a long pause, other workers may consider this worker dead and its claims void.
             self._write_heartbeat()
         self._repeat_call(run.key)  # must precede the next claim of the run
         ledger.open(run.key, run.epoch)
@@ -142,7 +143,7 @@ class Claims:
             reply = ledger.claim(run.key, run.epoch, self._holder)
             run.epoch = reply.epoch
             if reply.granted:
-                # At a later epoch, another worker had claimed the run and died.
+                # A later epoch means that another worker had claimed the run and died.
                 return RUN if may_repeat or run.epoch == 1 else Verdict(lost=True)
             if reply.verdict == base.DONE:
                 if ledger.state(run.key + _SENT) is not None:
@@ -158,9 +159,9 @@ class Claims:
                     ledger.reopen(run.key, run.epoch)
 
     def _lease_left(self, holder: str | None) -> float:
-        """Return the seconds until a worker counts as dead.
+        """Return the seconds until a worker is considered dead.
 
-        A run that this worker itself owns is checked again after one heartbeat interval.
+        If this worker itself owns the run, check again after one heartbeat interval.
         """
         if holder == self._holder:
             return RENEW_SECONDS
@@ -183,7 +184,7 @@ class Claims:
         except exceptions.LedgerFailure as error:
             LOG.warning("the result of a Celery task cannot be stored, retrying later: %s", error)
             self._pending_calls[run.key] = finish
-            return True  # the client still gets the outcome
+            return True  # Report the result to the client.
 
     def sent(self, run: Run) -> None:
         try:
@@ -192,7 +193,7 @@ class Claims:
             LOG.debug("%s", error)  # the follow-up messages may be sent a second time
 
     def release(self, run: Run) -> None:
-        """Release a run that did not begin or has to begin again.
+        """Release a run that did not begin or must begin again.
 
         If the ledger is unavailable, the release is repeated later.
         """
@@ -244,8 +245,8 @@ class Claims:
 def key_of(id: str, retries: int, nesting: int, task: str, body: Any) -> str:
     """Return the key of a run.
 
-    :param body: the serialized arguments. The arguments of messages of version 1, which Celery has
-        already decoded, are not part of the key.
+    :param body: the serialized arguments. Celery has already decoded the arguments of version 1
+        messages, so these are not part of the key.
     """
     call = hashlib.sha256(task.encode("utf-8", "surrogatepass"))
     if isinstance(body, str):

@@ -1,6 +1,6 @@
-"""Bodies of Celery messages: content types, encodings, compression, and which are accepted.
+"""Bodies of Celery messages: content types, encodings, compression, and accepted types.
 
-kombu's registry reads and writes them; this module limits it for bodies of unknown origin.
+kombu's registry reads and writes bodies. This module restricts it for bodies of unknown origin.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = [
     "mime_type",
 ]  # fmt: skip
 
-#: Serializer name -> content type of its bodies.
+#: Content type of the bodies of each serializer.
 MIME_TYPES: Final[dict[str, str]] = {
     "json": "application/json",
     "yaml": "application/x-yaml",
@@ -33,7 +33,7 @@ MIME_TYPES: Final[dict[str, str]] = {
 JSON: Final = MIME_TYPES["json"]
 _NAMES: Final = {mime: name for name, mime in MIME_TYPES.items()}
 
-#: Content types of bodies that are plain bytes or text; reading them executes nothing.
+#: Content types of plain bytes or text. Reading them executes no code.
 RAW: Final = frozenset(("application/data", "application/text", "text/plain"))
 #: Encodings of raw bytes; any other encoding means text.
 _BINARY: Final = frozenset(("", "binary", "ascii-8bit"))
@@ -118,7 +118,7 @@ class Wire:
 
 
 def _unpacker(name: str) -> Any:
-    """Return a decompressor with a size limit. Brotli has none and is not supported."""
+    """Return a decompressor with a size limit. Brotli is not supported, because it has no limit."""
     match name.removeprefix("application/").removeprefix("x-"):
         case "gzip" | "zlib":
             return zlib.decompressobj()
@@ -136,10 +136,10 @@ def _unpacker(name: str) -> Any:
 
 
 class Accepted:
-    """The accepted content types. Other bodies are refused before they are decoded.
+    """The accepted content types. Other bodies are rejected before they are decoded.
 
     :param names: serializers (`'json'`, `'yaml'`, `'msgpack'`, `'pickle'`) or their content types.
-        Raw bytes and text (`RAW`) are always accepted. `'pickle'` emits a warning.
+        Raw bytes and text (`RAW`) are always accepted. `'pickle'` causes a warning.
     :raises ValueError: if a name is unknown.
     """
 
@@ -179,7 +179,7 @@ class Accepted:
 
 
 def type_of(wire: Wire) -> str:
-    """Return the content type of a message. The default is that of raw data."""
+    """Return the content type of a message; default: that of raw data."""
     return wire.content_type.strip().lower() if wire.content_type else "application/data"
 
 

@@ -24,7 +24,7 @@ __all__ = ["CeleryTask"]
 
 LOG: Final = logging.getLogger(__name__)
 
-#: Namespace of the ids of resent tasks, derived from the first id and the resend number.
+#: Namespace for ids of resent tasks, which are derived from the first id and the resend number.
 _RESEND_NAMESPACE: Final = uuid.UUID("5b1f0f0a-6a58-4b7e-9f3e-3f1c7f6a2d11")
 _MAX_DELAY_SECONDS: Final = 10 * 365 * 86400.0
 
@@ -40,55 +40,51 @@ class CeleryTask(Task):
         )
 
     `execute` sends a message of Celery's protocol 2, waits for the result and returns it. Waiting
-    occupies no thread: all tasks of a process for the same broker share one publisher and one
-    reader of results. (A serial engine runs one task at a time.)
+    occupies no thread. (A serial engine runs one task at a time.) If the flow is reverted or
+    cancelled, or the timeout expires, while the task waits, the Celery task is revoked: a worker
+    that has not begun it skips it.
 
-    The id of the Celery task is that of the run (`Task.request`), so that a resumed flow finds the
-    task it sent before; see `idempotent`. Its `root_id` and `parent_id` are the uuid of the flow.
-
-    If the flow is reverted or cancelled, or the timeout expires, while the task waits, the Celery
-    task is revoked: a worker that has not begun it skips it.
+    The id of the Celery task is derived from the run (`Task.request`), so that a resumed flow finds
+    the task that it sent before. Its `root_id` and `parent_id` are the uuid of the flow.
 
     A failure in the worker is a `Failure` with the name of the exception as Celery reports it
-    (`'proj.errors.Broken'`), its text and the worker's traceback. A retry may match it by that name
-    (`retry_on='proj.errors.Broken'`). Nothing that a message names is imported. The task may also
-    fail with `RequestTimeout`, `Expired`, `Cancelled` (revoked by another client), `WorkerLost`,
-    `NotEncodable` (its arguments) or `TransportFailure` (the broker refuses the connection or the
-    message).
+    (`'proj.errors.Broken'`), its text and the worker's traceback. A retry may use this name
+    (`retry_on='proj.errors.Broken'`). Other failures are `RequestTimeout`, `Expired`, `Cancelled`
+    (revoked by another client), `WorkerLost`, `NotEncodable` (its arguments) and `TransportFailure`
+    (the broker refuses the connection or the message).
 
     :param task: the name of the Celery task, or a Celery task object, which also supplies its app.
     :param app_or_url: the URL of the broker, or a Celery app, which defines the broker, the result
         backend, the queues and the routes. Celery itself is not needed here.
     :param name: the name of the atom; default: the name of the Celery task.
-    :param provides: as for any `Task`, like `requires`, `rebind` and `inject`.
-    :param args: names of arguments that are sent by position, in this order. All others are sent by
-        name.
+    :param args: names of arguments to send by position, in this order. Others are sent by name.
     :param queue: the name of a queue, or a `kombu.Queue`; default: the app's routes, or `'celery'`.
-    :param exchange: the exchange to publish to, with `routing_key`, instead of a queue.
+    :param exchange: an exchange to publish to, with `routing_key`, instead of a queue.
     :param result_backend: `'rpc://'` (the default with a URL) or the URL of a Redis.
-    :param timeout: seconds to wait for the result; then the task is revoked.
+    :param timeout: maximum number of seconds to wait for the result.
     :param expires: seconds, or an aware datetime, after which workers do not begin the task.
     :param countdown: seconds before which workers do not begin the task.
     :param eta: an aware datetime before which workers do not begin the task.
-    :param retries: maximum number of times the task is sent again after a timeout or a lost worker;
-        a task that failed is not sent again.
+    :param retries: how often the task is sent again after a timeout or a lost worker.
     :param priority: the priority of the message, as the broker defines it.
     :param timelimit: `(soft, hard)` seconds, enforced by the worker.
     :param serializer: the serializer of the arguments: 'json', 'yaml', 'msgpack' or 'pickle'.
     :param result_serializer: the serializer of results; default: that of the app, or 'json'. JSON
         results are always accepted.
-    :param ignore_result: do not wait: the task succeeds with the id of the Celery task when the
+    :param ignore_result: do not wait. The task succeeds with the id of the Celery task when the
         broker has confirmed the message. Its revert revokes the Celery task.
-    :param revoke_on_revert: if False, the revert of a flow waits for the end of a running Celery
-        task, and a task sent with `ignore_result` is not revoked.
-    :param terminate: a revocation also ends a running task (prefork pools only), by SIGTERM (True)
-        or the signal of this name.
+    :param revoke_on_revert: if False, a revert never revokes the Celery task, and waits for its end
+        if it runs.
+    :param terminate: whether a revocation also ends a running task (prefork pools only), by SIGTERM
+        (True) or the signal of this name.
     :param headers: additional headers of the message.
     :param shadow: the name of the task in logs and monitors.
-    :param idempotent: what a resumed flow does if it is unknown whether an earlier run sent the
-        task (see the guide): False: fail with `WorkerLost`; True: send it again.
-    :raises ValueError: if an option is invalid; the message names it and the closest valid value.
+    :param idempotent: if it is unknown whether an earlier run sent the task, a resumed flow sends
+        it again (True) or fails with `WorkerLost` (False).
+    :raises ValueError: if an option is invalid; the message contains the closest valid value.
     :raises TypeError: if an option has the wrong type.
+
+    The other parameters are those of `Task`.
     """
 
     local = True
@@ -206,7 +202,7 @@ class CeleryTask(Task):
     async def revert(self, result: Any) -> None:
         """Revoke a task that was sent with `ignore_result`.
 
-        Any other task has ended, or was revoked when the wait was cancelled.
+        Any other task has ended, or was revoked when its wait was cancelled.
         """
         if self._message.ignore_result and self.cancel_on_revert and isinstance(result, str):
             self._address.publisher().revoke(result, self._signal)
@@ -227,7 +223,7 @@ class CeleryTask(Task):
         return wire
 
     async def _send_and_wait(self, id: str, args: Sequence[Any], kwargs: Any) -> Any:
-        """Send the task and return its result, or the `Failure` it ended with."""
+        """Send the task, and return its result or `Failure`."""
         loop = asyncio.get_running_loop()
         result: asyncio.Future[Any] = loop.create_future()
 
@@ -261,12 +257,12 @@ class CeleryTask(Task):
             text = f"Celery task {id} ({self.name}) did not end within {self._timeout:g} s"
             text = f"{text}: {broker_state}" if broker_state else text
             return ft.Failure.from_exception(exceptions.RequestTimeout(text))
-        except BaseException:  # cancelled or timed out
+        except BaseException:  # The wait was cancelled or timed out.
             request = self.request
             posts.drop(message, request is None or not request.left, self._signal)
             raise
         finally:
-            # The result may arrive before the confirmation: the message must not be sent again.
+            # The result may arrive before the confirmation. Do not send the message again.
             message.dropped.set()
             if reader is not None:
                 reader.forget(id)
