@@ -11,7 +11,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from tests.drawing.looking import HOSTILE, hostile, look
+from tests.drawing.flow_views import HOSTILE, hostile, view_of
 from tests.support import cpu_time
 from tests.views import canaries, records
 from wbengine import drawing, states
@@ -48,7 +48,7 @@ def outline_of(count, edges=()):
 
 
 def test_text_tree_shows_states_times_and_workers():
-    view = look(records.failed())
+    view = view_of(records.failed())
     assert (
         drawing.draw(view.outline, view)
         == """\
@@ -78,7 +78,7 @@ def test_text_tree_without_states_shows_names_only():
 
 
 def test_text_tree_of_many_flows_is_shortened():
-    view = look(records.wide(50_000))
+    view = view_of(records.wide(50_000))
     lines = drawing.draw(view.outline, view).splitlines()
     assert len(lines) < 300
     assert "... " in lines[-1] and "pending" in lines[-1]
@@ -108,7 +108,7 @@ def test_text_tree_of_large_flows_shows_part_of_each():
 
 
 def test_mermaid_contains_flows_nodes_edges_and_states():
-    view = look(records.order())
+    view = view_of(records.order())
     told = drawing.draw(view.outline, view, format="mermaid", direction="LR")
     assert told.startswith("flowchart LR\n")
     assert '  subgraph n0["▶ order"]\n    subgraph n1["✔ check"]\n' in told
@@ -120,7 +120,7 @@ def test_mermaid_contains_flows_nodes_edges_and_states():
 
 
 def test_mermaid_labels_contain_no_markup():
-    view = look(hostile())
+    view = view_of(hostile())
     told = drawing.draw(view.outline, view, format="mermaid")
     labels = re.findall(r'"([^"]*)"', told)
     assert len(labels) == 4
@@ -129,14 +129,14 @@ def test_mermaid_labels_contain_no_markup():
 
 
 def test_dot_is_valid_for_graphviz_and_contains_names():
-    view = look(hostile())
+    view = view_of(hostile())
     told = drawing.draw(view.outline, view, format="dot")
     made = subprocess.run(["dot", "-Tsvg"], input=told.encode(), capture_output=True, check=True)
     assert "a </text><script>" in "".join(ET.fromstring(made.stdout).itertext())
 
 
 def test_json_contains_nodes_edges_and_states():
-    view = look(records.order())
+    view = view_of(records.order())
     told = json.loads(drawing.draw(view.outline, view, format="json"))
     assert told["schema"] == "wbengine/graph/1"
     assert [node["name"] for node in told["nodes"]] == [node.name for node in view.outline.nodes]
@@ -150,7 +150,7 @@ def test_json_contains_nodes_edges_and_states():
 
 
 def svg(made, **options):
-    view = look(made)
+    view = view_of(made)
     return ET.fromstring(drawing.draw(view.outline, view, format="svg", **options))
 
 
@@ -158,7 +158,7 @@ def svg(made, **options):
 def test_svg_shows_icon_word_and_class_of_every_atom(direction):
     made = records.order()
     root = svg(made, direction=direction)
-    view = look(made)
+    view = view_of(made)
     assert root.get("role") == "group"
     shown = {
         int(g.get("data-node")): g for g in root.iter(f"{SVG}g") if "atom" in g.get("class", "")
@@ -184,7 +184,7 @@ def test_svg_shows_icon_word_and_class_of_every_atom(direction):
 
 @pytest.mark.parametrize("standalone", [True, False])
 def test_svg_escapes_hostile_names(standalone):
-    view = look(hostile())
+    view = view_of(hostile())
     text = drawing.draw(
         view.outline, view, format="svg", standalone=standalone,
         link=lambda atom: f"/x?{HOSTILE}",
@@ -203,7 +203,7 @@ def test_svg_escapes_hostile_names(standalone):
 
 @pytest.mark.parametrize("format", ["svg", "mermaid", "dot", "text"])
 def test_pictures_mark_atom_that_failed_before_its_revert(format):
-    view = look(records.failed())
+    view = view_of(records.failed())
     told = drawing.draw(view.outline, view, format=format)
     assert told.count("failed, reverted") >= 1
     around = told[: told.index("failed, reverted")].rpartition("reserve")[2]
@@ -214,7 +214,7 @@ def test_pictures_mark_atom_that_failed_before_its_revert(format):
 
 
 def test_svg_loads_no_external_resource():
-    view = look(records.order())
+    view = view_of(records.order())
     text = drawing.draw(view.outline, view, format="svg")
     assert not re.search(r"url\(|@import|href|(?<!xmlns=\")https?://", text)
 
@@ -254,7 +254,7 @@ def test_control_characters_of_names_are_replaced(format):
 
 
 def test_graph_of_1000_atoms_is_drawn_within_a_second():
-    view = look(records.wide(1000))
+    view = view_of(records.wide(1000))
     draw = lambda: drawing.draw(view.outline, view, format="svg")  # noqa: E731
     assert cpu_time.seconds(draw) < 3  # with Graphviz's process
     root = ET.fromstring(draw())
@@ -264,7 +264,7 @@ def test_graph_of_1000_atoms_is_drawn_within_a_second():
 
 @functools.cache
 def huge():
-    return look(records.wide(20_000))
+    return view_of(records.wide(20_000))
 
 
 def test_graph_of_20000_atoms_is_collapsed_to_its_flows():
@@ -281,7 +281,7 @@ def test_graph_of_20000_atoms_is_collapsed_to_its_flows():
 
 
 def test_large_flat_flow_is_collapsed_to_groups():
-    view = look(records.flat(1_000))
+    view = view_of(records.flat(1_000))
     told = json.loads(drawing.draw(view.outline, view, format="json", max_atoms=900))
     boxes = [node for node in told["nodes"] if "size" in node]
     assert len(boxes) < 60
@@ -356,7 +356,7 @@ def test_page_shows_tree_and_reason_if_graphviz_fails(program, words, dot, monke
     if program and "sleep" in program:
         monkeypatch.setattr("wbengine.drawing.graphviz.TIMEOUT_SECONDS", 0.5)
     dot(program)
-    view = look(records.flat(len(words)))  # unique, because layouts are cached
+    view = view_of(records.flat(len(words)))  # unique, because layouts are cached
     for make in (drawing.png, functools.partial(drawing.draw, format="svg")):
         with pytest.raises(drawing.DrawingFailed, match=re.escape(words)):
             make(view.outline, view, direction="LR")
@@ -367,7 +367,7 @@ def test_page_shows_tree_and_reason_if_graphviz_fails(program, words, dot, monke
 
 def test_tree_of_page_escapes_hostile_names(dot):
     dot(None)
-    view = look(hostile())
+    view = view_of(hostile())
     page = drawing.html(view.outline, view)
     assert "a &lt;/text&gt;&lt;script&gt;" in page
     assert "<script" not in page
@@ -397,7 +397,7 @@ def test_picture_is_drawn_after_graphviz_is_installed(dot, monkeypatch):
 
 def test_graphviz_receives_no_names(dot, tmp_path):
     dot(f"cat > {tmp_path}/told; exit 1")
-    view = look(hostile())
+    view = view_of(hostile())
     with pytest.raises(drawing.DrawingFailed):
         drawing.draw(view.outline, view, format="svg", direction="TB", root=1)
     told = (tmp_path / "told").read_text()
@@ -406,7 +406,7 @@ def test_graphviz_receives_no_names(dot, tmp_path):
 
 
 def test_png_has_the_png_signature():
-    view = look(hostile())
+    view = view_of(hostile())
     made = drawing.png(view.outline, view)
     assert made.startswith(b"\x89PNG")
     assert len(made) > 1000
@@ -431,7 +431,7 @@ def test_invalid_options_are_refused(options, words):
 
 
 def test_chart_shows_every_attempt():
-    view = look(records.failed())
+    view = view_of(records.failed())
     root = ET.fromstring(drawing.chart(timelines.timeline(view), link=lambda bar: f"#{bar.node}"))
     bars = [g for g in root.iter(f"{SVG}g") if g.get("class", "").startswith("attempt")]
     assert len(bars) == 7
@@ -446,7 +446,7 @@ def test_chart_of_many_attempts_is_small():
 
 
 def test_chart_escapes_hostile_names():
-    ET.fromstring(drawing.chart(timelines.timeline(look(hostile()))).encode("utf-8", "replace"))
+    ET.fromstring(drawing.chart(timelines.timeline(view_of(hostile()))).encode("utf-8", "replace"))
 
 
 def luminance(colour):

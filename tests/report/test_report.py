@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 
-from tests.drawing.looking import hostile, look
+from tests.drawing.flow_views import hostile, view_of
 from tests.views import canaries, records
 from wbengine import report
 from wbengine.persistence import backends, models
@@ -61,7 +61,7 @@ class Checker(HTMLParser):
 
 @pytest.mark.parametrize("made", [records.order, records.failed, hostile])
 def test_page_is_well_formed_and_loads_nothing(made):
-    text = report.html(look(made()))
+    text = report.html(view_of(made()))
     page = Checker(text)
     assert page.open == []
     assert page.handlers == []
@@ -77,12 +77,12 @@ def test_page_is_well_formed_and_loads_nothing(made):
 def test_report_of_cancelled_flow_shows_the_reason():
     flow, outline = records.failed()
     flow.cancel(records.T, "no need (by ann)")
-    text = report.html(look((flow, outline)))
+    text = report.html(view_of((flow, outline)))
     assert 'state-CANCELLED">' in text and "Cancelled: no need (by ann)" in text
 
 
 def test_report_has_all_sections():
-    text = report.html(look(records.failed()))
+    text = report.html(view_of(records.failed()))
     said = "".join(Checker(text).said)
     for title in (
         "Graph", "Failures", "Timeline", "Critical path", "Slowest atoms",
@@ -106,14 +106,14 @@ def test_report_omits_empty_sections():
 
 def test_report_contains_custom_sections_and_header():
     mine = report.Section("mine", "My <figures>", "<p>1 + 1 = 2</p>", "a & b")
-    text = report.html(look(records.order()), title="T <1>", sections=[mine], header="<hr>")
+    text = report.html(view_of(records.order()), title="T <1>", sections=[mine], header="<hr>")
     assert "<title>T &lt;1&gt;</title>" in text
     assert "My &lt;figures&gt;" in text
     assert text.index("<hr>") < text.index("<p>1 + 1 = 2</p>") < text.index(">Graph</h2>")
 
 
 def test_report_of_1000_atoms_is_fast_and_small():
-    view = look(records.wide(1000, done=1.0))
+    view = view_of(records.wide(1000, done=1.0))
     began = time.process_time()
     text = report.html(view)
     assert time.process_time() - began < 2
@@ -122,13 +122,13 @@ def test_report_of_1000_atoms_is_fast_and_small():
 
 
 def test_report_lists_only_the_first_2000_atoms():
-    text = report.html(look(records.wide(20_000)))
+    text = report.html(view_of(records.wide(20_000)))
     assert "The table contains the first 2,000 atoms; 18,000 more are not listed." in text
     assert len(text.encode()) < 6_000_000
 
 
 def test_write_is_atomic(tmp_path):
-    view = look(records.order())
+    view = view_of(records.order())
     report.write(tmp_path / "a.html", view)
     assert (tmp_path / "a.html").read_text("utf-8") == report.html(view)
     (tmp_path / "b.html").mkdir()
@@ -149,7 +149,7 @@ def test_report_contains_no_secret():
 @pytest.mark.slow
 def test_page_works_in_browser_without_errors_or_requests(browser, tmp_path):
     """The page is opened from a file, in light and in dark mode."""
-    report.write(tmp_path / "run.html", look(records.failed()))
+    report.write(tmp_path / "run.html", view_of(records.failed()))
     for scheme in ("light", "dark"):
         page = browser.new_page(color_scheme=scheme)
         heard: list[str] = []
@@ -189,7 +189,7 @@ def test_critical_path_follows_dependencies():
 
 
 def test_timeline_bars_of_one_row_do_not_overlap():
-    made = timelines.timeline(look(records.wide(400, width=40)))
+    made = timelines.timeline(view_of(records.wide(400, width=40)))
     assert [lane.worker for lane in made.lanes] == ["host:0", "host:1", "host:2", "host:3"]
     assert sum(len(lane.bars) for lane in made.lanes) == 240
     for lane in made.lanes:
@@ -200,7 +200,7 @@ def test_timeline_bars_of_one_row_do_not_overlap():
 
 
 def test_timeline_bar_of_running_task_ends_now():
-    view = look(records.order())
+    view = view_of(records.order())
     made = timelines.timeline(view, now=records.T + 99)
     (lane,) = [lane for lane in made.lanes if lane.worker is None]
     assert [(bar.name, bar.state, bar.ended) for bar in lane.bars] == [

@@ -14,7 +14,7 @@ import celery
 import pytest
 
 from tests.support import sample_tasks, workers
-from tests.telemetry import measured, spans
+from tests.telemetry import metric_values, spans
 from wbengine import engines
 from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.telemetry import attributes, metric_definitions, processing, tracing
@@ -26,7 +26,7 @@ DURATION, SENT = metric_definitions.OPERATION_DURATION, metric_definitions.SENT_
 CONSUMED, PROCESSED = metric_definitions.CONSUMED_MESSAGES, metric_definitions.PROCESS_DURATION
 
 
-def key(name: str, operation: str, **more: str) -> measured.Key:
+def key(name: str, operation: str, **more: str) -> metric_values.Key:
     told = {"messaging.system": "memory", "messaging.destination.name": "t", **more}
     told["messaging.operation.name"] = operation
     return name, tuple(sorted(told.items()))
@@ -38,12 +38,12 @@ def observed(place: str, count: int, **options: Any) -> Any:
     with contextlib.ExitStack() as fleet:
         found = []
         for _ in range(count):
-            kept, memory = measured.Measured(), spans.Memory()
-            observer = processing.WorkerTracing(memory.provider, kept.provider)
+            values, memory = metric_values.MetricValues(), spans.Memory()
+            observer = processing.WorkerTracing(memory.provider, values.provider)
             made = workers.worker_in_thread(place, sample_tasks, observers=[observer], **options)
             worker = fleet.enter_context(made)
             observer.worker, observer.system = worker.identity, worker.system
-            found.append((kept, memory))
+            found.append((values, memory))
         yield found
 
 
@@ -55,7 +55,7 @@ def test_messages_between_engine_and_two_workers_are_measured(tmp_path: Path) ->
         ),
         sample_tasks.Fail("bad"),
     )
-    sent, memory = measured.Measured(), spans.Memory()
+    sent, memory = metric_values.MetricValues(), spans.Memory()
     with observed(place, 2, threads_count=1) as fleet:
         engine = engines.load(flow, engine="worker-based", url=place)
         assert engine.executor.wait_for_workers(2, 60) == 0
@@ -66,7 +66,7 @@ def test_messages_between_engine_and_two_workers_are_measured(tmp_path: Path) ->
             engine.run()
     of_send = {attributes.OPERATION_TYPE: "send"}
     assert sent.counts == {key(SENT, "send"): 9, key(DURATION, "send", **of_send): 9}
-    each = [kept.counts for kept, _ in fleet]
+    each = [values.counts for values, _ in fleet]
     assert all(one[key(CONSUMED, "receive")] > 0 for one in each)
     assert sum(one[key(CONSUMED, "receive")] for one in each) == 9
     well, badly = (
@@ -76,14 +76,14 @@ def test_messages_between_engine_and_two_workers_are_measured(tmp_path: Path) ->
     assert sum(one[well] for one in each) == 8
     assert sum(one.get(badly, 0) for one in each) == 1
     assert {found for one in each for found in one} == {key(CONSUMED, "receive"), well, badly}
-    for kept, own in ((sent, memory), *fleet):
-        check_instruments(kept)
-        check_times(kept, own)
+    for values, own in ((sent, memory), *fleet):
+        check_instruments(values)
+        check_times(values, own)
 
 
-def check_instruments(kept: measured.Measured) -> None:
+def check_instruments(values: metric_values.MetricValues) -> None:
     """Check names, units and attributes against the conventions; attributes contain no ids."""
-    for metric in kept.metrics:
+    for metric in values.metrics:
         known = metric_definitions.MESSAGING[metric.name]
         assert metric.unit == ("s" if known.kind == "histogram" else "{message}")
         assert metric.description == known.help
@@ -94,10 +94,10 @@ def check_instruments(kept: measured.Measured) -> None:
                 assert tuple(point.explicit_bounds) == known.buckets == metric_definitions.ADVISED
 
 
-def check_times(kept: measured.Measured, own: spans.Memory) -> None:
+def check_times(values: metric_values.MetricValues, own: spans.Memory) -> None:
     """Check that measured durations equal those in the spans."""
     point: Any
-    for (name, told), point in kept.points.items():
+    for (name, told), point in values.points.items():
         if not hasattr(point, "sum"):
             continue
         operation, error = (dict(told).get(k) for k in (attributes.OPERATION, attributes.ERROR))

@@ -347,12 +347,3 @@ def gather(folder: str, count: int, emit: Any) -> None:
     (pathlib.Path(folder) / f"{os.getpid()}-{threading.get_ident()}").touch()
     while len(os.listdir(folder)) < count:
         time.sleep(0.001)
-
-
-def limit_memory(most: int, emit: Any) -> None:
-    """Limit the memory of this process to its current size plus `most` bytes."""
-    import resource
-
-    pages = int(pathlib.Path("/proc/self/statm").read_text().split()[0])
-    limit = pages * resource.getpagesize() + most
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))

@@ -35,6 +35,11 @@ class Place:
             bodies.append(env.parse(message.body)["n"])
         return bodies
 
+    def publish(self) -> None:
+        """Start the sender, and wait until it has published all messages."""
+        self.sender.start()
+        assert self.sender.flush(WAIT)
+
     def put(
         self, number: Any, first: bool = False, defer: bool = False, **options: Any
     ) -> OutgoingMessage:

@@ -49,17 +49,18 @@ def test_pack_copies_only_containers_of_tagged_values() -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [(1,), {1}, b"", {1: 2}, float("nan"), Color.RED, "\ud800", {"\ud800": 1}, [[1, (2,)]]],
-    ids=[
-        "tuple",
-        "set",
-        "bytes",
-        "int-key",
-        "nan",
-        "enum",
-        "surrogate",
-        "surrogate-key",
-        "nested-tuple",
+    [
+        pytest.param((1,), id="tuple"),
+        pytest.param({1}, id="set"),
+        pytest.param(b"", id="bytes"),
+        pytest.param({1: 2}, id="int-key"),
+        pytest.param(float("nan"), id="nan"),
+        pytest.param(Color.RED, id="enum"),
+        pytest.param(Point(1), id="dataclass"),
+        pytest.param([Frozen(())], id="nested-dataclass"),
+        pytest.param("\ud800", id="surrogate"),
+        pytest.param({"\ud800": 1}, id="surrogate-key"),
+        pytest.param([[1, (2,)]], id="nested-tuple"),
     ],
 )
 def test_plain_rejects_values_that_json_changes(value: Any) -> None:
@@ -84,11 +85,3 @@ def test_parse_accepts_maximum_depth() -> None:
 def test_unpack_rejects_trees_that_are_not_json(tree: Any, text: str) -> None:
     with pytest.raises(exceptions.InvalidFormat, match=text):
         _codec.unpack(tree)
-
-
-@pytest.mark.parametrize(
-    "value", [Color.RED, Point(1), [Frozen(())]], ids=["enum", "dataclass", "nested"]
-)
-def test_plain_rejects_typed_values(value: Any) -> None:
-    with pytest.raises(exceptions.NotEncodable, match="is not plain JSON"):
-        _codec.plain(value)

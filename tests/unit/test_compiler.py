@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.stepping import growth
+from tests.unit.line_counts import growth
 from wbengine import deciders, exceptions, flow, retry, task
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 from wbengine.runtime.compiler import compile

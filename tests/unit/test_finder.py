@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.finding import Message, World
+from tests.unit.manual_finder import Message, World
 from wbengine import task
 from wbengine.engines.worker_based import types
 from wbengine.engines.worker_based.discovery import finder

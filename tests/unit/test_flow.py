@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit import stepping
+from tests.unit import line_counts
 from wbengine import exceptions, retry, task
 from wbengine import flow as base
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
@@ -137,7 +137,7 @@ def test_requires_of_deep_flow_takes_linear_time(make):
         flow = nested(count)
         return lambda: (flow.provides, flow.requires)
 
-    assert stepping.growth(asked) < 1.5
+    assert line_counts.growth(asked) < 1.5
     flow = nested(5_000)
     assert len(flow.provides) == 5_000
     # In a linear flow the task precedes the nested flow, which can use its value.
@@ -215,7 +215,7 @@ def built_and_asked(make, count):
     "make", [linear_flow.Flow, unordered_flow.Flow], ids=["linear", "unordered"]
 )
 def test_large_flow_is_built_and_inspected_in_linear_time(make):
-    assert stepping.growth(lambda count: lambda: built_and_asked(make, count)) < 1.5
+    assert line_counts.growth(lambda count: lambda: built_and_asked(make, count)) < 1.5
     built_and_asked(make, 5_000)
 
 

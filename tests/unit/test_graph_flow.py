@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.unit import stepping
+from tests.unit import line_counts
 from wbengine import exceptions, retry, task
 from wbengine.deciders import Depth, Join
 from wbengine.patterns import graph_flow as gf
@@ -230,7 +230,7 @@ class Line:
 
 @pytest.mark.parametrize("order", ["forward", "backward", "shuffled"])
 def test_cost_of_add_does_not_grow_with_flow_size(order):
-    assert stepping.growth(lambda count: Line(count, order).add) < 1.5
+    assert line_counts.growth(lambda count: Line(count, order).add) < 1.5
     line = Line(2_000, order)
     line.add()
     assert list(line.flow) == line.tasks
@@ -244,7 +244,7 @@ def test_cost_of_link_does_not_grow_with_flow_size():
         flow = gf.Flow("test").add(*tasks[:count])
         return lambda: [flow.link(u, v) for u, v in itertools.pairwise(tasks[:count])] and flow
 
-    assert stepping.growth(linked) < 1.5
+    assert line_counts.growth(linked) < 1.5
     flow = linked(10_000)()
     with pytest.raises(exceptions.DependencyFailure):
         flow.link(tasks[-1], tasks[0])

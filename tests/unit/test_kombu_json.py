@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kombu.utils import json as kombu_json
 
-from tests.unit.finding import World
-from tests.unit.requesting import T0, Bench, failures
+from tests.unit.manual_finder import World
+from tests.unit.trackers import T0, Bench, failures
 from wbengine import exceptions as exc
 from wbengine._clock import ManualClock
 from wbengine.engines.worker_based import protocol as pr

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.requesting import Bench
+from tests.unit.trackers import Bench
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based.engine_side import ledger_writer
 from wbengine.engines.worker_based.ledger import base as ledgers

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from tests.support.workers import until
-from tests.unit.requesting import Fleet
+from tests.unit.trackers import Fleet
 from wbengine import exceptions
 from wbengine.engines.worker_based.engine_side.guards import FlowGuards
 from wbengine.engines.worker_based.engine_side.ledger_writer import LedgerWriter

@@ -259,11 +259,12 @@ def test_task_with_retries_is_one_row_with_attempt_number():
     assert shown.picture.summary().startswith("f: PENDING, 2 of 2 tasks done, 1 retry")
 
 
-def test_single_task_with_retries_is_shown_under_its_own_name():
+@pytest.mark.parametrize("retries", [0, 1], ids=["without-retries", "with-retries"])
+def test_single_task_is_shown_under_its_own_name(retries):
     alone = nothing("alone")
-    alone.retries = 1
+    alone.retries = retries
     shown = Shown(alone)
-    shown.tell(states.RUNNING, "alone_retry", "alone")
+    shown.tell(states.RUNNING, *(["alone_retry"] if retries else []), "alone")
     assert shown.rows() == ["└── ▶ alone  0 s"]
     assert shown.picture.line() == "alone: 0 of 1 task done, 1 running (alone)"
 
@@ -316,13 +317,6 @@ def test_deep_flow_omits_middle_levels():
     assert shown.rows() == rows
     shown.tell(states.RUNNING, "b")
     assert shown.rows() == [*rows[:-1], "                        └── ▶ b  0 s"]
-
-
-def test_single_task_is_shown():
-    shown = Shown(nothing("alone"))
-    shown.tell(states.RUNNING, "alone")
-    assert shown.rows() == ["└── ▶ alone  0 s"]
-    assert shown.picture.line() == "alone: 0 of 1 task done, 1 running (alone)"
 
 
 def test_ascii_console_uses_ascii_symbols():

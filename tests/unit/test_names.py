@@ -66,10 +66,6 @@ def test_load_returns_object_of_dotted_name(name, found):
     assert _names.load(name) is found
 
 
-def test_load_is_the_inverse_of_dotted():
-    assert _names.load(_names.dotted(json.JSONDecoder)) is json.JSONDecoder
-
-
 @pytest.mark.parametrize("name", ["", ".", "json:", ":x", "json..x", "json:a..b"])
 def test_load_rejects_malformed_names(name):
     with pytest.raises(ValueError, match="must have the form"):

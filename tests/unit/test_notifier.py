@@ -29,8 +29,12 @@ def heard() -> Recorder:
     return Recorder()
 
 
-def test_callback_receives_event_arguments_and_details(heard):
-    notifier = nt.Notifier()
+@pytest.fixture
+def notifier() -> nt.Notifier:
+    return nt.Notifier()
+
+
+def test_callback_receives_event_arguments_and_details(heard, notifier):
     notifier.register("e", heard, args=(1, 2), kwargs={"k": 3})
     notifier.notify("e", {"a": 1})
     notifier.notify("e")
@@ -60,8 +64,7 @@ def test_each_callback_receives_its_own_copy_of_details():
     assert seen == [{"a": 1}, {"a": 1}] and details == {"a": 1}
 
 
-def test_errors_of_callbacks_are_logged_and_not_raised(heard, caplog):
-    notifier = nt.Notifier()
+def test_errors_of_callbacks_are_logged_and_not_raised(heard, caplog, notifier):
 
     def broken(event, details):
         raise RuntimeError("listener broke")
@@ -75,8 +78,7 @@ def test_errors_of_callbacks_are_logged_and_not_raised(heard, caplog):
     assert "listener broke" in caplog.text and "broken" in caplog.text
 
 
-def test_details_filter_is_evaluated_for_each_event(heard, caplog):
-    notifier = nt.Notifier()
+def test_details_filter_is_evaluated_for_each_event(heard, caplog, notifier):
     notifier.register("e", heard, details_filter=lambda details: details["n"] > 1)
     for n in range(4):
         notifier.notify("e", {"n": n})
@@ -85,8 +87,7 @@ def test_details_filter_is_evaluated_for_each_event(heard, caplog):
     assert "KeyError" in caplog.text
 
 
-def test_duplicate_registration_is_rejected(heard):
-    notifier = nt.Notifier()
+def test_duplicate_registration_is_rejected(heard, notifier):
 
     def only(details):
         return True
@@ -114,8 +115,7 @@ def test_bound_methods_of_one_object_are_the_same_callback():
     assert notifier.deregister("e", listener.told)
 
 
-def test_deregister_removes_only_the_given_callback(heard):
-    notifier = nt.Notifier()
+def test_deregister_removes_only_the_given_callback(heard, notifier):
     notifier.register("e", heard)
     notifier.register("e", print)
     notifier.register("f", heard)
@@ -129,8 +129,7 @@ def test_deregister_removes_only_the_given_callback(heard):
     assert len(notifier) == 0 and bool(notifier)
 
 
-def test_callback_can_change_callbacks_during_notify(heard):
-    notifier = nt.Notifier()
+def test_callback_can_change_callbacks_during_notify(heard, notifier):
 
     def once(event, details):
         notifier.deregister("e", once)
@@ -143,8 +142,7 @@ def test_callback_can_change_callbacks_during_notify(heard):
     assert heard.events == ["e"]
 
 
-def test_threads_can_change_callbacks_during_notify():
-    notifier = nt.Notifier()
+def test_threads_can_change_callbacks_during_notify(notifier):
     stop = threading.Event()
     errors: list[BaseException] = []
 
@@ -168,8 +166,7 @@ def test_threads_can_change_callbacks_during_notify():
     assert not errors
 
 
-def test_concurrent_registrations_and_removals_are_all_applied():
-    notifier = nt.Notifier()
+def test_concurrent_registrations_and_removals_are_all_applied(notifier):
     recorders = [[Recorder() for _ in range(100)] for _ in range(8)]
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
@@ -192,8 +189,7 @@ def test_concurrent_registrations_and_removals_are_all_applied():
         sys.setswitchinterval(before)
 
 
-def test_any_cannot_be_notified_as_event(heard):
-    notifier = nt.Notifier()
+def test_any_cannot_be_notified_as_event(heard, notifier):
     notifier.register(nt.Notifier.ANY, heard)
     notifier.notify(nt.Notifier.ANY, {})
     assert heard.calls == []
@@ -223,8 +219,7 @@ def test_restricted_notifier_rejects_unknown_events(heard):
         nt.RestrictedNotifier(["e"], allow_any=False).register("*", heard)
 
 
-def test_register_deregister_removes_callback_after_exception(heard):
-    notifier = nt.Notifier()
+def test_register_deregister_removes_callback_after_exception(heard, notifier):
     with pytest.raises(RuntimeError), nt.register_deregister(notifier, "e", heard):
         notifier.notify("e", {})
         raise RuntimeError

@@ -17,27 +17,7 @@ from typing import Any
 import pytest
 
 from tests.support.waiting import until
-from tests.unit.pool_calls import (
-    WAIT,
-    Box,
-    accept,
-    asleep,
-    blocked,
-    busy,
-    clean_up,
-    deadline,
-    eat,
-    is_cancelled,
-    keep,
-    meet,
-    obedient,
-    sleeps_in_loop,
-    spin,
-    stopped,
-    stubborn,
-    switch_often,
-    whoami,
-)
+from tests.unit import pool_calls as calls
 from wbengine import exceptions, limits, pools
 from wbengine.concurrency import event_loop, interrupts, process_pool, timers
 from wbengine.concurrency import thread_pools as thread_pools
@@ -50,10 +30,10 @@ MIB = 2**20
 
 def serving(pool: Any) -> set[int]:
     """Return the pids of the children of a pool of two."""
-    box = Box()
+    box = calls.Box()
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(2):
-            pool.submit(meet, (folder,), box)
+            pool.submit(calls.meet, (folder,), box)
         return {box.get(), box.get()}
 
 
@@ -74,7 +54,7 @@ def pool(request: pytest.FixtureRequest) -> Any:
             yield made
     elif request.param == "processes":
         with pools.ProcessPool(1) as made:
-            submit(made, whoami)  # the first call of a child is slower
+            submit(made, calls.whoami)  # the first call of a child is slower
             yield made
     elif request.param == "solo":
         solo = pools.SoloPool()
@@ -82,7 +62,7 @@ def pool(request: pytest.FixtureRequest) -> Any:
         thread.start()
         yield solo
         solo.stop()
-        thread.join(WAIT)
+        thread.join(calls.WAIT)
         assert not thread.is_alive()
     else:
         with futures.ThreadPoolExecutor(1) as executor:
@@ -104,28 +84,28 @@ def processes() -> Any:
 
 @pytest.mark.parametrize("odd", [("5", "7"), (None, "7")], ids=["both", "hard"])
 def test_call_with_non_numeric_limits_fails_and_frees_its_slot(pool: Any, odd: Any) -> None:
-    box, after = Box(), Box()
-    pool.submit(whoami, (), box, box.event, limits.TimeLimit(*odd))
-    pool.submit(whoami, (), after, after.event, limit(WAIT))
+    box, after = calls.Box(), calls.Box()
+    pool.submit(calls.whoami, (), box, box.event, limits.TimeLimit(*odd))
+    pool.submit(calls.whoami, (), after, after.event, limit(calls.WAIT))
     assert "str" in box.failure(TypeError).exception_str
-    assert not isinstance(after.done.get(timeout=WAIT), ft.Failure)
+    assert not isinstance(after.done.get(timeout=calls.WAIT), ft.Failure)
 
 
 def test_soft_limit_is_raised_in_the_call(pool: Any) -> None:
-    box = Box()
-    pool.submit(clean_up, (), box, box.event, limit(0.05, WAIT))
-    pool.submit(spin, (), box, None, limit(0.01))
-    pool.submit(whoami, (), box, None, limit(WAIT))
+    box = calls.Box()
+    pool.submit(calls.clean_up, (), box, box.event, limit(0.05, calls.WAIT))
+    pool.submit(calls.spin, (), box, None, limit(0.01))
+    pool.submit(calls.whoami, (), box, None, limit(calls.WAIT))
     assert box.get() == "clean"
-    assert [box.events.get(timeout=WAIT)[0] for _ in range(2)] == ["begun", "cleaning"]
+    assert [box.events.get(timeout=calls.WAIT)[0] for _ in range(2)] == ["begun", "cleaning"]
     box.failure(SOFT)
     assert isinstance(box.get(), int)
 
 
 def test_hard_limit_ends_the_call_and_frees_its_slot(pool: Any) -> None:
-    box = Box()
-    pool.submit(stubborn, (), box, None, limit(0.3, 0.4), name="t")
-    pool.submit(whoami, (), box)
+    box = calls.Box()
+    pool.submit(calls.stubborn, (), box, None, limit(0.3, 0.4), name="t")
+    pool.submit(calls.whoami, (), box)
     told = box.failure(HARD).exception_str
     assert "task 't' did not end within its hard limit of 0.4 s" in told
     assert isinstance(box.get(), int)
@@ -135,34 +115,34 @@ def test_limit_interrupts_coroutine_at_its_await(
     pool: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # With a long grace period, the thread does not count as lost.
-    monkeypatch.setattr(thread_pools, "_GRACE_SECONDS", WAIT)
-    box = Box()
+    monkeypatch.setattr(thread_pools, "_GRACE_SECONDS", calls.WAIT)
+    box = calls.Box()
     before = getattr(pool, "lost", 0)
-    pool.submit(sleeps_in_loop, (True,), box, None, limit(0.5))
-    pool.submit(sleeps_in_loop, (False,), box, None, limit(0.05))
+    pool.submit(calls.sleeps_in_loop, (True,), box, None, limit(0.5))
+    pool.submit(calls.sleeps_in_loop, (False,), box, None, limit(0.05))
     assert box.get() == "clean"
     box.failure(SOFT)
-    pool.submit(sleeps_in_loop, (True,), box, None, limit(None, 0.5))
+    pool.submit(calls.sleeps_in_loop, (True,), box, None, limit(None, 0.5))
     box.failure(HARD)
-    pool.submit(whoami, (), box)
+    pool.submit(calls.whoami, (), box)
     assert isinstance(box.get(), int)
     assert getattr(pool, "lost", 0) == before
     event_loop.stop_all()
 
 
 def test_call_can_read_its_deadline(pool: Any) -> None:
-    box = Box()
-    pool.submit(deadline, (), box, None, limit(None, 100))
+    box = calls.Box()
+    pool.submit(calls.deadline, (), box, None, limit(None, 100))
     assert abs(box.get() - time.time() - 100) < 30
     for wanted in (limits.UNLIMITED, limit(10)):
-        pool.submit(deadline, (), box, None, wanted)
+        pool.submit(calls.deadline, (), box, None, wanted)
         assert box.get() is None
 
 
 def test_cancel_ends_running_call_and_fails_waiting_call(pool: Any) -> None:
-    box, waiting = Box(), Box()
-    first = pool.submit(obedient, (), box, box.event)
-    second = pool.submit(whoami, (), waiting, name="w")
+    box, waiting = calls.Box(), calls.Box()
+    first = pool.submit(calls.obedient, (), box, box.event)
+    second = pool.submit(calls.whoami, (), waiting, name="w")
     box.begun()
     for _ in range(2):
         second.cancel(0.0)
@@ -170,24 +150,24 @@ def test_cancel_ends_running_call_and_fails_waiting_call(pool: Any) -> None:
     told = waiting.failure(exceptions.Cancelled).exception_str
     assert "task 'w' was cancelled before it started" in told
     assert box.get() == "obeyed"
-    pool.submit(is_cancelled, (), box)
+    pool.submit(calls.is_cancelled, (), box)
     assert box.get() is False
     first.cancel(0.0)  # the call has ended
-    assert isinstance(submit(pool, whoami), int)
+    assert isinstance(submit(pool, calls.whoami), int)
     assert waiting.done.empty() and box.done.empty()
 
 
 def submit(pool: Any, fn: Any, *args: Any) -> Any:
-    box = Box()
+    box = calls.Box()
     pool.submit(fn, args, box)
     return box.get()
 
 
 def test_withdrawn_call_is_not_cancelled_and_vice_versa(pool: Any) -> None:
-    box, other = Box(), Box()
-    first = pool.submit(obedient, (), box, box.event)
+    box, other = calls.Box(), calls.Box()
+    first = pool.submit(calls.obedient, (), box, box.event)
     box.begun()
-    tickets = [pool.submit(whoami, (), other) for _ in range(3)]
+    tickets = [pool.submit(calls.whoami, (), other) for _ in range(3)]
     tickets[1].cancel()
     assert pool.withdraw() == [tickets[0], tickets[2]]
     tickets[0].cancel()
@@ -195,12 +175,12 @@ def test_withdrawn_call_is_not_cancelled_and_vice_versa(pool: Any) -> None:
     first.cancel()
     assert box.get() == "obeyed"
     assert other.done.empty()
-    assert submit(pool, is_cancelled) is False
+    assert submit(pool, calls.is_cancelled) is False
 
 
 def test_time_limit_without_values_is_unlimited(pool: Any) -> None:
-    box = Box()
-    assert pool.submit(whoami, (), box, None, limit(None)).limit is limits.UNLIMITED
+    box = calls.Box()
+    assert pool.submit(calls.whoami, (), box, None, limit(None)).limit is limits.UNLIMITED
     box.get()
 
 
@@ -212,12 +192,12 @@ def test_lost_thread_is_logged_counted_and_replaced(
     kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its late result is dropped, and `stop` does not wait for it."""
-    door, box = closed_door(), Box()
+    door, box = closed_door(), calls.Box()
     pool: Any = pools.ThreadPool(1, name="p") if kind == "threads" else pools.SoloPool(name="p")
     serving = threading.Thread(target=getattr(pool, "serve", int), daemon=True)
     serving.start()
-    pool.submit(blocked, (door,), box, box.event, limit(None, 0.2))
-    pool.submit(whoami, (), box)
+    pool.submit(calls.blocked, (door,), box, box.event, limit(None, 0.2))
+    pool.submit(calls.whoami, (), box)
     box.begun()
     box.failure(HARD)
     assert box.get() == os.getpid()
@@ -227,17 +207,17 @@ def test_lost_thread_is_logged_counted_and_replaced(
     lost = [thread for thread in threading.enumerate() if thread.name.startswith("p-")]
     door.release()
     for thread in (*lost, serving):
-        thread.join(WAIT)
+        thread.join(calls.WAIT)
         assert not thread.is_alive()
     assert box.done.empty()
 
 
 def test_stop_waits_for_the_replacement_of_a_lost_thread() -> None:
-    door, box = closed_door(), Box()
+    door, box = closed_door(), calls.Box()
     pool = pools.ThreadPool(1)
-    pool.submit(blocked, (door,), box, None, limit(None, 0.1))
+    pool.submit(calls.blocked, (door,), box, None, limit(None, 0.1))
     for _ in range(3):
-        pool.submit(whoami, (), box)
+        pool.submit(calls.whoami, (), box)
     pool.stop()
     assert box.done.qsize() == 4
     door.release()
@@ -269,8 +249,8 @@ def test_solo_pool_cannot_be_served_twice() -> None:
 
 def test_solo_pool_in_main_thread_interrupts_calls_blocked_in_c() -> None:
     before = signal.getsignal(interrupts.SIGNAL)
-    pool, box, ran = pools.SoloPool(), Box(), list[Any]()
-    pool.submit(asleep, (), box, None, limit(0.02))
+    pool, box, ran = pools.SoloPool(), calls.Box(), list[Any]()
+    pool.submit(calls.asleep, (), box, None, limit(0.02))
     pool.submit(lambda emit: ran.append(threading.current_thread()), (), lambda _: pool.stop())
     try:
         pool.serve()
@@ -286,39 +266,39 @@ def test_solo_pool_in_main_thread_interrupts_calls_blocked_in_c() -> None:
 
 def test_hard_limit_kills_only_the_stuck_child(processes: Any) -> None:
     """The child is stopped, ignores exceptions or is busy."""
-    other = Box()
-    ticket = processes.submit(obedient, (), other, other.event)
+    other = calls.Box()
+    ticket = processes.submit(calls.obedient, (), other, other.event)
     pid = other.begun()
-    for fn in (stopped, stubborn, spin):
-        box, victim = Box(), submit(processes, whoami)
+    for fn in (calls.stopped, calls.stubborn, calls.spin):
+        box, victim = calls.Box(), submit(processes, calls.whoami)
         processes.submit(fn, (), box, None, limit(None, 0.2), name="stuck")
         text = box.failure(HARD).exception_str
         assert "task 'stuck' did not end within its hard limit of 0.2 s" in text
         assert f"its process {victim} was killed" in text
-        assert submit(processes, whoami) not in (victim, pid)
+        assert submit(processes, calls.whoami) not in (victim, pid)
     ticket.cancel()
     assert other.get() == "obeyed"
     assert pid in serving(processes)
 
 
 def test_soft_limit_interrupts_sleeping_child_without_ending_it(processes: Any) -> None:
-    box, before = Box(), serving(processes)
-    processes.submit(asleep, (), box, None, limit(0.1))
+    box, before = calls.Box(), serving(processes)
+    processes.submit(calls.asleep, (), box, None, limit(0.1))
     box.failure(SOFT)
     assert serving(processes) == before
 
 
 def test_soft_limit_near_end_of_call_in_child_is_raised_only_there() -> None:
-    count, told = int(os.environ.get("WBENGINE_TEST_ALARMS", "600")), Box()
+    count, told = int(os.environ.get("WBENGINE_TEST_ALARMS", "600")), calls.Box()
     with pools.ProcessPool(1) as pool:
-        pid = submit(pool, whoami)
-        assert submit(pool, switch_often) is None
+        pid = submit(pool, calls.whoami)
+        assert submit(pool, calls.switch_often) is None
         for number in range(count):
             soft = 0.0002 + number % 40 * 0.0004
-            pool.submit(busy, (0.001,), told, None, limit(soft))
-            pool.submit(busy, (0.0,), told)
+            pool.submit(calls.busy, (0.001,), told, None, limit(soft))
+            pool.submit(calls.busy, (0.0,), told)
         found = [told.get() for _ in range(2 * count)]
-        assert submit(pool, whoami) == pid
+        assert submit(pool, calls.whoami) == pid
     assert found[1::2] == ["ended"] * count
     ended = sum(value == "ended" for value in found[::2])
     assert ended + sum(isinstance(v, ft.Failure) and bool(v.check(SOFT)) for v in found) == count
@@ -326,16 +306,16 @@ def test_soft_limit_near_end_of_call_in_child_is_raised_only_there() -> None:
 
 
 def test_child_that_ignores_cancel_is_killed_after_grace_period(processes: Any) -> None:
-    box, other = Box(), Box()
-    innocent = processes.submit(obedient, (), other, other.event)
+    box, other = calls.Box(), calls.Box()
+    innocent = processes.submit(calls.obedient, (), other, other.event)
     pid = other.begun()
-    ticket = processes.submit(stubborn, (), box, box.event, name="deaf")
+    ticket = processes.submit(calls.stubborn, (), box, box.event, name="deaf")
     victim = box.begun()
     ticket.cancel(0.05)
     text = box.failure(exceptions.Cancelled).exception_str
     assert "task 'deaf' was cancelled but did not end" in text and str(victim) in text
-    assert submit(processes, whoami) not in (pid, victim)
-    innocent.cancel(WAIT)
+    assert submit(processes, calls.whoami) not in (pid, victim)
+    innocent.cancel(calls.WAIT)
     assert other.get() == "obeyed"
     assert pid in serving(processes)
 
@@ -343,10 +323,10 @@ def test_child_that_ignores_cancel_is_killed_after_grace_period(processes: Any) 
 def test_child_that_obeys_cancel_in_time_is_not_killed(processes: Any) -> None:
     """The timer of the kill is removed, so that the next call of the child is safe."""
     for _ in range(5):
-        box, before = Box(), len(timers.of_process())
-        ticket = processes.submit(obedient, (), box, box.event)
+        box, before = calls.Box(), len(timers.of_process())
+        ticket = processes.submit(calls.obedient, (), box, box.event)
         pid = box.begun()
-        ticket.cancel(WAIT)
+        ticket.cancel(calls.WAIT)
         assert box.get() == "obeyed"
         assert pid in serving(processes)
         assert len(timers.of_process()) <= before, "it is still to be killed when the grace is over"
@@ -354,16 +334,16 @@ def test_child_that_obeys_cancel_in_time_is_not_killed(processes: Any) -> None:
 
 def test_cancel_does_not_block_on_child_that_does_not_read() -> None:
     """The child is stopped during the transfer of a large call, and the hard limit kills it."""
-    box, hard = Box(), limits.TimeLimit(hard=1.0)
+    box, hard = calls.Box(), limits.TimeLimit(hard=1.0)
     with pools.ProcessPool(1) as pool:
-        pid, before = submit(pool, whoami), len(timers.of_process())
+        pid, before = submit(pool, calls.whoami), len(timers.of_process())
         os.kill(pid, signal.SIGSTOP)
-        call = pool.submit(accept, (b"x" * 64 * MIB,), box, limit=hard)
+        call = pool.submit(calls.accept, (b"x" * 64 * MIB,), box, limit=hard)
         until(lambda: len(timers.of_process()) > before)
         cancelling = threading.Thread(target=call.cancel)
         cancelling.start()
         try:
-            cancelling.join(WAIT)
+            cancelling.join(calls.WAIT)
             assert not cancelling.is_alive()
             box.failure(exceptions.Cancelled)
         finally:
@@ -373,7 +353,7 @@ def test_cancel_does_not_block_on_child_that_does_not_read() -> None:
 
 def test_child_is_replaced_after_max_calls() -> None:
     with pools.ProcessPool(1, max_calls=3) as pool:
-        pids = [submit(pool, whoami) for _ in range(9)]
+        pids = [submit(pool, calls.whoami) for _ in range(9)]
     assert [len(set(pids[at : at + 3])) for at in (0, 3, 6)] == [1, 1, 1]
     assert len(set(pids)) == 3
 
@@ -381,16 +361,16 @@ def test_child_is_replaced_after_max_calls() -> None:
 def test_only_the_child_above_max_memory_is_killed() -> None:
     most = 150 * MIB
     with pools.ProcessPool(2, max_memory=most) as pool:
-        box, other = Box(), Box()
-        innocent = pool.submit(obedient, (), other, other.event)
+        box, other = calls.Box(), calls.Box()
+        innocent = pool.submit(calls.obedient, (), other, other.event)
         pid = other.begun()
-        pool.submit(eat, (300 * MIB,), box, box.event, name="greedy")
+        pool.submit(calls.eat, (300 * MIB,), box, box.event, name="greedy")
         victim = box.begun()
         text = box.failure(MemoryError).exception_str
         innocent.cancel()
         assert re.match(rf"process {victim} used [1-9]\d\d,\d+,\d+ bytes", text), text
         assert f"while it ran task 'greedy', more than {most:,};" in text
-        assert submit(pool, whoami) != victim
+        assert submit(pool, calls.whoami) != victim
         assert other.get() == "obeyed" and pid in serving(pool)
 
 
@@ -401,9 +381,9 @@ def test_memory_checks_of_a_call_leave_no_timers() -> None:
         return sum(isinstance(each, timers.Timer) for each in gc.get_objects())
 
     with pools.ProcessPool(1, max_memory=10**6 * MIB) as pool:
-        submit(pool, whoami)
-        before, most, box = kept(), 0, Box()
-        pool.submit(busy, (1.5,), box)
+        submit(pool, calls.whoami)
+        before, most, box = kept(), 0, calls.Box()
+        pool.submit(calls.busy, (1.5,), box)
         while box.done.empty():
             most = max(most, kept() - before)
         assert box.get() == "ended"
@@ -415,10 +395,10 @@ def test_child_above_max_memory_after_its_call_is_replaced(
 ) -> None:
     monkeypatch.setattr(process_pool, "_MEMORY_CHECK_SECONDS", 60.0)  # no check during the call
     with pools.ProcessPool(1, max_memory=150 * MIB) as pool:
-        first = submit(pool, whoami)
-        assert submit(pool, keep, 1 * MIB) == first
-        assert submit(pool, keep, 300 * MIB) == first
-        assert submit(pool, whoami) != first
+        first = submit(pool, calls.whoami)
+        assert submit(pool, calls.keep, 1 * MIB) == first
+        assert submit(pool, calls.keep, 300 * MIB) == first
+        assert submit(pool, calls.whoami) != first
 
 
 @pytest.mark.parametrize(
@@ -433,12 +413,14 @@ def test_invalid_max_calls_and_max_memory_are_rejected(options: Any) -> None:
 
 def test_hard_limit_never_kills_the_next_call() -> None:
     """The limits are near the ends of the calls. The next call runs in the same or a new child."""
-    told = Box()
+    told = calls.Box()
     with pools.ProcessPool(1) as pool:
-        submit(pool, whoami)
+        submit(pool, calls.whoami)
         for number in range(60):
-            pool.submit(busy, (0.002,), told, None, limit(None, 0.0015 + number % 20 * 0.0001))
-            pool.submit(whoami, (), told)
+            pool.submit(
+                calls.busy, (0.002,), told, None, limit(None, 0.0015 + number % 20 * 0.0001)
+            )
+            pool.submit(calls.whoami, (), told)
         found = [told.get() for _ in range(120)]
     assert all(isinstance(pid, int) for pid in found[1::2]), found
     for value in found[::2]:
@@ -450,8 +432,8 @@ def test_descriptors_of_dead_children_are_closed() -> None:
         return len(os.listdir("/proc/self/fd"))
 
     with pools.ProcessPool(1, max_calls=1) as pool:
-        submit(pool, whoami)
+        submit(pool, calls.whoami)
         before = count()
         for _ in range(5):
-            submit(pool, whoami)
+            submit(pool, calls.whoami)
         assert count() <= before + 4

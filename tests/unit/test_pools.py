@@ -19,40 +19,7 @@ from typing import Any
 import pytest
 
 from tests.support import fresh
-from tests.unit.pool_calls import (
-    WAIT,
-    Box,
-    Fragile,
-    Strange,
-    accept,
-    answer_and_die,
-    bad_exit,
-    boom,
-    die,
-    double,
-    environment,
-    fork,
-    fragile,
-    gather,
-    get_mark,
-    holds_lock,
-    interrupt,
-    interrupt_self,
-    knock,
-    leaked_thread,
-    leave,
-    leave_behind,
-    leave_heir,
-    limit_memory,
-    open_sockets,
-    set_mark,
-    strange,
-    tell,
-    tell_late,
-    tell_lock,
-    terminate_parent,
-    whoami,
-)
+from tests.unit import pool_calls as calls
 from wbengine import exceptions, pools
 from wbengine.concurrency import process_pool, time_limits
 from wbengine.concurrency.cancellation import Cancellation
@@ -67,12 +34,12 @@ class Door:
         self._server = socket.socket(socket.AF_UNIX)
         self._server.bind(self.path)
         self._server.listen(8)
-        self._server.settimeout(WAIT)
+        self._server.settimeout(calls.WAIT)
         self._guests: list[socket.socket] = []
 
     def guest(self) -> tuple[int, socket.socket]:
         peer, _ = self._server.accept()
-        peer.settimeout(WAIT)
+        peer.settimeout(calls.WAIT)
         self._guests.append(peer)
         with peer.makefile() as lines:
             return int(lines.readline()), peer
@@ -108,8 +75,8 @@ def processes() -> Any:
 
 
 @pytest.fixture
-def box() -> Box:
-    return Box()
+def box() -> calls.Box:
+    return calls.Box()
 
 
 # Both kinds of pools ------------------------------------------------------------------------------
@@ -117,8 +84,10 @@ def box() -> Box:
 
 def test_result_callback_runs_in_thread_of_the_slot(pool: Any) -> None:
     seen: queue.SimpleQueue[tuple[Any, str]] = queue.SimpleQueue()
-    pool.submit(double, (21,), lambda value: seen.put((value, threading.current_thread().name)))
-    value, thread = seen.get(timeout=WAIT)
+    pool.submit(
+        calls.double, (21,), lambda value: seen.put((value, threading.current_thread().name))
+    )
+    value, thread = seen.get(timeout=calls.WAIT)
     assert value == 42
     assert thread.startswith("wbengine-")
 
@@ -126,21 +95,21 @@ def test_result_callback_runs_in_thread_of_the_slot(pool: Any) -> None:
 @pytest.mark.parametrize(
     ("fn", "kind", "text"),
     [
-        (boom, "LookupError", "boom"),
-        (bad_exit, "SystemExit", "enough"),
-        (interrupt, "KeyboardInterrupt", ""),
+        (calls.boom, "LookupError", "boom"),
+        (calls.bad_exit, "SystemExit", "enough"),
+        (calls.interrupt, "KeyboardInterrupt", ""),
     ],
     ids=["exception", "system-exit", "keyboard-interrupt"],
 )
 def test_any_exception_of_a_call_becomes_a_failure(
-    box: Box, pool: Any, fn: Any, kind: str, text: str
+    box: calls.Box, pool: Any, fn: Any, kind: str, text: str
 ) -> None:
     pool.submit(fn, (), box)
     failure = box.failure()
     assert failure.check(kind)
     assert failure.exception_str == text
     assert fn.__name__ in failure.traceback_str
-    pool.submit(double, (1,), box)
+    pool.submit(calls.double, (1,), box)
     assert box.get() == 2
 
 
@@ -153,37 +122,37 @@ def ended(pid: int) -> bool:
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="looks at processes in /proc")
-def test_forked_child_that_returns_from_a_call_exits(box: Box, pool: Any) -> None:
+def test_forked_child_that_returns_from_a_call_exits(box: calls.Box, pool: Any) -> None:
     for _ in range(3):
-        pool.submit(fork, (), box)
+        pool.submit(calls.fork, (), box)
         child = box.get()
         assert child > 0
-        pool.submit(double, (2,), box)
+        pool.submit(calls.double, (2,), box)
         assert box.get() == 4
-        deadline = time.monotonic() + WAIT
+        deadline = time.monotonic() + calls.WAIT
         while not ended(child):
             assert time.monotonic() < deadline
             time.sleep(0.01)
 
 
-def test_events_arrive_in_order_and_before_the_result(box: Box, pool: Any) -> None:
-    pool.submit(tell, (100,), box, box.event)
+def test_events_arrive_in_order_and_before_the_result(box: calls.Box, pool: Any) -> None:
+    pool.submit(calls.tell, (100,), box, box.event)
     box.get()
     assert box.log == [("step", {"index": index}) for index in range(100)] + [("done", "told")]
 
 
-def test_events_without_callback_are_dropped(box: Box, pool: Any) -> None:
-    pool.submit(tell, (3,), box)
+def test_events_without_callback_are_dropped(box: calls.Box, pool: Any) -> None:
+    pool.submit(calls.tell, (3,), box)
     assert box.get() == "told"
 
 
-def test_events_after_the_result_are_dropped(box: Box, process: Any) -> None:
-    process.submit(tell_late, (), box, box.event)
+def test_events_after_the_result_are_dropped(box: calls.Box, process: Any) -> None:
+    process.submit(calls.tell_late, (), box, box.event)
     assert box.get() == "told"
     pids = process.pids
     for _ in range(20):
-        next_box = Box()
-        process.submit(tell, (2,), next_box, next_box.event)
+        next_box = calls.Box()
+        process.submit(calls.tell, (2,), next_box, next_box.event)
         assert next_box.get() == "told"
         assert [name for name, _ in next_box.log] == ["step", "step", "done"]
     assert process.pids == pids
@@ -194,10 +163,10 @@ def test_exceptions_of_callbacks_are_logged(pool: Any, caplog: pytest.LogCapture
     def refuse(*_: Any) -> None:
         raise OSError("full")
 
-    box = Box()
+    box = calls.Box()
     for _ in range(4):
-        pool.submit(tell, (1,), refuse, refuse)
-        pool.submit(tell, (1,), box, refuse)
+        pool.submit(calls.tell, (1,), refuse, refuse)
+        pool.submit(calls.tell, (1,), box, refuse)
     for _ in range(4):
         assert box.get() == "told"
     pool.stop()
@@ -205,11 +174,11 @@ def test_exceptions_of_callbacks_are_logged(pool: Any, caplog: pytest.LogCapture
     assert sum("callback for event 'step'" in line for line in caplog.messages) == 8
 
 
-def test_withdraw_returns_calls_not_started(box: Box, pool: Any, door: Door) -> None:
-    running = [pool.submit(knock, (door.path,), box) for _ in range(2)]
+def test_withdraw_returns_calls_not_started(box: calls.Box, pool: Any, door: Door) -> None:
+    running = [pool.submit(calls.knock, (door.path,), box) for _ in range(2)]
     guests = [door.guest()[1] for _ in range(2)]
     assert pool.idle == 0
-    waiting = [pool.submit(double, (n,), box) for n in range(3)]
+    waiting = [pool.submit(calls.double, (n,), box) for n in range(3)]
     assert pool.withdraw() == waiting
     assert pool.withdraw() == []
     for guest in guests:
@@ -218,9 +187,9 @@ def test_withdraw_returns_calls_not_started(box: Box, pool: Any, door: Door) -> 
     assert len(box.log) == len(running)
 
 
-def test_pool_counts_idle_slots(box: Box, pool: Any, door: Door) -> None:
+def test_pool_counts_idle_slots(box: calls.Box, pool: Any, door: Door) -> None:
     assert (pool.size, pool.idle) == (2, 2)
-    pool.submit(knock, (door.path,), box)
+    pool.submit(calls.knock, (door.path,), box)
     _, guest = door.guest()
     assert pool.idle == 1
     guest.close()
@@ -228,24 +197,24 @@ def test_pool_counts_idle_slots(box: Box, pool: Any, door: Door) -> None:
     assert pool.idle == 2
 
 
-def test_stop_finishes_submitted_calls_and_rejects_new_ones(box: Box, pool: Any) -> None:
+def test_stop_finishes_submitted_calls_and_rejects_new_ones(box: calls.Box, pool: Any) -> None:
     for value in range(20):
-        pool.submit(double, (value,), box)
+        pool.submit(calls.double, (value,), box)
     pool.stop()
     assert sorted(value for _, value in box.log) == [2 * value for value in range(20)]
     with pytest.raises(RuntimeError, match="stopped"):
-        pool.submit(double, (1,), box)
+        pool.submit(calls.double, (1,), box)
     with pytest.raises(RuntimeError, match="stopped"):
         pool.start()
     pool.stop()
 
 
-def test_stop_with_kill_fails_calls_not_started(box: Box, pool: Any, door: Door) -> None:
+def test_stop_with_kill_fails_calls_not_started(box: calls.Box, pool: Any, door: Door) -> None:
     for _ in range(2):
-        pool.submit(knock, (door.path,), box)
+        pool.submit(calls.knock, (door.path,), box)
     guests = [door.guest()[1] for _ in range(2)]
     for value in range(3):
-        pool.submit(double, (value,), box)
+        pool.submit(calls.double, (value,), box)
     pool.stop(wait=False, kill=True)
     for guest in guests:
         guest.close()
@@ -264,12 +233,12 @@ def test_stop_inside_result_callback_does_not_deadlock(pool: Any) -> None:
         pool.stop()
         stopped.set()
 
-    pool.submit(double, (1,), done)
-    assert stopped.wait(WAIT)
+    pool.submit(calls.double, (1,), done)
+    assert stopped.wait(calls.WAIT)
 
 
-def test_call_can_be_submitted_inside_result_callback(box: Box, pool: Any) -> None:
-    pool.submit(double, (1,), lambda value: pool.submit(double, (value,), box))
+def test_call_can_be_submitted_inside_result_callback(box: calls.Box, pool: Any) -> None:
+    pool.submit(calls.double, (1,), lambda value: pool.submit(calls.double, (value,), box))
     assert box.get() == 4
 
 
@@ -284,13 +253,13 @@ def test_idle_pool_stops_without_killing_children(
     pool: Any, eager: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Children exit when their pipe is closed."""
-    monkeypatch.setattr(process_pool, "_GRACE_SECONDS", WAIT)
-    box = Box()
+    monkeypatch.setattr(process_pool, "_GRACE_SECONDS", calls.WAIT)
+    box = calls.Box()
     if eager:
         pool.start()
         pool.start()
     for _ in range(4):
-        pool.submit(double, (1,), box)
+        pool.submit(calls.double, (1,), box)
     for _ in range(4):
         box.get()
     children = [child for slot in pool._slots if (child := getattr(slot, "_child", None))]
@@ -302,25 +271,27 @@ def test_idle_pool_stops_without_killing_children(
 # Processes only ---------------------------------------------------------------------------------
 
 
-def test_children_are_separate_processes_without_state_of_parent(box: Box, processes: Any) -> None:
-    set_mark("parent")
+def test_children_are_separate_processes_without_state_of_parent(
+    box: calls.Box, processes: Any
+) -> None:
+    calls.set_mark("parent")
     try:
-        processes.submit(whoami, (), box)
+        processes.submit(calls.whoami, (), box)
         assert box.get() != os.getpid()
-        processes.submit(get_mark, (), box)
+        processes.submit(calls.get_mark, (), box)
         assert box.get() == ""
     finally:
-        set_mark("")
+        calls.set_mark("")
 
 
-def test_slots_start_on_demand(box: Box, processes: Any) -> None:
+def test_slots_start_on_demand(box: calls.Box, processes: Any) -> None:
     assert processes.pids == []
-    processes.submit(whoami, (), box)
+    processes.submit(calls.whoami, (), box)
     pid = box.get()
     assert processes.pids == [pid]
     processes.start()
-    processes.submit(whoami, (), box)
-    processes.submit(whoami, (), box)
+    processes.submit(calls.whoami, (), box)
+    processes.submit(calls.whoami, (), box)
     assert box.get() in processes.pids
     assert box.get() in processes.pids
 
@@ -328,22 +299,22 @@ def test_slots_start_on_demand(box: Box, processes: Any) -> None:
 @pytest.mark.parametrize(
     ("fn", "args", "text"),
     [
-        pytest.param(leave, (3,), "exit code 3", id="exit-3"),
-        pytest.param(leave, (0,), "exit code 0", id="exit-0"),
-        pytest.param(die, (signal.SIGKILL,), "SIGKILL", id="sigkill"),
-        pytest.param(die, (signal.SIGSEGV,), "SIGSEGV", id="sigsegv"),
-        pytest.param(die, (signal.SIGABRT,), "SIGABRT", id="sigabrt"),
-        pytest.param(answer_and_die, (), "exit code 7", id="exit-after-event"),
-        pytest.param(leave_heir, (), "exit code 5", id="exit-with-forked-child"),
+        pytest.param(calls.leave, (3,), "exit code 3", id="exit-3"),
+        pytest.param(calls.leave, (0,), "exit code 0", id="exit-0"),
+        pytest.param(calls.die, (signal.SIGKILL,), "SIGKILL", id="sigkill"),
+        pytest.param(calls.die, (signal.SIGSEGV,), "SIGSEGV", id="sigsegv"),
+        pytest.param(calls.die, (signal.SIGABRT,), "SIGABRT", id="sigabrt"),
+        pytest.param(calls.answer_and_die, (), "exit code 7", id="exit-after-event"),
+        pytest.param(calls.leave_heir, (), "exit code 5", id="exit-with-forked-child"),
     ],
 )
 def test_only_the_child_that_died_is_replaced(
     processes: Any, door: Door, fn: Any, args: tuple[Any, ...], text: str
 ) -> None:
-    other, box = Box(), Box()
-    processes.submit(knock, (door.path,), other)
+    other, box = calls.Box(), calls.Box()
+    processes.submit(calls.knock, (door.path,), other)
     pid, guest = door.guest()
-    processes.submit(whoami, (), box)
+    processes.submit(calls.whoami, (), box)
     victim = box.get()
     processes.submit(fn, args, box, box.event)
     failure = box.failure()
@@ -353,45 +324,35 @@ def test_only_the_child_that_died_is_replaced(
     assert text in failure.exception_str
     assert fn.__name__ in failure.exception_str
     assert str(victim) in failure.exception_str
-    processes.submit(whoami, (), box)
+    processes.submit(calls.whoami, (), box)
     assert box.get() not in (pid, victim, os.getpid())
     guest.close()
     assert other.get() == pid
 
 
-def test_child_that_dies_while_idle_loses_no_call(box: Box, process: Any) -> None:
-    process.submit(whoami, (), box)
+def test_child_that_dies_while_idle_loses_no_call(box: calls.Box, process: Any) -> None:
+    process.submit(calls.whoami, (), box)
     first = box.get()
     fd = os.pidfd_open(first)
     os.kill(first, signal.SIGKILL)
-    select.select([fd], [], [], WAIT)
+    select.select([fd], [], [], calls.WAIT)
     os.close(fd)
-    process.submit(whoami, (), box)
+    process.submit(calls.whoami, (), box)
     assert box.get() not in (first, os.getpid())
 
 
-def test_child_without_memory_for_a_call_does_not_block_pool(box: Box, process: Any) -> None:
-    """The child exits. The call fails, or another child runs it."""
-    process.submit(limit_memory, (100_000_000,), box)
-    assert box.get() is None
-    process.submit(accept, (b"x" * 150_000_000,), box)
-    box.get()
-    process.submit(whoami, (), box)
-    assert box.get() != os.getpid()
-
-
-def test_hard_limit_ends_call_during_transfer_to_child(box: Box, process: Any) -> None:
+def test_hard_limit_ends_call_during_transfer_to_child(box: calls.Box, process: Any) -> None:
     """The call exceeded its limit, so it is not started again."""
-    process.submit(whoami, (), box)
+    process.submit(calls.whoami, (), box)
     os.kill(box.get(), signal.SIGSTOP)
     limit = time_limits.TimeLimit(None, 0.5)
-    process.submit(accept, (b"x" * 1_000_000,), box, limit=limit)
+    process.submit(calls.accept, (b"x" * 1_000_000,), box, limit=limit)
     assert box.failure().check(exceptions.TimeLimitExceeded)
 
 
-def test_stop_with_kill_ends_running_call(box: Box, door: Door) -> None:
+def test_stop_with_kill_ends_running_call(box: calls.Box, door: Door) -> None:
     pool = pools.ProcessPool(1)
-    pool.submit(knock, (door.path,), box)
+    pool.submit(calls.knock, (door.path,), box)
     door.guest()
     pool.stop(wait=False)
     pool.stop(kill=True)
@@ -402,90 +363,94 @@ def test_stop_with_kill_ends_running_call(box: Box, door: Door) -> None:
 @pytest.mark.parametrize(
     ("fn", "args", "path", "kind"),
     [
-        (accept, ({"x": [1, threading.Lock()]},), "call", "lock"),
+        (calls.accept, ({"x": [1, threading.Lock()]},), "call", "lock"),
         (lambda emit: None, (), "call", "lambda"),
-        (holds_lock, (), "result", "lock"),
+        (calls.holds_lock, (), "result", "lock"),
     ],
     ids=["argument", "function", "result"],
 )
 def test_error_names_call_or_result_that_cannot_be_pickled(
-    box: Box, process: Any, fn: Any, args: tuple[Any, ...], path: str, kind: str
+    box: calls.Box, process: Any, fn: Any, args: tuple[Any, ...], path: str, kind: str
 ) -> None:
-    process.submit(whoami, (), box)
+    process.submit(calls.whoami, (), box)
     pid = box.get()
     process.submit(fn, args, box)
     failure = box.failure()
     assert failure.check(exceptions.NotEncodable)
     assert path in failure.exception_str
     assert kind in failure.exception_str
-    process.submit(whoami, (), box)
+    process.submit(calls.whoami, (), box)
     assert box.get() == pid
 
 
-def test_event_that_cannot_be_pickled_raises_in_the_call(box: Box, process: Any) -> None:
-    process.submit(tell_lock, (), box, box.event)
+def test_event_that_cannot_be_pickled_raises_in_the_call(box: calls.Box, process: Any) -> None:
+    process.submit(calls.tell_lock, (), box, box.event)
     failure = box.failure()
     assert failure.check(exceptions.NotEncodable)
     assert "event cannot be pickled" in failure.exception_str
     assert "lock" in failure.exception_str
 
 
-def test_value_that_cannot_be_unpickled_becomes_a_failure(box: Box, process: Any) -> None:
-    for fn, args in ((fragile, ()), (accept, (Fragile(),))):
+def test_value_that_cannot_be_unpickled_becomes_a_failure(box: calls.Box, process: Any) -> None:
+    for fn, args in ((calls.fragile, ()), (calls.accept, (calls.Fragile(),))):
         process.submit(fn, args, box)
         failure = box.failure()
         assert failure.check(exceptions.NotEncodable)
         assert "cannot be unpickled" in failure.exception_str
 
 
-def test_exception_with_custom_constructor_is_returned(box: Box, process: Any) -> None:
-    process.submit(strange, (), box)
+def test_exception_with_custom_constructor_is_returned(box: calls.Box, process: Any) -> None:
+    process.submit(calls.strange, (), box)
     failure = box.failure()
-    assert failure.check(f"{Strange.__module__}.Strange")
+    assert failure.check(f"{calls.Strange.__module__}.Strange")
     assert failure.exception_str == "1 and 2"
 
 
-def test_large_arguments_and_results_are_passed(box: Box, process: Any) -> None:
+def test_large_arguments_and_results_are_passed(box: calls.Box, process: Any) -> None:
     big = b"x" * 3_000_000
-    process.submit(double, (big,), box)
+    process.submit(calls.double, (big,), box)
     assert box.get() == big + big
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["sigint", "sigterm"])
-def test_children_ignore_signals_of_the_process_group(box: Box, process: Any, number: int) -> None:
-    process.submit(interrupt_self, (number,), box)
+def test_children_ignore_signals_of_the_process_group(
+    box: calls.Box, process: Any, number: int
+) -> None:
+    process.submit(calls.interrupt_self, (number,), box)
     assert box.get() == "unimpressed"
 
 
-def test_fork_server_ignores_sigterm(box: Box, process: Any) -> None:
-    process.submit(terminate_parent, (), box)
+def test_fork_server_ignores_sigterm(box: calls.Box, process: Any) -> None:
+    process.submit(calls.terminate_parent, (), box)
     assert box.get() is False
 
 
 def test_children_inherit_the_current_environment(
-    box: Box, monkeypatch: pytest.MonkeyPatch
+    box: calls.Box, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for value in ("one", "two"):
         monkeypatch.setenv("WBENGINE_TEST", value)
         with pools.ProcessPool(1) as pool:
-            pool.submit(environment, ("WBENGINE_TEST",), box)
+            pool.submit(calls.environment, ("WBENGINE_TEST",), box)
             assert box.get() == value
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="needs /proc")
-def test_children_inherit_no_sockets_of_the_parent(box: Box, processes: Any, door: Door) -> None:
-    processes.submit(whoami, (), box)
+def test_children_inherit_no_sockets_of_the_parent(
+    box: calls.Box, processes: Any, door: Door
+) -> None:
+    processes.submit(calls.whoami, (), box)
     box.get()
-    processes.submit(knock, (door.path,), box)
+    processes.submit(calls.knock, (door.path,), box)
     _, guest = door.guest()
-    processes.submit(open_sockets, (), box)
+    processes.submit(calls.open_sockets, (), box)
     assert len(box.get()) == 1
     guest.close()
 
 
-def test_thread_left_by_a_call_does_not_delay_stop(box: Box) -> None:
+def test_thread_left_by_a_call_does_not_delay_stop(box: calls.Box) -> None:
     pool = pools.ProcessPool(1)
-    pool.submit(leaked_thread, (), box)
+    pool.submit(calls.leaked_thread, (), box)
     assert box.get() == "leaked"
     pool.stop()  # must not wait for the thread of the call
 
@@ -518,9 +483,9 @@ def test_children_end_with_their_parent(tmp_path: pathlib.Path, door: Door, endi
         assert parent.stdin is not None
         parent.stdin.close()
         for fd in fds:
-            assert select.select([fd], [], [], WAIT)[0]
+            assert select.select([fd], [], [], calls.WAIT)[0]
             os.close(fd)
-        assert parent.wait(WAIT) == (-signal.SIGKILL if ending == "kill" else 0)
+        assert parent.wait(calls.WAIT) == (-signal.SIGKILL if ending == "kill" else 0)
 
 
 LONG = """
@@ -540,12 +505,12 @@ if __name__ == "__main__":
 
 
 def test_pending_coroutines_of_child_are_cancelled_when_it_ends(
-    box: Box, tmp_path: pathlib.Path
+    box: calls.Box, tmp_path: pathlib.Path
 ) -> None:
     """All calls of a child share one event loop, which ends with the child."""
     with pools.ProcessPool(1) as pool:
-        pool.submit(leave_behind, (str(tmp_path / "a"),), box)
-        pool.submit(leave_behind, (str(tmp_path / "b"),), box)
+        pool.submit(calls.leave_behind, (str(tmp_path / "a"),), box)
+        pool.submit(calls.leave_behind, (str(tmp_path / "b"),), box)
         assert box.get() == box.get()
         assert list(tmp_path.iterdir()) == []
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
@@ -576,12 +541,12 @@ def test_pool_works_after_interrupted_submit() -> None:
 
     for step in range(1, 200):
         pool = pools.ThreadPool(1)
-        if not interrupted(step, lambda pool=pool: pool.submit(double, (1,), Box())):
+        if not interrupted(step, lambda pool=pool: pool.submit(calls.double, (1,), calls.Box())):
             break
-        answered = Box()
+        answered = calls.Box()
         # This runs in another thread, because a lock does not block the thread that holds it.
         other = threading.Thread(
-            target=lambda pool=pool, box=answered: pool.submit(double, (2,), box), daemon=True
+            target=lambda pool=pool, box=answered: pool.submit(calls.double, (2,), box), daemon=True
         )
         other.start()
         assert answered.get() == 4, step
@@ -618,12 +583,12 @@ def test_interrupted_wake_up_loses_no_idle_slot(finely: bool) -> None:
     for step in range(1, 200):
         pool = pools.ThreadPool(2)
         pool.start()
-        until = time.monotonic() + WAIT
+        until = time.monotonic() + calls.WAIT
         while len(pool._idle) < 2:
             assert time.monotonic() < until
             time.sleep(0)
-        box, first = Box(), Box()
-        struck = interrupt(step, lambda pool=pool, box=first: pool.submit(double, (1,), box))
+        box, first = calls.Box(), calls.Box()
+        struck = interrupt(step, lambda pool=pool, box=first: pool.submit(calls.double, (1,), box))
         # This runs in another thread, because a lock does not block the thread that holds it.
         last = threading.Thread(target=_both_meet, args=(pool, box), daemon=True)
         last.start()
@@ -635,16 +600,16 @@ def test_interrupted_wake_up_loses_no_idle_slot(finely: bool) -> None:
     assert step > 5
 
 
-def _both_meet(pool: Any, box: Box) -> None:
+def _both_meet(pool: Any, box: calls.Box) -> None:
     """Submit two calls that wait for each other, the second after the start of the first."""
     meeting, begun = threading.Barrier(2), threading.Event()
 
     def meet(emit: Any) -> int:
         begun.set()
-        return meeting.wait(WAIT)
+        return meeting.wait(calls.WAIT)
 
     pool.submit(meet, (), box)
-    begun.wait(WAIT)
+    begun.wait(calls.WAIT)
     pool.submit(meet, (), box)
 
 
@@ -652,14 +617,14 @@ def test_no_call_waits_while_a_slot_is_idle() -> None:
     """Each slot wakes the next one. If one were not woken, the calls would wait for each other."""
     with pools.ThreadPool(4) as pool:
         for _ in range(150):
-            met, box = threading.Barrier(4), Box()
+            met, box = threading.Barrier(4), calls.Box()
             for _ in range(4):
-                pool.submit(lambda emit, met=met: met.wait(WAIT), (), box)
+                pool.submit(lambda emit, met=met: met.wait(calls.WAIT), (), box)
             assert sorted(box.get() for _ in range(4)) == [0, 1, 2, 3]
 
 
 def test_concurrent_submits_and_cancels_lose_no_call() -> None:
-    box, count = Box(), 300
+    box, count = calls.Box(), 300
     with pools.ThreadPool(3) as pool:
 
         def submit(pause: float) -> None:
@@ -706,11 +671,11 @@ def test_lazily_submitted_call_runs_in_the_submitting_thread() -> None:
         pool.start()
         while len(pool._idle) < 4:  # a slot that becomes idle later takes a call
             time.sleep(0.001)
-        chain = Chain(pool, whoami, *[1] * 50)
+        chain = Chain(pool, calls.whoami, *[1] * 50)
         assert not pool.has_more
-        pool.submit(whoami, (), chain)
+        pool.submit(calls.whoami, (), chain)
         for _ in range(51):
-            chain.ended.get(timeout=WAIT)
+            chain.ended.get(timeout=calls.WAIT)
     assert len(set(chain.threads)) == 1
     assert chain.asked == [True] * 50 + [False]
 
@@ -720,19 +685,22 @@ def test_slow_callback_leaves_submitted_calls_to_other_threads() -> None:
     with pools.ThreadPool(2) as pool:
         pool.start()
         for lazily in (True, False):
-            inner, outer, box = Box(), Box(), Box()
+            inner, outer, box = calls.Box(), calls.Box(), calls.Box()
 
             def done(
-                value: Any, lazily: bool = lazily, inner: Box = inner, outer: Box = outer
+                value: Any,
+                lazily: bool = lazily,
+                inner: calls.Box = inner,
+                outer: calls.Box = outer,
             ) -> None:
-                pool.submit(double, (2,), inner, lazily=lazily)
+                pool.submit(calls.double, (2,), inner, lazily=lazily)
                 assert pool.in_done
                 if lazily:
                     assert pool.has_more
                     pool.call_others()
                 outer(inner.get())
 
-            pool.submit(double, (1,), done)
+            pool.submit(calls.double, (1,), done)
             assert outer.get() == 4
             pool.submit(lambda emit: pool.has_more or pool.in_done, (), box)
             assert box.get() is False, "it makes a call"
@@ -747,10 +715,10 @@ def test_several_calls_submitted_by_a_callback_run_concurrently(
     made = pools.ThreadPool(3) if kind == "threads" else pools.ProcessPool(3)
     with made as pool:
         pool.start()
-        chain = Chain(pool, functools.partial(gather, str(tmp_path), 3), 3)
-        pool.submit(whoami, (), chain)
+        chain = Chain(pool, functools.partial(calls.gather, str(tmp_path), 3), 3)
+        pool.submit(calls.whoami, (), chain)
         for _ in range(4):
-            assert not isinstance(chain.ended.get(timeout=WAIT), ft.Failure)
+            assert not isinstance(chain.ended.get(timeout=calls.WAIT), ft.Failure)
 
 
 def test_process_slot_that_recycles_leaves_its_submitted_calls_to_another(
@@ -762,24 +730,24 @@ def test_process_slot_that_recycles_leaves_its_submitted_calls_to_another(
     waits: list[bool] = []
 
     def recycle_slowly(slot: process_pool._Process) -> None:
-        waits.append(second_call_ended.wait(WAIT))
+        waits.append(second_call_ended.wait(calls.WAIT))
         recycle(slot)
 
     monkeypatch.setattr(process_pool._Process, "recycle", recycle_slowly)
     with pools.ProcessPool(2, max_calls=1) as pool:
         pool.start()
-        chain = Chain(pool, whoami, 1)
-        pool.submit(whoami, (), chain)
-        pids = {chain.ended.get(timeout=2 * WAIT) for _ in range(2)}
+        chain = Chain(pool, calls.whoami, 1)
+        pool.submit(calls.whoami, (), chain)
+        pids = {chain.ended.get(timeout=2 * calls.WAIT) for _ in range(2)}
         second_call_ended.set()
     assert all(waits)
     assert len(pids) == len(set(chain.threads)) == 2
 
 
 def test_cancelled_call_submitted_to_stopped_pool_fails_once() -> None:
-    pool, box, cancellation = pools.ThreadPool(1), Box(), Cancellation()
+    pool, box, cancellation = pools.ThreadPool(1), calls.Box(), Cancellation()
     pool.stop()
     cancellation.cancel()
-    pool.submit(double, (1,), box, cancellation=cancellation)
+    pool.submit(calls.double, (1,), box, cancellation=cancellation)
     assert box.done.get(timeout=1).check(exceptions.Cancelled)
     assert box.done.empty()

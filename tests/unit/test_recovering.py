@@ -6,18 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.requesting import (
-    AGAIN,
-    JOB,
-    T0,
-    Again,
-    Bench,
-    asked_of,
-    failures,
-    kinds,
-    only,
-    settled,
-)
+from tests.unit.trackers import AGAIN, JOB, T0, Again, Bench, asked_of, failures, kinds, settled
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.ledger import base as ledgers
@@ -105,7 +94,8 @@ def test_open_request_is_revoked_before_resend(bench: Heirs) -> None:
     """Otherwise workers could claim the request from both messages."""
     entry, _ = bench.left()
     assert bench.row(entry, ledgers.ROW_OPEN) == [fx.Revoke(entry)]
-    dispatch = only(fx.Dispatch, bench.recovery.on_revoked(entry, True, T0))
+    (dispatch,) = bench.recovery.on_revoked(entry, True, T0)
+    assert isinstance(dispatch, fx.Dispatch)
     assert (dispatch.epoch, dispatch.envelope.headers[env.WBE_EPOCH]) == (FENCE, FENCE)
     assert (entry.state, entry.epoch) == (pr.PENDING, FENCE)
     bench.succeed(entry, epoch=1)

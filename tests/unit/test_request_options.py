@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.requesting import Bench, Job
+from tests.unit.trackers import Bench
 from wbengine import engines, limits
 from wbengine.engines.worker_based import executor as executors
 from wbengine.engines.worker_based.messages import display_headers
@@ -60,15 +60,6 @@ def test_options_in_engine_uri_reach_the_executor() -> None:
     made = engines.load(linear_flow.Flow("f"), engine=uri).executor._options
     assert made == RequestOptions("resend", 5, (None, 30), 1000, True, None, True)
     assert made.timelimit == limits.TimeLimit(None, 30.0)
-
-
-def test_idempotent_attribute_overrides_on_worker_lost() -> None:
-    job = Job("j")
-    assert not RequestOptions().repeats(job) and RequestOptions("resend").repeats(job)
-    job.idempotent = True
-    assert RequestOptions().repeats(job)
-    job.idempotent = False
-    assert not RequestOptions("resend").repeats(job)
 
 
 # Headers -----------------------------------------------------------------------------------------

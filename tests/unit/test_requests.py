@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.requesting import JOB, T0, Bench, Job, failures, only, settled
+from tests.unit.trackers import JOB, T0, Bench, Job, failures, only, settled
 from wbengine import exceptions as exc
 from wbengine import invocation, task
 from wbengine.engines.worker_based import protocol as pr
@@ -129,14 +129,6 @@ def test_reply_with_waiting_or_pending_state_is_ignored(bench: Bench, state: str
     assert bench.answer(entry, state, {}) == [fx.Acknowledge("receipt")]
     assert entry.state == pr.PENDING
     assert bench.tracker.ignored == {"unexpected": 1}
-
-
-def test_reply_to_unknown_request_is_acknowledged_and_counted(bench: Bench) -> None:
-    entry = bench.running()
-    bench.succeed(entry)
-    bench.tracker.retired([entry.invocation])
-    assert bench.succeed(entry) == [fx.Acknowledge("receipt")]
-    assert bench.tracker.ignored == {"unknown": 1}
 
 
 def test_ignored_reply_is_logged_with_request_epoch_worker_and_reason(
@@ -339,15 +331,6 @@ def test_timed_out_request_claimed_meanwhile_continues_as_running(bench: Bench) 
     assert bench.recovery.on_revoked(entry, False, T0 + 60) == [fx.Inspect(entry)]
     assert bench.recovery.on_row(entry, Seen(ledgers.ROW_CLAIMED, "w7"), T0 + 60) == []
     assert (entry.state, entry.worker, bench.fleet.watched) == (pr.RUNNING, "w7", [("w7", 0.0)])
-
-
-def test_done_row_settles_the_request_with_its_result(bench: Bench) -> None:
-    entry = bench.pending()
-    answer = env.Envelope(
-        pr.RESPONSE, {"state": "SUCCESS", "data": {"result": 8}}, correlation_id=entry.id
-    )
-    effects = bench.recovery.on_row(entry, Seen(ledgers.ROW_DONE, "w7", answer), T0)
-    assert [outcome.value for outcome in settled(effects)] == [8]
 
 
 def test_unpublished_request_restarts_its_timeout(bench: Bench) -> None:

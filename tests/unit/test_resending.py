@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.requesting import (
+from tests.unit.trackers import (
     AGAIN,
     JOB,
     T0,
@@ -275,13 +275,6 @@ def test_released_request_is_republished_with_the_same_epoch(bench: Fleeting, ki
     dispatch = sent(bench.row(entry, ledgers.ROW_OPEN))
     assert (dispatch.epoch, entry.state, entry.worker, entry.resends) == (1, pr.PENDING, None, 0)
     assert settled(bench.succeed(entry, epoch=1))
-
-
-def test_open_row_of_a_started_request_fails_with_worker_lost(bench: Fleeting) -> None:
-    """An example is a ledger whose server was restored from a backup."""
-    entry = bench.running("w1", kind=Never)
-    bench.lose("w1")
-    assert failures(bench.row(entry, ledgers.ROW_OPEN, lost="w1"), exc.WorkerLost)
 
 
 @pytest.mark.parametrize("running", [True, False])

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.line_counts import growth
 from tests.unit.scheduling import (
     GRAPH,
     LINEAR,
@@ -21,7 +22,6 @@ from tests.unit.scheduling import (
     steps,
     subflows,
 )
-from tests.unit.stepping import growth
 from wbengine import states
 
 RUNNING, SUCCESS, FAILURE = "RUNNING", "SUCCESS", "FAILURE"

@@ -31,8 +31,7 @@ def test_urgent_messages_are_published_before_queued_ones(place: Place) -> None:
         place.put(number)
     place.put("beat", first=True)
     place.put("beat 2", first=True)
-    place.sender.start()
-    assert place.sender.flush(WAIT)
+    place.publish()
     assert place.arrived() == ["beat", "beat 2", 0, 1, 2, 3, 4]
 
 
@@ -46,8 +45,7 @@ def test_hooks_run_before_and_after_publishing(place: Place) -> None:
     skipped = place.put(2, before=lambda: False, after=lambda: done.append(2))
     withdrawn = place.put(3, before=before("never"))
     withdrawn.withdrawn = True
-    place.sender.start()
-    assert place.sender.flush(WAIT)
+    place.publish()
     assert done == ["before", 1]
     assert place.arrived() == [1]
     assert message.sent
@@ -65,8 +63,7 @@ def test_unsendable_message_does_not_stop_the_others(place: Place) -> None:
 
     place.put(1, before=fail, failed=errors.append)
     place.put(2)
-    place.sender.start()
-    assert place.sender.flush(WAIT)
+    place.publish()
     assert place.arrived() == [2]
     assert {type(error) for error in errors} == {TypeError, ValueError}
 
@@ -88,8 +85,7 @@ def test_connection_broker_and_ledger_errors_are_retried_in_order(
     place.put(1)
     place.put(2, before=full, failed=failed.append)
     place.put(3)
-    place.sender.start()
-    assert place.sender.flush(WAIT)
+    place.publish()
     assert len(tries) == 3
     assert place.arrived() == [1, 2, 3]
     assert not failed
@@ -102,8 +98,7 @@ def test_unrouted_hook_is_called_if_no_queue_is_bound(place: Place) -> None:
     callbacks = {"after": lambda: told.append("after"), "unrouted": lambda: told.append("unrouted")}
     place.sender.send(outgoing.message(envelope, **callbacks))
     place.sender.send(outgoing.message(envelope, after=lambda: told.append("nobody minds")))
-    place.sender.start()
-    assert place.sender.flush(WAIT)
+    place.publish()
     assert told == ["unrouted", "nobody minds"]
 
 
@@ -124,8 +119,7 @@ def test_connection_lost_while_publishing_calls_the_uncertain_hook(
     place.put(1)
     place.put(2, after=lambda: told.append("after"), uncertain=lambda: told.append("uncertain"))
     place.put(3)
-    place.sender.start()
-    assert place.sender.flush(WAIT)
+    place.publish()
     assert told == ["uncertain"]
     assert place.arrived() == [1, 3]
 
@@ -146,8 +140,7 @@ def test_hooks_are_called_once_for_each_batch(place: Place) -> None:
     for number, hooks in enumerate((one, one, other, one)):
         envelope = env.Envelope("TEST", {"n": number}, routing_key="me")
         place.sender.send(OutgoingMessage(envelope, hooks, number))
-    place.sender.start()
-    assert place.sender.flush(WAIT)
+    place.publish()
     assert place.arrived() == [0, 2, 3]
     assert told == [
         ("prepare", [0, 1, 3]), ("prepare", [2]), ("sent", [0, 3]), ("sent", [2])
@@ -166,8 +159,7 @@ def test_large_messages_are_published_in_separate_batches(place: Place) -> None:
         place.sender.send(
             OutgoingMessage(env.Envelope("TEST", {"n": size}, routing_key="me"), hooks)
         )
-    place.sender.start()
-    assert place.sender.flush(WAIT)
+    place.publish()
     assert together == [1, 3]
 
 
@@ -176,8 +168,7 @@ def test_deferred_calls_run_together_after_publishing(place: Place) -> None:
     for number in range(3):
         place.sender.call_later(done.append, number)
     place.put(1, after=lambda: done.append("published"))
-    place.sender.start()
-    assert place.sender.flush(WAIT)
+    place.publish()
     assert done == ["published", [0, 1, 2]]
 
 
@@ -313,8 +304,7 @@ def test_message_that_cannot_be_prepared_fails_alone_in_its_batch(place: Place) 
     for number in range(5):
         envelope = env.Envelope("TEST", {"n": number}, routing_key="me")
         place.sender.send(OutgoingMessage(envelope, hooks))
-    place.sender.start()
-    assert place.sender.flush(WAIT)
+    place.publish()
     assert place.arrived() == [0, 1, 3, 4]
     assert hooks.told == ["not 2", 0, 1, 3, 4]
 

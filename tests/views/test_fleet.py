@@ -14,7 +14,7 @@ import pytest
 import wbengine
 from tests.support import worker_tasks as tasks
 from tests.support.workers import until, worker_in_thread
-from tests.views import held
+from tests.views import waiting_task
 from wbengine import engines, exceptions
 from wbengine.engines.worker_based.messages import envelope, pinging
 from wbengine.patterns import linear_flow
@@ -31,7 +31,7 @@ class Busy:
 
     def __init__(self, place: dict[str, Any], folder: Path) -> None:
         self._begun, self._go = folder / "begun", folder / "go"
-        flow = linear_flow.Flow("f").add(held.Held(name="slow"))
+        flow = linear_flow.Flow("f").add(waiting_task.WaitsForFile(name="slow"))
         store = {"begun": str(self._begun), "go": str(self._go)}
         self.engine = engines.load(flow, store=store, engine="worker-based", **place)
         self.lost = False
@@ -90,7 +90,7 @@ def test_worker_view_shows_running_and_completed_tasks(
     place: dict[str, Any], looking: fleets.Fleet, tmp_path: Path
 ) -> None:
     ledger = place.get("ledger")
-    with worker_in_thread(place["url"], held, ledger=ledger):
+    with worker_in_thread(place["url"], waiting_task, ledger=ledger):
         began, first = time.time(), time.monotonic()
         with Busy(place, tmp_path):
             runs = time.monotonic()
@@ -185,7 +185,7 @@ def test_stop_after_drain_abandons_running_tasks(
 ) -> None:
     ledger = place.get("ledger")
     with (
-        worker_in_thread(place["url"], held, ledger=ledger) as one,
+        worker_in_thread(place["url"], waiting_task, ledger=ledger) as one,
         Busy(place, tmp_path) as busy,
     ):
         told = looking.control("drain", [one.identity])

@@ -22,6 +22,21 @@ T = records.T
 NOW = T + 10
 
 
+@pytest.fixture
+def order():
+    return records.order()
+
+
+@pytest.fixture
+def flow(order):
+    return order[0]
+
+
+@pytest.fixture
+def outline(order):
+    return order[1]
+
+
 def lease(flow, died=False):
     owner = owners.new()
     if died:
@@ -33,8 +48,7 @@ def look(flow, outline=None, held=None, **options):
     return flows.view(flow, outline, held, now=options.pop("now", NOW), **options)
 
 
-def test_view_shows_state_counts_and_atoms():
-    flow, outline = records.order()
+def test_view_shows_state_counts_and_atoms(flow, outline):
     view = look(flow, outline, lease(flow), book=("b-uuid", "my book"), cursor="17")
 
     assert (view.name, view.state, view.book_name, view.cursor) == (
@@ -90,8 +104,7 @@ def waiting(flow, outline, name, held=None, **options):
     return look(flow, outline, held, **options).atom(name).waiting
 
 
-def test_pending_atom_shows_its_reason_for_waiting():
-    flow, outline = records.order()
+def test_pending_atom_shows_its_reason_for_waiting(flow, outline):
     held = lease(flow)
     assert waiting(flow, outline, "capture", held) == "Waits for reserve."
     assert waiting(flow, outline, "notify", held) == "Waits for flow pay."
@@ -100,8 +113,7 @@ def test_pending_atom_shows_its_reason_for_waiting():
     assert waiting(flow, outline, "read cart", held) is None
 
 
-def test_atoms_in_a_flow_wait_for_its_retry_controller():
-    flow, outline = records.order()
+def test_atoms_in_a_flow_wait_for_its_retry_controller(flow, outline):
     records.change(flow, "pay again", "reserve", state=states.PENDING)
     held = lease(flow)
     assert waiting(flow, outline, "reserve", held) == "Waits for pay again."
@@ -126,8 +138,7 @@ def test_atom_in_nested_flow_waits_for_predecessor_of_outer_flow():
     assert waiting(flow, outline, "b", lease(flow)) == "Waits for a."
 
 
-def test_unstarted_request_shows_time_since_it_was_sent():
-    flow, outline = records.order()
+def test_unstarted_request_shows_time_since_it_was_sent(flow, outline):
     held = lease(flow)
     said = waiting(flow, outline, "reserve", held)
     assert said == "Sent 6.0 s ago; no worker has started it yet."
@@ -139,16 +150,14 @@ def test_unstarted_request_shows_time_since_it_was_sent():
 
 
 @pytest.mark.parametrize("known", [{"started": T + 5}, {"progress": 0.25}], ids=str)
-def test_running_task_does_not_wait(known):
-    flow, outline = records.order()
+def test_running_task_does_not_wait(known, flow, outline):
     records.change(flow, "reserve", **known)
     view = look(flow, outline, lease(flow))
     assert view.atom("reserve").waiting is None
     assert view.waiting is None
 
 
-def test_running_flow_without_engine_shows_that_no_engine_runs_it():
-    flow, outline = records.order()
+def test_running_flow_without_engine_shows_that_no_engine_runs_it(flow, outline):
     view = look(flow, outline)
     assert view.waiting == "No engine runs the flow: its lease has ended."
     assert "engine stopped" in view.atom("reserve").waiting
@@ -168,29 +177,21 @@ def test_flow_that_never_ran_shows_that_no_engine_has_run_it():
     assert view.duration is None
 
 
-def test_suspended_flow_shows_user_and_reason():
-    flow, outline = records.order()
+@pytest.mark.parametrize("reason", ["lunch", "the flow of goods. The flow is slow"])
+def test_suspended_flow_shows_user_and_reason(flow, outline, reason):
+    why = f"suspended by ann: {reason}"
     records.change(flow, "reserve", state=states.SUCCESS)
-    flow.enter(states.SUSPENDING, T + 5, "suspended by ann: lunch")
+    flow.enter(states.SUSPENDING, T + 5, why)
     assert "being suspended" in look(flow, outline, lease(flow)).waiting
     flow.enter(states.SUSPENDED, T + 6)
     view = look(flow, outline)
-    assert view.waiting == "The flow is suspended (suspended by ann: lunch)."
-    assert view.atom("capture").waiting == "The flow is suspended (suspended by ann: lunch)."
+    assert view.waiting == f"The flow is suspended ({why})."
+    assert view.atom("capture").waiting == f"The flow is suspended ({why})."
     assert view.ended == T + 6
 
 
-def test_reason_of_suspension_is_shown_unchanged():
-    flow, outline = records.order()
-    flow.enter(states.SUSPENDED, T + 6, "suspended by ann: the flow of goods. The flow is slow")
-    view = look(flow, outline)
-    why = "(suspended by ann: the flow of goods. The flow is slow)"
-    assert view.waiting == f"The flow is suspended {why}."
-
-
 @pytest.mark.parametrize("died", [True, False])
-def test_running_flow_without_live_engine_is_shown_as_interrupted(died):
-    flow, outline = records.order()
+def test_running_flow_without_live_engine_is_shown_as_interrupted(died, flow, outline):
     held = lease(flow, died=True) if died else None
     view = look(flow, outline, held)
     assert (view.state, view.shown_state) == ("RUNNING", "INTERRUPTED")
@@ -200,8 +201,7 @@ def test_running_flow_without_live_engine_is_shown_as_interrupted(died):
     assert look(flow, outline, held).shown_state == "SUSPENDED"
 
 
-def test_duration_excludes_time_in_suspension():
-    flow, outline = records.order()
+def test_duration_excludes_time_in_suspension(flow, outline):
     flow.enter(states.SUSPENDING, T + 4)
     flow.enter(states.SUSPENDED, T + 5)
     assert look(flow, outline).duration == 6
@@ -213,15 +213,13 @@ def test_duration_excludes_time_in_suspension():
     assert look(flow, outline, lease(flow), now=T + 2003).duration == 14
 
 
-def test_duration_excludes_time_after_the_engine_died():
-    flow, outline = records.order()  # the last known time is T + 4
+def test_duration_excludes_time_after_the_engine_died(flow, outline):
     assert look(flow, outline, lease(flow, died=True), now=T + 5000).duration == 5
     flow.enter(states.RUNNING, T + 1000)
     assert look(flow, outline, lease(flow), now=T + 1002).duration == 7
 
 
-def test_queued_tasks_are_distinguished_from_running_tasks():
-    flow, outline = records.order()
+def test_queued_tasks_are_distinguished_from_running_tasks(flow, outline):
     held = lease(flow)
     view = look(flow, outline, held)
     assert (view.queued, view.atom("reserve").queued) == (1, True)
@@ -236,24 +234,21 @@ def test_queued_tasks_are_distinguished_from_running_tasks():
     assert view.atom("reserve").attempts[-1].queued == 2
 
 
-def test_queued_task_names_the_worker_that_received_it():
-    flow, outline = records.order()
+def test_queued_task_names_the_worker_that_received_it(flow, outline):
     records.change(flow, "reserve", worker="host-a:1")
     atom = look(flow, outline, lease(flow)).atom("reserve")
     assert (atom.queued, atom.worker) == (True, "host-a:1")
     assert atom.waiting.endswith("its worker has no free slot yet.")
 
 
-def test_task_of_serial_engine_is_never_queued():
-    flow, outline = records.order()
+def test_task_of_serial_engine_is_never_queued(flow, outline):
     flow.meta[models.ENGINE] = "serial"
     view = look(flow, outline, lease(flow), now=T + 100)
     assert view.queued == 0
     assert view.atom("reserve").waiting is None
 
 
-def test_task_that_waits_for_a_pool_slot_is_queued():
-    flow, outline = records.order()
+def test_task_that_waits_for_a_pool_slot_is_queued(flow, outline):
     flow.meta[models.ENGINE] = "parallel"
     view = look(flow, outline, lease(flow), now=T + 100)
     reserve = view.atom("reserve")
@@ -264,8 +259,7 @@ def test_task_that_waits_for_a_pool_slot_is_queued():
     assert (view.queued, view.atom("reserve").shown_state) == (0, "RUNNING")
 
 
-def test_retry_controller_shows_the_time_of_next_attempt():
-    flow, outline = records.order()
+def test_retry_controller_shows_the_time_of_next_attempt(flow, outline):
     records.change(flow, "pay again", state=states.RETRYING).meta["retry_at"] = NOW + 5
     records.change(flow, "reserve", state=states.PENDING)
     view = look(flow, outline, lease(flow))
@@ -277,8 +271,7 @@ def test_retry_controller_shows_the_time_of_next_attempt():
     assert look(flow, outline).atom("pay again").waiting.endswith("when an engine runs the flow.")
 
 
-def test_atom_to_revert_names_the_atom_that_is_reverted_first():
-    flow, outline = records.order()
+def test_atom_to_revert_names_the_atom_that_is_reverted_first(flow, outline):
     records.change(flow, "reserve", "capture", state=states.SUCCESS, intention=states.REVERT)
     assert waiting(flow, outline, "reserve", lease(flow)) == "Will be reverted after capture."
     assert waiting(flow, outline, "capture", lease(flow)) == "Will be reverted next."
@@ -294,8 +287,7 @@ def test_unstarted_atom_of_finished_flow_shows_that_it_did_not_start(state):
     assert view.ended == T + 20
 
 
-def test_pending_cancel_command_is_shown_with_user_and_reason():
-    flow, outline = records.order()
+def test_pending_cancel_command_is_shown_with_user_and_reason(flow, outline):
     view = look(flow, outline, lease(flow), wish=FlowCommand("cancel", "too late", "ann", NOW))
     assert view.wish == "cancelled by ann: too late"
 
@@ -337,8 +329,7 @@ def test_attempts_show_their_results():
     assert (second.action, second.state, second.attempt) == ("revert", "REVERTED", 4)
 
 
-def test_failed_item_of_a_map_is_shown():
-    flow, outline = records.order()
+def test_failed_item_of_a_map_is_shown(flow, outline):
     items = models.Items(1, ["a", "b", "c"])
     items[0].put(states.SUCCESS, 1)
     items[1].put(states.FAILURE, records.failure("no such address"))
@@ -356,8 +347,7 @@ def test_failed_item_of_a_map_is_shown():
     ]
 
 
-def test_item_rows_of_a_map_are_limited_with_failures_first():
-    flow, outline = records.order()
+def test_item_rows_of_a_map_are_limited_with_failures_first(flow, outline):
     items = models.Items(1, [f"m{n}" for n in range(1000)])
     items[990].put(states.FAILURE, records.failure("lost"))
     items[0].submitted = T + 4
@@ -382,8 +372,7 @@ def test_view_without_outline_lists_atoms_by_start_and_name():
     assert len(view.outline.nodes) == 9
 
 
-def test_atoms_missing_from_the_outline_are_listed_last():
-    flow, outline = records.order()
+def test_atoms_missing_from_the_outline_are_listed_last(flow, outline):
     records.atom(flow, "of an older version", states.SUCCESS)
     view = look(flow, outline)
     assert view.atoms[-1].name == "of an older version"
@@ -398,8 +387,7 @@ def test_atoms_without_record_are_pending():
     assert view.atoms[0].uuid is None
 
 
-def test_values_are_shown_only_with_show_values():
-    flow, outline = records.order()
+def test_values_are_shown_only_with_show_values(flow, outline):
     store = records.atom(flow, models.INJECTOR, states.SUCCESS)
     store.results = {"cart": [1, 2], "db_password": "hidden!"}
     view = look(flow, outline)

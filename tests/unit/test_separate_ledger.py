@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.requesting import T0, Bench, failures, settled
+from tests.unit.trackers import T0, Bench, failures, settled
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.ledger import base as ledgers

@@ -11,7 +11,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 Key = tuple[str, tuple[tuple[str, Any], ...]]
 
 
-class Measured:
+class MetricValues:
     """A meter provider that stores its measurements in memory."""
 
     def __init__(self) -> None:

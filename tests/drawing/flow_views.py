@@ -10,7 +10,7 @@ from wbengine.views import flow_status as flows
 HOSTILE = "</text><script>alert(1)</script>\"'&<b>\\N \x00\x1b[31m\ud800 $(x) ]] #quot; %s\nend"
 
 
-def look(made, **options):
+def view_of(made, **options):
     flow, outline = made
     return flows.view(flow, outline, now=records.T + 10, **options)
 

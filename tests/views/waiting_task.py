@@ -8,7 +8,7 @@ from pathlib import Path
 from wbengine import task
 
 
-class Held(task.Task):
+class WaitsForFile(task.Task):
     """A task that creates one file and waits for another."""
 
     def execute(self, begun: str, go: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.requesting import JOB, T0, WALL, Bench, Job, failures, only, settled
+from tests.unit.trackers import JOB, T0, WALL, Bench, Job, failures, only, settled
 from wbengine import exceptions as exc
 from wbengine import start_times
 from wbengine.engines.worker_based import protocol as pr
