@@ -138,7 +138,7 @@ def test_dropped_row_is_not_opened_again_by_a_late_publish(
     executor.submit(call, results)
     workers.until(lambda: tasks.runs(tmp_path) == ["execute-a"])
     entry, claims = call.ticket, []
-    again = entry.envelope("e", executor._options, ours=True, ledger=ledger.digest)
+    again = entry.envelope("e", executor._options, extended=True, ledger=ledger.digest)
 
     def end(name: str) -> None:
         if name == "executor.before-open":

@@ -48,7 +48,7 @@ def test_reply_fetches_as_many_requests_as_it_finishes(both, client):
     both.post(*IDS)
     fill_slots(both, 3)
     order = both.channel.order(both.messages[:2])
-    assert order.most == 2
+    assert order.max_messages == 2
     assert both.end(*both.messages[:2], order=order) == [1, 1]
     order.deliver()
     assert ids(both.messages) == IDS[:5]
@@ -74,7 +74,7 @@ def test_order_stops_at_byte_limit_of_batch(both):
     for id in "c", "d":
         both.send(id, body="x" * (MAX_BATCH_BYTES * 2 // 3))
     order = both.channel.order(both.messages)
-    assert order.most == 2
+    assert order.max_messages == 2
     assert both.end(*both.messages, order=order) == [1, 1]
     order.deliver()
     assert ids(both.messages) == ["a", "b", "c"]

@@ -210,7 +210,9 @@ def _forged_copy(executor: Any) -> env.Envelope:
     """Return a copy of the queued request with other arguments, which is delivered first."""
     (request,) = executor.requests("queued")
     (real,) = [each for each in executor._tracker.unfinished() if each.id == request.id]
-    forged = real.envelope("victim", executor._options, ours=True, ledger=executor._tracker.ledger)
+    forged = real.envelope(
+        "victim", executor._options, extended=True, ledger=executor._tracker.ledger
+    )
     forged.body = {**forged.body, "arguments": {"value": "forged"}}
     forged.priority = 9
     return forged
@@ -371,7 +373,7 @@ def test_request_with_label_of_another_request_is_refused(
             with contextlib.closing(connecting.reach_soon(executor._proxy.target, 5)) as broker:
                 copy, other = (
                     each.envelope(
-                        "victim", executor._options, ours=True, ledger=executor._tracker.ledger
+                        "victim", executor._options, extended=True, ledger=executor._tracker.ledger
                     )
                     for each in (one, two)
                 )

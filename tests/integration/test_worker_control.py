@@ -245,7 +245,7 @@ def _make_late(made: workers.Worker) -> None:
     claim = ledger.claim
 
     def claim_late(*what: Any) -> Any:
-        for job in made._server._roll.jobs.values():
+        for job in made._server._job_table.jobs.values():
             job.fresh = -math.inf
         return claim(*what)
 

@@ -178,7 +178,7 @@ def _effect(made: fx.Effect) -> Effect:
             return Answer(Job(job), message)
         case fx.Reply(job, message):
             runs = message.body["state"] == pr.RUNNING and env.WBE_ASK not in message.headers
-            return PublishEvent(Job(job), message, runs and job is not None and job.ours)
+            return PublishEvent(Job(job), message, runs and job is not None and job.extended)
         case fx.Acknowledge() | fx.Drain():
             return made
         case fx.Claim(job):
@@ -231,7 +231,7 @@ class Server:
         if message.type == worker_commands.ASK:
             worker_commands.SCHEMAS[worker_commands.ASK].check(message.body)
             asked = worker_commands.named(message.body)
-            return _effects(self._core.on_ask(asked, message.reply_to, in_person))
+            return _effects(self._core.on_inquiry(asked, message.reply_to, in_person))
         if message.type == worker_commands.CANCEL:
             worker_commands.SCHEMAS[worker_commands.CANCEL].check(message.body)
             return _effects(self._core.on_cancel(worker_commands.named(message.body)))
@@ -315,7 +315,7 @@ class Server:
 
     def is_storing(self, job: Job) -> bool:
         """Return whether the result of a job is being stored."""
-        return job._job.key in self._core._roll.ending
+        return job._job.key in self._core._job_table.ending
 
     def refuses(self, job: Job) -> bool:
         """Return whether an order forbids the request with this epoch."""

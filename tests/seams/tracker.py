@@ -58,7 +58,7 @@ class Request:
     @property
     def stage(self) -> tuple[int, bool, int]:
         """Return the progress of its publication."""
-        return self._entry.epoch, self._entry.opened, self._entry.sendings
+        return self._entry.epoch, self._entry.opened, self._entry.publish_count
 
     @property
     def accepted(self) -> range:
@@ -190,7 +190,7 @@ class Ask:
 
 #: Effects without an adapter: acknowledge a message; delete a row whose result is saved;
 #: dead-letter a request; publish a cancellation of requests.
-Acknowledge, Drop, DeadLetter, Cancel = fx.Acknowledge, fx.Drop, fx.PutAside, fx.Cancel
+Acknowledge, Drop, DeadLetter, Cancel = fx.Acknowledge, fx.Drop, fx.MoveToDeadLetters, fx.Cancel
 
 Effect = (
     Publish | Settle | NotifyEvent | Acknowledge | Withdraw | LookUp | TakeBack | Conclude
@@ -204,9 +204,9 @@ def _effect(made: fx.Effect) -> Effect:
             return Publish(Request(entry), epoch, envelope)
         case fx.Settle(entry, outcome):
             return Settle(Request(entry), outcome)
-        case fx.Acknowledge() | fx.Drop() | fx.PutAside():
+        case fx.Acknowledge() | fx.Drop() | fx.MoveToDeadLetters():
             return made
-        case fx.Tell(entry, event, details):
+        case fx.ForwardEvent(entry, event, details):
             return NotifyEvent(Request(entry), event, details)
         case fx.Revoke(entry):
             return Withdraw(Request(entry))
@@ -216,7 +216,7 @@ def _effect(made: fx.Effect) -> Effect:
             return TakeBack(Request(entry), epoch)
         case fx.Conclude(entry, holder, failure):
             return Conclude(Request(entry), holder, failure)
-        case fx.Ask(message):
+        case fx.Inquire(message):
             worker_commands.SCHEMAS[worker_commands.ASK].check(message.body)
             return Ask(message, [id for id, _ in worker_commands.named(message.body)])
         case fx.Cancel(message):
@@ -331,7 +331,7 @@ class Tracker:
         return _effects(self._recovery.recover(call, done, self._now))
 
     def ask(self) -> list[Effect]:
-        return _effects(self._recovery.ask()) if self._recovery.unasked else []
+        return _effects(self._recovery.ask()) if self._recovery.pending_inquiries else []
 
     def cancel(self, call: invocation.Invocation) -> list[Effect]:
         return _effects(self._tracker.cancel([call], self._now))
@@ -351,7 +351,7 @@ class Tracker:
     def give_back(self, request: Request, *, ours: bool) -> bool:
         """Forget a request that no worker can start. Return False if a worker can."""
         entry = request._entry
-        if entry.sendings and not (ours and self._rows and self._rows.revoke([entry])[0]):
+        if entry.publish_count and not (ours and self._rows and self._rows.revoke([entry])[0]):
             return False
         self._tracker.forget(entry)
         return True
@@ -363,7 +363,7 @@ class Tracker:
         entry = effect.request._entry
         current = entry.live and entry.epoch == effect.epoch
         if current:
-            entry.sendings, entry.sent_at = entry.sendings + 1, self._now
+            entry.publish_count, entry.sent_at = entry.publish_count + 1, self._now
         return current
 
     def open(self, effect: Publish) -> None:
@@ -525,7 +525,7 @@ class Tracker:
         indexes = (kept.waiting, kept.backlog, kept.in_flight, kept.held, kept.inherited)
         if any(indexes) or kept.backlog._heaps or kept.timers or kept.in_flight._reached:
             return "a request in an index, or a timer"
-        if self._recovery.unasked or self._recovery.early:
+        if self._recovery.pending_inquiries or self._recovery.early_replies:
             return "questions or answers of nobody"
         return None
 
@@ -651,7 +651,7 @@ def _no_grace(before: Any) -> Any:
 
 def _never_asks(before: Any) -> Any:
     def ask(self: Any) -> Any:
-        self.unasked.clear()
+        self.pending_inquiries.clear()
         return []
 
     return ask
@@ -708,7 +708,7 @@ DEFECTS: Final[dict[str, tuple[tuple[Any, str, Callable[[Any], Any]], ...]]] = {
     "every-end-counts": ((TrackedRequest, "refusal", _late_failure),),
     "silence-counts-always": (
         (types.ProxyWorkerFinder, "_restart_grace", _no_grace),
-        (finder.Hearing, "is_deaf", _deaf),
+        (finder.ReceptionGaps, "is_deaf", _deaf),
     ),
     "beats-cost-all": ((recovery.Recovery, "on_ids", _looks_at_all),),
 }

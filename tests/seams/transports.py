@@ -229,7 +229,7 @@ def connection(url: str, **options: Any) -> Any:
 
 
 def _connection(target: Any) -> Any:
-    return OwnConnection(target) if target.ours else target.connect()
+    return OwnConnection(target) if target.is_native else target.connect()
 
 
 class Site:
@@ -473,7 +473,7 @@ def no_polling() -> Iterator[None]:
 def batch_bytes(process: proxy.Proxy) -> int:
     """Return the size in bytes of the messages that a process has received and not handled yet."""
     receiver: Any = process.consumer._receiver
-    if process.target.ours:
+    if process.target.is_native:
         ready = [taken for each in receiver._broker.consumers for taken in each.ready]
         return sum(len(taken.data or b"") + len(taken.body) for taken in ready)
     return int(getattr(receiver, "_inbox_bytes", 0))

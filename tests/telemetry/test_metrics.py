@@ -200,7 +200,7 @@ def test_task_in_taskflow_mode_is_counted_once(registry: CollectorRegistry) -> N
 def test_worker_counts_only_finished_executions(registry: CollectorRegistry) -> None:
     """Requests that are requeued or given up are counted elsewhere."""
     observer = metrics.WorkerObserver(registry)
-    job = jobs.Job("id", 1, ("id", 1), "engine", None, question_number=1, name="a")
+    job = jobs.Job("id", 1, ("id", 1), "engine", None, inquiry_number=1, name="a")
     job.unit = pr.WorkUnit("tests.support.sample_tasks.Add", "a", "execute", {}, None, {}, None)
     observer.received(job)
     observer.started(job)

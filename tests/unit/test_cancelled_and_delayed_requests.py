@@ -15,7 +15,11 @@ from wbengine.engines.worker_based.ledger import base as ledgers
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.messages import schemas, worker_commands
 from wbengine.engines.worker_based.requests import effects as fx
-from wbengine.engines.worker_based.requests.recovery import LOOKUP_PAUSE_SECONDS, UNKNOWN, Seen
+from wbengine.engines.worker_based.requests.recovery import (
+    LOOKUP_PAUSE_SECONDS,
+    UNKNOWN,
+    RowSnapshot,
+)
 
 UTC = dt.timezone.utc
 
@@ -54,7 +58,7 @@ def cancelled(effects: list[fx.Effect]) -> list[tuple[str, list[Any]]]:
     messages = [effect.message for effect in effects if isinstance(effect, fx.Cancel)]
     for message in messages:
         worker_commands.SCHEMAS[worker_commands.CANCEL].check(message.body)
-        assert message.type == worker_commands.CANCEL and message.ours
+        assert message.type == worker_commands.CANCEL and message.extended
     return [(message.routing_key, worker_commands.named(message.body)) for message in messages]
 
 
@@ -81,7 +85,7 @@ def test_cancel_is_sent_to_worker_that_claimed_the_request(bench: Bench) -> None
     entry = bench.pending()
     bench.tracker.cancel([entry.invocation], T0)
     assert bench.recovery.on_revoked(entry, False, T0) == [fx.Inspect(entry)]
-    effects = bench.recovery.on_row(entry, Seen(ledgers.ROW_CLAIMED, "w7", epoch=1), T0)
+    effects = bench.recovery.on_row(entry, RowSnapshot(ledgers.ROW_CLAIMED, "w7", epoch=1), T0)
     assert cancelled(effects) == [("w7", [(entry.id, 1)])]
     assert settled(bench.succeed(entry, worker="w7"))  # any result of the worker is accepted
 
@@ -91,7 +95,7 @@ def test_cancel_ends_request_without_ledger_row(bench: Bench) -> None:
     entry.opened = False
     bench.tracker.cancel([entry.invocation], T0)
     bench.recovery.on_revoked(entry, False, T0)
-    assert failures(bench.recovery.on_row(entry, Seen(None), T0), exc.Cancelled)
+    assert failures(bench.recovery.on_row(entry, RowSnapshot(None), T0), exc.Cancelled)
     assert not entry.live
 
 
@@ -99,9 +103,9 @@ def test_cancel_is_retried_while_ledger_is_unavailable(bench: Bench) -> None:
     entry = bench.pending()
     bench.tracker.cancel([entry.invocation], T0)
     bench.recovery.on_revoked(entry, False, T0)
-    assert bench.recovery.on_row(entry, Seen(UNKNOWN), T0) == []
+    assert bench.recovery.on_row(entry, RowSnapshot(UNKNOWN), T0) == []
     assert bench.tracker.tick(T0 + LOOKUP_PAUSE_SECONDS) == [fx.Inspect(entry)]
-    effects = bench.recovery.on_row(entry, Seen(ledgers.ROW_OPEN, epoch=1), T0)
+    effects = bench.recovery.on_row(entry, RowSnapshot(ledgers.ROW_OPEN, epoch=1), T0)
     assert effects == [fx.Revoke(entry)]
 
 
@@ -125,7 +129,7 @@ def test_cancelled_request_of_lost_worker_is_not_resent() -> None:
     entry = bench.running("w1")
     bench.tracker.cancel([entry.invocation], T0)
     bench.lose("w1")
-    seen = Seen(ledgers.ROW_CLAIMED, "w1", epoch=1)
+    seen = RowSnapshot(ledgers.ROW_CLAIMED, "w1", epoch=1)
     effects = bench.concluded(bench.recovery.on_row(entry, seen, T0, "w1"))
     assert failures(effects, exc.WorkerLost)
 
@@ -135,7 +139,7 @@ def test_cancel_without_ledger_is_sent_to_all_workers() -> None:
     entry = bench.pending()
     effects = bench.tracker.cancel([entry.invocation], T0)
     assert cancelled(effects) == [(env.ALL_WORKERS, [(entry.id, 1)])]
-    assert isinstance(effects[-1], fx.Ask)
+    assert isinstance(effects[-1], fx.Inquire)
     bench.fleet.idle["q"] = 2
     assert failures(bench.recovery.review(T0 + 10), exc.Cancelled)
 
@@ -191,7 +195,7 @@ def test_request_started_in_time_does_not_expire(bench: Bench) -> None:
     other, _ = timed(bench, expires=20)
     bench.tracker.tick(T0 + 20)
     bench.recovery.on_revoked(other, False, T0 + 20)
-    effects = bench.recovery.on_row(other, Seen(ledgers.ROW_CLAIMED, "w7", epoch=1), T0 + 20)
+    effects = bench.recovery.on_row(other, RowSnapshot(ledgers.ROW_CLAIMED, "w7", epoch=1), T0 + 20)
     assert cancelled(effects) == [] and other.state == pr.RUNNING
 
 
@@ -199,7 +203,7 @@ def test_request_without_ledger_contains_expiry_time() -> None:
     bench = bench_of(ledger=None)
     entry, (dispatch,) = timed(bench, expires=20)
     assert dispatch.envelope.headers[env.EXPIRES] == WALL + 20
-    only(fx.Ask, bench.tracker.tick(T0 + 20))
+    only(fx.Inquire, bench.tracker.tick(T0 + 20))
     bench.fleet.idle["q"] = 2
     assert failures(bench.recovery.review(T0 + 30), exc.Expired)
     assert not entry.live
@@ -259,7 +263,9 @@ def recovered(bench: Bench, **times: Any) -> Any:
 def test_recovered_request_keeps_eta_and_expiry(bench: Bench) -> None:
     later = dt.datetime.fromtimestamp(WALL + 30, UTC)
     entry = recovered(bench, eta=later, expires=40)
-    assert bench.recovery.on_row(entry, Seen(None), T0 + 1) == []  # no request was published yet
+    assert (
+        bench.recovery.on_row(entry, RowSnapshot(None), T0 + 1) == []
+    )  # no request was published yet
     assert entry.state == pr.WAITING and bench.tracker.tick(T0 + 29) == []
     (dispatch,) = bench.tracker.tick(T0 + 30.001)
     assert isinstance(dispatch, fx.Dispatch) and dispatch.tracked is entry
@@ -268,7 +274,7 @@ def test_recovered_request_keeps_eta_and_expiry(bench: Bench) -> None:
 
 def test_recovered_request_that_was_claimed_does_not_expire(bench: Bench) -> None:
     entry = recovered(bench, eta=30, expires=40)
-    bench.recovery.on_row(entry, Seen(ledgers.ROW_CLAIMED, "w1", epoch=1), T0 + 1)
+    bench.recovery.on_row(entry, RowSnapshot(ledgers.ROW_CLAIMED, "w1", epoch=1), T0 + 1)
     assert entry.state == pr.RUNNING
     assert not any(isinstance(e, fx.Settle | fx.Revoke) for e in bench.tracker.tick(T0 + 41))
     assert settled(bench.succeed(entry, epoch=1))
@@ -276,7 +282,7 @@ def test_recovered_request_that_was_claimed_does_not_expire(bench: Bench) -> Non
 
 def test_recovered_request_without_claim_expires(bench: Bench) -> None:
     entry = recovered(bench, expires=20)
-    assert bench.recovery.on_row(entry, Seen(ledgers.ROW_OPEN, epoch=1), T0 + 21) == [
+    assert bench.recovery.on_row(entry, RowSnapshot(ledgers.ROW_OPEN, epoch=1), T0 + 21) == [
         fx.Revoke(entry)
     ]
     assert failures(bench.recovery.on_revoked(entry, True, T0 + 21), exc.Expired)

@@ -92,9 +92,9 @@ def test_taskflow_workers_of_a_topic_count_as_one(world: World) -> None:
     world.hear(None)
     assert world.finder.total_workers == 1
     assert world.finder.queue_for("a", lambda _: 0) == "t"
-    assert not world.finder.speaks("t")
+    assert not world.finder.uses_extended_protocol("t")
     world.hear("w1")
-    assert world.finder.speaks("t.a")
+    assert world.finder.uses_extended_protocol("t.a")
 
 
 def test_unchanged_announcement_is_notified_once(world: World) -> None:

@@ -211,7 +211,7 @@ def test_worker_identities_are_ignored_in_interop_mode() -> None:
     world = Plainly()
     world.hear("w1")
     assert world.names == {types.NO_IDENTITY}
-    assert not world.finder.speaks("t")
+    assert not world.finder.uses_extended_protocol("t")
 
 
 def test_finder_queries_all_topics_each_period() -> None:

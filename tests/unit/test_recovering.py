@@ -47,8 +47,8 @@ def bench() -> Heirs:
     return Heirs()
 
 
-def asks(effects: list[fx.Effect]) -> list[fx.Ask]:
-    return [effect for effect in effects if isinstance(effect, fx.Ask)]
+def asks(effects: list[fx.Effect]) -> list[fx.Inquire]:
+    return [effect for effect in effects if isinstance(effect, fx.Inquire)]
 
 
 # With a ledger -----------------------------------------------------------------------------------
@@ -231,7 +231,7 @@ def test_new_request_with_claimed_row_queries_its_owner(bench: Heirs) -> None:
 def test_without_ledger_all_workers_are_queried_in_one_message() -> None:
     bench = Heirs(ledger=None)
     left = [bench.left()[0] for _ in range(3)]
-    assert bench.recovery.unasked
+    assert bench.recovery.pending_inquiries
     key, asked = asked_of(bench.recovery.ask())
     assert (key, asked) == (env.ALL_WORKERS, [(entry.id, FENCE) for entry in left])
     assert bench.recovery.ask() == []
@@ -297,12 +297,12 @@ def test_recovered_request_found_nowhere_fails_as_worker_lost() -> None:
     bench.recovery.ask()
     assert bench.recovery.review(T0) == []  # no worker has replied yet
     bench.fleet.spoke["q"] = 1
-    lines = [ask.question for ask in asks(bench.recovery.review(T0 + 1))]
+    lines = [ask.inquiry for ask in asks(bench.recovery.review(T0 + 1))]
     assert [line.routing_key for line in lines] == [env.ALL_WORKERS, "q"]
     assert all(line.body["asked"] == [[entry.id, FENCE]] for line in lines)
     assert lines[1].persistent
-    assert asks(bench.told(entry, pr.PENDING))[0].question.routing_key == "q"
-    assert asks(bench.told(entry, pr.PENDING))[0].question.routing_key == env.ALL_WORKERS
+    assert asks(bench.told(entry, pr.PENDING))[0].inquiry.routing_key == "q"
+    assert asks(bench.told(entry, pr.PENDING))[0].inquiry.routing_key == env.ALL_WORKERS
     bench.fleet.spoke["q"] = 2
     assert bench.recovery.review(T0 + bench.fleet.patience) == []
     effects = bench.recovery.review(T0 + bench.fleet.patience + 1)
@@ -406,7 +406,7 @@ def test_cancel_of_recovered_request_waits_for_its_row(bench: Heirs) -> None:
     other, _ = bench.left()
     bench.tracker.cancel([other.invocation], T0)
     (cancel, ask) = bench.row(other, ledgers.ROW_CLAIMED, holder="w1")
-    assert isinstance(cancel, fx.Cancel) and isinstance(ask, fx.Ask)
+    assert isinstance(cancel, fx.Cancel) and isinstance(ask, fx.Inquire)
     assert cancel.message.routing_key == "w1" and other.live
 
 

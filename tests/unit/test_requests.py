@@ -16,7 +16,7 @@ from wbengine.engines.worker_based.ledger import base as ledgers
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.requests import effects as fx
 from wbengine.engines.worker_based.requests import tracker
-from wbengine.engines.worker_based.requests.recovery import LOOKUP_PAUSE_SECONDS, Seen
+from wbengine.engines.worker_based.requests.recovery import LOOKUP_PAUSE_SECONDS, RowSnapshot
 from wbengine.engines.worker_based.requests.tracked import (
     LOOKUP,
     TIMEOUT,
@@ -173,11 +173,11 @@ def test_events_are_delivered_once_and_in_order_of_arrival(bench: Bench) -> None
         data = {"event_type": "e", "details": {"n": n}}
         return bench.answer(entry, pr.EVENT, data, **options)
 
-    assert tell(1, seq=3)[0] == fx.Tell(entry, "e", {"n": 1})
+    assert tell(1, seq=3)[0] == fx.ForwardEvent(entry, "e", {"n": 1})
     assert entry.state == pr.RUNNING  # An event implies RUNNING.
     assert tell(1, seq=3) == [fx.Acknowledge("receipt")]
-    assert tell(0, seq=2)[0] == fx.Tell(entry, "e", {"n": 0})
-    assert tell(5, seq=3, worker="w2")[0] == fx.Tell(entry, "e", {"n": 5})
+    assert tell(0, seq=2)[0] == fx.ForwardEvent(entry, "e", {"n": 0})
+    assert tell(5, seq=3, worker="w2")[0] == fx.ForwardEvent(entry, "e", {"n": 5})
     bench.succeed(entry, seq=4)
     assert tell(6, seq=5) == [fx.Acknowledge("receipt")]
     assert bench.tracker.ignored == {"duplicate": 1, "late": 1}
@@ -319,7 +319,7 @@ def test_waiting_request_with_open_row_is_revoked_at_timeout(bench: Bench) -> No
     bench.fleet.end("q")
     (inspect,) = bench.lose("w1")
     assert inspect == fx.Inspect(entry, "w1")
-    assert bench.recovery.on_row(entry, Seen(ledgers.ROW_OPEN), T0 + 1, "w1") == []
+    assert bench.recovery.on_row(entry, RowSnapshot(ledgers.ROW_OPEN), T0 + 1, "w1") == []
     assert entry.state == pr.WAITING
     assert fx.Revoke(entry) not in bench.tracker.tick(T0 + 60)
     assert fx.Revoke(entry) in bench.tracker.tick(T0 + 61)
@@ -329,7 +329,7 @@ def test_timed_out_request_claimed_meanwhile_continues_as_running(bench: Bench) 
     entry = bench.pending()
     bench.tracker.tick(T0 + 60)
     assert bench.recovery.on_revoked(entry, False, T0 + 60) == [fx.Inspect(entry)]
-    assert bench.recovery.on_row(entry, Seen(ledgers.ROW_CLAIMED, "w7"), T0 + 60) == []
+    assert bench.recovery.on_row(entry, RowSnapshot(ledgers.ROW_CLAIMED, "w7"), T0 + 60) == []
     assert (entry.state, entry.worker, bench.fleet.watched) == (pr.RUNNING, "w7", [("w7", 0.0)])
 
 
@@ -337,7 +337,7 @@ def test_unpublished_request_restarts_its_timeout(bench: Bench) -> None:
     entry = bench.pending()
     entry.opened = False  # The message is not published yet.
     bench.tracker.tick(T0 + 60)
-    assert bench.recovery.on_row(entry, Seen(None), T0 + 60) == []
+    assert bench.recovery.on_row(entry, RowSnapshot(None), T0 + 60) == []
     assert entry.state == pr.PENDING
     assert bench.tracker.tick(T0 + 119) == []
     assert bench.tracker.tick(T0 + 120) == [fx.Revoke(entry)]
@@ -345,7 +345,7 @@ def test_unpublished_request_restarts_its_timeout(bench: Bench) -> None:
 
 def test_missing_row_of_pending_request_fails_with_worker_lost(bench: Bench) -> None:
     entry = bench.pending()
-    assert failures(bench.recovery.on_row(entry, Seen(None), T0), exc.WorkerLost)
+    assert failures(bench.recovery.on_row(entry, RowSnapshot(None), T0), exc.WorkerLost)
 
 
 def test_timeout_restarts_while_all_slots_are_busy(bench: Bench) -> None:
@@ -527,7 +527,7 @@ def test_request_rerouted_from_a_backlog_keeps_its_epoch() -> None:
 def test_request_claimed_by_lost_worker_is_concluded_in_the_ledger(bench: Bench) -> None:
     entry = bench.running("w1")
     assert bench.lose("w1") == [fx.Inspect(entry, "w1")]
-    effects = bench.recovery.on_row(entry, Seen(ledgers.ROW_CLAIMED, "w1"), T0, "w1")
+    effects = bench.recovery.on_row(entry, RowSnapshot(ledgers.ROW_CLAIMED, "w1"), T0, "w1")
     assert [type(effect) for effect in effects] == [fx.Conclude] and entry.live
     assert failures(bench.concluded(effects), exc.WorkerLost)
 
@@ -536,7 +536,7 @@ def test_failed_conclusion_of_a_lost_request_is_repeated(bench: Bench) -> None:
     """The worker stored its result first, or the ledger was unavailable."""
     entry = bench.running("w1")
     bench.lose("w1")
-    seen = Seen(ledgers.ROW_CLAIMED, "w1", epoch=1)
+    seen = RowSnapshot(ledgers.ROW_CLAIMED, "w1", epoch=1)
     bench.recovery.on_row(entry, seen, T0, "w1")
     assert entry.live and bench.tracker.tick(T0 + LOOKUP_PAUSE_SECONDS + 1) == [fx.Inspect(entry)]
     assert [type(e) for e in bench.recovery.on_row(entry, seen, T0)] == [fx.Conclude]
@@ -550,23 +550,23 @@ def test_open_or_missing_row_of_running_request_fails_worker_lost(
     bench: Bench, state: str | None
 ) -> None:
     entry = bench.running("w1")
-    effects = bench.recovery.on_row(entry, Seen(state), T0, "w1")
+    effects = bench.recovery.on_row(entry, RowSnapshot(state), T0, "w1")
     assert failures(effects, exc.WorkerLost)
 
 
 def test_unreported_claim_of_lost_worker_is_found_in_the_ledger(bench: Bench) -> None:
     claimed, other = bench.pending(), bench.pending()
     assert bench.lose("w1") == [fx.Inspect(claimed, "w1"), fx.Inspect(other, "w1")]
-    effects = bench.recovery.on_row(claimed, Seen(ledgers.ROW_CLAIMED, "w1"), T0, "w1")
+    effects = bench.recovery.on_row(claimed, RowSnapshot(ledgers.ROW_CLAIMED, "w1"), T0, "w1")
     (text,) = failures(bench.concluded(effects), exc.WorkerLost)
     assert "w1" in text
-    assert bench.recovery.on_row(other, Seen(ledgers.ROW_OPEN), T0, "w1") == []
+    assert bench.recovery.on_row(other, RowSnapshot(ledgers.ROW_OPEN), T0, "w1") == []
     assert other.state == pr.PENDING
 
 
 def test_request_claimed_by_other_worker_runs_on_that_worker(bench: Bench) -> None:
     entry = bench.pending()
-    assert bench.recovery.on_row(entry, Seen(ledgers.ROW_CLAIMED, "w2"), T0, "w1") == []
+    assert bench.recovery.on_row(entry, RowSnapshot(ledgers.ROW_CLAIMED, "w2"), T0, "w1") == []
     assert (entry.state, entry.worker) == (pr.RUNNING, "w2")
     assert bench.lose("w2") == [fx.Inspect(entry, "w2")]
 
@@ -576,10 +576,12 @@ def test_open_request_is_rerouted_with_the_same_epoch(bench: Bench) -> None:
     bench.fleet.end("q")
     bench.fleet.set("q2", 1, 1, JOB)
     bench.lose("w1")
-    dispatch = only(fx.Dispatch, bench.recovery.on_row(entry, Seen(ledgers.ROW_OPEN), T0, "w1"))
+    dispatch = only(
+        fx.Dispatch, bench.recovery.on_row(entry, RowSnapshot(ledgers.ROW_OPEN), T0, "w1")
+    )
     assert (dispatch.epoch, dispatch.envelope.routing_key) == (1, "q2")
     # A second inspection of the row publishes nothing.
-    assert bench.recovery.on_row(entry, Seen(ledgers.ROW_OPEN), T0, "w1") == []
+    assert bench.recovery.on_row(entry, RowSnapshot(ledgers.ROW_OPEN), T0, "w1") == []
 
 
 def test_without_ledger_rerouted_request_has_a_new_epoch() -> None:
@@ -628,7 +630,7 @@ def test_forgotten_request_ignores_replies_rows_and_timers(bench: Bench) -> None
     assert bench.succeed(entry) == [fx.Acknowledge("receipt")]
     assert bench.tracker.on_unsent(entry, ValueError("x"), T0) == []
     assert bench.recovery.on_revoked(entry, True, T0) == []
-    assert bench.recovery.on_row(entry, Seen(ledgers.ROW_OPEN), T0) == []
+    assert bench.recovery.on_row(entry, RowSnapshot(ledgers.ROW_OPEN), T0) == []
     assert bench.tracker.tick(T0 + 1000) == []
     bench.tracker.submit(entry.invocation, lambda *_: None, T0)
 

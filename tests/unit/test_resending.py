@@ -108,7 +108,7 @@ class Keeper:
 
 
 def incidents(effects: list[fx.Effect]) -> list[tuple[str, str | None]]:
-    return [(each.event, each.worker) for each in effects if isinstance(each, fx.Incident)]
+    return [(each.event, each.worker) for each in effects if isinstance(each, fx.RecordIncident)]
 
 
 @pytest.mark.parametrize("ledger", [None, "ledger-1"])
@@ -119,7 +119,7 @@ def test_store_receives_worker_lost_and_resent_before_the_resend(
     entry = bench.again(events=Keeper())
     effects = bench.lose_with_row(entry, "w1") if ledger else bench.lose("w1")
     assert incidents(effects) == [("WORKER_LOST", "w1"), ("RESENT", "w1")]
-    assert kinds(effects) == [fx.Incident, fx.Incident, fx.Dispatch]
+    assert kinds(effects) == [fx.RecordIncident, fx.RecordIncident, fx.Dispatch]
 
 
 @pytest.mark.parametrize("ledger", [None, "ledger-1"])
@@ -128,7 +128,7 @@ def test_store_receives_worker_lost_before_the_task_fails(ledger: str | None) ->
     entry = bench.running("w1", kind=Never, events=Keeper())
     effects = bench.lose_with_row(entry, "w1") if ledger else bench.lose("w1")
     assert incidents(effects) == [("WORKER_LOST", "w1")]
-    assert kinds(effects) == [fx.Incident, fx.Settle]
+    assert kinds(effects) == [fx.RecordIncident, fx.Settle]
 
 
 class Store(Keeper):
@@ -149,10 +149,10 @@ def test_claimed_request_without_slot_is_queued_until_running(bench: Fleeting) -
     entry = bench.pending(events=Store())
     assert shown(bench, entry) == (snapshots.QUEUED, None)
     effects = bench.row(entry, ledgers.ROW_CLAIMED, holder="w1")
-    assert fx.Taken(entry, "w1") in effects and fx.Began not in kinds(effects)
+    assert fx.RecordClaim(entry, "w1") in effects and fx.RecordStart not in kinds(effects)
     assert shown(bench, entry) == (snapshots.QUEUED, "w1")
     effects = bench.answer(entry, pr.RUNNING, {})
-    assert effects == [fx.Began(entry, "w1"), fx.Acknowledge("receipt")]
+    assert effects == [fx.RecordStart(entry, "w1"), fx.Acknowledge("receipt")]
     assert shown(bench, entry) == (snapshots.STARTED, "w1")
     bench.answer(entry, pr.RUNNING, {})
     assert bench.tracker.ignored["duplicate"] == 1
@@ -164,7 +164,7 @@ def test_reply_to_a_question_has_a_start_time_if_the_task_runs(bench: Fleeting) 
     assert bench.told(entry, pr.RUNNING) == [fx.Acknowledge("receipt")]
     assert shown(bench, entry) == (snapshots.QUEUED, "w1")
     effects = bench.told(entry, pr.RUNNING, **{env.WBE_STARTED: 5.0})
-    assert effects == [fx.Began(entry, "w1"), fx.Acknowledge("receipt")]
+    assert effects == [fx.RecordStart(entry, "w1"), fx.Acknowledge("receipt")]
     assert shown(bench, entry) == (snapshots.STARTED, "w1")
 
 
@@ -324,14 +324,14 @@ def test_pauses_between_copies_of_a_request_grow() -> None:
     """Copies are queued, too: at a constant pace, a slow queue would grow."""
     bench = Fleeting(timeout=None)
     entry = bench.pending()
-    entry.sendings, entry.sent_at = 1, T0
+    entry.publish_count, entry.sent_at = 1, T0
     bench.fleet.idle["q"] = 2
     copies = []
     for now in range(10, 310, 10):
         for effect in bench.recovery.review(T0 + now):
             assert effect == fx.Inspect(entry)
             for _ in bench.row(entry, ledgers.ROW_OPEN, T0 + now):
-                entry.sendings, entry.sent_at = entry.sendings + 1, T0 + now
+                entry.publish_count, entry.sent_at = entry.publish_count + 1, T0 + now
                 copies.append(now)
     assert copies == [10, 30, 60, 110, 170, 230, 290]
 
@@ -345,7 +345,7 @@ def test_first_publication_after_opening_the_row_counts_as_one() -> None:
     guards: Any = SimpleNamespace(owns=lambda flow: True)
     writer: Any = SimpleNamespace(open=list)
     executor.Publishing(tracker, threading.RLock(), guards, writer, print).prepare([message])
-    assert entry.sendings == 1 and not message.withdrawn
+    assert entry.publish_count == 1 and not message.withdrawn
 
 
 def test_unknown_owner_of_a_row_is_watched_after_two_idle_reports(bench: Fleeting) -> None:
@@ -508,9 +508,9 @@ def test_question_is_queued_behind_an_unconfirmed_request() -> None:
     _, line = bench.recovery.on_unconfirmed(urgent, 1, T0)
     bench.fleet.spoke["q"] = 2
     for moment in (10, 20):
-        assert isinstance(line, fx.Ask)
+        assert isinstance(line, fx.Inquire)
         assert asked_of([line]) == ("q", [(urgent.id, 1)])
-        assert (line.question.priority, line.question.persistent) == (7, True)
+        assert (line.inquiry.priority, line.inquiry.persistent) == (7, True)
         assert bench.recovery.review(T0 + moment) == []
         # The request may be behind that question, or was requeued: ask once more.
         (line,) = bench.told(urgent, pr.PENDING, "w5")[:1]
@@ -540,10 +540,10 @@ def test_queued_question_without_reply_is_published_again() -> None:
     entry = bench.pending(kind=Never)
     bench.recovery.on_unconfirmed(entry, 1, T0)
     lines = [
-        effect.question.routing_key
+        effect.inquiry.routing_key
         for moment in (4, 11, 24, 50)
         for effect in bench.tracker.tick(T0 + moment)
-        if isinstance(effect, fx.Ask)
+        if isinstance(effect, fx.Inquire)
     ]
     assert lines == [env.ALL_WORKERS] * 3 + ["q", env.ALL_WORKERS, "q"]
 
@@ -572,7 +572,7 @@ def test_search_during_a_broker_outage_is_repeated() -> None:
     bench.fleet.idle["q"] = 2
     bench.fleet.outage = 7.0
     assert asked_of(bench.recovery.review(T0 + 20))
-    assert (entry.epoch, entry.asked_at) == (1, T0 + 20)
+    assert (entry.epoch, entry.search_started_at) == (1, T0 + 20)
 
 
 # Redelivery to a second worker, without a ledger.

@@ -10,7 +10,7 @@ from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.ledger import base as ledgers
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.requests import effects as fx
-from wbengine.engines.worker_based.requests.recovery import Seen
+from wbengine.engines.worker_based.requests.recovery import RowSnapshot
 from wbengine.engines.worker_based.requests.tracked import TrackedRequest
 from wbengine.types.failure import Failure
 
@@ -22,11 +22,11 @@ def bench() -> Bench:
     return made
 
 
-def done(entry: TrackedRequest, result: int = 7) -> Seen:
+def done(entry: TrackedRequest, result: int = 7) -> RowSnapshot:
     headers = {env.WBE_VERSION: "1", env.WBE_WORKER: "w1", env.WBE_EPOCH: entry.epoch}
     body = {"state": pr.SUCCESS, "data": {"result": result}}
     answer = env.Envelope(pr.RESPONSE, body, correlation_id=entry.id, headers=headers)
-    return Seen(ledgers.ROW_DONE, None, answer, entry.epoch)
+    return RowSnapshot(ledgers.ROW_DONE, None, answer, entry.epoch)
 
 
 def fail(bench: Bench, entry: TrackedRequest) -> list[fx.Effect]:
@@ -45,7 +45,7 @@ def test_terminal_reply_of_a_claimed_row_does_not_settle_the_request(bench: Benc
     entry = bench.running("w1")
     for tell in (bench.succeed, lambda entry: fail(bench, entry)):
         assert tell(entry) == [fx.Inspect(entry), fx.Acknowledge("receipt")]
-        seen = Seen(ledgers.ROW_CLAIMED, "w1", epoch=1)
+        seen = RowSnapshot(ledgers.ROW_CLAIMED, "w1", epoch=1)
         assert not settled(bench.recovery.on_row(entry, seen, T0))
     assert settled(bench.recovery.on_row(entry, done(entry), T0))[0].value == 7
 
@@ -53,7 +53,7 @@ def test_terminal_reply_of_a_claimed_row_does_not_settle_the_request(bench: Benc
 def test_success_reply_of_an_open_row_does_not_settle_the_request(bench: Bench) -> None:
     entry = bench.pending()
     bench.succeed(entry)
-    assert bench.recovery.on_row(entry, Seen(ledgers.ROW_OPEN, epoch=1), T0) == []
+    assert bench.recovery.on_row(entry, RowSnapshot(ledgers.ROW_OPEN, epoch=1), T0) == []
     assert entry.state == pr.PENDING
 
 
@@ -61,15 +61,17 @@ def test_failure_reply_of_an_open_row_settles_after_a_revoke(bench: Bench) -> No
     """An example is a reply of a worker that uses another ledger."""
     entry = bench.pending()
     fail(bench, entry)
-    assert bench.recovery.on_row(entry, Seen(ledgers.ROW_OPEN, epoch=1), T0) == [fx.Revoke(entry)]
+    assert bench.recovery.on_row(entry, RowSnapshot(ledgers.ROW_OPEN, epoch=1), T0) == [
+        fx.Revoke(entry)
+    ]
     assert failures(bench.recovery.on_revoked(entry, True, T0), exc.NotFound) == ["another ledger"]
 
 
 def test_failure_reply_is_dropped_if_the_row_was_claimed_since(bench: Bench) -> None:
     entry = bench.pending()
     fail(bench, entry)
-    bench.recovery.on_row(entry, Seen(ledgers.ROW_OPEN, epoch=1), T0)
+    bench.recovery.on_row(entry, RowSnapshot(ledgers.ROW_OPEN, epoch=1), T0)
     assert bench.recovery.on_revoked(entry, False, T0) == [fx.Inspect(entry)]
-    bench.recovery.on_row(entry, Seen(ledgers.ROW_CLAIMED, "w1", epoch=1), T0)
+    bench.recovery.on_row(entry, RowSnapshot(ledgers.ROW_CLAIMED, "w1", epoch=1), T0)
     assert (entry.pending_outcome, entry.worker) == (None, "w1")
     assert settled(bench.recovery.on_row(entry, done(entry), T0))

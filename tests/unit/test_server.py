@@ -111,7 +111,7 @@ class Bench:
         return effects
 
     def ask(self, *asked: tuple[str, int], reply_to: str | None = "heir") -> list[env.Envelope]:
-        effects = self.server.on_ask(asked, reply_to)
+        effects = self.server.on_inquiry(asked, reply_to)
         found = [effect.envelope for effect in effects if isinstance(effect, server.Reply)]
         assert len(found) == len(effects)
         assert all(answer.routing_key == reply_to for answer in found)
@@ -560,7 +560,7 @@ def test_commands_with_malformed_request_lists_are_rejected(kind: str, name: str
 
 
 def test_questions_are_split_into_messages_of_500_requests() -> None:
-    made = list(worker_commands.questions([(f"id-{n}", n) for n in range(1001)], "all", "me"))
+    made = list(worker_commands.inquiries([(f"id-{n}", n) for n in range(1001)], "all", "me"))
     assert [len(question.body["asked"]) for question in made] == [500, 500, 1]
     for question in made:
         worker_commands.SCHEMAS[worker_commands.ASK].check(json.loads(question.encoded))
@@ -711,7 +711,7 @@ def test_row_claimed_by_this_worker_without_a_job_is_lost(bench: Bench) -> None:
 
 def test_broadcast_question_about_unknown_request_is_ignored() -> None:
     bench = Bench(ledger=None)
-    assert bench.server.on_ask([("id-1", 1)], "engine", in_person=False) == []
+    assert bench.server.on_inquiry([("id-1", 1)], "engine", to_this_worker=False) == []
 
 
 @pytest.mark.parametrize(("expires", "runs"), [(100.0, True), (99.9, False)])

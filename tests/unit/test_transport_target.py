@@ -25,7 +25,7 @@ def clean_environment(monkeypatch, tmp_path):
 
 def test_filesystem_url_sets_both_folders(tmp_path):
     target = resolve(f"filesystem://{tmp_path}/x")
-    assert target.ours
+    assert target.is_native
     assert target.transport == "filesystem"
     assert target.folders == (f"{tmp_path}/x", f"{tmp_path}/x")
     assert target.broker is None
@@ -60,7 +60,11 @@ def test_memory_url_names_a_broker():
 
 def test_other_urls_are_passed_to_kombu():
     target = resolve("amqp://guest@localhost//", None, {"confirm_publish": True})
-    assert (target.url, target.transport, target.ours) == ("amqp://guest@localhost//", None, False)
+    assert (target.url, target.transport, target.is_native) == (
+        "amqp://guest@localhost//",
+        None,
+        False,
+    )
     assert target.options == {"confirm_publish": True}
     assert (target.folders, target.broker) == (None, None)
     assert resolve("sqlalchemy+sqlite:///x").transport is None

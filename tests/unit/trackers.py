@@ -12,7 +12,7 @@ from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.requests import effects as fx
 from wbengine.engines.worker_based.requests import tracker
 from wbengine.engines.worker_based.requests.options import RequestOptions
-from wbengine.engines.worker_based.requests.recovery import Seen
+from wbengine.engines.worker_based.requests.recovery import RowSnapshot
 from wbengine.engines.worker_based.requests.tracked import TrackedRequest
 
 T0 = 1000.0
@@ -76,7 +76,7 @@ class Fleet:
     def free(self, queue: str) -> int:
         return self.all_free.get(queue, 0)
 
-    def speaks(self, queue: str) -> bool:
+    def uses_extended_protocol(self, queue: str) -> bool:
         return queue not in self.plain
 
     def watch(self, identity: str, silence: float = 0.0) -> None:
@@ -192,7 +192,7 @@ class Bench:
         **seen: Any,
     ) -> list[fx.Effect]:  # fmt: skip
         """Process the ledger row of a request."""
-        found = Seen(state, **{"epoch": entry.epoch, **seen})
+        found = RowSnapshot(state, **{"epoch": entry.epoch, **seen})
         return self.concluded(self.recovery.on_row(entry, found, now, lost), now)
 
     def lose(self, name: str, queue: str = "q", now: float = T0) -> list[fx.Effect]:
@@ -225,9 +225,9 @@ def settled(effects: Iterable[fx.Effect]) -> list[invocation.Outcome]:
 
 def asked_of(effects: list[fx.Effect]) -> tuple[str, list[tuple[str, int]]]:
     """Return the recipient of a query and the queried request IDs with their numbers."""
-    (ask,) = [effect for effect in effects if isinstance(effect, fx.Ask)]
-    body = ask.question.body
-    return ask.question.routing_key, [(name, number) for name, number in body["asked"]]
+    (ask,) = [effect for effect in effects if isinstance(effect, fx.Inquire)]
+    body = ask.inquiry.body
+    return ask.inquiry.routing_key, [(name, number) for name, number in body["asked"]]
 
 
 def kinds(effects: list[fx.Effect]) -> list[type]:

@@ -203,8 +203,8 @@ class Broker(abc.ABC):
             raise
         return counts
 
-    def prepare_take(self, most: int, queues: Sequence[str]) -> Any:
-        """Return the argument with which `end_many` takes `most` messages for this connection.
+    def prepare_take(self, max_messages: int, queues: Sequence[str]) -> Any:
+        """Return the argument with which `end_many` takes messages for this connection.
 
         `end_many` may be called on another connection. Afterwards call `confirm_taken` or
         `fail_taken`.
@@ -363,19 +363,19 @@ class CreditWindow:
         self._ordered = 0
         self._starved = False
 
-    def reserve(self, most: int, ready: int) -> int:
-        """Reserve and return the capacity beyond `ready` messages, at most `most`.
+    def reserve(self, max_messages: int, ready: int) -> int:
+        """Reserve and return the capacity beyond `ready` messages, at most `max_messages`.
 
         Call this only in the draining thread.
         """
         if not self.limit:
-            return most
+            return max_messages
         # Set before reading, so that concurrently freed capacity is noticed either here or by the
         # thread that frees it.
         self._starved = True
         with self._lock:
             self.requested = 0
-            self.requested = capacity = max(0, min(most, self._remaining(ready)))
+            self.requested = capacity = max(0, min(max_messages, self._remaining(ready)))
         self._starved = capacity <= 0
         return capacity
 
@@ -387,7 +387,7 @@ class CreditWindow:
         self._starved = starved = self._remaining(ready) <= 0
         return not starved
 
-    def reserve_for_order(self, most: int, ready: int) -> int:
+    def reserve_for_order(self, max_messages: int, ready: int) -> int:
         """Reserve capacity for another thread, until `release_order`.
 
         Returns 0 unless the draining thread has found no capacity: otherwise that thread takes the
@@ -396,7 +396,7 @@ class CreditWindow:
         if not self._starved:
             return 0
         with self._lock:
-            capacity = max(0, min(most, self._remaining(ready)))
+            capacity = max(0, min(max_messages, self._remaining(ready)))
             self._ordered += capacity
         return capacity
 
@@ -438,18 +438,18 @@ class CreditWindow:
 
 
 class AnswerAndTake:
-    """An order to take at most `most` messages in the step that finishes other requests.
+    """An order to take at most `max_messages` messages in the step that finishes other requests.
 
     `Consumer.order` creates it. `Broker.answer_many` sets `taken`. Then call `deliver`, or
     `Consumer.miss` if it is unknown which messages were taken. `take_order` is the result of
     `Broker.prepare_take`.
     """
 
-    __slots__ = ("consumer", "most", "take_order", "taken")
+    __slots__ = ("consumer", "max_messages", "take_order", "taken")
 
-    def __init__(self, consumer: Consumer, most: int, take_order: Any) -> None:
+    def __init__(self, consumer: Consumer, max_messages: int, take_order: Any) -> None:
         self.consumer = consumer
-        self.most = most
+        self.max_messages = max_messages
         self.take_order = take_order
         self.taken: Sequence[TakenMessage] = ()
 
@@ -504,9 +504,9 @@ class Consumer:
                 self.queues = (*self.queues, queue)
         self._broker.nudge()
 
-    def limit(self, most: int) -> None:
+    def limit(self, max_messages: int) -> None:
         """Set the maximum number of unsettled messages."""
-        self.credit.limit = most
+        self.credit.limit = max_messages
         self._broker.nudge()
 
     def cancel(self) -> None:
@@ -586,11 +586,13 @@ class Consumer:
         with self._closing:  # `close` must see all orders.
             if self.closed or not self.queues:
                 return None
-            most = self.credit.reserve_for_order(self._broker.batch, len(self.ready))
-            take_order = self._broker.prepare_take(most, self.queues) if most else None
+            max_messages = self.credit.reserve_for_order(self._broker.batch, len(self.ready))
+            take_order = (
+                self._broker.prepare_take(max_messages, self.queues) if max_messages else None
+            )
         if take_order is not None:
-            return AnswerAndTake(self, most, take_order)
-        self.credit.release_order(most, 0)
+            return AnswerAndTake(self, max_messages, take_order)
+        self.credit.release_order(max_messages, 0)
         return None
 
     def receive(self, order: AnswerAndTake) -> list[_encoding.Message]:
@@ -610,7 +612,7 @@ class Consumer:
                     del undelivered[0]
             finally:
                 self._broker.confirm_taken(order.take_order, undelivered)
-            self.credit.release_order(order.most, len(messages))
+            self.credit.release_order(order.max_messages, len(messages))
         return messages
 
     def put_back(self, messages: Iterable[_encoding.Message]) -> None:

@@ -335,34 +335,36 @@ class FileBroker(Broker):
         self, groups: Sequence[tuple[int, Sequence[str]]]
     ) -> list[tuple[int, TakenMessage]]:
         """Take messages from the first queue that has any."""
-        for group, (most, queues) in enumerate(groups):
+        for group, (max_messages, queues) in enumerate(groups):
             for queue in queues:
-                if most > 0 and (self._fifos.consume(queue) or queue in self._nonempty):
+                if max_messages > 0 and (self._fifos.consume(queue) or queue in self._nonempty):
                     # Before reading, because a concurrent requeue adds the queue again.
                     self._nonempty.discard(queue)
                     messages = (self._read_owned if queue in self._owned else self._take)(
-                        queue, most
+                        queue, max_messages
                     )
                     if messages:
                         return [(group, taken) for taken in messages]
         return []
 
-    def _read_owned(self, queue: str, most: int) -> list[TakenMessage]:
+    def _read_owned(self, queue: str, max_messages: int) -> list[TakenMessage]:
         """Read messages of an owned queue. No other process consumes from it."""
-        rows = self._in.read(_READ, (queue, json.dumps([*self._read]), most))
+        rows = self._in.read(_READ, (queue, json.dumps([*self._read]), max_messages))
         messages = []
         for n, redelivered, fits, data in rows:
             if fits:
                 self._read.add(n)
                 messages.append(TakenMessage(queue, (n, FREE, None), data, bool(redelivered)))
-        if len(rows) == most or len(messages) < len(rows):  # More messages may be available.
+        if len(rows) == max_messages or len(messages) < len(
+            rows
+        ):  # More messages may be available.
             self._nonempty.add(queue)
         return messages
 
-    def _take(self, queue: str, most: int) -> list[TakenMessage]:
+    def _take(self, queue: str, max_messages: int) -> list[TakenMessage]:
         began = time.monotonic()
         take_number = self._register() + next(self._take_numbers) % MAX_TAKES
-        if not self._in.write(_TAKE, (take_number, _folder.now(), queue, most)):
+        if not self._in.write(_TAKE, (take_number, _folder.now(), queue, max_messages)):
             return []
         try:
             rows = self._in.read(_TAKEN, (queue, take_number))

@@ -180,7 +180,7 @@ class Prefetched:
     ) -> list[tuple[int, TakenMessage]]:
         """Remove messages for each group, up to its limit; return them with the group's index."""
         places = {queue: group for group, (_, queues) in enumerate(groups) for queue in queues}
-        capacities = [most for most, _ in groups]
+        capacities = [max_messages for max_messages, _ in groups]
         messages, self._taken, prefetched = [], [], self._taken
         for taken in prefetched:
             group = places.get(taken.queue)
@@ -368,11 +368,11 @@ class RedisBroker(Broker):
             for _, *rest in messages_taken
         ]
 
-    def prepare_take(self, most: int, queues: Sequence[str]) -> TakeOrder | None:
+    def prepare_take(self, max_messages: int, queues: Sequence[str]) -> TakeOrder | None:
         if not self._consumer_name:
             return None
         at, number = time.monotonic(), self._takes.begin()
-        arguments = *self._take_arguments(number, at), most, len(queues), *queues
+        arguments = *self._take_arguments(number, at), max_messages, len(queues), *queues
         return TakeOrder(self._consumer_name, number, at, arguments)
 
     def confirm_taken(self, take_order: TakeOrder, undelivered: Sequence[TakenMessage]) -> None:
@@ -475,8 +475,8 @@ class RedisBroker(Broker):
         for group, _ in messages:
             counts[group] += 1
         if any(
-            count >= most >= _MAX_MESSAGES_PER_BATCH
-            for count, (most, _) in zip(counts, groups, strict=True)
+            count >= max_messages >= _MAX_MESSAGES_PER_BATCH
+            for count, (max_messages, _) in zip(counts, groups, strict=True)
         ):
             self._must_poll = True  # If all messages were taken, the next one causes a wake-up.
         return messages

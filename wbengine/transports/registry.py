@@ -81,14 +81,14 @@ class RetryOptions:
 class Target:
     """Resolved broker address.
 
-    If `ours` is True, `transport` is the name of a transport of wbengine. Otherwise it is an alias
-    of kombu, or None, which leaves the choice to kombu.
+    If `is_native` is True, `transport` is the name of a transport of wbengine. Otherwise it is an
+    alias of kombu, or None, which leaves the choice to kombu.
     """
 
     url: str | None
     transport: Any
     options: dict[str, Any] = field(default_factory=dict)
-    ours: bool = False
+    is_native: bool = False
     retry: RetryOptions = RetryOptions()
 
     def open(self) -> Broker:
@@ -140,12 +140,12 @@ class Target:
         :raises ValueError: if it is unknown or not installed, if a file of its options does not
             exist, or if it does not work in a process patched by eventlet.
         """
-        if self.amqp or (self.ours and not self.broker):
+        if self.amqp or (self.is_native and not self.broker):
             eventlet.check_poll(f"the broker at {self.shown}")
         for number in range(1, len(amqp.alternates(self.url)) if self.amqp else 0):
             self.connect(number)
         self._check_files()
-        if self.ours:
+        if self.is_native:
             return False
         try:
             return isinstance(self.connect().transport, virtual.Transport)
@@ -167,7 +167,7 @@ class Target:
     @property
     def amqp(self) -> bool:
         """Whether this is RabbitMQ, reached by kombu's py-amqp transport."""
-        return not self.ours and amqp.is_rabbitmq(self.url, self.transport)
+        return not self.is_native and amqp.is_rabbitmq(self.url, self.transport)
 
     @property
     def system(self) -> str:
@@ -195,7 +195,7 @@ class Target:
     @property
     def redis(self) -> Any:
         """Part of a Redis that wbengine's transport uses (`redis.Place`), else None."""
-        if self.transport != "redis" or not self.ours:
+        if self.transport != "redis" or not self.is_native:
             return None
         from wbengine.transports import redis
 
@@ -204,14 +204,14 @@ class Target:
     @property
     def folders(self) -> tuple[str, str] | None:
         """Folders (in, out) of wbengine's filesystem transport, else None."""
-        if self.transport != "filesystem" or not self.ours:
+        if self.transport != "filesystem" or not self.is_native:
             return None
         return filesystem.folders(self.url, self.options)
 
     @property
     def broker(self) -> str | None:
         """Name of the hub of wbengine's memory transport, else None."""
-        return memory.hub_name(self.url) if self.transport == "memory" and self.ours else None
+        return memory.hub_name(self.url) if self.transport == "memory" and self.is_native else None
 
 
 def default_folder() -> str:
@@ -272,13 +272,13 @@ def resolve(
     if interval is not None and not (isinstance(interval, int | float) and interval > 0):
         raise ValueError(f"polling_interval must be a number above 0, got {interval!r}")
     if name == "memory":
-        return Target(f"memory://{memory.hub_name(url)}", name, options, ours=True)
+        return Target(f"memory://{memory.hub_name(url)}", name, options, is_native=True)
     if not has_folder and not filesystem.path_of(url or ""):
         url = _url(default_folder())
     folder_in, folder_out = filesystem.folders(url, options)
     if has_folder:
         options.update(data_folder_in=folder_in, data_folder_out=folder_out)
-    return Target(_url(folder_in), name, options, ours=True)
+    return Target(_url(folder_in), name, options, is_native=True)
 
 
 def check_names(
@@ -297,7 +297,7 @@ def check_names(
     if target.amqp:
         for number in range(len(amqp.alternates(url))):
             target.connect(number)
-    elif not target.ours:
+    elif not target.is_native:
         name = str(transport or url).partition("://")[0].partition("+")[0]
         # The class of another library's transport contains a dot or a colon.
         if not {".", ":"} & set(name) and name not in TRANSPORT_ALIASES:
@@ -316,7 +316,7 @@ def _redis(url: str | None, name: str, options: dict[str, Any], exchange: str | 
         options.setdefault("prefix", exchange)
     url = url or f"{name}://"
     redis.place(url, options)
-    return Target(url, "redis", options, ours=True)
+    return Target(url, "redis", options, is_native=True)
 
 
 def _unknown(name: str) -> str:

@@ -113,7 +113,7 @@ def list_queues(
     return [by_name[_resolve_name(name, by_name)] for name in dict.fromkeys(names)]
 
 
-def _count(fleet: fleets.Fleet, names: Iterable[str]) -> list[queue_counts.Counted]:
+def _count(fleet: fleets.Fleet, names: Iterable[str]) -> list[queue_counts.QueueCount]:
     connection = fleet.connect()
     try:
         return queue_counts.count(connection, fleet.target, fleet.exchange, names)
@@ -276,7 +276,7 @@ def _resolve_name(name: str, names: Collection[str], kind: str = "queue") -> str
 
 
 def _queue_view(
-    counted: queue_counts.Counted, workers: Collection[fleets.WorkerView], exchange: str
+    counted: queue_counts.QueueCount, workers: Collection[fleets.WorkerView], exchange: str
 ) -> QueueView:
     topics = {
         topic
@@ -294,7 +294,7 @@ def _queue_view(
     )
 
 
-def _kind_of(counted: queue_counts.Counted) -> Kind:
+def _kind_of(counted: queue_counts.QueueCount) -> Kind:
     if env.ALL_ENGINES in counted.keys:
         return ENGINE
     private = describing.host_and_pid(counted.name)[0] is not None

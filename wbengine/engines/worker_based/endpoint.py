@@ -220,9 +220,9 @@ class Offer:
         assert body is not None and job.endpoint is not None
         try:
             request = running.Request(job.id, job.attempt, job.epoch, job.flow, self._identity)
-            job.unit = pr.Request.decode(body, env.unpacker(job.ours), request)
+            job.unit = pr.Request.decode(body, env.unpacker(job.extended), request)
             job.unit.captures = job.captures
-            if not job.ours and job.limit is time_limits.UNLIMITED:
+            if not job.extended and job.limit is time_limits.UNLIMITED:
                 # TaskFlow's engines do not send limits.
                 job.limit = time_limits.read(job.endpoint.task_cls.timelimit)
         except Exception as error:  # The refusal becomes the reply.
@@ -239,12 +239,12 @@ def job_of(request: env.Envelope, receipt: Any) -> Job:
     name, epoch = request.correlation_id or "", request.number(env.WBE_EPOCH, 1)
     headers = request.headers
     job = Job(
-        name, epoch, (name, epoch), request.reply_to or "", receipt, question_number=epoch,
+        name, epoch, (name, epoch), request.reply_to or "", receipt, inquiry_number=epoch,
         name=name,
     )  # fmt: skip
     job.attempt = request.number(env.WBE_ATTEMPT, 1)
     job.flow = request.text(env.ROOT_ID) or ""
-    job.ours = request.ours
+    job.extended = request.extended
     job.ledger = env.WBE_LEDGER in headers
     job.captures = env.WBE_LOGS in headers
     job.redelivered = request.redelivered

@@ -90,7 +90,10 @@ class Publishing(DeliveryHooks):
         with self._lock:
             is_wanted = tracked.live and tracked.epoch == effect.epoch
             if is_wanted:
-                tracked.sendings, tracked.sent_at = tracked.sendings + times, SYSTEM.monotonic()
+                tracked.publish_count, tracked.sent_at = (
+                    tracked.publish_count + times,
+                    SYSTEM.monotonic(),
+                )
             return is_wanted
 
     def sent(self, messages: Sequence[OutgoingMessage]) -> None:
@@ -134,7 +137,7 @@ class OpeningPublishing(Publishing):
         return self._writer.publish(broker, list(zip(effects, prepared, strict=True)), self._begin)
 
 
-class Questions(DeliveryHooks):
+class Inquiries(DeliveryHooks):
     """Publishes inquiries and commands unless the executor is disowned."""
 
     def __init__(self, guards: FlowGuards) -> None:
@@ -234,7 +237,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         self._opening = OpeningPublishing(
             self._tracker, self._lock, self._guards, self._writer, self._report
         )
-        self._questions = Questions(self._guards)
+        self._inquiry_hooks = Inquiries(self._guards)
 
     def _make_proxy(self) -> proxy.Proxy:
         handlers = {
@@ -370,7 +373,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
             return
         self._stopping = True
         self._proxy.consumer.keeps_queue = not (
-            self._guards.reads_replies() or self._proxy.target.ours
+            self._guards.reads_replies() or self._proxy.target.is_native
         )
         self._proxy.stop(FLUSH_TIMEOUT_SECONDS)
         if thread is not threading.current_thread():
@@ -389,7 +392,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
     @property
     def inheritable(self) -> bool:
         """Whether a later executor can take over the name of this one: see `take_name`."""
-        return not self._proxy.target.ours and self._interop is None
+        return not self._proxy.target.is_native and self._interop is None
 
     def take_name(self, uuid: str) -> bool:
         """Take over the name of a dead executor, with the replies that were sent to it.
@@ -460,7 +463,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         finally:  # Also if a later request is rejected.
             if last is not None:  # This also publishes the deferred requests.
                 self._proxy.send(self._message(last))
-        if self._recovery.unasked:
+        if self._recovery.pending_inquiries:
             with self._lock:
                 effects = self._recovery.ask()
             self._apply(effects)
@@ -499,7 +502,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
                 if tracked.state not in pr.WAITING_STATES or call.ticket is not tracked:
                     continue
                 if not self._tracker.is_inherited(tracked):
-                    if tracked.sendings and tracked.id not in revoked:
+                    if tracked.publish_count and tracked.id not in revoked:
                         continue
                     # The request was revoked, so it does not run.
                     call.recovered &= self._writer.ledger is None
@@ -507,7 +510,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
                 self._tracker.forget(tracked)
                 _release_waiters([tracked])
 
-        sent = [each for each in unstarted if each.sendings and each.id not in inherited_ids]
+        sent = [each for each in unstarted if each.publish_count and each.id not in inherited_ids]
         self._writer.withdraw(sent, withdraw_revoked)
         return withdrawn
 
@@ -517,7 +520,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         with self._lock:
             unfinished = self._tracker.unfinished(flow)
             for tracked in unfinished:
-                tracked.done = _Counted(tracked.done, ended)
+                tracked.done = _CountedDone(tracked.done, ended)
         for _ in unfinished:
             ended.get()
 
@@ -620,9 +623,9 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         elif isinstance(effect, fx.Acknowledge):
             if effect.receipt is not None:
                 self._proxy.consumer.ack_later(effect.receipt)
-        elif isinstance(effect, fx.Began | fx.Taken | fx.Incident):
+        elif isinstance(effect, fx.RecordStart | fx.RecordClaim | fx.RecordIncident):
             effect.report()
-        elif isinstance(effect, fx.Tell):
+        elif isinstance(effect, fx.ForwardEvent):
             self._forward_event(effect.tracked, effect.event_type, effect.details)
         elif isinstance(effect, fx.Drop):
             self._writer.drop(effect.request_id)
@@ -633,12 +636,12 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         match effect:
             case fx.Revoke() | fx.Inspect() | fx.Reopen() | fx.Conclude():
                 self._writer.perform(effect)
-            case fx.PutAside(letter):
+            case fx.MoveToDeadLetters(letter):
                 self._proxy.call_later(self._dead_letter, letter)
-            case fx.Ask() | fx.Cancel() if self._interop is not None:
+            case fx.Inquire() | fx.Cancel() if self._interop is not None:
                 pass  # TaskFlow's workers do not support it.
-            case fx.Ask(message) | fx.Cancel(message):
-                self._proxy.send(OutgoingMessage(message, self._questions), defer=True)
+            case fx.Inquire(message) | fx.Cancel(message):
+                self._proxy.send(OutgoingMessage(message, self._inquiry_hooks), defer=True)
 
     def _dead_letter(self, letters: Sequence[env.Envelope]) -> None:
         try:
@@ -777,7 +780,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         self._proxy.send(OutgoingMessage(order), first=True, defer=True)
 
 
-class _Counted:
+class _CountedDone:
     def __init__(self, done: invocation.Done, ended: queue.SimpleQueue[None]) -> None:
         self._done = done
         self._ended = ended
@@ -790,14 +793,14 @@ class _Counted:
 
     def release(self) -> None:
         self._ended.put(None)
-        if isinstance(self._done, _Counted):  # Several threads wait.
+        if isinstance(self._done, _CountedDone):  # Several threads wait.
             self._done.release()
 
 
 def _release_waiters(forgotten: Iterable[TrackedRequest]) -> None:
     """Release callers of `finish`: these requests get no outcome."""
     for tracked in forgotten:
-        if isinstance(tracked.done, _Counted):
+        if isinstance(tracked.done, _CountedDone):
             tracked.done.release()
 
 

@@ -75,7 +75,7 @@ class Proxy:
         self._audience = {topic, *bindings}
         sends = AmqpSender if self._target.amqp else Sender
         self._sender = sends(self._target, self._topology, exchange)
-        consumes = BrokerConsumerLoop if self._target.ours else ConsumerLoop
+        consumes = BrokerConsumerLoop if self._target.is_native else ConsumerLoop
         self.consumer: ConsumerLoop = consumes(
             self._target,
             self._topology,
@@ -104,7 +104,7 @@ class Proxy:
     def connection_details(self) -> dict[str, Any]:
         """The place of the broker, without secrets."""
         target = self._target
-        driver: Any = target.system if target.ours else target.connect().transport_cls
+        driver: Any = target.system if target.is_native else target.connect().transport_cls
         return {
             "uri": target.shown,
             "transport": getattr(driver, "driver_type", driver),

@@ -130,8 +130,10 @@ class Server:
         self.identity = identity
         self._offer = endpoints.Offer(identity, offered, ledger)
         self._stats = lives.WorkerStats(birth)
-        self._roll = Jobs(slots, max_tasks)
-        self.heartbeat = Heartbeat(identity, queues, self._offer, self._stats, self._roll, plain)
+        self._job_table = Jobs(slots, max_tasks)
+        self.heartbeat = Heartbeat(
+            identity, queues, self._offer, self._stats, self._job_table, plain
+        )
         self._observed = ObservedJobs(observers) if observers else None
         #: Number of completed tasks by state, and of other messages by reason.
         self.counts: Counter[str] = Counter()
@@ -149,16 +151,16 @@ class Server:
     @property
     def running(self) -> int:
         """Number of accepted jobs that have not ended."""
-        return len(self._roll.jobs)
+        return len(self._job_table.jobs)
 
     @property
     def begun(self) -> list[Job]:
-        return list(self._roll.begun.values())
+        return list(self._job_table.begun.values())
 
     @property
     def holding(self) -> int:
         """Number of jobs that have not ended, or whose results may not be stored yet."""
-        return len(self._roll.jobs) + len(self._roll.ending)
+        return len(self._job_table.jobs) + len(self._job_table.ending)
 
     # Lifecycle.
 
@@ -202,24 +204,24 @@ class Server:
         self._stats.end(now, dead=True)
         effects = self._announce(env.STOPPED, period)
         if self._observed is not None:
-            for job in self._roll.jobs.values():
+            for job in self._job_table.jobs.values():
                 self._observed.given_up(job)
-        self._roll.abandon()
+        self._job_table.abandon()
         return effects
 
     def _announce(self, state: str, period: float | None) -> list[Effect]:
         return self.heartbeat.notices([env.ALL_ENGINES], state, period)
 
-    def on_notify(self, question: env.Envelope, period: float) -> list[Effect]:
-        if question.reply_to is None:
+    def on_notify(self, notify: env.Envelope, period: float) -> list[Effect]:
+        if notify.reply_to is None:
             return []
         try:
-            _names.check_label("reply_to", question.reply_to)
+            _names.check_label("reply_to", notify.reply_to)
         except ValueError as error:
             LOG.warning("refused a query: %s", error)
             self.counts["unanswerable"] += 1
             return []
-        return self.heartbeat.announce_tasks(question.reply_to, period)
+        return self.heartbeat.announce_tasks(notify.reply_to, period)
 
     def on_request(
         self, request: env.Envelope, receipt: Any, now: float = 0.0, *, claimed: bool = False
@@ -239,7 +241,7 @@ class Server:
                 self.counts["unanswerable"] += 1
                 return [Acknowledge(receipt)]
         job = endpoints.job_of(request, receipt)
-        if not job.ours:
+        if not job.extended:
             job.set_epoch(self._recent.epoch(job.id))
         try:
             self._offer.check_ledger(job, request)
@@ -247,9 +249,9 @@ class Server:
             # A worker with the right ledger may also receive it, and replies as well.
             self.counts["refused"] += 1
             return [self._refuse(job, error)]
-        if job.key in self._roll.jobs or job.key in self._roll.ending:
+        if job.key in self._job_table.jobs or job.key in self._job_table.ending:
             self.counts["repeated"] += 1
-            duplicate = self._roll.jobs.get(job.key)
+            duplicate = self._job_table.jobs.get(job.key)
             if duplicate is None or duplicate.reply_to != job.reply_to:
                 return [self._claimed_elsewhere(job)]
             return [Acknowledge(receipt)]
@@ -259,7 +261,7 @@ class Server:
         if not (claimed or self._accepts):
             self.counts["returned"] += 1
             return [Return(job, fresh=False)]
-        self._roll.jobs[job.key] = job
+        self._job_table.jobs[job.key] = job
         return [Claim(job)]
 
     def _without_ledger(self, job: Job, now: float) -> list[Effect]:
@@ -267,7 +269,9 @@ class Server:
         if job.epoch <= highest_epoch:
             self.counts["repeated"] += 1
             # In TaskFlow, a later request may have the same id, and would get this reply.
-            reply = self._recent.reply(job.id) if job.epoch == highest_epoch and job.ours else None
+            reply = (
+                self._recent.reply(job.id) if job.epoch == highest_epoch and job.extended else None
+            )
             if reply is None:
                 return [Acknowledge(job.receipt)]
             return [Reply(job, replace(reply, routing_key=job.reply_to), terminal=True)]
@@ -282,7 +286,7 @@ class Server:
         if not self._accepts:
             return self._requeue(job)
         self._recent.record(job.id, job.epoch)
-        self._roll.jobs[job.key] = job
+        self._job_table.jobs[job.key] = job
         if self._recent.refused(job.id) >= job.epoch:
             job.cancelled = True
         elif job.expires is not None and now > job.expires:
@@ -309,7 +313,7 @@ class Server:
 
     def _claimed_elsewhere(self, job: Job) -> Effect:
         """Return the reply to a request that another worker claimed. The engine then checks it."""
-        if not job.ours:
+        if not job.extended:
             return Acknowledge(job.receipt)
         return Reply(job, self._reply_factory.elsewhere(job), terminal=True)
 
@@ -341,55 +345,55 @@ class Server:
         return self._reply_factory.failed(job, ft.Failure.from_exception(error))
 
     def _begin(self, job: Job) -> list[Effect]:
-        roll = self._roll
-        if len(roll.begun) >= roll.slots:
-            roll.waiting[job.key] = job
+        table = self._job_table
+        if len(table.begun) >= table.slots:
+            table.waiting[job.key] = job
             return []
-        roll.begun[job.key] = job
-        if roll.left:
-            roll.left -= 1
+        table.begun[job.key] = job
+        if table.starts_left:
+            table.starts_left -= 1
         if self._observed is not None:
             self._observed.started(job)
         effects: list[Effect] = [Reply(job, self._reply_factory.running(job)), Run(job)]
-        if roll.left == 0 and not self._stats.ending:
+        if table.starts_left == 0 and not self._stats.ending:
             effects.append(Drain())
         return effects
 
     def admit(self) -> tuple[bool, list[Effect]]:
         """Return whether a task of another source may start. It counts like a request."""
-        roll = self._roll
-        if not roll.left:
-            return roll.left is None, []
-        roll.left -= 1
-        return True, [] if roll.left or self._stats.ending else [Drain()]
+        table = self._job_table
+        if not table.starts_left:
+            return table.starts_left is None, []
+        table.starts_left -= 1
+        return True, [] if table.starts_left or self._stats.ending else [Drain()]
 
     @property
     def _accepts(self) -> bool:
-        return self._roll.left != 0 and self._stats.accepts
+        return self._job_table.starts_left != 0 and self._stats.accepts
 
     def _refill(self) -> list[Effect]:
-        roll = self._roll
+        table = self._job_table
         effects: list[Effect] = []
-        while roll.waiting and len(roll.begun) < roll.slots:
-            if roll.left == 0 and not self._stats.ending:
+        while table.waiting and len(table.begun) < table.slots:
+            if table.starts_left == 0 and not self._stats.ending:
                 break  # The drain requeues the waiting requests.
-            effects += self._begin(roll.waiting.popitem(last=False)[1])
+            effects += self._begin(table.waiting.popitem(last=False)[1])
         return effects
 
     def _leave(self, job: Job) -> bool:
         """Remove a job; return False if it was removed before."""
-        self._roll.begun.pop(job.key, None)
-        return self._roll.jobs.pop(job.key, None) is not None
+        self._job_table.begun.pop(job.key, None)
+        return self._job_table.jobs.pop(job.key, None) is not None
 
     def on_unstarted(self, job: Job) -> list[Effect]:
         """Check a job that got its slot so late that another worker may own it."""
-        if job.key not in self._roll.begun:
+        if job.key not in self._job_table.begun:
             return []
         return [Check(job)]
 
     def on_checked(self, job: Job, row: ledgers.Row | None) -> list[Effect]:
         """Run a job if this worker still owns its row, else requeue or drop it."""
-        if job.key not in self._roll.begun:
+        if job.key not in self._job_table.begun:
             return []
         row_state = row and (row.state, row.epoch, row.holder)
         if row_state == (ledgers.ROW_CLAIMED, job.epoch, self.identity):
@@ -417,7 +421,7 @@ class Server:
 
     def on_released(self, job: Job, released: bool) -> list[Effect]:
         """Requeue a job whose row was released; otherwise start it."""
-        if job.key not in self._roll.jobs:
+        if job.key not in self._job_table.jobs:
             return []
         if released:
             self.forget(job)
@@ -427,13 +431,13 @@ class Server:
         return self._begin(job)
 
     def _requeue_waiting(self) -> list[Effect]:
-        waiting = list(self._roll.waiting.values())
-        self._roll.waiting.clear()
+        waiting = list(self._job_table.waiting.values())
+        self._job_table.waiting.clear()
         return [effect for job in waiting for effect in self._requeue(job)]
 
     def on_event(self, job: Job, event_type: str, details: Mapping[str, Any]) -> list[Effect]:
         """Send an event of a running task. Events that cannot be encoded are logged."""
-        if job.key not in self._roll.jobs:
+        if job.key not in self._job_table.jobs:
             return []
         try:
             event = self._reply_factory.event(job, event_type, details)
@@ -459,7 +463,7 @@ class Server:
         if self._observed is not None:
             self._observed.ended(job, outcome)
         effects = self._end(job, answer)
-        return effects + self._refill() if self._roll.waiting else effects
+        return effects + self._refill() if self._job_table.waiting else effects
 
     def _count_outcome(self, outcome: invocation.Outcome) -> None:
         stats = self._stats
@@ -472,13 +476,13 @@ class Server:
         self.counts[how or answer.body["state"]] += 1
         if self._observed is not None and how is not None:
             self._observed.refused(job)
-        self._roll.leaving[job.key] = job, answer
+        self._job_table.leaving[job.key] = job, answer
         if job.ledger:
-            self._roll.ending[job.key] = job, answer
+            self._job_table.ending[job.key] = job, answer
             return [Finish(job, answer)]
         self._recent.keep(job.id, job.epoch, answer)
         reply = Reply(job, answer, terminal=True)
-        if job.ours or answer.body["state"] != pr.SUCCESS:
+        if job.extended or answer.body["state"] != pr.SUCCESS:
             return [reply]
         # A SUCCESS without RUNNING ends the receiving thread of TaskFlow. RUNNING may be lost, so
         # it is repeated.
@@ -488,14 +492,14 @@ class Server:
         """Return the failure that replaces a result that the ledger refuses."""
         problem = exc.LedgerFailure(f"the result of task {job.name!r} cannot be stored: {error}")
         answer = self._failure_of(job, problem)
-        self._roll.ending[job.key] = self._roll.leaving[job.key] = job, answer
+        self._job_table.ending[job.key] = self._job_table.leaving[job.key] = job, answer
         return answer
 
     def on_stored(self, job: Job, fenced: bool = False) -> list[Effect]:
         """Send a reply that was stored, or could not be stored; discard a `fenced` result."""
-        _, answer = self._roll.ending.pop(job.key)
+        _, answer = self._job_table.ending.pop(job.key)
         if fenced:
-            self._roll.leaving.pop(job.key, None)
+            self._job_table.leaving.pop(job.key, None)
             self.counts["fenced"] += 1
             return [Acknowledge(job.receipt)]
         effects: list[Effect] = [Reply(job, answer, terminal=True)]
@@ -505,8 +509,8 @@ class Server:
 
     def on_stored_and_sent(self, job: Job, fenced: bool = False) -> list[Effect]:
         """Like `on_stored`, for a result that was stored, sent and acknowledged in one step."""
-        _, answer = self._roll.ending.pop(job.key)
-        self._roll.leaving.pop(job.key, None)
+        _, answer = self._job_table.ending.pop(job.key)
+        self._job_table.leaving.pop(job.key, None)
         if fenced:
             self.counts["fenced"] += 1
         elif job.listener is not None:
@@ -514,24 +518,24 @@ class Server:
         return []
 
     def on_answered(self, job: Job) -> None:
-        self._roll.leaving.pop(job.key, None)
+        self._job_table.leaving.pop(job.key, None)
 
     # Commands of engines.
 
-    def on_ask(
-        self, requests: Iterable[tuple[str, int]], reply_to: str | None, in_person: bool = True
+    def on_inquiry(
+        self, requests: Iterable[tuple[str, int]], reply_to: str | None, to_this_worker: bool = True
     ) -> list[Effect]:
         """Process an inquiry about requests. Later replies go to the engine that inquired.
 
         The worker confirms requests that it runs, and sends the results of completed requests that
-        it remembers. It reports requests that it does not have only if the inquiry is `in_person`
-        (to its identity).
+        it remembers. It reports requests that it does not have only if the inquiry is
+        `to_this_worker` (to its identity).
         """
         if reply_to is None or not _names.is_label(reply_to):
             LOG.warning("refused a query: reply_to must be a valid name, got %.200r", reply_to)
             self.counts["unanswerable"] += 1
             return []
-        jobs, leaving = self._roll.by_id(), self._roll.answers()
+        jobs, leaving = self._job_table.by_id(), self._job_table.answers()
         effects: list[Effect] = []
         for request_id, number in requests:
             running_jobs = jobs.get(request_id)
@@ -542,21 +546,21 @@ class Server:
                 ]
             elif reply is not None:
                 effects.append(Reply(None, replace(reply, routing_key=reply_to)))
-            elif in_person:
+            elif to_this_worker:
                 answer = worker_commands.not_here(request_id, number, self.identity, reply_to)
                 effects.append(Reply(None, answer))
         return effects
 
     def _readdress(self, job: Job, reply_to: str, number: int) -> list[Effect]:
-        if number < job.question_number:
+        if number < job.inquiry_number:
             return []  # The engine no longer owns the flow.
-        job.question_number = number
-        if job.key in self._roll.ending:
+        job.inquiry_number = number
+        if job.key in self._job_table.ending:
             job.listener = reply_to
             return []
         job.reply_to = reply_to
-        answer = self._reply_factory.running(job, question_number=number)
-        if job.key in self._roll.begun:  # Others wait for a slot.
+        answer = self._reply_factory.running(job, inquiry_number=number)
+        if job.key in self._job_table.begun:  # Others wait for a slot.
             answer.headers[env.WBE_STARTED] = job.began
         return [Reply(job, answer)]
 
@@ -569,15 +573,15 @@ class Server:
         effects: list[Effect] = []
         epochs = dict(cancelled)
         running_jobs = [
-            job for job in self._roll.jobs.values() if job.epoch <= epochs.get(job.id, -1)
+            job for job in self._job_table.jobs.values() if job.epoch <= epochs.get(job.id, -1)
         ]
         for job in running_jobs:
             if job.cancelled:
                 continue
             job.cancelled = True
-            if job.key in self._roll.begun:
+            if job.key in self._job_table.begun:
                 effects.append(Cancel(job))
-            elif self._roll.waiting.pop(job.key, None) is not None:
+            elif self._job_table.waiting.pop(job.key, None) is not None:
                 effects += self._start(job)
         for request_id, epoch in epochs.items():
             if self._recent.epoch(request_id) < epoch:

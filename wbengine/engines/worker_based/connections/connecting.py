@@ -119,7 +119,7 @@ def _is_final(error: BaseException) -> bool:
 
 
 def _open(target: transports.Target, number: int, seconds: float) -> Connection:
-    if target.ours:
+    if target.is_native:
         return target.open()
     connection = target.connect(number, connect_timeout=seconds)
     try:

@@ -221,7 +221,7 @@ class ConsumerLoop:
         passing = lost or getattr(error, "code", None) == 404
         if not (self._running.is_set() or (early and passing)):
             # These transports raise errors of any type.
-            foreign = not (self._target.ours or self._target.amqp)
+            foreign = not (self._target.is_native or self._target.amqp)
             if lost or refused or foreign or isinstance(error, (OSError, exc.TransportFailure)):
                 raise exc.TransportFailure(f"{self._target.shown} cannot be used: {why}") from error
             raise error
@@ -427,7 +427,7 @@ class ConsumerLoop:
     def _settle(self, message: Any, how: Callable[[Any], None]) -> None:
         work = self.work
         if message in work.held:
-            if work.is_ours(message):
+            if work.is_on_channel(message):
                 how(message)
             work.free(message)
         elif message.channel in (self.channel, work.channel):

@@ -133,7 +133,7 @@ class DeadLetters:
         return connecting.translated(self._connection, self._target, queue)
 
     def _publish(self, envelope: env.Envelope) -> bool:
-        kind = sender.BrokerWriter if self._target.ours else sender.KombuWriter
+        kind = sender.BrokerWriter if self._target.is_native else sender.KombuWriter
         writer: Any = kind(self._connection, self._layout)
         return all(writer.write([writer.prepare(envelope)]))
 

@@ -76,7 +76,7 @@ class Prefetcher(abc.ABC):
     def _uncounted(self) -> int:
         return sum(message.channel is not self.channel for message in tuple(self.held))
 
-    def is_ours(self, message: Any) -> bool:
+    def is_on_channel(self, message: Any) -> bool:
         return message.channel is self.channel
 
     def admits(self, message: Any) -> bool:
@@ -84,7 +84,7 @@ class Prefetcher(abc.ABC):
         return self.open
 
     def free(self, message: Any) -> None:
-        if self.held.pop(message, None) is not None and not self.is_ours(message):
+        if self.held.pop(message, None) is not None and not self.is_on_channel(message):
             self.adjust()
 
 
@@ -167,7 +167,7 @@ class KombuPrefetcher(Prefetcher):
         if consumer is not None:
             consumer.cancel()
 
-    def is_ours(self, message: Any) -> bool:
+    def is_on_channel(self, message: Any) -> bool:
         return message.channel is self.channel and message not in self._acknowledged_early
 
     def free(self, message: Any) -> None:
@@ -179,7 +179,7 @@ class KombuPrefetcher(Prefetcher):
         for message, arrived_at in tuple(self.held.items()):
             if now - arrived_at < ACK_AFTER_SECONDS:
                 break
-            if self.is_ours(message) and self._acknowledge(message):
+            if self.is_on_channel(message) and self._acknowledge(message):
                 self._acknowledged_early.add(message)
                 self.adjust()
 
@@ -198,7 +198,7 @@ class KombuPrefetcher(Prefetcher):
 
     def next_due(self) -> float | None:
         for message, arrived_at in tuple(self.held.items()):
-            if self.is_ours(message):
+            if self.is_on_channel(message):
                 return arrived_at + ACK_AFTER_SECONDS
         return None
 

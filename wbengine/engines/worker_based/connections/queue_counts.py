@@ -29,7 +29,7 @@ BROKER_TIMEOUT_SECONDS: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class QueueCount:
     """A queue with its messages, consumers (None: unknown), and routing keys (if known)."""
 
     name: str
@@ -39,12 +39,12 @@ class Counted:
 
 
 def can_list_queues(target: transports.Target) -> bool:
-    return target.ours
+    return target.is_native
 
 
 def count(
     connection: Connection, target: transports.Target, exchange: str, known: Iterable[str]
-) -> list[Counted]:
+) -> list[QueueCount]:
     """Return the queues of an exchange by name, without creating any.
 
     If the broker cannot list queues, only the `known` queues are read.
@@ -58,20 +58,20 @@ def count(
     return [each for each in counts if each is not None]
 
 
-def _of_broker(broker: Broker, exchange: str) -> list[Counted]:
+def _of_broker(broker: Broker, exchange: str) -> list[QueueCount]:
     keys: dict[str, list[str]] = {}
     for queue, of, key in broker.bindings():
         if of == exchange:
             keys.setdefault(queue, []).append(key)
-    return [Counted(name, broker.size(name), None, tuple(keys[name])) for name in sorted(keys)]
+    return [QueueCount(name, broker.size(name), None, tuple(keys[name])) for name in sorted(keys)]
 
 
 def _count_passively(
     connection: kombu.Connection, target: transports.Target, name: str
-) -> Counted | None:
+) -> QueueCount | None:
     with _open_channel(connection, target, name) as channel:
         declared = channel.queue_declare(name, passive=True)
-        return Counted(
+        return QueueCount(
             name, declared.message_count, declared.consumer_count if target.amqp else None
         )
     return None

@@ -296,7 +296,7 @@ class Sender:
 
     def _use(self, connection: Any) -> None:
         """Publish on a connection until it is lost or the sender is closed."""
-        kind = BrokerWriter if self._target.ours else KombuWriter
+        kind = BrokerWriter if self._target.is_native else KombuWriter
         writer = kind(connection, self._layout)
         with self._lock:
             self._writer, self._connection_error = writer, None

@@ -72,7 +72,7 @@ class Clocks:
 _MAX_GAPS: Final = 64
 
 
-class Hearing:
+class ReceptionGaps:
     """Records the times in which the engine received nothing or did not run.
 
     The engine sends echo messages to itself. If an echo is overdue, it receives nothing. All times
@@ -213,15 +213,15 @@ class ProxyWorkerFinder:
         with self._lock:
             self._roster = Roster()
             self._is_full = False
-            self._hearing = Hearing()
+            self._reception = ReceptionGaps()
             self._messages_processed = 0
             self._unannounced: dict[str, float] = {}
             # Time of the last report of each worker about a request.
             self._last_replies: dict[Any, float] = {}
             self._last_iteration = math.inf
-            self._last_question_at: float | None = None
+            self._last_notify_at: float | None = None
             # Times of the last NOTIFY that were at least a period apart.
-            self._question_times: deque[float] = deque(maxlen=SILENT_PERIODS + 1)
+            self._notify_times: deque[float] = deque(maxlen=SILENT_PERIODS + 1)
             self._last_pinged: float | None = None
 
     @property
@@ -252,7 +252,7 @@ class ProxyWorkerFinder:
                 return 0
             return members.free_of(self._clock.monotonic() - SILENT_PERIODS * self._interval)
 
-    def speaks(self, queue: str) -> bool:
+    def uses_extended_protocol(self, queue: str) -> bool:
         """Return whether the workers of `queue` use the extended protocol."""
         with self._lock:
             members = self._roster.queues.get(queue)
@@ -307,14 +307,14 @@ class ProxyWorkerFinder:
         """
         now = self._clock.monotonic()
         headers = {env.WBE_VERSION: env.VERSION, env.WBE_PERIOD: self.period}
-        due = self._last_question_at is None or now - self._last_question_at >= self._pause
+        due = self._last_notify_at is None or now - self._last_notify_at >= self._pause
         due = due or (
-            now - (self._last_question_at or now) >= self.period and self._awaits_report(now)
+            now - (self._last_notify_at or now) >= self.period and self._awaits_report(now)
         )
         if due:
-            self._last_question_at = now
-            if not self._question_times or now - self._question_times[-1] >= self.period:
-                self._question_times.append(now)
+            self._last_notify_at = now
+            if not self._notify_times or now - self._notify_times[-1] >= self.period:
+                self._notify_times.append(now)
             for key in self._topics if self._interop else (env.ALL_WORKERS,):
                 self._proxy.publish(
                     pr.Notify(), key, reply_to=self.uuid, headers=headers, first=True
@@ -338,9 +338,9 @@ class ProxyWorkerFinder:
         return self._holds is not None and self._holds(worker.identity)
 
     def next_due(self) -> float | None:
-        if self._last_question_at is None or self._last_pinged is None:
+        if self._last_notify_at is None or self._last_pinged is None:
             return None
-        return min(self._last_question_at + self._pause, self._last_pinged + self.period)
+        return min(self._last_notify_at + self._pause, self._last_pinged + self.period)
 
     def process_response(self, data: Any, message: Any) -> None:
         """Process a validated NOTIFY; `message` is any object with `headers`."""
@@ -499,7 +499,7 @@ class ProxyWorkerFinder:
         """Record an echo. After a gap, restart the grace periods of all workers."""
         now = self._clock.monotonic()
         with self._lock:
-            if self._hearing.echo(now, self._gap_seconds):
+            if self._reception.echo(now, self._gap_seconds):
                 self._restart_grace(now)
 
     def record_iteration(self, now: float, channel: Any = None) -> None:
@@ -513,7 +513,7 @@ class ProxyWorkerFinder:
         if now - previous > self._late_after or (channel_changed and previous < now):
             self._aftermath_until = now + _AFTERMATH_PERIODS * self.period
             with self._lock:
-                self._hearing.record_pause(previous, now)
+                self._reception.record_pause(previous, now)
                 self._restart_grace(now)
 
     def _restart_grace(self, now: float) -> None:
@@ -527,7 +527,7 @@ class ProxyWorkerFinder:
             return 0
         now = self._clock.monotonic()
         with self._lock:
-            if self._hearing.is_deaf(now, self._gap_seconds):
+            if self._reception.is_deaf(now, self._gap_seconds):
                 return 0
             silent = self._roster.silent(now, self._is_silent)
             if not (silent or self._unannounced):
@@ -567,7 +567,7 @@ class ProxyWorkerFinder:
             assert self._expiry is not None
             return now - seen > self._expiry
         if not self._must_report(worker):  # It only replies to NOTIFY.
-            return len(self._question_times) > SILENT_PERIODS and seen < self._question_times[0]
+            return len(self._notify_times) > SILENT_PERIODS and seen < self._notify_times[0]
         return now - seen > SILENT_PERIODS * pace
 
     def _notify(self, gained: set[str], lost: list[TopicWorker]) -> None:
@@ -620,7 +620,7 @@ class ProxyWorkerFinder:
 
     def missed(self, since: float, now: float) -> float:
         with self._lock:
-            return self._hearing.missed(since, now, self._gap_seconds)
+            return self._reception.missed(since, now, self._gap_seconds)
 
     def get_worker_for_task(self, task: Any) -> TopicWorker | None:
         """Return the live worker with the most free slots that offers `task`, or None."""
@@ -657,7 +657,7 @@ def _is_valid(notify: env.Envelope, topic: str) -> bool:
                 name = _names.check_label(header, notify.headers[header])
                 if name in (env.ALL_WORKERS, env.ALL_ENGINES):
                     raise ValueError(f"{header} must be the name of one process, got {name!r}")
-        if notify.ours:
+        if notify.extended:
             _names.check_label("topic", topic)
     except ValueError as error:
         LOG.warning("ignored an announcement: %s", error)

@@ -21,7 +21,7 @@ from wbengine.engines.worker_based.ledger import base as ledgers
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.messages import signing
 from wbengine.engines.worker_based.requests import effects as fx
-from wbengine.engines.worker_based.requests.recovery import UNKNOWN, Seen
+from wbengine.engines.worker_based.requests.recovery import UNKNOWN, RowSnapshot
 from wbengine.engines.worker_based.requests.tracked import TrackedRequest
 from wbengine.engines.worker_based.requests.tracker import RequestTracker
 from wbengine.types import failure as ft
@@ -39,34 +39,34 @@ class Rows:
         # Operations that failed and their reasons, since the last success.
         self._logged: set[tuple[str, str]] = set()
 
-    def read(self, requests: Sequence[TrackedRequest]) -> list[Seen]:
+    def read(self, requests: Sequence[TrackedRequest]) -> list[RowSnapshot]:
         """Return the rows of requests, and for claimed rows the silence of their owners."""
         rows = self._ledger.states([tracked.id for tracked in requests])
         claimed_by = (row.holder for row in rows if isinstance(row, ledgers.Row) and row.holder)
         holders = list(dict.fromkeys(claimed_by))
         silences = dict(zip(holders, self._ledger.silences(holders), strict=True))
-        return [self._seen_of(*each, silences) for each in zip(requests, rows, strict=True)]
+        return [self._row_snapshot(*each, silences) for each in zip(requests, rows, strict=True)]
 
-    def _seen_of(
+    def _row_snapshot(
         self,
         tracked: TrackedRequest,
         row: ledgers.Row | exc.LedgerFailure | None,
         silences: Mapping[str, float | exc.LedgerFailure | None],
-    ) -> Seen:
+    ) -> RowSnapshot:
         silence: float | exc.LedgerFailure | None = None
         if isinstance(row, ledgers.Row) and row.holder is not None:
             silence = silences[row.holder]
         for failed in (row, silence):
             if isinstance(failed, exc.LedgerFailure):
                 self._log_failure("read the ledger row of", tracked, failed)
-                return Seen(UNKNOWN)
+                return RowSnapshot(UNKNOWN)
         assert not isinstance(row, exc.LedgerFailure) and not isinstance(silence, exc.LedgerFailure)
         self._logged.clear()
         if row is None:
-            return Seen(None)
+            return RowSnapshot(None)
         silent = silence is not None and self._expiry is not None and silence >= self._expiry
         result = self._decode_reply(row.result, tracked)
-        return Seen(row.state, row.holder, result, row.epoch, silent, silence)
+        return RowSnapshot(row.state, row.holder, result, row.epoch, silent, silence)
 
     def revoke(self, requests: Sequence[TrackedRequest]) -> list[bool]:
         """Revoke rows so that no worker starts the requests; return which succeeded."""
@@ -534,4 +534,4 @@ class LedgerWriter:
 
 
 def _stage(tracked: TrackedRequest) -> tuple[int, bool, int]:
-    return tracked.epoch, tracked.opened, tracked.sendings
+    return tracked.epoch, tracked.opened, tracked.publish_count

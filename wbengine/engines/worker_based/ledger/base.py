@@ -238,7 +238,7 @@ class Ledger(abc.ABC):
     def reopen_many(
         self, rows: Sequence[tuple[str, int]]
     ) -> list[bytes | exceptions.NotFound | exceptions.LedgerFailure | None]:
-        return each_of(self._reopen, _checked(rows))
+        return call_each(self._reopen, _checked(rows))
 
     def _reopen(self, id: str, epoch: int) -> bytes | exceptions.NotFound | None:
         while not self._try_reopen(id, epoch):
@@ -325,15 +325,15 @@ class Ledger(abc.ABC):
         return _only(self.finish_many(holder, ((id, epoch, result),)))
 
     def finish_many(
-        self, holder: str, ended: Sequence[tuple[str, int, bytes]]
+        self, holder: str, finished_rows: Sequence[tuple[str, int, bytes]]
     ) -> list[bool | exceptions.LedgerFailure]:
         if not is_label(holder):
             check_holder(holder)
-        return self._finish(holder, _checked(ended)) if ended else []
+        return self._finish(holder, _checked(finished_rows)) if finished_rows else []
 
     @abc.abstractmethod
     def _finish(
-        self, holder: str, ended: Sequence[tuple[str, int, bytes]]
+        self, holder: str, finished_rows: Sequence[tuple[str, int, bytes]]
     ) -> list[bool | exceptions.LedgerFailure]: ...
 
     def release(self, id: str, epoch: int, holder: str) -> bool:
@@ -364,7 +364,7 @@ class Ledger(abc.ABC):
         return _only(self.silences((holder,)))
 
     def silences(self, holders: Sequence[str]) -> list[float | exceptions.LedgerFailure | None]:
-        return each_of(self._silence, [(check_holder(holder),) for holder in holders])
+        return call_each(self._silence, [(check_holder(holder),) for holder in holders])
 
     @abc.abstractmethod
     def _silence(self, holder: str) -> float | None: ...
@@ -431,7 +431,7 @@ class Ledger(abc.ABC):
         """Remove this process's holders that have no rows, and free resources."""
 
 
-def each_of(
+def call_each(
     call: Callable[..., T], calls: Iterable[tuple[Any, ...]]
 ) -> list[T | exceptions.LedgerFailure]:
     """Return the result of each call.

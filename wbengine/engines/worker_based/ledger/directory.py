@@ -56,23 +56,23 @@ class DirectoryLedger(base.Ledger):
         return self._folder.read(statement, values, exceptions.LedgerFailure)
 
     def _open(self, rows: Sequence[tuple[str, int]]) -> None:
-        self._make(rows, "NOTHING")
+        self._insert_rows(rows, "NOTHING")
 
     def _offer(self, rows: Sequence[tuple[str, int]]) -> None:
-        self._make(
+        self._insert_rows(
             rows,
             "UPDATE SET epoch = excluded.epoch, changed = excluded.changed"
             " WHERE state = 0 AND epoch < excluded.epoch",
         )
 
-    def _make(self, rows: Sequence[tuple[str, int]], else_do: str) -> None:
+    def _insert_rows(self, rows: Sequence[tuple[str, int]], on_conflict: str) -> None:
         self._folder.check_room(exceptions.LedgerFailure)
         for start in range(0, len(rows), _MAX_ROWS_PER_STATEMENT):
             batch = rows[start : start + _MAX_ROWS_PER_STATEMENT]
             now = _folder.now()
             self._write(
                 "INSERT INTO request(id, epoch, state, changed) VALUES"
-                f" {', '.join(['(?, ?, 0, ?)'] * len(batch))} ON CONFLICT DO {else_do}",
+                f" {', '.join(['(?, ?, 0, ?)'] * len(batch))} ON CONFLICT DO {on_conflict}",
                 *(value for id, epoch in batch for value in (id, epoch, now)),
             )
 
@@ -86,7 +86,7 @@ class DirectoryLedger(base.Ledger):
     def _revoke(
         self, rows: Sequence[tuple[str, int | None]]
     ) -> list[bool | exceptions.LedgerFailure]:
-        return base.each_of(self._revoke_one, rows)
+        return base.call_each(self._revoke_one, rows)
 
     def _revoke_one(self, id: str, epoch: int | None) -> bool:
         return self._write(
@@ -117,9 +117,9 @@ class DirectoryLedger(base.Ledger):
             self._known_holders.add(holder)
 
     def _finish(
-        self, holder: str, ended: Sequence[tuple[str, int, bytes]]
+        self, holder: str, finished_rows: Sequence[tuple[str, int, bytes]]
     ) -> list[bool | exceptions.LedgerFailure]:
-        return base.each_of(self._finish_one, [(holder, *row) for row in ended])
+        return base.call_each(self._finish_one, [(holder, *row) for row in finished_rows])
 
     def _finish_one(self, holder: str, id: str, epoch: int, result: bytes) -> bool:
         return self._write(

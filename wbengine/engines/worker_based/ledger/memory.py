@@ -21,7 +21,7 @@ class MemoryLedger(base.Ledger):
         self._rows: dict[str, base.Row] = {}
         # Time of the last change of each row.
         self._changed: dict[str, float] = {}
-        self._beats: dict[str, float] = {}
+        self._heartbeats: dict[str, float] = {}
 
     @property
     def digest(self) -> str:
@@ -65,28 +65,28 @@ class MemoryLedger(base.Ledger):
             if row != base.Row(id, epoch, base.ROW_OPEN):
                 return base.refusal(row, epoch) or base.Claim(base.MISSING, epoch)
             self._put(base.Row(id, epoch, base.ROW_CLAIMED, holder))
-            self._beats.setdefault(holder, self._changed[id])
+            self._heartbeats.setdefault(holder, self._changed[id])
             return base.Claim(base.GRANTED, epoch, None, holder)
 
     def _renew(self, holder: str) -> None:
         with self._lock:
-            self._beats[holder] = self._clock.monotonic()
+            self._heartbeats[holder] = self._clock.monotonic()
 
     def _silence(self, holder: str) -> float | None:
         with self._lock:
-            beat = self._beats.get(holder)
+            beat = self._heartbeats.get(holder)
             return None if beat is None else self._clock.monotonic() - beat
 
     def _finish(
-        self, holder: str, ended: Sequence[tuple[str, int, bytes]]
+        self, holder: str, finished_rows: Sequence[tuple[str, int, bytes]]
     ) -> list[bool | exceptions.LedgerFailure]:
         results: list[bool | exceptions.LedgerFailure] = []
         with self._lock:
-            for id, epoch, result in ended:
-                good = self._rows.get(id) == base.Row(id, epoch, base.ROW_CLAIMED, holder)
-                if good:
+            for id, epoch, result in finished_rows:
+                is_owner = self._rows.get(id) == base.Row(id, epoch, base.ROW_CLAIMED, holder)
+                if is_owner:
                     self._put(base.Row(id, epoch, base.ROW_DONE, None, result))
-                results.append(good)
+                results.append(is_owner)
         return results
 
     def _release(self, id: str, epoch: int, holder: str) -> bool:
@@ -122,14 +122,14 @@ class MemoryLedger(base.Ledger):
                 for id, row in self._rows.items()
                 if self._changed[id] <= cutoff
                 and (row.state == base.ROW_DONE or not only_done)
-                and (row.holder is None or self._beats.get(row.holder, cutoff) <= cutoff)
+                and (row.holder is None or self._heartbeats.get(row.holder, cutoff) <= cutoff)
             ]
             for id in old:
                 self._remove(id)
             holders = {row.holder for row in self._rows.values()}
-            for holder in [h for h, beat in self._beats.items() if beat <= cutoff]:
+            for holder in [h for h, beat in self._heartbeats.items() if beat <= cutoff]:
                 if holder not in holders:
-                    del self._beats[holder]
+                    del self._heartbeats[holder]
             return len(old)
 
     def _put(self, row: base.Row) -> None:

@@ -76,8 +76,8 @@ class RedisLedger(base.Ledger):
         #: Milliseconds for which results are kept, as an argument of scripts; '': no limit.
         self.ttl: int | str = "" if result_ttl is None else int(result_ttl * 1000)
         self._shown = f"ledger {place.shown}"
-        patient = place.with_timeouts(_REPLY_TIMEOUT_SECONDS, _CONNECT_TIMEOUT_SECONDS)
-        self._pool = Pool(patient, exceptions.LedgerFailure, self._shown, self.greet)
+        place_with_timeouts = place.with_timeouts(_REPLY_TIMEOUT_SECONDS, _CONNECT_TIMEOUT_SECONDS)
+        self._pool = Pool(place_with_timeouts, exceptions.LedgerFailure, self._shown, self.greet)
         # Run id of the server and its count of claims in the last reply.
         self._run_id, self._count = "", 0
         # Incarnation of the server; OPEN rows of incarnations before the second one are treated as
@@ -86,7 +86,7 @@ class RedisLedger(base.Ledger):
         self._count_lock = threading.Lock()
         #: Identity of this object at the server.
         self.user = uuid.uuid4().hex + (steps.CONSUMER if consumes else "")
-        self._names = map(f"{self.user}:%d".__mod__, itertools.count(1))
+        self._claim_names = map(f"{self.user}:%d".__mod__, itertools.count(1))
         # Numbers of the present session and of the session to begin; claims of earlier sessions
         # without a reply, each with id, epoch, holder and name of the claim.
         self._session, self._wanted_session = -1, 0
@@ -152,7 +152,7 @@ class RedisLedger(base.Ledger):
 
     def _claim(self, id: str, epoch: int, holder: str) -> base.Claim:
         self._holders.add(holder)
-        arguments = id, epoch, holder, next(self._names)
+        arguments = id, epoch, holder, next(self._claim_names)
         reply, _ = self._run_in_session(steps.CLAIM, *arguments, claim=arguments)
         return self.read(reply)
 
@@ -174,19 +174,19 @@ class RedisLedger(base.Ledger):
         return min(max(0.0, int(silent) / 1000), time.monotonic() - self._pool.lost_at)
 
     def _finish(
-        self, holder: str, ended: Sequence[tuple[str, int, bytes]]
+        self, holder: str, finished_rows: Sequence[tuple[str, int, bytes]]
     ) -> list[bool | exceptions.LedgerFailure]:
         try:
             results, is_retry = self._run(
-                steps.FINISH, holder, self.ttl, *chain.from_iterable(ended)
+                steps.FINISH, holder, self.ttl, *chain.from_iterable(finished_rows)
             )
         except exceptions.LedgerFailure as error:
-            return [error] * len(ended)
+            return [error] * len(finished_rows)
         if not is_retry:
             return [bool(done) for done in results]
         return [
             bool(done) or self._is_done(*finished)
-            for finished, done in zip(ended, results, strict=True)
+            for finished, done in zip(finished_rows, results, strict=True)
         ]
 
     def _is_done(self, id: str, epoch: int, result: bytes) -> bool:
@@ -199,12 +199,12 @@ class RedisLedger(base.Ledger):
         return bool(done)
 
     def _open(self, rows: Sequence[tuple[str, int]]) -> None:
-        self._make(0, rows)
+        self._open_rows(0, rows)
 
     def _offer(self, rows: Sequence[tuple[str, int]]) -> None:
-        self._make(1, rows)
+        self._open_rows(1, rows)
 
-    def _make(self, replace: int, rows: Sequence[tuple[str, int]]) -> None:
+    def _open_rows(self, replace: int, rows: Sequence[tuple[str, int]]) -> None:
         for batch in portions(rows):
             arguments = chain.from_iterable(batch)
             self._store_identity(
@@ -352,12 +352,12 @@ class RedisLedger(base.Ledger):
         if self._session >= self._wanted_session:
             return
         with self._session_lock:
-            session, unheard = self._wanted_session, tuple(self._unanswered_claims)
-        self._pool.run(steps.RECONCILE, self.user, session, *chain.from_iterable(unheard))
+            session, unanswered = self._wanted_session, tuple(self._unanswered_claims)
+        self._pool.run(steps.RECONCILE, self.user, session, *chain.from_iterable(unanswered))
         with self._session_lock:
             self._session = max(self._session, session)
             self._unanswered_claims = [
-                each for each in self._unanswered_claims if each not in unheard
+                each for each in self._unanswered_claims if each not in unanswered
             ]
 
     def _read_server_info(self) -> None:

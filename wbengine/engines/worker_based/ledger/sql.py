@@ -211,7 +211,7 @@ class SQLLedger(base.Ledger):
         self._lock = threading.Lock()
         self._known_holders: set[str] = set()
         try:
-            self._digest = self._find_or_make()
+            self._digest = self._load_digest()
             self.sweep_when_due(result_ttl)
         except BaseException:
             _sql.dispose(self._engine)
@@ -226,26 +226,26 @@ class SQLLedger(base.Ledger):
         self._run("opening", lambda connection: connection.execute(self._sql.open, values))
 
     def _try_reopen(self, id: str, epoch: int) -> bool:
-        return self._changes("reopening", self._sql.reopen, {"id": id, "epoch": epoch}) > 0
+        return self._execute("reopening", self._sql.reopen, {"id": id, "epoch": epoch}) > 0
 
     def _revoke(
         self, rows: Sequence[tuple[str, int | None]]
     ) -> list[bool | exceptions.LedgerFailure]:
         values = [{"id": id, "epoch": epoch} for id, epoch in rows]
-        return self._steps("revoking", self._sql.revoke, values)
+        return self._execute_each("revoking", self._sql.revoke, values)
 
     def _drop(self, ids: Sequence[str]) -> None:
-        for batch in _portions(ids):
-            self._changes("dropping", self._sql.drop, {"ids": sorted(batch)})
+        for batch in _batches(ids):
+            self._execute("dropping", self._sql.drop, {"ids": sorted(batch)})
 
     def _try_claim(self, id: str, epoch: int, holder: str) -> bool:
         if holder not in self._known_holders:
             self.renew(holder)
         values = {"id": id, "epoch": epoch, "holder": holder}
-        return self._changes("claiming", self._sql.claim, values) > 0
+        return self._execute("claiming", self._sql.claim, values) > 0
 
     def _renew(self, holder: str) -> None:
-        self._changes("renewing", self._sql.renew, {"holder": holder})
+        self._execute("renewing", self._sql.renew, {"holder": holder})
         with self._lock:
             self._known_holders.add(holder)
 
@@ -257,17 +257,17 @@ class SQLLedger(base.Ledger):
         return None if silent is None else max(0.0, float(silent))
 
     def _finish(
-        self, holder: str, ended: Sequence[tuple[str, int, bytes]]
+        self, holder: str, finished_rows: Sequence[tuple[str, int, bytes]]
     ) -> list[bool | exceptions.LedgerFailure]:
         values = [
             {"id": id, "epoch": epoch, "holder": holder, "result": result}
-            for id, epoch, result in ended
+            for id, epoch, result in finished_rows
         ]
-        return self._steps("finishing", self._sql.finish, values)
+        return self._execute_each("finishing", self._sql.finish, values)
 
     def _release(self, id: str, epoch: int, holder: str) -> bool:
         values = {"id": id, "epoch": epoch, "holder": holder}
-        return self._changes("releasing", self._sql.release, values) > 0
+        return self._execute("releasing", self._sql.release, values) > 0
 
     def _states(self, ids: Sequence[str]) -> list[base.Row | exceptions.LedgerFailure | None]:
         def work(connection: sa.Connection) -> dict[str, base.Row]:
@@ -279,7 +279,7 @@ class SQLLedger(base.Ledger):
                     row.holder,
                     None if row.result is None else bytes(row.result),
                 )
-                for batch in _portions(ids)
+                for batch in _batches(ids)
                 for row in connection.execute(self._sql.find, {"ids": batch})
             }
 
@@ -310,9 +310,9 @@ class SQLLedger(base.Ledger):
 
     def sweep(self, older_than: float, only_done: bool = False) -> int:
         if only_done:
-            return self._changes("sweeping", self._sql.sweep_done, {"age": older_than})
-        count = self._changes("sweeping", self._sql.sweep, {"age": older_than})
-        self._changes("sweeping", self._sql.sweep_holders, {"age": older_than})
+            return self._execute("sweeping", self._sql.sweep_done, {"age": older_than})
+        count = self._execute("sweeping", self._sql.sweep, {"age": older_than})
+        self._execute("sweeping", self._sql.sweep_holders, {"age": older_than})
         return count
 
     def close(self) -> None:
@@ -320,21 +320,24 @@ class SQLLedger(base.Ledger):
             holders, self._known_holders = self._known_holders, set()
         try:
             for holder in holders:
-                self._changes("closing", self._sql.forget, {"holder": holder})
+                self._execute("closing", self._sql.forget, {"holder": holder})
         except exceptions.LedgerFailure as error:  # A later sweep removes the heartbeats.
             LOG.debug("%s", error)
         _sql.dispose(self._engine)
 
-    def _changes(self, what: str, statement: sa.TextClause, values: dict[str, Any]) -> int:
-        return self._run(what, lambda connection: connection.execute(statement, values).rowcount)
+    def _execute(self, operation: str, statement: sa.TextClause, values: dict[str, Any]) -> int:
+        return self._run(
+            operation, lambda connection: connection.execute(statement, values).rowcount
+        )
 
-    def _steps(
-        self, what: str, statement: sa.TextClause, values: Sequence[dict[str, Any]]
+    def _execute_each(
+        self, operation: str, statement: sa.TextClause, values: Sequence[dict[str, Any]]
     ) -> list[bool | exceptions.LedgerFailure]:
         """Execute a statement for each set of values; return for each whether it changed a row."""
         if len(values) == 1:  # A single statement needs no transaction.
-            return base.each_of(
-                lambda parameters: self._changes(what, statement, parameters) > 0, [(values[0],)]
+            return base.call_each(
+                lambda parameters: self._execute(operation, statement, parameters) > 0,
+                [(values[0],)],
             )
         # The same order in all processes prevents deadlocks.
         order = sorted(range(len(values)), key=lambda number: values[number]["id"])
@@ -345,30 +348,30 @@ class SQLLedger(base.Ledger):
                 outcomes[number] = connection.execute(statement, values[number]).rowcount > 0
 
         try:
-            self._run(what, work, on=self._batch_engine)
+            self._run(operation, work, on=self._batch_engine)
         except exceptions.LedgerFailure as error:
             return [error] * len(values)
         return outcomes
 
     def _run(
         self,
-        what: str,
+        operation: str,
         work: Callable[[sa.Connection], _R],
         write: bool = True,
         on: sa.Engine | None = None,
     ) -> _R:
         return _sql.transact(
             on or self._engine,
-            f"ledger {self._shown}: {what}",
+            f"ledger {self._shown}: {operation}",
             work,
             write=write,
             kind=exceptions.LedgerFailure,
         )
 
-    def _find_or_make(self) -> str:
+    def _load_digest(self) -> str:
         about = self._run("opening", self._about)
         if about is None:
-            self._run("making its tables", self._make)
+            self._run("making its tables", self._create_tables)
             about = self._run("opening", self._about)
         if about is None or about.format != _FORMAT:
             self._refuse(about)
@@ -387,7 +390,7 @@ class SQLLedger(base.Ledger):
             return None
         return connection.execute(self._sql.about).first()
 
-    def _make(self, connection: sa.Connection) -> None:
+    def _create_tables(self, connection: sa.Connection) -> None:
         postgresql = connection.dialect.name == dialects.POSTGRESQL
         # In PostgreSQL, one of two concurrent creations of a table fails.
         if postgresql:
@@ -405,9 +408,9 @@ class SQLLedger(base.Ledger):
         return self._shown
 
     def _is_sweep_due(self) -> bool:
-        return self._changes("sweeping", self._sql.due, {"age": base.SWEEP_PERIOD_SECONDS}) > 0
+        return self._execute("sweeping", self._sql.due, {"age": base.SWEEP_PERIOD_SECONDS}) > 0
 
 
-def _portions(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+def _batches(ids: Sequence[str]) -> Iterator[Sequence[str]]:
     for start in range(0, len(ids), _MAX_ROWS_PER_STATEMENT):
         yield ids[start : start + _MAX_ROWS_PER_STATEMENT]

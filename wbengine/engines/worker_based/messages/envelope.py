@@ -186,7 +186,7 @@ class Envelope:
         return self._encoded_headers
 
     @property
-    def ours(self) -> bool:
+    def extended(self) -> bool:
         """Whether the peer uses the extended protocol of wbengine."""
         return WBE_VERSION in self.headers
 
@@ -221,13 +221,13 @@ def check_size(envelope: Envelope, task: str, what: str, limit: int = MAX_MESSAG
         )
 
 
-def packer(ours: bool) -> Any:
+def packer(extended: bool) -> Any:
     """Return the encoder of user values: `_codec`, or kombu's JSON for TaskFlow's peers."""
-    return _codec.pack_to_send if ours else kombu_json.pack
+    return _codec.pack_to_send if extended else kombu_json.pack
 
 
-def unpacker(ours: bool) -> Any:
-    return _codec.unpack_received if ours else kombu_json.unpack
+def unpacker(extended: bool) -> Any:
+    return _codec.unpack_received if extended else kombu_json.unpack
 
 
 def parse(body: bytes | str, interop: str | None = None) -> Any:
@@ -314,12 +314,12 @@ class ReplyFactory:
         self._identity = identity
         self._max_size = max_size
 
-    def running(self, job: Job, question_number: int | None = None) -> Envelope:
-        return self._make(job, pr.RUNNING, {}, question_number=question_number)
+    def running(self, job: Job, inquiry_number: int | None = None) -> Envelope:
+        return self._make(job, pr.RUNNING, {}, inquiry_number=inquiry_number)
 
     def elsewhere(self, job: Job) -> Envelope:
         """Return a PENDING reply without an inquiry: another worker has claimed the request."""
-        return self._make(job, pr.PENDING, {}, question_number=0)
+        return self._make(job, pr.PENDING, {}, inquiry_number=0)
 
     def event(self, job: Job, event_type: str, details: Mapping[str, Any]) -> Envelope:
         """Return an EVENT.
@@ -328,7 +328,7 @@ class ReplyFactory:
         """
         if not isinstance(event_type, str):
             raise exc.InvalidFormat(f"the name of an event must be a str, got {event_type!r:.80}")
-        packed = packer(job.ours)(dict(details), "details")
+        packed = packer(job.extended)(dict(details), "details")
         reply = self._make(job, pr.EVENT, {"event_type": event_type, "details": packed})
         check_size(reply, job.name, "an event", self._max_size)
         return reply
@@ -338,7 +338,7 @@ class ReplyFactory:
 
         :raises InvalidFormat: if the result cannot be encoded or is too large.
         """
-        data = {"result": packer(job.ours)(outcome.value, "result")}
+        data = {"result": packer(job.extended)(outcome.value, "result")}
         reply = self._make(job, pr.SUCCESS, data, outcome)
         check_size(reply, job.name, "the result", self._max_size)
         return reply
@@ -360,7 +360,7 @@ class ReplyFactory:
             )
             data = {"result": ft.Failure.from_exception(too_large).to_dict(include_args=False)}
             reply = self._make(job, pr.FAILURE, data, outcome)
-        if lost and job.ours:
+        if lost and job.extended:
             reply.headers[WBE_LOST] = 1
         return reply
 
@@ -370,11 +370,11 @@ class ReplyFactory:
         state: str,
         data: Mapping[str, Any],
         outcome: invocation.Outcome | None = None,
-        question_number: int | None = None,
+        inquiry_number: int | None = None,
     ) -> Envelope:
         job.seq += 1
         headers: dict[str, Any] = {}
-        if job.ours:
+        if job.extended:
             headers = {
                 WBE_VERSION: VERSION,
                 WBE_WORKER: self._identity,
@@ -384,8 +384,8 @@ class ReplyFactory:
             if outcome is not None and outcome.started is not None:
                 headers[WBE_STARTED] = outcome.started
                 headers[WBE_ENDED] = outcome.ended
-            if question_number is not None:
-                headers[WBE_ASK] = question_number
+            if inquiry_number is not None:
+                headers[WBE_ASK] = inquiry_number
         body = {"state": state, "data": data}
         return Envelope(pr.RESPONSE, body, job.reply_to, job.id, None, headers)
 
@@ -396,14 +396,14 @@ def value_of(answer: Envelope) -> Any:
     try:
         if answer.body["state"] == pr.FAILURE:
             return ft.Failure.from_dict(data)
-        return unpacker(answer.ours)(data)
+        return unpacker(answer.extended)(data)
     except Exception as error:
         return ft.Failure.from_exception(error)
 
 
 def details_of(answer: Envelope) -> dict[str, Any] | None:
     try:
-        details = unpacker(answer.ours)(answer.body["data"]["details"])
+        details = unpacker(answer.extended)(answer.body["data"]["details"])
     except exc.InvalidFormat as error:
         LOG.warning("an event of request %s cannot be read: %s", answer.correlation_id, error)
         return None

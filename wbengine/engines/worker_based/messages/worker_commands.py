@@ -48,7 +48,7 @@ SCHEMAS: Final = {
 }
 
 
-def questions(requests: Iterable[Named], to: str, reply_to: str) -> Iterator[env.Envelope]:
+def inquiries(requests: Iterable[Named], to: str, reply_to: str) -> Iterator[env.Envelope]:
     """Return inquiries for these requests to the workers at the routing key `to`.
 
     A worker reports requests that it does not run only if `to` is its identity.

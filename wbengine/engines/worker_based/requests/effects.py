@@ -34,7 +34,7 @@ class Settle:
 
 
 @dataclass(slots=True)
-class Tell:
+class ForwardEvent:
     """Forward an event of a running task."""
 
     tracked: TrackedRequest
@@ -43,7 +43,7 @@ class Tell:
 
 
 @dataclass(slots=True)
-class Began:
+class RecordStart:
     """Record in the store that a worker has started a task."""
 
     tracked: TrackedRequest
@@ -55,7 +55,7 @@ class Began:
 
 
 @dataclass(slots=True)
-class Taken:
+class RecordClaim:
     """Record in the store that a worker has a task, possibly without a free slot."""
 
     tracked: TrackedRequest
@@ -67,7 +67,7 @@ class Taken:
 
 
 @dataclass(slots=True)
-class Incident:
+class RecordIncident:
     """Record with the flow that `worker` was lost with a task, or that its task is resent."""
 
     tracked: TrackedRequest
@@ -125,17 +125,17 @@ class Conclude:
 
 
 @dataclass(slots=True)
-class PutAside:
+class MoveToDeadLetters:
     """Move a request to the dead letters: it may have caused the loss of all its workers."""
 
     letter: env.Envelope
 
 
 @dataclass(slots=True)
-class Ask:
+class Inquire:
     """Publish an inquiry (see `messages.worker_commands`)."""
 
-    question: env.Envelope
+    inquiry: env.Envelope
 
 
 @dataclass(slots=True)
@@ -153,6 +153,6 @@ class Drop:
 
 
 Effect = (
-    Dispatch | Settle | Tell | Began | Taken | Incident | Acknowledge | Revoke | Inspect | Reopen
-    | Conclude | PutAside | Ask | Cancel | Drop
+    Dispatch | Settle | ForwardEvent | RecordStart | RecordClaim | RecordIncident | Acknowledge
+    | Revoke | Inspect | Reopen | Conclude | MoveToDeadLetters | Inquire | Cancel | Drop
 )  # fmt: skip

@@ -80,7 +80,7 @@ STANDSTILL_SECONDS: Final = 5.0
 PASSED_SECONDS: Final = 10.0
 
 #: Number of unanswered inquiries to workers after which the inquiry in the queue is repeated.
-MAX_UNANSWERED_QUESTIONS: Final = 3
+MAX_UNANSWERED_INQUIRIES: Final = 3
 
 #: Minimum interval of two heartbeats of a worker that are evaluated separately: a worker may send
 #: one heartbeat for each of its topics.
@@ -93,7 +93,7 @@ MAX_FRONT_ROWS: Final = 250
 _MAX_REASON_LENGTH: Final = 500
 
 
-class Seen(NamedTuple):
+class RowSnapshot(NamedTuple):
     """The part of a ledger row that a tracker needs.
 
     `state` is None if there is no row, and `UNKNOWN` if the ledger could not be read. `result` is
@@ -121,14 +121,14 @@ class Recovery:
         self._origins: dict[str, Collection[str | None]] = {}
         #: Whether replies may arrive before their requests are submitted.
         self.inherits = False
-        self.early: OrderedDict[str, tuple[env.Envelope, Any]] = OrderedDict()
+        self.early_replies: OrderedDict[str, tuple[env.Envelope, Any]] = OrderedDict()
         #: Without a ledger: requests for which a worker is searched.
         self.suspects: dict[str, TrackedRequest] = {}
         #: Without a ledger: requests for the next inquiry.
-        self.unasked: list[TrackedRequest] = []
+        self.pending_inquiries: list[TrackedRequest] = []
         # Requests for inquiries in their queues; and ids with the highest epoch of requests that no
         # worker may start any more.
-        self._queue_questions: list[TrackedRequest] = []
+        self._queue_inquiries: list[TrackedRequest] = []
         self._outdated: list[worker_commands.Named] = []
         # Time until which the engine needs frequent reports of workers.
         self._frequent_until = 0.0
@@ -182,9 +182,9 @@ class Recovery:
             return self._inspect(tracked, now)
         self.schedule_lookup(tracked, now)
         tracked.lowest_epoch = 0
-        if tracked.id in self.early:
+        if tracked.id in self.early_replies:
             return self.process_early_reply(tracked, now)
-        self.unasked.append(tracked)
+        self.pending_inquiries.append(tracked)
         return []
 
     def _origin(self, tracked: TrackedRequest) -> Collection[str | None]:
@@ -200,7 +200,7 @@ class Recovery:
         tracked.request.timeout, tracked.request.since = timeout, now
         self._timers.set(now + timeout, TIMEOUT, tracked)
 
-    def give_up(self, tracked: TrackedRequest, now: float) -> list[Effect]:
+    def on_inherited_timeout(self, tracked: TrackedRequest, now: float) -> list[Effect]:
         queue = self._offers.queue_for(tracked.task_cls, self._tracker.load)
         if queue is not None and self._offers.slots(queue) and not self._offers.free(queue):
             # The workers are busy, and may not have received the request yet.
@@ -209,17 +209,17 @@ class Recovery:
         return self.lose(tracked, now)
 
     def process_early_reply(self, tracked: TrackedRequest, now: float) -> list[Effect]:
-        answer, receipt = self.early.pop(tracked.id)
+        answer, receipt = self.early_replies.pop(tracked.id)
         if self._tracker.ledger is None:  # Any result of this attempt is valid.
             tracked.adopt(answer.number(env.WBE_EPOCH, tracked.epoch))
         return self._tracker.on_response(answer, receipt, now)
 
     def keep_early_reply(self, answer: env.Envelope, receipt: Any) -> list[Effect]:
-        if answer.correlation_id in self.early:
+        if answer.correlation_id in self.early_replies:
             return [fx.Acknowledge(receipt)]
-        self.early[answer.correlation_id or ""] = answer, receipt
-        if len(self.early) > MAX_EARLY_REPLIES:
-            return [fx.Acknowledge(self.early.popitem(last=False)[1][1])]
+        self.early_replies[answer.correlation_id or ""] = answer, receipt
+        if len(self.early_replies) > MAX_EARLY_REPLIES:
+            return [fx.Acknowledge(self.early_replies.popitem(last=False)[1][1])]
         return []
 
     # Checks.
@@ -259,39 +259,39 @@ class Recovery:
 
     def ask(self) -> list[Effect]:
         """Send the collected inquiries in few messages."""
-        unlined, self.unasked = self.unasked, []
+        unlined, self.pending_inquiries = self.pending_inquiries, []
         searched = [tracked for tracked in unlined if tracked.live and tracked.lookups]
-        effects = self.questions(searched, env.ALL_WORKERS)
+        effects = self.inquiries(searched, env.ALL_WORKERS)
         if self._outdated:
             outdated, self._outdated = self._outdated, []
             effects += map(fx.Cancel, worker_commands.cancellations(outdated, env.ALL_WORKERS))
-        if self._queue_questions:
-            unlined, self._queue_questions = self._queue_questions, []
-            effects += self._ask_queues(unlined)
+        if self._queue_inquiries:
+            unlined, self._queue_inquiries = self._queue_inquiries, []
+            effects += self._inquire_queues(unlined)
         return effects
 
-    def _ask_queues(self, found: Iterable[TrackedRequest]) -> list[Effect]:
+    def _inquire_queues(self, found: Iterable[TrackedRequest]) -> list[Effect]:
         by_queue: dict[tuple[str, int], list[TrackedRequest]] = {}
         for tracked in found:
             queue = tracked.queue
             if not tracked.live or not tracked.lookups or tracked.suspect not in (UNSENT, UNSEEN):
                 continue
-            if queue is not None and self._offers.speaks(queue):
+            if queue is not None and self._offers.uses_extended_protocol(queue):
                 priority = min(9, max(0, tracked.invocation.priority))
                 by_queue.setdefault((queue, priority), []).append(tracked)
         effects: list[Effect] = []
         for (queue, priority), found in by_queue.items():
             named = [(tracked.id, tracked.number) for tracked in found]
-            for question in worker_commands.questions(named, queue, self._tracker.reply_to):
-                prioritized = dataclasses.replace(question, priority=priority, persistent=True)
-                effects.append(fx.Ask(prioritized))
+            for inquiry in worker_commands.inquiries(named, queue, self._tracker.reply_to):
+                prioritized = dataclasses.replace(inquiry, priority=priority, persistent=True)
+                effects.append(fx.Inquire(prioritized))
         return effects
 
-    def questions(self, requests: Iterable[TrackedRequest], to: str) -> list[Effect]:
+    def inquiries(self, requests: Iterable[TrackedRequest], to: str) -> list[Effect]:
         named = [(tracked.id, tracked.number) for tracked in requests]
         return [
-            fx.Ask(question)
-            for question in worker_commands.questions(named, to, self._tracker.reply_to)
+            fx.Inquire(inquiry)
+            for inquiry in worker_commands.inquiries(named, to, self._tracker.reply_to)
         ]
 
     def search(self, tracked: TrackedRequest, why: str, now: float) -> None:
@@ -300,11 +300,11 @@ class Recovery:
             tracked.suspect = why
         self.suspects[tracked.id] = tracked
         if not tracked.lookups:
-            tracked.asked_at = now
+            tracked.search_started_at = now
             self.schedule_lookup(tracked, now)
-        self.unasked.append(tracked)
+        self.pending_inquiries.append(tracked)
         if tracked.pending_outcome is None and not self._is_skipped_by_idle(tracked):
-            self._queue_questions.append(tracked)
+            self._queue_inquiries.append(tracked)
 
     def _continue_search(self, tracked: TrackedRequest, now: float) -> list[Effect]:
         self.schedule_lookup(tracked, now)
@@ -312,19 +312,21 @@ class Recovery:
         if tracked.pending_outcome == CANCELLED:
             effects = self._tracker.cancellations([tracked], env.ALL_WORKERS)
         if tracked.state == pr.RUNNING and tracked.worker is not None:
-            return effects + self.questions([tracked], tracked.worker)
-        self.unasked.append(tracked)
-        if tracked.lookups > MAX_UNANSWERED_QUESTIONS:
-            self._queue_questions.append(tracked)
+            return effects + self.inquiries([tracked], tracked.worker)
+        self.pending_inquiries.append(tracked)
+        if tracked.lookups > MAX_UNANSWERED_INQUIRIES:
+            self._queue_inquiries.append(tracked)
         return effects
 
     def _review_suspect(self, tracked: TrackedRequest, now: float) -> list[Effect]:
         if not tracked.live or not tracked.lookups or tracked.suspect is None:
             self.suspects.pop(tracked.id, None)
             return []
-        if self._offers.missed(tracked.asked_at, now):
-            tracked.asked_at = now  # The engine received no reports in this time: inquire again.
-            self.unasked.append(tracked)
+        if self._offers.missed(tracked.search_started_at, now):
+            tracked.search_started_at = (
+                now  # The engine received no reports in this time: inquire again.
+            )
+            self.pending_inquiries.append(tracked)
             return []
         if tracked.index is self._inherited and self._may_not_have_reported(tracked, now):
             return []
@@ -342,11 +344,11 @@ class Recovery:
             return tracked.lookups >= REQUIRED_ROUNDS and (
                 tracked.suspect == LOST or tracked.pending_outcome is not None
             )
-        if not self._offers.speaks(queue):
+        if not self._offers.uses_extended_protocol(queue):
             return False
         if tracked.suspect in (LOST, ABSENT):
-            return self._offers.rounds(queue, tracked.asked_at) >= REQUIRED_ROUNDS
-        return self._offers.idle_rounds(queue, tracked.asked_at) >= REQUIRED_ROUNDS
+            return self._offers.rounds(queue, tracked.search_started_at) >= REQUIRED_ROUNDS
+        return self._offers.idle_rounds(queue, tracked.search_started_at) >= REQUIRED_ROUNDS
 
     def _on_not_found(self, tracked: TrackedRequest, now: float) -> list[Effect]:
         self.suspects.pop(tracked.id, None)
@@ -359,7 +361,7 @@ class Recovery:
             return self.lose(tracked, now)
         since = tracked.sent_at or tracked.born
         no_worker_lost = (
-            not tracked.maybe_lost
+            not tracked.possibly_lost
             and self._last_losses.get(tracked.queue or "", -math.inf) <= since
         )
         if why == LOST:
@@ -389,8 +391,8 @@ class Recovery:
             return []  # A message of an earlier run.
         self.search(tracked, LOST, now)
         if tracked.state == pr.RUNNING and tracked.worker is not None:
-            self.unasked.remove(tracked)
-            return self.questions([tracked], tracked.worker) + self.ask()
+            self.pending_inquiries.remove(tracked)
+            return self.inquiries([tracked], tracked.worker) + self.ask()
         return self.ask()
 
     def on_report(self, tracked: TrackedRequest, answer: env.Envelope, now: float) -> list[Effect]:
@@ -432,10 +434,10 @@ class Recovery:
         """Inquire again: a reply proves that all messages before the inquiry were consumed."""
         if tracked.suspect == UNSENT:
             tracked.suspect = UNSEEN
-            self._queue_questions.append(tracked)
+            self._queue_inquiries.append(tracked)
         elif tracked.suspect == UNSEEN:
-            tracked.suspect, tracked.asked_at = ABSENT, now
-            self.unasked.append(tracked)
+            tracked.suspect, tracked.search_started_at = ABSENT, now
+            self.pending_inquiries.append(tracked)
         return self.ask()
 
     # Rounds of heartbeats.
@@ -465,7 +467,7 @@ class Recovery:
             for tracked in self._inherited.each(task_cls):
                 if tracked.suspect is not None or self._options.repeats(tracked.invocation.task):
                     continue
-                if self._offers.rounds(queues[0], tracked.asked_at):
+                if self._offers.rounds(queues[0], tracked.search_started_at):
                     tracked.queue = queues[0]
                     self.search(tracked, UNSENT, now)
 
@@ -512,7 +514,9 @@ class Recovery:
     def _may_repeat(self, tracked: TrackedRequest, now: float) -> bool:
         """Return whether another copy may be published now. Limits the rate of copies."""
         pause = (
-            LOOKUP_PAUSE_SECONDS * 2 ** min(tracked.sendings, 10) if tracked.sendings > 1 else 0.0
+            LOOKUP_PAUSE_SECONDS * 2 ** min(tracked.publish_count, 10)
+            if tracked.publish_count > 1
+            else 0.0
         )
         return now - (tracked.sent_at or -math.inf) >= min(MAX_LOOKUP_PAUSE_SECONDS, pause)
 
@@ -532,7 +536,7 @@ class Recovery:
     # Rows.
 
     def on_row(
-        self, tracked: TrackedRequest, seen: Seen, now: float, lost: str | None = None
+        self, tracked: TrackedRequest, seen: RowSnapshot, now: float, lost: str | None = None
     ) -> list[Effect]:
         """Handle the row that an `Inspect` read, with the `lost` of the `Inspect`."""
         if not tracked.live:
@@ -543,7 +547,7 @@ class Recovery:
                 return self._tracker.settle(tracked, tracked.loss(), now=now)
             if tracked.lookups:
                 tracked.adopt(seen.result.number(env.WBE_EPOCH, tracked.epoch))
-            _, receipt = self.early.pop(tracked.id, (None, None))
+            _, receipt = self.early_replies.pop(tracked.id, (None, None))
             return self._tracker.on_response(seen.result, receipt, now, stored=True)
         if state == ledgers.ROW_CLAIMED and tracked.refused is not None:
             tracked.refused = None  # The worker that refused the request does not own the row.
@@ -552,7 +556,7 @@ class Recovery:
         if state == ledgers.ROW_CLAIMED and holder is not None:
             is_lost = holder in (lost, tracked.lost) and not self._is_alive(holder, seen.silence)
             if tracked.lookups:
-                return self._on_holder(tracked, holder, seen.epoch, seen.silent or is_lost, now)
+                return self._on_owner(tracked, holder, seen.epoch, seen.silent or is_lost, now)
             if is_lost and holder == lost:
                 return self._lose_claimed(tracked, holder, now)
             effects = self._tracker.started(tracked, holder, now, waits=True)
@@ -567,7 +571,7 @@ class Recovery:
                 # With a higher epoch, the row belongs to another engine.
                 later = seen.epoch is not None and seen.epoch > tracked.number
                 return [] if later else [fx.Revoke(tracked)]
-            return self._on_nothing(tracked, now)
+            return self._on_missing_row(tracked, now)
         if tracked.state == pr.RUNNING:
             # The row was claimed earlier, but is not claimed now.
             if not (tracked.lookups or tracked.worker == lost):
@@ -579,7 +583,7 @@ class Recovery:
         return self._on_unclaimed(tracked, seen, now, lost)
 
     def _on_unclaimed(
-        self, tracked: TrackedRequest, seen: Seen, now: float, lost: str | None
+        self, tracked: TrackedRequest, seen: RowSnapshot, now: float, lost: str | None
     ) -> list[Effect]:
         """Handle a row without an owner: it is OPEN, not created yet, or lost."""
         if seen.state is None and tracked.opened:
@@ -588,10 +592,10 @@ class Recovery:
         if tracked.refused is not None and tracked.pending_outcome is None:
             tracked.pending_outcome = REFUSED
         if tracked.pending_outcome is not None:
-            is_ours = seen.epoch is None or seen.epoch <= tracked.number
+            is_own_row = seen.epoch is None or seen.epoch <= tracked.number
             if seen.state is None:
                 return self._tracker.end_unstarted(tracked, now)
-            return [fx.Revoke(tracked)] if is_ours else []
+            return [fx.Revoke(tracked)] if is_own_row else []
         if tracked.index is self._in_flight and tracked.queue is not None:
             if self._offers.slots(tracked.queue) == 0:
                 return self._reroute(tracked, now)
@@ -603,7 +607,7 @@ class Recovery:
             self._tracker.start_clock(tracked, now)
         return []
 
-    def _on_holder(
+    def _on_owner(
         self, tracked: TrackedRequest, holder: str, epoch: int | None, dead: bool, now: float
     ) -> list[Effect]:
         """Handle a checked request that has an owner: inquire, or treat the owner as lost."""
@@ -613,7 +617,7 @@ class Recovery:
         effects = self._tracker.started(tracked, holder, now, waits=True)
         if tracked.worker != holder:
             self._tracker.hold(tracked, holder)
-        if tracked.id in self.early:
+        if tracked.id in self.early_replies:
             effects += self.process_early_reply(tracked, now)
             if not tracked.live:
                 return effects
@@ -621,9 +625,9 @@ class Recovery:
         if dead or (tracked.denied and previous_worker == holder):
             return effects + self.lose(tracked, now, has_row=True)
         tracked.denied = False
-        return effects + self.questions([tracked], holder)
+        return effects + self.inquiries([tracked], holder)
 
-    def _on_nothing(self, tracked: TrackedRequest, now: float) -> list[Effect]:
+    def _on_missing_row(self, tracked: TrackedRequest, now: float) -> list[Effect]:
         """Handle the missing row of an inherited request.
 
         A row exists from before the request is published until its result is saved. So the request
@@ -655,7 +659,7 @@ class Recovery:
         if not tracked.live or tracked.state != pr.RUNNING:
             return []
         if answer is not None:
-            return self.on_row(tracked, Seen(ledgers.ROW_DONE, result=answer), now)
+            return self.on_row(tracked, RowSnapshot(ledgers.ROW_DONE, result=answer), now)
         tracked.resends += 1
         return self.send(tracked, now, lost=True)
 
@@ -665,7 +669,7 @@ class Recovery:
         """Handle a successful `Conclude`: the lost worker can no longer change the result."""
         if not tracked.live or tracked.state != pr.RUNNING:
             return []
-        return self._give_up_lost(tracked, failure, now)
+        return self._settle_lost(tracked, failure, now)
 
     # Results of publishing.
 
@@ -721,8 +725,8 @@ class Recovery:
         if self._tracker.ledger is not None:
             return self._inspect(tracked, now)
         self.search(tracked, LOST, now)
-        self.unasked.remove(tracked)
-        return self.questions([tracked], worker)
+        self.pending_inquiries.remove(tracked)
+        return self.inquiries([tracked], worker)
 
     def on_lost(self, workers: Iterable[TopicWorker], now: float) -> list[Effect]:
         """Handle workers that stopped or were lost.
@@ -796,12 +800,12 @@ class Recovery:
             tracked.next_epoch(tracked.next_number)
             tracked.queue = None
             return _incident(tracked, states.RESENT) + self._tracker.route(tracked, now)
-        tracked.asked_at = now
+        tracked.search_started_at = now
         tracked.request.transition(pr.PENDING)
         self._in_flight.put(queue, tracked)
         if tracked.sent_at is not None:
-            tracked.maybe_lost = (
-                tracked.maybe_lost or self._last_losses.get(queue, -math.inf) > tracked.sent_at
+            tracked.possibly_lost = (
+                tracked.possibly_lost or self._last_losses.get(queue, -math.inf) > tracked.sent_at
             )
             tracked.sent_at = now  # The workers have not yet had the chance to start it.
         self._tracker.start_clock(tracked, now)
@@ -834,7 +838,7 @@ class Recovery:
             or not self._options.repeats(tracked.invocation.task)
         )
         if ends and not (has_row and tracked.worker is not None):
-            return self._give_up_lost(tracked, tracked.loss(), now)
+            return self._settle_lost(tracked, tracked.loss(), now)
         if self._tracker.ledger is not None and not rowless:
             if not tracked.lookups:
                 self.schedule_lookup(tracked, now)  # The ledger may be unavailable.
@@ -844,7 +848,7 @@ class Recovery:
         tracked.resends += 1
         return self.send(tracked, now, lost=True)
 
-    def _give_up_lost(
+    def _settle_lost(
         self, tracked: TrackedRequest, failure: ft.Failure, now: float
     ) -> list[Effect]:
         effects = _incident(tracked, states.WORKER_LOST, tracked.worker)
@@ -860,7 +864,7 @@ class Recovery:
     def _dead_letter(self, tracked: TrackedRequest, failure: ft.Failure) -> list[Effect]:
         try:
             letter = tracked.envelope(
-                self._tracker.reply_to, self._options, ours=True, ledger=self._tracker.ledger
+                self._tracker.reply_to, self._options, extended=True, ledger=self._tracker.ledger
             )
         except Exception as error:  # The arguments were changed after the request was sent.
             LOG.warning("request %s cannot be moved to the dead letters: %s", tracked.id, error)
@@ -871,7 +875,7 @@ class Recovery:
             env.WBE_QUEUE: tracked.queue or "",
             env.WBE_TIME: self._tracker.wall(),
         }
-        return [fx.PutAside(letter)]
+        return [fx.MoveToDeadLetters(letter)]
 
     def send(self, tracked: TrackedRequest, now: float, lost: bool = False) -> list[Effect]:
         """Send a request under a new epoch, or settle it. No worker runs an earlier copy.
@@ -904,7 +908,7 @@ class Recovery:
         for tracked in list(self._tracker.all_of(flow)):
             self._tracker.forget(tracked)
         if flow is None:
-            self.early.clear()
+            self.early_replies.clear()
             self._origins.clear()
         else:
             self._origins.pop(flow, None)
@@ -912,5 +916,5 @@ class Recovery:
 
 def _incident(tracked: TrackedRequest, event: str, worker: str | None = None) -> list[Effect]:
     if hasattr(tracked.invocation.events, "incident"):
-        return [fx.Incident(tracked, event, worker)]
+        return [fx.RecordIncident(tracked, event, worker)]
     return []

@@ -76,19 +76,19 @@ class TrackedRequest:
     """One request, in at most one `RequestIndex`, under a `key`.
 
     *Publishing*: `dispatched`: the request was passed to the publisher. The publisher sets
-    `sendings` (number of started attempts), `opening` (the row, if it is opened together with
+    `publish_count` (number of started attempts), `opening` (the row, if it is opened together with
     publishing), `opened` (the row exists) and `sent_at` (time of the last publishing on the
     tracker's clock).
 
     *Epochs*: replies are valid from `lowest_epoch` to `epoch`; no message has `unused_epoch`.
 
     *Owner*: `ran`: a worker had the request; `claimed`: a worker has it, but may still wait for a
-    slot; `worker`: the last worker; `lost`: the worker that was lost with it; `maybe_lost`: a lost
-    worker may have had it in this epoch; `resends`: number of resends after a loss.
+    slot; `worker`: the last worker; `lost`: the worker that was lost with it; `possibly_lost`: a
+    lost worker may have had it in this epoch; `resends`: number of resends after a loss.
 
     *Search*: `lookups`: number of checks without a known worker; `denied`: its owner reports that
     it does not have the request; without a ledger, `suspect` is the reason of the search and
-    `asked_at` its start.
+    `search_started_at` its start.
 
     *Times*: the request may be started from `eta` until `expires_at`. `pending_outcome` applies
     once it is certain that the request does not run. `refused` is the failure that a worker
@@ -96,11 +96,11 @@ class TrackedRequest:
     """
 
     __slots__ = (
-        "_seqs", "asked_at", "born", "claimed", "denied", "dispatched", "done", "epoch", "eta",
-        "expires_at", "flow", "heard", "id", "index", "invocation", "key", "lookups", "lost",
-        "lowest_epoch", "maybe_lost", "opened", "opening", "pending_outcome", "position", "queue",
-        "ran", "receipt", "refused", "request", "resends", "sendings", "sent_at", "suspect",
-        "task_cls", "unused_epoch", "worker",
+        "_seqs", "born", "claimed", "denied", "dispatched", "done", "epoch", "eta", "expires_at",
+        "flow", "heard", "id", "index", "invocation", "key", "lookups", "lost", "lowest_epoch",
+        "opened", "opening", "pending_outcome", "position", "possibly_lost", "publish_count",
+        "queue", "ran", "receipt", "refused", "request", "resends", "search_started_at", "sent_at",
+        "suspect", "task_cls", "unused_epoch", "worker",
     )  # fmt: skip
 
     def __init__(
@@ -125,10 +125,10 @@ class TrackedRequest:
         )
         self.request.since = self.born = now
         self.epoch = self.lowest_epoch = self.unused_epoch = call.epoch
-        self.lookups = self.resends = self.sendings = 0
-        self.asked_at = now
+        self.lookups = self.resends = self.publish_count = 0
+        self.search_started_at = now
         self.denied = self.dispatched = self.opened = self.heard = False
-        self.ran = self.maybe_lost = self.claimed = False
+        self.ran = self.possibly_lost = self.claimed = False
         self.queue: str | None = None
         self.worker: str | None = None
         self.lost: str | None = None
@@ -211,13 +211,13 @@ class TrackedRequest:
 
     def next_epoch(self, epoch: int) -> None:
         self.epoch = self.lowest_epoch = epoch
-        self.opened = self.heard = self.maybe_lost = self.claimed = False
+        self.opened = self.heard = self.possibly_lost = self.claimed = False
         self.sent_at = self.suspect = self.opening = None
-        self.lookups = self.sendings = 0
+        self.lookups = self.publish_count = 0
         self._seqs = None
 
     def envelope(
-        self, reply_to: str, options: RequestOptions, *, ours: bool, ledger: str | None
+        self, reply_to: str, options: RequestOptions, *, extended: bool, ledger: str | None
     ) -> env.Envelope:
         """Return the REQUEST for the queue of this request, in its present epoch.
 
@@ -234,7 +234,7 @@ class TrackedRequest:
             env.ID: self.id,
             env.RETRIES: call.attempt - 1,
         }
-        if ours:
+        if extended:
             headers[env.WBE_VERSION] = env.VERSION
             headers[env.WBE_ATTEMPT] = call.attempt
             headers[env.WBE_EPOCH] = self.epoch
@@ -256,12 +256,12 @@ class TrackedRequest:
             headers |= display_headers.headers(call.arguments)
         envelope = env.Envelope(
             pr.REQUEST,
-            self.request.encode(env.packer(ours)),
+            self.request.encode(env.packer(extended)),
             routing_key=self.queue or "",
             correlation_id=self.id,
             reply_to=reply_to,
             headers=headers,
-            priority=min(9, max(0, call.priority)) if ours and call.priority else 0,
+            priority=min(9, max(0, call.priority)) if extended and call.priority else 0,
             persistent=ledger is None
             if options.broker_persistent is None
             else options.broker_persistent,

@@ -148,7 +148,7 @@ class RequestTracker:
         tracked = self.admit(call, done, now)
         if self.closed is not None:
             return self.settle_abandoned(tracked, self.closed)
-        if self.recovery.early and tracked.id in self.recovery.early:
+        if self.recovery.early_replies and tracked.id in self.recovery.early_replies:
             # An earlier run sent this request, and its record was lost. The reply is already here.
             effects = self.recovery.process_early_reply(tracked, now)
             return effects + self.route(tracked, now) if tracked.live else effects
@@ -230,7 +230,7 @@ class RequestTracker:
             envelope = tracked.envelope(
                 self.reply_to,
                 self.options,
-                ours=self.offers.speaks(tracked.queue),
+                extended=self.offers.uses_extended_protocol(tracked.queue),
                 ledger=self.ledger,
             )
         except Exception as error:  # An invalid argument fails only its own task.
@@ -330,7 +330,7 @@ class RequestTracker:
             if details is None:
                 self.ignored["unreadable"] += 1
             else:
-                effects.append(fx.Tell(tracked, answer.body["data"]["event_type"], details))
+                effects.append(fx.ForwardEvent(tracked, answer.body["data"]["event_type"], details))
         effects.append(fx.Acknowledge(receipt))
         return effects
 
@@ -398,12 +398,12 @@ class RequestTracker:
     def began(self, tracked: TrackedRequest, worker: str | None) -> list[Effect]:
         tracked.claimed = False
         if worker is not None and hasattr(tracked.invocation.events, "began"):
-            return [fx.Began(tracked, worker)]
+            return [fx.RecordStart(tracked, worker)]
         return []
 
     def _report_taken(self, tracked: TrackedRequest, worker: str) -> list[Effect]:
         if hasattr(tracked.invocation.events, "taken"):
-            return [fx.Taken(tracked, worker)]
+            return [fx.RecordClaim(tracked, worker)]
         return []
 
     def hold(self, tracked: TrackedRequest, worker: str, silence: float = 0.0) -> None:
@@ -480,7 +480,7 @@ class RequestTracker:
                 effects += self._on_timer(kind, tracked, now)
             elif tracked.request.expired_at(now):
                 effects += self._check_timeout(tracked, now)
-        return effects + self.recovery.ask() if self.recovery.unasked else effects
+        return effects + self.recovery.ask() if self.recovery.pending_inquiries else effects
 
     def _on_timer(self, kind: str, tracked: TrackedRequest, now: float) -> list[Effect]:
         if kind == LOOKUP:
@@ -509,7 +509,7 @@ class RequestTracker:
                 self.timers.set(request.since + request.timeout, TIMEOUT, tracked)
                 return []
         if tracked.index is self.inherited:
-            return self.recovery.give_up(tracked, now)
+            return self.recovery.on_inherited_timeout(tracked, now)
         if tracked.sent_at is not None and tracked.sent_at - request.since > STANDSTILL_SECONDS:
             remaining = tracked.sent_at + 2 * STANDSTILL_SECONDS - now
             if remaining > 0:  # The request was resent recently.
@@ -665,7 +665,8 @@ class RequestTracker:
 
     def reopen(self) -> None:
         self.closed = None
-        self.recovery.early.clear()  # Their connection is closed, so they cannot be acknowledged.
+        # Their connection is closed, so they cannot be acknowledged.
+        self.recovery.early_replies.clear()
 
 
 def _why_no_worker(offers: ProxyWorkerFinder, task_cls: str) -> str:

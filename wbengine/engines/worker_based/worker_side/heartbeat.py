@@ -33,7 +33,7 @@ class Heartbeat:
 
     If `plain`, messages contain only topic and tasks, like those of TaskFlow.
 
-    :param roll: the jobs of the process.
+    :param jobs: the jobs of the process.
     """
 
     def __init__(
@@ -42,21 +42,21 @@ class Heartbeat:
         queues: Mapping[str, str],
         offer: endpoints.Offer,
         stats: lives.WorkerStats,
-        roll: Jobs,
+        jobs: Jobs,
         plain: bool = False,
     ) -> None:
         self._identity = identity
         self._queues = dict(queues)
         self._offer = offer
         self._stats = stats
-        self._roll = roll
+        self._job_table = jobs
         self._plain = plain
         #: Returns ids, names and start times of tasks that run without a request.
         self.extra_tasks: Callable[[], Iterable[tuple[str, str, float]]] = tuple
 
     @property
     def life(self) -> lives.Life:
-        rows = [(job.id, job.name, job.began) for job in self._roll.begun.values()]
+        rows = [(job.id, job.name, job.began) for job in self._job_table.begun.values()]
         rows += self.extra_tasks()
         return self._stats.life(
             ((id, name) for id, name, _ in rows), (since for _, _, since in rows)
@@ -71,14 +71,16 @@ class Heartbeat:
         return self.notices([listener], state, period)
 
     def beat(self, period: float) -> list[Effect]:
-        engines = dict.fromkeys(job.reply_to for job in self._roll.jobs.values() if job.ours)
+        engines = dict.fromkeys(
+            job.reply_to for job in self._job_table.jobs.values() if job.extended
+        )
         return self.notices(engines, env.BEAT, period)
 
     def notices(self, listeners: Iterable[str], state: str, period: float | None) -> list[Effect]:
         if self._plain:  # Engines of TaskFlow process only replies to their own NOTIFY.
             listeners = [to for to in listeners if to != env.ALL_ENGINES]
         ids: dict[str, list[str]] = {}
-        for job in dict.fromkeys(self._roll.held()):
+        for job in dict.fromkeys(self._job_table.held()):
             ids.setdefault(job.reply_to, []).append(job.id)
         headers = self._headers(state, period)
         return [
@@ -88,7 +90,7 @@ class Heartbeat:
         ]
 
     def _headers(self, state: str, period: float | None) -> dict[str, Any]:
-        running, slots = len(self._roll.jobs), self._roll.slots
+        running, slots = len(self._job_table.jobs), self._job_table.slots
         # A worker that accepts no requests reports that all slots are used.
         running = min(running, slots) if self._stats.accepts else slots
         headers: dict[str, Any] = {

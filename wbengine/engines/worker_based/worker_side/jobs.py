@@ -28,11 +28,11 @@ class Job:
     receipt: Any
     #: The highest number of an inquiry about the request. `listener` is the engine that inquired
     #: after the request had ended.
-    question_number: int
+    inquiry_number: int
     listener: str | None = None
     attempt: int = 1
     flow: str = ""
-    ours: bool = False
+    extended: bool = False
     ledger: bool = False
     redelivered: bool = False
     limit: time_limits.TimeLimit = time_limits.UNLIMITED
@@ -59,7 +59,7 @@ class Job:
     @property
     def is_quiet(self) -> bool:
         """Whether at most RUNNING was sent before the result, so that the result need not wait."""
-        return self.ours and self.seq <= 2
+        return self.extended and self.seq <= 2
 
     def set_epoch(self, highest_epoch: int) -> None:
         """Set the epoch; `highest_epoch` is the highest one of this id so far.
@@ -68,7 +68,7 @@ class Job:
         once, so a message of the same request is marked as redelivered.
         """
         next_epoch = highest_epoch if self.redelivered else highest_epoch + 1
-        self.epoch = self.question_number = max(1, next_epoch)
+        self.epoch = self.inquiry_number = max(1, next_epoch)
         self.key = self.id, self.epoch
 
     def __repr__(self) -> str:
@@ -79,15 +79,15 @@ class Jobs:
     """Jobs by id and epoch, for a `Server`.
 
     `jobs` have arrived and not ended: `begun` have one of the `slots`, `waiting` wait for a slot,
-    in order. At most `left` more jobs may start (None: no limit). Jobs that ended: `ending` are
-    being stored in the ledger, `leaving` have unpublished replies.
+    in order. At most `starts_left` more jobs may start (None: no limit). Jobs that ended: `ending`
+    are being stored in the ledger, `leaving` have unpublished replies.
     """
 
-    __slots__ = ("begun", "ending", "jobs", "leaving", "left", "slots", "waiting")
+    __slots__ = ("begun", "ending", "jobs", "leaving", "slots", "starts_left", "waiting")
 
-    def __init__(self, slots: int, left: int | None) -> None:
+    def __init__(self, slots: int, starts_left: int | None) -> None:
         self.slots = slots
-        self.left = left
+        self.starts_left = starts_left
         self.jobs: dict[Key, Job] = {}
         self.begun: dict[Key, Job] = {}
         self.waiting: OrderedDict[Key, Job] = OrderedDict()

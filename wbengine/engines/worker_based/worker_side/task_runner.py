@@ -91,19 +91,24 @@ class TaskRunner:
         return {
             pr.NOTIFY: handler(self._on_notify, pr.Notify.validate),
             pr.REQUEST: handler(self.take, pr.Request.validate, owns_ack=True),
-            worker_commands.ASK: handler(self._on_ask, schemas[worker_commands.ASK].check),
+            worker_commands.ASK: handler(self._on_inquiry, schemas[worker_commands.ASK].check),
             worker_commands.CANCEL: handler(self._on_cancel, schemas[worker_commands.CANCEL].check),
         }
 
     def _on_notify(self, data: Any, message: Any) -> None:
-        question = env.received(data, message)
-        self._beats.adopt_period(question)
-        self.report(self.server.on_notify, question, self._beats.period)
+        message_envelope = env.received(data, message)
+        self._beats.adopt_period(message_envelope)
+        self.report(self.server.on_notify, message_envelope, self._beats.period)
 
-    def _on_ask(self, data: Any, message: Any) -> None:
-        question = env.received(data, message)
-        in_person = env.WBE_ASK in question.headers
-        self.report(self.server.on_ask, worker_commands.named(data), question.reply_to, in_person)
+    def _on_inquiry(self, data: Any, message: Any) -> None:
+        message_envelope = env.received(data, message)
+        to_this_worker = env.WBE_ASK in message_envelope.headers
+        self.report(
+            self.server.on_inquiry,
+            worker_commands.named(data),
+            message_envelope.reply_to,
+            to_this_worker,
+        )
 
     def _on_cancel(self, data: Any, message: Any) -> None:
         self.report(self.server.on_cancel, worker_commands.named(data))
@@ -241,7 +246,7 @@ class TaskRunner:
             self._send_end(OutgoingMessage(answer, self._ending, job))
             return
         message = OutgoingMessage(answer, self._storing, job)
-        if self.separate_ledger or not self._proxy.target.ours:
+        if self.separate_ledger or not self._proxy.target.is_native:
             # This may block, and heartbeats must continue.
             self.store((message,))
             if message.withdrawn:
@@ -426,7 +431,7 @@ class TaskRunner:
             self._send_end(OutgoingMessage(envelope, self._answering, job))
         elif (
             envelope.body["state"] == pr.RUNNING
-            and job.ours
+            and job.extended
             and env.WBE_ASK not in envelope.headers
         ):
             # RUNNING is not sent if the task ends first.
@@ -479,7 +484,7 @@ class TaskRunner:
 
     def acknowledge_jobs(self, jobs: Sequence[Job]) -> None:
         """Acknowledge jobs whose terminal replies are published, or cannot be published."""
-        if self._proxy.target.ours:  # Later, so that no slot waits for it.
+        if self._proxy.target.is_native:  # Later, so that no slot waits for it.
             for job in jobs:
                 self._proxy.call_later(self._acknowledge_all, job)
         else:
