@@ -131,7 +131,7 @@ def test_requests_of_order_with_lost_reply_are_requeued_unmarked(
         with pytest.raises(LOST):
             lossy.store.answer_many(both.end_arguments(both.messages), order)
     assert both.ledger.state("r2").state == base.ROW_CLAIMED
-    with pytest.raises(LOST, match="is missing"):
+    with pytest.raises(LOST, match="was lost"):
         both.connection.drain_events(timeout=SOON)
     both.connection.release()
     with contextlib.closing(Both(redis_url)) as other:
