@@ -271,7 +271,7 @@ class RedisBroker(Broker):
     def reach(cls, place: Place, options: Mapping[str, Any]) -> RedisBroker:
         """Connect.
 
-        :raises LOST: if the server cannot be reached.
+        :raises OSError: or another exception of `LOST`, if the server cannot be reached.
         """
         dead_after = options.get("dead_after", _redis_scripts.DEAD_AFTER_SECONDS)
         broker = cls(place, options.get("claims"), dead_after)
