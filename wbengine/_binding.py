@@ -46,8 +46,8 @@ class Binding(NamedTuple):
 
 
 # Caches for functions, and for bound methods.
-_Known = weakref.WeakKeyDictionary[types.FunctionType, Signature]
-_signatures: Final[tuple[_Known, _Known]] = _Known(), _Known()
+_SignatureCache = weakref.WeakKeyDictionary[types.FunctionType, Signature]
+_signatures: Final[tuple[_SignatureCache, _SignatureCache]] = _SignatureCache(), _SignatureCache()
 
 
 def signature_of(body: Callable[..., Any]) -> Signature:
@@ -189,21 +189,26 @@ def bind(
     if rebind is not None:
         bound.update(rebind_map(required, rebind))
     if not (signature.takes_any or bound.keys() <= signature.names):
-        _refuse_extra(atom_name, method, bound, signature)
+        _reject_extra(atom_name, method, bound, signature)
     if not infer:  # Otherwise all of them are bound.
-        _refuse_missing(atom_name, method, bound, required)
-    needed = frozenset(bound.values()) if bound else NO_NAMES
+        _reject_missing(atom_name, method, bound, required)
+    required_names = frozenset(bound.values()) if bound else NO_NAMES
     optional = NO_NAMES
     if infer and signature.optional:
-        liked = [name for name in signature.optional if name not in bound and name not in ignore]
-        bound.update((name, name) for name in liked)
-        optional = frozenset(liked)
+        optional_names = [
+            name for name in signature.optional if name not in bound and name not in ignore
+        ]
+        bound.update((name, name) for name in optional_names)
+        optional = frozenset(optional_names)
     if injected:
-        needed, optional = needed.difference(injected), optional.difference(injected)
-    return Binding(bound, needed, optional)
+        required_names, optional = (
+            required_names.difference(injected),
+            optional.difference(injected),
+        )
+    return Binding(bound, required_names, optional)
 
 
-def _refuse_missing(
+def _reject_missing(
     atom_name: str | None, method: str, bound: Collection[str], required: Iterable[str]
 ) -> None:
     missing = [name for name in required if name not in bound]
@@ -213,7 +218,7 @@ def _refuse_missing(
         )
 
 
-def _refuse_extra(
+def _reject_extra(
     atom_name: str | None, method: str, bound: Iterable[str], signature: Signature
 ) -> NoReturn:
     extra = [name for name in bound if name not in signature.names]

@@ -54,10 +54,10 @@ class ManualClock(Clock):
             self._now += seconds
 
     def queue(self) -> queue.SimpleQueue[Any]:
-        return _Skipping(self)
+        return _ManualQueue(self)
 
 
-class _Skipping(queue.SimpleQueue):  # type: ignore[type-arg]
+class _ManualQueue(queue.SimpleQueue):  # type: ignore[type-arg]
     """A queue whose `get` advances its clock instead of waiting."""
 
     def __init__(self, clock: ManualClock) -> None:

@@ -44,9 +44,9 @@ MAX_DEPTH: Final = 64
 #: than text and bytes, and the number of keys with the same hash. Python salts only the hashes of
 #: text and bytes. With other keys, a malicious peer could make decoding take quadratic time.
 MAX_KEYS: Final = 100_000
-MAX_ALIKE: Final = 32
+MAX_EQUAL_HASHES: Final = 32
 #: Whether a value is exchanged with another process, so that `MAX_KEYS` applies.
-_travels: Final = contextvars.ContextVar("travels", default=False)
+_is_remote: Final = contextvars.ContextVar("travels", default=False)
 #: Maximum number of characters of one key in the path of a rejected value.
 _MAX_STEP_LENGTH: Final = 200
 
@@ -85,7 +85,7 @@ def pack(value: Any, where: str = "result") -> Any:
     :raises NotEncodable: if a part of it cannot be encoded. The message begins with the path to
         this part, relative to `where` (`result['a'][3]: socket.socket ...`).
     """
-    return _enter(value, where, typed=True)
+    return _encode_tree(value, where, typed=True)
 
 
 def plain(value: Any, where: str = "result") -> Any:
@@ -93,7 +93,7 @@ def plain(value: Any, where: str = "result") -> Any:
 
     :raises NotEncodable: as for `pack`, and if a value needs a tag.
     """
-    return _enter(value, where, typed=False)
+    return _encode_tree(value, where, typed=False)
 
 
 def dumps(value: Any, where: str = "result") -> bytes:
@@ -117,25 +117,25 @@ def unpack(tree: Any) -> Any:
     kind = type(tree)
     if tree is None or kind is int or kind is bool or (kind is str and tree.isascii()):
         return tree
-    return _entered(tree, MAX_DEPTH, typed=True)
+    return _decode_tree(tree, MAX_DEPTH, typed=True)
 
 
 def pack_to_send(value: Any, where: str = "result") -> Any:
     """Encode like `pack`, with the limits for data to another process."""
-    before = _travels.set(True)
+    before = _is_remote.set(True)
     try:
         return pack(value, where)
     finally:
-        _travels.reset(before)
+        _is_remote.reset(before)
 
 
 def unpack_received(tree: Any) -> Any:
     """Decode like `unpack`, with the limits for data from another process."""
-    before = _travels.set(True)
+    before = _is_remote.set(True)
     try:
         return unpack(tree)
     finally:
-        _travels.reset(before)
+        _is_remote.reset(before)
 
 
 def loads(data: bytes | bytearray | memoryview | str, depth: int = MAX_DEPTH) -> Any:
@@ -143,7 +143,7 @@ def loads(data: bytes | bytearray | memoryview | str, depth: int = MAX_DEPTH) ->
 
     :raises InvalidFormat: see `parse` and `unpack`.
     """
-    return _entered(_json_text.parse(data)[0], depth, typed=True)
+    return _decode_tree(_json_text.parse(data)[0], depth, typed=True)
 
 
 def parse(data: bytes | bytearray | memoryview | str, depth: int = MAX_DEPTH) -> Any:
@@ -154,13 +154,13 @@ def parse(data: bytes | bytearray | memoryview | str, depth: int = MAX_DEPTH) ->
         levels.
     """
     tree, suspect = _json_text.parse(data)
-    flat = type(data) is bytes and not _json_text.opens_more(data, depth)
+    flat = type(data) is bytes and not _json_text.has_more_containers(data, depth)
     if not suspect and (flat or not _json_text.is_deeper(tree, depth)):
         return tree
-    return _entered(tree, depth, typed=False)
+    return _decode_tree(tree, depth, typed=False)
 
 
-class _Unfit(Exception):
+class _CodecError(Exception):
     """An error for a value that cannot be encoded or decoded.
 
     Each level that it passes adds a step to its path, so the steps are in reverse order.
@@ -171,7 +171,7 @@ class _Unfit(Exception):
         self.culprit = culprit
         self._path: list[str] = []
 
-    def inside(self, step: str) -> _Unfit:
+    def inside(self, step: str) -> _CodecError:
         self._path.append(step)
         return self
 
@@ -180,30 +180,30 @@ class _Unfit(Exception):
         return "".join(reversed(self._path))
 
 
-def _enter(value: Any, where: str, typed: bool) -> Any:
+def _encode_tree(value: Any, where: str, typed: bool) -> Any:
     try:
         return _pack(value, MAX_DEPTH, typed)
-    except _Unfit as unfit:
+    except _CodecError as unfit:
         path, type_name = where + unfit.path, _names.dotted(type(unfit.culprit))
         message = f"{path}: {type_name} {unfit}"
     raise exceptions.NotEncodable(message, path=path, type_name=type_name)
 
 
-def _entered(tree: Any, depth: int, typed: bool) -> Any:
+def _decode_tree(tree: Any, depth: int, typed: bool) -> Any:
     try:
         return _unpack(tree, depth, typed)
-    except _Unfit as unfit:
+    except _CodecError as unfit:
         message = f"{unfit.path}: {unfit}" if unfit.path else str(unfit)
     raise exceptions.InvalidFormat(message)
 
 
-# Encoding and decoding. `left` is the number of containers that may still be nested. `typed` allows
-# tags.
+# Encoding and decoding. `depth_left` is the number of containers that may still be nested. `typed`
+# allows tags.
 
 _Walk = Callable[[Any, int, bool], Any]
 
 
-def _pack(value: Any, left: int, typed: bool) -> Any:
+def _pack(value: Any, depth_left: int, typed: bool) -> Any:
     kind = type(value)
     if kind is str and (value.isascii() or _json_text.is_text(value)):
         return value
@@ -212,59 +212,61 @@ def _pack(value: Any, left: int, typed: bool) -> Any:
     if kind is int:
         if -_TOO_BIG < value < _TOO_BIG:
             return value
-        raise _Unfit(f"has more than {_json_text.MAX_DIGITS} digits", value)
+        raise _CodecError(f"has more than {_json_text.MAX_DIGITS} digits", value)
     if kind is float and value - value == 0.0:
         return value
     if kind is not list and kind is not dict:
-        return _pack_tagged(value, left, typed)
-    if left <= 0:
+        return _pack_tagged(value, depth_left, typed)
+    if depth_left <= 0:
         raise _too_deep(value)
     if kind is list:
-        return _each(value, enumerate(value), _pack, left - 1, typed)
+        return _convert_items(value, enumerate(value), _pack, depth_left - 1, typed)
     for key in value:
         if type(key) is not str or not (key.isascii() or _json_text.is_text(key)):
             if not typed:
                 step = f"<key {_short(key)}>"
-                raise _Unfit("is not a plain JSON key", key).inside(step)
-            return _pack_tagged(value, left, typed)
+                raise _CodecError("is not a plain JSON key", key).inside(step)
+            return _pack_tagged(value, depth_left, typed)
         if key == TAG and typed:
-            return _pack_tagged(value, left, typed)
-    return _each(value, value.items(), _pack, left - 1, typed)
+            return _pack_tagged(value, depth_left, typed)
+    return _convert_items(value, value.items(), _pack, depth_left - 1, typed)
 
 
-def _unpack(tree: Any, left: int, typed: bool) -> Any:
+def _unpack(tree: Any, depth_left: int, typed: bool) -> Any:
     kind = type(tree)
     if kind is str:
         if tree.isascii() or _json_text.is_text(tree):
             return tree
-        raise _Unfit(_SURROGATE)
+        raise _CodecError(_SURROGATE)
     if tree is None or kind is int or kind is bool:
         return tree
     if kind is float:
         if tree - tree != 0.0:
-            raise _Unfit(f"{tree} is not a JSON number")
+            raise _CodecError(f"{tree} is not a JSON number")
         return tree
     if kind is not list and kind is not dict:
-        raise _Unfit(f"{_names.dotted(kind)} is not JSON")
-    if left <= 0:
-        raise _Unfit("nested too deeply")
+        raise _CodecError(f"{_names.dotted(kind)} is not JSON")
+    if depth_left <= 0:
+        raise _CodecError("nested too deeply")
     if kind is list:
-        return _each(tree, enumerate(tree), _unpack, left - 1, typed)
+        return _convert_items(tree, enumerate(tree), _unpack, depth_left - 1, typed)
     if typed and TAG in tree:
-        return _unpack_tagged(tree, left - 1)
-    return _unpack_dict(tree, left - 1, typed)
+        return _unpack_tagged(tree, depth_left - 1)
+    return _unpack_dict(tree, depth_left - 1, typed)
 
 
-def _unpack_dict(tree: dict[Any, Any], left: int, typed: bool = True) -> dict[str, Any]:
+def _unpack_dict(tree: dict[Any, Any], depth_left: int, typed: bool = True) -> dict[str, Any]:
     for key in tree:
         if type(key) is not str or not (key.isascii() or _json_text.is_text(key)):
             reason = _SURROGATE if type(key) is str else "a key is not a string"
-            raise _Unfit(reason).inside(f"[{_short(key)}]")
-    unpacked: dict[str, Any] = _each(tree, tree.items(), _unpack, left, typed)
+            raise _CodecError(reason).inside(f"[{_short(key)}]")
+    unpacked: dict[str, Any] = _convert_items(tree, tree.items(), _unpack, depth_left, typed)
     return unpacked
 
 
-def _each(value: Any, items: Iterable[tuple[Any, Any]], walk: _Walk, left: int, typed: bool) -> Any:
+def _convert_items(
+    value: Any, items: Iterable[tuple[Any, Any]], walk: _Walk, depth_left: int, typed: bool
+) -> Any:
     """Return the results of `walk` for the items, or the same object if nothing changes."""
     changed_copy: Any = None
     key: Any = None
@@ -279,12 +281,12 @@ def _each(value: Any, items: Iterable[tuple[Any, Any]], walk: _Walk, left: int, 
                 or (kind is float and item - item == 0.0)
             ):
                 continue
-            new = walk(item, left, typed)
+            new = walk(item, depth_left, typed)
             if new is not item:
                 if changed_copy is None:
                     changed_copy = value.copy()
                 changed_copy[key] = new
-    except _Unfit as unfit:
+    except _CodecError as unfit:
         unfit.inside(f"[{repr(key)[:_MAX_STEP_LENGTH]}]")
         raise
     return value if changed_copy is None else changed_copy
@@ -308,149 +310,151 @@ class _Tag(NamedTuple):
     levels: int = 1
 
 
-def _pack_tagged(value: Any, left: int, typed: bool) -> Any:
+def _pack_tagged(value: Any, depth_left: int, typed: bool) -> Any:
     cls = type(value)
     tag = _BY_CLASS.get(cls)
     if tag is None and _allowed.get(_names.dotted(cls)) is cls:
         tag = _BY_NAME["enum" if issubclass(cls, enum.Enum) else "data"]
     if tag is None:
-        raise _Unfit(_why_not(value), value)
+        raise _CodecError(_rejection_reason(value), value)
     if not typed:
-        raise _Unfit("is not plain JSON, the only format that the receiver reads", value)
-    if left < tag.levels:
+        raise _CodecError("is not plain JSON, the only format that the receiver reads", value)
+    if depth_left < tag.levels:
         raise _too_deep(value)
     try:
-        return {TAG: tag.name, **tag.write(value, left - tag.levels)}
+        return {TAG: tag.name, **tag.write(value, depth_left - tag.levels)}
     except ValueError as error:
-        raise _Unfit(str(error), value) from None
+        raise _CodecError(str(error), value) from None
 
 
-def _unpack_tagged(tree: _Parts, left: int) -> Any:
+def _unpack_tagged(tree: _Parts, depth_left: int) -> Any:
     name = tree[TAG]
     try:
         tag = _BY_NAME.get(name) if isinstance(name, str) else None
         if tag is None:
-            raise _Unfit(f"unknown tag {_short(name)}")
+            raise _CodecError(f"unknown tag {_short(name)}")
         parts = {key: item for key, item in tree.items() if key != TAG}
         for key in parts:
             if key not in tag.keys:
                 raise ValueError(f"key {_short(key)} is not expected")
-        return tag.read(parts, left)
+        return tag.read(parts, depth_left)
     except (ValueError, TypeError, LookupError, ArithmeticError, OSError) as error:
         reason = f"{type(error).__name__}: {str(error)[:200]}"
-        raise _Unfit(f"malformed tag {_short(name)}: {reason}") from None
+        raise _CodecError(f"malformed tag {_short(name)}: {reason}") from None
     except exceptions.InvalidFormat as error:
-        raise _Unfit(f"malformed tag {_short(name)}: {error}") from None
+        raise _CodecError(f"malformed tag {_short(name)}: {error}") from None
 
 
-def _part(value: Any, left: int, step: str, *place: Any) -> Any:
+def _part(value: Any, depth_left: int, step: str, *place: Any) -> Any:
     """Encode a part of a value. `step` and `place` describe its position for the path."""
     try:
-        return _pack(value, left, True)
-    except _Unfit as unfit:
+        return _pack(value, depth_left, True)
+    except _CodecError as unfit:
         unfit.inside(step % tuple(map(_short, place)))
         raise
 
 
-def _items(parts: _Parts, left: int) -> list[Any]:
+def _items(parts: _Parts, depth_left: int) -> list[Any]:
     value = parts["v"]
     if type(value) is not list:
         raise TypeError("v is not a list")
-    if left <= 0:
-        raise _Unfit("nested too deeply")
-    items: list[Any] = _each(value, enumerate(value), _unpack, left - 1, True)
+    if depth_left <= 0:
+        raise _CodecError("nested too deeply")
+    items: list[Any] = _convert_items(value, enumerate(value), _unpack, depth_left - 1, True)
     return items
 
 
-def _write_tuple(value: tuple[Any, ...], left: int) -> _Parts:
-    return {"v": _each(list(value), enumerate(value), _pack, left, True)}
+def _write_tuple(value: tuple[Any, ...], depth_left: int) -> _Parts:
+    return {"v": _convert_items(list(value), enumerate(value), _pack, depth_left, True)}
 
 
-def _hashable(keys: Collection[Any]) -> None:
+def _check_hashes(keys: Collection[Any]) -> None:
     """Check that a set or dict of these keys is built in linear time.
 
     :raises ValueError: if this is not certain.
     :raises TypeError: if a key is not hashable.
     """
-    if len(keys) > MAX_KEYS and _travels.get():
+    if len(keys) > MAX_KEYS and _is_remote.get():
         unsalted_count = sum(type(key) is not str and type(key) is not bytes for key in keys)
         if unsalted_count > MAX_KEYS:
             raise ValueError(
                 f"has {unsalted_count:,} keys that are neither text nor bytes, over {MAX_KEYS:,}"
             )
-    if len(keys) > MAX_ALIKE:
-        alike = max(collections.Counter(map(hash, keys)).values())
-        if alike > MAX_ALIKE:
-            raise ValueError(f"has {alike:,} keys with the same hash, over {MAX_ALIKE}")
+    if len(keys) > MAX_EQUAL_HASHES:
+        max_collisions = max(collections.Counter(map(hash, keys)).values())
+        if max_collisions > MAX_EQUAL_HASHES:
+            raise ValueError(
+                f"has {max_collisions:,} keys with the same hash, over {MAX_EQUAL_HASHES}"
+            )
 
 
-def _write_set(value: Collection[Any], left: int) -> _Parts:
-    _hashable(value)
-    packed = [_part(item, left, "{...}") for item in value]
+def _write_set(value: Collection[Any], depth_left: int) -> _Parts:
+    _check_hashes(value)
+    packed = [_part(item, depth_left, "{...}") for item in value]
     # Sorted, so that equal sets have equal bytes in all processes.
     return {"v": sorted(packed, key=_json_text.text_of)}
 
 
-def _read_set(parts: _Parts, left: int) -> set[Any]:
-    items = _items(parts, left)
-    _hashable(items)
+def _read_set(parts: _Parts, depth_left: int) -> set[Any]:
+    items = _items(parts, depth_left)
+    _check_hashes(items)
     members = set(items)
     if len(members) != len(items):
         raise ValueError("an item is repeated")
     return members
 
 
-def _write_pairs(value: dict[Any, Any], left: int) -> _Parts:
-    _hashable(value)
+def _write_pairs(value: dict[Any, Any], depth_left: int) -> _Parts:
+    _check_hashes(value)
     return {
         "v": [
-            [_part(key, left, "<key %s>", key), _part(item, left, "[%s]", key)]
+            [_part(key, depth_left, "<key %s>", key), _part(item, depth_left, "[%s]", key)]
             for key, item in value.items()
         ]
     }
 
 
-def _read_pairs(parts: _Parts, left: int) -> dict[Any, Any]:
-    items = _items(parts, left)
+def _read_pairs(parts: _Parts, depth_left: int) -> dict[Any, Any]:
+    items = _items(parts, depth_left)
     if any(type(item) is not list or len(item) != 2 for item in items):
         raise ValueError("v is not a list of pairs")
-    _hashable([key for key, _ in items])
+    _check_hashes([key for key, _ in items])
     pairs = {key: item for key, item in items}  # noqa: C416  (the pairs are lists)
     if len(pairs) != len(items):
         raise ValueError("a key is repeated")
     return pairs
 
 
-def _write_failure(value: ft.Failure, left: int) -> _Parts:
+def _write_failure(value: ft.Failure, depth_left: int) -> _Parts:
     try:
-        return {"v": _pack(value.to_json(), left, True)}
-    except _Unfit:
+        return {"v": _pack(value.to_json(), depth_left, True)}
+    except _CodecError:
         # The arguments of the exception may be nested too deeply.
-        return {"v": _pack(value.to_json(include_args=False), left, True)}
+        return {"v": _pack(value.to_json(include_args=False), depth_left, True)}
 
 
-def _read_failure(parts: _Parts, left: int) -> ft.Failure:
-    data = _unpack(parts["v"], left, True)
+def _read_failure(parts: _Parts, depth_left: int) -> ft.Failure:
+    data = _unpack(parts["v"], depth_left, True)
     ft.Failure.validate(data)
     return ft.Failure.from_dict(data)
 
 
-def _write_enum(value: enum.Enum, left: int) -> _Parts:
+def _write_enum(value: enum.Enum, depth_left: int) -> _Parts:
     cls = type(value)
     if value.name in cls.__members__:
         return {"c": _names.dotted(cls), "v": value.name}
     # A combination of flags has a value but no name.
-    return {"c": _names.dotted(cls), "n": _pack(value.value, left, True)}
+    return {"c": _names.dotted(cls), "n": _pack(value.value, depth_left, True)}
 
 
-def _read_enum(parts: _Parts, left: int) -> enum.Enum:
+def _read_enum(parts: _Parts, depth_left: int) -> enum.Enum:
     cls = _class(parts, is_enum=True)
     if "v" in parts:
         return cls.__members__[parts["v"]]  # type: ignore[no-any-return]
-    return cls(_unpack(parts["n"], left, True))  # type: ignore[no-any-return]
+    return cls(_unpack(parts["n"], depth_left, True))  # type: ignore[no-any-return]
 
 
-def _write_data(value: Any, left: int) -> _Parts:
+def _write_data(value: Any, depth_left: int) -> _Parts:
     names = [field.name for field in dataclasses.fields(value)]
     missing = [name for name in names if not hasattr(value, name)]
     extra = [name for name in getattr(value, "__dict__", ()) if name not in names]
@@ -458,20 +462,20 @@ def _write_data(value: Any, left: int) -> _Parts:
         if missing:
             raise ValueError(f"lacks its field {missing[0]!r}")
         raise ValueError(f"has the attribute {extra[0]!r}, which is not a field")
-    packed = {name: _part(getattr(value, name), left, f".{name}") for name in names}
+    packed = {name: _part(getattr(value, name), depth_left, f".{name}") for name in names}
     return {"c": _names.dotted(type(value)), "v": packed}
 
 
-def _read_data(parts: _Parts, left: int) -> Any:
+def _read_data(parts: _Parts, depth_left: int) -> Any:
     cls = _class(parts, is_enum=False)
     values = parts["v"]
     names = {field.name for field in dataclasses.fields(cls)}
     if type(values) is not dict or values.keys() != names:
         raise ValueError(f"the fields of {parts['c']} are {', '.join(sorted(names))}")
-    if left <= 0:
-        raise _Unfit("nested too deeply")
+    if depth_left <= 0:
+        raise _CodecError("nested too deeply")
     instance = object.__new__(cls)
-    for name, value in _unpack_dict(values, left - 1).items():
+    for name, value in _unpack_dict(values, depth_left - 1).items():
         object.__setattr__(instance, name, value)
     return instance
 
@@ -488,7 +492,7 @@ def _class(parts: _Parts, is_enum: bool) -> Any:
     return cls
 
 
-def _write_moment(value: dt.datetime | dt.time, left: int) -> _Parts:
+def _write_moment(value: dt.datetime | dt.time, depth_left: int) -> _Parts:
     zone = value.tzinfo
     parts: _Parts = {"v": value.replace(tzinfo=None).isoformat()}
     if value.fold:
@@ -513,7 +517,7 @@ def _write_moment(value: dt.datetime | dt.time, left: int) -> _Parts:
 
 
 def _read_moment(cls: type[dt.datetime] | type[dt.time]) -> Callable[[_Parts, int], Any]:
-    def read(parts: _Parts, left: int) -> Any:
+    def read(parts: _Parts, depth_left: int) -> Any:
         value = cls.fromisoformat(parts["v"])
         zone = value.tzinfo
         if "zone" in parts:
@@ -547,7 +551,9 @@ def _bytes_of(text: str) -> bytes:
 
 def _leaf(name: str, write: Callable[[Any], Any], read: Callable[[str], Any]) -> _Tag:
     return _Tag(
-        name, lambda value, left: {"v": write(value)}, lambda parts, left: read(_text(parts))
+        name,
+        lambda value, depth_left: {"v": write(value)},
+        lambda parts, depth_left: read(_text(parts)),
     )
 
 
@@ -559,10 +565,15 @@ _CLASS: Final = frozenset({"c", "v"})
 _DATETIME_KEYS: Final = frozenset({"v", "zone", "name", "offset", "fold"})
 
 _BY_CLASS: Final[dict[type, _Tag]] = {
-    tuple: _Tag("tuple", _write_tuple, lambda parts, left: tuple(_items(parts, left)), levels=2),
+    tuple: _Tag(
+        "tuple", _write_tuple, lambda parts, depth_left: tuple(_items(parts, depth_left)), levels=2
+    ),
     set: _Tag("set", _write_set, _read_set, levels=2),
     frozenset: _Tag(
-        "frozenset", _write_set, lambda parts, left: frozenset(_read_set(parts, left)), levels=2
+        "frozenset",
+        _write_set,
+        lambda parts, depth_left: frozenset(_read_set(parts, depth_left)),
+        levels=2,
     ),
     dict: _Tag("dict", _write_pairs, _read_pairs, levels=3),
     ft.Failure: _Tag("failure", _write_failure, _read_failure),
@@ -581,8 +592,8 @@ _BY_CLASS: Final[dict[type, _Tag]] = {
     dt.date: _leaf("date", str, dt.date.fromisoformat),
     dt.timedelta: _Tag(
         "timedelta",
-        lambda value, left: {"v": value // _MICROSECOND},
-        lambda parts, left: _whole(parts["v"]) * _MICROSECOND,
+        lambda value, depth_left: {"v": value // _MICROSECOND},
+        lambda parts, depth_left: _whole(parts["v"]) * _MICROSECOND,
     ),
 }
 _BY_NAME: Final[dict[str, _Tag]] = {
@@ -602,7 +613,7 @@ def _base(cls: type) -> type | None:
     return next((base for base in _BUILTINS if issubclass(cls, base)), None)
 
 
-def _why_not(value: Any) -> str:
+def _rejection_reason(value: Any) -> str:
     cls = type(value)
     base = _base(cls)
     if isinstance(value, BaseException):
@@ -617,8 +628,8 @@ def _why_not(value: Any) -> str:
     return "cannot be encoded; send the values from which the receiver can create one"
 
 
-def _too_deep(value: Any) -> _Unfit:
-    return _Unfit(f"is nested deeper than {MAX_DEPTH} levels, or contains itself", value)
+def _too_deep(value: Any) -> _CodecError:
+    return _CodecError(f"is nested deeper than {MAX_DEPTH} levels, or contains itself", value)
 
 
 def _short(value: Any) -> str:

@@ -27,7 +27,7 @@ MAX_DIGITS: Final = 4300
 _CONTAINERS: Final = (dict, list)
 
 #: Maximum size of output that is copied to save memory.
-_ROOM: Final = 2048
+_MAX_COPIED_BYTES: Final = 2048
 
 
 def writer(allow_nan: bool) -> Callable[[Any], str]:
@@ -57,7 +57,7 @@ def encode(tree: Any, errors: str = "strict", *, finite: bool = False) -> bytes:
             # orjson writes NaN and infinities as null.
             if finite or b"null" not in data or orjson.loads(data) == tree:
                 # Objects that orjson creates occupy at least 4 KB, and requests stay in memory.
-                return b"%b" % data if len(data) < _ROOM else data
+                return b"%b" % data if len(data) < _MAX_COPIED_BYTES else data
         except (TypeError, ValueError):
             pass  # Long integers, lone surrogates, keys other than strings, or unsupported types.
     return text_of(tree).encode("utf-8", errors)
@@ -141,15 +141,15 @@ def is_text(value: str) -> bool:
     return True
 
 
-def opens_more(data: bytes, most: int) -> bool:
+def has_more_containers(data: bytes, max_count: int) -> bool:
     """Return True if JSON text may contain more than `most` containers."""
     opening_count = 0
     for mark in (b"{", b"["):  # `find` is faster than counting all bytes.
-        place = data.find(mark)
-        while place >= 0 and opening_count <= most:
+        position = data.find(mark)
+        while position >= 0 and opening_count <= max_count:
             opening_count += 1
-            place = data.find(mark, place + 1)
-    return opening_count > most
+            position = data.find(mark, position + 1)
+    return opening_count > max_count
 
 
 def is_deeper(tree: Any, depth: int) -> bool:

@@ -18,13 +18,13 @@ def lazy_attributes(
     :param places: module of each name.
     """
 
-    def found(name: str) -> Any:
-        place = places.get(name)
-        if place is None:
+    def get_attribute(name: str) -> Any:
+        module_name = places.get(name)
+        if module_name is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(place), name)
+        return getattr(importlib.import_module(module_name), name)
 
-    def known() -> list[str]:
+    def list_names() -> list[str]:
         return sorted({*vars(sys.modules[package]), *places})
 
-    return found, known
+    return get_attribute, list_names

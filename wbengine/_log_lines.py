@@ -89,13 +89,13 @@ class Lines(logging.Formatter):
         return f"{text},{int(msecs):03d}"
 
     def format(self, record: logging.LogRecord) -> str:
-        return self._coloured(record.levelno, _shown(self._mask(super().format(record))))
+        return self._coloured(record.levelno, _safe_lines(self._mask(super().format(record))))
 
     def line(self, level: int, name: str, created: float, text: str) -> str:
         """Format a line like `format`, without a record. The text must not contain secrets."""
         moment = self._time(created, created % 1 * 1000)
         line = f"{moment} {logging.getLevelName(level)} {name}: {text}"
-        return self._coloured(level, _shown(line))
+        return self._coloured(level, _safe_lines(line))
 
     def _coloured(self, level: int, text: str) -> str:
         if not self._colour:
@@ -104,7 +104,7 @@ class Lines(logging.Formatter):
         return f"{colour}{text}{_RESET}" if colour else text
 
 
-def _shown(text: str) -> str:
+def _safe_lines(text: str) -> str:
     return visible(text, lines=True).replace("\n", "\n    ")
 
 
@@ -145,7 +145,7 @@ def write(
     If `install` added the only handler, all lines are a single write without log records. This is
     much cheaper and switches threads less often. The arguments must not contain secrets.
     """
-    if (handler := _installed) is not None and _alone(log, handler):
+    if (handler := _installed) is not None and _is_only_handler(log, handler):
         line, end, name = handler.lines.line, handler.terminator, log.name
         handler.write(
             "".join([line(level, name, at, message % args) + end for at, args in entries])
@@ -157,7 +157,7 @@ def write(
         log.handle(record)
 
 
-def _alone(log: logging.Logger, handler: _Handler) -> bool:
+def _is_only_handler(log: logging.Logger, handler: _Handler) -> bool:
     if log.filters or handler.filters or handler.level:
         return False
     logger: logging.Logger | None = log

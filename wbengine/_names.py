@@ -27,9 +27,9 @@ _LABEL: Final = re.compile(rf"(?!\.{{1,2}}\Z)[A-Za-z0-9_.-]{{1,{_MAX_LABEL_LENGT
 is_label: Final = _LABEL.fullmatch
 #: Pattern of such a name for JSON Schemas.
 LABEL_PATTERN: Final = rf"^{_LABEL.pattern}\Z"
-_PATTERN: Final = re.compile(rf"(?!\.{{1,2}}\Z)[A-Za-z0-9_.*-]{{1,{_MAX_LABEL_LENGTH}}}")
+_LABEL_OR_WILDCARD: Final = re.compile(rf"(?!\.{{1,2}}\Z)[A-Za-z0-9_.*-]{{1,{_MAX_LABEL_LENGTH}}}")
 
-_MAX_COMPARED: Final = 50
+_MAX_COMPARED_NAMES: Final = 50
 
 #: Minimum similarity at which a word is probably a misspelling of another one.
 CLOSE_SIMILARITY: Final = 0.75
@@ -172,16 +172,18 @@ def missing(name: str) -> str | None:
         return no_module(parts[0])
     for depth, part in enumerate(parts[1:], 1):
         inner = ".".join(parts[: depth + 1])
-        places = spec.submodule_search_locations
+        search_paths = spec.submodule_search_locations
         child_spec = (
-            None if places is None else importlib.machinery.PathFinder.find_spec(inner, places)
+            None
+            if search_paths is None
+            else importlib.machinery.PathFinder.find_spec(inner, search_paths)
         )
         if child_spec is None:
             names = _names_in(spec)
             if names is None or part in names:
                 return None
-            near_one = hint(part, [*_modules_in(places), *names])
-            return f"module {spec.name!r} has no {part!r}{near_one}"
+            suggestion = hint(part, [*_modules_in(search_paths), *names])
+            return f"module {spec.name!r} has no {part!r}{suggestion}"
         spec = child_spec
     return None
 
@@ -191,13 +193,13 @@ def no_module(name: str) -> str:
     package, _, last = name.rpartition(".")
     if package in sys.modules:
         matches = near(last, _modules_in(getattr(sys.modules[package], "__path__", None)), 1)
-        near_one = f" (did you mean '{package}.{matches[0]}'?)" if matches else ""
+        suggestion = f" (did you mean '{package}.{matches[0]}'?)" if matches else ""
     else:
         installed = set(_modules_in(sys.path)) - sys.stdlib_module_names
-        near_one = hint(name, _modules_in([os.getcwd()])) or hint(
+        suggestion = hint(name, _modules_in([os.getcwd()])) or hint(
             name, installed, cutoff=CLOSE_SIMILARITY
         )
-    return f"no module {name!r} found{near_one}"
+    return f"no module {name!r} found{suggestion}"
 
 
 def _modules_in(folders: Iterable[str] | None) -> list[str]:
@@ -257,7 +259,7 @@ def renamed(removed: Iterable[str], added: Iterable[str]) -> dict[str, str]:
     used = set(renames.values())
     old = [name for name in old if name not in renames]
     new = [name for name in new if name not in used]
-    if len(old) <= _MAX_COMPARED and len(new) <= _MAX_COMPARED:
+    if len(old) <= _MAX_COMPARED_NAMES and len(new) <= _MAX_COMPARED_NAMES:
         for name in old:
             for nearest in near(name, new, 1):
                 renames[name] = nearest
@@ -304,4 +306,4 @@ def check_label(kind: str, value: str) -> str:
 
 def check_pattern(kind: str, value: str) -> str:
     """Check a topic of an engine like `check_label`. It may also contain `*`."""
-    return _check(kind, value, _PATTERN, "A-Z a-z 0-9 _ . - *, but not '.' or '..'")
+    return _check(kind, value, _LABEL_OR_WILDCARD, "A-Z a-z 0-9 _ . - *, but not '.' or '..'")

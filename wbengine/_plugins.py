@@ -26,7 +26,7 @@ GROUPS: Final = (
 
 def names(group: str) -> list[str]:
     """Return the kinds of plug-ins in `group`, sorted."""
-    return sorted({point.name for point in _offers(group, tuple(sys.path))})
+    return sorted({point.name for point in _entry_points(group, tuple(sys.path))})
 
 
 def find(group: str, kind: str) -> Any:
@@ -36,7 +36,7 @@ def find(group: str, kind: str) -> Any:
 
     An error during the import of the plug-in propagates.
     """
-    for point in _offers(group, tuple(sys.path)):
+    for point in _entry_points(group, tuple(sys.path)):
         if point.name == kind:
             return point.load()
     plugin_names = names(group)
@@ -51,8 +51,8 @@ def load(
     kind: str,
     known: Mapping[str, str],
     namespace: str,
-    own: str,
-    meant: Mapping[str, str] | None = None,
+    own_namespace: str,
+    aliases: Mapping[str, str] | None = None,
 ) -> Any:
     """Return the class of a built-in kind (`known`: dotted names) or of a plug-in.
 
@@ -62,7 +62,7 @@ def load(
     :param meant: kinds of wbengine by their names in other projects, for suggestions.
     :raises NotFound: if the kind is unknown; the message contains all kinds and the closest match.
     """
-    if kind in known and namespace == own:
+    if kind in known and namespace == own_namespace:
         return _names.load(known[kind])
     try:
         return find(namespace, kind)
@@ -70,7 +70,7 @@ def load(
         if kind in known:
             return _names.load(known[kind])
         available = sorted({*known, *names(namespace)})
-        near = (meant or {}).get(kind.lower())
+        near = (aliases or {}).get(kind.lower())
         hint = f" (did you mean {near!r}?)" if near else _names.hint(kind, available)
         raise exceptions.NotFound(
             f"Unknown kind of {what} {kind!r}{hint}; known kinds: {', '.join(available)}"
@@ -78,5 +78,5 @@ def load(
 
 
 @functools.lru_cache(maxsize=64)
-def _offers(group: str, path: tuple[str, ...]) -> tuple[metadata.EntryPoint, ...]:
+def _entry_points(group: str, path: tuple[str, ...]) -> tuple[metadata.EntryPoint, ...]:
     return tuple(metadata.entry_points(group=group))

@@ -17,7 +17,7 @@ __all__ = [
     "MASK",
     "SHORTEST",
     "SecretMatcher",
-    "found_in",
+    "secrets_in",
     "is_secret_key",
     "masked",
 ]
@@ -26,20 +26,20 @@ __all__ = [
 MASK: Final = "***"
 
 #: Parts of keys that indicate a secret.
-_ANYWHERE: Final = re.compile(
+_SECRET_PARTS: Final = re.compile(
     r"passwo?r?d|passphrase|secret|credential|authori[sz]ation|(?:api|access|private|signing|"
     r"encryption|master|account|shared)[_.\s-]?key(?!s?_?(?:name|word|board|id))"
 )
 #: Words of keys that indicate a secret, as in `auth_token`, `authToken`, `DB_PWD`. Parts of words
 #: do not count (`tokenizer`).
-_WORDS: Final = frozenset(
+_SECRET_WORDS: Final = frozenset(
     {
         "auth", "bearer", "cookie", "cookies", "cred", "creds", "dsn", "jwt", "otp", "pass",
         "passwd", "pin", "pwd", "sas", "secrets", "sessionid", "token", "tokens",
     }
 )  # fmt: skip
 #: Last words of keys that describe a secret but do not contain it, as in `token_count`.
-_ABOUT: Final = frozenset(
+_DESCRIPTIVE_WORDS: Final = frozenset(
     {
         "age", "at", "backend", "budget", "count", "counts", "endpoint", "expiration", "expires",
         "expiry", "file", "kind", "length", "lifetime", "limit", "limits", "method", "methods",
@@ -48,7 +48,7 @@ _ABOUT: Final = frozenset(
     }
 )  # fmt: skip
 #: Words in a key that mean that `tokens` is a number of tokens, as in `max_tokens`.
-_AMOUNTS: Final = frozenset(
+_COUNT_WORDS: Final = frozenset(
     {
         "cached", "completion", "input", "max", "maximum", "min", "minimum", "n", "num", "number",
         "output", "prompt", "reasoning", "total", "used",
@@ -69,7 +69,7 @@ _PLAIN: Final = (int, float, bool, type(None))
 URL: Final = re.compile(
     r"(\b[A-Za-z][A-Za-z0-9+.-]{0,30}://[^\s:/?#@\"'<>]{0,200}:)((?:(?!://)[^\s\"'<>])+)(?=@)"
 )
-_DEEPEST: Final = 50
+_MAX_DEPTH: Final = 50
 
 
 def is_secret_key(key: object) -> bool:
@@ -89,16 +89,16 @@ def _is_secret(key: str) -> bool:
     if _HINT.search(lowered) is None:
         return False
     words = [word.lower() for word in _WORD.findall(key)]
-    if words and words[-1] in _ABOUT:
+    if words and words[-1] in _DESCRIPTIVE_WORDS:
         return False
-    if _ANYWHERE.search(lowered):
+    if _SECRET_PARTS.search(lowered):
         return True
-    if words[-1:] == ["tokens"] and not _AMOUNTS.isdisjoint(words):
+    if words[-1:] == ["tokens"] and not _COUNT_WORDS.isdisjoint(words):
         return False
-    return any(word in _WORDS for word in words)
+    return any(word in _SECRET_WORDS for word in words)
 
 
-def found_in(values: Iterable[Any]) -> Iterator[Any]:
+def secrets_in(values: Iterable[Any]) -> Iterator[Any]:
     """Yield the values of secret keys in `values`, at any depth, and the passwords of URLs.
 
     Mappings, lists, tuples, sets and failures are searched. Each object is visited once, so cycles
@@ -120,7 +120,7 @@ def found_in(values: Iterable[Any]) -> Iterator[Any]:
                 yield value
         elif type(value) is dict and not secret and _is_plain(value):
             continue
-        elif id(value) not in seen and depth <= _DEEPEST:
+        elif id(value) not in seen and depth <= _MAX_DEPTH:
             seen.add(id(value))
             depth += 1
             pending += [
@@ -172,12 +172,12 @@ def _in_text(text: str, secret: bool) -> Iterator[str]:
 #: words, so they are masked only after their keys.
 SHORTEST: Final = 6
 #: Minimum number of characters of a truncated secret for it to be masked.
-_START: Final = 4
+_MIN_TRUNCATED_LENGTH: Final = 4
 #: Minimum number of digits of a secret number.
-_DIGITS: Final = 6
-_LINE: Final = 8
-_HARMLESS: Final = frozenset({"none", "null", "true", "false"})
-_CUT: Final = re.compile(r"\.\.\.|…")
+_MIN_SECRET_DIGITS: Final = 6
+_MIN_LINE_LENGTH: Final = 8
+_HARMLESS_WORDS: Final = frozenset({"none", "null", "true", "false"})
+_ELLIPSIS: Final = re.compile(r"\.\.\.|…")
 
 
 class SecretMatcher:
@@ -194,7 +194,7 @@ class SecretMatcher:
         starts: dict[str, set[str]] = {}
         for secret in secrets:
             for form in _forms(secret):
-                starts.setdefault(form[:_START], set()).add(form)
+                starts.setdefault(form[:_MIN_TRUNCATED_LENGTH], set()).add(form)
         for start, forms in starts.items():
             self._by_start[start] = _by_length(forms)
         # Notations by their last characters. Created for the first truncated text.
@@ -221,13 +221,13 @@ class SecretMatcher:
     def hide(self, text: str, mask: str) -> str:
         """Replace each secret in `text` with `mask`, also if an ellipsis truncates the secret."""
         starts = self._by_start
-        if not starts or len(text) < _START:
+        if not starts or len(text) < _MIN_TRUNCATED_LENGTH:
             return text
-        cuts = list(_CUT.finditer(text))
+        cuts = list(_ELLIPSIS.finditer(text))
         if not cuts and len(starts) < 64 and not any(start in text for start in starts):
             return text
         pieces, copied_end, at, number = [], 0, 0, 0
-        last = len(text) - _START
+        last = len(text) - _MIN_TRUNCATED_LENGTH
         while at <= last:
             while number < len(cuts) and cuts[number].end() < at:
                 number += 1
@@ -247,7 +247,7 @@ class SecretMatcher:
         `cut` is the next ellipsis, or the ellipsis that ends at `at`. The text before an ellipsis
         may be the start of a secret. The text after an ellipsis may be the end of a secret.
         """
-        forms = self._by_start.get(text[at : at + _START], ())
+        forms = self._by_start.get(text[at : at + _MIN_TRUNCATED_LENGTH], ())
         for length, forms_of_length in forms:
             if text[at : at + length] in forms_of_length:
                 return length
@@ -255,14 +255,14 @@ class SecretMatcher:
             return 0
         if cut.end() == at:
             return self._end_at(text, at)
-        rest = text[at : cut.start()]
-        if len(rest) >= _START and any(
-            form.startswith(rest)
+        visible_part = text[at : cut.start()]
+        if len(visible_part) >= _MIN_TRUNCATED_LENGTH and any(
+            form.startswith(visible_part)
             for length, forms_of_length in forms
-            if length >= len(rest)
+            if length >= len(visible_part)
             for form in forms_of_length
         ):
-            return len(rest)
+            return len(visible_part)
         return 0
 
     def _end_at(self, text: str, at: int) -> int:
@@ -272,13 +272,16 @@ class SecretMatcher:
             for forms in self._by_start.values():
                 for _, forms_of_length in forms:
                     for form in forms_of_length:
-                        ends.setdefault(form[-_START:], set()).add(form)
+                        ends.setdefault(form[-_MIN_TRUNCATED_LENGTH:], set()).add(form)
             self._by_end = ends
         longest = max(forms[0][0] for forms in self._by_start.values())
-        for end in range(min(len(text), at + longest), at + _START - 1, -1):
-            rest = text[at:end]
-            if any(form.endswith(rest) for form in self._by_end.get(rest[-_START:], ())):
-                return len(rest)
+        for end in range(min(len(text), at + longest), at + _MIN_TRUNCATED_LENGTH - 1, -1):
+            visible_part = text[at:end]
+            if any(
+                form.endswith(visible_part)
+                for form in self._by_end.get(visible_part[-_MIN_TRUNCATED_LENGTH:], ())
+            ):
+                return len(visible_part)
         return 0
 
 
@@ -294,7 +297,7 @@ def _by_length(forms: Iterable[str]) -> _Forms:
 
 def _forms(secret: Any) -> Iterator[str]:
     if isinstance(secret, int | float):
-        if len(str(secret)) >= _DIGITS:
+        if len(str(secret)) >= _MIN_SECRET_DIGITS:
             yield str(secret)
         return
     if isinstance(secret, bytes):
@@ -304,7 +307,7 @@ def _forms(secret: Any) -> Iterator[str]:
             yield from _forms_of_bytes(secret)
             return
     text = str(secret).strip()
-    if len(text) < SHORTEST or text.lower() in _HARMLESS:
+    if len(text) < SHORTEST or text.lower() in _HARMLESS_WORDS:
         return
     escaped = json.dumps(text)[1:-1]
     raw = text.encode("utf-8", "replace")
@@ -324,7 +327,7 @@ def _forms(secret: Any) -> Iterator[str]:
         base64.b64encode(raw).decode(),
     }
     for line in text.splitlines():
-        if len(line.strip()) >= _LINE:
+        if len(line.strip()) >= _MIN_LINE_LENGTH:
             yield line.strip()
 
 
@@ -344,21 +347,21 @@ def _forms_of_bytes(secret: bytes) -> Iterator[str]:
 
 _ANY_HINT: Final = re.compile("|".join(HINTS), re.IGNORECASE | re.ASCII)
 #: Characters of a key. At most 60 are examined.
-_KEY: Final = re.compile(r"[\w.-]{0,60}")
-_BEFORE: Final = re.compile(r"[\w.-]{0,60}\Z")
+_KEY_SUFFIX: Final = re.compile(r"[\w.-]{0,60}")
+_KEY_PREFIX: Final = re.compile(r"[\w.-]{0,60}\Z")
 #: Separator between a command option and its value if the value is the next word.
 _NEXT_WORD: Final = re.compile(r"[\"']?,?[ \t]+(?=[^\s-])")
-_BETWEEN: Final = re.compile(r"(?:\\*[\"'])?\]?[ \t]{0,8}(?:=>|:=|=|:(?!//))[ \t]{0,8}")
-_OPEN: Final = re.compile(r"[bBrRuUfF]{0,2}(\\*)([\"'])")
+_SEPARATOR: Final = re.compile(r"(?:\\*[\"'])?\]?[ \t]{0,8}(?:=>|:=|=|:(?!//))[ \t]{0,8}")
+_OPENING_QUOTE: Final = re.compile(r"[bBrRuUfF]{0,2}(\\*)([\"'])")
 _SCHEME: Final = re.compile(r"(?i)(?:bearer|basic|token|digest|negotiate|apikey)\s+(?=\S)")
-_BARE: Final = re.compile(r"(?:(?!&(?:amp;)?[\w.%-]+=)[^\s])+")
+_UNQUOTED_VALUE: Final = re.compile(r"(?:(?!&(?:amp;)?[\w.%-]+=)[^\s])+")
 _BEARER: Final = re.compile(r"(?i)\b(bearer|basic)(\s+)([A-Za-z0-9._~+/=-]{8,})")
-_USER: Final = re.compile(r"(\b[A-Za-z][A-Za-z0-9+.-]{0,30}://)([^\s:/?#@\"'<>]{16,})(?=@)")
+_URL_TOKEN: Final = re.compile(r"(\b[A-Za-z][A-Za-z0-9+.-]{0,30}://)([^\s:/?#@\"'<>]{16,})(?=@)")
 _PEM: Final = re.compile(r"(-----BEGIN [A-Z ]*PRIVATE KEY-----).*?(?=-----END|\Z)", re.DOTALL)
-_NOTHING: Final = frozenset({"none", "null", "true", "false", "***", "''", '""'})
+_EMPTY_VALUES: Final = frozenset({"none", "null", "true", "false", "***", "''", '""'})
 #: Punctuation after a value that does not belong to the value.
-_BEHIND: Final = ".,:;!?)]}>\"'"
-_CLOSES: Final = {"(": ")", "[": "]", "{": "}"}
+_TRAILING_PUNCTUATION: Final = ".,:;!?)]}>\"'"
+_CLOSING_BRACKETS: Final = {"(": ")", "[": "]", "{": "}"}
 
 
 def masked(text: str) -> str:
@@ -366,7 +369,7 @@ def masked(text: str) -> str:
     lowered = text.lower()
     if "://" in lowered:
         text = URL.sub(rf"\1{MASK}", text)
-        text = _USER.sub(rf"\1{MASK}", text)
+        text = _URL_TOKEN.sub(rf"\1{MASK}", text)
     if any(hint in lowered for hint in HINTS):
         text = _pairs(_PEM.sub(rf"\1{MASK}", _BEARER.sub(rf"\1\2{MASK}", text)))
     return text
@@ -375,46 +378,46 @@ def masked(text: str) -> str:
 def _pairs(text: str) -> str:
     pieces, copied_end, at = [], 0, 0
     while (hint := _ANY_HINT.search(text, at)) is not None:
-        at, between = _behind_key(text, hint)
+        at, between = _value_start(text, hint)
         if between is None:
             continue
         begin, end = _span(text, between)
-        if begin < end and text[begin:end].lower() not in _NOTHING:
+        if begin < end and text[begin:end].lower() not in _EMPTY_VALUES:
             pieces += [text[copied_end:begin], MASK]
             copied_end = end
         at = max(at, end)
     return "".join([*pieces, text[copied_end:]]) if pieces else text
 
 
-def _behind_key(text: str, hint: re.Match[str]) -> tuple[int, int | None]:
+def _value_start(text: str, hint: re.Match[str]) -> tuple[int, int | None]:
     """Return the end of the word around a hint and, after a secret key, the start of its value."""
-    before = _BEFORE.search(text[max(0, hint.start() - 60) : hint.start()])
-    after = _KEY.match(text, hint.end())
-    head, tail = before[0] if before else "", after[0] if after else ""
-    end = hint.end() + len(tail)
-    key = head + hint[0] + tail
+    before = _KEY_PREFIX.search(text[max(0, hint.start() - 60) : hint.start()])
+    after = _KEY_SUFFIX.match(text, hint.end())
+    prefix, suffix = before[0] if before else "", after[0] if after else ""
+    end = hint.end() + len(suffix)
+    key = prefix + hint[0] + suffix
     if not is_secret_key(key):
         return end, None
-    between = _BETWEEN.match(text, end)
-    if between is None and head.startswith("-"):
+    between = _SEPARATOR.match(text, end)
+    if between is None and prefix.startswith("-"):
         between = _NEXT_WORD.match(text, end)
     return end, None if between is None else between.end()
 
 
 def _span(text: str, at: int) -> tuple[int, int]:
     """Return the start and end of the value at position `at`."""
-    opened = _OPEN.match(text, at)
+    opened = _OPENING_QUOTE.match(text, at)
     if opened is not None:
         begin = opened.end()
         return begin, _closing(text, begin, opened[1] + opened[2])
-    if text[at : at + 1] in _CLOSES:
+    if text[at : at + 1] in _CLOSING_BRACKETS:
         return at, _balanced(text, at)
     scheme = _SCHEME.match(text, at)
     begin = at if scheme is None else scheme.end()
-    plain = _BARE.match(text, begin)
+    plain = _UNQUOTED_VALUE.match(text, begin)
     if plain is None:
         return begin, begin
-    return begin, begin + (len(plain[0].rstrip(_BEHIND)) or len(plain[0]))
+    return begin, begin + (len(plain[0].rstrip(_TRAILING_PUNCTUATION)) or len(plain[0]))
 
 
 def _closing(text: str, at: int, quote: str) -> int:
@@ -429,8 +432,8 @@ def _balanced(text: str, at: int) -> int:
     pending: list[str] = []
     while at < len(text):
         mark = text[at]
-        if mark in _CLOSES:
-            pending.append(_CLOSES[mark])
+        if mark in _CLOSING_BRACKETS:
+            pending.append(_CLOSING_BRACKETS[mark])
         elif mark in "\"'":
             at = _closing(text, at + 1, mark)
         elif pending and mark == pending[-1]:

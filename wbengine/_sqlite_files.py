@@ -22,13 +22,13 @@ NETWORK: Final = frozenset(
 _WRITE_LOCK_BYTE: Final = 120
 
 _ESCAPE: Final = re.compile(r"\\([0-7]{3})")
-_TABLE: Final = Path("/proc/self/mounts")
+_MOUNTS_FILE: Final = Path("/proc/self/mounts")
 
 
 def network_kind(path: str) -> str | None:
     """Return the kind of network file system of a file, or None if it is local or unknown."""
     try:
-        table = _TABLE.read_text(encoding="utf-8", errors="surrogateescape")
+        table = _MOUNTS_FILE.read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
         return None
     kind = kind_of(os.path.realpath(path), table)
@@ -39,9 +39,9 @@ def kind_of(path: str, table: str) -> str | None:
     """Return the kind of file system of a path, according to a table of mounts."""
     innermost_kind = None
     for line in table.splitlines():
-        _, place, kind, *_ = line.split(" ")
-        place = _ESCAPE.sub(lambda match: chr(int(match[1], 8)), place)
-        inside = path == place or path.startswith(place.rstrip("/") + "/")
+        _, mount_point, kind, *_ = line.split(" ")
+        mount_point = _ESCAPE.sub(lambda match: chr(int(match[1], 8)), mount_point)
+        inside = path == mount_point or path.startswith(mount_point.rstrip("/") + "/")
         if inside:  # The last match counts, because it hides earlier mounts.
             innermost_kind = kind
     return innermost_kind

@@ -28,7 +28,7 @@ def only_user_frames(text: str) -> str:
     """
     entries = f"\n{text}".split(f"\n{_ENTRY}")[1:]
     files = [entry.partition('"')[0] for entry in entries]
-    chosen = [f"{_ENTRY}{entries[number]}" for number in _of_user(files)]
+    chosen = [f"{_ENTRY}{entries[number]}" for number in _user_frame_indexes(files)]
     return "\n".join(chosen) if len(chosen) < len(entries) else text
 
 
@@ -46,7 +46,7 @@ def traceback_text(error: BaseException) -> str:
         each = pending.pop()
         if each is not None:
             frames = list(each.stack)
-            chosen = _of_user([frame.filename for frame in frames])
+            chosen = _user_frame_indexes([frame.filename for frame in frames])
             each.stack = traceback.StackSummary.from_list([frames[number] for number in chosen])
             pending += [
                 each.__cause__,
@@ -76,14 +76,14 @@ def innermost(error: BaseException) -> str | None:
 
 
 def _is_of_library(file: str) -> bool:
-    if file.startswith("<") or _inside(file) is not None:
+    if file.startswith("<") or _path_in_package(file) is not None:
         return True
     return file.startswith(_LIBRARY) and not file.startswith(_INSTALLED)
 
 
-def _of_user(files: Sequence[str]) -> list[int]:
+def _user_frame_indexes(files: Sequence[str]) -> list[int]:
     """Return the positions of the user's frames, or all of them if no task or retry was called."""
-    inside = [_inside(file) for file in files]
+    inside = [_path_in_package(file) for file in files]
     calls = [number for number, name in enumerate(inside) if name in _CALLERS]
     first = calls[-1] + 1 if calls else len(files)
     return [number for number in range(first, len(files)) if inside[number] is None] or list(
@@ -92,7 +92,7 @@ def _of_user(files: Sequence[str]) -> list[int]:
 
 
 @functools.lru_cache(maxsize=1024)
-def _inside(file: str) -> str | None:
+def _path_in_package(file: str) -> str | None:
     """Return the path of a module relative to this package, or None if it is another module."""
     _, package_part, name = file.replace(os.sep, "/").rpartition("/wbengine/")
     return name if package_part and os.path.exists(os.path.join(_PACKAGE, name)) else None

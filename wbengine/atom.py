@@ -12,7 +12,7 @@ from wbengine import _binding, _names
 #: Arguments of `revert` that the engine provides.
 REVERT_RESULT: Final = "result"
 REVERT_FLOW_FAILURES: Final = "flow_failures"
-_REVERT_EXTRAS: Final = (REVERT_RESULT, REVERT_FLOW_FAILURES)
+_ENGINE_ARGUMENTS: Final = (REVERT_RESULT, REVERT_FLOW_FAILURES)
 
 Provides = str | Sequence[str] | AbstractSet[str]
 
@@ -23,7 +23,7 @@ _NO_OUTPUTS: Final = (_NOTHING, _binding.NO_NAMES)
 _FIRST_VERSION: Final = (1, 0)
 
 
-class _Shape(NamedTuple):
+class _Requirements(NamedTuple):
     """The names that an atom requires, from its signatures and constructor arguments."""
 
     rebind: dict[str, str]
@@ -36,7 +36,9 @@ class _Shape(NamedTuple):
     async_bodies: frozenset[str]
 
 
-_MADE_BY_INIT: Final = frozenset(("name", "inject", "save_as", "provides", *_Shape._fields[:-1]))
+_INIT_ATTRIBUTES: Final = frozenset(
+    ("name", "inject", "save_as", "provides", *_Requirements._fields[:-1])
+)
 
 
 class _Bodies(NamedTuple):
@@ -48,14 +50,14 @@ class _Bodies(NamedTuple):
     async_bodies: frozenset[str]
 
 
-class _Known(NamedTuple):
+class _ClassCache(NamedTuple):
     """Cached data of a class, valid as long as the class has these two methods."""
 
     execute: Any
     revert: Any
     bodies: _Bodies
     #: Used by instances that set no constructor argument except `name` and `provides`.
-    shape: _Shape
+    shape: _Requirements
 
 
 # `save_as`, and the provided names as a set, for the `default_provides` of a class.
@@ -119,12 +121,12 @@ class Atom(abc.ABC):
     version: Any = _FIRST_VERSION
 
     #: Arguments of `revert` that the engine provides. They are not read from the store.
-    _REVERT_IGNORES: ClassVar[tuple[str, ...]] = _REVERT_EXTRAS
+    _REVERT_IGNORES: ClassVar[tuple[str, ...]] = _ENGINE_ARGUMENTS
     #: Methods that must not be `async def`, because they are not awaited.
     _NEVER_ASYNC: ClassVar[tuple[str, ...]] = ()
 
     # Caches of a class, stored in the class so that they are deleted with it.
-    __known: ClassVar[_Known | None] = None
+    __known: ClassVar[_ClassCache | None] = None
     __outputs: ClassVar[tuple[Any, _Outputs] | None] = None
 
     #: The methods among `execute` and `revert` that are `async def`.
@@ -171,14 +173,14 @@ class Atom(abc.ABC):
             self.save_as, self.provides = self._default_outputs()
         else:
             self.save_as = save_as(provides)
-        class_data = self._class_known()
-        unasked = requires is rebind is ignore_list is revert_rebind is revert_requires is None
-        if class_data is not None and unasked and auto_extract and not inject:
+        class_data = self._class_data()
+        has_defaults = requires is rebind is ignore_list is revert_rebind is revert_requires is None
+        if class_data is not None and has_defaults and auto_extract and not inject:
             shape = class_data.shape
         else:
             own = "execute" in vars(self) or "revert" in vars(self)
             shape = self._shape(
-                self._look_at_bodies() if class_data is None or own else class_data.bodies,
+                self._inspect_bodies() if class_data is None or own else class_data.bodies,
                 None if requires is None else _binding.names_of(requires),
                 auto_extract,
                 rebind,
@@ -222,7 +224,7 @@ class Atom(abc.ABC):
             cached_outputs = type(self).__outputs = default, (outputs, frozenset(outputs))
         return cached_outputs[1]
 
-    def _class_known(self) -> _Known | None:
+    def _class_data(self) -> _ClassCache | None:
         """Return the cached data of the class, or None if instances may have their own methods."""
         cls = type(self)
         if cls._bodies is not Atom._bodies:
@@ -233,13 +235,15 @@ class Atom(abc.ABC):
             or class_data.execute is not cls.execute
             or class_data.revert is not cls.revert
         ):
-            bodies = self._look_at_bodies()
-            class_data = cls.__known = _Known(cls.execute, cls.revert, bodies, self._shape(bodies))
+            bodies = self._inspect_bodies()
+            class_data = cls.__known = _ClassCache(
+                cls.execute, cls.revert, bodies, self._shape(bodies)
+            )
         return class_data
 
-    def _look_at_bodies(self) -> _Bodies:
+    def _inspect_bodies(self) -> _Bodies:
         execute, revert = map(_binding.signature_of, self._bodies())
-        self._refuse_async()
+        self._reject_async()
         accepts = None
         if not revert.takes_any:
             accepts = frozenset(name for name in self._REVERT_IGNORES if revert.takes(name))
@@ -256,7 +260,7 @@ class Atom(abc.ABC):
         revert_rebind: _binding.Rebind | None = None,
         revert_requires: tuple[str, ...] | None = None,
         injected: Collection[str] = (),
-    ) -> _Shape:
+    ) -> _Requirements:
         execute, revert, revert_accepts, async_bodies = bodies
         forward = _binding.bind(
             self.name,
@@ -289,22 +293,22 @@ class Atom(abc.ABC):
                 ignore=revert_ignore,
                 injected=injected,
             )
-        needed = forward.requires
-        if not back.requires <= needed:
-            needed |= back.requires
+        required = forward.requires
+        if not back.requires <= required:
+            required |= back.requires
         # Share equal parts, because flows may have many atoms. They are never modified.
-        return _Shape(
+        return _Requirements(
             forward.rebind,
-            needed,
+            required,
             forward.optional,
             forward.rebind if back.rebind == forward.rebind else back.rebind,
-            needed if back.requires == needed else back.requires,
+            required if back.requires == required else back.requires,
             back.optional,
             revert_accepts,
             async_bodies,
         )
 
-    def _refuse_async(self) -> None:
+    def _reject_async(self) -> None:
         for method in self._NEVER_ASYNC:
             if _binding.is_async(getattr(self, method)):
                 raise ValueError(
@@ -346,7 +350,7 @@ class Atom(abc.ABC):
             if name == "provides" and "save_as" in vars(self):
                 self.provides = frozenset(self.save_as)
                 return self.provides
-            if name in _MADE_BY_INIT:
+            if name in _INIT_ATTRIBUTES:
                 raise AttributeError(
                     f"{_names.dotted(type(self))} has no {name!r}: its __init__ must call"
                     " super().__init__()"

@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 __all__ = ["DevServer"]
 
 #: Maximum time to wait for the start of the worker, and for the end of each thread.
-_BEGIN: Final = 10.0
+_START_SECONDS: Final = 10.0
 _END_SECONDS: Final = 10.0
 
 #: Packages that the dashboard needs.
-_PAGES: Final = ("starlette", "uvicorn", "jinja2", "sse_starlette")
+_DASHBOARD_PACKAGES: Final = ("starlette", "uvicorn", "jinja2", "sse_starlette")
 
 
 class DevServer:
@@ -106,7 +106,7 @@ class DevServer:
     def _make_site(
         self, port: int, backend: base.Backend, ring: Keyring | None
     ) -> dashboard.Site | None:
-        if not all(importlib.util.find_spec(name) for name in _PAGES):
+        if not all(importlib.util.find_spec(name) for name in _DASHBOARD_PACKAGES):
             return None
         # Imported here, because the packages may be missing.
         from wbengine import dashboard
@@ -142,14 +142,14 @@ class DevServer:
                 failed.append(error)
 
         self._start("worker", work, self.worker.stop)
-        if not self.worker.wait(_BEGIN) and failed:
+        if not self.worker.wait(_START_SECONDS) and failed:
             raise failed[0]
         self._start("conductor", self._conductor.run, self._conductor.stop)
         if self._site is not None:
             ready = threading.Event()
             run = functools.partial(self._site.run, ready.set)
             self._start("dashboard", run, self._site.stop)
-            ready.wait(_BEGIN)
+            ready.wait(_START_SECONDS)
 
     def _start(self, name: str, run: Callable[[], Any], stop: Callable[[], Any]) -> None:
         thread = threading.Thread(target=run, name=f"wbengine-dev-{name}", daemon=True)

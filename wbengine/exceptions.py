@@ -300,14 +300,14 @@ class MissingDependencies(DependencyFailure):
             repr(name) if name in choices else f"{name!r}{_names.hint(str(name), choices)}"
             for name in names
         )
-        where = f"{method!r} of " if method else ""
-        told_who = str(who)
-        if not told_who.startswith('"'):  # The text of an atom or flow is already quoted.
-            told_who = f"'{told_who}'"
+        method_prefix = f"{method!r} of " if method else ""
+        quoted_who = str(who)
+        if not quoted_who.startswith('"'):  # The text of an atom or flow is already quoted.
+            quoted_who = f"'{quoted_who}'"
         late = all(name in choices for name in names)
         asker_names = ", ".join(askers)
         super().__init__(
-            f"{where}{told_who} requires {missing_names}, but nothing"
+            f"{method_prefix}{quoted_who} requires {missing_names}, but nothing"
             f" {'before it ' if late else ''}provides it"
             + (f" (requested as {asker_names})" if asker_names else ""),
             cause,
@@ -407,7 +407,7 @@ class WrappedFailure(Exception):
     permits this.
     """
 
-    _TOLD: Final = 10  # Maximum number of failures in its text.
+    _MAX_LISTED_FAILURES: Final = 10  # Maximum number of failures in its text.
 
     def __init__(self, causes: Iterable[Any]) -> None:
         # Not super(): the next class may be the original exception, with other parameters.
@@ -447,9 +447,9 @@ class WrappedFailure(Exception):
         return None
 
     def __str__(self) -> str:
-        texts = [str(failure) for failure in self.__failures[: self._TOLD]]
-        if len(self.__failures) > self._TOLD:
-            texts.append(f"and {len(self.__failures) - self._TOLD} more")
+        texts = [str(failure) for failure in self.__failures[: self._MAX_LISTED_FAILURES]]
+        if len(self.__failures) > self._MAX_LISTED_FAILURES:
+            texts.append(f"and {len(self.__failures) - self._MAX_LISTED_FAILURES} more")
         return f"{type(self).__name__}: [{', '.join(texts)}]"
 
 

@@ -69,11 +69,11 @@ class Flow(abc.ABC):
         # Members in the order of addition, by `id`, because objects are compared by identity.
         self._nodes: dict[int, Any] = {}
         # Flows that contain this flow. They are notified when its symbols may have changed.
-        self._holders: list[weakref.ref[Flow]] = []
+        self._surrounding_flows: list[weakref.ref[Flow]] = []
         # False if the symbols have been read since the last change.
         self._changed = True
         # The cached symbols, if they are current and not too many.
-        self._summary: Symbols | None = None
+        self._cached_symbols: Symbols | None = None
 
     @property
     def name(self) -> str:
@@ -94,16 +94,16 @@ class Flow(abc.ABC):
         return self
 
     def _new(self, nodes: Sequence[Any]) -> dict[int, Any]:
-        fit: set[type] = set()
+        valid_types: set[type] = set()
         for node in nodes:
-            if type(node) in fit:
+            if type(node) in valid_types:
                 continue
             if not isinstance(node, (atom.Atom, Flow)) or isinstance(node, retry_module.Retry):
                 raise TypeError(
                     f"Members of flow {self._name!r} must be tasks or flows, got"
                     f" {node!r}{_mistake_hint(node)}"
                 )
-            fit.add(type(node))
+            valid_types.add(type(node))
         members = self._nodes
         return {id(node): node for node in nodes if id(node) not in members}
 
@@ -150,7 +150,7 @@ class Flow(abc.ABC):
     def _adopt(self, nodes: Iterable[Any]) -> None:
         for node in nodes:
             if isinstance(node, Flow):
-                node._holders.append(weakref.ref(self))
+                node._surrounding_flows.append(weakref.ref(self))
         self._touch()
 
     def _touch(self) -> None:
@@ -161,11 +161,11 @@ class Flow(abc.ABC):
             if flow._changed:
                 continue
             flow._changed = True
-            for reference in flow._holders:
-                holder = reference()
-                if holder is not None:
-                    holder._member_changed(flow)
-                    pending.append(holder)
+            for reference in flow._surrounding_flows:
+                surrounding_flow = reference()
+                if surrounding_flow is not None:
+                    surrounding_flow._member_changed(flow)
+                    pending.append(surrounding_flow)
 
     def _member_changed(self, member: Flow) -> None:  # noqa: B027
         """Update caches after a possible change of the symbols of a member."""
@@ -173,17 +173,17 @@ class Flow(abc.ABC):
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
         # An `id` is not portable. Surrounding flows must not be pickled with their content.
-        del state["_holders"]
+        del state["_surrounding_flows"]
         state["_nodes"] = list(self._nodes.values())
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._holders = []
+        self._surrounding_flows = []
         self._nodes = {id(node): node for node in state["_nodes"]}
         for node in self._nodes.values():
             if isinstance(node, Flow):
-                node._holders.append(weakref.ref(self))
+                node._surrounding_flows.append(weakref.ref(self))
 
     def __str__(self) -> str:
         cls = type(self)
@@ -204,7 +204,7 @@ def _mistake_hint(node: Any) -> str:
     return " (wrap it: task.FunctorTask(...))" if callable(node) else ""
 
 
-_MAX_KEPT: Final = 64
+_MAX_CACHED_SYMBOLS: Final = 64
 _NO_SYMBOLS: Final = Symbols(frozenset(), frozenset())
 
 
@@ -217,46 +217,46 @@ def symbols_of(node: Any) -> Symbols:
         return Symbols(node.requires, node.provides)
     symbols_by_id: dict[int, Symbols] = {}
     for flow in _innermost_first(node):
-        if flow._changed or flow._summary is None:
+        if flow._changed or flow._cached_symbols is None:
             flow._changed = False
-            symbols_by_id[id(flow)] = _kept(flow, flow._combine(symbols_by_id))
+            symbols_by_id[id(flow)] = _cache_symbols(flow, flow._combine(symbols_by_id))
         else:
-            symbols_by_id[id(flow)] = flow._summary
+            symbols_by_id[id(flow)] = flow._cached_symbols
         # Remove the sets of the members, because `_combine` may have modified them.
         for member in flow._nodes:
             symbols_by_id.pop(member, None)
     return symbols_by_id[id(node)]
 
 
-def _kept(flow: Flow, symbols: Symbols) -> Symbols:
+def _cache_symbols(flow: Flow, symbols: Symbols) -> Symbols:
     # Without this cache, each level of nested graph flows would be walked again. Without the limit
-    # `_MAX_KEPT`, each level would store the names of all inner levels.
-    if len(symbols.requires) + len(symbols.provides) > _MAX_KEPT:
-        flow._summary = None
+    # `_MAX_CACHED_SYMBOLS`, each level would store the names of all inner levels.
+    if len(symbols.requires) + len(symbols.provides) > _MAX_CACHED_SYMBOLS:
+        flow._cached_symbols = None
         return symbols
-    flow._summary = Symbols(frozenset(symbols.requires), frozenset(symbols.provides))
-    return flow._summary
+    flow._cached_symbols = Symbols(frozenset(symbols.requires), frozenset(symbols.provides))
+    return flow._cached_symbols
 
 
 def _innermost_first(root: Flow) -> Iterator[Flow]:
-    entered: set[int] = set()
-    left: set[int] = set()
+    visited: set[int] = set()
+    finished: set[int] = set()
     pending = [root]
     while pending:
         flow = pending[-1]
-        if id(flow) not in entered:
-            entered.add(id(flow))
-            if not flow._changed and flow._summary is not None:
+        if id(flow) not in visited:
+            visited.add(id(flow))
+            if not flow._changed and flow._cached_symbols is not None:
                 continue
             for member in flow._nodes.values():
-                if isinstance(member, Flow) and id(member) not in left:
-                    if id(member) in entered:
+                if isinstance(member, Flow) and id(member) not in finished:
+                    if id(member) in visited:
                         raise ValueError(f"Flow {member.name!r} contains itself")
                     pending.append(member)
             continue
         pending.pop()
-        if id(flow) not in left:
-            left.add(id(flow))
+        if id(flow) not in finished:
+            finished.add(id(flow))
             yield flow
 
 

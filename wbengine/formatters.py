@@ -82,26 +82,26 @@ class FailureFormatter:
         plan = getattr(getattr(self._engine, "compilation", None), "plan", None)
         if plan is not None:
             node = _find(plan, atom_matcher)
-            if node is not None and not self._undoes(plan, node, fail):
-                lines += self._before(plan, node)
+            if node is not None and not self._failed_in_revert(plan, node, fail):
+                lines += self._predecessor_lines(plan, node)
         return fail.exc_info, os.linesep.join(lines)
 
-    def _undoes(self, plan: plan_module.Plan, node: int, fail: ft.Failure) -> bool:
+    def _failed_in_revert(self, plan: plan_module.Plan, node: int, fail: ft.Failure) -> bool:
         """Return True if the atom failed in its revert. Predecessors are then irrelevant."""
         try:
             return self._engine.storage.get_revert_failure(plan.names[node]) is fail
         except exceptions.NotFound:
             return False
 
-    def _before(self, plan: plan_module.Plan, node: int) -> Iterator[str]:
+    def _predecessor_lines(self, plan: plan_module.Plan, node: int) -> Iterator[str]:
         root, count, has_more = _predecessors(plan, node)
         yield f"{count}{' and more' if has_more else ''} predecessors (most recent first):"
         for child in root:
-            yield child.pformat(stringify_node=self._say, starting_prefix="  ")
+            yield child.pformat(stringify_node=self._node_text, starting_prefix="  ")
         if has_more:
             yield "  ..."
 
-    def _say(self, node: tree.Node) -> str:
+    def _node_text(self, node: tree.Node) -> str:
         item = node.item
         if node.metadata["kind"] == "flow":
             return f"Flow '{item.name}'"
@@ -201,16 +201,16 @@ def _predecessors(plan: plan_module.Plan, start: int) -> tuple[tree.Node, int, b
     seen, count = {start}, 0
     queue = deque([(start, root, 0)])
     while queue:
-        node, shown, level = queue.popleft()
-        before = _directly_before(plan, node, seen)
-        if before and level == MAX_LEVELS:
+        node, tree_node, level = queue.popleft()
+        nearest = _directly_before(plan, node, seen)
+        if nearest and level == MAX_LEVELS:
             return root, count, True
-        for predecessor in before:
+        for predecessor in nearest:
             if count == MAX_ATOMS_SHOWN:
                 return root, count, True
             count += 1
             child = _tree_node(plan, predecessor)
-            shown.add(child)
+            tree_node.add(child)
             queue.append((predecessor, child, level + 1))
     return root, count, False
 

@@ -305,7 +305,7 @@ def invoke(invocation: Invocation, loop: event_loop.EventLoop | None = None) -> 
     task = invocation.task
     if task.async_bodies and invocation.action in task.async_bodies:
         return _in_loop(ainvoke, invocation, started, loop)
-    before = _enter(invocation)
+    token = _enter(invocation)
     task.attach(invocation)
     try:
         if running.around is None:
@@ -314,7 +314,7 @@ def invoke(invocation: Invocation, loop: event_loop.EventLoop | None = None) -> 
             return Outcome(_perform(task, invocation, loop), LOCAL, started, time.time())
     finally:
         task.detach()
-        _leave(before)
+        _leave(token)
         if invocation.log is not None:
             invocation.log.close()
 
@@ -339,13 +339,13 @@ async def ainvoke(invocation: Invocation) -> Outcome:
 def _perform(
     task: task_module.Task, invocation: Invocation, loop: event_loop.EventLoop | None
 ) -> Any:
-    before, after = _hooks(task, invocation.action)
+    pre_hook, post_hook = _hooks(task, invocation.action)
     try:
-        if getattr(before, "__func__", None) not in _IDLE_HOOKS:
-            _waited_for(before(), loop)
+        if getattr(pre_hook, "__func__", None) not in _IDLE_HOOKS:
+            _waited_for(pre_hook(), loop)
         if invocation.action == EXECUTE:
             value: Any = task.execute(**invocation.arguments)
-        elif _undoes(task, invocation.result):
+        elif _calls_revert(task, invocation.result):
             value = task.revert(**_revert_arguments(task, invocation))
         else:
             value = None
@@ -353,9 +353,9 @@ def _perform(
             value = _waited_for(value, loop)
     except BaseException as error:
         value = ft.Failure.from_exception(error)
-    if getattr(after, "__func__", None) not in _IDLE_HOOKS:
+    if getattr(post_hook, "__func__", None) not in _IDLE_HOOKS:
         try:
-            _waited_for(after(), loop)
+            _waited_for(post_hook(), loop)
         except BaseException as error:
             if not isinstance(value, ft.Failure):
                 value = ft.Failure.from_exception(error)
@@ -363,19 +363,19 @@ def _perform(
 
 
 async def _aperform(task: task_module.Task, invocation: Invocation) -> Any:
-    before, after = _hooks(task, invocation.action)
+    pre_hook, post_hook = _hooks(task, invocation.action)
     try:
-        await _settled(before())
+        await _settled(pre_hook())
         if invocation.action == EXECUTE:
             value: Any = await _settled(task.execute(**invocation.arguments))
-        elif _undoes(task, invocation.result):
+        elif _calls_revert(task, invocation.result):
             value = await _settled(task.revert(**_revert_arguments(task, invocation)))
         else:
             value = None
     except BaseException as error:
-        value = ft.Failure.from_exception(running.meant(error, invocation))
+        value = ft.Failure.from_exception(running.translate_cancellation(error, invocation))
     try:
-        await _settled(after())
+        await _settled(post_hook())
     except BaseException as error:
         if not isinstance(value, ft.Failure):
             value = ft.Failure.from_exception(error)
@@ -392,7 +392,7 @@ async def _settled(value: Any) -> Any:
     return await value if inspect.isawaitable(value) else value
 
 
-def _undoes(task: task_module.Task, result: Any) -> bool:
+def _calls_revert(task: task_module.Task, result: Any) -> bool:
     """Return True if `revert` is called after this result.
 
     The revert of a function task is called after failures only if it was registered for them.

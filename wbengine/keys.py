@@ -53,7 +53,7 @@ ROLES: Final = (ENGINE, WORKER, OPERATOR)
 #: Interval between two checks of a key file for changes.
 CHECK_SECONDS: Final = 5.0
 
-_SIZE: Final = 32
+_SECRET_BYTES: Final = 32
 
 _KEY_ID: Final = {"type": "string", "pattern": r"^[A-Za-z0-9_-]{1,64}\Z"}
 _BYTES: Final = {"type": "string", "pattern": r"^[A-Za-z0-9_-]{43}=?\Z"}
@@ -99,7 +99,7 @@ SCHEMA: Final[dict[str, Any]] = {
 _FILE: Final = Schema(SCHEMA, "key file", secret=True)
 
 
-def _derived(secret: bytes, purpose: str) -> bytes:
+def _derive_key(secret: bytes, purpose: str) -> bytes:
     """Return the key for one purpose: HKDF-Expand of RFC 5869, one block.
 
     HKDF-Extract is not needed, because the secrets are random bytes.
@@ -129,7 +129,7 @@ def _current(ordered: Sequence[_Timed], now: float) -> _Timed:
     return begun[-1]
 
 
-def _valid(known: Iterable[_Secret], key_id: str, now: float) -> _Secret | None:
+def _valid_secret(known: Iterable[_Secret], key_id: str, now: float) -> _Secret | None:
     valid = (secret for secret in known if secret.until is None or now <= secret.until)
     return next((secret for secret in valid if secret.id == key_id), None)
 
@@ -182,15 +182,15 @@ class Key:
 
     def _mac(self, purpose: str, data: bytes) -> bytes:
         # HMAC-SHA256 with a precomputed key state, which halves its time.
-        begun = self._macs.get(purpose)
-        if begun is None:
+        hash_states = self._macs.get(purpose)
+        if hash_states is None:
             assert self.secret is not None
-            pads = _derived(self.secret, purpose).ljust(64, b"\0")
-            begun = self._macs[purpose] = (
+            pads = _derive_key(self.secret, purpose).ljust(64, b"\0")
+            hash_states = self._macs[purpose] = (
                 hashlib.sha256(bytes(byte ^ 0x36 for byte in pads)),
                 hashlib.sha256(bytes(byte ^ 0x5C for byte in pads)),
             )
-        inner, outer = begun[0].copy(), begun[1].copy()
+        inner, outer = hash_states[0].copy(), hash_states[1].copy()
         inner.update(data)
         outer.update(inner.digest())
         return bytes(outer.digest())
@@ -228,9 +228,9 @@ class Keyring:
         """
         self.path = path
         self._lock = threading.Lock()
-        self._look_at = 0.0
-        self._seen: Any = None
-        self._use(content)
+        self._checked_at = 0.0
+        self._file_identity: Any = None
+        self._apply(content)
 
     def __repr__(self) -> str:
         return f"<Keyring of {self.role} {str(self.path or '')!r}>"
@@ -238,7 +238,7 @@ class Keyring:
     def __str__(self) -> str:
         return f"{self._own[0].algorithm} of role {self.role!r}"
 
-    def _use(self, content: Mapping[str, Any]) -> None:
+    def _apply(self, content: Mapping[str, Any]) -> None:
         _FILE.check(content)
         keys = [_key(entry) for entry in content["keys"]]
         by_id = {key.id: key for key in keys}
@@ -270,7 +270,7 @@ class Keyring:
             ring = cls(content, path)
         except exc.InvalidFormat as error:
             raise exc.InvalidFormat(f"{path}: {error}") from None
-        ring._seen = seen
+        ring._file_identity = seen
         return ring
 
     @property
@@ -280,7 +280,7 @@ class Keyring:
 
     def signing_key(self, now: float) -> Key:
         """Return the latest signing key that is valid now."""
-        self._follow(now)
+        self._reload_if_changed(now)
         return _current(self._own, now)
 
     def trusted(self, key_id: str, roles: Collection[str], now: float) -> Key:
@@ -288,7 +288,7 @@ class Keyring:
 
         :raises NotTrusted: if the key is unknown, has expired, or has another role.
         """
-        self._follow(now)
+        self._reload_if_changed(now)
         key = self.keys.get(key_id)
         if key is None:
             raise exc.NotTrusted("unknown key id")
@@ -305,17 +305,17 @@ class Keyring:
         """
         key = _current(self._bodies, time.time())
         nonce = secrets.token_bytes(12)
-        return key.id, nonce + _aesgcm(_derived(key.bytes, "body")).encrypt(nonce, data, bound)
+        return key.id, nonce + _aesgcm(_derive_key(key.bytes, "body")).encrypt(nonce, data, bound)
 
     def open(self, key_id: str, data: bytes, bound: bytes) -> bytes:
         """Decrypt the result of `seal`.
 
         :raises NotTrusted: if the key is unknown, or the ciphertext or `bound` does not match it.
         """
-        key = _valid(self._bodies, key_id, time.time())
+        key = _valid_secret(self._bodies, key_id, time.time())
         if key is None:
             raise exc.NotTrusted("unknown encryption key id")
-        cipher = _aesgcm(_derived(key.bytes, "body"))
+        cipher = _aesgcm(_derive_key(key.bytes, "body"))
         try:
             opened: bytes = cipher.decrypt(data[:12], data[12:], bound)
         except Exception as error:
@@ -330,7 +330,7 @@ class Keyring:
         if not self._store:
             raise exc.NotTrusted(f"key file of role {self.role!r} must contain a secret for stores")
         key = _current(self._store, time.time())
-        return f"{key.id}.{text_of(hmac.digest(_derived(key.bytes, purpose), data, 'sha256'))}"
+        return f"{key.id}.{text_of(hmac.digest(_derive_key(key.bytes, purpose), data, 'sha256'))}"
 
     def verify_mac(self, purpose: str, data: bytes, mac: str | None) -> None:
         """Verify the MAC of data from a store.
@@ -340,27 +340,27 @@ class Keyring:
         if not isinstance(mac, str):
             raise exc.NotTrusted("the record has no MAC")
         key_id, _, text = mac.partition(".")
-        key = _valid(self._store, key_id, time.time())
+        key = _valid_secret(self._store, key_id, time.time())
         if key is None:
             raise exc.NotTrusted("the key of the record's MAC is unknown or has expired")
-        expected = text_of(hmac.digest(_derived(key.bytes, purpose), data, "sha256"))
+        expected = text_of(hmac.digest(_derive_key(key.bytes, purpose), data, "sha256"))
         if not hmac.compare_digest(expected.encode(), text.encode("utf-8", "replace")):
             raise exc.NotTrusted("the MAC does not match the content of the record")
 
-    def _follow(self, now: float) -> None:
+    def _reload_if_changed(self, now: float) -> None:
         """Reload the file if it has changed. If that fails, the old keys remain in use."""
-        if self.path is None or abs(now - self._look_at) < CHECK_SECONDS:
+        if self.path is None or abs(now - self._checked_at) < CHECK_SECONDS:
             return
         with self._lock:
-            if abs(now - self._look_at) < CHECK_SECONDS:
+            if abs(now - self._checked_at) < CHECK_SECONDS:
                 return
-            self._look_at = now
+            self._checked_at = now
             try:
-                if _identity(os.stat(self.path)) == self._seen:
+                if _identity(os.stat(self.path)) == self._file_identity:
                     return
                 content, seen = _read(self.path)
-                self._use(content)
-                self._seen = seen
+                self._apply(content)
+                self._file_identity = seen
             except (OSError, exc.InvalidFormat) as error:
                 LOG.warning("cannot read the key file again; using the previous keys: %s", error)
             else:
@@ -465,8 +465,8 @@ def _secret_of(text: str) -> bytes:
         secret = _bytes(text)
     except binascii.Error:
         secret = b""
-    if len(secret) != _SIZE:
-        raise exc.InvalidFormat(f"key file is invalid: a key must have {_SIZE} bytes")
+    if len(secret) != _SECRET_BYTES:
+        raise exc.InvalidFormat(f"key file is invalid: a key must have {_SECRET_BYTES} bytes")
     return secret
 
 
@@ -486,7 +486,7 @@ def _new_id() -> str:
 
 
 def _new_secret() -> dict[str, Any]:
-    return {"id": _new_id(), "secret": text_of(secrets.token_bytes(_SIZE))}
+    return {"id": _new_id(), "secret": text_of(secrets.token_bytes(_SECRET_BYTES))}
 
 
 def _new_key(role: str, since: float) -> dict[str, Any]:
@@ -511,7 +511,7 @@ def new(*, per_role: bool = False, encrypt: bool = False) -> dict[str, dict[str,
         role: {
             **common,
             "role": role,
-            "keys": [_seen_by(role, key) for key in keys],
+            "keys": [_visible_to(role, key) for key in keys],
             # Workers neither read nor write flows.
             **({} if role == WORKER else {"store": store}),
         }
@@ -519,7 +519,7 @@ def new(*, per_role: bool = False, encrypt: bool = False) -> dict[str, dict[str,
     }
 
 
-def _seen_by(role: str, key: Mapping[str, Any]) -> dict[str, Any]:
+def _visible_to(role: str, key: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in key.items() if k != "secret" or key["role"] in (role, ANY)}
 
 
@@ -534,7 +534,7 @@ def rotated(
     interrupted rotation) are added to all files.
     """
 
-    def kept(name: str, content: Mapping[str, Any]) -> list[dict[str, Any]]:
+    def retained(name: str, content: Mapping[str, Any]) -> list[dict[str, Any]]:
         others = (each for other in files.values() for each in other.get(name, ()))
         all_by_id = {each["id"]: each for each in (*others, *content[name])}
         return [
@@ -550,8 +550,10 @@ def rotated(
     return {
         role: {
             **content,
-            **{name: [*kept(name, content), fresh[name]] for name in fresh if content.get(name)},
-            "keys": [_seen_by(role, each) for each in (*kept("keys", content), *new_keys)],
+            **{
+                name: [*retained(name, content), fresh[name]] for name in fresh if content.get(name)
+            },
+            "keys": [_visible_to(role, each) for each in (*retained("keys", content), *new_keys)],
         }
         for role, content in files.items()
     }

@@ -238,9 +238,9 @@ class Counted(Retry):
         return 0.0 if self._backoff is None else self._backoff.seconds(len(history))
 
     def _decide(self, history: History, left: bool) -> Decision:
-        return RETRY if left and self._worth_it(history) else self._revert_action
+        return RETRY if left and self._is_retryable(history) else self._revert_action
 
-    def _worth_it(self, history: History) -> bool:
+    def _is_retryable(self, history: History) -> bool:
         if self._retry_on is None and not self._give_up_on:
             return True
         failures = [failure for _, failure in history.outcomes_iter(-1)]
@@ -378,8 +378,8 @@ class ParameterizedForEach(ForEachBase):
 
 
 def _errors(option: str, wanted: Errors) -> tuple[type[BaseException] | str, ...]:
-    several = (wanted,) if isinstance(wanted, str | type) else wanted
-    errors = tuple(several) if isinstance(several, Iterable) else (several,)
+    error_list = (wanted,) if isinstance(wanted, str | type) else wanted
+    errors = tuple(error_list) if isinstance(error_list, Iterable) else (error_list,)
     for error in errors:
         is_class = isinstance(error, type) and issubclass(error, BaseException)
         if not (is_class or (isinstance(error, str) and error)):

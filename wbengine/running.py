@@ -54,7 +54,7 @@ Call = tuple[Callable[..., Any], tuple[Any, ...]]
 sending: Callable[[Key, Call], Call] | None = None
 
 #: Hook of tracers: may add headers to messages that a task sends. It must not raise exceptions.
-tying: Callable[[dict[str, Any]], object] | None = None
+header_hook: Callable[[dict[str, Any]], object] | None = None
 
 
 def current(task: task_module.Task) -> invocation.Invocation | None:
@@ -63,7 +63,7 @@ def current(task: task_module.Task) -> invocation.Invocation | None:
     return call if call is not None and call.task is task else None
 
 
-def meant(error: BaseException, call: invocation.Invocation) -> BaseException:
+def translate_cancellation(error: BaseException, call: invocation.Invocation) -> BaseException:
     """Return `error`, or `Cancelled` if the call was cancelled and therefore its coroutine."""
     if type(error).__name__ != "CancelledError" or not call.cancellation.cancelled:
         return error

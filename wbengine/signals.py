@@ -6,10 +6,10 @@ from typing import Any, Final, NamedTuple
 
 from wbengine import _codec, _json_text, _names, exceptions
 
-__all__ = ["MOST_BYTES", "Signal", "check_name"]
+__all__ = ["MAX_VALUE_BYTES", "Signal", "check_name"]
 
 #: Maximum size of a signal's value as JSON.
-MOST_BYTES: Final = 65_536
+MAX_VALUE_BYTES: Final = 65_536
 
 
 def check_name(name: Any) -> str:
@@ -45,9 +45,9 @@ class Signal(NamedTuple):
         """
         tree = _codec.pack_to_send(value, f"signal {check_name(name)!r}")
         text = _json_text.encode(tree, finite=True).decode()
-        if len(text.encode()) > MOST_BYTES:
+        if len(text.encode()) > MAX_VALUE_BYTES:
             raise exceptions.NotEncodable(
-                f"Value of signal {name!r} must have at most {MOST_BYTES:,} bytes as JSON"
+                f"Value of signal {name!r} must have at most {MAX_VALUE_BYTES:,} bytes as JSON"
             )
         return cls(name, text, at)
 

@@ -42,7 +42,7 @@ STATES_WITH_RESULTS: Final = (
 )
 
 #: Interval between two attempts to acquire a lease that another process uses for one change.
-_PAUSE: Final = 0.01
+_LEASE_RETRY_SECONDS: Final = 0.01
 
 _NOTHING: Final[Mapping[str, Any]] = {}
 
@@ -176,7 +176,7 @@ class Storage:
             except exceptions.FlowBusy as busy:
                 if not owners.is_momentary(busy.owner) or time.monotonic() >= until:
                     raise
-                time.sleep(_PAUSE)
+                time.sleep(_LEASE_RETRY_SECONDS)
 
     def mark_all(self) -> None:
         """Mark the flow and all atoms that began, because an interrupt may have prevented a mark.
@@ -758,7 +758,7 @@ class Storage:
         for atom_name, save_as in self._savers.items():
             record = self._by_name[atom_name]
             for name, index in save_as.items():
-                value = _told(record, index)
+                value = _part_or_failure(record, index)
                 if value is not arguments.MISSING:
                     values.setdefault(name, []).append(value)
         return values
@@ -907,7 +907,7 @@ class Storage:
                 yield source[name]
         for atom_name, save_as in self._savers.items():
             if name in save_as:
-                value = _told(self._by_name[atom_name], save_as[name])
+                value = _part_or_failure(self._by_name[atom_name], save_as[name])
                 if value is not arguments.MISSING:
                     yield value
 
@@ -937,7 +937,7 @@ def _part(record: models.AtomDetail, index: Any) -> Any:
     return arguments.element(record.results, index)
 
 
-def _told(record: models.AtomDetail, index: Any) -> Any:
+def _part_or_failure(record: models.AtomDetail, index: Any) -> Any:
     """Return the same as `_part`, but a failure replaces the whole result."""
     if record.failure is not None and index is None:
         return record.failure
@@ -991,12 +991,12 @@ def _by_name(flow_detail: models.FlowDetail) -> dict[str, models.AtomDetail]:
     records: dict[str, models.AtomDetail] = {}
     for record in flow_detail:
         earlier_record = records.get(record.name)
-        if earlier_record is None or _use(record) > _use(earlier_record):
+        if earlier_record is None or _usage_key(record) > _usage_key(earlier_record):
             records[record.name] = record
     return records
 
 
-def _use(record: models.AtomDetail) -> tuple[int, bool]:
+def _usage_key(record: models.AtomDetail) -> tuple[int, bool]:
     """Return a sort key that is higher for used records. Ignored atoms have no attempt."""
     return record.attempt, record.state not in (None, states.PENDING)
 

@@ -19,8 +19,8 @@ from wbengine import running
 from wbengine.concurrency import interrupts, timers
 
 __all__ = [
-    "DEFAULT_LEVEL", "EVENT", "MAX_CHARACTERS", "MAX_LINES", "ROOM", "Line", "LogAllowance",
-    "TaskLog", "capture", "excluding_level", "lines_of",
+    "DEFAULT_LEVEL", "EVENT", "MAX_CHARACTERS", "MAX_LINES", "MAX_CHARACTERS_PER_ATTEMPT", "Line",
+    "LogAllowance", "TaskLog", "capture", "excluding_level", "lines_of",
 ]  # fmt: skip
 
 #: Minimum level of the task logs that the commands store.
@@ -34,12 +34,12 @@ MAX_LINES: Final = 1000
 MAX_CHARACTERS: Final = 65_536
 #: Maximum number of characters that are stored for one attempt, including a fixed number for each
 #: line. Several workers may run an attempt one after the other.
-ROOM: Final = 4 * 2 * MAX_CHARACTERS
-_LINE: Final = MAX_CHARACTERS // MAX_LINES
+MAX_CHARACTERS_PER_ATTEMPT: Final = 4 * 2 * MAX_CHARACTERS
+_CHARACTERS_PER_LINE: Final = MAX_CHARACTERS // MAX_LINES
 #: Maximum number of characters for one run of a flow.
 MAX_CHARACTERS_OF_FLOW: Final = 64 * 2**20
 #: Interval at which lines of a running task are sent.
-_EVERY: Final = 1.0
+_SEND_INTERVAL_SECONDS: Final = 1.0
 
 _FORMATTER: Final = logging.Formatter()
 
@@ -63,43 +63,51 @@ class TaskLog:
     beyond the maximum are only counted, and the last line contains their number.
     """
 
-    __slots__ = ("_characters", "_count", "_events", "_left_out", "_lines", "_telling", "_timer")
+    __slots__ = (
+        "_characters",
+        "_count",
+        "_dropped_count",
+        "_events",
+        "_lines",
+        "_send_lock",
+        "_timer",
+    )
 
     def __init__(self, events: Any) -> None:
         self._events = events
         self._lines: deque[Line] = deque()
-        self._count = self._characters = self._left_out = 0
-        self._telling = threading.RLock()
+        self._count = self._characters = self._dropped_count = 0
+        self._send_lock = threading.RLock()
         self._timer: timers.Timer | None = None
 
     def add(self, record: logging.LogRecord) -> None:
         """Add a record. Thread-safe and reentrant."""
         with interrupts.masked():
-            if self._left_out or self._count >= MAX_LINES:
-                self._left_out += 1
+            if self._dropped_count or self._count >= MAX_LINES:
+                self._dropped_count += 1
                 return
             text = _text_of(record)
             self._characters += len(text) + len(record.name)
             if self._characters > MAX_CHARACTERS:
-                self._left_out = 1
+                self._dropped_count = 1
                 return
             self._count += 1
             self._lines.append(Line(record.created, record.levelname, record.name, text))
             if self._timer is None:
-                self._timer = timers.of_process().after(_EVERY, self._tell)
+                self._timer = timers.of_process().after(_SEND_INTERVAL_SECONDS, self._send)
 
     def close(self) -> None:
         """Send the remaining lines at the end of the execution."""
         with interrupts.masked():
             if self._timer is not None:
                 timers.of_process().cancel(self._timer)
-            if self._left_out:
-                text = f"{self._left_out} more lines are not stored"
+            if self._dropped_count:
+                text = f"{self._dropped_count} more lines are not stored"
                 self._lines.append(Line(time.time(), "INFO", __name__, text))
-            self._tell()
+            self._send()
 
-    def _tell(self) -> None:
-        with self._telling:  # Preserves the order.
+    def _send(self) -> None:
+        with self._send_lock:  # Preserves the order.
             self._timer = None
             lines = [list(self._lines.popleft()) for _ in range(len(self._lines))]
             try:
@@ -118,25 +126,27 @@ class LogAllowance:
     def __init__(self, flow: str) -> None:
         self._flow = flow
         self._lock = threading.Lock()
-        self._left = MAX_CHARACTERS_OF_FLOW
+        self._remaining = MAX_CHARACTERS_OF_FLOW
         # Remaining characters of each attempt with logs.
-        self._room: dict[Hashable, int] = {}
+        self._remaining_by_attempt: dict[Hashable, int] = {}
 
     def take(self, attempt: Hashable, lines: tuple[Line, ...]) -> tuple[Line, ...]:
         """Return the lines that fit. If the flow exceeds its limit, the last line reports this."""
         with self._lock:
-            if self._left < 0:
+            if self._remaining < 0:
                 return ()
-            lines, self._room[attempt] = _within(lines, self._room.get(attempt, ROOM))
-            accepted_lines, self._left = _within(lines, self._left)
-            if self._left >= 0:
-                return accepted_lines
+            lines, self._remaining_by_attempt[attempt] = _fitting(
+                lines, self._remaining_by_attempt.get(attempt, MAX_CHARACTERS_PER_ATTEMPT)
+            )
+            fitting_lines, self._remaining = _fitting(lines, self._remaining)
+            if self._remaining >= 0:
+                return fitting_lines
             text = (
                 "no more log lines are stored: the tasks of this flow logged more than"
                 f" {MAX_CHARACTERS_OF_FLOW:,} characters"
             )
             LOG.warning("flow %s: %s", self._flow, text)
-            return (*accepted_lines, Line(time.time(), "WARNING", __name__, text))
+            return (*fitting_lines, Line(time.time(), "WARNING", __name__, text))
 
 
 def excluding_level() -> str | None:
@@ -156,16 +166,16 @@ def lines_of(details: Mapping[str, Any]) -> tuple[Line, ...]:
     return tuple(line for line in lines if line is not None)
 
 
-def _within(lines: tuple[Line, ...], room: int) -> tuple[tuple[Line, ...], int]:
+def _fitting(lines: tuple[Line, ...], remaining: int) -> tuple[tuple[Line, ...], int]:
     """Return the lines that fit into `room`, and the remaining room. Negative: exceeded."""
     fitting_lines = []
     for line in lines:
-        if room < 0:
+        if remaining < 0:
             break
-        room -= _LINE + len(line.level) + len(line.logger) + len(line.text)
-        if room >= 0:
+        remaining -= _CHARACTERS_PER_LINE + len(line.level) + len(line.logger) + len(line.text)
+        if remaining >= 0:
             fitting_lines.append(line)
-    return tuple(fitting_lines), room
+    return tuple(fitting_lines), remaining
 
 
 def _line_of(fields: Any) -> Line | None:

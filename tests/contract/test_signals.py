@@ -9,7 +9,7 @@ import pytest
 from tests.contract.stored_flows import make
 from wbengine import exceptions, operations, states
 from wbengine.persistence import backends, base, models
-from wbengine.signals import MOST_BYTES, Signal
+from wbengine.signals import MAX_VALUE_BYTES, Signal
 from wbengine.types.outline import Outline, OutlineNode
 
 Connection = base.Connection
@@ -147,7 +147,7 @@ def test_signals_are_exported_and_moved_with_their_flow(
         ("x" * 256, 1, ValueError, "at most 255 characters, got 256"),
         (7, 1, TypeError, "must be a str, got 7"),
         ("s", object(), exceptions.NotEncodable, "signal 's': object"),
-        ("s", "x" * MOST_BYTES, exceptions.NotEncodable, "must have at most 65,536 bytes"),
+        ("s", "x" * MAX_VALUE_BYTES, exceptions.NotEncodable, "must have at most 65,536 bytes"),
     ],
 )
 def test_invalid_name_or_value_of_signal_is_rejected(

@@ -293,7 +293,7 @@ class Flooding(tasks.task.Task):
 def test_store_limits_log_of_task_whatever_worker_sends(kept: base.Backend) -> None:
     uuid = run(linear_flow.Flow("f").add(Flooding("flooding")), kept)
     size = sum(len(line.text) for line in read(kept, uuid))
-    assert task_logs.MAX_CHARACTERS < size < task_logs.ROOM
+    assert task_logs.MAX_CHARACTERS < size < task_logs.MAX_CHARACTERS_PER_ATTEMPT
 
 
 def test_empty_log_lines_count_towards_limit() -> None:

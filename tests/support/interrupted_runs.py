@@ -162,7 +162,7 @@ class Trials:
             if (lease := connection.get_lease(uuid)) is not None:
                 self._report("the lease was not given back", f"{where} {lease}")
         store = lease_renewer.of_process()._stores.get(self.backend)
-        if store is not None and any(held.lease.flow == uuid for held in store._held):
+        if store is not None and any(held.lease.flow == uuid for held in store._held_leases):
             self._report("the lease is still renewed", where)
         try:
             if engine.storage.get_flow_state() == states.SUCCESS:

@@ -40,7 +40,7 @@ def calls(observe):
 
 registry = CollectorRegistry()
 bare = calls(contextlib.nullcontext)
-assert (running.around, running.sending, running.tying) == (None, None, None)
+assert (running.around, running.sending, running.header_hook) == (None, None, None)
 print(json.dumps({
     "bare": bare,
     "metrics": calls(lambda engine: metrics.observe(engine, registry)),

@@ -33,7 +33,7 @@ def snapshot(flow):
     return (
         [node.name for node in flow], links(flow), flow.requires, flow.provides, len(flow),
         {name: [p.name for p in several] for name, several in flow._providers.items()},
-        {name: {w.name for w in several.values()} for name, several in flow._wanting.items()},
+        {name: {w.name for w in several.values()} for name, several in flow._unmet_members.items()},
         set(flow._symbols), set(flow._nodes),
     )  # fmt: skip
 

@@ -228,13 +228,15 @@ def test_nesting_depth_is_measured_correctly(tree: Any, depth: int) -> None:
     assert _json_text.is_deeper(tree, depth) is (levels(tree) > depth)
     for more in (tree, [tree, "x" * 3000], [tree, *[[]] * 150, "x" * 3000]):
         data = json.dumps(hollow(more)).encode()  # text of the containers only
-        assert not levels(more) or _json_text.opens_more(data, levels(more) - 1)
+        assert not levels(more) or _json_text.has_more_containers(data, levels(more) - 1)
 
 
 def test_number_of_containers_in_long_text_is_not_overestimated() -> None:
     for separators in ((",", ":"), (", ", ": ")):  # the format of this encoder and of others
         data = json.dumps({"a": ["x" * 5000, {}]}, separators=separators).encode()
-        assert _json_text.opens_more(data, 2) and not _json_text.opens_more(data, 3)
+        assert _json_text.has_more_containers(data, 2) and not _json_text.has_more_containers(
+            data, 3
+        )
 
 
 @fast

@@ -96,7 +96,7 @@ def parse(url: str, options: Mapping[str, Any] | None = None) -> Options:
     read = {
         key: OPTIONS[key](key, value)
         for key, value in values.items()
-        if value is not None or key in _WITH_NONE
+        if value is not None or key in _NULLABLE_OPTIONS
     }
     if levels is not None and read.get("isolation_level") is None:
         by_dialect = _mapping("isolation_levels", levels)
@@ -127,7 +127,7 @@ def _url(text: str) -> sa.URL:
     return url
 
 
-def _refuse(key: str, what: str, value: Any) -> ValueError:
+def _reject(key: str, what: str, value: Any) -> ValueError:
     return ValueError(f"Option {key} must be {what}, got {value!r:.80}")
 
 
@@ -148,24 +148,24 @@ def _level(key: str, value: Any) -> str | None:
         return None
     level = value.upper().replace("_", " ") if isinstance(value, str) else None
     if level not in _LEVELS:
-        raise _refuse(key, "one of " + ", ".join(_LEVELS), value)
+        raise _reject(key, "one of " + ", ".join(_LEVELS), value)
     return level
 
 
 def _mapping(key: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping):
-        raise _refuse(key, "a dict", value)
+        raise _reject(key, "a dict", value)
     return dict(value)
 
 
 def _modes(key: str, value: Any) -> str | None:
     if value is not None and not (isinstance(value, str) and _MODE.fullmatch(value)):
-        raise _refuse(key, "a list of modes", value)
+        raise _reject(key, "a list of modes", value)
     return value
 
 
 #: Options for which None is a value.
-_WITH_NONE: Final = ("idle_timeout", "mysql_sql_mode")
+_NULLABLE_OPTIONS: Final = ("idle_timeout", "mysql_sql_mode")
 
 OPTIONS: Final[Mapping[str, _options.Reader]] = {
     "max_retries": _options.whole,

@@ -55,7 +55,7 @@ def convert_errors(
     try:
         yield
     except sa.exc.DBAPIError as error:
-        description = _words(error)
+        description = _description(error)
         if place and any(sign in description for sign in _DAMAGED):
             raise _damaged(what, kind, place, description) from error.orig
         if place and any(sign in description for sign in _UNUSABLE):
@@ -124,14 +124,16 @@ def _code(orig: BaseException) -> object:
     return orig.args[0] if orig.args else None
 
 
-def _words(error: sa.exc.DBAPIError) -> str:
+def _description(error: sa.exc.DBAPIError) -> str:
     orig = error.orig
     if orig is None:
         return _line(str(error))
     code = _code(orig)
     if isinstance(code, int) and len(orig.args) > 1:
         description = f"{_line(str(orig.args[1]))} ({code})"
-        if code == _MYSQL_PACKET_TOO_LARGE or (code in _MYSQL_CONNECTION_LOST and _is_big(error)):
+        if code == _MYSQL_PACKET_TOO_LARGE or (
+            code in _MYSQL_CONNECTION_LOST and _has_large_value(error)
+        ):
             description += (
                 "; the server's variable max_allowed_packet must be greater than the data"
             )
@@ -139,7 +141,7 @@ def _words(error: sa.exc.DBAPIError) -> str:
     return _line(str(orig)) or type(orig).__name__
 
 
-def _is_big(error: sa.exc.DBAPIError) -> bool:
+def _has_large_value(error: sa.exc.DBAPIError) -> bool:
     """Return True if a sent value may exceed the limit of a server."""
     rows = error.params if isinstance(error.params, list) else [error.params]
     size = 0

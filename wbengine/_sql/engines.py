@@ -139,8 +139,8 @@ def make_engine(
     try:
         engine = sa.create_engine(settings.url, **{**arguments, **extra_arguments})
     except ImportError as error:
-        usual = connection_options.DRIVERS[settings.dialect] == driver
-        advice = f": {_installing.advice(_EXTRAS[settings.dialect])}" if usual else ""
+        is_default_driver = connection_options.DRIVERS[settings.dialect] == driver
+        advice = f": {_installing.advice(_EXTRAS[settings.dialect])}" if is_default_driver else ""
         raise ImportError(
             f"{settings.url.drivername!r} needs a driver that is not installed"
             f" ({error.name or error}){advice}"
@@ -242,7 +242,7 @@ def _listen(engine: sa.Engine, settings: connection_options.Options) -> None:
     if settings.dialect == dialects.SQLITE:
         if not settings.in_memory:
             sa.event.listen(engine, "do_connect", _make_private)
-            sa.event.listen(engine, "first_connect", _refuse_network)
+            sa.event.listen(engine, "first_connect", _reject_network_file)
         sa.event.listen(engine, "connect", _prepare_sqlite)
         sa.event.listen(engine, "begin", _begin_sqlite)
     else:
@@ -285,7 +285,7 @@ def _make_private(dialect: Any, record: Any, arguments: Any, options: Any) -> No
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
-def _refuse_network(connection: Any, record: Any) -> None:
+def _reject_network_file(connection: Any, record: Any) -> None:
     ((_, _, path),) = connection.execute("PRAGMA database_list").fetchall()
     kind = _sqlite_files.network_kind(path)
     if kind is not None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 ThreadFactory = Callable[[], threading.Thread]
-Told = Callable[[threading.Thread], Any]
+Listener = Callable[[threading.Thread], Any]
 
 get_ident = threading.get_ident
 
@@ -37,10 +37,10 @@ def no_op(*args: Any, **kwargs: Any) -> None:
 
 class _Bound(NamedTuple):
     thread_factory: ThreadFactory
-    before_start: Told
-    after_start: Told
-    before_join: Told
-    after_join: Told
+    before_start: Listener
+    after_start: Listener
+    before_join: Listener
+    after_join: Listener
 
 
 class ThreadBundle:
@@ -58,10 +58,10 @@ class ThreadBundle:
     def bind(
         self,
         thread_factory: ThreadFactory,
-        before_start: Told | None = None,
-        after_start: Told | None = None,
-        before_join: Told | None = None,
-        after_join: Told | None = None,
+        before_start: Listener | None = None,
+        after_start: Listener | None = None,
+        before_join: Listener | None = None,
+        after_join: Listener | None = None,
     ) -> None:
         """Add a thread; `thread_factory()` creates it at each start.
 

@@ -24,10 +24,12 @@ Levels = tuple[Mapping[str, int], int]
 _MAX_WAITING_RECORDS: Final = 1000
 
 #: Attributes of all records. Others were added with `extra`.
-_OWN: Final = frozenset({*logging.makeLogRecord({}).__dict__, "message", "asctime", "taskName"})
+_STANDARD_ATTRIBUTES: Final = frozenset(
+    {*logging.makeLogRecord({}).__dict__, "message", "asctime", "taskName"}
+)
 
 _FORMATTER: Final = logging.Formatter()
-_PROBLEM: Final = logging.Handler()
+_ERROR_HANDLER: Final = logging.Handler()
 
 
 def levels() -> Levels:
@@ -50,16 +52,16 @@ class Relay(logging.Handler):
         super().__init__()
         self._send = send
         self._pid = os.getpid()
-        self._heard = False
+        self._is_sending = False
         self._waiting: collections.deque[bytes] = collections.deque(maxlen=_MAX_WAITING_RECORDS)
 
-    def install(self, wanted: Levels) -> None:
+    def install(self, parent_levels: Levels) -> None:
         """Set levels, and remove the handlers that the import of `__main__` installed."""
         for logger in [*logging.Logger.manager.loggerDict.values(), logging.root]:
             if isinstance(logger, logging.Logger):
                 logger.handlers[:] = []
                 logger.propagate = True
-        by_name, disabled = wanted
+        by_name, disabled = parent_levels
         for name, level in by_name.items():
             logging.getLogger(name).setLevel(level)
         logging.disable(disabled)
@@ -70,7 +72,7 @@ class Relay(logging.Handler):
         """Send records during a `with` block. Outside of it, records wait."""
         self.acquire()
         try:
-            self._heard = True
+            self._is_sending = True
             while self._waiting:
                 self._send(self._waiting.popleft())
         finally:
@@ -79,7 +81,7 @@ class Relay(logging.Handler):
             yield
         finally:
             self.acquire()
-            self._heard = False
+            self._is_sending = False
             self.release()
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -92,7 +94,7 @@ class Relay(logging.Handler):
         except Exception:
             self.handleError(record)
             return
-        if self._heard:
+        if self._is_sending:
             self._send(data)
         else:
             self._waiting.append(data)
@@ -105,8 +107,8 @@ def replay(data: bytes) -> None:
     """
     record = logging.makeLogRecord({})
     try:
-        own, extra_attributes = pickle.loads(data)
-        record = logging.makeLogRecord(own)
+        standard_attributes, extra_attributes = pickle.loads(data)
+        record = logging.makeLogRecord(standard_attributes)
         for name, (value, text) in extra_attributes.items():
             try:
                 record.__dict__[name] = pickle.loads(value)
@@ -117,20 +119,24 @@ def replay(data: bytes) -> None:
         if logger.isEnabledFor(record.levelno):
             logger.handle(record)
     except Exception:
-        _PROBLEM.handleError(record)
+        _ERROR_HANDLER.handleError(record)
 
 
 def _packed(record: logging.LogRecord) -> bytes:
     """Pickle a record. Message and traceback are text; other attributes are text if necessary."""
-    own = {name: value for name, value in record.__dict__.items() if name in _OWN}
-    own["msg"], own["args"] = record.getMessage(), None
-    if record.exc_info and not record.exc_text:
-        own["exc_text"] = _FORMATTER.formatException(record.exc_info)
-    own["exc_info"] = None
-    extra_attributes = {
-        name: _pair(value) for name, value in record.__dict__.items() if name not in _OWN
+    standard_attributes = {
+        name: value for name, value in record.__dict__.items() if name in _STANDARD_ATTRIBUTES
     }
-    return pickle.dumps((own, extra_attributes), pickle.HIGHEST_PROTOCOL)
+    standard_attributes["msg"], standard_attributes["args"] = record.getMessage(), None
+    if record.exc_info and not record.exc_text:
+        standard_attributes["exc_text"] = _FORMATTER.formatException(record.exc_info)
+    standard_attributes["exc_info"] = None
+    extra_attributes = {
+        name: _pair(value)
+        for name, value in record.__dict__.items()
+        if name not in _STANDARD_ATTRIBUTES
+    }
+    return pickle.dumps((standard_attributes, extra_attributes), pickle.HIGHEST_PROTOCOL)
 
 
 def _pair(value: Any) -> tuple[bytes, str]:

@@ -243,12 +243,12 @@ class EventLoop:
             self._queue = deque(call for call in self._queue if call.awaited)
         return calls
 
-    def abandon(self, which: Callable[[LoopCall], bool]) -> None:
+    def abandon(self, selects: Callable[[LoopCall], bool]) -> None:
         """Mark (`left`) and cancel the running calls for which `which(call)` is true.
 
         Their `done` is never called. Calls of `run` are not affected. Does not block.
         """
-        self._soon(self._abandon_all, which)
+        self._soon(self._abandon_all, selects)
 
     def stop(self, timeout: float | None = None, cancel: bool = False) -> None:
         """Wait for all calls, cancel tasks that they left, and end the loop and its thread.
@@ -404,9 +404,9 @@ class EventLoop:
             call.task.cancel()
             self._end_if_idle()
 
-    def _abandon_all(self, which: Callable[[LoopCall], bool]) -> None:
+    def _abandon_all(self, selects: Callable[[LoopCall], bool]) -> None:
         for call in list(self._live.values()):
-            if not call.awaited and which(call) and self._claim_end(call):
+            if not call.awaited and selects(call) and self._claim_end(call):
                 call.cancellation.left = True
                 self._abandon(call)
 

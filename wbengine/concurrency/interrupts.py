@@ -36,7 +36,14 @@ class Interrupt:
     """Delivers exceptions to one call. Create it in the thread of the call, before the call."""
 
     __slots__ = (
-        "_by_signal", "_due", "_lock", "_masks", "_outer", "_over", "_raised", "_redirect",
+        "_by_signal",
+        "_has_ended",
+        "_lock",
+        "_masks",
+        "_outer",
+        "_pending_kind",
+        "_raised",
+        "_redirect",
         "_thread",
     )  # fmt: skip
 
@@ -46,9 +53,9 @@ class Interrupt:
         self._outer = current()
         self._lock = threading.Lock()
         self._masks = 1  # Exceptions are delayed until the call begins.
-        self._due: Kind | None = None
+        self._pending_kind: Kind | None = None
         self._redirect: Callable[[Kind], object] | None = None
-        self._raised = self._over = False
+        self._raised = self._has_ended = False
 
     @property
     def redirected(self) -> bool:
@@ -58,14 +65,14 @@ class Interrupt:
     def deliver(self, kind: Kind = exceptions.SoftTimeLimitExceeded) -> None:
         """Raise `kind` in the call soon, unless it has ended. Thread-safe; does not block."""
         with self._lock:
-            if self._over:
+            if self._has_ended:
                 return
             if self._redirect is not None:
                 self._redirect(kind)
             elif self._masks:
-                self._due = kind
+                self._pending_kind = kind
             elif self._by_signal:
-                self._due = kind
+                self._pending_kind = kind
                 signal.pthread_kill(self._thread, SIGNAL)
             else:
                 self._raised = True
@@ -83,7 +90,7 @@ class Interrupt:
             self._masks -= 1
             due = None
             if not self._masks:
-                due, self._due = self._due, None
+                due, self._pending_kind = self._pending_kind, None
         if due is not None:
             raise due
 
@@ -128,7 +135,7 @@ class Interrupt:
 
     def _close(self) -> None:
         with self._lock:
-            self._over = True
+            self._has_ended = True
             if self._raised:
                 _raise_in(self._thread, None)
         _here.interrupt = self._outer
@@ -137,10 +144,10 @@ class Interrupt:
         """Handle the signal in the main thread. Takes no lock, because it may run at any time."""
         if self._outer is not None:
             self._outer._on_signal()
-        kind = self._due
-        if kind is None or self._over or self._masks or not self._by_signal:
+        kind = self._pending_kind
+        if kind is None or self._has_ended or self._masks or not self._by_signal:
             return
-        self._due = None
+        self._pending_kind = None
         if self._redirect is not None:
             self._redirect(kind)
         else:
@@ -179,14 +186,14 @@ def limited(
     `TimeLimitExceeded` is raised in the call.
     """
     clock, interrupt = timers.of_process(), Interrupt()
-    due = []
+    timer_handles = []
     if limit.soft is not None:
-        due.append(clock.after(limit.soft, interrupt.deliver))
+        timer_handles.append(clock.after(limit.soft, interrupt.deliver))
     if limit.hard is not None:
         act = on_hard or functools.partial(Interrupt.deliver, kind=exceptions.TimeLimitExceeded)
-        due.append(clock.after(limit.hard, functools.partial(act, interrupt)))
+        timer_handles.append(clock.after(limit.hard, functools.partial(act, interrupt)))
     value = interrupt.call(fn, args)
-    for timer in due:
+    for timer in timer_handles:
         clock.cancel(timer)
     return value
 
@@ -209,17 +216,17 @@ def _checkpoint() -> None:
     """Do nothing. At the start of a function, Python raises pending asynchronous exceptions."""
 
 
-class _Calm(BaseException):
+class _ClearFlag(BaseException):
     """Raised and caught immediately in the timer thread."""
 
 
 def _raise_in(thread: int, kind: Kind | None) -> None:
     """Raise `kind` in a thread soon. None cancels an exception that was not raised yet."""
     _set_async_exc(thread, kind)
-    timers.of_process().after(0, _calm)
+    timers.of_process().after(0, _clear_flag)
 
 
-def _calm() -> None:
+def _clear_flag() -> None:
     """Clear the interpreter's flag for pending asynchronous exceptions.
 
     Until an exception is raised, all threads check the flag at each instruction. On Python 3.11, a
@@ -227,9 +234,9 @@ def _calm() -> None:
     That thread checks again when it returns.
     """
     try:
-        _set_async_exc(threading.get_ident(), _Calm)
+        _set_async_exc(threading.get_ident(), _ClearFlag)
         _checkpoint()
-    except _Calm:
+    except _ClearFlag:
         pass
 
 

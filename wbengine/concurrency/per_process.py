@@ -21,7 +21,7 @@ class PerProcess(Generic[_T]):
             os.register_at_fork(after_in_child=self._renew)
 
     def _renew(self) -> None:
-        self._made = self._make()
+        self._object = self._make()
 
     def __call__(self) -> _T:
-        return self._made
+        return self._object

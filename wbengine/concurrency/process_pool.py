@@ -26,7 +26,7 @@ __all__ = ["ProcessPool"]
 
 LOG = logging.getLogger("wbengine.pools")
 
-Tell = Callable[[str, dict[str, Any]], None]
+EventCallback = Callable[[str, dict[str, Any]], None]
 
 #: Modules that the process from which children are forked imports once, for all of them.
 #: Modules that the fork server imports once for all children.
@@ -43,15 +43,15 @@ _MEMORY_CHECK_SECONDS: Final = 0.1
 _GRACE_SECONDS: Final = 2.0
 #: Maximum bytes of a folder's path. The path of a socket in it may have 107 bytes.
 _MAX_FOLDER_LENGTH: Final = 70
-_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
+_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
-_ADVICE: Final = (
+_MAIN_GUARD_HINT: Final = (
     "each child process imports the script that was started: put its actions below `if"
     ' __name__ == "__main__":`'
 )
 
 # `multiprocessing` tracks children without a lock, and reads an exit status only once.
-_BOOKS = threading.Lock()
+_bookkeeping_lock = threading.Lock()
 
 
 class ProcessPool(thread_pools.Pool):
@@ -124,7 +124,7 @@ class ProcessPool(thread_pools.Pool):
         """
         if getattr(multiprocessing.current_process(), "_inheriting", False):
             raise RuntimeError(
-                f"a child process must not start processes during its own start: {_ADVICE}"
+                f"a child process must not start processes during its own start: {_MAIN_GUARD_HINT}"
             )
 
     def preload(self, modules: Iterable[str]) -> None:
@@ -154,7 +154,7 @@ class _Process(thread_pools.Slot):
         # The current call, whether the child received it, and why the child was killed.
         self._call: thread_pools.PoolCall | None = None
         self._sent = False
-        self._why: BaseException | None = None
+        self._kill_reason: BaseException | None = None
         self._timers: list[timers.Timer] = []
 
     @property
@@ -180,22 +180,22 @@ class _Process(thread_pools.Slot):
                 if child.send(data):
                     del data
                     call.tell_begun()
-                    self._tell_cancelled(child, call)
+                    self._note_sent(child, call)
                     return self._outcome(child, child.result(call), call)
                 # The child died before it received this call. Another child may run the call,
                 # unless this call was the reason to kill the child.
-                why = self._end()
+                kill_reason = self._end_call()
                 self.close()
                 cancelled = call.cancellation.cancelled and not call.always_begins
-                if why is not None and not cancelled:
-                    return ft.Failure.from_exception(why)
+                if kill_reason is not None and not cancelled:
+                    return ft.Failure.from_exception(kill_reason)
             return thread_pools.worker_lost(
                 f"two processes of {self.name} died before {call} started in them"
             )
         except exceptions.NotEncodable as error:
             return ft.Failure.from_exception(error)
         except Exception as error:
-            self._end()
+            self._end_call()
             self.close()
             return ft.Failure.from_exception(error)
 
@@ -204,47 +204,47 @@ class _Process(thread_pools.Slot):
         with self._lock:
             if call.cancellation.cancelled and not call.always_begins:
                 return False
-            self._call, self._sent, self._why = call, False, None
+            self._call, self._sent, self._kill_reason = call, False, None
             child.calls += 1
             if hard is not None:
                 text = f"{call} did not end within its hard limit of {hard:g} s"
                 self._kill_later(call, hard, exceptions.TimeLimitExceeded, text)
             if self._pool.max_memory is not None:
-                self._later(_MEMORY_CHECK_SECONDS, self._check_memory, child, call)
+                self._call_later(_MEMORY_CHECK_SECONDS, self._check_memory, child, call)
         return True
 
-    def _tell_cancelled(self, child: _Child, call: thread_pools.PoolCall) -> None:
+    def _note_sent(self, child: _Child, call: thread_pools.PoolCall) -> None:
         """Note that the child has received the call. Forward an earlier cancellation."""
         with self._lock:
             self._sent = True
             if call.cancellation.cancelled:
                 child.cancel()
 
-    def _end(self) -> BaseException | None:
+    def _end_call(self) -> BaseException | None:
         """Note that the call has ended. Return why its child was killed, or None."""
         with self._lock:
-            due, self._timers = self._timers, []
-            self._call, why, self._why = None, self._why, None
-        for timer in due:
+            timers_to_cancel, self._timers = self._timers, []
+            self._call, kill_reason, self._kill_reason = None, self._kill_reason, None
+        for timer in timers_to_cancel:
             timers.of_process().cancel(timer)
-        return why
+        return kill_reason
 
     def _outcome(self, child: _Child, value: Any, call: thread_pools.PoolCall) -> Any:
-        why = self._end()
-        if value is not _GONE:
+        kill_reason = self._end_call()
+        if value is not _CHILD_DIED:
             # A child may send its result just before it is killed.
             self.exhausted = (
-                why is not None
+                kill_reason is not None
                 or child.calls == self._pool.max_calls
                 or self._excess_memory(child) is not None
             )
             return value
         self.exhausted = True
         self.close()
-        if why is not None:
-            return ft.Failure.from_exception(why)
+        if kill_reason is not None:
+            return ft.Failure.from_exception(kill_reason)
         return thread_pools.worker_lost(
-            f"process {child.pid} ({self.name}) {child.fate()} while it ran {call}"
+            f"process {child.pid} ({self.name}) {child.describe_end()} while it ran {call}"
         )
 
     # Other threads call the methods below during a call.
@@ -264,9 +264,9 @@ class _Process(thread_pools.Slot):
     ) -> None:
         """Kill the child after some time if it still runs this call. Requires the lock."""
         text = f"{text}; its process {self.pid} was killed"
-        self._later(seconds, self._kill_child, call, kind, text)
+        self._call_later(seconds, self._kill_child, call, kind, text)
 
-    def _later(self, seconds: float, act: Callable[..., object], *args: Any) -> None:
+    def _call_later(self, seconds: float, act: Callable[..., object], *args: Any) -> None:
         """Call `act` after some time unless the call has ended. Requires the lock."""
         waiting = [timer for timer in self._timers if timer.act is not None]
         timer = timers.of_process().after(seconds, functools.partial(act, *args))
@@ -277,9 +277,9 @@ class _Process(thread_pools.Slot):
     ) -> None:
         with self._lock:
             child = self._child
-            if self._call is not call or child is None or self._why is not None:
+            if self._call is not call or child is None or self._kill_reason is not None:
                 return
-            self._why = kind(text)
+            self._kill_reason = kind(text)
             child.kill()
         LOG.warning("process %s (%s) was killed: %s", child.pid, self.name, text)
 
@@ -294,12 +294,12 @@ class _Process(thread_pools.Slot):
             return
         with self._lock:
             if self._call is call:
-                self._later(_MEMORY_CHECK_SECONDS, self._check_memory, child, call)
+                self._call_later(_MEMORY_CHECK_SECONDS, self._check_memory, child, call)
 
     def _excess_memory(self, child: _Child) -> int | None:
-        most = self._pool.max_memory
-        size = None if most is None else _memory(child.pid)
-        return size if most is not None and size is not None and size > most else None
+        max_memory = self._pool.max_memory
+        size = None if max_memory is None else _memory(child.pid)
+        return size if max_memory is not None and size is not None and size > max_memory else None
 
     # Between calls.
 
@@ -323,14 +323,14 @@ class _Process(thread_pools.Slot):
             self._child = child
             if self._killed:
                 child.kill()
-        if child.result(None) is not _GONE:
+        if child.result(None) is not _CHILD_DIED:
             pool.proven = True
             return child
         self.close()
-        text = f"process {child.pid} ({self.name}) {child.fate()} before it was ready"
+        text = f"process {child.pid} ({self.name}) {child.describe_end()} before it was ready"
         if pool.proven or child.exit_code is None or child.exit_code < 0:
             return thread_pools.worker_lost(text)
-        pool.problem = thread_pools.worker_lost(f"{text}; {_ADVICE}")
+        pool.problem = thread_pools.worker_lost(f"{text}; {_MAIN_GUARD_HINT}")
         return pool.problem
 
     def kill(self) -> None:
@@ -347,7 +347,7 @@ class _Process(thread_pools.Slot):
 
 
 #: Result of `_Child.result` if the child died.
-_GONE: Final[Any] = object()
+_CHILD_DIED: Final[Any] = object()
 
 
 class _Child:
@@ -359,13 +359,13 @@ class _Child:
 
     def __init__(self, name: str, modules: list[str]) -> None:
         context = _context()
-        self.calls = self._told = 0
+        self.calls = self._cancelled_call = 0
         #: As in `multiprocessing` (negative: a signal). Set by `close`.
         self.exit_code: int | None = None
-        self._pipe, theirs = context.Pipe()
+        self._pipe, child_pipe = context.Pipe()
         try:
-            with _BOOKS:
-                child_args = (theirs, dict(os.environ), child_logs.levels(), modules)
+            with _bookkeeping_lock:
+                child_args = (child_pipe, dict(os.environ), child_logs.levels(), modules)
                 # Not a daemon: its code may use multiprocessing.
                 self._process: mp_process.BaseProcess = context.Process(  # type: ignore[attr-defined]
                     target=child_process.main, args=child_args, name=name, daemon=False
@@ -376,7 +376,7 @@ class _Child:
             self._pipe.close()
             raise
         finally:
-            theirs.close()
+            child_pipe.close()
         assert self._process.pid is not None
         self.pid: int = self._process.pid
         self._poll = select.poll()
@@ -399,12 +399,12 @@ class _Child:
 
         A second message could block, because a hung child does not read its pipe.
         """
-        if self._told != self.calls:
-            self._told = self.calls
+        if self._cancelled_call != self.calls:
+            self._cancelled_call = self.calls
             self.send(child_process.CANCEL)
 
-    def result(self, tell: Tell | None) -> Any:
-        """Return the result of the call, or `_GONE` if the child died.
+    def result(self, tell: EventCallback | None) -> Any:
+        """Return the result of the call, or `_CHILD_DIED` if the child died.
 
         While waiting, pass events to `tell` and log records to the loggers.
         """
@@ -422,7 +422,7 @@ class _Child:
                 if data[:1] != child_process.EVENT:
                     return ft.Failure.from_exception(error)
                 LOG.warning("ignored an event of process %s: %s", self.pid, error)
-        return _GONE
+        return _CHILD_DIED
 
     def _receive(self) -> bytes | None:
         # Poll the sentinel too: a process that the call started may keep the pipe open.
@@ -434,7 +434,7 @@ class _Child:
             pass
         return None
 
-    def fate(self) -> str:
+    def describe_end(self) -> str:
         """Return how the child ended, as part of a sentence. Call this after `close`."""
         code = self.exit_code
         if code is None:
@@ -457,7 +457,7 @@ class _Child:
         if not ended.poll(_GRACE_SECONDS * 1000):
             self.kill()
             ended.poll()
-        with _BOOKS:
+        with _bookkeeping_lock:
             self._process.join()
             self.exit_code = self._process.exitcode
             self._process.close()
@@ -496,7 +496,7 @@ def _context() -> mp_context.BaseContext:
 def _memory(pid: int) -> int | None:
     try:
         with open(f"/proc/{pid}/statm", "rb") as file:
-            return int(file.read().split()[1]) * _PAGE
+            return int(file.read().split()[1]) * _PAGE_BYTES
     except (OSError, IndexError, ValueError):
         return None
 

@@ -356,17 +356,17 @@ class Pool(abc.ABC):
             elif self._eager:
                 slot.open()
             overdue = None
-            while has_slot and (call := self._take(slot)) is not None:
-                has_slot = self._make(slot, call)
+            while has_slot and (call := self._take_call(slot)) is not None:
+                has_slot = self._run_call(slot, call)
                 del call
         finally:
             if has_slot:
                 slot.close()
                 with self._lock:
-                    self._leave_idle(slot)  # If an exception ended the wait in `_take`.
+                    self._leave_idle(slot)  # If an exception ended the wait in `_take_call`.
                 self.call_others()
 
-    def _make(self, slot: Slot, call: PoolCall) -> bool:
+    def _run_call(self, slot: Slot, call: PoolCall) -> bool:
         """Run a call. Return False if this thread was given up in the meantime."""
         if self._killed:
             value: Any = worker_lost(f"pool {self._name!r} was stopped before {call} started")
@@ -395,7 +395,7 @@ class Pool(abc.ABC):
             slot.recycle()
         return True
 
-    def _take(self, slot: Slot) -> PoolCall | None:
+    def _take_call(self, slot: Slot) -> PoolCall | None:
         woken = False
         while True:
             with self._lock:

@@ -30,7 +30,7 @@ class Thread(threading.Thread):
         if threading.current_thread() is not threading.main_thread():
             super().start()
             return
-        begun = conditions.Event()
+        has_begun = conditions.Event()
         errors: list[BaseException] = []
         context, start = contextvars.copy_context(), super().start
 
@@ -39,14 +39,14 @@ class Thread(threading.Thread):
                 context.run(start)
             except BaseException as error:
                 errors.append(error)
-            begun.set()
+            has_begun.set()
 
         try:
             _thread.start_new_thread(begin, ())
-            begun.wait()
+            has_begun.wait()
         except BaseException as error:
             if not isinstance(error, Exception):
-                begun.wait(_BEGIN_SECONDS)
+                has_begun.wait(_BEGIN_SECONDS)
             raise
         if errors:
             raise errors[0]

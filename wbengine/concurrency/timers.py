@@ -15,7 +15,7 @@ from wbengine.concurrency import conditions, per_process, threads
 LOG = logging.getLogger(__name__)
 
 #: Number of cancelled timers that may stay in the heap, in addition to half of its size.
-_CANCELLED_KEPT: Final = 64
+_MAX_CANCELLED_TIMERS: Final = 64
 #: Maximum duration of one wait. Python's own maximum depends on the system.
 _MAX_WAIT_SECONDS: Final = 3600.0
 
@@ -74,7 +74,7 @@ class TimerThread:
                 return False
             timer.act = None
             self._cancelled += 1
-            if self._cancelled > _CANCELLED_KEPT + len(self._heap) // 2:
+            if self._cancelled > _MAX_CANCELLED_TIMERS + len(self._heap) // 2:
                 self._heap = [entry for entry in self._heap if entry[2].act is not None]
                 heapq.heapify(self._heap)
                 self._cancelled = 0

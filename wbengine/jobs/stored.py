@@ -625,12 +625,12 @@ def listening(board: base.JobBoard, listen: Callable[[conditions.Event], None]) 
         thread.join()
 
 
-def page_sizes(largest: int = 1024) -> Iterator[int]:
+def page_sizes(max_size: int = 1024) -> Iterator[int]:
     """Yield sizes of pages. The first ones are small, for callers that need only one job."""
     size = 16
     while True:
         yield size
-        size = min(4 * size, largest)
+        size = min(4 * size, max_size)
 
 
 def _is_key(uuid: object) -> bool:

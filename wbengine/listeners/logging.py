@@ -116,13 +116,13 @@ class DynamicLoggingListener(base.Listener):
             if text:
                 message, args = f"{message}%s%s", (*args, os.linesep, text)
             self._logger.log(self._failure_level, message, *args, exc_info=exc_info)
-        elif self._shows(name):
+        elif self._is_shown(name):
             shown = self._masked(name, state, result)
             self._logger.log(level, f"{message} with result '%s'", *args, shown)
         else:
             self._logger.log(level, message, *args)
 
-    def _shows(self, name: str) -> bool:
+    def _is_shown(self, name: str) -> bool:
         return self._logger.isEnabledFor(self._level) and name not in self._hide_inputs_outputs_of
 
     def _masked(self, name: str, state: str, result: Any) -> Any:

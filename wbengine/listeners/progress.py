@@ -47,7 +47,7 @@ class Picture:
         """Return the progress of the run; the same text until it changes."""
         tally = self._tally
         busy = [
-            self._busy(node)
+            self._label(node)
             for node in tally.running_atoms(4)
             if tally.state_of(node) in _NAMED_TASK_STATES and not tally.is_retry(node)
         ]
@@ -55,7 +55,7 @@ class Picture:
         state = f"{tally.state}, " if tally.state in _NAMED_FLOW_STATES else ""
         return f"{self._name(tally.root)}: {state}{terminal_tree.figures(tally)}{names}"
 
-    def _busy(self, node: int) -> str:
+    def _label(self, node: int) -> str:
         progress = self._tally.progress(node)
         return self._name(node) + ("" if progress is None else f" {progress:.0%}")
 

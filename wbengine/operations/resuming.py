@@ -29,7 +29,7 @@ _WITH_EFFECTS: Final = (
 )
 #: Failed reversions run again.
 _REVERTIBLE: Final = (*_WITH_EFFECTS, states.REVERT_FAILURE)
-_SETTLED: Final = (states.SUCCESS, states.IGNORE)
+_SETTLED_STATES: Final = (states.SUCCESS, states.IGNORE)
 
 
 def start(
@@ -170,7 +170,8 @@ def plan(backend: base.Backend, uuid: str, operation: str) -> Plan:
     ):
         return Plan((), _visible_names(atom for atom in atoms if atom.state in _WITH_EFFECTS))
     return Plan(
-        (*_visible_names(atom for atom in atoms if atom.state not in _SETTLED), *new_names), ()
+        (*_visible_names(atom for atom in atoms if atom.state not in _SETTLED_STATES), *new_names),
+        (),
     )
 
 
@@ -195,7 +196,7 @@ def _causes_revert(atom: models.AtomDetail) -> bool:
 
 
 def _has_nothing_to_revert(detail: models.FlowDetail, atoms: Iterable[models.AtomDetail]) -> bool:
-    ended = (*_SETTLED, states.PENDING, states.REVERTED)
+    ended = (*_SETTLED_STATES, states.PENDING, states.REVERTED)
     return detail.state == states.FAILURE and all(atom.state in ended for atom in atoms)
 
 

@@ -40,7 +40,7 @@ class Flow(flow.Flow):
         self._symbols: dict[int, flow.Symbols] = {}
         self._providers: dict[str, list[Any]] = {}
         # Members with a required name that no linked member provides, by name and `id`.
-        self._wanting: dict[str, dict[int, Any]] = {}
+        self._unmet_members: dict[str, dict[int, Any]] = {}
         # Members that have changed since their names were read.
         self._stale: dict[int, Any] = {}
 
@@ -73,7 +73,7 @@ class Flow(flow.Flow):
         if not new:
             return self
         self._refresh()
-        served: list[tuple[str, Any]] = []
+        newly_met: list[tuple[str, Any]] = []
         waiting: list[tuple[str, Any]] = []
         try:
             for node in new:
@@ -84,16 +84,16 @@ class Flow(flow.Flow):
                     if not resolve_requires:
                         waiting.append((name, node))
                     elif not self._link_to_provider(node, name):
-                        self._want(name, node)
+                        self._mark_unmet(name, node)
                 if resolve_existing:
-                    self._serve(node, frozenset(symbols.provides), served)
+                    self._link_unmet(node, frozenset(symbols.provides), newly_met)
                 for name in symbols.provides:
                     self._providers.setdefault(name, []).append(node)
         except BaseException:
-            self._undo(new, served)
+            self._undo(new, newly_met)
             raise
         for name, node in waiting:
-            self._want(name, node)
+            self._mark_unmet(name, node)
         self._adopt(new)
         return self
 
@@ -171,12 +171,12 @@ class Flow(flow.Flow):
         graph = self._graph
         edge_data: dict[str, Any] | None = graph.get_edge_data(u, v)
         if edge_data is None:
-            self._refuse_circle(u, v)
+            self._reject_cycle(u, v)
             graph.add_edge(u, v)
             edge_data = graph.get_edge_data(u, v)
         return edge_data
 
-    def _refuse_circle(self, u: Any, v: Any) -> None:
+    def _reject_cycle(self, u: Any, v: Any) -> None:
         graph = self._graph
         if u is not v and not (graph.succ[v] and graph.pred[u]):
             return
@@ -187,10 +187,10 @@ class Flow(flow.Flow):
             back = nx.bidirectional_shortest_path(graph, v, u)
         except nx.NetworkXNoPath:
             return
-        circle = " -> ".join(str(node.name) for node in (u, *back))
+        cycle = " -> ".join(str(node.name) for node in (u, *back))
         raise exceptions.DependencyFailure(
             f"Flow {self.name!r} cannot be ordered: its members depend on each other in a"
-            f" circle: {circle}"
+            f" circle: {cycle}"
         )
 
     def _unmet_by_retry(self, symbols: flow.Symbols) -> list[str]:
@@ -207,35 +207,37 @@ class Flow(flow.Flow):
                 f"{node.name!r} requires {name!r}, but several members of flow"
                 f" {self.name!r} provide it: {several}"
             )
-        self._because(providers[0], node, name)
+        self._add_reason(providers[0], node, name)
         return True
 
-    def _because(self, u: Any, v: Any, name: str) -> None:
+    def _add_reason(self, u: Any, v: Any, name: str) -> None:
         self._connect(u, v).setdefault(flow.LINK_REASONS, set()).add(name)
 
-    def _want(self, name: str, node: Any) -> None:
-        self._wanting.setdefault(name, {})[id(node)] = node
+    def _mark_unmet(self, name: str, node: Any) -> None:
+        self._unmet_members.setdefault(name, {})[id(node)] = node
 
-    def _serve(self, provider: Any, names: frozenset[str], served: list[tuple[str, Any]]) -> None:
+    def _link_unmet(
+        self, provider: Any, names: frozenset[str], newly_met: list[tuple[str, Any]]
+    ) -> None:
         """Link existing members that lack one of `names` after the new `provider`."""
         # Collect them first: a new link for one name may connect a member to another provider.
         unmet = [
             (name, node)
-            for name in sorted(names.intersection(self._wanting))
-            for node in self._wanting[name].values()
+            for name in sorted(names.intersection(self._unmet_members))
+            for node in self._unmet_members[name].values()
             if node is not provider and not self._is_met(node, name)
         ]
         for name, node in unmet:
-            self._because(provider, node, name)
-            self._unwant(name, node)
-            served.append((name, node))
+            self._add_reason(provider, node, name)
+            self._mark_met(name, node)
+            newly_met.append((name, node))
 
-    def _unwant(self, name: str, node: Any) -> None:
-        wanting = self._wanting.get(name)
-        if wanting is not None:
-            wanting.pop(id(node), None)
-            if not wanting:
-                del self._wanting[name]
+    def _mark_met(self, name: str, node: Any) -> None:
+        members = self._unmet_members.get(name)
+        if members is not None:
+            members.pop(id(node), None)
+            if not members:
+                del self._unmet_members[name]
 
     def _is_met(self, node: Any, name: str) -> bool:
         providers = self._providers.get(name)
@@ -246,7 +248,7 @@ class Flow(flow.Flow):
         before = nx.ancestors(self._graph, node)
         return any(provider in before for provider in providers)
 
-    def _undo(self, new: list[Any], served: list[tuple[str, Any]]) -> None:
+    def _undo(self, new: list[Any], newly_met: list[tuple[str, Any]]) -> None:
         # Each link that `add` creates has a new member at one end, and is removed with it.
         removed_ids = {id(node) for node in new if self._nodes.pop(id(node), None) is not None}
         for node in new:
@@ -255,13 +257,13 @@ class Flow(flow.Flow):
             self._graph.remove_node(node)
             symbols = self._symbols.pop(id(node), _NOTHING)
             self._forget(node, symbols)
-        for name, node in served:
+        for name, node in newly_met:
             if id(node) not in removed_ids:
-                self._want(name, node)
+                self._mark_unmet(name, node)
 
     def _forget(self, node: Any, symbols: flow.Symbols) -> None:
         for name in symbols.requires:
-            self._unwant(name, node)
+            self._mark_met(name, node)
         for name in symbols.provides:
             providers = [
                 provider for provider in self._providers.get(name, ()) if provider is not node
@@ -287,7 +289,7 @@ class Flow(flow.Flow):
             linked = self._linked_names(node)
             for name in self._unmet_by_retry(symbols):
                 if name not in linked:
-                    self._want(name, node)
+                    self._mark_unmet(name, node)
 
     def _linked_names(self, node: Any) -> set[str]:
         return {
@@ -355,8 +357,8 @@ class Flow(flow.Flow):
         state = super().__getstate__()
         nodes = self._nodes
         state["_symbols"] = [(nodes[key], symbols) for key, symbols in self._symbols.items()]
-        state["_wanting"] = [
-            (name, node) for name, nodes in self._wanting.items() for node in nodes.values()
+        state["_unmet_members"] = [
+            (name, node) for name, nodes in self._unmet_members.items() for node in nodes.values()
         ]
         state["_stale"] = list(self._stale.values())
         return state
@@ -365,9 +367,9 @@ class Flow(flow.Flow):
         super().__setstate__(state)
         self._symbols = {id(node): symbols for node, symbols in state["_symbols"]}
         self._stale = {id(node): node for node in state["_stale"]}
-        self._wanting = {}
-        for name, node in state["_wanting"]:
-            self._want(name, node)
+        self._unmet_members = {}
+        for name, node in state["_unmet_members"]:
+            self._mark_unmet(name, node)
 
 
 _NOTHING = flow.Symbols(frozenset(), frozenset())

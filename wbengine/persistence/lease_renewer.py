@@ -92,8 +92,8 @@ class HeldLease:
 
         :raises LeaseLost: if the lease is lost or could not be renewed.
         """
-        over = self.error is None and self._clock() >= self.until
-        if over and not self.renew():
+        has_expired = self.error is None and self._clock() >= self.until
+        if has_expired and not self.renew():
             self._lose("it was not renewed in time")
         if self.error is not None:
             raise self.error
@@ -182,7 +182,7 @@ class _StoreLeases:
         self._clock = clock
         self._lock = threading.RLock()
         self._changed = conditions.Condition(self._lock)
-        self._held: dict[HeldLease, None] = {}
+        self._held_leases: dict[HeldLease, None] = {}
         self._running = False
         # `_until`: end of the current wait of the thread. `_poll_at`: time of the next poll.
         self._until = 0.0
@@ -190,7 +190,7 @@ class _StoreLeases:
 
     def add(self, held_lease: HeldLease) -> None:
         with self._lock:
-            self._held[held_lease] = None
+            self._held_leases[held_lease] = None
             if not self._running:
                 self._start()
             elif held_lease.due < self._until:
@@ -198,11 +198,11 @@ class _StoreLeases:
 
     def remove(self, held_lease: HeldLease) -> None:
         with self._lock:
-            self._held.pop(held_lease, None)
+            self._held_leases.pop(held_lease, None)
 
     def poll_now(self, flow_uuid: str) -> None:
         with self._lock:
-            if any(held_lease.lease.flow == flow_uuid for held_lease in self._held):
+            if any(held_lease.lease.flow == flow_uuid for held_lease in self._held_leases):
                 self._poll_at = 0.0
                 self._changed.notify_all()
 
@@ -221,7 +221,7 @@ class _StoreLeases:
         while held_leases := self._wait():
             now = self._clock()
             for held_lease in held_leases:
-                if held_lease.due > now or held_lease not in self._held:
+                if held_lease.due > now or held_lease not in self._held_leases:
                     continue
                 if held_lease.error is None:
                     held_lease.renew()
@@ -237,16 +237,18 @@ class _StoreLeases:
         """Wait until a renewal or poll is due. Return all leases, or no lease to end the thread."""
         with self._lock:
             while True:
-                if not self._held:
+                if not self._held_leases:
                     self._until = math.inf  # So that each new lease ends the wait.
                     self._changed.wait(IDLE_SECONDS)
-                    if not self._held:
+                    if not self._held_leases:
                         self._running = False
                         return []
-                self._until = min(self._poll_at, *(held_lease.due for held_lease in self._held))
+                self._until = min(
+                    self._poll_at, *(held_lease.due for held_lease in self._held_leases)
+                )
                 seconds = self._until - self._clock()
                 if seconds <= 0:
-                    return list(self._held)
+                    return list(self._held_leases)
                 self._changed.wait(seconds)
 
     def _poll(self, held_leases: Collection[HeldLease]) -> None:

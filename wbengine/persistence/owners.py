@@ -90,10 +90,10 @@ _running: set[tuple[str, int]] = set()
 
 def new(clock: _clock.Clock = _clock.SYSTEM, *, momentary: bool = False) -> Owner:
     """Create an owner in this process. Call `end_run` when the owner ends."""
-    here = _current_process()
+    this_process = _current_process()
     owner = Owner(
-        here.host, here.pid, here.born, here.boot, here.space, here.name,
-        next(_numbers), int(clock.time()), momentary,
+        this_process.host, this_process.pid, this_process.born, this_process.boot,
+        this_process.space, this_process.name, next(_numbers), int(clock.time()), momentary,
     )  # fmt: skip
     _running.add((owner.process, owner.run))
     return owner
@@ -101,13 +101,17 @@ def new(clock: _clock.Clock = _clock.SYSTEM, *, momentary: bool = False) -> Owne
 
 def is_dead(text: str) -> bool:
     """Return True only if the owner has certainly ended."""
-    owner, here = Owner.parse(text), _current_process()
+    owner, this_process = Owner.parse(text), _current_process()
     if owner is None:
         return False
-    if owner.process == here.name:
+    if owner.process == this_process.name:
         return (owner.process, owner.run) not in _running
     origin = (owner.host, owner.boot, owner.space)
-    if _UNKNOWN in (*origin, owner.born) or origin != (here.host, here.boot, here.space):
+    if _UNKNOWN in (*origin, owner.born) or origin != (
+        this_process.host,
+        this_process.boot,
+        this_process.space,
+    ):
         return False
     return _process_died(owner.pid, owner.born)
 

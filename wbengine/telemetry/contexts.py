@@ -26,7 +26,7 @@ _CONTEXTS: Final[dict[Key, Context]] = {}
 def enter(key: Key, context: Context) -> None:
     """Run calls with this key in `context`, in this process and in its child processes."""
     _CONTEXTS[key] = context
-    running.around, running.sending, running.tying = _around, _sending, _tie
+    running.around, running.sending, running.header_hook = _around, _sending, _tie
 
 
 def leave(key: Key) -> None:

@@ -28,7 +28,7 @@ __all__ = [
     "worker_in_thread",
 ]
 
-_PLACES: Final = {
+_MODULES: Final = {
     "Broker": "wbengine.testing.brokers",
     "Fault": "wbengine.testing.faults",
     "FaultyBackend": "wbengine.testing.stores",
@@ -38,4 +38,4 @@ _PLACES: Final = {
     "worker_in_thread": "wbengine.testing.workers",
 }
 
-__getattr__, __dir__ = _lazily.lazy_attributes(__name__, _PLACES)
+__getattr__, __dir__ = _lazily.lazy_attributes(__name__, _MODULES)

@@ -43,8 +43,8 @@ def frame_lines_of(tb: types.TracebackType | None) -> tuple[FrameLine, ...]:
         lines.append(FrameLine(code.co_filename, tb.tb_lineno or code.co_firstlineno, code.co_name))
         tb = tb.tb_next
     if len(lines) > _KEEP_FIRST + _KEEP_LAST:
-        left_out = len(lines) - _KEEP_FIRST - _KEEP_LAST
-        gap = FrameLine("<...>", 0, f"{left_out} more calls")
+        omitted_count = len(lines) - _KEEP_FIRST - _KEEP_LAST
+        gap = FrameLine("<...>", 0, f"{omitted_count} more calls")
         return (*lines[:_KEEP_FIRST], gap, *lines[-_KEEP_LAST:])
     return tuple(lines)
 
@@ -77,15 +77,15 @@ def traceback_of(lines: tuple[FrameLine, ...]) -> types.TracebackType | None:
 
 
 #: Reads attributes of exceptions without the `__getattribute__` of their class.
-plainly: Final = BaseException.__getattribute__
+read_attribute: Final = BaseException.__getattribute__
 
 
-def behind(error: BaseException) -> BaseException | None:
+def cause_of(error: BaseException) -> BaseException | None:
     """Return the cause of `error`, otherwise its context unless it is suppressed."""
-    cause: BaseException | None = plainly(error, "__cause__")
-    if cause is not None or plainly(error, "__suppress_context__"):
+    cause: BaseException | None = read_attribute(error, "__cause__")
+    if cause is not None or read_attribute(error, "__suppress_context__"):
         return cause
-    context: BaseException | None = plainly(error, "__context__")
+    context: BaseException | None = read_attribute(error, "__context__")
     return context
 
 
@@ -93,11 +93,11 @@ def chain_of(error: BaseException) -> list[BaseException]:
     """Return `error` and its causes, each once, at most `MAX_CHAIN` exceptions."""
     chain = [error]
     seen = {id(error)}
-    following = behind(error)
+    following = cause_of(error)
     while following is not None and id(following) not in seen and len(chain) < MAX_CHAIN:
         chain.append(following)
         seen.add(id(following))
-        following = behind(following)
+        following = cause_of(following)
     return chain
 
 
@@ -125,11 +125,11 @@ def copy_of(
 def link(chain: Sequence[BaseException | None]) -> None:
     """Make each exception of `chain` the cause of the previous one, because pickles lose causes."""
     for error, following in itertools.pairwise(chain):
-        if error is not None and following is not None and behind(error) is None:
+        if error is not None and following is not None and cause_of(error) is None:
             _set(error, "__cause__", following)
 
 
-class _Recipe(NamedTuple):
+class _CopyPlan(NamedTuple):
     base: type[BaseException]
     fields: tuple[str, ...]
 
@@ -139,7 +139,7 @@ _SKIPPED: Final = frozenset({"args", "obj", "message", "exceptions", "characters
 
 
 @functools.lru_cache(maxsize=1024)
-def _recipe(cls: type[Any]) -> _Recipe | None:
+def _copy_plan(cls: type[Any]) -> _CopyPlan | None:
     """Return how to copy an instance of `cls`, or None if Python cannot access its state."""
     base = next(c for c in cls.__mro__ if not c.__flags__ & _HEAP_TYPE)
     if base.__module__ != "builtins" or not issubclass(base, BaseException):
@@ -156,14 +156,14 @@ def _recipe(cls: type[Any]) -> _Recipe | None:
     # A class of an extension may have state that Python cannot access.
     if cls.__basicsize__ > base.__basicsize__ + _POINTER * (slots + 2):
         return None
-    return _Recipe(base, tuple(fields))
+    return _CopyPlan(base, tuple(fields))
 
 
 def _copy(error: BaseException, copies: dict[int, BaseException], left: int) -> None:
-    recipe = _recipe(type(error))  # type: ignore[arg-type]
-    if recipe is None:
+    plan = _copy_plan(type(error))  # type: ignore[arg-type]
+    if plan is None:
         return
-    base, fields = recipe
+    base, fields = plan
 
     def inside(value: Any) -> Any:
         """Copy exceptions among the attributes too, because they refer to frames."""
@@ -191,8 +191,8 @@ def _copy(error: BaseException, copies: dict[int, BaseException], left: int) -> 
         if value is not None:
             object.__setattr__(copied, field, inside(value))
     copied.__dict__.update((name, inside(value)) for name, value in error.__dict__.items())
-    following = behind(error)
+    following = cause_of(error)
     if following is not None:
-        link = "__context__" if plainly(error, "__cause__") is None else "__cause__"
+        link = "__context__" if read_attribute(error, "__cause__") is None else "__cause__"
         _set(copied, link, inside(following) if left > 0 else None)
-    _set(copied, "__suppress_context__", plainly(error, "__suppress_context__"))
+    _set(copied, "__suppress_context__", read_attribute(error, "__suppress_context__"))

@@ -78,16 +78,16 @@ def find(name: str, home: str | None) -> type[BaseException] | None:
         length = next(
             (n for n in range(len(parts) - 1, 0, -1) if ".".join(parts[:n]) in sys.modules), 0
         )
-        place = ".".join(parts[:length])
-        if not length or not (place == home or _is_allowed(parts)):
+        module_name = ".".join(parts[:length])
+        if not length or not (module_name == home or _is_allowed(parts)):
             return None
-        module, parts = sys.modules[place], parts[length:]
-    thing: Any = module
+        module, parts = sys.modules[module_name], parts[length:]
+    value: Any = module
     for part in parts:
         # Not `getattr`, because modules and metaclasses may run code in it.
-        thing = getattr(thing, "__dict__", {}).get(part)
-    if isinstance(thing, type) and issubclass(thing, BaseException):
-        return thing if _names.dotted(thing) == name else None
+        value = getattr(value, "__dict__", {}).get(part)
+    if isinstance(value, type) and issubclass(value, BaseException):
+        return value if _names.dotted(value) == name else None
     return None
 
 
@@ -132,7 +132,7 @@ class RemoteError(exceptions.WrappedFailure):
 
     def __reduce__(self) -> tuple[Any, ...]:
         extra = {key: value for key, value in self.__dict__.items() if key != _FAILURES}
-        return _again, (tuple(self), self.args), extra or None
+        return _unpickle, (tuple(self), self.args), extra or None
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         return self.__reduce__()
@@ -171,20 +171,20 @@ def type_for(original: type[BaseException]) -> type[RemoteError] | None:
 
 def remote_error(failure: ft.Failure) -> exceptions.WrappedFailure:
     """Return a new exception for `failure` with its causes, or a plain `WrappedFailure`."""
-    error = _one(failure)
+    error = _error_of(failure)
     if isinstance(error, RemoteError):
         last: BaseException = error
         for cause in failure.causes:
-            last.__cause__ = following = _one(cause)
+            last.__cause__ = following = _error_of(cause)
             last = following
     return error
 
 
-def _one(failure: ft.Failure) -> exceptions.WrappedFailure:
+def _error_of(failure: ft.Failure) -> exceptions.WrappedFailure:
     kind = _type_of(failure)
     message = failure.exception_str
     args = failure.exception_args or ((message,) if message else ())
-    error = None if kind is None else _made(kind, args)
+    error = None if kind is None else _instance_of(kind, args)
     if error is None:
         return exceptions.WrappedFailure([failure])
     exceptions.WrappedFailure.__init__(error, [failure])
@@ -203,7 +203,7 @@ def _type_of(failure: ft.Failure) -> type[RemoteError] | None:
         return None
 
 
-def _made(kind: type[RemoteError], args: tuple[Any, ...]) -> RemoteError | None:
+def _instance_of(kind: type[RemoteError], args: tuple[Any, ...]) -> RemoteError | None:
     """Create an instance with the attributes that builtin types derive from arguments (`errno`)."""
     base: Any = next(cls for cls in kind.__mro__ if not cls.__flags__ & _HEAP_TYPE)
     if issubclass(base, SyntaxError):
@@ -221,10 +221,14 @@ def _made(kind: type[RemoteError], args: tuple[Any, ...]) -> RemoteError | None:
     return None
 
 
-def _again(failures: Iterable[Any], args: tuple[Any, ...]) -> exceptions.WrappedFailure:
+def _unpickle(failures: Iterable[Any], args: tuple[Any, ...]) -> exceptions.WrappedFailure:
     """Unpickle. Another process may allow other types."""
-    several = list(failures)
-    error = remote_error(several[0]) if len(several) == 1 else exceptions.WrappedFailure(several)
+    failure_list = list(failures)
+    error = (
+        remote_error(failure_list[0])
+        if len(failure_list) == 1
+        else exceptions.WrappedFailure(failure_list)
+    )
     if isinstance(error, RemoteError):
         error.args = args
     return error

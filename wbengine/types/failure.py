@@ -41,7 +41,7 @@ MAX_CAUSES: Final = 100
 #: Maximum nesting of exception arguments that are written.
 _MAX_ARGS_DEPTH: Final = 8
 #: Maximum characters of a stored message or traceback, and maximum bytes of stored arguments.
-LONGEST_TEXT: Final = 65536
+MAX_TEXT_LENGTH: Final = 65536
 #: Maximum size of integers, because Python's JSON parser rejects longer ones.
 _MAX_INT_BITS: Final = 14_000
 
@@ -131,7 +131,7 @@ class Failure:
         behind: tuple[Failure, ...] = ()
         for cause in _exception_copies.chain_of(error)[:0:-1]:
             member = Failure.__new__(Failure)
-            lines = _exception_copies.plainly(cause, "__traceback__")
+            lines = _exception_copies.read_attribute(cause, "__traceback__")
             member._fill(cause, copies.get(id(cause), cause), lines, behind)
             behind = (member, *behind)
         self._fill(error, copied, tb, behind)
@@ -144,7 +144,7 @@ class Failure:
         causes: tuple[Failure, ...],
     ) -> None:
         self._exception = copied
-        self._args = _exception_copies.plainly(copied, "args")
+        self._args = _exception_copies.read_attribute(copied, "args")
         try:
             self._type_names = _type_names(type(error))  # type: ignore[arg-type]
         except TypeError:  # A metaclass may create classes that are not hashable.
@@ -183,7 +183,11 @@ class Failure:
         if not isinstance(exception, BaseException):
             raise TypeError(f"A Failure can only capture an exception, got {exception!r}")
         return cls(
-            (type(exception), exception, _exception_copies.plainly(exception, "__traceback__"))
+            (
+                type(exception),
+                exception,
+                _exception_copies.read_attribute(exception, "__traceback__"),
+            )
         )
 
     @classmethod
@@ -283,17 +287,17 @@ class Failure:
     @staticmethod
     def reraise_if_any(failures: Iterable[Failure]) -> None:
         """Raise a single failure as its exception, several as one `WrappedFailure`."""
-        several = list(failures)
-        wrapped = exceptions.WrappedFailure(several)  # Also checks the types.
-        if len(several) == 1:
-            several[0].reraise()
-        elif several:
+        failure_list = list(failures)
+        wrapped = exceptions.WrappedFailure(failure_list)  # Also checks the types.
+        if len(failure_list) == 1:
+            failure_list[0].reraise()
+        elif failure_list:
             try:
                 raise wrapped
             finally:
                 del wrapped  # As in `reraise`.
 
-    def _same_story(self, other: Failure) -> bool:
+    def _same_description(self, other: Failure) -> bool:
         return (
             self._type_names == other._type_names
             and self._message == other._message
@@ -315,10 +319,10 @@ class Failure:
             return NotImplemented
         if self is other:
             return True
-        mine, theirs = self._exception, other._exception
-        if type(mine) is not type(theirs):
+        own, theirs = self._exception, other._exception
+        if type(own) is not type(theirs):
             return False
-        return (mine is theirs or _safe_repr(mine) == _safe_repr(theirs)) and _same_causes(
+        return (own is theirs or _safe_repr(own) == _safe_repr(theirs)) and _same_causes(
             self, other
         )
 
@@ -371,8 +375,8 @@ class Failure:
     def _to_plain(self, include_args: bool) -> dict[str, Any]:
         plain_args = self._args if include_args and _are_json(self._args) else ()
         return {
-            "exception_str": _sendable(self._message),
-            "traceback_str": _sendable(self.traceback_str),
+            "exception_str": _without_surrogates(self._message),
+            "traceback_str": _without_surrogates(self.traceback_str),
             "exc_type_names": list(self._type_names),
             "version": self.DICT_VERSION,
             "exc_args": list(plain_args),
@@ -385,7 +389,7 @@ class Failure:
         :raises ValueError: if the description has another version.
         :raises InvalidFormat: if a part is missing or the data is not a description.
         """
-        return _chained(cls, _read(data, cls.DICT_VERSION))
+        return _with_causes(cls, _read(data, cls.DICT_VERSION))
 
     @classmethod
     def validate(cls, data: Any) -> None:
@@ -453,10 +457,10 @@ def _safe_repr(value: object) -> str:
 
 def _same_causes(one: Failure, other: Failure) -> bool:
     mine, theirs = (one, *one.causes), (other, *other.causes)
-    return len(mine) == len(theirs) and all(map(Failure._same_story, mine, theirs))
+    return len(mine) == len(theirs) and all(map(Failure._same_description, mine, theirs))
 
 
-def _chained(cls: type[Failure], chain: Sequence[Mapping[str, Any]]) -> Failure:
+def _with_causes(cls: type[Failure], chain: Sequence[Mapping[str, Any]]) -> Failure:
     """Return the failure of the first item of `chain`. Each item is caused by the next one."""
     causes: tuple[Failure, ...] = ()
     for parts in reversed(chain[1:]):
@@ -468,7 +472,7 @@ _Pickled = tuple[dict[str, Any], bytes | None, Sequence[tuple[str, int, str]]]
 
 
 def _unpickle(cls: type[Failure], chain: Sequence[_Pickled], home: str | None = None) -> Failure:
-    unpickled = _chained(cls, [parts for parts, _, _ in chain])
+    unpickled = _with_causes(cls, [parts for parts, _, _ in chain])
     if home is not None:
         unpickled.belongs_to(home)
     for failure, (_, data, lines) in zip((unpickled, *unpickled._causes), chain, strict=True):
@@ -491,7 +495,7 @@ def _load(data: bytes | None) -> BaseException | None:
 # Descriptions: plain JSON data, which TaskFlow also reads and writes.
 
 
-def _sendable(text: str) -> str:
+def _without_surrogates(text: str) -> str:
     """Return `text` without lone surrogates, which many JSON implementations reject."""
     if text.isascii():
         return text
@@ -499,14 +503,14 @@ def _sendable(text: str) -> str:
 
 
 def shorten(data: dict[str, Any]) -> None:
-    """Shorten a description and those of its causes to `LONGEST_TEXT`."""
+    """Shorten a description and those of its causes to `MAX_TEXT_LENGTH`."""
     for part in (data, *data.get("causes", ())):
         for key in ("exception_str", "traceback_str"):
             text = part[key]
-            if text is not None and len(text) > LONGEST_TEXT:
-                part[key] = f"{text[:LONGEST_TEXT]}... ({len(text)} characters)"
+            if text is not None and len(text) > MAX_TEXT_LENGTH:
+                part[key] = f"{text[:MAX_TEXT_LENGTH]}... ({len(text)} characters)"
         arguments = part.get("exc_args")
-        if arguments and len(json.dumps(arguments, ensure_ascii=False).encode()) > LONGEST_TEXT:
+        if arguments and len(json.dumps(arguments, ensure_ascii=False).encode()) > MAX_TEXT_LENGTH:
             part["exc_args"] = []
 
 
@@ -518,7 +522,7 @@ def _is_json(value: Any, depth: int) -> bool:
     """Return True if a JSON round trip preserves `value` and its type."""
     kind = type(value)
     if kind is str:
-        return bool(value.isascii()) or _sendable(value) == value
+        return bool(value.isascii()) or _without_surrogates(value) == value
     if kind is float:
         return math.isfinite(value)
     if kind is int:

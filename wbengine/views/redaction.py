@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from typing import Any, Final, TypeVar
 
 from wbengine import _secrets, exceptions
-from wbengine._secrets import MASK, SecretMatcher, found_in, is_secret_key
+from wbengine._secrets import MASK, SecretMatcher, is_secret_key, secrets_in
 from wbengine.persistence import base, listing, models
 from wbengine.types import failure as ft
 from wbengine.views import formatting, record_values
@@ -44,7 +44,7 @@ class Redactor:
         A secret is the value of a key that looks secret. Secrets of less than six characters are
         masked only next to their keys.
         """
-        matcher = SecretMatcher(found_in(values))
+        matcher = SecretMatcher(secrets_in(values))
         return Redactor(self.show_values, self._secrets | matcher) if matcher else self
 
     def with_secrets_of(self, other: Redactor) -> Redactor:

@@ -48,7 +48,7 @@ REVERT: Final = "revert"
 REQUEST_TIMEOUT: Final = 60
 
 #: Maximum number of characters of an exception's message or traceback in a message.
-LONGEST_TEXT: Final = ft.LONGEST_TEXT
+LONGEST_TEXT: Final = ft.MAX_TEXT_LENGTH
 
 #: The value of `result` in a request without a result (None is a valid result).
 NO_RESULT: Final = object()

@@ -24,7 +24,7 @@ __all__ = [
 ]  # fmt: skip
 
 #: Module of this package that defines each public name.
-_PLACES: Final[dict[str, str]] = {
+_MODULES: Final[dict[str, str]] = {
     **dict.fromkeys(("Malformed", "TaskMessage", "decode", "encode"), "protocol"),
     **dict.fromkeys(("Accepted", "Refused", "Undecodable", "Wire"), "serializers"),
     **dict.fromkeys(("Ignore", "Reject", "Retry", "current"), "request"),
@@ -34,5 +34,5 @@ _PLACES: Final[dict[str, str]] = {
 }
 
 __getattr__, __dir__ = _lazily.lazy_attributes(
-    __name__, {name: f"{__name__}.{place}" for name, place in _PLACES.items()}
+    __name__, {name: f"{__name__}.{place}" for name, place in _MODULES.items()}
 )

@@ -512,7 +512,7 @@ def retention(app: celery.Celery) -> float:
 def _timeouts(app: celery.Celery) -> tuple[float, float]:
     options = dict(app.conf.broker_transport_options)
     settings = ("visibility_timeout", _VISIBILITY_SECONDS), ("consumer_timeout", _CONSUMER_SECONDS)
-    visibility, consumer = (float(options.get(name, usual)) for name, usual in settings)
+    visibility, consumer = (float(options.get(name, default)) for name, default in settings)
     return visibility, consumer
 
 
@@ -541,13 +541,13 @@ def _check(app: celery.Celery) -> None:
             lambda: app.backend, "--celery-result-backend redis://…, rpc://, or others of Celery",
         ),
     }  # fmt: skip
-    for name, (read, right) in readers.items():
+    for name, (read, valid_values) in readers.items():
         try:
             read()
         except Exception as error:  # Celery or a library of the backend may raise any exception
             value = getattr(conf, name)
             shown = maybe_sanitize_url(value) if isinstance(value, str) else value
-            text = f"{name} {shown!r} cannot be used ({_describe(error)}); use {right}"
+            text = f"{name} {shown!r} cannot be used ({_describe(error)}); use {valid_values}"
             raise ValueError(text) from error
 
 

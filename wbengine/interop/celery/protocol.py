@@ -278,7 +278,7 @@ def _word(value: str) -> str | None:
     return value or None
 
 
-_CALLED: Final = {
+_SIGNATURE_SCHEMA: Final = {
     "properties": {
         "task": {"type": "string", "minLength": 1, "maxLength": 1000},
         "args": {"type": ["array", "null"]},
@@ -290,7 +290,7 @@ _CALLED: Final = {
     "required": ["task"],
     "propertyNames": {"type": "string"},
 }
-_SIGNATURE: Final = {"type": "object", **_CALLED}
+_SIGNATURE: Final = {"type": "object", **_SIGNATURE_SCHEMA}
 
 ID: Final = _string("id", 255)
 WORD: Final = _string("string", 1000)
@@ -314,7 +314,7 @@ MAPPING: Final = Kind("mapping", {"type": "object", "propertyNames": _STRING_SCH
 SIGNATURE: Final = Kind("signature", _SIGNATURE, dict, dict)
 SIGNATURES: Final = Kind(
     "list of signatures",
-    {"type": ["array", "object"], "items": _SIGNATURE, **_CALLED},
+    {"type": ["array", "object"], "items": _SIGNATURE, **_SIGNATURE_SCHEMA},
     _signatures,
     lambda several: [dict(one) for one in several] or None,
 )

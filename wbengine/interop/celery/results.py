@@ -54,7 +54,7 @@ BROKER_OPTIONS: Final[Mapping[str, Any]] = {
     "health_check_interval": 10,
 }
 #: Certificate requirements of a Redis URL, in Celery's notation.
-_CERT: Final = re.compile("(?<=ssl_cert_reqs=)CERT_(NONE|OPTIONAL|REQUIRED)")
+_CERTIFICATE_MODE: Final = re.compile("(?<=ssl_cert_reqs=)CERT_(NONE|OPTIONAL|REQUIRED)")
 
 #: Called with a result, or with the failure to read it.
 OnResult = Callable[["protocol.Result | ft.Failure"], object]
@@ -309,7 +309,9 @@ def redis_url(url: str) -> str:
     if scheme == "redis+socket":
         url = f"unix:{rest}"
     head, _, query = url.partition("?")
-    return f"{head}?{_CERT.sub(lambda match: match[1].lower(), query)}" if query else url
+    return (
+        f"{head}?{_CERTIFICATE_MODE.sub(lambda match: match[1].lower(), query)}" if query else url
+    )
 
 
 def _redis_client(url: str) -> Any:
@@ -339,9 +341,9 @@ _EQUIVALENTS: Final[Mapping[tuple[str, str], type[BaseException]]] = {
 }
 #: Celery's replacement for exceptions that cannot be pickled.
 _WRAPPER: Final = ("UnpickleableExceptionWrapper", "celery.utils.serialization")
-_HEAD: Final = "Traceback (most recent call last):"
+_TRACEBACK_HEADER: Final = "Traceback (most recent call last):"
 _MAX_TRACEBACK_LENGTH: Final = 65536
-_PLAIN: Final = (str, bool, float, int, type(None))
+_PLAIN_TYPES: Final = (str, bool, float, int, type(None))
 
 
 def failure_of(result: protocol.Result) -> ft.Failure:
@@ -372,7 +374,7 @@ def failure_of(result: protocol.Result) -> ft.Failure:
         exception_str=text if isinstance(text, str) else f"{text!r:.500}",
         exc_type_names=_class_names(kind, module),
         traceback_str=trace,
-        exc_args=arguments if all(type(argument) in _PLAIN for argument in arguments) else (),
+        exc_args=arguments if all(type(argument) in _PLAIN_TYPES for argument in arguments) else (),
     )
 
 
@@ -394,7 +396,7 @@ def _bases(cls: type[BaseException]) -> list[str]:
 
 def _lines(trace: str) -> str:
     """Return a traceback without its first line and its exception, as failures store it."""
-    head, separator, rest = trace.rpartition(f"{_HEAD}\n")
+    head, separator, rest = trace.rpartition(f"{_TRACEBACK_HEADER}\n")
     if head or not separator:
         return trace[:_MAX_TRACEBACK_LENGTH]  # It contains causes, or is not a traceback.
     lines = rest.splitlines()

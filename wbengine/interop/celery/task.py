@@ -156,9 +156,11 @@ class CeleryTask(Task):
         )  # fmt: skip
         if countdown is not None and eta is not None:
             raise ValueError(f"task {word!r} must have only one of countdown and eta")
-        self._eta = _when("countdown", countdown, float) or _when("eta", eta, dt.datetime)
-        self._expires = _when("expires", expires, float, dt.datetime)
-        self._timeout = _when("timeout", timeout, float)
+        self._eta = _time_option("countdown", countdown, float) or _time_option(
+            "eta", eta, dt.datetime
+        )
+        self._expires = _time_option("expires", expires, float, dt.datetime)
+        self._timeout = _time_option("timeout", timeout, float)
         if self._timeout == 0:
             raise ValueError(f"timeout must be more than 0 seconds, got {timeout!r}")
         if type(retries) is not int or retries < 0:
@@ -214,12 +216,12 @@ class CeleryTask(Task):
         flow = None if request is None else request.flow_uuid or None
         message = dataclasses.replace(
             self._message, id=id, args=tuple(args), kwargs=dict(kwargs), reply_to=reply_to,
-            eta=_after(now, self._eta), expires=_after(now, self._expires),
+            eta=_time_after(now, self._eta), expires=_time_after(now, self._expires),
             root_id=flow or id, parent_id=flow, origin=publisher.hostname(),
         )  # fmt: skip
         wire = protocol.encode(message, 2, self._serializer)
-        if running.tying is not None:
-            running.tying(wire.headers)
+        if running.header_hook is not None:
+            running.header_hook(wire.headers)
         return wire
 
     async def _send_and_wait(self, id: str, args: Sequence[Any], kwargs: Any) -> Any:
@@ -296,7 +298,7 @@ def _named(task: Any, app_or_url: Any) -> tuple[str, Any]:
     return task, app_or_url
 
 
-def _when(name: str, value: Any, *kinds: type) -> Any:
+def _time_option(name: str, value: Any, *kinds: type) -> Any:
     if value is None:
         return None
     if isinstance(value, dt.datetime) and dt.datetime in kinds:
@@ -313,5 +315,5 @@ def _when(name: str, value: Any, *kinds: type) -> Any:
     return float(value)
 
 
-def _after(now: dt.datetime, when: dt.datetime | float | None) -> dt.datetime | None:
+def _time_after(now: dt.datetime, when: dt.datetime | float | None) -> dt.datetime | None:
     return now + dt.timedelta(seconds=when) if isinstance(when, float) else when

@@ -158,9 +158,9 @@ class EtcdJobBoard(stored.StoredJobBoard):
                 return stored.Posting.of(uuid, rank, sequence, document, now)
 
     def _rows(self, only_unclaimed: bool, ensure_fresh: bool) -> Iterator[tuple[str, Any]]:
-        jobs, end = self._job(""), _end(self._job(""))
+        jobs, end = self._job(""), _range_end(self._job(""))
         after = jobs
-        owned = _get(self._owner(""), _end(self._owner("")), keys_only=True)
+        owned = _get(self._owner(""), _range_end(self._owner("")), keys_only=True)
         for limit in stored.page_sizes():
             ranges = [_get(after, end, limit=limit), *([owned] if only_unclaimed else [])]
             entries, *claimed = self._read(*ranges)
@@ -188,7 +188,7 @@ class EtcdJobBoard(stored.StoredJobBoard):
     @property
     def job_count(self) -> int:
         jobs = self._job("")
-        answer = self._txn([], [_get(jobs, _end(jobs), count_only=True)])
+        answer = self._txn([], [_get(jobs, _range_end(jobs), count_only=True)])
         return int(answer["responses"][0]["response_range"].get("count", 0))
 
     def _is_trashed(self, uuid: str) -> bool:
@@ -226,7 +226,7 @@ class EtcdJobBoard(stored.StoredJobBoard):
         claim_data: dict[str, Any] = {"owner": who}
         if expiry is not None:
             claim_data.update(lease=lease, ttl=_whole_seconds(expiry))
-        place = stored.located(job, _place, self._place_of)
+        place = stored.located(job, _location, self._place_of)
         key, owner = self._job(place), self._owner(place)
         try:
             while True:
@@ -254,7 +254,7 @@ class EtcdJobBoard(stored.StoredJobBoard):
             raise
 
     def _end_claim(self, job: base.Job, who: str, action: str) -> stored.Status | None:
-        place = stored.located(job, _place, self._place_of)
+        place = stored.located(job, _location, self._place_of)
         claim = stored.claim_of(job)
         key, owner = self._job(place), self._owner(place)
         while True:
@@ -361,7 +361,7 @@ class EtcdJobBoard(stored.StoredJobBoard):
             return answer
 
 
-def _place(job: stored.StoredJob) -> str:
+def _location(job: stored.StoredJob) -> str:
     """Return the last part of a job's keys."""
     return f"{job.priority.rank}/{job.sequence:0{_SEQUENCE_DIGITS}}"
 
@@ -395,7 +395,7 @@ def _whole_seconds(seconds: float) -> int:
     return max(1, math.ceil(seconds))
 
 
-def _end(prefix: str) -> str:
+def _range_end(prefix: str) -> str:
     """Return the end of the range of keys with this prefix, which ends in a slash."""
     return prefix[:-1] + chr(ord(prefix[-1]) + 1)
 

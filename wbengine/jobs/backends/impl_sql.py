@@ -421,7 +421,7 @@ class SQLJobBoard(stored.BaseStoredJobBoard):
 class _Statements:
     def __init__(self, dialect: str) -> None:
         now = dialects.now(dialect)
-        here = "board = :board AND trashed = 0"
+        on_board = "board = :board AND trashed = 0"
         free = f"(owner IS NULL OR owner_until <= {now})"
         is_claimed = f"owner IS NOT NULL AND (owner_until IS NULL OR owner_until > {now})"
         # COALESCE prevents the use of the index by board, which PostgreSQL without statistics
@@ -431,7 +431,7 @@ class _Statements:
         own_claim = f"{this_job} AND {is_claimed} AND :claim IN (0, claims)"
         until = "CASE WHEN owner IS NULL THEN not_before ELSE owner_until END"
         jobs = tables.select(tables.JOBS, f"{until} - {now} AS remaining")
-        after = f"{jobs} WHERE {here} AND (priority, id) > (:priority, :id)"
+        after = f"{jobs} WHERE {on_board} AND (priority, id) > (:priority, :id)"
         order = "ORDER BY priority, id LIMIT :limit"
         claim = f"UPDATE {_JOBS} SET owner = :who, claims = claims + 1, updated = {now}"
         freed = f"owner = NULL, owner_until = NULL, updated = {now}"
@@ -454,19 +454,19 @@ class _Statements:
         )
         self.has_job = sa.text(
             f"SELECT 1 FROM {_JOBS} WHERE uuid = :uuid"
-            f" UNION ALL SELECT 1 FROM {_JOBS} WHERE {here} AND book_uuid = :book_uuid LIMIT 1"
+            f" UNION ALL SELECT 1 FROM {_JOBS} WHERE {on_board} AND book_uuid = :book_uuid LIMIT 1"
         )
         self.select_job = sa.text(f"{jobs} WHERE {this_job}")
         self.posted = sa.text(f"{jobs} WHERE uuid IN :uuids AND board = :board").bindparams(
             sa.bindparam("uuids", expanding=True)
         )
-        self.count = sa.text(f"SELECT count(*) AS count FROM {_JOBS} WHERE {here}")
+        self.count = sa.text(f"SELECT count(*) AS count FROM {_JOBS} WHERE {on_board}")
         self.all = sa.text(f"{after} {order}")
         self.unclaimed = sa.text(f"{after} AND not_before = 0 AND {free} {order}")
         # The subquery reads the clock once; otherwise PostgreSQL reads it for each row and uses no
         # index.
         self.due = sa.text(
-            f"SELECT id FROM {_JOBS} WHERE {here} AND not_before > 0"
+            f"SELECT id FROM {_JOBS} WHERE {on_board} AND not_before > 0"
             f" AND not_before <= (SELECT {now}) ORDER BY not_before LIMIT :limit"
         )
         self.offer = sa.text(

@@ -173,7 +173,7 @@ class Reports:
         names = tuple(failure)
         # Values under secret names are masked, also inside the message of the exception.
         values = () if job.unit is None else (job.unit.arguments, job.unit.result)
-        secrets = _secrets.SecretMatcher(_secrets.found_in((*values, failure)))
+        secrets = _secrets.SecretMatcher(_secrets.secrets_in((*values, failure)))
         LOG.warning(
             "task %.100r of request %s failed%s: %s: %s",
             job.name,

@@ -38,7 +38,7 @@ class Statements:
         now = dialects.now(dialect)
         lock = "" if dialect == dialects.SQLITE else " FOR UPDATE"
         flow = "WHERE uuid = :flow_uuid"
-        ours = f"{flow} AND (lease_owner = :lease_owner AND lease_epoch = :lease_epoch)"
+        owned_flow = f"{flow} AND (lease_owner = :lease_owner AND lease_epoch = :lease_epoch)"
         free = f"(lease_owner IS NULL OR lease_until <= {now})"
 
         self.put_book = _upsert(dialect, rows.BOOK)
@@ -69,14 +69,15 @@ class Statements:
             f"{name} = :{name}" for name in rows.FLOW.columns if name not in rows.FLOW.keys
         ]
         write = f"UPDATE {_FLOWS} SET {', '.join(assignments)}, updated = {now}"
-        self.write_ours = sa.text(f"{write} {ours}")
+        self.write_ours = sa.text(f"{write} {owned_flow}")
         self.write_free = sa.text(f"{write} {flow} AND {free}")
-        self.lock_ours = sa.text(f"SELECT 1 FROM {_FLOWS} {ours}{lock}")
+        self.lock_ours = sa.text(f"SELECT 1 FROM {_FLOWS} {owned_flow}{lock}")
         #: Batches under a lease as one PostgreSQL statement, by (with flow row, with items).
         #: The statement returns 1, or 0 if the lease is not the latest one.
         self.batches = {
             (with_flow, with_items): _batch_statement(
-                f"{write} {ours} RETURNING 1" if with_flow else self.lock_ours.text, with_items
+                f"{write} {owned_flow} RETURNING 1" if with_flow else self.lock_ours.text,
+                with_items,
             )
             for with_flow in (False, True)
             for with_items in (False, True)
@@ -116,15 +117,15 @@ class Statements:
             f" {flow} AND ({free} OR lease_epoch = :dead)"
         )
         self.renew_lease = sa.text(
-            f"UPDATE {_FLOWS} SET lease_until = {now} + :seconds, updated = {now} {ours}"
+            f"UPDATE {_FLOWS} SET lease_until = {now} + :seconds, updated = {now} {owned_flow}"
         )
         self.release_lease = sa.text(
             f"UPDATE {_FLOWS} SET lease_owner = NULL, lease_until = NULL, wish = NULL,"
-            f" updated = {now} {ours}"
+            f" updated = {now} {owned_flow}"
         )
 
         self.put_command = sa.text(
-            f"UPDATE {_FLOWS} SET wish = :wish {ours} AND lease_until > {now}"
+            f"UPDATE {_FLOWS} SET wish = :wish {owned_flow} AND lease_until > {now}"
         )
         self.commands = sa.text(
             f"SELECT uuid, wish, lease_epoch FROM {_FLOWS} WHERE uuid IN :uuids"
@@ -173,7 +174,7 @@ class Statements:
         )
 
 
-def _batch_statement(ours: str, with_items: bool) -> sa.TextClause:
+def _batch_statement(owned_flow: str, with_items: bool) -> sa.TextClause:
     """Return a statement that writes a batch. Each kind of row is one JSON parameter."""
 
     def rows_of(name: str, *columns: sa.Column[Any]) -> str:
@@ -191,7 +192,7 @@ def _batch_statement(ours: str, with_items: bool) -> sa.TextClause:
         return _upsert(dialects.POSTGRESQL, shape, "changed", source=source).text
 
     is_locked = "EXISTS (SELECT 1 FROM ours)"
-    parts = [ours, put("atoms", rows.ATOM, tables.ATOMS)]
+    parts = [owned_flow, put("atoms", rows.ATOM, tables.ATOMS)]
     if with_items:
         items = tables.ITEMS.c
         parts += [
