@@ -1,4 +1,1 @@
-"""Helpers for programs written for TaskFlow; nothing else in this package needs them.
-
-They are imported as `wbengine.utils`, under TaskFlow's names.
-"""
+"""Helpers for programs written for TaskFlow, as `wbengine.utils` with TaskFlow's names."""

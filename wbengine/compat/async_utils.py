@@ -9,7 +9,6 @@ _T = TypeVar("_T")
 
 
 def make_completed_future(result: _T) -> futures.Future[_T]:
-    """Return a completed future with this result."""
     future: futures.Future[_T] = futures.Future()
     future.set_result(result)
     return future

@@ -36,7 +36,7 @@ def decode_json(raw_data: str | bytes, root_types: type | Collection[type] = (di
 
 
 def as_int(obj: Any, quiet: bool = False) -> Any:
-    """Convert a value to an int; fractions are truncated.
+    """Convert a value to an int. Fractions are truncated.
 
     :param quiet: return the value unchanged if it cannot be converted.
     :raises TypeError: if it cannot be converted and `quiet` is False.
@@ -73,7 +73,7 @@ def clamp(
 
 @contextlib.contextmanager
 def capture_failure() -> Iterator[failure.Failure]:
-    """Keep the exception being handled as a `Failure` within the `with` block.
+    """Yield the current exception as a `Failure`, for use in the `with` block.
 
     ::
 
@@ -93,9 +93,9 @@ def capture_failure() -> Iterator[failure.Failure]:
 
 class _Uri(urllib.parse.SplitResult):
     def params(self, collapse: bool = True) -> dict[str, Any]:
-        """Return the query.
+        """Return the query as a dict.
 
-        With `collapse`, a repeated name has its last value; otherwise, a list of all its values.
+        With `collapse`, a repeated name has its last value; otherwise a list of all its values.
         """
         values_by_name = urllib.parse.parse_qs(self.query)
         if not collapse:

@@ -14,7 +14,7 @@ get_ident = threading.get_ident
 
 
 def is_alive(thread: threading.Thread | None) -> bool:
-    """Return True if the thread is alive. None and other false values give False."""
+    """Return True if the thread is alive. False for None and other false values."""
     return bool(thread) and thread.is_alive()  # type: ignore[union-attr]
 
 
@@ -63,9 +63,9 @@ class ThreadBundle:
         before_join: Listener | None = None,
         after_join: Listener | None = None,
     ) -> None:
-        """Add a thread; `thread_factory()` creates it at each start.
+        """Add a thread. `thread_factory()` creates it at each start.
 
-        `before_join` is the callback in which to request the end of the thread.
+        `before_join` should request the end of the thread.
 
         :raises ValueError: if an argument is not callable.
         """
@@ -83,9 +83,9 @@ class ThreadBundle:
             self._bound.append(bound)
 
     def start(self) -> int:
-        """Create and start the threads that are not running, and return their number.
+        """Create and start the threads that are not running. Return their number.
 
-        Exceptions of callbacks propagate; `stop` still stops all running threads.
+        Exceptions of callbacks propagate. Afterwards, `stop` still stops all running threads.
         """
         count = 0
         with self._lock:
@@ -101,7 +101,7 @@ class ThreadBundle:
         return count
 
     def stop(self) -> int:
-        """Wait until the started threads end, and return their number."""
+        """Wait until the started threads end. Return their number."""
         count = 0
         with self._lock:
             for place in sorted(self._running, reverse=True):

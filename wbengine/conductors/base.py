@@ -25,11 +25,10 @@ __all__ = ["Conductor"]
 class Conductor(abc.ABC):
     """Claims jobs from `jobboard` and runs their flows.
 
-    :param name: owner of its claims; several conductors may have the same name.
+    :param name: owner of its claims. Several conductors may have the same name.
     :param engine: kind or URI of the engines, with `engine_options`.
     :param flows: allowed factories (see `engines.flow_from_detail`).
-    :raises TypeError: if `jobboard` is not a board, or `persistence` not a backend (a URI, for
-        example).
+    :raises TypeError: if `jobboard` is not a board, or `persistence` is not a backend.
     :raises NotFound: if the kind of engine is unknown.
     :raises ValueError: if an option of the engine, or a name in `flows`, is invalid.
     """
@@ -48,7 +47,7 @@ class Conductor(abc.ABC):
         flows: allowed.Flows = None,
     ) -> None:
         if not isinstance(jobboard, jobs.JobBoard):
-            # Without its value: a URI may contain a password.
+            # Without the value, because a URI may contain a password.
             raise TypeError(
                 f"jobboard must be a JobBoard, got {type(jobboard).__name__}; create one with"
                 " jobs.backends.fetch"
@@ -153,7 +152,7 @@ class Conductor(abc.ABC):
     def stop(self) -> None:
         """Claim no more jobs, suspend running flows, and abandon their jobs, without waiting.
 
-        May be called from any thread and from signal handlers.
+        Thread-safe, and safe in signal handlers.
         """
 
     @abc.abstractmethod

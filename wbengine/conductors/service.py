@@ -37,18 +37,18 @@ _RECONNECT_SECONDS: Final = 1.0
 class ConductorService:
     """Runs submitted flows, resumes flows whose engine died, and fires schedules.
 
-    A flow whose engine died gets a job if it has none, from exactly one of several services. So
-    does a flow whose submission to `board` was interrupted before its job was posted. Flows without
-    a recorded factory, and flows submitted to another board, are skipped.
+    If the engine of a flow died and the flow has no job, one of the services posts a job. The same
+    applies if a submission to `board` was interrupted before its job was posted. Flows without a
+    recorded factory, and flows submitted to another board, are skipped.
 
     :param engine: kind or URI of the engines, with `engine_options`.
-    :param max_simultaneous: maximum number of flows at a time (default: number of processors plus
-        one).
-    :param board: the job board (default: the one in the database of `persistence`). It is connected
-        here and closed at the end.
-    :param schedules: stored at the start, if `persistence` is a database. They replace those with
+    :param max_simultaneous: maximum number of flows at a time; default: number of processors plus
+        one.
+    :param board: the job board; default: the board in the database of `persistence`. The service
+        connects it, and closes it at the end.
+    :param schedules: stored at the start, if `persistence` is a database. They replace schedules of
         the same names.
-    :param clock: clock of the schedules (default: that of the database).
+    :param clock: clock of the schedules; default: the clock of the database.
     :param flows: allowed factories (see `engines.flow_from_detail`).
     :raises ValueError: if there is no `board` and `persistence` is not a database; or if `board`
         does not store the job of a flow under its uuid.
@@ -152,7 +152,7 @@ class ConductorService:
         self._conductor.stop()
 
     def responds(self, seconds: float) -> bool:
-        """Return whether it claims jobs, runs flows, or waits for the board."""
+        """Return True if it claims jobs, runs flows, or waits for the board."""
         return self._connecting or self._conductor.dispatching
 
     @property

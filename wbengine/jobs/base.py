@@ -1,7 +1,7 @@
-"""The interface of job boards and their common parts.
+"""The interface of job boards, and its common parts.
 
-A job names a flow to run, and a board assigns it to one conductor at a time. A claim does not
-protect the flow's records: the flow's lease decides which engine may write them.
+A job names a flow to run. A board assigns it to one conductor at a time. A claim does not protect
+the flow's records: the flow's lease determines which engine may write them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ default_expiry: Final[ContextVar[float | None]] = ContextVar("default_expiry", d
 
 @contextlib.contextmanager
 def claims_expiring_after(seconds: float) -> Iterator[None]:
-    """Set an expiry in the block for claims to which neither the caller nor the board sets one."""
+    """Set the expiry of claims in the block for which neither the caller nor the board sets one."""
     token = default_expiry.set(seconds)
     try:
         yield
@@ -58,7 +58,7 @@ class UnknownExpire(enum.IntEnum):
 
 
 class JobPriority(enum.Enum):
-    """The priority of a job; the highest comes first."""
+    """The priority of a job. The highest comes first."""
 
     VERY_HIGH = "VERY_HIGH"
     HIGH = "HIGH"
@@ -110,7 +110,7 @@ class Job(abc.ABC):
     and `details['store']` (further inputs of the flow).
     """
 
-    #: Duration in seconds of the latest claim of this object; None: it does not expire.
+    #: Duration in seconds of the latest claim by this object. None: it does not expire.
     claim_seconds: float | None = None
 
     def __init__(
@@ -330,8 +330,8 @@ class JobBoard(abc.ABC):
     def consume(self, job: Job, who: str) -> None:
         """Delete a completed job.
 
-        A job object that made a claim refers to exactly this claim: after its end, a later claim
-        with the same name does not count. The same applies to `abandon` and `trash`.
+        If this job object made a claim, it refers only to that claim, not to later claims with the
+        same name. The same applies to `abandon` and `trash`.
 
         :raises NotFound: if the job is not on the board or not claimed.
         :raises JobFailure: if another owner has claimed it.
@@ -349,9 +349,9 @@ class JobBoard(abc.ABC):
         """Register a conductor with the board, if the board stores a list of them."""
 
     def waking(self, wake: Callable[[], None]) -> contextlib.AbstractContextManager[object]:
-        """Call `wake`, in any thread, when there may be a new job, inside a `with` block.
+        """In a `with` block, call `wake`, in any thread, when there may be a new job.
 
-        Only some boards support this, and notifications may be missed, so callers must also poll.
+        Only some boards support this, and notifications may be lost, so callers must also poll.
         """
         return contextlib.nullcontext()
 
@@ -374,7 +374,7 @@ class JobBoard(abc.ABC):
 
 
 class NotifyingJobBoard(JobBoard):
-    """A board with a `notifier` for POSTED, CLAIMED and REMOVAL; the details contain the `job`.
+    """A board with a `notifier` for POSTED, CLAIMED and REMOVAL. The details contain the `job`.
 
     It reports only operations of this object, in the thread of the operation.
     """
@@ -413,7 +413,7 @@ def _deadline(timeout: float | None) -> float | None:
 def posting_details(uuid: str, book: Any, details: Any) -> dict[str, Any]:
     """Return the details of a new job, with a MAC if needed.
 
-    Details that contain only the job's own uuid as the flow need no MAC.
+    Details that contain only the uuid of the flow, equal to that of the job, need no MAC.
 
     :raises TypeError: if `book` is not a logbook or `details` is not a dict.
     """

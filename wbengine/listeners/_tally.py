@@ -1,7 +1,7 @@
-"""The current state of every atom of a run, one byte each.
+"""The current state of every atom of a run, in one byte each.
 
-The thread of the engine writes, one event at a time, O(1) each. Displays read at any time, without
-a lock: a reader may see a combination of states that never existed at one moment.
+The thread of the engine writes each event in O(1). Displays read at any time without a lock, so
+they may read a combination of states that never existed at one time.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from wbengine.views.event_history import OF_RETRY
 
 __all__ = ["Event", "Tally"]
 
-#: The mark of a task is the index of its state here, that of a retry is this plus RETRY. 0: no
-#: atom.
+#: The mark of a task is the index of its state in `_STATES`. The mark of a retry is this index plus
+#: RETRY. 0 means no atom.
 _STATES: Final = ("", *styles.STATES)
 _MARKS: Final = {state: mark for mark, state in enumerate(_STATES)}
 RETRY: Final = 32
@@ -41,21 +41,21 @@ def _any_of(state_names: Iterable[str]) -> re.Pattern[bytes]:
 _FAILED_PATTERN: Final = _any_of(terminal_tree.FAILED_STATES)
 _RUNNING_PATTERN: Final = _any_of(terminal_tree.RUNNING_STATES)
 
-#: States of tasks that the executor has, but may not have started.
+#: States of tasks that were passed to the executor, but may not have started.
 _SUBMITTED: Final = (states.RUNNING, states.REVERTING)
-#: Seconds for which a computed queue stays valid, for each task that the executor has.
+#: Time for which a computed queue stays valid, for each task of the executor.
 _QUEUE_SECONDS: Final = 1e-5
 
-#: Number of running atoms from which the displayed ones are selected.
+#: Minimum number of running atoms from which the displayed ones are selected.
 _MAX_COMPARED_ATOMS: Final = 256
 #: Maximum number of failures that are stored with their text.
 _MAX_FAILURES: Final = 100
-#: Maximum number of events that wait to be displayed; further events are counted.
+#: Maximum number of events to be displayed. Further events are only counted.
 _MAX_EVENTS: Final = 20
 
 
 class Event(NamedTuple):
-    """An event that is displayed on a line of its own."""
+    """An event that is displayed on its own line."""
 
     node: int
     state: str
@@ -63,11 +63,11 @@ class Event(NamedTuple):
 
 
 class _Queue(NamedTuple):
-    #: Nodes that no slot or worker has started, ascending, by state.
+    #: Indexes of nodes that no slot or worker has started, ascending, by state.
     waiting: Mapping[str, Sequence[int]] = {}
     #: The first nodes that were started, in the order of their submission.
     begun: Sequence[int] = ()
-    #: Time on the clock of the tally until which this is valid.
+    #: Expiry of this data, on the clock of the tally.
     until: float = 0.0
 
     def counts(self, node_range: range) -> Iterator[tuple[str, int]]:
@@ -87,8 +87,8 @@ class Tally(terminal_tree.Source):
     ) -> None:
         """Create a tally in which all atoms are PENDING.
 
-        :param has_queue: tasks of the executor may wait for a slot or a worker; their records
-            contain the start.
+        :param has_queue: whether tasks may wait in the executor for a slot or a worker. Their
+            records contain the start time.
         """
         self.plan = plan
         self._has_queue = has_queue
@@ -106,7 +106,7 @@ class Tally(terminal_tree.Source):
             else plan.parent
         )
         self.root = 2 if 0 in plan.retried else 0
-        #: Task with retries -> its own state, and that of its retry.
+        #: For each task with retries: its own state, and the state of its retry.
         self._own: dict[int, tuple[str, str]] = {}
         retry = plan_module.RETRY
         self._base = bytes(RETRY * (kind == retry) for kind in plan.kinds)
@@ -121,7 +121,7 @@ class Tally(terminal_tree.Source):
         self.failures: dict[int, str] = {}
         self.events: deque[Event] = deque()
         self.dropped = 0
-        #: Number of times that a retry ran its flow again.
+        #: How often a retry ran its flow again.
         self.retry_runs = 0
         self._state: str = states.PENDING
         self._began: float | None = None
@@ -135,7 +135,7 @@ class Tally(terminal_tree.Source):
                 self._mark(node, record.state or states.PENDING)
 
     def _mark(self, node: int, state: str) -> None:
-        """Store the state of an atom; a task with retries and its retry share a mark."""
+        """Store the state of an atom. A task with retries and its retry share a mark."""
         retried = self.plan.retried
         if retried and (node - 1 in retried or node - 2 in retried):
             task = node + 1 if node - 1 in retried else node
@@ -232,7 +232,7 @@ class Tally(terminal_tree.Source):
         return QUEUED if state in _SUBMITTED and self._is_queued(node) else state
 
     def _is_queued(self, node: int) -> bool:
-        """Return whether the executor has the task, but no slot or worker has started it."""
+        """Return True if the executor has the task, but no slot or worker has started it."""
         record = self._record(node) if self._has_queue and not self.is_retry(node) else None
         if record is None or record.items is not None:
             return False
@@ -291,13 +291,13 @@ class Tally(terminal_tree.Source):
         return max(0.0, record.started - record.submitted)
 
     def failed_atoms(self, most: int) -> list[int]:
-        """Return failed atoms; those that were reverted come last."""
+        """Return failed atoms. Reverted ones come last."""
         nodes = _first(_FAILED_PATTERN, self.marks, most)
         reverted = [node for node in self.failures.copy() if node not in nodes]
         return nodes + reverted[: most - len(nodes)]
 
     def running_atoms(self, most: int) -> list[int]:
-        """Return running atoms, those with progress first, without queued ones.
+        """Return running atoms, those with progress first, without queued atoms.
 
         An executor may have received many more tasks than it can run.
         """
@@ -310,7 +310,7 @@ class Tally(terminal_tree.Source):
 
 def _first(pattern: re.Pattern[bytes], among: bytearray, max_nodes: int) -> list[int]:
     nodes: list[int] = []
-    # A copy: a bytearray cannot grow during a search, and other threads write to it.
+    # A copy, because a bytearray cannot grow during a search and other threads write to it.
     for match in pattern.finditer(bytes(among)):
         if len(nodes) == max_nodes:
             break

@@ -47,10 +47,10 @@ class Listener:
     """Receives the state changes of an engine's flow and atoms while it is registered.
 
     Subclasses override `_flow_receiver`, `_task_receiver` or `_retry_receiver`, or `_receive`,
-    which all three call. Receivers that are not overridden are not registered and cost nothing.
-    `with Listener(engine): engine.run()` registers and deregisters.
+    which all three call. Only overridden receivers are registered. `with Listener(engine):
+    engine.run()` registers and deregisters.
 
-    Receivers are called in the thread of the engine, in the order of the events, after these
+    Receivers are called in the thread of the engine, in the order of the events, after the events
     are stored. Their exceptions are logged, and do not affect the flow.
     """
 
@@ -61,7 +61,7 @@ class Listener:
         flow_listen_for: Iterable[str] | None = DEFAULT_LISTEN_FOR,
         retry_listen_for: Iterable[str] | None = DEFAULT_LISTEN_FOR,
     ) -> None:
-        """Create a listener for `engine`; `register` activates it.
+        """Create a listener for `engine`. Call `register` to activate it.
 
         :param task_listen_for: states of tasks to receive; empty: none.
         :raises TypeError: if `engine` is not an engine, or states are not strings.
@@ -77,14 +77,14 @@ class Listener:
         self._registered: list[Registration] = []
 
     def _flow_receiver(self, state: str, details: Details) -> None:
-        """Receive that the flow entered `state`.
+        """Handle the new `state` of the flow.
 
         `details`: engine, flow_name, flow_uuid, old_state.
         """
         self._receive("flow", state, details)
 
     def _task_receiver(self, state: str, details: Details) -> None:
-        """Receive that a task entered `state`.
+        """Handle the new `state` of a task.
 
         `details`: task_name, task_uuid, old_state; attempt (number of the latest execution or
         reversion, 0 before the first); executions, reversions (their numbers); at the end also
@@ -93,14 +93,14 @@ class Listener:
         self._receive("task", state, details)
 
     def _retry_receiver(self, state: str, details: Details) -> None:
-        """Receive that a retry entered `state`.
+        """Handle the new `state` of a retry.
 
         `details`: as for tasks, with retry_name and retry_uuid.
         """
         self._receive("retry", state, details)
 
     def _receive(self, kind: str, state: str, details: Details) -> None:
-        """Receive that a 'flow', 'task' or 'retry' (`kind`) entered `state`."""
+        """Handle the new `state` of a 'flow', 'task' or 'retry' (`kind`)."""
 
     def register(self) -> None:
         """Register the receivers. Idempotent.

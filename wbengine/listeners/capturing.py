@@ -33,9 +33,9 @@ class CaptureListener(base.Listener):
     ) -> None:
         """Create a listener for `engine`.
 
-        :param capture_flow: collect events of the flow; the next two likewise.
-        :param skip_tasks: names of tasks whose events are ignored; the next two likewise.
-        :param values: the list to append to; a new one by default.
+        :param capture_flow: whether to collect events of the flow. The next two are similar.
+        :param skip_tasks: names of tasks to ignore. The next two are similar.
+        :param values: the list to append to; default: a new list.
         """
         super().__init__(engine, task_listen_for, flow_listen_for, retry_listen_for)
         self._capture = {
@@ -52,7 +52,7 @@ class CaptureListener(base.Listener):
 
     @staticmethod
     def _format_capture(kind: str, state: str, details: base.Details) -> Any:
-        """Return the value to append; subclasses may override this."""
+        """Return the value to append. Subclasses may override this."""
         return kind, state, details
 
     def _receive(self, kind: str, state: str, details: base.Details) -> None:

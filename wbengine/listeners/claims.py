@@ -17,10 +17,9 @@ OnJobLoss = Callable[[Any, str, base.Details], Any]
 
 
 class CheckingClaimListener(base.Listener):
-    """Checks at each state change whether `owner` still claims `job`; if not, suspends the flow.
+    """Checks at each state change that `owner` still claims `job`; if not, suspends the flow.
 
-    `job` has a `state`, `board` a `find_owner(job)`. Each check may be a request to the server of
-    the job board.
+    `job` has a `state`, `board` has `find_owner(job)`. A check may be a request to the job board.
 
     A job is lost if it is unclaimed, has another owner, or is not found. Then `on_job_loss(engine,
     state, details)` is called, at this and each later state change. By default it suspends the

@@ -52,9 +52,10 @@ class DynamicLoggingListener(base.Listener):
     """Logs every state change, failures at a higher level.
 
     `failure_level` applies to flows that end in FAILURE or REVERTED, and to atoms that fail, are
-    reverted, cannot be reverted, or are about to run again (RETRYING); `level` to all others. A
-    failure is logged with its traceback and the atoms that ran before it (`fail_formatter`).
-    Results are logged only if `level` is enabled, except those that are hidden or masked.
+    reverted, cannot be reverted, or are about to run again (RETRYING). `level` applies to all other
+    events. A failure is logged with its traceback and the atoms that ran before it
+    (`fail_formatter`). Results are logged only if `level` is enabled, and unless they are hidden or
+    masked.
     """
 
     _LOGGER: ClassVar[Any] = None

@@ -1,4 +1,4 @@
-"""A display of the progress of a flow: a live tree on terminals, otherwise plain lines."""
+"""A display of a flow's progress: a live tree on terminals, otherwise plain lines."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Picture:
         return terminal_tree.tree(self._tally, self._console, rows, self._mask)
 
     def line(self) -> str:
-        """Return the progress of the run; the same text until it changes."""
+        """Return the progress of the run as one line of text."""
         tally = self._tally
         busy = [
             self._label(node)
@@ -101,13 +101,12 @@ class ProgressListener(base.Listener):
             engine.run()
 
     On a terminal, it displays the flow as a tree with states, progress bars, retries, counts and
-    the duration. Finished flows are collapsed. Of a large flow, running and failed tasks are
-    displayed, and the others counted. Elsewhere (no terminal, `NO_COLOR`, `TERM=dumb`), it prints a
+    the duration. Finished flows are collapsed. For a large flow, it displays running and failed
+    tasks, and counts the others. Elsewhere (no terminal, `NO_COLOR`, `TERM=dumb`), it prints a
     plain line at an interval, and one for each failure and retry.
 
-    An event costs a few assignments in the thread of the engine, whatever the size of the flow. A
-    separate thread draws, at a limited rate. A listener displays one engine, which may run several
-    times.
+    An event costs a few assignments in the thread of the engine. A separate thread draws, at a
+    limited rate. A listener displays one engine, which may run several times.
     """
 
     def __init__(
@@ -123,11 +122,11 @@ class ProgressListener(base.Listener):
     ) -> None:
         """Create a listener for `engine`.
 
-        :param console: the console to write to; standard error by default.
+        :param console: the console to write to; default: standard error.
         :param live: a tree (True) or lines (False); None: depends on the console.
         :param refresh_per_second: how often a live tree is drawn.
         :param interval: seconds between plain lines; None: only when `refresh` is called.
-        :param max_rows: maximum rows of a tree, if the terminal has as many.
+        :param max_rows: maximum rows of a tree.
         :param mask: removes secrets from names and messages.
         :raises ValueError: if a number is not positive.
         """
@@ -184,7 +183,7 @@ class ProgressListener(base.Listener):
         return flows.shown_state(state, "", False, cancelled=engine.is_cancelled, waits=waits)
 
     def register(self) -> None:
-        """Start to listen and to display. Idempotent."""
+        """Start listening and displaying. Idempotent."""
         if self._registered:
             return
         self._last_line, self._broken = "", False
@@ -216,7 +215,7 @@ class ProgressListener(base.Listener):
         )
         try:
             live.start()
-        except LiveError:  # the console has another live display
+        except LiveError:  # The console has another live display.
             return False
         self._live = live
         return True
@@ -234,7 +233,7 @@ class ProgressListener(base.Listener):
             self.refresh()
 
     def refresh(self) -> None:
-        """Display the current state; plain lines only if it changed since the last ones."""
+        """Display the current state. Plain lines are printed only if the state has changed."""
         if self._live is not None:
             self._live.refresh()
         else:
@@ -267,11 +266,11 @@ class ProgressListener(base.Listener):
         self._console.print(Text(line), soft_wrap=not self._console.is_terminal, highlight=False)
 
     def _show(self, show: Callable[[Picture], Any]) -> None:
-        """Call `show`; log the first exception, and then display nothing more."""
+        """Call `show`. After the first exception, log it and display nothing more."""
         if self._picture is None or self._broken:
             return
         try:
             show(self._picture)
-        except (Exception, SystemExit):  # rich exits if the output is closed
+        except (Exception, SystemExit):  # rich exits if the output is closed.
             self._broken = True
             LOG.warning("cannot show the progress any longer", exc_info=True)

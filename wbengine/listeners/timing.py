@@ -23,10 +23,10 @@ _FLOW: Final = "flow"
 
 
 class DurationListener(base.Listener):
-    """Stores the seconds that each task and the flow took, as `duration` in their metadata.
+    """Stores the duration of each task and of the flow in seconds, as `duration` in their metadata.
 
-    For a task, this is the runtime that its worker reported; otherwise it is the time between the
-    two state changes. The latest run or revert of a task counts.
+    For a task, this is the runtime that its worker reported, or else the time between the two state
+    changes. Only the latest run or revert of a task counts.
     """
 
     def __init__(self, engine: Any) -> None:
@@ -34,7 +34,7 @@ class DurationListener(base.Listener):
         self._since: dict[str, dict[str, float]] = {_TASK: {}, _FLOW: {}}
 
     def deregister(self) -> None:
-        """Stop listening; log a warning about tasks and flows that did not end."""
+        """Stop listening. Log a warning about tasks and flows that did not end."""
         super().deregister()
         for kind, since in self._since.items():
             if since:
@@ -62,7 +62,7 @@ class DurationListener(base.Listener):
         self._record_ending(max(0.0, ended - started), kind, name)
 
     def _record_start(self, kind: str, name: str) -> None:
-        """Handle the start of a task or flow; for subclasses."""
+        """Handle the start of a task or flow. For subclasses."""
 
     def _record_ending(self, seconds: float, kind: str, name: str) -> None:
         """Handle the end of a task or flow that took `seconds`."""
@@ -70,7 +70,7 @@ class DurationListener(base.Listener):
 
 
 class PrintingDurationListener(DurationListener):
-    """A `DurationListener` that also prints each start and duration, with `print` or `printer`."""
+    """A `DurationListener` that also prints each start and duration, with `printer` or `print`."""
 
     def __init__(self, engine: Any, printer: Callable[[str], Any] | None = None) -> None:
         super().__init__(engine)
@@ -89,7 +89,7 @@ class PrintingDurationListener(DurationListener):
 class EventTimeListener(base.Listener):
     """Stores when a flow or atom last entered a state: `<STATE>-timestamp` in its metadata.
 
-    The times are Unix seconds.
+    The times are in Unix seconds.
     """
 
     def _receive(self, kind: str, state: str, details: base.Details) -> None:
@@ -97,7 +97,7 @@ class EventTimeListener(base.Listener):
 
 
 def _store(engine: Any, kind: str, name: str, update: Mapping[str, Any]) -> None:
-    """Add to the metadata of a flow or an atom. Failures are logged and do not end the run."""
+    """Add to the metadata of a flow or an atom. Log failures of the store."""
     try:
         if kind == _FLOW:
             engine.storage.update_flow_metadata(update)

@@ -22,7 +22,7 @@ _UUID: Final = {"type": "string", "minLength": 1, "maxLength": 64}
 _TEXT: Final = {"type": ["string", "null"]}
 _TIME: Final = {"type": ["number", "null"]}
 _COUNT: Final = {"type": "integer", "minimum": 0, "maximum": 2**62}
-#: Checks the parts that lists and drawings rely on; the readers of records check the rest.
+#: Validates the parts that lists and drawings need. The readers of records validate the rest.
 _DOCUMENT: Final = Schema(
     {
         "type": "object",
@@ -91,7 +91,7 @@ _DOCUMENT: Final = Schema(
 
 
 def export(backend: base.Backend, uuid: str) -> dict[str, Any]:
-    """Return everything that is stored of a flow as data for `json`.
+    """Return all stored data of a flow as data for `json`.
 
     The document is the same for all kinds of stores. `import_flow` stores it again.
 
@@ -105,7 +105,7 @@ def export(backend: base.Backend, uuid: str) -> dict[str, Any]:
         book = trees.tree_of(connection.get_logbook(row.book_uuid, lazy=True))
         logs = connection.get_logs(uuid)
         signals = connection.signals([uuid]).get(uuid, ())
-    del book["updated_at"]  # changes with every flow of the book
+    del book["updated_at"]  # Changes with every flow of the logbook.
     return {
         "schema": SCHEMA,
         "book": book,
@@ -117,11 +117,11 @@ def export(backend: base.Backend, uuid: str) -> dict[str, Any]:
 
 
 def import_flow(backend: base.Backend, document: Mapping[str, Any]) -> models.FlowDetail:
-    """Store the flow of an exported document, in its logbook, which is created if necessary.
+    """Store the flow of an exported document. Create its logbook if necessary.
 
-    An import that was interrupted before it stored the outline may be repeated, and completes.
+    An import that was interrupted before it stored the outline may be repeated.
 
-    :raises InvalidFormat: if it is not such a document.
+    :raises InvalidFormat: if the document is invalid.
     :raises Duplicate: if a flow with this uuid is already stored.
     """
     book, flow, outline, logs, signals = _read(document)
@@ -150,7 +150,7 @@ def save_signals_and_logs(
     logs: Sequence[models.LogChunk],
     signals: Iterable[Signal],
 ) -> None:
-    """Store missing signals of a flow, and its task logs unless some are stored already."""
+    """Store missing signals of a flow, and its task logs unless the store contains some."""
     for signal in signals:
         connection.put_signal(flow.uuid, signal)
     if logs and not connection.get_logs(flow.uuid):

@@ -1,4 +1,4 @@
-"""Search for a flow by uuid or the beginning of it."""
+"""Search for a flow by its uuid or the first characters of it."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _MAX_LISTED: Final = 5
 def find(backend: base.Backend, text: str) -> base.FlowRow:
     """Return the flow whose uuid is `text` or begins with it.
 
-    :raises NotFound: if there is none (the text suggests a uuid, or lists the flows with this
-        name), or `text` is too short.
+    :raises NotFound: if there is none, or `text` is too short. The message suggests a uuid, or
+        lists the flows with this name.
     :raises MultipleChoices: if there are several.
     """
     prefix = text.strip().lower()

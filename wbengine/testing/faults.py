@@ -26,14 +26,14 @@ STATES: Final = (pr.RUNNING, pr.EVENT, pr.SUCCESS, pr.FAILURE)
 #: Suffix of the name of an item of a `Map`.
 _ITEM_SUFFIX: Final = re.compile(r"\[\d+\]\Z")
 
-#: When a worker may be killed: before the body of a task, or before the reply.
+#: Times at which a worker may be killed: before a task starts, or before the reply.
 WHEN: Final = ("start", "end")
 
 
 class Fault:
     """An injected fault, which occurs `times` times (None: always).
 
-    `count` is how often it has occurred. At the end of a `with` block, the fault ends.
+    `count` is how often it has occurred. The fault ends at the end of a `with` block.
     """
 
     def __init__(self, description: str, times: int | None) -> None:
@@ -65,7 +65,7 @@ class Fault:
         assert self._occurred.wait(timeout), f"{self!r} did not happen within {timeout:g} s"
 
     def trigger(self) -> bool:
-        """Return whether the fault occurs now, and count it."""
+        """Return True if the fault occurs now, and count it."""
         with self._lock:
             if self._is_over or (self._times is not None and self.count >= self._times):
                 return False
@@ -97,21 +97,21 @@ class _Rule:
 
 
 def _matches_atom(name: str | None, atom: str) -> bool:
-    """Return whether a request is for this atom, or for an item of it."""
+    """Return True if a request is for this atom, or for an item of it."""
     return name is not None and (name == atom or _ITEM_SUFFIX.sub("", name) == atom)
 
 
-#: `(deliver)`: affects a message. Return True if the message is not delivered by other means.
+#: Effect of a fault on a message, given `deliver`. Returns True if it replaces the delivery.
 _Effect = Callable[[Callable[[], None]], bool]
 
 
 class Gate:
-    """The entrance of a broker: each message is delivered or affected by a fault."""
+    """The entrance of a broker. Each message is delivered or affected by a fault."""
 
     def __init__(self, deliver: Callable[[str, int, bytes], None]) -> None:
         self._deliver = deliver
         self._rules: list[_Rule] = []
-        # Names of atoms by the id of their request; replies contain only the id.
+        # Names of atoms by the id of their request, because replies contain only the id.
         self._atoms: dict[str, str] = {}
 
     def add(
@@ -135,7 +135,7 @@ class Gate:
         return fault
 
     def __call__(self, queue: str, priority: int, data: bytes) -> bool:
-        """Return whether a fault takes over the delivery of a message."""
+        """Return True if a fault replaces the delivery of a message."""
         message = self._read(data)
         return any(
             rule.act(lambda: self._deliver(queue, priority, data))
@@ -159,7 +159,7 @@ class Saboteur:
     """Observer that kills workers.
 
     A killed worker behaves like a dead process: it sends neither replies nor heartbeats, and keeps
-    its requests. `release` ends its threads without running the body of the task.
+    its requests. `release` ends its threads without running the task.
     """
 
     def __init__(self) -> None:
@@ -188,7 +188,7 @@ class Saboteur:
                 return True
         return False
 
-    # The worker calls observers under its lock: a method that waits blocks the whole worker.
+    # The worker calls observers with its lock: a method that waits blocks the whole worker.
 
     def received(self, job: Job) -> None:
         """Do nothing."""

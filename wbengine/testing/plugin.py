@@ -1,7 +1,6 @@
 """Plugin for pytest: `wbe_broker`, `wbe_worker`, `wbe_engine`, `wbe_store` and `wbe_clock`.
 
-pytest loads it in every run where wbengine is installed. It imports nothing until a fixture is
-used, and does not affect other tests.
+pytest loads it in every run if wbengine is installed. It imports nothing until a fixture is used.
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ def wbe_engine(wbe_broker: Broker) -> Callable[..., base.Engine]:
     def make(flow: Any, *, clock: ManualClock | None = None, **options: Any) -> base.Engine:
         options.setdefault("engine", "worker-based")
         if options["engine"] in ("worker-based", "workers") and "executor" not in options:
-            # A shorter time loses workers on a machine that pauses for a second or two.
+            # A shorter time would lose workers on a machine that pauses for a second or two.
             options = {**wbe_broker.options, "worker_expiry": 4.0, **options}
         loaded: Any = engines.load(flow, **options)
         if clock is not None:

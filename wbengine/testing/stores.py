@@ -33,22 +33,24 @@ WRITES: Final = (
     "upgrade",
 )
 
-#: Time causes this write, not a flow: faults affect it only by its name.
+#: A write that depends on time, not on the flow. Only faults for this method affect it.
 _TIMED_WRITE: Final = "renew_lease"
 
 
 class FaultyBackend(base.Backend):
-    """A backend that passes calls on to `inner` and injects faults into writes. Thread-safe.
+    """A backend that calls `inner` and injects faults into writes. Thread-safe.
 
-    Writes are calls of the methods in `WRITES`. An engine repeats a failed write twice, here
-    without a pause: three failures in a row end its run. At the end of a `with` block, this backend
-    and `inner` are closed. Methods that inject faults have these parameters; the fault that they
-    return counts, and ends at the end of its `with` block:
+    Writes are calls of the methods in `WRITES`. An engine repeats a failed write twice, without a
+    pause here, so three failures in a row end its run. The end of a `with` block closes this
+    backend and `inner`. Methods that inject faults return a `Fault`, which counts its occurrences
+    and ends at the end of its own `with` block. They have these parameters:
 
     :param times: the number of failed writes (None: unlimited).
     :param skip: the number of first writes that succeed.
     :param every: of the following writes, each `every`-th fails.
     :param method: only this method is counted and fails (default: all, except renewals of leases).
+
+    Parameters of the constructor:
 
     :param inner: a backend, or an argument of `backends.fetch`.
     :param delay: seconds that are added to each write.
@@ -92,7 +94,7 @@ class FaultyBackend(base.Backend):
         every: int = 1,
         method: str | None = None,
     ) -> faults.Fault:
-        """Let writes fail: they raise `StorageFailure`, and nothing is written.
+        """Make writes fail: they raise `StorageFailure`, and nothing is written.
 
         :raises ValueError: if `method` is not in `WRITES`, or a number is out of range.
         """
@@ -106,7 +108,7 @@ class FaultyBackend(base.Backend):
         every: int = 1,
         method: str | None = None,
     ) -> faults.Fault:
-        """Let writes succeed and then raise `StorageFailure`, as after a timeout.
+        """Make writes succeed and then raise `StorageFailure`, as after a timeout.
 
         If `inner` rejects a write, its exception is raised instead.
 
@@ -192,7 +194,7 @@ class _Rule:
         self._method = method
 
     def affects(self, method: str) -> bool:
-        """Count a write, and return whether the fault affects it."""
+        """Count a write. Return True if the fault affects it."""
         is_counted = method != _TIMED_WRITE if self._method is None else method == self._method
         if not is_counted:
             return False

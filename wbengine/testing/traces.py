@@ -11,8 +11,8 @@ from wbengine.testing import patterns
 
 __all__ = ["Trace", "assert_flow_trace"]
 
-# The registration keeps a listener alive as long as its engine. A strong reference here would keep
-# the engine alive.
+# Weak references: the registration keeps a listener alive as long as its engine, but the listener
+# refers to the engine.
 _TRACES: Final[weakref.WeakKeyDictionary[Any, weakref.ref[Trace]]] = weakref.WeakKeyDictionary()
 
 
@@ -55,12 +55,13 @@ class Trace(base.Listener):
 def assert_flow_trace(traced: Any, expected: Any) -> None:
     """Assert that exactly the expected events occurred.
 
-    :param traced: an engine of the fixture `wbe_engine` (or one passed to `Trace.of` before the
-        run), a `Trace` or a `CaptureListener`.
-    :param expected: a text is `'atom STATE'`, or `'atom'` for one that ran and succeeded. Lists and
-        tuples are in order, members of sets in any order. They can be nested.
-    :raises AssertionError: if the events differ. The message shows all events and the difference.
-    :raises TypeError: if `traced` is something else, or was not recorded.
+    :param traced: an engine of the fixture `wbe_engine` (or one that was passed to `Trace.of`
+        before the run), a `Trace` or a `CaptureListener`.
+    :param expected: a text `'atom STATE'`, or `'atom'` for an atom that ran and succeeded. Lists
+        and tuples are in order, members of sets in any order. They can be nested.
+    :raises AssertionError: if the events differ; the message contains all events and the
+        difference.
+    :raises TypeError: if `traced` is anything else, or was not recorded.
     """
     __tracebackhide__ = True
     events = _events_of(traced)

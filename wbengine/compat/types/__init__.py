@@ -1,1 +1,1 @@
-"""TaskFlow's `types` that flows do not need; they are imported as `wbengine.types`."""
+"""TaskFlow's `types` that flows do not need, imported as `wbengine.types`."""

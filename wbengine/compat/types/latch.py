@@ -30,7 +30,7 @@ class Latch:
         return max(0, self._count)
 
     def countdown(self) -> None:
-        """Count one event; additional calls have no effect."""
+        """Count one event. Additional calls have no effect."""
         with self._lock:
             self._count -= 1
             if self._count <= 0:

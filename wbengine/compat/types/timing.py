@@ -56,7 +56,7 @@ def convert_to_timeout(
     default_value: float | str | Timeout | None = None,
     event_factory: EventFactory = threading.Event,
 ) -> Timeout:
-    """Return a `Timeout` for `value`, or for `default_value` if it is None.
+    """Return a `Timeout` for `value`, or for `default_value` if `value` is None.
 
     A `Timeout` is returned unchanged.
 
@@ -93,7 +93,7 @@ class StopWatch:
         self._stopped: float | None = None
 
     def start(self) -> Self:
-        """Start to measure; no effect on a running watch."""
+        """Start measuring. No effect on a running watch."""
         if not self.has_started():
             self._started, self._stopped = self._clock.monotonic(), None
         return self
@@ -104,7 +104,7 @@ class StopWatch:
         return self
 
     def stop(self) -> Self:
-        """Stop measuring; no effect on a stopped watch.
+        """Stop measuring. No effect on a stopped watch.
 
         :raises RuntimeError: if the watch was never started.
         """

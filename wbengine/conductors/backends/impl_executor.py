@@ -29,10 +29,10 @@ __all__ = ["ExecutorConductor"]
 
 LOG: Final = logging.getLogger(__name__)
 
-#: Errors of a factory that may not occur elsewhere: its code is another version, or it is not
-#: allowed here.
+#: Errors of a factory that may not occur in other processes: this process may have another version
+#: of its code, or may not allow it.
 _FACTORY_ERRORS: Final = (ImportError, AttributeError, exceptions.NotTrusted)
-#: Pauses before a job that could not be run is claimed again.
+#: First and longest pause before a job that could not be run is claimed again.
 _FIRST_PAUSE_SECONDS: Final = 0.5
 _MAX_PAUSE_SECONDS: Final = 30.0
 
@@ -68,34 +68,35 @@ class ExecutorConductor(base.Conductor):
     - A command (`wbengine flow suspend`) or a listener suspended the flow: the job is consumed. The
       flow stays suspended until it is resumed by its uuid.
     - `stop` suspended the flow: the job is abandoned.
-    - A failure of `NO_CONSUME_EXCEPTIONS` did not end the flow: the job is abandoned, and this
-      conductor does not claim it for a while. If the broker of the workers is unavailable, it
-      claims no job for a moment.
+    - One of `NO_CONSUME_EXCEPTIONS` was raised and the flow has not ended: the job is abandoned,
+      and this conductor does not claim it for a while. If the broker of the workers is unavailable,
+      the conductor claims no job for a short time.
     - The flow only waits, for a signal or for longer than `PARK_SECONDS`: the flow is parked, and
-      the job abandoned until then. This requires a job in the database of the flows with the uuid
-      of its flow (`engines.submit`).
+      the job is abandoned until the wait ends. This requires a job in the database of the flows
+      with the uuid of its flow (`engines.submit`).
     - The flow cannot be run (for example, inputs are missing): the job is consumed.
     - `sys.exit()` or Ctrl-C interrupts the flow or its factory: the job is abandoned, and not
       claimed for a while. In the thread of `run`, the interruption is raised.
     - The factory raises ImportError or AttributeError, as in an old deployment, or is not allowed
-      here (`flows`): likewise, but nothing is raised.
-    - No engine can be made for it: the job is trashed.
+      here (`flows`): the job is abandoned, and not claimed for a while.
+    - No engine can be created for it: the job is trashed.
 
-    A claim expires after the time of the board (`ttl` of etcd), or else after `CLAIM_SECONDS`, and
-    is extended every third of this time while the flow runs. If it is lost, the flow is suspended;
-    the lease of the flow decides whether this engine can still write. If the conductor dies, its
-    claims expire, and another conductor claims the jobs and resumes the flows.
+    A claim expires after the time of the board (`ttl` of etcd), or else after `CLAIM_SECONDS`.
+    While the flow runs, the claim is extended at intervals of a third of this time. If the claim is
+    lost, the flow is suspended; whether the engine can still write depends on the lease of the
+    flow. If the conductor dies, its claims expire, and another conductor claims the jobs and
+    resumes the flows.
 
     Events of the `notifier`: `compilation`, `preparation`, `validation` and `running`, each with
     `_start` and `_end`, with the `job`, the `engine` and the `conductor`; `job_consumed`,
     `job_abandoned` and `job_trashed`, with the `job`, the `conductor` and the `persistence`.
 
-    :param wait_timeout: seconds between two polls of a board without jobs (default: set by the
-        board, some tens of milliseconds).
+    :param wait_timeout: seconds between two polls of a board without jobs; default: set by the
+        board.
     :param log: a logger for events of jobs and flows.
     :param max_simultaneous_jobs: maximum number of claims at a time; 0 or less: no limit.
     :param executor_factory: returns the executor of the flows for one `run`.
-    :raises ValueError: if `wait_timeout` is not a number above 0, or the factory not callable.
+    :raises ValueError: if `wait_timeout` is not a number above 0, or the factory is not callable.
     """
 
     LOG: ClassVar[Any] = None
@@ -106,7 +107,7 @@ class ExecutorConductor(base.Conductor):
     CLAIM_SECONDS: ClassVar[float] = 15.0
     #: A flow is parked if nothing of it runs or is due for this time.
     PARK_SECONDS: ClassVar[float] = 5.0
-    #: Failures after which a job is abandoned, so that it can be claimed again.
+    #: Exceptions after which a job is abandoned, so that it can be claimed again.
     NO_CONSUME_EXCEPTIONS: ClassVar[tuple[type[Exception], ...]] = (
         exceptions.ExecutionFailure,
         exceptions.StorageFailure,
@@ -147,7 +148,7 @@ class ExecutorConductor(base.Conductor):
         self._custom_factory = executor_factory
         self._stopping = False
         self._registered = self._board_unavailable = False
-        # Wakes the thread that claims jobs; signal handlers may use it.
+        # Wakes the thread that claims jobs. A queue, because signal handlers may use it.
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._dead = conditions.Event()
         # The thread of `run`, and the interruption of a flow in it: Ctrl-C or `sys.exit()`.
@@ -156,9 +157,9 @@ class ExecutorConductor(base.Conductor):
         self._dispatched: set[futures.Future[bool]] = set()
         # By the id of the job object that was claimed.
         self._claims: dict[int, _Claim] = {}
-        # Jobs that could not be run, by uuid: when they may be claimed again, and the last pause.
+        # Jobs that could not be run, by uuid: end of the pause, and its duration.
         self._postponed: dict[str, tuple[float, float]] = {}
-        # The broker of the workers was unavailable; no job is claimed before this time.
+        # No job is claimed before this time, because the broker of the workers was unavailable.
         self._idle_until = 0.0
         # The board, if it can contain the jobs of parked flows.
         self._parking_board: impl_sql.SQLJobBoard | None = None
@@ -197,7 +198,7 @@ class ExecutorConductor(base.Conductor):
             with waking, self._executor_factory() as executor:
                 try:
                     self._dispatch(executor, -1 if max_dispatches is None else max_dispatches)
-                # The `with` block waits at its end for flows in other threads.
+                # At its end, the `with` block waits for flows in other threads.
                 except BaseException:
                     self.stop()
                     raise
@@ -223,7 +224,7 @@ class ExecutorConductor(base.Conductor):
                 raise self._interruption
 
     def _dispatch_next(self, executor: futures.Executor) -> bool:
-        """Claim and start a job. Return False if there is none, or no capacity."""
+        """Claim and start a job. Return False if there is no job or no capacity."""
         if 0 < self._max_simultaneous_jobs <= len(self._dispatched):
             return False
         if time.monotonic() < self._idle_until:
@@ -267,7 +268,7 @@ class ExecutorConductor(base.Conductor):
         return None
 
     def _sleep(self) -> None:
-        """Wait until a flow has ended or `stop` is called, at most for the polling interval."""
+        """Wait until a flow has ended, `stop` is called, or the polling interval is over."""
         with contextlib.suppress(queue.Empty):
             self._wake.get(timeout=self._pause)
             while True:  # One poll answers all notifications.
@@ -286,7 +287,7 @@ class ExecutorConductor(base.Conductor):
         except BaseException as error:
             if isinstance(error, Exception):
                 raise
-            # A thread of the executor has other flows to run; that of `run` re-raises it.
+            # A thread of the executor must continue with other flows. `run` re-raises the error.
             self._log.warning("flow of %s was interrupted by %r; job abandoned", job, error)
             self._postpone(job, error)
             if threading.get_ident() == self._thread:
@@ -317,8 +318,8 @@ class ExecutorConductor(base.Conductor):
                     engine.park_after = self.PARK_SECONDS
                 if claim.lost or self._stopping:
                     return False
-                # The engine of an earlier claim may still run the flow or may have ended it. A job
-                # with the uuid of its flow is for a single run, by any engine.
+                # The engine of an earlier claim may still run the flow or may have ended it. If a
+                # job has the uuid of its flow, other engines may run the flow too.
                 if job.claims > 1 or job.uuid == engine.storage.flow_uuid:
                     self._check_not_owned(engine)
                     if self._has_ended(engine):
@@ -330,7 +331,7 @@ class ExecutorConductor(base.Conductor):
                 self._stage("validation", engine.validate, job, engine)
                 self._stage("running", engine.run, job, engine)
         except Exception as error:
-            # Before the preparation, a stored end state is that of an earlier job.
+            # Before the preparation, a stored final state belongs to an earlier job.
             ended = prepared and self._has_ended(engine)
             consume = ended or not self._is_transient(error)
             action = "consumed" if consume else "abandoned"
@@ -349,8 +350,8 @@ class ExecutorConductor(base.Conductor):
             claim.parked = engine.parked
             return False
         if state == states.SUSPENDED:
-            # If a command or a listener suspended it, the job is consumed: no conductor may resume
-            # it.
+            # If a command or a listener suspended it, the job is consumed, so that no conductor
+            # resumes the flow.
             return not (claim.lost or self._stopping)
         return state in states.FLOW_ENDED
 
@@ -453,14 +454,14 @@ class ExecutorConductor(base.Conductor):
     def _postpone(self, job: jobs.Job, error: BaseException) -> None:
         """Do not claim a job for a while, so that other jobs run first.
 
-        The pause grows with each failure, except if the flow is busy, which ends when its lease
-        expires.
+        The pause grows with each failure. If the flow is busy, it does not grow, because the flow
+        becomes free when its lease expires.
         """
         now = time.monotonic()
         _, last_pause = self._postponed.pop(job.uuid, (0.0, 0.0))
         if isinstance(error, exceptions.FlowBusy):
             last_pause = 0.0
-        if isinstance(error, exceptions.TransportFailure):  # Do not try each of a thousand jobs.
+        if isinstance(error, exceptions.TransportFailure):  # Other jobs would fail too.
             self._idle_until = now + _FIRST_PAUSE_SECONDS
         pause = min(max(2 * last_pause, _FIRST_PAUSE_SECONDS), _MAX_PAUSE_SECONDS)
         # Other conductors may have removed the jobs of old entries.
@@ -474,7 +475,7 @@ class ExecutorConductor(base.Conductor):
             now = time.monotonic()
             for claim in tuple(self._claims.values()):
                 if self._stopping or claim.lost:
-                    claim.suspend()  # Repeated: it has no effect on a flow that is being prepared.
+                    claim.suspend()  # Repeated, because it has no effect before the flow runs.
                 if claim.due <= now and not claim.lost:
                     claim.due = now + claim.seconds / 3
                     self._extend(claim)

@@ -77,11 +77,11 @@ end
 """
 
 _POST: Final = """
-local told, any = {}, false
+local replies, any_posted = {}, false
 for n = 1, #ARGV, 3 do
     local uuid, rank, document = ARGV[n], ARGV[n + 1], ARGV[n + 2]
     if redis.call('HEXISTS', trash, uuid) == 1 then
-        told[#told + 1] = 0
+        replies[#replies + 1] = 0
     else
         local posted = redis.call('HEXISTS', jobs, uuid) == 0
         if posted then
@@ -90,28 +90,28 @@ for n = 1, #ARGV, 3 do
             redis.call('HSET', updated, uuid, now)
             redis.call('ZADD', all, score, uuid)
             redis.call('ZADD', free, score, uuid)
-            any = true
+            any_posted = true
         end
-        told[#told + 1] = {posted and 1 or 0, redis.call('ZSCORE', all, uuid),
+        replies[#replies + 1] = {posted and 1 or 0, redis.call('ZSCORE', all, uuid),
             redis.call('HGET', jobs, uuid)}
     end
 end
 -- pcall: a user without the right to publish sends no notification.
-if any then redis.pcall('PUBLISH', jobs, '') end
-return told
+if any_posted then redis.pcall('PUBLISH', jobs, '') end
+return replies
 """
 
 _PAGE: Final = """
 local which, after, limit = unpack(ARGV)
-local found = redis.call('ZRANGEBYSCORE', which == 'free' and free or all,
+local members = redis.call('ZRANGEBYSCORE', which == 'free' and free or all,
     after, '+inf', 'WITHSCORES', 'LIMIT', 0, limit)
-local told = {}
-for n = 1, #found, 2 do
-    local uuid = found[n]
-    told[#told + 1] = {uuid, found[n + 1], redis.call('HGET', jobs, uuid) or '',
+local rows = {}
+for n = 1, #members, 2 do
+    local uuid = members[n]
+    rows[#rows + 1] = {uuid, members[n + 1], redis.call('HGET', jobs, uuid) or '',
         redis.call('HGET', claims, uuid) or 0}
 end
-return told
+return rows
 """
 
 _READ: Final = """

@@ -183,7 +183,7 @@ def _batch_statement(owned_flow: str, with_items: bool) -> sa.TextClause:
             f"{column.name} {'bigint' if is_number else 'text'}"
             for column, is_number in zip(columns, numbers, strict=True)
         )
-        return f"json_to_recordset(CAST(:{name} AS json)) AS told({definitions})"
+        return f"json_to_recordset(CAST(:{name} AS json)) AS given_rows({definitions})"
 
     def put(name: str, shape: rows.Shape, table: sa.Table) -> str:
         columns = [table.c[column] for column in (*shape.columns, "changed")]
@@ -197,9 +197,10 @@ def _batch_statement(owned_flow: str, with_items: bool) -> sa.TextClause:
         items = tables.ITEMS.c
         parts += [
             (
-                f"DELETE FROM {_ITEMS} kept USING"
+                f"DELETE FROM {_ITEMS} stored_items USING"
                 f" {rows_of('begun', items.atom_uuid, items.attempt)}"
-                " WHERE kept.atom_uuid = told.atom_uuid AND kept.attempt <> told.attempt"
+                " WHERE stored_items.atom_uuid = given_rows.atom_uuid"
+                " AND stored_items.attempt <> given_rows.attempt"
                 f" AND {is_locked}"
             ),
             put("items", rows.ITEM, tables.ITEMS),
