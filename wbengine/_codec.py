@@ -346,7 +346,6 @@ def _unpack_tagged(tree: _Parts, depth_left: int) -> Any:
 
 
 def _part(value: Any, depth_left: int, step: str, *place: Any) -> Any:
-    """Encode a part of a value. `step` and `place` describe its position for the path."""
     try:
         return _pack(value, depth_left, True)
     except _CodecError as unfit:

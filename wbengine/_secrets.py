@@ -204,7 +204,6 @@ class SecretMatcher:
         return bool(self._by_start)
 
     def __or__(self, other: SecretMatcher) -> SecretMatcher:
-        """Return a matcher for the secrets of both."""
         if not other or other is self:
             return self
         if not self:
@@ -405,7 +404,6 @@ def _value_start(text: str, hint: re.Match[str]) -> tuple[int, int | None]:
 
 
 def _span(text: str, at: int) -> tuple[int, int]:
-    """Return the start and end of the value at position `at`."""
     opened = _OPENING_QUOTE.match(text, at)
     if opened is not None:
         begin = opened.end()

@@ -203,7 +203,6 @@ class Atom(abc.ABC):
             self.async_bodies = async_bodies
 
     def _default_name(self) -> str | None:
-        """Return None if the flow sets the name."""
         return None
 
     def _bodies(self) -> tuple[Callable[..., Any], Callable[..., Any]]:

@@ -108,11 +108,9 @@ class Flow(abc.ABC):
         return {id(node): node for node in nodes if id(node) not in members}
 
     def __len__(self) -> int:
-        """Return the number of members, without those of nested flows."""
         return len(self._nodes)
 
     def __bool__(self) -> bool:
-        """Return True, even for an empty flow."""
         return True
 
     def iter_nodes(self) -> Iterator[tuple[Any, dict[str, Any]]]:

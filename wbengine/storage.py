@@ -153,7 +153,6 @@ class Storage:
 
     @contextlib.contextmanager
     def _leased(self) -> Iterator[None]:
-        """Own the lease of a flow that no engine in this process runs."""
         owner = owners.new(momentary=True)
         try:
             self._await_lease(str(owner))

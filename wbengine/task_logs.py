@@ -167,7 +167,7 @@ def lines_of(details: Mapping[str, Any]) -> tuple[Line, ...]:
 
 
 def _fitting(lines: tuple[Line, ...], remaining: int) -> tuple[tuple[Line, ...], int]:
-    """Return the lines that fit into `room`, and the remaining room. Negative: exceeded."""
+    """Return the lines that fit, and the remaining characters (negative: exceeded)."""
     fitting_lines = []
     for line in lines:
         if remaining < 0:

@@ -114,9 +114,7 @@ class ThreadBundle:
         return count
 
     def __len__(self) -> int:
-        """Return the number of bound threads, running or not."""
         return len(self._bound)
 
     def __bool__(self) -> bool:
-        """Return True, even for an empty bundle."""
         return True

@@ -527,7 +527,6 @@ class _Thread(Slot):
         )
 
     def _expire(self, call: PoolCall, interrupt: interrupts.Interrupt) -> None:
-        """Handle the end of the hard limit. Runs in the timer thread."""
         if interrupt.redirected:
             # The awaited coroutine ends, and then the thread returns unless it waits again.
             interrupt.deliver(exceptions.TimeLimitExceeded)

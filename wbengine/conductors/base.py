@@ -126,7 +126,6 @@ class Conductor(abc.ABC):
     def _listeners_from_job(
         self, job: jobs.Job, engine: engines.Engine
     ) -> list[listeners.Listener]:
-        """Return listeners to register while `engine` runs; subclasses may add some."""
         return []
 
     def connect(self) -> None:

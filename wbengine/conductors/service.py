@@ -195,7 +195,6 @@ class ConductorService:
                 return
 
     def _forget_checked_if_changed(self, board: stored.StoredJobBoard) -> None:
-        """Check all flows again if the board may have lost jobs."""
         identity = board.identify()
         if identity != self._identity:
             self._identity, self._newest, self._seen = identity, None, set()

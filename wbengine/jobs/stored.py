@@ -497,7 +497,6 @@ class StoredJobBoard(BaseStoredJobBoard):
 
     @contextlib.contextmanager
     def _failures(self, what: str) -> Iterator[None]:
-        """Convert errors of the store to `JobFailure`."""
         try:
             yield
         except BaseException as error:
@@ -634,7 +633,6 @@ def page_sizes(max_size: int = 1024) -> Iterator[int]:
 
 
 def _is_key(uuid: object) -> bool:
-    """Return True if a store accepts this uuid as a key."""
     return isinstance(uuid, str) and bool(uuid) and _json_text.is_text(uuid)
 
 

@@ -52,7 +52,6 @@ class CaptureListener(base.Listener):
 
     @staticmethod
     def _format_capture(kind: str, state: str, details: base.Details) -> Any:
-        """Return the value to append. Subclasses may override this."""
         return kind, state, details
 
     def _receive(self, kind: str, state: str, details: base.Details) -> None:

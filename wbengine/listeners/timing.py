@@ -65,7 +65,6 @@ class DurationListener(base.Listener):
         """Handle the start of a task or flow. For subclasses."""
 
     def _record_ending(self, seconds: float, kind: str, name: str) -> None:
-        """Handle the end of a task or flow that took `seconds`."""
         _store(self._engine, kind, name, {"duration": seconds})
 
 

@@ -53,7 +53,6 @@ def mend(
 
 
 def _same_result(atom: models.AtomDetail, stored: models.AtomDetail) -> bool:
-    """Return True if the stored result belongs to the same execution."""
     if isinstance(atom, models.RetryDetail) or stored.state not in models.STATES_WITH_RESULT:
         return False
     return atom.state != states.SUCCESS or atom.attempt == stored.attempt

@@ -178,7 +178,6 @@ def _threads(pid: int) -> int:
 
 
 def _namespaces() -> str:
-    """Return the numbers of the pid namespace and of the time namespace of this process."""
     numbers = []
     for kind in ("pid", "time"):
         try:

@@ -97,7 +97,6 @@ class _Rule:
 
 
 def _matches_atom(name: str | None, atom: str) -> bool:
-    """Return True if a request is for this atom, or for an item of it."""
     return name is not None and (name == atom or _ITEM_SUFFIX.sub("", name) == atom)
 
 
@@ -135,7 +134,6 @@ class Gate:
         return fault
 
     def __call__(self, queue: str, priority: int, data: bytes) -> bool:
-        """Return True if a fault replaces the delivery of a message."""
         message = self._read(data)
         return any(
             rule.act(lambda: self._deliver(queue, priority, data))

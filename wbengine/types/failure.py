@@ -253,7 +253,6 @@ class Failure:
             failure._home = home
 
     def __iter__(self) -> Iterator[str]:
-        """Iterate over the names of the exception's classes, most specific first."""
         return iter(self._type_names)
 
     def check(self, *exc_classes: type[BaseException] | str) -> type[BaseException] | str | None:

@@ -85,7 +85,6 @@ class Notifier:
         return sum(map(len, self.topics.copy().values()))
 
     def __bool__(self) -> bool:
-        """Return True, even without callbacks."""
         return True
 
     def can_be_registered(self, event_type: str) -> bool:

@@ -128,11 +128,9 @@ class Node:
         return len(self._children)
 
     def __bool__(self) -> bool:
-        """Return True, even without children."""
         return True
 
     def __iter__(self) -> Iterator[Node]:
-        """Iterate over the children in the order of insertion."""
         return iter(self._children)
 
     def reverse_iter(self) -> Iterator[Node]:

@@ -463,7 +463,6 @@ def node_name(name: str | None = None) -> str:
 
 
 def _override(variables: Iterable[str], value: str) -> None:
-    """Overwrite those of Celery's environment variables that are set, as Celery's command does."""
     for name in variables:
         if name in os.environ:
             os.environ[name] = value

@@ -147,7 +147,6 @@ class Dispatcher(reconnecting.ReconnectLoop):
         self._note_unavailable(reasons.explain(error))
 
     def _serve(self) -> None:
-        """Publish events until `stop` is called and no events remain."""
         with self._app.connection_for_write() as connection:
             connection.ensure_connection(max_retries=1)
             self._note_available()

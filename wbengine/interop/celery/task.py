@@ -225,7 +225,6 @@ class CeleryTask(Task):
         return wire
 
     async def _send_and_wait(self, id: str, args: Sequence[Any], kwargs: Any) -> Any:
-        """Send the task, and return its result or `Failure`."""
         loop = asyncio.get_running_loop()
         result: asyncio.Future[Any] = loop.create_future()
 

@@ -362,7 +362,6 @@ class EtcdJobBoard(stored.StoredJobBoard):
 
 
 def _location(job: stored.StoredJob) -> str:
-    """Return the last part of a job's keys."""
     return f"{job.priority.rank}/{job.sequence:0{_SEQUENCE_DIGITS}}"
 
 

@@ -513,7 +513,6 @@ class _PostedMeanwhileError(Exception):
 
 
 def _kind(store: object) -> str:
-    """Describe the given store without passwords."""
     return repr(store) if isinstance(store, persistence_base.Backend) else type(store).__name__
 
 

@@ -238,7 +238,6 @@ class ZookeeperJobBoard(stored.StoredJobBoard):
         return names
 
     def _read_all(self, nodes: list[_Node]) -> list[tuple[_Node, Any] | None]:
-        """Return the data and stat of listed jobs; None for deleted ones."""
         contents = self._get_all([f"{self.path}/{node.name}" for node in nodes])
         return [content and (node, content) for node, content in zip(nodes, contents, strict=True)]
 
@@ -385,7 +384,6 @@ class ZookeeperJobBoard(stored.StoredJobBoard):
         return self._get_all([path])[0]
 
     def _get_all(self, paths: list[str]) -> list[Any]:
-        """Return data and stat of each path; None for missing ones."""
         contents: list[Any] = []
         with self._accessing_store("Reading"):
             for pending_read in [self._client.get_async(path) for path in paths]:
@@ -396,7 +394,6 @@ class ZookeeperJobBoard(stored.StoredJobBoard):
         return contents
 
     def _commit(self, what: str, *steps: _Step) -> list[Any]:
-        """Execute all steps in one transaction, or none. Return the result of each step."""
 
         def ask(client: Any) -> Any:
             transaction = client.transaction()
