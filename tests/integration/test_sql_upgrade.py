@@ -52,7 +52,18 @@ def insert(connection: sa.Connection, table: str, **values: Any) -> None:
 # Data of each revision in its own layout. Do not change a released revision.
 
 
+def fill_0010(connection: sa.Connection) -> None:
+    fill_limits(connection)
+    insert(connection, "wbe_pauses", pattern="shop.*", paused_at=1.5)
+
+
 def fill_0009(connection: sa.Connection) -> None:
+    """Insert data of a revision without pauses."""
+    fill_limits(connection)
+    connection.execute(sa.text("DROP TABLE wbe_pauses"))
+
+
+def fill_limits(connection: sa.Connection) -> None:
     fill_signals(connection)
     insert(connection, "wbe_limits", name="l", account="{}")
 
@@ -60,7 +71,8 @@ def fill_0009(connection: sa.Connection) -> None:
 def fill_0008(connection: sa.Connection) -> None:
     """Insert data of a revision without limits."""
     fill_signals(connection)
-    connection.execute(sa.text("DROP TABLE wbe_limits"))
+    for table in ("wbe_limits", "wbe_pauses"):
+        connection.execute(sa.text(f"DROP TABLE {table}"))
 
 
 def fill_signals(connection: sa.Connection) -> None:
@@ -71,8 +83,8 @@ def fill_signals(connection: sa.Connection) -> None:
 def fill_0007(connection: sa.Connection) -> None:
     """Insert data of a revision without signals."""
     fill_schedules(connection)
-    connection.execute(sa.text("DROP TABLE wbe_limits"))
-    connection.execute(sa.text("DROP TABLE wbe_signals"))
+    for table in ("wbe_signals", "wbe_limits", "wbe_pauses"):
+        connection.execute(sa.text(f"DROP TABLE {table}"))
 
 
 def fill_schedules(connection: sa.Connection) -> None:
@@ -88,7 +100,7 @@ def fill_schedules(connection: sa.Connection) -> None:
 def fill_0006(connection: sa.Connection) -> None:
     """Insert data of a revision without schedules; jobs with a start time have a dummy owner."""
     fill_rows(connection)
-    for table in ("wbe_schedules", "wbe_signals", "wbe_limits"):
+    for table in ("wbe_schedules", "wbe_signals", "wbe_limits", "wbe_pauses"):
         connection.execute(sa.text(f"DROP TABLE {table}"))
     on_table = " ON wbe_jobs" if connection.dialect.name == "mysql" else ""
     for index in ("ready", "priority"):
@@ -120,7 +132,8 @@ def fill_jobs(connection: sa.Connection) -> None:
 def fill_0004(connection: sa.Connection) -> None:
     """Insert data of a revision without jobs and all later tables."""
     fill_rows(connection)
-    for table in ("wbe_jobs", "wbe_schedules", "wbe_logs", "wbe_signals", "wbe_limits"):
+    tables = ("wbe_jobs", "wbe_schedules", "wbe_logs", "wbe_signals", "wbe_limits", "wbe_pauses")
+    for table in tables:
         connection.execute(sa.text(f"DROP TABLE {table}"))
 
 
@@ -183,6 +196,7 @@ FILLED: dict[str, Callable[[sa.Connection], None]] = {
     "0007": fill_0007,
     "0008": fill_0008,
     "0009": fill_0009,
+    "0010": fill_0010,
 }
 #: Creation time of the logbook.
 CREATED = 1767323045.0

@@ -690,6 +690,8 @@ class Engine(abc.ABC):
             park=None if self.park_after is None else lambda: self._suspend(history.PARKED),
             park_after=self.park_after or 0.0,
         )
+        if held_lease is not None:
+            held_lease.on_pauses = lambda pauses: events.put(inbox.PausesChanged(pauses))
         if self._received is not None:
             self._received.on_new = lambda: events.put(inbox.SignalsReceived())
             if held_lease is not None:
@@ -705,9 +707,11 @@ class Engine(abc.ABC):
         lifecycle: atom_lifecycle.AtomLifecycle,
         events: inbox.Inbox,
     ) -> chain.GateChain:
-        permit_gate, executor = None, self._running_executor
+        permit_gate, pauses, executor = None, None, self._running_executor
+        held_lease = self._ownership.held
+        if held_lease is not None:
+            pauses = held_lease.pauses = lease_renewer.of_process().pauses(held_lease.backend)
         if compiled.limits:
-            held_lease = self._ownership.held
             epoch = 0 if held_lease is None else held_lease.lease.epoch
             permit_gate = gate_setup.make_permit_gate(
                 compiled,
@@ -724,6 +728,7 @@ class Engine(abc.ABC):
             events,
             self._clock,
             executor,
+            pauses=pauses,
             received=self._received,
             permit_gate=permit_gate,
         )

@@ -197,7 +197,7 @@ def _outline_of(plan: plan_module.Plan, limits: Mapping[int, permit_limits.Limit
         description = by_type.get(type(item))
         if description is None:
             description = _describe(kind, item)
-            if not isinstance(item, task.FunctorTask | task.WaitFor):
+            if not isinstance(item, task.FunctorTask | task.WaitFor | task.Map):
                 by_type[type(item)] = description
         places.append(len(rows))
         within = places[parent] if parent >= 0 else None
@@ -224,7 +224,7 @@ def _links(plan: plan_module.Plan) -> list[tuple[int, int]]:
 def _describe(kind: int, item: Any) -> tuple[str, str | None, str | None]:
     if kind == plan_module.FLOW:
         return outline_module.FLOW, None, None
-    name = functors.code_of(item)
+    name = functors.code_of(item.inner if isinstance(item, task.Map) else item)
     if kind == plan_module.RETRY:
         return outline_module.RETRY, name, None
     signal = item.signal if isinstance(item, task.WaitFor) else None

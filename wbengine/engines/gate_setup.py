@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from wbengine import _clock, states, storage
 from wbengine import invocation as calls
 from wbengine.engines import compilation
 from wbengine.permits import renewer
+from wbengine.persistence.pauses import TaskPause
 from wbengine.runtime import atom_lifecycle, deadlines, inbox
 from wbengine.runtime import plan as plans
 from wbengine.runtime.gates import base, chain, permits, retry_delays, signals, start_times
+from wbengine.runtime.gates import pauses as pause_gates
 
 __all__ = ["make_gates", "make_permit_gate"]
 
@@ -23,11 +25,13 @@ def make_gates(
     clock: _clock.Clock,
     executor: calls.TaskExecutor,
     *,
+    pauses: tuple[TaskPause, ...] | None,
     received: signals.ReceivedSignals | None,
     permit_gate: permits.PermitGate | None,
 ) -> chain.GateChain:
     """Return the gates that the flow needs.
 
+    :param pauses: the pauses in the store; None: there is no store.
     :param received: the signals of the flow; None: no task waits for signals.
     :param permit_gate: None: the flow has no limits.
     """
@@ -45,6 +49,10 @@ def make_gates(
     if received is not None:
         signal_gate = signals.SignalGate(received, timers, clock, end, lifecycle.record)
         gates.append(signal_gate)
+    if pauses is not None:
+        gates.append(
+            pause_gates.PauseGate(compiled.plan, pauses, timers, clock, _is_running(lifecycle))
+        )
     if permit_gate is not None:
         gates.append(permit_gate)
     gates.append(retry_delays.RetryDelayGate(timers, clock, lifecycle.begin_retry))
@@ -79,9 +87,13 @@ def make_permit_gate(
         permit_renewer,
         member,
         arguments=arguments,
-        is_running=lambda node: lifecycle.record(node).state == states.RUNNING,
+        is_running=_is_running(lifecycle),
         fail=lifecycle.fail_before_start,
         end=lambda call, outcome: events.put(inbox.Finished(call, outcome)),
         on_granted=lambda: events.put(inbox.PermitsGranted()),
         max_requests=1 if immediate else None,
     )
+
+
+def _is_running(lifecycle: atom_lifecycle.AtomLifecycle) -> Callable[[int], bool]:
+    return lambda node: lifecycle.record(node).state == states.RUNNING

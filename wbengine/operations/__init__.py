@@ -6,6 +6,7 @@ Each takes the backend that contains the flow, and the uuid of the flow (see `fi
 from wbengine.operations.exporting import export, import_flow
 from wbengine.operations.finding import find
 from wbengine.operations.moving import move
+from wbengine.operations.pausing import pause_tasks, paused_tasks, resume_tasks
 from wbengine.operations.removing import delete, prune
 from wbengine.operations.resuming import Plan, plan, resume, retry, revert, start
 from wbengine.operations.signalling import signal
@@ -21,9 +22,12 @@ __all__ = [
     "import_flow",
     "is_running",
     "move",
+    "pause_tasks",
+    "paused_tasks",
     "plan",
     "prune",
     "resume",
+    "resume_tasks",
     "retry",
     "revert",
     "signal",

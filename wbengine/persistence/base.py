@@ -13,6 +13,7 @@ from wbengine.persistence import leases, listing, models, owners
 from wbengine.persistence.changes import Changes
 from wbengine.persistence.commands import FlowCommand
 from wbengine.persistence.listing import FlowRow, Page
+from wbengine.persistence.pauses import TaskPause
 from wbengine.signals import Signal
 from wbengine.types.outline import Outline
 
@@ -350,6 +351,21 @@ class Connection(abc.ABC):
     @abc.abstractmethod
     def signals(self, flow_uuids: Collection[str]) -> Mapping[str, Sequence[Signal]]:
         """Return the signals of these flows, by uuid, oldest first, with one read."""
+
+    @abc.abstractmethod
+    def put_pause(self, pause: TaskPause) -> None:
+        """Pause the task types that match a pattern; replaces a pause with the same pattern.
+
+        Engines that run flows of this store read pauses each second.
+        """
+
+    @abc.abstractmethod
+    def remove_pause(self, pattern: str) -> bool:
+        """Remove a pause. Return False if there is none with this pattern."""
+
+    @abc.abstractmethod
+    def pauses(self) -> Sequence[TaskPause]:
+        """Return all pauses, by pattern, including those that are over."""
 
     @abc.abstractmethod
     def get_outline(self, flow_uuid: str) -> Outline | None:

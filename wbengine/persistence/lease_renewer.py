@@ -1,4 +1,6 @@
-"""Renewal of the leases of all engines in this process, and delivery of commands and signals.
+"""Renewal of the leases of all engines in this process, and delivery of what the store contains.
+
+Engines receive commands, signals and pauses of task types.
 
 Each store has its own thread, so that a slow store delays only its own leases. The thread starts
 with the first flow and ends `IDLE_SECONDS` after the last one.
@@ -19,6 +21,7 @@ from wbengine import exceptions
 from wbengine._crash import crashpoint
 from wbengine.concurrency import conditions, per_process, threads
 from wbengine.persistence import base, leases
+from wbengine.persistence.pauses import TaskPause
 from wbengine.signals import Signal
 
 __all__ = ["HeldLease", "LeaseRenewer", "of_process", "send_signal"]
@@ -49,6 +52,10 @@ def ignore_signals(signals: Sequence[Signal]) -> None:
     """Do nothing."""
 
 
+def ignore_pauses(pauses: tuple[TaskPause, ...]) -> None:
+    """Ignore the pauses: no run has begun."""
+
+
 def never() -> bool:
     return False
 
@@ -76,6 +83,9 @@ class HeldLease:
         #: Whether a task waits for a signal, and the function that receives all signals.
         self.awaits_signals: Callable[[], bool] = never
         self.on_signals: Callable[[Sequence[Signal]], object] = ignore_signals
+        #: Receives the pauses of task types in the store after a change.
+        self.on_pauses: Callable[[tuple[TaskPause, ...]], object] = ignore_pauses
+        self.pauses: tuple[TaskPause, ...] = ()
         self._executed_command: base.FlowCommand | None = None
         self.error: exceptions.LeaseLost | None = None
         self._seconds = seconds
@@ -115,6 +125,11 @@ class HeldLease:
             self.due = started + max(self._seconds / _RENEWALS_PER_LEASE, 0.05)
             return True
         return False
+
+    def update_pauses(self, pauses: tuple[TaskPause, ...]) -> None:
+        if pauses != self.pauses:
+            self.pauses = pauses
+            self.on_pauses(pauses)
 
     def execute(self, command: base.FlowCommand) -> None:
         """Execute a command for this run, unless it is already executed.
@@ -169,6 +184,18 @@ class LeaseRenewer:
         if store is not None:
             store.remove(held_lease)
 
+    def pauses(self, backend: base.Backend) -> tuple[TaskPause, ...]:
+        """Return the pauses in a store, as read at most `POLL_SECONDS` ago.
+
+        :raises StorageFailure: if they have to be read and cannot be.
+        """
+        with self._lock:
+            store = self._stores.get(backend)
+        if store is None:
+            with contextlib.closing(backend.get_connection()) as connection:
+                return tuple(connection.pauses())
+        return store.pauses(backend)
+
     def poll_now(self, flow_uuid: str) -> None:
         """Poll commands and signals of a flow immediately, if it runs in this process."""
         with self._lock:
@@ -187,6 +214,8 @@ class _StoreLeases:
         # `_until`: end of the current wait of the thread. `_poll_at`: time of the next poll.
         self._until = 0.0
         self._poll_at = 0.0
+        self._pauses: tuple[TaskPause, ...] = ()
+        self._pauses_read_at = -math.inf
 
     def add(self, held_lease: HeldLease) -> None:
         with self._lock:
@@ -205,6 +234,14 @@ class _StoreLeases:
             if any(held_lease.lease.flow == flow_uuid for held_lease in self._held_leases):
                 self._poll_at = 0.0
                 self._changed.notify_all()
+
+    def pauses(self, backend: base.Backend) -> tuple[TaskPause, ...]:
+        now = self._clock()
+        if now - self._pauses_read_at > POLL_SECONDS:
+            with contextlib.closing(backend.get_connection()) as connection:
+                self._pauses = tuple(connection.pauses())
+            self._pauses_read_at = now
+        return self._pauses
 
     def _start(self) -> None:
         thread = threads.Thread(target=self._main, name="wbengine-leases", daemon=True)
@@ -261,10 +298,13 @@ class _StoreLeases:
                 commands = connection.commands(
                     [held_lease.lease.flow for held_lease in held_leases]
                 )
+                self._pauses = tuple(connection.pauses())
+                self._pauses_read_at = self._clock()
         except Exception as error:
             LOG.debug("Commands about %d flows could not be read: %s", len(held_leases), error)
         for held_lease in held_leases:
             held_lease.on_tick()
+            held_lease.update_pauses(self._pauses)
             command = commands.get(held_lease.lease.flow)
             if command is not None:
                 held_lease.execute(command)

@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from wbengine import invocation as calls
+from wbengine.persistence.pauses import TaskPause
 
 if TYPE_CHECKING:
     from wbengine.runtime.atom_lifecycle import Call
 
 __all__ = [
-    "Event", "Finished", "Inbox", "IterationInterrupted", "PermitsGranted", "ProgressReported",
-    "SignalsReceived", "StopRequested", "Withdrawn",
+    "Event", "Finished", "Inbox", "IterationInterrupted", "PausesChanged", "PermitsGranted",
+    "ProgressReported", "SignalsReceived", "StopRequested", "Withdrawn",
 ]  # fmt: skip
 
 
@@ -47,6 +48,13 @@ class PermitsGranted:
 
 
 @dataclass(frozen=True, slots=True)
+class PausesChanged:
+    """The pauses of task types in the store changed; these are all of them."""
+
+    pauses: tuple[TaskPause, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class StopRequested:
     """The stop signal of the run changed."""
 
@@ -66,6 +74,7 @@ Event = (
     | Withdrawn
     | SignalsReceived
     | PermitsGranted
+    | PausesChanged
     | StopRequested
     | ProgressReported
     | IterationInterrupted

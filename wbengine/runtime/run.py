@@ -46,6 +46,7 @@ from wbengine.runtime.inbox import (
     Finished,
     Inbox,
     IterationInterrupted,
+    PausesChanged,
     PermitsGranted,
     ProgressReported,
     SignalsReceived,
@@ -101,7 +102,6 @@ class Run:
         self._plan = plan
         self._gates = gates
         self._timers = gates.timers
-        self._has_start_gates = bool(gates.before_start)
         # The flow is suspended if nothing runs and nothing is due within this time.
         self._park = park
         self._park_after = park_after
@@ -250,7 +250,7 @@ class Run:
         timeout, timers, scheduler = self._timeout, self._timers, self._scheduler
         waits_changed = self._gates.has_signals and self._store_waits()
         asleep = timers.is_used and not (self.stop_signal.suspending or scheduler.done)
-        if self._has_start_gates and self._gates.keeps_flow:
+        if self._gates.before_start and self._gates.keeps_flow:
             asleep = asleep or not scheduler.done
         if self._park is not None and not self._inbox.qsize() and self._may_park():
             park, self._park = self._park, None
@@ -301,7 +301,7 @@ class Run:
             self._scheduler, self._lifecycle, self._gates, self._timers
         )  # fmt: skip
         if (
-            self._has_start_gates
+            self._gates.before_start
             and gates.keeps_flow
             and not scheduler.reverting  # reversions do not wait
             and not gates.admit_flow()
@@ -310,10 +310,10 @@ class Run:
         while not (self.stop_signal.stopping or (timers.is_used and self._overdue())):
             lifecycle.now = self._clock.time()
             released: Sequence[int] = ()
-            if self._has_start_gates or timers.is_used:
+            if self._gates.before_start or timers.is_used:
                 released = self._release()
             ready = scheduler.take(max(0, self._max_atoms - len(self._begun)))
-            if self._has_start_gates:
+            if self._gates.before_start:
                 ready.execute = [*released, *self._admit(ready.execute)]
             if ready.retry:
                 retrying = gates.admit_retries(ready.retry)
@@ -399,7 +399,7 @@ class Run:
         if len(tasks) != len(begun):
             retries = [call for call in begun if isinstance(call, atom_lifecycle.RetryCall)]
         if self._maps.running and not self._scheduler.halted:
-            is_full = self._gates.is_full if self._has_start_gates else None
+            is_full = self._gates.is_full if self._gates.before_start else None
             events = self._lifecycle.item_events
             tasks += self._maps.refill(self._max_atoms, events, self._clock.time(), is_full)
         if self._maps.running or self._plan.retried:
@@ -437,6 +437,8 @@ class Run:
         for _ in range(count):
             if check is not None:
                 check()
+            if not unsent:  # a gate keeps the others
+                return
             call: Any = unsent[0]
             if tasks and immediate:
                 # before `stopping` is read, so that a concurrent request to cancel sees the call
@@ -486,6 +488,9 @@ class Run:
                         self._undo_begin(call)
                 case SignalsReceived() | PermitsGranted():
                     self._gates.on_event(event)
+                case PausesChanged():
+                    self._gates.on_event(event)
+                    self._return_to_gates()
                 case StopRequested() | ProgressReported() | IterationInterrupted():
                     pass  # The next steps of the iteration read the state.
         return woken
@@ -502,7 +507,7 @@ class Run:
         if isinstance(call, calls.Invocation):
             self._sent.discard(call)
             self._in_flight.cancellable.discard(call)
-            if self._has_start_gates:
+            if self._gates.before_start:
                 self._gates.on_ended(call.node, call.index)
             if call.cancellation.cancelled and self._immediate and outcome.started is None:
                 self._undo_begin(call)  # cancelled before it began
@@ -564,13 +569,27 @@ class Run:
         self._lifecycle.set_intentions(self._scheduler.apply(resolution))
         self._cancel_in_scope(resolution.scope)
 
+    def _return_to_gates(self) -> None:
+        """Let everything that has not started pass the gates again."""
+        if self._scheduler.halted:
+            return
+        self._withdraw_unstarted(range(len(self._plan)))
+        unsent = self._unsent
+        if unsent and self._immediate:  # called during `_iter_unsent`
+            tasks = [call for call in unsent if isinstance(call, calls.Invocation)]
+            retries = [call for call in unsent if not isinstance(call, calls.Invocation)]
+            unsent.clear()
+            unsent.extend([*self._gates.admit_calls(tasks), *retries])
+        for call in self._withdraw():
+            self._begin_call(call)
+
     def _withdraw_unstarted(self, scope: range) -> None:
-        if not self._has_start_gates:
+        if not self._gates.before_start:
             return
         work = self._gates.withdraw_unstarted(scope)
         for node in work.nodes:
             self._scheduler.undo_begin(node)
-        for call in work.calls:
+        for call in reversed(work.calls):  # items return to the front of their Map
             self._undo_begin(call)
 
     def _store_waits(self) -> bool:
@@ -750,7 +769,7 @@ class Run:
         if isinstance(call, calls.Invocation):
             self._sent.discard(call)
             self._in_flight.cancellable.discard(call)
-            if self._has_start_gates:
+            if self._gates.before_start:
                 self._gates.on_ended(call.node, call.index)
         if is_item(call):
             self._maps.return_item(call)

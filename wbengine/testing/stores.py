@@ -25,6 +25,8 @@ WRITES: Final = (
     "renew_lease",
     "put_command",
     "put_signal",
+    "put_pause",
+    "remove_pause",
     "drop_job",
     "make_job_due",
     "destroy_flow",

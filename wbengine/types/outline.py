@@ -41,7 +41,7 @@ class OutlineNode(NamedTuple):
     """A flow, a task, a retry controller or a Map.
 
     :ivar parent: index of the surrounding flow; None for the outermost node.
-    :ivar task: name of the class or function of an atom.
+    :ivar task: name of the class or function of an atom; for a Map, that of its items.
     :ivar notes: text for drawings: join rule, deciders.
     :ivar signal: the signal for which a `task.WaitFor` waits.
     :ivar limit: text that describes the limit of a task, or of the outermost flow.

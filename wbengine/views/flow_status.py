@@ -15,6 +15,7 @@ from wbengine.invocation import LOCAL
 from wbengine.persistence import base, changes, commands, leases, listing, models, owners
 from wbengine.persistence.commands import FlowCommand
 from wbengine.persistence.history import MAX_CHANGES, Attempt, one_line, why_suspended
+from wbengine.persistence.pauses import TaskPause
 from wbengine.types import failure as ft
 from wbengine.types import outline as outlines
 from wbengine.views import formatting, record_values, redaction, structure, waiting
@@ -76,6 +77,7 @@ class FlowViewBuilder:
         died: bool,
         offered: Collection[str] | None,
         command: str | None,
+        pauses: Sequence[TaskPause],
     ) -> None:
         self._detail = detail
         self.state = detail.state or states.PENDING
@@ -123,6 +125,7 @@ class FlowViewBuilder:
             displayed_state == states.CANCELLING,
             detail.is_parked,
             in_pool=_engine_kind(detail) in _POOL_ENGINES,
+            pauses=tuple(pauses),
         )
 
     def _state(self, node: int) -> str:
@@ -387,7 +390,11 @@ class FlowViewBuilder:
             for atom in atoms
             if atom.state == states.PENDING
             and atom.waiting
-            and atom.waiting == waiting.limit_reason(nodes[atom.node])
+            and atom.waiting
+            in (
+                waiting.limit_reason(nodes[atom.node]),
+                waiting.pause_reason(nodes[atom.node], self.situation),
+            )
         ]
         limit_of_flow = waiting.limit_reason(nodes[0]) if nodes[0].kind == outlines.FLOW else None
         if limit_of_flow is not None and any(atom.waiting == limit_of_flow for atom in atoms):
@@ -728,6 +735,7 @@ class FlowRecords:
             redactor=self.redactor,
             book=self._book,
             wish=self._connection.commands([self.uuid]).get(self.uuid),
+            pauses=() if detail.state in states.FLOW_ENDED else self._connection.pauses(),
             cursor=self.cursor,
             offered=offered,
             knows_secrets=True,
@@ -749,6 +757,7 @@ def view(
     wish: FlowCommand | None = None,
     cursor: str | None = None,
     offered: Collection[str] | None = None,
+    pauses: Sequence[TaskPause] = (),
     knows_secrets: bool = False,
 ) -> FlowView:
     """Return the view of a flow from its records. Cost: O(atoms + edges).
@@ -756,6 +765,7 @@ def view(
     :param outline: structure of the flow; without it, the view contains only a list of atoms.
     :param book: uuid and name of the logbook.
     :param offered: names of the tasks that live workers offer; None if unknown.
+    :param pauses: the pauses of task types in the store.
     :param knows_secrets: whether `redactor` already masks the secrets of the flow.
     """
     redactor = redactor or Redactor()
@@ -770,6 +780,7 @@ def view(
         died=owner is not None and owners.is_dead(owner),
         offered=offered,
         command=None if wish is None else wish.what,
+        pauses=pauses,
     )
     atoms = builder.atoms()
     history = tuple(

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from wbengine import states
 from wbengine.persistence.models import WAITS_FOR
+from wbengine.persistence.pauses import TaskPause, pause_of
 from wbengine.types import outline as outlines
 from wbengine.views import formatting
 from wbengine.views.structure import Structure
@@ -21,6 +22,7 @@ __all__ = [
     "flow_reason",
     "for_signal",
     "limit_reason",
+    "pause_reason",
 ]
 
 #: States of atoms that no longer delay their successors.
@@ -44,6 +46,7 @@ class Situation:
     :ivar offered: tasks that known workers offer; None if unknown.
     :ivar on_workers: whether workers run the tasks and report their start.
     :ivar in_pool: whether slots of a local pool run the tasks and report their start.
+    :ivar pauses: the pauses of task types in the store.
     """
 
     state: str
@@ -56,6 +59,7 @@ class Situation:
     cancelling: bool = False
     parked: bool = False
     in_pool: bool = False
+    pauses: tuple[TaskPause, ...] = ()
 
     @property
     def is_run(self) -> bool:
@@ -128,6 +132,10 @@ class Blocking:
         """Return the reason for an atom that waits for its limit; None if it has no limit."""
         return limit_reason(self._structure.outline.nodes[node])
 
+    def pause_reason(self, node: int, situation: Situation) -> str | None:
+        """Return the reason for an atom whose task type is paused, otherwise None."""
+        return pause_reason(self._structure.outline.nodes[node], situation)
+
     def describe(self, nodes: Sequence[int]) -> str:
         node = self._structure.outline.nodes[nodes[0]]
         name = f"flow {node.name}" if node.kind == outlines.FLOW else node.name
@@ -144,12 +152,32 @@ def limit_reason(node: outlines.OutlineNode) -> str | None:
     return f"{subject} when the limit permits it: {node.limit}."
 
 
+def pause_reason(node: outlines.OutlineNode, situation: Situation) -> str | None:
+    """Return the reason for a node whose task type is paused, otherwise None."""
+    if not situation.pauses or node.task is None or node.kind == outlines.RETRY:
+        return None
+    pause = pause_of(node.task, situation.pauses, situation.now)
+    if pause is None:
+        return None
+    sender = f" by {pause.by}" if pause.by else ""
+    since = formatting.clock(pause.since, situation.now)
+    end = "" if pause.until is None else f" until {formatting.clock(pause.until, situation.now)}"
+    reason = f": {pause.reason}" if pause.reason else ""
+    subject = "Its items are" if node.kind == outlines.MAP else "Its task type is"
+    return f"{subject} paused{sender} since {since}{end}{reason}."
+
+
 def atom_reason(
     node: int, record: Any, state: str, task: str | None, blocking: Blocking, situation: Situation
 ) -> str | None:
     """Return why an atom does not run or end; None if it progresses or has ended."""
     if state in (states.RUNNING, states.REVERTING):
         reason = _running_reason(record, state, task, situation)
+        if state == states.RUNNING and (paused := blocking.pause_reason(node, situation)):
+            if _has_pending_items(record, state, situation):
+                return paused
+            if record is not None and record.items is None and record.started is None:
+                return paused if situation.on_workers or situation.in_pool else reason
         if (
             reason is None
             and (limit := blocking.limit_reason(node))
@@ -175,7 +203,12 @@ def atom_reason(
         return _common_reason(situation) or blocking.flow_limited
     if blockers := blocking.before(node):
         return f"Waits for {blocking.describe(blockers)}."
-    return _common_reason(situation) or blocking.limit_reason(node) or "Ready to start."
+    return (
+        _common_reason(situation)
+        or blocking.pause_reason(node, situation)
+        or blocking.limit_reason(node)
+        or "Ready to start."
+    )
 
 
 def _has_pending_items(record: Any, state: str, situation: Situation) -> bool:
@@ -301,7 +334,7 @@ def flow_reason(
     :param running: views of running atoms.
     :param retrying: names and reasons of retry controllers, and of tasks with retries, that wait
         for their next attempt.
-    :param limited: names and reasons of tasks that wait for their limits.
+    :param limited: names and reasons of tasks that wait for their limits or are paused.
     """
     if situation.state in states.FLOW_ENDED:
         return None

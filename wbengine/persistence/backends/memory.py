@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Final, TypeVar
 
 from wbengine import _clock, _options, exceptions, states
 from wbengine.persistence import base, changes, leases, listing, models
+from wbengine.persistence.pauses import TaskPause
 from wbengine.signals import Signal
 from wbengine.types.outline import Outline
 
@@ -48,6 +49,7 @@ class MemoryBackend(base.Backend):
         #: All atoms with their flows, by uuid.
         self.atoms: dict[str, tuple[StoredFlow, models.AtomDetail]] = {}
         self.flow_numbers = itertools.count(1)
+        self.pauses: dict[str, TaskPause] = {}
 
     def get_connection(self) -> MemoryConnection:
         return MemoryConnection(self)
@@ -426,6 +428,19 @@ class MemoryConnection(base.Connection):
             for uuid, signals in signals_of_flows.items()
             if signals
         }
+
+    def put_pause(self, pause: TaskPause) -> None:
+        pause.check()
+        with self._backend.lock:
+            self._backend.pauses[pause.pattern] = pause
+
+    def remove_pause(self, pattern: str) -> bool:
+        with self._backend.lock:
+            return self._backend.pauses.pop(pattern, None) is not None
+
+    def pauses(self) -> Sequence[TaskPause]:
+        with self._backend.lock:
+            return sorted(self._backend.pauses.values())
 
     def _current_lease(self, flow: StoredFlow) -> leases.Lease | None:
         return flow.lease if flow.until > self._backend.clock.monotonic() else None

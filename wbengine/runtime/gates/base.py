@@ -47,6 +47,9 @@ class Gate:
     #: reverted. Other kept calls fail with `Cancelled` if the task allows it.
     before_start: ClassVar[bool] = False
 
+    #: Whether the gate keeps anything now. The chain reads it again after each event.
+    is_active: bool = True
+
     @property
     def keeps_flow(self) -> bool:
         """Whether the flow itself waits: nothing may begin, except reversions."""

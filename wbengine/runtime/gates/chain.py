@@ -33,11 +33,17 @@ class GateChain:
         self.timers = timers
         self._clock = clock
         self._signals = signal_gate
+        self._read_active()
+
+    def _read_active(self) -> None:
         #: Gates that keep work before it begins. Others keep calls or retry controllers.
-        self.before_start = tuple(gate for gate in gates if gate.before_start)
+        self.before_start = tuple(
+            gate for gate in self._gates if gate.before_start and gate.is_active
+        )
         #: Whether calls have to pass a gate.
         self.check_calls = any(
-            type(gate).admit_calls is not base.Gate.admit_calls for gate in gates
+            gate.is_active and type(gate).admit_calls is not base.Gate.admit_calls
+            for gate in self._gates
         )
 
     @property
@@ -86,6 +92,7 @@ class GateChain:
     def on_event(self, event: inbox.Event) -> None:
         for gate in self._gates:
             gate.on_event(event)
+        self._read_active()
 
     def on_ended(self, node: int, index: int) -> None:
         for gate in self.before_start:

@@ -19,6 +19,7 @@ from wbengine.persistence import base, leases, models
 from wbengine.persistence import listing as queries
 from wbengine.persistence.backends.sql import flow_queries, layout, reading, rows, tables, writing
 from wbengine.persistence.backends.sql.statements import Statements
+from wbengine.persistence.pauses import TaskPause
 from wbengine.signals import Signal
 from wbengine.types.outline import Outline
 
@@ -456,6 +457,30 @@ class SQLConnection(base.Connection):
         for uuid, name, text, at in rows_read:
             signals.setdefault(uuid, []).append(Signal(name, text, at))
         return signals
+
+    def put_pause(self, pause: TaskPause) -> None:
+        pause.check()
+        names = ("pattern", "reason", "sender", "paused_at", "ends_at")
+        parameters = dict(zip(names, pause, strict=True))
+        self._transact(
+            f"Saving the pause of {pause.pattern}",
+            lambda connection: connection.execute(self._sql.put_pause, [parameters]),
+        )
+
+    def remove_pause(self, pattern: str) -> bool:
+        def work(connection: sa.Connection) -> bool:
+            return connection.execute(self._sql.remove_pause, {"pattern": pattern}).rowcount > 0
+
+        return self._transact(f"Removing the pause of {pattern}", work)
+
+    def pauses(self) -> Sequence[TaskPause]:
+        if not self._backend.has_tables():
+            return []
+
+        def work(connection: sa.Connection) -> list[TaskPause]:
+            return [TaskPause(*row) for row in connection.execute(self._sql.pauses)]
+
+        return self._transact("Reading the pauses", work, write=False)
 
     def _read(self, what: str, uuid: str, work: Callable[[sa.Connection], _T]) -> _T:
         if not self._backend.has_tables():

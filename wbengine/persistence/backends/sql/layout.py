@@ -19,7 +19,7 @@ from wbengine.persistence.backends.sql import tables
 __all__ = ["HEAD", "REVISIONS", "check_revision", "current_revision", "upgrade"]
 
 #: Revisions that can be upgraded, oldest first. The list avoids the slow import of alembic.
-REVISIONS: Final = ("0003", "0004", "0005", "0006", "0007", "0008", "0009")
+REVISIONS: Final = ("0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010")
 HEAD: Final = REVISIONS[-1]
 #: Older revisions, which cannot be upgraded.
 _UNSUPPORTED_REVISIONS: Final = ("0001", "0002")

@@ -18,6 +18,7 @@ _ITEMS: Final = tables.ITEMS.name
 _LOGS: Final = tables.LOGS.name
 _OUTLINES: Final = tables.OUTLINES.name
 _SIGNALS: Final = tables.SIGNALS.name
+_PAUSES: Final = tables.PAUSES.name
 _JOBS: Final = tables.JOBS.name
 
 #: Columns that only the first insertion sets.
@@ -164,6 +165,11 @@ class Statements:
             f"SELECT flow_uuid, name, value, at FROM {_SIGNALS} WHERE flow_uuid IN :uuids"
             " ORDER BY at, name"
         ).bindparams(sa.bindparam("uuids", expanding=True))
+
+        pause_columns = ("pattern", "reason", "sender", "paused_at", "ends_at")
+        self.put_pause = dialects.upsert(dialect, _PAUSES, pause_columns, ("pattern",))
+        self.remove_pause = sa.text(f"DELETE FROM {_PAUSES} WHERE pattern = :pattern")
+        self.pauses = sa.text(f"SELECT {', '.join(pause_columns)} FROM {_PAUSES} ORDER BY pattern")
 
         self.outline = sa.text(
             f"SELECT o.outline FROM {_FLOWS} f LEFT JOIN {_OUTLINES} o ON o.flow_uuid = f.uuid"

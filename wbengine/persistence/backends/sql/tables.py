@@ -14,7 +14,7 @@ from wbengine._sql import dialects
 
 __all__ = [
     "ATOMS", "BOOKS", "FLOWS", "ITEMS", "JOBS", "LIMITS", "LOGS", "METADATA", "OUTLINES",
-    "SCHEDULES", "SIGNALS", "VERSION_TABLE", "select",
+    "PAUSES", "SCHEDULES", "SIGNALS", "VERSION_TABLE", "select",
 ]  # fmt: skip
 
 #: Alembic's table with the revision of the layout.
@@ -190,6 +190,19 @@ LIMITS: Final = sa.Table(
     # Time on the database's clock after which the row is deleted.
     sa.Column("expires", sa.Double, nullable=False, server_default="0"),
     sa.PrimaryKeyConstraint("name", name="pk_wbe_limits"),
+    **dialects.TABLE,
+)
+
+#: Pauses of task types (`persistence.pauses`). Times are Unix seconds.
+PAUSES: Final = sa.Table(
+    "wbe_pauses",
+    METADATA,
+    _key("pattern"),
+    _text("reason"),
+    _text("sender"),
+    sa.Column("paused_at", sa.Double, nullable=False),
+    sa.Column("ends_at", sa.Double),
+    sa.PrimaryKeyConstraint("pattern", name="pk_wbe_pauses"),
     **dialects.TABLE,
 )
 

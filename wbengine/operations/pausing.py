@@ -1,0 +1,63 @@
+"""Pause and resume task types in all flows of a store."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+
+from wbengine import _names, exceptions
+from wbengine.persistence import base
+from wbengine.persistence.pauses import TaskPause
+
+__all__ = ["pause_tasks", "paused_tasks", "resume_tasks"]
+
+
+def pause_tasks(
+    backend: base.Backend,
+    pattern: str,
+    *,
+    reason: str | None = None,
+    by: str | None = None,
+    seconds: float | None = None,
+) -> TaskPause:
+    """Pause the task types that match a pattern, in all flows of the store.
+
+    Running engines stop to start such tasks within a second. Running tasks, reversions and requests
+    that workers have received continue. A pause with the same pattern is replaced.
+
+    :param pattern: dotted name of a class or function, with the wildcards of `fnmatch`
+        (`billing.*`).
+    :param seconds: length of the pause; None: until `resume_tasks`.
+    :raises ValueError: if the pattern or the length is invalid.
+    """
+    if seconds is not None and not 0 < seconds < float("inf"):
+        raise ValueError(f"The length of a pause must be more than 0 seconds, got {seconds!r}")
+    now = time.time()
+    pause = TaskPause(pattern, reason, by, now, None if seconds is None else now + seconds)
+    pause.check()
+    with contextlib.closing(backend.get_connection()) as connection:
+        for old in connection.pauses():
+            if old.is_over(now):
+                connection.remove_pause(old.pattern)
+        connection.put_pause(pause)
+    return pause
+
+
+def resume_tasks(backend: base.Backend, pattern: str) -> None:
+    """Remove the pause with this pattern. Tasks that it holds back start within a second.
+
+    :raises NotFound: if there is none; the text suggests a pattern.
+    """
+    with contextlib.closing(backend.get_connection()) as connection:
+        if not connection.remove_pause(pattern):
+            known = [pause.pattern for pause in connection.pauses()]
+            raise exceptions.NotFound(
+                f"No task type is paused with pattern {pattern!r}{_names.hint(pattern, known)}"
+            )
+
+
+def paused_tasks(backend: base.Backend) -> list[TaskPause]:
+    """Return the pauses that are not over, by pattern."""
+    now = time.time()
+    with contextlib.closing(backend.get_connection()) as connection:
+        return [pause for pause in connection.pauses() if not pause.is_over(now)]

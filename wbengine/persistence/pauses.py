@@ -1,0 +1,66 @@
+"""Pauses of task types: operators hold back the tasks of a type in all flows of a store."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from typing import Any, Final, NamedTuple
+
+__all__ = ["MAX_PATTERN_CHARACTERS", "TaskPause", "pause_of"]
+
+MAX_PATTERN_CHARACTERS: Final = 200
+_MAX_REASON_CHARACTERS: Final = 500
+
+_PATTERN: Final = re.compile(r"[\w.*?\[\]!<>-]+")
+
+
+class TaskPause(NamedTuple):
+    """A pause of the task types that match a pattern. Running tasks continue.
+
+    :ivar pattern: dotted name of a class or function, with the wildcards of `fnmatch`
+        (`billing.*`).
+    :ivar since: start, in Unix seconds.
+    :ivar until: end, in Unix seconds; None: until `remove_pause`.
+    """
+
+    pattern: str
+    reason: str | None = None
+    by: str | None = None
+    since: float = 0.0
+    until: float | None = None
+
+    def matches(self, task_type: str) -> bool:
+        return fnmatch.fnmatchcase(task_type, self.pattern)
+
+    def is_over(self, now: float) -> bool:
+        return self.until is not None and self.until <= now
+
+    def check(self) -> None:
+        """Validate the pause.
+
+        :raises ValueError: if the pattern or a time is invalid.
+        :raises TypeError: if a value has a wrong type.
+        """
+        for name, value in (("pattern", self.pattern), ("reason", self.reason), ("by", self.by)):
+            if not isinstance(value, str) and (value is not None or name == "pattern"):
+                raise TypeError(f"The {name} of a pause must be a str, got {value!r:.80}")
+        if not _PATTERN.fullmatch(self.pattern) or len(self.pattern) > MAX_PATTERN_CHARACTERS:
+            raise ValueError(
+                "The pattern of a pause must be the dotted name of a class or function, which may"
+                f" contain * and ?, with at most {MAX_PATTERN_CHARACTERS} characters,"
+                f" got {self.pattern!r:.220}"
+            )
+        if self.reason is not None and len(self.reason) > _MAX_REASON_CHARACTERS:
+            raise ValueError(
+                f"The reason of a pause must have at most {_MAX_REASON_CHARACTERS} characters,"
+                f" got {len(self.reason)}"
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        return self._asdict()
+
+
+def pause_of(task_type: str, pauses: tuple[TaskPause, ...], now: float) -> TaskPause | None:
+    """Return the pause that holds back a task type longest, or None."""
+    matching = [pause for pause in pauses if pause.matches(task_type) and not pause.is_over(now)]
+    return max(matching, key=lambda pause: pause.until or float("inf"), default=None)
