@@ -21,8 +21,8 @@ def test_bench_runs_cases_and_writes_reports(tmp_path: Path) -> None:
     chosen = ("--cases", "wide,local,idle", "--systems", "wbengine", "--brokers", "filesystem")
     small = ("--divide", "100", "--repeat", "1", "--tasks", "10", "--idle", "1")
     done = tools.run("bench", *files, *chosen, *small, "--folder", tmp_path)
-    told = json.loads((tmp_path / "new" / "b.json").read_text(encoding="utf-8"))
-    cells = {(one["medium"], one["case"]): one for one in told["cells"]}
+    data = json.loads((tmp_path / "new" / "b.json").read_text(encoding="utf-8"))
+    cells = {(one["medium"], one["case"]): one for one in data["cells"]}
     assert {key: one["tasks"] for key, one in cells.items()} == {
         ("filesystem", "wide"): 20,
         ("serial", "wide"): 10,
@@ -31,8 +31,8 @@ def test_bench_runs_cases_and_writes_reports(tmp_path: Path) -> None:
         ("parallel", "linear"): 10,
     }
     assert all(len(one["seconds"]) == 1 and "problems" not in one for one in cells.values())
-    assert [(one["medium"], one["processes"]) for one in told["idle"]] == [("filesystem", 1)]
-    assert told["checks"] == []
+    assert [(one["medium"], one["processes"]) for one in data["idle"]] == [("filesystem", 1)]
+    assert data["checks"] == []
     assert "*Folder*" in done.stdout and "Measured on " in done.stdout
     assert "filesystem, wbengine, 1 of 1, wide: " in done.stderr
     assert "<svg" in (tmp_path / "b.html").read_text(encoding="utf-8")

@@ -59,27 +59,27 @@ def signals():
 
 def files(folder):
     """Return all paths below a folder, except folders that multiprocessing removes at exit."""
-    found = [str(path.relative_to(folder)) for path in folder.rglob("*")]
-    return sorted(path for path in found if not path.startswith("pymp-"))
+    paths = [str(path.relative_to(folder)) for path in folder.rglob("*")]
+    return sorted(path for path in paths if not path.startswith("pymp-"))
 
 
 def test_every_engine_writes_the_same_census(root, tmp_path, temporary, capsys):
-    found = {}
+    censuses = {}
     for engine in ENGINES:
         out = tmp_path / engine / "deep" / "out"
         code = cli.main(["--root", str(root), "--out", str(out), "--engine", engine])
-        said = capsys.readouterr()
-        assert code == options.OK, said.err
+        output = capsys.readouterr()
+        assert code == options.OK, output.err
         assert files(out) == ["census.html", "census.json"]
-        found[engine] = (out / "census.json").read_bytes()
-        assert re.search(rf"\nflow ran on {engine}, \d+\.\d\d s\n$", said.out)
+        censuses[engine] = (out / "census.json").read_bytes()
+        assert re.search(rf"\nflow ran on {engine}, \d+\.\d\d s\n$", output.out)
         page = (out / "census.html").read_text("utf-8")
         assert "add up beta" in page
         assert "<b>.py" not in page
 
-    assert len(set(found.values())) == 1
-    assert str(tmp_path).encode() not in found["serial"]
-    census = json.loads(found["serial"])
+    assert len(set(censuses.values())) == 1
+    assert str(tmp_path).encode() not in censuses["serial"]
+    census = json.loads(censuses["serial"])
     names = [module["name"] for module in census["modules"]]
     assert names == ["alpha", "beta", "gamma", "\N{GREEK SMALL LETTER OMEGA} <b>"]
     assert census["source"] == "sources"
@@ -98,15 +98,15 @@ def test_failed_census_leaves_no_files_and_shows_source_line(
 
     code = cli.main(["--root", str(root), "--out", str(out), "--engine", engine, "--fail", "beta"])
 
-    said = capsys.readouterr()
+    output = capsys.readouterr()
     assert code == options.FAILED
     assert not out.parent.exists()
     assert files(temporary) == []
-    assert "task 'measure beta.1' failed" in said.err
-    assert "RuntimeError: beta.1 fails because --fail asked for it" in said.err
-    assert 'raise RuntimeError(f"{group} fails because --fail asked for it")' in said.err
-    assert "examples/census/tasks.py" in said.err
-    assert said.err.rstrip().endswith("reverted: this run has left nothing")
+    assert "task 'measure beta.1' failed" in output.err
+    assert "RuntimeError: beta.1 fails because --fail asked for it" in output.err
+    assert 'raise RuntimeError(f"{group} fails because --fail asked for it")' in output.err
+    assert "examples/census/tasks.py" in output.err
+    assert output.err.rstrip().endswith("reverted: this run has left nothing")
 
 
 @pytest.mark.parametrize(
@@ -132,12 +132,12 @@ def test_census_with_wrong_arguments_reports_one_line_and_writes_nothing(
 
     code = cli.main([argument.format(root=root) for argument in arguments])
 
-    said = capsys.readouterr()
+    output = capsys.readouterr()
     assert code == options.USAGE
-    assert said.out == ""
-    assert message in said.err
-    assert said.err.startswith("quickstart: ")
-    assert said.err.count("\n") == 1
+    assert output.out == ""
+    assert message in output.err
+    assert output.err.startswith("quickstart: ")
+    assert output.err.count("\n") == 1
     assert files(root) == before
 
 
@@ -157,12 +157,12 @@ def test_interrupted_census_leaves_no_files(number, tmp_path):
         try:
             workers.until(lambda: run.poll() is not None or out.exists())
             run.send_signal(number)
-            rest, said = run.communicate(timeout=60)
+            remaining_output, errors = run.communicate(timeout=60)
         finally:
             run.kill()
 
-    assert run.returncode == options.INTERRUPTED, said
-    assert "Traceback" not in said
+    assert run.returncode == options.INTERRUPTED, errors
+    assert "Traceback" not in errors
     assert not out.exists()
     assert files(temporary) == []
-    assert "flow ran" not in rest
+    assert "flow ran" not in remaining_output

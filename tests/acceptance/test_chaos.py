@@ -32,50 +32,50 @@ def _chaos(folder: Path, *arguments: str, code: int = 0) -> dict[str, Any]:
         servers.skip_or_fail(_servers.reason(["redis"]))
     file = folder / "figures"
     tools.run("chaos", "--json", file, *arguments, code=code)
-    found: dict[str, Any] = json.loads(file.read_text())
-    return found
+    data: dict[str, Any] = json.loads(file.read_text())
+    return data
 
 
 def test_no_task_is_lost_under_random_faults_on_folders(tmp_path: Path) -> None:
-    found = _chaos(tmp_path, "--minutes", "0.07", "--seed", "4", *BRIEFLY)
-    assert found["flows"] > 0 and found["tasks"] > 0 and found["faults"]
-    assert found["lost"] == found["stuck"] == found["wrong"] == 0
+    report = _chaos(tmp_path, "--minutes", "0.07", "--seed", "4", *BRIEFLY)
+    assert report["flows"] > 0 and report["tasks"] > 0 and report["faults"]
+    assert report["lost"] == report["stuck"] == report["wrong"] == 0
 
 
 @pytest.mark.slow
 def test_no_task_runs_twice_when_workers_on_redis_are_killed(tmp_path: Path) -> None:
-    found = _chaos(tmp_path, "--transport", "redis", "--kills", "8", "--tasks", "160", *BRIEFLY)
-    assert found["faults"] == {"kill worker": 8}
-    assert found["tasks"] >= 140
-    assert found["most runs of one epoch"] == 1
+    report = _chaos(tmp_path, "--transport", "redis", "--kills", "8", "--tasks", "160", *BRIEFLY)
+    assert report["faults"] == {"kill worker": 8}
+    assert report["tasks"] >= 140
+    assert report["most runs of one epoch"] == 1
 
 
 def test_submitted_flows_end_once_when_processes_are_killed(tmp_path: Path) -> None:
     """Each flow ends once, and no saved task runs again."""
     seed = str(random.randrange(1_000_000))
     arguments = ("--transport", "redis", "--flows", "60", "--kills", "6", "--seed", seed)
-    found = _chaos(tmp_path, *arguments)
-    assert found["flows"] == 60 and found["runs"] >= 300
-    assert sum(found["kills"].values()) == 6
+    report = _chaos(tmp_path, *arguments)
+    assert report["flows"] == 60 and report["runs"] >= 300
+    assert sum(report["kills"].values()) == 6
 
 
 @pytest.mark.slow
 def test_chaos_tool_finds_lost_tasks_of_taskflow(tmp_path: Path) -> None:
     """TaskFlow loses tasks when its workers are killed."""
     arguments = ("--engine", "taskflow", "--transport", "redis", "--patience", "4")
-    found = _chaos(tmp_path, *arguments, "--kills", "6", "--tasks", "80", code=1)
-    assert found["lost"] + found["stuck"] + found["wrong"] > 0
+    report = _chaos(tmp_path, *arguments, "--kills", "6", "--tasks", "80", code=1)
+    assert report["lost"] + report["stuck"] + report["wrong"] > 0
 
 
 def test_killed_chaos_tool_leaves_no_process_running(tmp_path: Path) -> None:
     """Its child processes end with the tool."""
     arguments = ("--here", "--flows", "4", "--kills", "1")
-    with open(tmp_path / "said", "wb") as said:
+    with open(tmp_path / "said", "wb") as output:
         tool = subprocess.Popen(
             [sys.executable, str(tools.FOLDER / "chaos"), *arguments],
             env={**os.environ, "TMPDIR": str(tmp_path)},
-            stdout=said,
-            stderr=said,
+            stdout=output,
+            stderr=output,
         )
     try:
         children = psutil.Process(tool.pid).children

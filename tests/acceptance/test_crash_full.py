@@ -16,5 +16,5 @@ pytestmark = [
 
 @pytest.mark.slow
 def test_flow_fails_on_full_disk_and_resumes_when_space_is_free() -> None:
-    told = tools.run("crash", "full").stdout
-    assert told.count(" 0 problems\n") == 2, told
+    output = tools.run("crash", "full").stdout
+    assert output.count(" 0 problems\n") == 2, output

@@ -17,12 +17,12 @@ pytestmark = [
 
 @pytest.mark.slow
 def test_flow_killed_at_any_crash_point_is_resumed() -> None:
-    told = tools.run("crash", "sweep", "--quick").stdout
-    figures = re.search(r"^(\d+) points, (\d+) cases, .* 0 problems$", told, re.MULTILINE)
-    assert figures and int(figures[2]) >= int(figures[1]) > 20, told
+    output = tools.run("crash", "sweep", "--quick").stdout
+    figures = re.search(r"^(\d+) points, (\d+) cases, .* 0 problems$", output, re.MULTILINE)
+    assert figures and int(figures[2]) >= int(figures[1]) > 20, output
 
 
 def test_flows_survive_repeated_kills() -> None:
     words = ("storm", "--flows", 3, "--kills", 3, "--stores", "dir,sqlite")
-    told = tools.run("crash", *words).stdout
-    assert re.search(r"^3 flows, 3 kills, .* 0 problems$", told, re.MULTILINE), told
+    output = tools.run("crash", *words).stdout
+    assert re.search(r"^3 flows, 3 kills, .* 0 problems$", output, re.MULTILINE), output

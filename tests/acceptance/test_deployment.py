@@ -47,21 +47,21 @@ def test_units_and_manifests_exist() -> None:
 def service_of(path: Path) -> dict[str, list[str]]:
     """Return all values of each setting, which may occur several times."""
     _, _, section = path.read_text(encoding="utf-8").partition("[Service]\n")
-    found: dict[str, list[str]] = {}
+    settings: dict[str, list[str]] = {}
     for line in section.partition("\n[")[0].splitlines():
         if line and not line.startswith("#"):
             name, _, value = line.partition("=")
-            found.setdefault(name, []).append(value)
-    return found
+            settings.setdefault(name, []).append(value)
+    return settings
 
 
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
 def test_unit_starts_valid_command(path: Path) -> None:
     service = {name: values[-1] for name, values in service_of(path).items()}
     check(shlex.split(service["ExecStart"]))
-    found = re.search(r"--drain-timeout (\d+)", service["ExecStart"])
-    if found is not None:
-        assert int(service["TimeoutStopSec"]) >= int(found[1]) + 15
+    match = re.search(r"--drain-timeout (\d+)", service["ExecStart"])
+    if match is not None:
+        assert int(service["TimeoutStopSec"]) >= int(match[1]) + 15
     assert path.read_text(encoding="utf-8").endswith("\n[Install]\nWantedBy=multi-user.target\n")
 
 
@@ -106,10 +106,10 @@ def test_unit_has_sandbox_setting(setting: str, path: Path) -> None:
 
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
 def test_unit_runs_without_root_and_has_limits(path: Path) -> None:
-    said = service_of(path)
-    assert said["User"] not in ([], ["root"], ["0"])
-    assert re.fullmatch(r"\d+G", said["MemoryMax"][0]) and int(said["TasksMax"][0]) <= 1000
-    assert said["StateDirectory"] == ["orders"]
+    settings = service_of(path)
+    assert settings["User"] not in ([], ["root"], ["0"])
+    assert re.fullmatch(r"\d+G", settings["MemoryMax"][0]) and int(settings["TasksMax"][0]) <= 1000
+    assert settings["StateDirectory"] == ["orders"]
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
@@ -167,8 +167,8 @@ def test_pod_starts_valid_command_and_its_probes_have_ports(pod: dict[str, Any])
     for port in ports.values():
         assert any(str(port) in word for word in words)
     for word in words:
-        if (found := re.fullmatch(r"--drain-timeout=(\d+)", word)) is not None:
-            assert pod["terminationGracePeriodSeconds"] >= int(found[1]) + 15
+        if (match := re.fullmatch(r"--drain-timeout=(\d+)", word)) is not None:
+            assert pod["terminationGracePeriodSeconds"] >= int(match[1]) + 15
 
 
 @each_pod
@@ -205,8 +205,10 @@ def test_container_of_pod_has_limits(pod: dict[str, Any]) -> None:
 
 
 def policies() -> dict[str, dict[str, Any]]:
-    found = [document for _, document in documents() if document["kind"] == "NetworkPolicy"]
-    return {policy["metadata"]["name"]: policy["spec"] for policy in found}
+    network_policies = [
+        document for _, document in documents() if document["kind"] == "NetworkPolicy"
+    ]
+    return {policy["metadata"]["name"]: policy["spec"] for policy in network_policies}
 
 
 def names_of(selector: dict[str, Any]) -> set[str]:
@@ -230,16 +232,19 @@ def test_network_policies_deny_by_default() -> None:
 
 
 def test_network_policies_allow_access_to_broker_and_store() -> None:
-    said = policies()
+    network_policies = policies()
     users = {template["metadata"]["labels"]["app"] for _, template in templates()}
-    assert names_of(said["orders-broker"]["podSelector"]) == users
-    assert names_of(said["orders-store"]["podSelector"]) == users - {"orders-worker"}
+    assert names_of(network_policies["orders-broker"]["podSelector"]) == users
+    assert names_of(network_policies["orders-store"]["podSelector"]) == users - {"orders-worker"}
     for way, place in (("orders-broker", "orders-redis"), ("orders-store", "orders-postgres")):
-        (rule,) = said[place]["ingress"]
+        (rule,) = network_policies[place]["ingress"]
         (source,) = rule["from"]
-        assert names_of(source["podSelector"]) == names_of(said[way]["podSelector"])
-        there = {"to": [{"podSelector": said[place]["podSelector"]}], "ports": rule["ports"]}
-        assert there in said[way]["egress"]
+        assert names_of(source["podSelector"]) == names_of(network_policies[way]["podSelector"])
+        there = {
+            "to": [{"podSelector": network_policies[place]["podSelector"]}],
+            "ports": rule["ports"],
+        }
+        assert there in network_policies[way]["egress"]
 
 
 def test_ports_of_network_policy_exist_in_pods() -> None:
@@ -253,8 +258,8 @@ def test_ports_of_network_policy_exist_in_pods() -> None:
 
 def services() -> dict[str, Any]:
     """Return the services that run the image of wbengine."""
-    found = yaml.safe_load(COMPOSE.read_text(encoding="utf-8"))["services"]
-    return {name: service for name, service in found.items() if "build" in service}
+    definitions = yaml.safe_load(COMPOSE.read_text(encoding="utf-8"))["services"]
+    return {name: service for name, service in definitions.items() if "build" in service}
 
 
 @pytest.mark.parametrize("name", services())
@@ -262,8 +267,8 @@ def test_compose_service_starts_valid_command(name: str) -> None:
     service = services()[name]
     check(["wbengine", *service["command"]])
     for word in service["command"]:
-        if (found := re.fullmatch(r"--drain-timeout=(\d+)", word)) is not None:
-            assert int(service["stop_grace_period"].removesuffix("s")) >= int(found[1]) + 15
+        if (match := re.fullmatch(r"--drain-timeout=(\d+)", word)) is not None:
+            assert int(service["stop_grace_period"].removesuffix("s")) >= int(match[1]) + 15
     assert 'ENTRYPOINT ["wbengine"]' in (COMPOSE.parent / "Dockerfile").read_text("utf-8")
 
 

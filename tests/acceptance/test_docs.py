@@ -59,16 +59,16 @@ def test_tutorial_builds_without_warnings(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_documentation_builds_without_warnings(tmp_path: Path) -> None:
-    made = built(tmp_path, "-n")
+    build = built(tmp_path, "-n")
     for page in PAGES:
-        text = (made / page.relative_to(SOURCE).with_suffix(".html")).read_text(encoding="utf-8")
+        text = (build / page.relative_to(SOURCE).with_suffix(".html")).read_text(encoding="utf-8")
         assert "<h1>" in text
-    messages = (made / "reference" / "messages.html").read_text(encoding="utf-8")
+    messages = (build / "reference" / "messages.html").read_text(encoding="utf-8")
     assert "wbe-attempt" in messages and "task_version" in messages
-    commands = (made / "reference" / "command_line.html").read_text(encoding="utf-8")
+    commands = (build / "reference" / "command_line.html").read_text(encoding="utf-8")
     worker = {words for option in worker_command.command.params for words in option.opts[-1:]}
     assert {words for words in worker - {"topics"} if words not in commands} == set()
-    options = (made / "reference" / "worker_options.html").read_text(encoding="utf-8")
+    options = (build / "reference" / "worker_options.html").read_text(encoding="utf-8")
     assert "transition_timeout" in options and "seconds that a task waits" in options.lower()
 
 
@@ -79,7 +79,7 @@ def test_documentation_builds_without_warnings(tmp_path: Path) -> None:
 def test_code_blocks_of_page_run_and_print_shown_output(
     page: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    found = pages.blocks(page)
+    page_blocks = pages.blocks(page)
     runtime = tmp_path / "runtime"
     runtime.mkdir(mode=0o700)
     folder = tmp_path / "folder"
@@ -96,8 +96,8 @@ def test_code_blocks_of_page_run_and_print_shown_output(
             environment["WBENGINE_URL"] = stack.enter_context(place)
             # Celery's workers warn if tests run as root.
             environment["PYTHONWARNINGS"] = "ignore:You're running the worker with superuser"
-        printed = pages.run_blocks(found, folder, environment)
-    pages.compare(page, found, printed)
+        printed = pages.run_blocks(page_blocks, folder, environment)
+    pages.compare(page, page_blocks, printed)
 
 
 @pytest.mark.parametrize(
@@ -149,12 +149,12 @@ def test_markdown_and_rst_yield_same_blocks(tmp_path: Path) -> None:
         ".. code-block:: text\n\n   no\n\n.. code-block:: console\n\n   $ ls\n",
         encoding="utf-8",
     )
-    found = pages.blocks(markdown)
-    assert [block.line for block in found] == [2, 8, 21]
+    page_blocks = pages.blocks(markdown)
+    assert [block.line for block in page_blocks] == [2, 8, 21]
     same = pages.blocks(guide)
-    for one in (*found, *same):
+    for one in (*page_blocks, *same):
         one.line = 0
-    assert found == same
+    assert page_blocks == same
 
 
 def test_blocks_of_page_run_with_modules_and_print_output(tmp_path: Path) -> None:
@@ -166,22 +166,22 @@ def test_blocks_of_page_run_with_modules_and_print_output(tmp_path: Path) -> Non
         ".. code-block:: console\n\n   $ echo $((6 * 7))\n   42\n",
         encoding="utf-8",
     )
-    found = pages.blocks(page)
-    assert [block.line for block in found] == [4, 10, 20]
-    told = pages.run_blocks(found, tmp_path, dict(os.environ))
-    assert told == [
+    page_blocks = pages.blocks(page)
+    assert [block.line for block in page_blocks] == [4, 10, 20]
+    outputs = pages.run_blocks(page_blocks, tmp_path, dict(os.environ))
+    assert outputs == [
         "",
         "Traceback (most recent call last):\n  ...\nZeroDivisionError: division by zero\n",
         "42\n",
     ]
-    assert found[1].expected == "shown\n"
+    assert page_blocks[1].expected == "shown\n"
 
 
 def table(what: str) -> dict[str, set[str]]:
     """Return the table of the page after the comment `.. transitions: what`."""
     text = (SOURCE / "reference" / "states.rst").read_text(encoding="utf-8")
-    _, _, rest = text.partition(f".. transitions: {what}\n")
-    rows = re.findall(r"^   \* - (.+)\n     - (.*)$", rest.split("\n\n\n")[0], re.MULTILINE)
+    _, _, following = text.partition(f".. transitions: {what}\n")
+    rows = re.findall(r"^   \* - (.+)\n     - (.*)$", following.split("\n\n\n")[0], re.MULTILINE)
     cells = [(old.strip("`"), re.findall(r"``(\w+)``", new)) for old, new in rows[1:]]
     return {old: set(new) for old, new in cells}
 

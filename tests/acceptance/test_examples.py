@@ -96,8 +96,8 @@ def test_example_runs_as_program(name: str, tmp_path: Path) -> None:
 
 
 def test_each_example_is_tested() -> None:
-    found = {path.stem for path in FOLDER.glob("*.py") if not path.stem.startswith("_")}
-    assert {*found, "__init__"} - OTHERS == EXAMPLES.keys()
+    names = {path.stem for path in FOLDER.glob("*.py") if not path.stem.startswith("_")}
+    assert {*names, "__init__"} - OTHERS == EXAMPLES.keys()
 
 
 def test_example_rejects_unsupported_engine(tmp_path: Path) -> None:

@@ -26,8 +26,8 @@ EACH = 500
 
 def _fleet(kind: str, folder: Path, url: Place) -> None:
     plan = running.Plan(kind, workers=5, engines=3, tasks=10, change=2, idle=0.2, alone=0)
-    found = running.run(plan, folder, url)
-    assert not found.problems, "\n".join(found.problems)
+    report = running.run(plan, folder, url)
+    assert not report.problems, "\n".join(report.problems)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it looks into /proc")
@@ -54,8 +54,8 @@ def url(request: pytest.FixtureRequest, broker_servers: Brokers, tmp_path: Path)
 def _run(url: str, flow: Any, **options: Any) -> dict[str, Any]:
     loaded = engines.load(flow, engine="worker-based", url=url, **options)
     loaded.run()
-    found: dict[str, Any] = loaded.storage.fetch_all()
-    return found
+    values: dict[str, Any] = loaded.storage.fetch_all()
+    return values
 
 
 def test_worker_receives_only_tasks_it_offers(url: str) -> None:
@@ -70,10 +70,10 @@ def test_worker_receives_only_tasks_it_offers(url: str) -> None:
         workers.worker_in_thread(url, Nothing) as one,
         workers.worker_in_thread(url, Echo) as other,
     ):
-        found = _run(url, flow)
+        values = _run(url, flow)
         # A refused or resent task would be counted, too.
         assert one.counts == other.counts == {"SUCCESS": EACH}
-    assert found == {
+    assert values == {
         **{f"n{number}": None for number in range(EACH)},
         **{f"e{number}": number for number in range(EACH)},
     }

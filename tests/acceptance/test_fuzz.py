@@ -11,14 +11,14 @@ from tests.support.brokers import Place
 
 
 def _fuzz(kind: str, folder: Path, count: int, where: str | None = None) -> None:
-    found = running.run(kind, folder, count, seed=4, batch=100, where=where)
-    assert not found.problems, "\n".join(found.problems)
-    assert found.inputs > count
+    report = running.run(kind, folder, count, seed=4, batch=100, where=where)
+    assert not report.problems, "\n".join(report.problems)
+    assert report.inputs > count
     # All kinds of refusals occur.
     ends = ("format", "type", "body", *(() if kind == "amqp" else ("unreadable",)))
     for who in ("worker", "engine"):
         for why in ends:
-            assert found.counted[f"{who} refused {why}"], found.counted
+            assert report.counted[f"{who} refused {why}"], report.counted
 
 
 @pytest.mark.parametrize("kind", ["memory", pytest.param("filesystem", marks=pytest.mark.slow)])

@@ -173,10 +173,10 @@ def test_dev_runs_without_dashboard_and_names_missing_extra(
     ) as process:
         try:
             assert process.stdout is not None
-            told = dict(process.stdout.readline().split(maxsplit=1) for _ in range(4))
-            assert told["persistence"].startswith("sqlite:///")
+            lines = dict(process.stdout.readline().split(maxsplit=1) for _ in range(4))
+            assert lines["persistence"].startswith("sqlite:///")
             advice = f"not installed: {command(installed, 'dashboard')}"
-            assert re.fullmatch("none\n" if options else f"{advice}\n", told["dashboard"])
+            assert re.fullmatch("none\n" if options else f"{advice}\n", lines["dashboard"])
             process.send_signal(signal.SIGINT)
             assert process.wait(60) == 0
         finally:
@@ -220,6 +220,6 @@ def test_pages_install_only_from_checkout() -> None:
 
 def extras() -> set[str]:
     """Return the names of the package's extras."""
-    told = configparser.ConfigParser()
-    told.read(workers.REPOSITORY / "setup.cfg", encoding="utf-8")
-    return set(told["options.extras_require"])
+    parser = configparser.ConfigParser()
+    parser.read(workers.REPOSITORY / "setup.cfg", encoding="utf-8")
+    return set(parser["options.extras_require"])

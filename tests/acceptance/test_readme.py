@@ -58,9 +58,9 @@ def test_relative_links_lead_to_files(name: str) -> None:
 
 def _rates(table: str, system: str) -> list[str]:
     """Return the rates of the wide flow and the chain."""
-    found = re.search(rf"^{re.escape(system)}  +([\d,]+)[^\d]*(?:\(.*?\))? +([\d,]+)", table, re.M)
-    assert found is not None
-    return [found[1], found[2]]
+    match = re.search(rf"^{re.escape(system)}  +([\d,]+)[^\d]*(?:\(.*?\))? +([\d,]+)", table, re.M)
+    assert match is not None
+    return [match[1], match[2]]
 
 
 def _run(tasks: str, folder: Path) -> list[str]:

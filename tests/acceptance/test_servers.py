@@ -45,15 +45,15 @@ sys.stdin.read()
 
 def _living(folder: Path) -> list[int]:
     """Return the processes that use a folder, including Erlang's, which have it as their home."""
-    found = []
+    pids = []
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
             if not entry.name.isdigit():
                 continue
             line, words = (entry / "cmdline").read_bytes(), (entry / "environ").read_bytes()
             if str(folder).encode() in line or f"HOME={folder}".encode() in words:
-                found.append(int(entry.name))
-    return found
+                pids.append(int(entry.name))
+    return pids
 
 
 @pytest.fixture

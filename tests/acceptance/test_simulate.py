@@ -33,15 +33,15 @@ def test_failing_seed_is_reported_with_shrunk_flow(
     tool = runpy.run_path(str(tools.FOLDER / "simulate"))
     options = argparse.Namespace(flows=100, seed=0, jobs=1)
     assert tool["simulate"](options) == 1
-    told = capsys.readouterr().out
-    first = told.splitlines()[0]
+    output = capsys.readouterr().out
+    first = output.splitlines()[0]
     seed = int(first.split()[1])
     assert first == f"seed {seed} fails (tools/simulate --seed {seed} --flows 1)"
-    assert told.splitlines()[1] == "a smaller flow that fails too:"
-    assert told.splitlines()[-1].startswith("AssertionError")
+    assert output.splitlines()[1] == "a smaller flow that fails too:"
+    assert output.splitlines()[-1].startswith("AssertionError")
     with pytest.raises(AssertionError, match=f"WBENGINE_SEED={seed}:"):
         lives.live(seed)
-    story = told.splitlines()[2:-1]
+    story = output.splitlines()[2:-1]
     # The smallest flow has one link with a decider: a successful source and an undecided target.
     assert story[1].split()[0] == story[2].split()[0] == "atom"
-    assert len(story) <= 6, told
+    assert len(story) <= 6, output

@@ -27,8 +27,8 @@ def edges(picture: Path) -> Edges:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_state_diagrams_in_documentation_match_code(name: str) -> None:
-    found = state_tables.transitions(name)
-    allowed = {(old, new) for old, targets in found.items() for new in targets}
+    transitions = state_tables.transitions(name)
+    allowed = {(old, new) for old, targets in transitions.items() for new in targets}
     assert edges(KEPT / f"{name}.svg") == allowed
 
 

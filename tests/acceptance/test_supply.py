@@ -54,9 +54,9 @@ def test_each_requirement_is_pinned_with_hashes(python: str) -> None:
             pinned[canonicalize_name(name)] = version
     for wanted in requirements():
         if wanted.marker is None or wanted.marker.evaluate(environment(python)):
-            found = pinned.get(canonicalize_name(wanted.name))
-            assert found is not None, f"{wanted} is not pinned: run tools/supply pin"
-            assert wanted.specifier.contains(found), f"{wanted}, but {found} is pinned"
+            pin = pinned.get(canonicalize_name(wanted.name))
+            assert pin is not None, f"{wanted} is not pinned: run tools/supply pin"
+            assert wanted.specifier.contains(pin), f"{wanted}, but {pin} is pinned"
 
 
 def test_requirements_file_contains_no_url() -> None:
@@ -75,8 +75,10 @@ KNOWN = {
 
 @pytest.mark.parametrize(("name", "version"), KNOWN.items())
 def test_release_with_known_advisory_is_excluded(name: str, version: str) -> None:
-    found = [wanted for wanted in requirements() if wanted.name == name]
-    assert found and all(not wanted.specifier.contains(version) for wanted in found), found
+    wanted_releases = [wanted for wanted in requirements() if wanted.name == name]
+    assert wanted_releases and all(
+        not wanted.specifier.contains(version) for wanted in wanted_releases
+    ), wanted_releases
 
 
 #: First unreviewed release of packages whose internals wbengine uses.
@@ -88,8 +90,8 @@ UNSEEN = {
 
 @pytest.mark.parametrize(("name", "version"), UNSEEN.items())
 def test_unreviewed_release_is_excluded(name: str, version: str) -> None:
-    found = [wanted for wanted in requirements() if wanted.name == name and wanted.specifier]
-    assert found and all(not wanted.specifier.contains(version) for wanted in found), found
+    limited = [wanted for wanted in requirements() if wanted.name == name and wanted.specifier]
+    assert limited and all(not wanted.specifier.contains(version) for wanted in limited), limited
 
 
 def report(*dependencies: dict[str, Any]) -> str:
@@ -118,8 +120,8 @@ UNKNOWN = {"name": "c", "skip_reason": "Dependency not found"}
 def test_audit_passes_only_after_lookup_of_each_release(
     said: str, errors: str, verdict: str, why: str
 ) -> None:
-    found, told = _supply.verdict(said, errors)
-    assert found == verdict and why in told
+    found, message = _supply.verdict(said, errors)
+    assert found == verdict and why in message
 
 
 class Checkout:
@@ -172,12 +174,12 @@ def test_pinned_release_is_installed(checkout: Checkout) -> None:
 
 @pytest.mark.parametrize("variables", [{}, {"CI": "1"}], ids=["developer", "CI"])
 def test_file_with_wrong_hash_is_refused(checkout: Checkout, variables: dict[str, str]) -> None:
-    code, said, errors = checkout.install("1.0", "0" * 64, **variables)
-    assert (code, said) == (1, "") and checkout.digest in errors
+    code, output, errors = checkout.install("1.0", "0" * 64, **variables)
+    assert (code, output) == (1, "") and checkout.digest in errors
 
 
 def test_missing_pinned_release_fails_in_ci_only(checkout: Checkout) -> None:
     assert checkout.install("2.0", checkout.digest, CI="1")[:2] == (1, "")
-    code, said, errors = checkout.install("2.0", checkout.digest)
-    assert (code, said) == (0, "False")
+    code, output, errors = checkout.install("2.0", checkout.digest)
+    assert (code, output) == (0, "False")
     assert errors.startswith("not as pinned, but as setup.cfg asks for: ") and "==2.0" in errors

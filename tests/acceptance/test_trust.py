@@ -20,8 +20,8 @@ NAMED = {
 
 def rows(page: str, title: str) -> list[tuple[str, list[str]]]:
     """Return the first cell and the named tests of each row of the table below a title."""
-    _, _, rest = TEXTS[page].partition(f"\n{title}\n")
-    table = re.split(r"\n\n(?=\S)", rest.partition(".. list-table::")[2])[0]
+    _, _, following = TEXTS[page].partition(f"\n{title}\n")
+    table = re.split(r"\n\n(?=\S)", following.partition(".. list-table::")[2])[0]
     cells = [(row.split("\n     - ")[0], row) for row in table.split("\n   * - ")[2:]]
     return [(first, re.findall(r"``(tests/[^`]+)``", row)) for first, row in cells]
 

@@ -137,10 +137,10 @@ def listens(file: Path) -> bool:
         return False
     with contextlib.closing(sqlite3.connect(file)) as queues:
         try:
-            found = queues.execute("SELECT 1 FROM binding WHERE key = 'wbe.engines'").fetchone()
+            binding = queues.execute("SELECT 1 FROM binding WHERE key = 'wbe.engines'").fetchone()
         except sqlite3.OperationalError:  # the tables do not exist yet
             return False
-    return found is not None
+    return binding is not None
 
 
 @pytest.mark.parametrize("first", ["worker", "engine"])
@@ -324,9 +324,9 @@ def test_memory_size_with_unit_is_parsed(text: str, size: int) -> None:
     words = ["--max-memory-per-child", text]
     with (
         click.Context(app.root, obj=context.Context(app.COMMANDS)) as above,
-        worker_command.command.make_context("worker", words, parent=above) as made,
+        worker_command.command.make_context("worker", words, parent=above) as worker_context,
     ):
-        assert made.params["max_memory_per_child"] == size
+        assert worker_context.params["max_memory_per_child"] == size
 
 
 def memory_of(pid: int) -> float:
@@ -451,17 +451,17 @@ def test_dead_child_process_fails_its_task_and_is_replaced(tmp_path: Path, url: 
 
 def test_invalid_metrics_exporter_is_reported(url: str, runtime: dict[str, str]) -> None:
     arguments = [sys.executable, "-m", "wbengine.worker", *serving(url, "--burst")]
-    told = ended(arguments, {**runtime, "OTEL_METRICS_EXPORTER": "nonsense"})
-    assert told.returncode == 2
-    assert "must name an installed exporter, got 'nonsense'" in told.stderr
+    process = ended(arguments, {**runtime, "OTEL_METRICS_EXPORTER": "nonsense"})
+    assert process.returncode == 2
+    assert "must name an installed exporter, got 'nonsense'" in process.stderr
 
 
 def test_worker_name_starts_with_given_name(url: str, runtime: dict[str, str]) -> None:
     words = serving(url, "--burst", "-n", "shop-7", "-P", "threads", "-c", "3")
-    told = ended([sys.executable, "-m", "wbengine.worker", *words], runtime)
-    assert told.returncode == 0
-    assert re.search(r"shop-7-[0-9]+-[0-9a-f]{8}", told.stderr)
-    assert re.search(r"slots +3 ", told.stderr)
-    told = ended([sys.executable, "-m", "wbengine.worker", *serving(url, "-n", "a b")], runtime)
-    assert told.returncode == 2
-    assert "name must be 1 to 60 characters of A-Z a-z 0-9 -, got 'a b'" in told.stderr
+    process = ended([sys.executable, "-m", "wbengine.worker", *words], runtime)
+    assert process.returncode == 0
+    assert re.search(r"shop-7-[0-9]+-[0-9a-f]{8}", process.stderr)
+    assert re.search(r"slots +3 ", process.stderr)
+    process = ended([sys.executable, "-m", "wbengine.worker", *serving(url, "-n", "a b")], runtime)
+    assert process.returncode == 2
+    assert "name must be 1 to 60 characters of A-Z a-z 0-9 -, got 'a b'" in process.stderr

@@ -79,8 +79,8 @@ class Calls:
         """Return the bytes of all connections so far, as counted by the system."""
         sent = received = 0
         for one in [*self._kept]:
-            told = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BYTES.size)
-            acked, got = _BYTES.unpack(told)
+            info = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BYTES.size)
+            acked, got = _BYTES.unpack(info)
             # establishing a connection counts as one byte
             sent, received = sent + acked - 1, received + got
         return {"bytes to the broker": sent, "bytes from the broker": received}

@@ -37,21 +37,21 @@ def differences(
     increase. Counts in `loose` depend on the load of the machine and are included if they more than
     doubled.
     """
-    found = []
+    actual = []
     for name in sorted({*was, *now}):
         if max(was.get(name, 0.0), now.get(name, 0.0)) <= LEAST:
             continue
         if name not in was:
-            found.append(f"{case}: {name} is not recorded")
+            actual.append(f"{case}: {name} is not recorded")
         elif name not in now:
-            found.append(f"{case}: {name} was {was[name]:g}, and is not counted any more")
+            actual.append(f"{case}: {name} was {was[name]:g}, and is not counted any more")
         elif abs(now[name] - was[name]) > max(LEAST, was[name] * (name in loose or TENTH)):
             if now[name] < was[name] and (name in loose or not less):
                 continue
             change = f"{100 * (now[name] / was[name] - 1):+.0f} %" if was[name] else "new"
             word = "MORE" if now[name] > was[name] else "less: record it"
-            found.append(f"{case}: {name} was {was[name]:g}, is {now[name]:g} ({change}) {word}")
-    return found
+            actual.append(f"{case}: {name} was {was[name]:g}, is {now[name]:g} ({change}) {word}")
+    return actual
 
 
 def recording() -> bool:
@@ -59,8 +59,8 @@ def recording() -> bool:
 
 
 def read(place: Path = PLACE) -> dict[str, dict[str, float]]:
-    found: dict[str, dict[str, float]] = json.loads(place.read_text(encoding="utf-8"))
-    return found
+    data: dict[str, dict[str, float]] = json.loads(place.read_text(encoding="utf-8"))
+    return data
 
 
 def write(case: str, now: Counts, place: Path = PLACE) -> None:
@@ -87,14 +87,14 @@ def least(
 
     :raises AssertionError: like `check`
     """
-    found = dict(measure())
+    minima = dict(measure())
     for _ in range(TIMES - 1):
         was = read(place).get(case, {})
-        if not (recording() or differences(case, was, found, less=less, loose=loose)):
+        if not (recording() or differences(case, was, minima, less=less, loose=loose)):
             return
         for name, count in measure().items():
-            found[name] = min(count, found.get(name, count))
-    check(case, found, less=less, loose=loose, place=place)
+            minima[name] = min(count, minima.get(name, count))
+    check(case, minima, less=less, loose=loose, place=place)
 
 
 def check(

@@ -26,5 +26,7 @@ def wide(tasks: int) -> Any:
 
 def chain(tasks: int) -> Any:
     """Return a chain of tasks that requires an input `x0`."""
-    made = (Next(name=f"task-{n}", rebind=[f"x{n}"], provides=f"x{n + 1}") for n in range(tasks))
-    return linear_flow.Flow("chain").add(*made)
+    tasks_of_chain = (
+        Next(name=f"task-{n}", rebind=[f"x{n}"], provides=f"x{n + 1}") for n in range(tasks)
+    )
+    return linear_flow.Flow("chain").add(*tasks_of_chain)

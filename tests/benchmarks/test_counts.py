@@ -67,9 +67,9 @@ def test_calls_of_serial_flow_match_record(make: Callable[[int], Any]) -> None:
         engine.validate()
     with running:
         engine.run()
-    found = per_task(loading.counts, LOCAL, "calls to load")
-    found |= per_task(running.counts, LOCAL, "calls to run")
-    records.check(f"serial {make.__name__}, a task", found)
+    counts = per_task(loading.counts, LOCAL, "calls to load")
+    counts |= per_task(running.counts, LOCAL, "calls to run")
+    records.check(f"serial {make.__name__}, a task", counts)
 
 
 @pytest.mark.parametrize("make", [steps.wide, steps.chain])
@@ -94,14 +94,14 @@ def test_memory_of_flow_matches_record(make: Callable[[int], Any]) -> None:
         ended = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
-    found = {
+    counts = {
         "bytes of the flow": built,
         "bytes of the engine": loaded - built,
         "bytes kept of the run": ended - loaded,
         "bytes at most": peak,
         "blocks": sys.getallocatedblocks() - blocks,
     }
-    records.check(case, {name: count / LOCAL for name, count in found.items()})
+    records.check(case, {name: count / LOCAL for name, count in counts.items()})
 
 
 # Messages without a broker.
@@ -208,10 +208,10 @@ def test_flow_over_rabbitmq_matches_record(
 _METHODS = {(60, 40): "messages published", (60, 80): "acknowledgements"}
 
 
-def spoken(said: list[bytearray]) -> Counter[str]:
+def spoken(streams: list[bytearray]) -> Counter[str]:
     """Count the methods in the frames (type, channel, size, content, end) that clients sent."""
     counts: Counter[str] = Counter(dict.fromkeys([*_METHODS.values(), "methods sent"], 0))
-    for frames in map(bytes, said):
+    for frames in map(bytes, streams):
         at = len(b"AMQP\x00\x00\x09\x01")
         while at + 11 <= len(frames):
             kind, _, size = struct.unpack_from("!BHI", frames, at)
@@ -256,12 +256,12 @@ def test_traffic_includes_closed_connections() -> None:
             assert peer.recv(1000, socket.MSG_WAITALL)
             os.write(peer.fileno(), b"12345")  # the reply confirms that all bytes were received
             assert client.recv(5, socket.MSG_WAITALL) == b"12345"
-            found = calls.traffic()
+            traffic = calls.traffic()
             client.close()
-            assert calls.traffic() == found
-    assert found == {"bytes to the broker": 1000, "bytes from the broker": 5}
+            assert calls.traffic() == traffic
+    assert traffic == {"bytes to the broker": 1000, "bytes from the broker": 5}
     assert calls.counts[WRITES] == 1
-    assert calls.traffic() == dict.fromkeys(found, 0)
+    assert calls.traffic() == dict.fromkeys(traffic, 0)
 
 
 def test_amqp_methods_are_counted_from_frames() -> None:
@@ -272,8 +272,8 @@ def test_amqp_methods_are_counted_from_frames() -> None:
     publish, header = frame(1, b"\0\x3c\0\x28..."), frame(2, b"\0\x3c\0\x50")
     ack, other = frame(1, b"\0\x3c\0\x50"), frame(1, b"\0\x0a\0\x0b")
     one = bytearray(greeting + other + publish + header + frame(3, b"\xce body") + ack)
-    found = spoken([one, bytearray(greeting + ack + publish[:-5]), bytearray(greeting[:3])])
-    assert found == {"messages published": 1, "acknowledgements": 2, "methods sent": 4}
+    methods = spoken([one, bytearray(greeting + ack + publish[:-5]), bytearray(greeting[:3])])
+    assert methods == {"messages published": 1, "acknowledgements": 2, "methods sent": 4}
 
 
 def test_loose_count_may_double() -> None:
@@ -281,8 +281,8 @@ def test_loose_count_may_double() -> None:
     now = {"own": 11.0, "loose": 20.0}
     assert records.differences("a", was, now, loose=["loose"]) == []
     now = {"own": 11.1, "loose": 20.1}
-    found = records.differences("a", was, now, loose=["loose"])
-    assert [line.split()[1] for line in found] == ["loose", "own"]
+    differing = records.differences("a", was, now, loose=["loose"])
+    assert [line.split()[1] for line in differing] == ["loose", "own"]
     less = {"own": 8.9, "loose": 1.0}
     assert len(records.differences("a", was, less, loose=["loose"])) == 1
     assert records.differences("a", was, less, less=False, loose=["loose"]) == []

@@ -23,7 +23,7 @@ def test_run_keeps_few_bytes_per_task():
     tracemalloc.start()
     try:
         engine.run()
-        kept, _ = tracemalloc.get_traced_memory()
+        allocated, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert kept / TASKS < BYTES
+    assert allocated / TASKS < BYTES

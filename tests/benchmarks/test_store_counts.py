@@ -22,17 +22,17 @@ TASKS: Mapping[Callable[[int], Any], int] = {steps.chain: 100, steps.wide: 500}
 @contextlib.contextmanager
 def _statements() -> Iterator[Counter[str]]:
     """Count the statements that SQLite executes, each for one row."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
 
     def told(statement: str) -> None:
-        found["statements"] += not statement.startswith("--")  # statements of a trigger
+        counts["statements"] += not statement.startswith("--")  # statements of a trigger
 
     def connected(connection: Any, record: Any) -> None:
         connection.set_trace_callback(told)
 
     sa.event.listen(sa.Engine, "connect", connected)
     try:
-        yield found
+        yield counts
     finally:
         sa.event.remove(sa.Engine, "connect", connected)
 
@@ -42,10 +42,10 @@ def _written() -> dict[str, int]:
     count.
     """
     try:
-        told = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
+        counters = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
     except FileNotFoundError:
         return {}
-    return {"bytes written": int(told["wchar"]), "writes": int(told["syscw"])}
+    return {"bytes written": int(counters["wchar"]), "writes": int(counters["syscw"])}
 
 
 @pytest.mark.parametrize("make", TASKS)
@@ -69,9 +69,9 @@ def test_counts_of_stored_serial_flow_match_record(
             statements.clear()
             with calls:
                 engine.run()
-            found = {f"calls in {stage}": count for stage, count in calls.counts.items()}
+            counts = {f"calls in {stage}": count for stage, count in calls.counts.items()}
             if kind == "dir":
-                found |= {what: count - before[what] for what, count in _written().items()}
-            return {what: count / tasks for what, count in {**found, **statements}.items()}
+                counts |= {what: count - before[what] for what, count in _written().items()}
+            return {what: count / tasks for what, count in {**counts, **statements}.items()}
 
         records.least(f"serial {make.__name__} kept in {kind}, a task", run)

@@ -30,16 +30,16 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[stages.Stage]:
 @pytest.fixture(scope="module")
 def site(stage: stages.Stage) -> Iterator[Site]:
     """A read-only dashboard."""
-    with stage.site() as found:
-        yield found
+    with stage.site() as browser:
+        yield browser
 
 
 @pytest.fixture(scope="module")
 def acting(stage: stages.Stage) -> Iterator[Site]:
     """A dashboard that allows actions; started commands are assumed not to fail at once."""
-    with pytest.MonkeyPatch.context() as patch, stage.site(allow_actions=True) as found:
+    with pytest.MonkeyPatch.context() as patch, stage.site(allow_actions=True) as acting_site:
         patch.setattr(runner, "FAILURE_SECONDS", 0.0)
-        yield found
+        yield acting_site
 
 
 class Window:
@@ -97,8 +97,8 @@ def opened(browser: Browser) -> Iterator[Opener]:
 
 def accessible(page: Page) -> None:
     """Check that axe finds no violation."""
-    found = AXE.run(page)
-    assert found.violations_count == 0, found.generate_report()
+    violations = AXE.run(page)
+    assert violations.violations_count == 0, violations.generate_report()
 
 
 def marked(page: Page) -> None:

@@ -30,9 +30,9 @@ class Held(str):
     gate: Path
 
     def __new__(cls, uuid: str, gate: Path) -> Held:
-        made = super().__new__(cls, uuid)
-        made.gate = gate
-        return made
+        held = super().__new__(cls, uuid)
+        held.gate = gate
+        return held
 
     def let_go(self) -> None:
         self.gate.touch()

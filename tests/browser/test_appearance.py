@@ -74,9 +74,9 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("name", PAGES)
 def test_page_is_accessible_and_fits_the_window(
-    busy: Site, told: dict[str, str], opened: Opener, folder: Path, name: str, scheme: str
+    busy: Site, message: dict[str, str], opened: Opener, folder: Path, name: str, scheme: str
 ) -> None:
-    path = PAGES[name].format(**told)
+    path = PAGES[name].format(**message)
     page = opened(busy, path, color_scheme=scheme, reduced_motion="reduce")
     expect(page.locator("h1").first).to_be_visible()
     if page.locator("[data-stream]").count():
@@ -94,26 +94,29 @@ def test_page_is_accessible_and_fits_the_window(
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_forms_schedules_and_logs_are_accessible(
-    acting: Site, stage: Stage, told: dict[str, str], opened: Opener, scheme: str
+    acting: Site, stage: Stage, message: dict[str, str], opened: Opener, scheme: str
 ) -> None:
     """These pages have no screenshot in the guide."""
     schedule = Schedule(name="nightly", factory=f"{TASKS}:morning", cron="30 2 * * *")
-    kept = Schedules(stage.backend)
-    kept.add(schedule)
+    schedules = Schedules(stage.backend)
+    schedules.add(schedule)
     approval = stage.begin("approval")
     page = opened(acting, color_scheme=scheme, reduced_motion="reduce")
     try:
         for path, shown in (
             ("schedules", page.get_by_role("button", name="Run now: nightly")),
             (f"flows/{approval}", page.get_by_role("button", name="Send")),
-            (f"flows/{told['parcels']}/atoms/{told['weigh']}", page.get_by_text("on the scales")),
+            (
+                f"flows/{message['parcels']}/atoms/{message['weigh']}",
+                page.get_by_text("on the scales"),
+            ),
             ("?find=nobody", page.get_by_text("No matching flows")),
         ):
             page.goto(acting.address + path)
             expect(shown.first).to_be_visible()
             accessible(page)
     finally:
-        kept.remove("nightly")
+        schedules.remove("nightly")
         with contextlib.closing(stage.backend.get_connection()) as connection:
             connection.send_signal(approval, Signal.of("approved", True, time.time()))
         stage.finish(approval)
@@ -121,12 +124,12 @@ def test_forms_schedules_and_logs_are_accessible(
 
 @pytest.mark.slow
 def test_pages_fit_a_phone_screen(
-    busy: Site, told: dict[str, str], opened: Opener, folder: Path
+    busy: Site, message: dict[str, str], opened: Opener, folder: Path
 ) -> None:
     page = opened(busy, has_touch=True, reduced_motion="reduce")
     page.set_viewport_size({"width": 390, "height": 800})
     for name, path in PAGES.items():
-        page.goto(busy.address + path.format(**told))
+        page.goto(busy.address + path.format(**message))
         wide = page.evaluate("document.documentElement.scrollWidth")
         assert wide <= 390, path
         top = "document.querySelector('.top').scrollWidth"
@@ -141,10 +144,10 @@ def test_pages_fit_a_phone_screen(
 
 @pytest.mark.slow
 def test_long_names_do_not_displace_other_content(opened: Opener) -> None:
-    kept = story.Kept()
+    flows = story.Kept()
     flow = linear_flow.Flow("N" * 255).add(story.Fine("L" * 255), story.Fine("w " * 127))
-    uuid = kept.run("long", flow)
-    with running(kept.backend) as site:
+    uuid = flows.run("long", flow)
+    with running(flows.backend) as site:
         page = opened(site)
         for path in ("", f"flows/{uuid}", f"flows/{uuid}/events"):
             page.goto(site.address + path)
@@ -158,7 +161,7 @@ def test_long_names_do_not_displace_other_content(opened: Opener) -> None:
 
 @pytest.mark.slow
 def test_pages_can_be_operated_by_keyboard(
-    busy: Site, told: dict[str, str], opened: Opener
+    busy: Site, message: dict[str, str], opened: Opener
 ) -> None:
     page = opened(busy)
     page.keyboard.press("Tab")
@@ -176,7 +179,7 @@ def test_pages_can_be_operated_by_keyboard(
             break
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", name="morning order")).to_be_visible()
-    page.goto(f"{busy.address}flows/{told['morning']}/graph")
+    page.goto(f"{busy.address}flows/{message['morning']}/graph")
     page.locator("#canvas").focus()
     for _ in range(40):  # into the graph, past the flows that can be closed, to the first task
         page.keyboard.press("Tab")
@@ -196,7 +199,7 @@ def without_refresh(route: Route) -> None:
 
 
 @pytest.mark.slow
-def test_pages_work_without_scripts(busy: Site, told: dict[str, str], opened: Opener) -> None:
+def test_pages_work_without_scripts(busy: Site, message: dict[str, str], opened: Opener) -> None:
     page = opened(busy, java_script_enabled=False)
     page.route(busy.address, without_refresh)
     page.goto(busy.address)
@@ -228,13 +231,13 @@ def test_page_without_scripts_reloads_itself(stage: Stage, busy: Site, opened: O
 
 @pytest.mark.slow
 def test_large_graph_can_be_searched_zoomed_and_dragged(opened: Opener) -> None:
-    kept = story.Kept()
+    flows = story.Kept()
     regions = []
     for region in range(20):
         inner = linear_flow.Flow(f"region {region}")
         regions.append(inner.add(*(story.Fine(f"r{region} step {step}") for step in range(25))))
-    uuid = kept.run("nightly", linear_flow.Flow("nightly").add(story.Fine("begin"), *regions))
-    with running(kept.backend) as site:
+    uuid = flows.run("nightly", linear_flow.Flow("nightly").add(story.Fine("begin"), *regions))
+    with running(flows.backend) as site:
         page = opened(site, f"flows/{uuid}/graph")
         expect(page.locator("g.atom")).to_have_count(21)
         page.get_by_role("link", name=re.compile("^Open region 7,")).click()

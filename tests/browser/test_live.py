@@ -170,9 +170,9 @@ def test_final_state_is_shown_although_its_view_is_costly(
 @pytest.fixture
 def context(browser: Browser) -> Iterator[BrowserContext]:
     """Yield a context whose pages may log errors, since requests fail on purpose."""
-    with contextlib.closing(browser.new_context()) as made:
-        made.set_default_timeout(PATIENCE)
-        yield made
+    with contextlib.closing(browser.new_context()) as browser_context:
+        browser_context.set_default_timeout(PATIENCE)
+        yield browser_context
 
 
 #: Script that simulates an outdated response with a refresh after an hour.

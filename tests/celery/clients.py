@@ -35,9 +35,9 @@ def app_of(conf: dict[str, Any]) -> celery.Celery:
     """Return the app with this configuration and make it current for all shared tasks."""
     key = json.dumps(conf, sort_keys=True)
     if key not in _APPS:
-        made = celery.Celery("tests", set_as_current=False)
-        made.conf.update(conf)
-        _APPS[key] = made
+        app = celery.Celery("tests", set_as_current=False)
+        app.conf.update(conf)
+        _APPS[key] = app
     _APPS[key].set_current()
     return _APPS[key]
 
@@ -59,10 +59,10 @@ def told(error: BaseException) -> dict[str, Any]:
 def ended(result: results.AsyncResult, timeout: float = SOON) -> dict[str, Any]:
     """Wait for a task; return its state with its value or exception."""
     try:
-        found: dict[str, Any] = {"value": result.get(timeout=timeout)}
+        outcome: dict[str, Any] = {"value": result.get(timeout=timeout)}
     except Exception as error:
-        found = {"error": told(error)}
-    return {"id": result.id, "state": result.state, "traceback": result.traceback, **found}
+        outcome = {"error": told(error)}
+    return {"id": result.id, "state": result.state, "traceback": result.traceback, **outcome}
 
 
 # Single tasks -------------------------------------------------------------------------------------
@@ -83,10 +83,10 @@ def run(app: celery.Celery, name: str, args: Any, options: dict[str, Any]) -> di
 
 def extended(app: celery.Celery, name: str, args: Any, kwargs: Any) -> dict[str, Any]:
     """Return the attributes of a result that describe its task."""
-    made = app.send_task(name, args, kwargs)
-    made.get(timeout=SOON, propagate=False)
+    result = app.send_task(name, args, kwargs)
+    result.get(timeout=SOON, propagate=False)
     names = ("name", "args", "kwargs", "worker", "retries", "queue")
-    return {name: getattr(made, name) for name in names}
+    return {name: getattr(result, name) for name in names}
 
 
 def start(app: celery.Celery, name: str, args: Any = (), **options: Any) -> str:
@@ -133,11 +133,11 @@ def timed(app: celery.Celery) -> dict[str, Any]:
         "eta over": tasks.moment.apply_async(eta=now - dt.timedelta(hours=1)),
         "expires": tasks.moment.apply_async(expires=60),
     }
-    told = {name: ended(each) for name, each in sent.items()}
-    for each in told.values():
+    outcomes = {name: ended(each) for name, each in sent.items()}
+    for each in outcomes.values():
         if "value" in each:
             each["value"] -= now.timestamp()
-    return told
+    return outcomes
 
 
 def failures(app: celery.Celery) -> dict[str, Any]:
@@ -179,7 +179,7 @@ def links(app: celery.Celery, folder: str) -> dict[str, Any]:
     }
 
 
-def ignored(app: celery.Celery, path: str, kept: bool) -> dict[str, Any]:
+def ignored(app: celery.Celery, path: str, is_stored: bool) -> dict[str, Any]:
     """Return the states of tasks that ignore their results; wait for results if they are stored."""
     quiet = tasks.note.apply_async((path, "quiet"), ignore_result=True)
     failed = tasks.fail.apply_async(ignore_result=True)
@@ -187,20 +187,20 @@ def ignored(app: celery.Celery, path: str, kept: bool) -> dict[str, Any]:
     until(lambda: _lines(path) == ["loud", "quiet"])
     until(lambda: not _under_way(app))
     sent = [app.AsyncResult(each.id) for each in (quiet, failed)]
-    for each in sent if kept else ():
+    for each in sent if is_stored else ():
         each.get(timeout=SOON, propagate=False)
     return {"states": [each.state for each in sent]}
 
 
 def _under_way(app: celery.Celery) -> list[Any]:
     """Return the active and reserved tasks of a worker."""
-    found = [inspect(app, what) for what in ("active", "reserved")]
-    return [each for told in found for tasks_of_one in told.values() for each in tasks_of_one]
+    replies = [inspect(app, what) for what in ("active", "reserved")]
+    return [each for reply in replies for tasks_of_one in reply.values() for each in tasks_of_one]
 
 
 def _lines(path: str) -> list[str]:
-    found = Path(path)
-    return sorted(found.read_text(encoding="utf-8").splitlines()) if found.exists() else []
+    file = Path(path)
+    return sorted(file.read_text(encoding="utf-8").splitlines()) if file.exists() else []
 
 
 def facts(app: celery.Celery) -> dict[str, Any]:
@@ -246,10 +246,10 @@ def broken_chain(app: celery.Celery, folder: str) -> dict[str, Any]:
     made.on_error(tasks.note_error.s(path=bad))
     last = made.apply_async()
     failed = last.parent.parent
-    told = {"failed": ended(failed), "first": failed.parent.get(timeout=SOON)}
+    outcomes = {"failed": ended(failed), "first": failed.parent.get(timeout=SOON)}
     if app.conf.result_backend != "rpc://":
-        told["last"] = [type(last.get(timeout=SOON, propagate=False)).__name__, last.state]
-    return told
+        outcomes["last"] = [type(last.get(timeout=SOON, propagate=False)).__name__, last.state]
+    return outcomes
 
 
 def flows(app: celery.Celery) -> dict[str, Any]:
@@ -378,9 +378,9 @@ def terminated(app: celery.Celery, path: str, **options: Any) -> dict[str, Any]:
         return ended(runs)
     _revoke(app, runs.id)
     time.sleep(0.3)
-    told = {"state": runs.state, "active": str(inspect(app, "active")).count(runs.id)}
+    outcome = {"state": runs.state, "active": str(inspect(app, "active")).count(runs.id)}
     runs.revoke(terminate=True)
-    return {"before": told, **ended(runs)}
+    return {"before": outcome, **ended(runs)}
 
 
 # Control ------------------------------------------------------------------------------------------
@@ -396,15 +396,15 @@ def inspect(
     """Return the answers of `limit` workers or of the named one; repeat the query until they
     answer.
     """
-    found: dict[str, Any] = {}
+    replies: dict[str, Any] = {}
     asked = app.control.inspect(timeout=1.5, limit=limit, destination=at and [at])
 
     def answered() -> bool:
-        found.update(getattr(asked, what)(*args) or {})
-        return len(found) >= limit
+        replies.update(getattr(asked, what)(*args) or {})
+        return len(replies) >= limit
 
     until(answered)
-    return found
+    return replies
 
 
 def _revoke(app: celery.Celery, *ids: str) -> None:
@@ -425,13 +425,13 @@ def answers(app: celery.Celery, path: str) -> dict[str, Any]:
     runs = [tasks.hold.apply_async((path, gate)) for _ in range(3)]  # the worker has two slots
     until(lambda: len(_lines(path)) == 2 and later.id in str(inspect(app, "scheduled")))
     names = ("ping", "active", "reserved", "scheduled", "revoked", "registered", "stats")
-    told = {name: inspect(app, name) for name in (*names, "active_queues", "conf", "report")}
-    told["query"] = inspect(app, "query_task", later.id)
-    told["ids"] = {"gone": gone, "later": later.id, "runs": [each.id for each in runs]}
+    replies = {name: inspect(app, name) for name in (*names, "active_queues", "conf", "report")}
+    replies["query"] = inspect(app, "query_task", later.id)
+    replies["ids"] = {"gone": gone, "later": later.id, "runs": [each.id for each in runs]}
     app.control.revoke(later.id)
     Path(gate).touch()
-    wait(app, *told["ids"]["runs"])
-    return told
+    wait(app, *replies["ids"]["runs"])
+    return replies
 
 
 # Messages -----------------------------------------------------------------------------------------
@@ -458,15 +458,15 @@ def unacknowledged(app: celery.Celery) -> int:
 
 def take(app: celery.Celery, queue: str) -> list[Any]:
     """Remove and return headers, correlation id and body of each message in a queue."""
-    found = []
+    bodies = []
     with app.connection_for_read() as connection:
         channel = connection.default_channel
         bound = kombu.Queue(queue, kombu.Exchange(queue), queue).bind(channel)
         bound.declare()
         while (message := bound.get(no_ack=True)) is not None:
             correlation_id = message.properties.get("correlation_id")
-            found.append([message.headers, correlation_id, message.body])
-    return found
+            bodies.append([message.headers, correlation_id, message.body])
+    return bodies
 
 
 def errback(app: celery.Celery, path: str) -> dict[str, Any]:

@@ -25,40 +25,40 @@ app = celery.Celery("peer", broker="memory://", backend="cache+memory://", set_a
 
 def made(seed: int, protocol: int) -> dict[str, Any]:
     """Return a message of Celery's sender, and its fields."""
-    found = random_messages.message(random.Random(seed), protocol)
-    soft, hard = found["timelimit"]
-    stamps = found.get("stamps") or {}
+    fields = random_messages.message(random.Random(seed), protocol)
+    soft, hard = fields["timelimit"]
+    stamps = fields.get("stamps") or {}
     more = {
-        key: found[key]
+        key: fields[key]
         for key in (
             "root_id", "parent_id", "shadow", "argsrepr", "kwargsrepr", "origin", "ignore_result",
             "replaced_task_nesting", "stamped_headers", "chain",
         )
-        if key in found
+        if key in fields
     }  # fmt: skip
     write = app.amqp.as_task_v2 if protocol == 2 else app.amqp.as_task_v1
     headers, properties, body, _ = write(
-        found["id"],
-        found["task"],
-        found["args"],
-        found["kwargs"],
-        eta=found["eta"] and datetime.fromisoformat(found["eta"]),
-        expires=found["expires"] and datetime.fromisoformat(found["expires"]),
-        group_id=found["group"],
-        group_index=found["group_index"],
-        retries=found["retries"],
-        chord=found["chord"],
-        callbacks=found["callbacks"] or None,
-        errbacks=found["errbacks"] or None,
-        reply_to=found["reply_to"],
+        fields["id"],
+        fields["task"],
+        fields["args"],
+        fields["kwargs"],
+        eta=fields["eta"] and datetime.fromisoformat(fields["eta"]),
+        expires=fields["expires"] and datetime.fromisoformat(fields["expires"]),
+        group_id=fields["group"],
+        group_index=fields["group_index"],
+        retries=fields["retries"],
+        chord=fields["chord"],
+        callbacks=fields["callbacks"] or None,
+        errbacks=fields["errbacks"] or None,
+        reply_to=fields["reply_to"],
         time_limit=hard,
         soft_time_limit=soft,
-        **more | {"chain": found.get("chain") or None},
+        **more | {"chain": fields.get("chain") or None},
         **stamps,
     )
     kind, encoding, data = serialization.dumps(body, "json")
     return {
-        "fields": found,
+        "fields": fields,
         "headers": headers,
         "properties": properties,
         "content_type": kind,
@@ -88,11 +88,11 @@ def read(row: dict[str, Any]) -> dict[str, Any]:
     if headers["task"] not in app.tasks:
         app.task(name=headers["task"], typing=False)(nothing)
         app.finalize()
-    found = request.Request(
+    received = request.Request(
         message, app=app, body=body, headers=headers, decoded=decoded, utc=utc,
         task=app.tasks[headers["task"]],
     )  # fmt: skip
-    context = found._context
+    context = received._context
     names = (
         "id", "group", "group_index", "retries", "reply_to", "correlation_id", "root_id",
         "parent_id", "shadow", "argsrepr", "kwargsrepr", "origin", "ignore_result",
@@ -101,30 +101,34 @@ def read(row: dict[str, Any]) -> dict[str, Any]:
     )  # fmt: skip
     return {name: getattr(context, name) for name in names} | {
         "task": context.task,
-        "args": found.args,
-        "kwargs": found.kwargs,
-        "eta": found.eta and found.eta.isoformat(),
-        "expires": found.expires and found.expires.isoformat(),
+        "args": received.args,
+        "kwargs": received.kwargs,
+        "eta": received.eta and received.eta.isoformat(),
+        "expires": received.expires and received.expires.isoformat(),
     }
 
 
 def stored(id: str, status: str, value: Any, group: str | None, **conf: Any) -> str:
     """Return a result as stored by Celery's worker, in base 64."""
     backend = app_with(**conf).backend
-    found = Context({"id": id, "group": group, "parent_id": "p", **EXTENDED})
+    context = Context({"id": id, "group": group, "parent_id": "p", **EXTENDED})
     if status == "FAILURE":
         value = KeyError(*value)
     backend.store_result(
-        id, value, status, traceback="its traceback" if status == "FAILURE" else None, request=found
+        id,
+        value,
+        status,
+        traceback="its traceback" if status == "FAILURE" else None,
+        request=context,
     )
     data = backend.get(backend.get_key_for_task(id))
     return base64.b64encode(data if isinstance(data, bytes) else data.encode()).decode()
 
 
 def app_with(**conf: Any) -> celery.Celery:
-    made = celery.Celery("client", broker="memory://", backend="cache+memory://")
-    made.conf.update(conf, accept_content=["json", "msgpack", "yaml"])
-    return made
+    client = celery.Celery("client", broker="memory://", backend="cache+memory://")
+    client.conf.update(conf, accept_content=["json", "msgpack", "yaml"])
+    return client
 
 
 EXTENDED = {
@@ -137,16 +141,16 @@ def result(id: str, body: str, **conf: Any) -> dict[str, Any]:
     """Return the fields that Celery's client reads from a stored result."""
     made = app_with(**conf)
     made.backend.set(made.backend.get_key_for_task(id), base64.b64decode(body))
-    found = made.AsyncResult(id)
+    stored = made.AsyncResult(id)
     try:
-        value: Any = found.get(timeout=1, disable_sync_subtasks=False)
+        value: Any = stored.get(timeout=1, disable_sync_subtasks=False)
     except Exception as error:
         value = [type(error).__name__, list(error.args)]
     return {
-        "status": found.status, "value": value, "traceback": found.traceback,
-        "children": [str(one) for one in found.children or ()],
-        "done": found.date_done, "name": found.name, "args": found.args, "kwargs": found.kwargs,
-        "worker": found.worker, "retries": found.retries, "queue": found.queue,
+        "status": stored.status, "value": value, "traceback": stored.traceback,
+        "children": [str(one) for one in stored.children or ()],
+        "done": stored.date_done, "name": stored.name, "args": stored.args, "kwargs": stored.kwargs,
+        "worker": stored.worker, "retries": stored.retries, "queue": stored.queue,
     }  # fmt: skip
 
 
@@ -175,9 +179,9 @@ def heard(body: str) -> list[Any]:
     """Return the events that Celery's receiver reads from a message, and the resulting state."""
     state = app.events.State()
     receiver = app.events.Receiver(app.connection_for_read(), handlers={}, app=app)
-    found = json.loads(body)
+    data = json.loads(body)
     seen = []
-    for one in found if isinstance(found, list) else [found]:
+    for one in data if isinstance(data, list) else [data]:
         _, event = receiver.event_from_message(one)
         state.event(event)
         seen.append(event)

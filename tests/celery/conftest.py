@@ -40,8 +40,8 @@ class Bed:
 
     def run(self, task: str, *args: Any, **options: Any) -> dict[str, Any]:
         """Send a task and wait for it: see `clients.ended`."""
-        found: dict[str, Any] = self.call("run", f"{NAME}.{task}", args, options)
-        return found
+        outcome: dict[str, Any] = self.call("run", f"{NAME}.{task}", args, options)
+        return outcome
 
     def using(self, **conf: Any) -> Bed:
         """Return a copy with other settings of the app."""
@@ -74,11 +74,11 @@ class Beds:
             bed = Bed(self.client, str(url), str(stored), served_by)
             if served_by == "celery":
                 kind = "prefork" if pool == "processes" else pool
-                made: Any = self._celery.worker(url, kind, concurrency=4, backend=stored)
+                worker: Any = self._celery.worker(url, kind, concurrency=4, backend=stored)
             else:
                 words = "--pool", pool, "--concurrency", "4"
-                made = peers.wbengine_worker(self._folder, url, *words, backend=stored)
-            self._stack.enter_context(made)
+                worker = peers.wbengine_worker(self._folder, url, *words, backend=stored)
+            self._stack.enter_context(worker)
             self._known[key] = bed
         return self._known[key]
 
@@ -96,8 +96,10 @@ def celery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[peers.Celery]:
 def beds(
     celery: peers.Celery, broker_servers: Brokers, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Beds]:
-    with contextlib.closing(Beds(celery, broker_servers, tmp_path_factory.mktemp("beds"))) as made:
-        yield made
+    with contextlib.closing(
+        Beds(celery, broker_servers, tmp_path_factory.mktemp("beds"))
+    ) as opened:
+        yield opened
 
 
 @pytest.fixture(params=["redis", "rabbitmq"])

@@ -6,5 +6,5 @@ from pathlib import Path
 
 
 def lines(path: Path | str) -> list[str]:
-    found = Path(path)
-    return sorted(found.read_text(encoding="utf-8").splitlines()) if found.exists() else []
+    file = Path(path)
+    return sorted(file.read_text(encoding="utf-8").splitlines()) if file.exists() else []

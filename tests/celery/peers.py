@@ -58,9 +58,9 @@ def noted(backend: str) -> set[str]:
 class CallFailed(Exception):
     """A call in the client raised an exception; `told` is the result of `clients.told`."""
 
-    def __init__(self, told: Mapping[str, Any]) -> None:
-        super().__init__(f"{told['type']}: {told['text']}")
-        self.told = told
+    def __init__(self, error: Mapping[str, Any]) -> None:
+        super().__init__(f"{error['type']}: {error['text']}")
+        self.told = error
 
 
 class Client:
@@ -115,9 +115,9 @@ class Flower(Peer):
         with contextlib.closing(asked):
             asked.request("GET", path)
             answer = asked.getresponse()
-            said = answer.read()
-        assert answer.status == 200, (path, answer.status, said)
-        return said.decode()
+            page = answer.read()
+        assert answer.status == 200, (path, answer.status, page)
+        return page.decode()
 
 
 class _OverUnix(http.client.HTTPConnection):
@@ -178,8 +178,8 @@ class Celery:
         """
         words = ["-P", pool, "-c", str(concurrency), "-Q", queue, "-n", f"{name}@here"]
         words += ["-l", "INFO", "--without-mingle", "--without-gossip", *arguments]
-        told = conf_of(url, backend, queue=queue, **conf)
-        peer = Peer(*self._order("work", conf=told, arguments=words))
+        settings = conf_of(url, backend, queue=queue, **conf)
+        peer = Peer(*self._order("work", conf=settings, arguments=words))
         try:
             workers.until(lambda: " ready." in peer.text or _died(peer))
             yield peer
@@ -190,8 +190,8 @@ class Celery:
     @contextlib.contextmanager
     def command(self, url: str, *arguments: str, **conf: Any) -> Iterator[Peer]:
         """Yield a command such as `celery inspect ping`; kill it afterwards."""
-        told = conf_of(url, **conf)
-        peer = Peer(*self._order("command", conf=told, arguments=arguments))
+        settings = conf_of(url, **conf)
+        peer = Peer(*self._order("command", conf=settings, arguments=arguments))
         try:
             yield peer
         finally:
@@ -216,8 +216,8 @@ class Celery:
         with multiprocessing.connection.Listener(family="AF_UNIX") as listener:
             peer = Peer(*self._order("serve", socket=listener.address))
             try:
-                with contextlib.closing(Client(peer, listener.accept())) as made:
-                    yield made
+                with contextlib.closing(Client(peer, listener.accept())) as client:
+                    yield client
             finally:
                 peer.kill()
 
@@ -273,9 +273,9 @@ def wbengine_worker(
         *("--log-level", "info", "--tasks", tasks, *arguments),
         environment={"PYTHONPATH": path},
         warnings="default",
-    ) as (made,):
+    ) as (worker,):
         try:
-            yield made
+            yield worker
         except BaseException:
-            print(made.text[-6000:])
+            print(worker.text[-6000:])
             raise

@@ -29,8 +29,8 @@ def id_of(rng: random.Random) -> str:
     return rng.choice((f"{rng.getrandbits(128):032x}", f"id-{rng.getrandbits(20)}", "ключ-1"))
 
 
-def maybe(rng: random.Random, found: Any) -> Any:
-    return found if rng.random() < 0.6 else None
+def maybe(rng: random.Random, options: Any) -> Any:
+    return options if rng.random() < 0.6 else None
 
 
 def time(rng: random.Random) -> datetime:
@@ -81,7 +81,7 @@ def message(rng: random.Random, protocol: int) -> dict[str, Any]:
     """Return the fields of a message by the names of `TaskMessage`, with times as ISO text."""
     id = f"{rng.getrandbits(128):032x}"
     eta, expires = maybe(rng, time(rng)), maybe(rng, time(rng))
-    found = {
+    fields = {
         "task": rng.choice(("proj.add", "задача.run", "x")),
         "id": id,
         "args": [value(rng) for _ in range(rng.randrange(4))],
@@ -99,7 +99,7 @@ def message(rng: random.Random, protocol: int) -> dict[str, Any]:
     }
     if protocol == 2:
         stamps = {f"stamp{n}": value(rng, 2) for n in range(rng.randrange(3))}
-        found |= {
+        fields |= {
             "root_id": id_of(rng),
             "parent_id": maybe(rng, id_of(rng)),
             "shadow": maybe(rng, "тень"),
@@ -112,4 +112,4 @@ def message(rng: random.Random, protocol: int) -> dict[str, Any]:
             "stamped_headers": list(stamps) or None,
             "chain": [signature(rng) for _ in range(rng.randrange(3))],
         }
-    return found
+    return fields

@@ -269,15 +269,15 @@ def joined(values: Sequence[Any]) -> list[Any]:
 @task
 def about(self: Any) -> dict[str, Any]:
     """Return fields of the task's request."""
-    found = self.request if MINE == "celery" else wire.current()
+    context = self.request if MINE == "celery" else wire.current()
     names = ("id", "root_id", "parent_id", "group", "group_index", "retries", "correlation_id")
-    told = {name: getattr(found, name) for name in names}
-    return {**told, "stamps": dict(found.stamps or {}), "extra": extra(found)}
+    values = {name: getattr(context, name) for name in names}
+    return {**values, "stamps": dict(context.stamps or {}), "extra": extra(context)}
 
 
-def extra(found: Any) -> Any:
+def extra(options: Any) -> Any:
     """Return a custom header."""
-    return found.get("color") if MINE == "celery" else found.extra.get("color")
+    return options.get("color") if MINE == "celery" else options.extra.get("color")
 
 
 @task

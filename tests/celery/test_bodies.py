@@ -170,10 +170,10 @@ def test_published_message_is_received_unchanged(connection: kombu.Connection) -
         b"[[], {}, null]",
     )
     message = passed(connection, body=sent.body, **sent.arguments())
-    found = Wire.of(message)
+    received = Wire.of(message)
     names = sent.properties
-    assert {name: found.properties[name] for name in names} == names
-    assert dataclasses.replace(found, properties=names) == sent
+    assert {name: received.properties[name] for name in names} == names
+    assert dataclasses.replace(received, properties=names) == sent
 
 
 @pytest.mark.parametrize("name", ["gzip", "bzip2", "lzma"])
@@ -181,8 +181,8 @@ def test_compressed_body_is_compatible_with_kombu(connection: kombu.Connection, 
     plain = Wire({"task": "a"}, {}, "application/json", "utf-8", b'{"a": "%s"}' % (b"x" * 200))
     packed = plain.packed(name)
     assert len(packed.body) < 150 and packed.unpacked() == plain.body
-    found = Wire.of(passed(connection, body=packed.body, **packed.arguments()))
-    assert found.headers == {"task": "a"} and found.unpacked() == plain.body
+    received = Wire.of(passed(connection, body=packed.body, **packed.arguments()))
+    assert received.headers == {"task": "a"} and received.unpacked() == plain.body
     theirs, kind = compression.compress(plain.body, name)
     assert Wire({"compression": kind}, body=theirs).unpacked() == plain.body
 

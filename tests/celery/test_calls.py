@@ -34,22 +34,24 @@ def test_countdown_and_eta_delay_tasks_and_expired_tasks_are_revoked(
     bed: Bed, protocol: int
 ) -> None:
     """The times also include one of a client in another time zone."""
-    told = bed.using(task_protocol=protocol).call("timed")
+    answer = bed.using(task_protocol=protocol).call("timed")
     after = {"countdown": 0.5, "eta": 0.6, "eta there": 0.4, "eta over": 0, "expires": 0}
     for name, least in after.items():
-        assert told[name]["state"] == "SUCCESS", (name, told)
-        assert told[name]["value"] >= least - 0.01, (name, told)
-    for name in set(told) - set(after):
-        assert told[name]["state"] == "REVOKED", (name, told)
-        error = told[name]["error"]
+        assert answer[name]["state"] == "SUCCESS", (name, answer)
+        assert answer[name]["value"] >= least - 0.01, (name, answer)
+    for name in set(answer) - set(after):
+        assert answer[name]["state"] == "REVOKED", (name, answer)
+        error = answer[name]["error"]
         assert (error["module"], error["type"]) == ("celery.exceptions", "TaskRevokedError")
         assert "expired" in error["text"]
 
 
 def test_get_raises_exception_of_task(bed: Bed, protocol: int) -> None:
-    told = bed.using(task_protocol=protocol).call("failures")
-    assert {each["state"] for each in told.values()} == {"FAILURE"}
-    kinds = {name: (each["error"]["module"], each["error"]["type"]) for name, each in told.items()}
+    answer = bed.using(task_protocol=protocol).call("failures")
+    assert {each["state"] for each in answer.values()} == {"FAILURE"}
+    kinds = {
+        name: (each["error"]["module"], each["error"]["type"]) for name, each in answer.items()
+    }
     hidden = kinds.pop("hidden")
     assert hidden[1] in ("Hidden", "UnpickleableExceptionWrapper"), hidden
     assert kinds == {
@@ -59,12 +61,12 @@ def test_get_raises_exception_of_task(bed: Bed, protocol: int) -> None:
         "kwargs": ("builtins", "TypeError"),
         "unknown": ("celery.exceptions", "NotRegistered"),
     }
-    assert told["builtin"]["error"]["args"] == ["no such luck", 7]
-    assert told["odd"]["error"]["args"] == ["as odd as can be", 3]
-    assert "of nowhere" in told["hidden"]["error"]["text"]
-    assert "tests.celery.tasks.ad" in told["unknown"]["error"]["text"]
-    assert "'z'" in told["kwargs"]["error"]["text"]
-    traceback = told["builtin"]["traceback"]
+    assert answer["builtin"]["error"]["args"] == ["no such luck", 7]
+    assert answer["odd"]["error"]["args"] == ["as odd as can be", 3]
+    assert "of nowhere" in answer["hidden"]["error"]["text"]
+    assert "tests.celery.tasks.ad" in answer["unknown"]["error"]["text"]
+    assert "'z'" in answer["kwargs"]["error"]["text"]
+    traceback = answer["builtin"]["traceback"]
     assert traceback.startswith("Traceback (most recent call last):\n")
     assert "raise ValueError(text, 7) from error" in traceback
     assert "KeyError: 'absent'" in traceback
@@ -72,12 +74,12 @@ def test_get_raises_exception_of_task(bed: Bed, protocol: int) -> None:
 
 
 def test_link_and_link_error_callbacks_run(bed: Bed, protocol: int, tmp_path: Path) -> None:
-    told = bed.using(task_protocol=protocol).call("links", str(tmp_path))
-    assert told["value"] == 3 and told["children"] >= 1
-    assert told["error"]["error"]["type"] == "ValueError"
+    answer = bed.using(task_protocol=protocol).call("links", str(tmp_path))
+    assert answer["value"] == 3 and answer["children"] >= 1
+    assert answer["error"]["error"]["type"] == "ValueError"
     until(lambda: len(lines(tmp_path / "good")) == 3 and len(lines(tmp_path / "bad")) == 2)
     assert lines(tmp_path / "good") == ["15", "3", "immutable"]
-    assert lines(tmp_path / "bad") == [f"error of {told['ids'][1]}", "immutable"]
+    assert lines(tmp_path / "bad") == [f"error of {answer['ids'][1]}", "immutable"]
 
 
 def test_result_ignored_by_caller_is_stored_only_in_protocol_1(
@@ -85,14 +87,14 @@ def test_result_ignored_by_caller_is_stored_only_in_protocol_1(
 ) -> None:
     # Version 1 has no header for ignored results: only the task of the worker can set it.
     expected = ["PENDING", "PENDING"] if protocol == 2 else ["SUCCESS", "FAILURE"]
-    kept = protocol == 1 and bed.backend != "rpc://"
-    told = bed.using(task_protocol=protocol).call("ignored", str(tmp_path / "path"), kept)
-    assert told["states"] == expected or (bed.backend == "rpc://" and protocol == 1)
+    is_stored = protocol == 1 and bed.backend != "rpc://"
+    answer = bed.using(task_protocol=protocol).call("ignored", str(tmp_path / "path"), is_stored)
+    assert answer["states"] == expected or (bed.backend == "rpc://" and protocol == 1)
 
 
 def test_task_request_has_ids_parents_groups_stamps_and_headers(bed: Bed) -> None:
-    told = bed.call("facts")
-    task_id, plain = told["plain"]
+    answer = bed.call("facts")
+    task_id, plain = answer["plain"]
     assert plain == {
         "id": task_id,
         "correlation_id": task_id,
@@ -104,14 +106,14 @@ def test_task_request_has_ids_parents_groups_stamps_and_headers(bed: Bed) -> Non
         "stamps": {},
         "extra": None,
     }
-    assert told["headers"][1]["extra"] == "red"
-    assert told["stamped"][1]["stamps"] == {"batch": "seven", "color": "blue"}
-    first, second, third = told["chain"]
-    parents = [each[1]["parent_id"] for each in told["chain"]]
+    assert answer["headers"][1]["extra"] == "red"
+    assert answer["stamped"][1]["stamps"] == {"batch": "seven", "color": "blue"}
+    first, second, third = answer["chain"]
+    parents = [each[1]["parent_id"] for each in answer["chain"]]
     assert parents == [None, first[0], second[0]]
-    assert {each[1]["root_id"] for each in told["chain"]} == {first[0]}
+    assert {each[1]["root_id"] for each in answer["chain"]} == {first[0]}
     assert third[1]["id"] == third[0]
-    group, ids, members = told["group"]
+    group, ids, members = answer["group"]
     assert [each["id"] for each in members] == ids
     assert {each["group"] for each in members} == {group}
     assert [each["group_index"] for each in members] == [0, 1, 2]
@@ -119,9 +121,9 @@ def test_task_request_has_ids_parents_groups_stamps_and_headers(bed: Bed) -> Non
 
 def test_flaky_task_is_retried_until_max_retries(bed: Bed, tmp_path: Path) -> None:
     assert bed.run("flaky", str(tmp_path / "a"), 2)["value"] == 3
-    told = bed.run("flaky", str(tmp_path / "b"), 9, 1)
-    assert (told["state"], told["error"]["type"]) == ("FAILURE", "Odd")
-    assert told["error"]["args"] == ["too often", 2]
+    answer = bed.run("flaky", str(tmp_path / "b"), 9, 1)
+    assert (answer["state"], answer["error"]["type"]) == ("FAILURE", "Odd")
+    assert answer["error"]["args"] == ["too often", 2]
     assert len(lines(tmp_path / "b")) == 2
 
 

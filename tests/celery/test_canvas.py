@@ -39,12 +39,12 @@ def test_chain_of_300_tasks_runs(storing: Bed) -> None:
 
 
 def test_chain_stops_at_failed_task_and_calls_errback(bed: Bed, tmp_path: Path) -> None:
-    told = bed.call("broken_chain", str(tmp_path))
-    assert told["first"] == 2
-    assert told["failed"]["error"]["args"] == ["broken", 7]
-    assert told.get("last", ["ValueError", "FAILURE"]) == ["ValueError", "FAILURE"]
+    answer = bed.call("broken_chain", str(tmp_path))
+    assert answer["first"] == 2
+    assert answer["failed"]["error"]["args"] == ["broken", 7]
+    assert answer.get("last", ["ValueError", "FAILURE"]) == ["ValueError", "FAILURE"]
     until(lambda: lines(tmp_path / "bad"))
-    assert lines(tmp_path / "bad") == [f"error of {told['failed']['id']}"]
+    assert lines(tmp_path / "bad") == [f"error of {answer['failed']['id']}"]
     assert not lines(tmp_path / "good")
 
 
@@ -65,9 +65,9 @@ def test_groups_maps_and_signatures_return_results(bed: Bed, protocol: int) -> N
 
 
 def test_chord_bodies_receive_header_results(storing: Bed, protocol: int) -> None:
-    told = storing.using(task_protocol=protocol).call("chords")
+    answer = storing.using(task_protocol=protocol).call("chords")
     # Celery's clients number the parts of a nested group with duplicates.
-    told["groups as parts"] = sorted(told["groups as parts"])
+    answer["groups as parts"] = sorted(answer["groups as parts"])
     expected = {
         "chord": 870,
         "in order": list("abcdefghijklmno"),
@@ -83,8 +83,8 @@ def test_chord_bodies_receive_header_results(storing: Bed, protocol: int) -> Non
         "a group as body": [3, [1, 2]],
     }
     if protocol == 1:  # version 1 does not number the parts
-        told, expected = in_order(told), in_order(expected)
-    assert told == expected
+        answer, expected = in_order(answer), in_order(expected)
+    assert answer == expected
 
 
 def in_order(value: Any) -> Any:
@@ -100,11 +100,11 @@ def in_order(value: Any) -> Any:
 def test_chord_with_failed_header_fails_and_calls_errback(
     storing: Bed, chained: bool, tmp_path: Path
 ) -> None:
-    told = storing.call("failing_chord", str(tmp_path), chained)
-    assert told["parts"] == ["SUCCESS", "FAILURE", "SUCCESS"]
-    assert told["state"] == "FAILURE"
-    assert (told["body"]["module"], told["body"]["type"]) == ("celery.exceptions", "ChordError")
-    assert "one part" in told["body"]["text"]
+    answer = storing.call("failing_chord", str(tmp_path), chained)
+    assert answer["parts"] == ["SUCCESS", "FAILURE", "SUCCESS"]
+    assert answer["state"] == "FAILURE"
+    assert (answer["body"]["module"], answer["body"]["type"]) == ("celery.exceptions", "ChordError")
+    assert "one part" in answer["body"]["text"]
     until(lambda: lines(tmp_path / "bad"))
-    assert lines(tmp_path / "bad") == [f"error of {told['id']}"]
+    assert lines(tmp_path / "bad") == [f"error of {answer['id']}"]
     assert not lines(tmp_path / "good")

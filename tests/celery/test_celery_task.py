@@ -29,15 +29,15 @@ def made(*args: Any, **options: Any) -> Any:
 
 
 def test_celery_task_has_attributes_of_a_task() -> None:
-    found = made(provides="sum", args=("x", "y"), requires="z", rebind={"x": "total"})
-    assert found.name == "proj.add" and found.requires == {"total", "y", "z"}
-    assert found.rebind == {"x": "total", "y": "y", "z": "z"} and found.provides == {"sum"}
-    assert found.local and found.detached and found.cancel_on_revert
+    task = made(provides="sum", args=("x", "y"), requires="z", rebind={"x": "total"})
+    assert task.name == "proj.add" and task.requires == {"total", "y", "z"}
+    assert task.rebind == {"x": "total", "y": "y", "z": "z"} and task.provides == {"sum"}
+    assert task.local and task.detached and task.cancel_on_revert
     assert made("mine", rebind=["a", "b"], args=("x", "y")).rebind == {"x": "a", "y": "b"}
     assert made(inject={"k": 1}).rebind == {"k": "k"} and not made(inject={"k": 1}).requires
     assert made(revoke_on_revert=False).cancel_on_revert is False
-    assert pickle.loads(pickle.dumps(found)).name == found.copy().name == "proj.add"
-    linear_flow.Flow("f").add(found)
+    assert pickle.loads(pickle.dumps(task)).name == task.copy().name == "proj.add"
+    linear_flow.Flow("f").add(task)
 
 
 @pytest.mark.parametrize(
@@ -100,8 +100,8 @@ def test_address_is_read_from_app_settings() -> None:
         control_exchange="ctl",
         result_backend_transport_options={"global_keyprefix": "p-"},
     )
-    found = publisher.address_of(given)
-    assert found == (
+    address = publisher.address_of(given)
+    assert address == (
         "redis://here/1",
         "redis://there",
         "p-",
@@ -119,8 +119,8 @@ def test_environment_variables_override_app_settings(monkeypatch: pytest.MonkeyP
     given = celery.Celery("proj", broker="redis://settings", set_as_current=False)
     monkeypatch.setenv("CELERY_BROKER_URL", "redis://variable")
     monkeypatch.setenv("CELERY_RESULT_BACKEND", "redis://results")
-    found = publisher.address_of(given)
-    assert (found.broker, found.backend) == ("redis://variable", "redis://results")
+    address = publisher.address_of(given)
+    assert (address.broker, address.backend) == ("redis://variable", "redis://results")
 
 
 @pytest.mark.parametrize("prefix", ["app", "app_", "app-", "app.", "app:"])
@@ -149,28 +149,28 @@ def test_app_without_result_backend_requires_ignore_result() -> None:
 
 def test_route_is_read_from_router_of_app() -> None:
     """A queue with a direct exchange is addressed by name, others by exchange and routing key."""
-    told: dict[str, Any] = {}
+    conf: dict[str, Any] = {}
     given = app()
-    given.amqp = Space(router=Space(route=lambda *_: told))
+    given.amqp = Space(router=Space(route=lambda *_: conf))
     assert publisher.route_of(given, "t", None, None, None)[:2] == ("", "celery")
-    told["queue"] = kombu.Queue("direct", kombu.Exchange("e"), "k")
+    conf["queue"] = kombu.Queue("direct", kombu.Exchange("e"), "k")
     assert publisher.route_of(given, "t", None, None, None)[:2] == ("", "direct")
-    told["queue"] = kombu.Queue("topic", kombu.Exchange("e", "topic"), "k.#")
+    conf["queue"] = kombu.Queue("topic", kombu.Exchange("e", "topic"), "k.#")
     assert publisher.route_of(given, "t", None, None, None)[:2] == ("e", "k.#")
-    told["routing_key"] = "k.a"
+    conf["routing_key"] = "k.a"
     assert publisher.route_of(given, "t", None, None, None)[:2] == ("e", "k.a")
     assert publisher.route_of(given, "t", "mine", None, None)[:2] == ("", "mine")
     assert publisher.route_of(given, "t", None, "x", "y") == ("x", "y", None)
 
 
 def test_result_backend_url_is_normalized() -> None:
-    for given, found in (
+    for given, normalized in (
         ("rpc://", "rpc://"),
         ("redis+socket:///tmp/r", "unix:///tmp/r"),
         ("rediss://h?ssl_cert_reqs=CERT_REQUIRED", "rediss://h?ssl_cert_reqs=required"),
         ("rediss://h?ssl_cert_reqs=CERT_NONE&db=2", "rediss://h?ssl_cert_reqs=none&db=2"),
     ):
-        assert publisher.address_of(URL, given).backend == found
+        assert publisher.address_of(URL, given).backend == normalized
 
 
 @pytest.mark.parametrize(
@@ -186,11 +186,11 @@ def test_result_backend_url_is_normalized() -> None:
 def test_celery_exception_matches_wbengine_exception(
     kind: str, module: str, ours: type[Exception]
 ) -> None:
-    told = {"exc_type": kind, "exc_message": ["text"], "exc_module": module}
-    found = results.failure_of(Result("id", "FAILURE", told))
-    assert next(iter(found)) == f"{module}.{kind}"
-    assert found.check(ours) is ours
-    assert found.exception_str == "text"
+    stored = {"exc_type": kind, "exc_message": ["text"], "exc_module": module}
+    failure = results.failure_of(Result("id", "FAILURE", stored))
+    assert next(iter(failure)) == f"{module}.{kind}"
+    assert failure.check(ours) is ours
+    assert failure.exception_str == "text"
 
 
 @pytest.mark.parametrize(
@@ -212,11 +212,11 @@ def test_malformed_failed_result_becomes_failure_without_imports(value: Any) -> 
     # imports the modules that validation needs
     Failure.validate(Failure.from_exception(KeyError()).to_dict())
     before = set(sys.modules)
-    found = results.failure_of(Result("id", "FAILURE", value, "text"))
-    assert all(isinstance(part, str | int | None) for part in found.exception_args)
-    Failure.validate(found.to_dict())
+    failure = results.failure_of(Result("id", "FAILURE", value, "text"))
+    assert all(isinstance(part, str | int | None) for part in failure.exception_args)
+    Failure.validate(failure.to_dict())
     with pytest.raises(Exception):  # noqa: B017
-        found.reraise()
+        failure.reraise()
     assert set(sys.modules) == before
 
 

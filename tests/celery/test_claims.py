@@ -61,8 +61,8 @@ def test_task_runs_once_if_connection_is_lost_while_it_runs(
         broker_servers["rabbitmq"].cut(vhost)
         until(lambda: running.text.count("all alone") == 2)
         gate.touch()
-        (told,) = own.call("wait", task_id)
-        assert (told["state"], told["value"]) == ("SUCCESS", "wbengine")
+        (result,) = own.call("wait", task_id)
+        assert (result["state"], result["value"]) == ("SUCCESS", "wbengine")
         until(lambda: lines(after))
         assert running.stop() == 0
     with ours("--burst", "--ledger", own.backend) as running:
@@ -142,18 +142,18 @@ def test_reused_id_with_other_task_or_arguments_runs(own: Bed, ours: Ours, tmp_p
     """A duplicate with the same task and arguments uses the stored result and is logged."""
     path, gate, task_id = tmp_path / "path", tmp_path / "gate", str(uuid.uuid4())
     gate.touch()
-    told = f"WARNING wbengine.celery: task {NAME}note[{task_id}] does not run"
+    warning = f"WARNING wbengine.celery: task {NAME}note[{task_id}] does not run"
     with ours("--threads", "1", "--ledger", own.backend) as running:
         for args in ((path, gate), (path, "other"), (path, gate)):
             send(own, "note", *args, task_id=task_id)
-        until(lambda: told in running.text)
+        until(lambda: warning in running.text)
         assert lines(path) == [str(gate), "other"]
         send(own, "hold", path, gate, task_id=task_id)
         until(lambda: len(lines(path)) == 3)
         assert running.stop() == 0
     assert own.call("depth", peers.QUEUE) == 0
     assert len(lines(path)) == 3
-    assert running.text.count(told) == 1
+    assert running.text.count(warning) == 1
 
 
 @pytest.mark.parametrize("kind", ["redis"])
@@ -163,15 +163,15 @@ def test_task_reopened_but_not_claimed_by_dead_worker_is_lost(
     """The worker that reopened the row of a dead worker died before it claimed the row."""
     path, task_id = tmp_path / "path", str(uuid.uuid4())
     key = key_of(task_id, "note", path)
-    kept = ledgers.open_ledger(own.backend, "worker", None)
-    kept.open(key, 1)
-    assert kept.claim(key, 1, "dead").granted
-    assert kept.reopen(key, 2) is None
-    kept.close()
+    rows = ledgers.open_ledger(own.backend, "worker", None)
+    rows.open(key, 1)
+    assert rows.claim(key, 1, "dead").granted
+    assert rows.reopen(key, 2) is None
+    rows.close()
     with ours("--threads", "1", "--ledger", own.backend):
         send(own, "note", path, task_id=task_id)
-        (told,) = own.call("wait", task_id)
-    assert told["error"]["type"] == "WorkerLostError"
+        (result,) = own.call("wait", task_id)
+    assert result["error"]["type"] == "WorkerLostError"
     assert not path.exists()
 
 
@@ -249,9 +249,9 @@ def test_task_that_raises_worker_lost_is_not_requeued(own: Bed, ours: Ours, tmp_
     path = tmp_path / "path"
     with ours("--burst") as running:
         task_id = send(own, "lose", path)
-        (told,) = own.call("wait", task_id)
+        (result,) = own.call("wait", task_id)
         assert running.wait() == 0
-    assert told["error"]["type"] == "WorkerLostError"
+    assert result["error"]["type"] == "WorkerLostError"
     assert own.call("depth", peers.QUEUE) == 0
     assert lines(path) == ["ran"]
 
@@ -263,11 +263,11 @@ def test_task_that_expires_while_waiting_for_its_claim_is_not_run(
     path, gate, task_id = tmp_path / "path", tmp_path / "gate", str(uuid.uuid4())
     gate.touch()
     key = key_of(task_id, "hold_again", path, gate)
-    kept = ledgers.open_ledger(own.backend, "worker", None)
-    kept.open(key, 1)
-    kept.renew("silent")
-    assert kept.claim(key, 1, "silent").granted
-    kept.close()
+    rows = ledgers.open_ledger(own.backend, "worker", None)
+    rows.open(key, 1)
+    rows.renew("silent")
+    assert rows.claim(key, 1, "silent").granted
+    rows.close()
     with ours("--threads", "1", "--ledger", own.backend):
         send(own, "hold_again", path, gate, task_id=task_id, expires=5)
         assert own.call("wait", task_id)[0]["state"] == "REVOKED"
@@ -305,24 +305,24 @@ def test_row_retention_covers_redelivery_of_messages() -> None:
 @pytest.mark.parametrize("shared", [False, True])
 def test_sweep_deletes_old_rows_except_those_of_live_owners(shared: bool, redis_url: Any) -> None:
     """A ledger that also stores rows of flows deletes rows of completed sends by its own rule."""
-    made = run_claims.Claims(redis_url, 5.0, shared=shared, serializer="json")
-    made.open("mine")
+    claims = run_claims.Claims(redis_url, 5.0, shared=shared, serializer="json")
+    claims.open("mine")
     try:
         ended, runs = run_claims.Run("ended"), run_claims.Run("runs")
         for run in (ended, runs):
-            assert made.claim(run, may_repeat=False).run
-        assert made.finish(ended, {"kind": "value", "value": 1})
-        made.sent(ended)
-        assert made.claim(run_claims.Run("ended"), may_repeat=False) == run_claims.Verdict()
+            assert claims.claim(run, may_repeat=False).run
+        assert claims.finish(ended, {"kind": "value", "value": 1})
+        claims.sent(ended)
+        assert claims.claim(run_claims.Run("ended"), may_repeat=False) == run_claims.Verdict()
 
         def kept() -> set[str]:
-            made.sweep()
-            return set(made.ledger.ids())
+            claims.sweep()
+            return set(claims.ledger.ids())
 
         if shared:
             assert kept() == {"ended", "ended-sent", "runs"}  # retained for at least one hour
         else:
-            made.ledger.renew("mine")
+            claims.ledger.renew("mine")
             until(lambda: kept() == {"runs"})
     finally:
-        made.close()
+        claims.close()

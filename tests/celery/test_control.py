@@ -15,39 +15,41 @@ NODE = "ours@here"
 def test_inspect_reports_state_of_worker(own: Bed, ours: Ours, tmp_path: Path) -> None:
     words = "--threads", "2", "--celery-name", NODE
     with ours(*words) as worker:
-        told = own.call("answers", str(tmp_path / "path"))
-    ids = told.pop("ids")
-    said = {name: answer[NODE] for name, answer in told.items()}
-    assert said["ping"] == {"ok": "pong"}
-    active = said["active"]
+        replies = own.call("answers", str(tmp_path / "path"))
+    ids = replies.pop("ids")
+    answers = {name: answer[NODE] for name, answer in replies.items()}
+    assert answers["ping"] == {"ok": "pong"}
+    active = answers["active"]
     assert len(active) == 2 and {each["id"] for each in active} <= set(ids["runs"])
     for each in active:
         assert each["name"] == f"{peers.NAME}.hold" and each["hostname"] == NODE
         assert each["args"] and each["time_start"] and each["worker_pid"]
         assert each["delivery_info"]["routing_key"] == peers.QUEUE
     # The worker prefetches no task without a free slot: waiting tasks are in the queue.
-    assert {each["id"] for each in said["reserved"]} <= set(ids["runs"])
-    (scheduled,) = said["scheduled"]
+    assert {each["id"] for each in answers["reserved"]} <= set(ids["runs"])
+    (scheduled,) = answers["scheduled"]
     assert scheduled["request"]["id"] == ids["later"] and scheduled["eta"]
-    assert ids["gone"] in said["revoked"]
-    assert {f"{peers.NAME}.add", f"{peers.NAME}.hold"} <= set(said["registered"])
-    stats = said["stats"]
+    assert ids["gone"] in answers["revoked"]
+    assert {f"{peers.NAME}.add", f"{peers.NAME}.hold"} <= set(answers["registered"])
+    stats = answers["stats"]
     assert stats["pid"] == worker.process.pid and stats["pool"]["max-concurrency"] == 2
     assert stats["total"].get(f"{peers.NAME}.hold", 0) in (0, 2)
     assert stats["broker"]["port"] and "password" not in str(stats["broker"]).lower()
-    (queue,) = said["active_queues"]
+    (queue,) = answers["active_queues"]
     assert queue["name"] == peers.QUEUE and queue["routing_key"] == peers.QUEUE
-    assert said["conf"] and said["report"]["ok"]
+    assert answers["conf"] and answers["report"]["ok"]
     for secret in (own.url, own.backend):
-        assert secret.split("@")[0].rpartition(":")[2] not in str(said)
-    assert said["query"][ids["later"]][0] == "scheduled"
+        assert secret.split("@")[0].rpartition(":")[2] not in str(answers)
+    assert answers["query"][ids["later"]][0] == "scheduled"
 
 
 def test_rate_limit_spreads_tasks(own: Bed, ours: Ours) -> None:
     with ours("--threads", "4", "--celery-name", NODE):
         own.call("inspect", "ping")
-        said = own.call("control", "rate_limit", task_name=f"{peers.NAME}.moment", rate_limit="2/s")
-        assert "ok" in said[0][NODE], said
+        answer = own.call(
+            "control", "rate_limit", task_name=f"{peers.NAME}.moment", rate_limit="2/s"
+        )
+        assert "ok" in answer[0][NODE], answer
         ids = [own.call("start", f"{peers.NAME}.moment") for _ in range(4)]
         moments = sorted(each["value"] for each in own.call("wait", *ids))
     assert moments[-1] - moments[0] >= 1.0, moments

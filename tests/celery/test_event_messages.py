@@ -37,8 +37,8 @@ HEADERS = {"hostname": "worker1@george.vandelay.com"}
 
 def message(body: Any, **changes: Any) -> wire.Wire:
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    made = wire.Wire(dict(HEADERS), {"delivery_mode": 1}, "application/json", "utf-8", data)
-    return dataclasses.replace(made, **changes)
+    wire_message = wire.Wire(dict(HEADERS), {"delivery_mode": 1}, "application/json", "utf-8", data)
+    return dataclasses.replace(wire_message, **changes)
 
 
 def event(kind: str = "task-started", **fields: Any) -> events.Event:
@@ -46,26 +46,26 @@ def event(kind: str = "task-started", **fields: Any) -> events.Event:
 
 
 def test_documented_event_is_decoded_and_encoded_unchanged() -> None:
-    (found,) = events.decode(message(BODY))
-    assert (found.type, found.group) == ("task-succeeded", "task")
-    assert found.fields == {key: BODY[key] for key in ("uuid", "retval", "runtime")}
-    made, key = events.encode(found)
-    assert json.loads(made.body) == BODY
+    (decoded,) = events.decode(message(BODY))
+    assert (decoded.type, decoded.group) == ("task-succeeded", "task")
+    assert decoded.fields == {key: BODY[key] for key in ("uuid", "retval", "runtime")}
+    encoded, key = events.encode(decoded)
+    assert json.loads(encoded.body) == BODY
     assert key == "task.succeeded"
-    assert made.headers == HEADERS
-    assert made.properties == {"delivery_mode": 1}
-    assert (made.content_type, made.content_encoding) == ("application/json", "utf-8")
+    assert encoded.headers == HEADERS
+    assert encoded.properties == {"delivery_mode": 1}
+    assert (encoded.content_type, encoded.content_encoding) == ("application/json", "utf-8")
     assert events.EXCHANGE == "celeryev"
 
 
 def test_several_events_are_encoded_as_a_list() -> None:
-    told = [event(), event("task-succeeded", result="'ü'")]
-    made, key = events.encode(told)
+    several = [event(), event("task-succeeded", result="'ü'")]
+    encoded, key = events.encode(several)
     assert key == "task.multi"
-    read = serialization.loads(made.body, made.content_type, made.content_encoding)
-    assert read == [each.as_dict() for each in told]
-    assert events.decode(made) == told
-    assert events.decode(events.encode(told[:1])[0]) == told[:1]
+    read = serialization.loads(encoded.body, encoded.content_type, encoded.content_encoding)
+    assert read == [each.as_dict() for each in several]
+    assert events.decode(encoded) == several
+    assert events.decode(events.encode(several[:1])[0]) == several[:1]
 
 
 def test_events_of_different_groups_in_one_message_are_refused() -> None:
@@ -76,14 +76,14 @@ def test_events_of_different_groups_in_one_message_are_refused() -> None:
 
 
 def test_lone_surrogate_is_replaced_in_encoded_event() -> None:
-    made, _ = events.encode(event(result="\ud800 é 漢", other=None))
-    assert json.loads(made.body.decode("utf-8"))["result"] == "? é 漢"
+    encoded, _ = events.encode(event(result="\ud800 é 漢", other=None))
+    assert json.loads(encoded.body.decode("utf-8"))["result"] == "? é 漢"
 
 
 def _cycle() -> list[Any]:
-    made: list[Any] = []
-    made.append(made)
-    return made
+    value: list[Any] = []
+    value.append(value)
+    return value
 
 
 @pytest.mark.parametrize("what", [float("nan"), object(), {1, 2}, _cycle()])
@@ -94,10 +94,10 @@ def test_event_that_json_cannot_encode_is_refused(what: Any) -> None:
 
 @pytest.mark.parametrize("left_out", ["clock", "utcoffset", "pid"])
 def test_optional_field_of_event_may_be_missing(left_out: str) -> None:
-    (found,) = events.decode(message({k: v for k, v in BODY.items() if k != left_out}))
-    assert getattr(found, left_out) is None
-    (found,) = events.decode(message({**BODY, left_out: None}))
-    assert getattr(found, left_out) is None
+    (decoded,) = events.decode(message({k: v for k, v in BODY.items() if k != left_out}))
+    assert getattr(decoded, left_out) is None
+    (decoded,) = events.decode(message({**BODY, left_out: None}))
+    assert getattr(decoded, left_out) is None
 
 
 @pytest.mark.parametrize(
@@ -165,17 +165,17 @@ def test_mutated_event_message_is_read_or_refused() -> None:
             data = bytearray(dice.choice(bodies))
             for _ in range(dice.randint(1, 4)):
                 data[dice.randrange(len(data))] = dice.randrange(256)
-            made = message(bytes(data))
+            mutated = message(bytes(data))
         else:
-            made = message({**BODY, dice.choice(list(BODY)): dice.choice(values)})
+            mutated = message({**BODY, dice.choice(list(BODY)): dice.choice(values)})
         try:
-            found = events.decode(made)
+            decoded = events.decode(mutated)
         except Malformed as error:
             assert len(str(error)) < 500
             refused += 1
         else:
             read += 1
-            for one in found:  # a decoded event can be encoded again
+            for one in decoded:  # a decoded event can be encoded again
                 assert events.decode(events.encode(one)[0]) == [one]
     assert read > 1000
     assert refused > 1000
@@ -255,31 +255,31 @@ def test_events_sent_by_celery_are_decoded() -> None:
             row["headers"], {"delivery_mode": row["delivery_mode"]}, row["content_type"],
             row["content_encoding"], row["body"].encode(),
         )  # fmt: skip
-        (found,) = events.decode(wire_)
-        assert (found.type, found.hostname, found.fields) == (name, "w@h", fields)
-        assert found.clock and found.pid and found.timestamp > 1e9
-        assert found.utcoffset == events.utcoffset()
-        made, key = events.encode(found)
-        assert (json.loads(made.body), key) == (json.loads(row["body"]), row["routing_key"])
-        assert (made.headers, made.properties) == (row["headers"], wire_.properties)
+        (decoded,) = events.decode(wire_)
+        assert (decoded.type, decoded.hostname, decoded.fields) == (name, "w@h", fields)
+        assert decoded.clock and decoded.pid and decoded.timestamp > 1e9
+        assert decoded.utcoffset == events.utcoffset()
+        encoded, key = events.encode(decoded)
+        assert (json.loads(encoded.body), key) == (json.loads(row["body"]), row["routing_key"])
+        assert (encoded.headers, encoded.properties) == (row["headers"], wire_.properties)
         assert row["exchange"] == events.EXCHANGE
         jsonschema.validate(json.loads(row["body"]), events.SCHEMA)
 
 
 def test_encoded_events_are_read_by_celery() -> None:
     """Celery's receiver reads all fields; its state contains the task, the worker and the flow."""
-    told = [
+    published = [
         events.Event(kind, "w@h", at, 1.5, 0, 99, full(kind) | {"uuid": f"u{at}"})
         for at, kind in enumerate(events.CATALOGUE, 1)
         if kind.startswith("task-")
     ]
     online = events.Event("worker-online", "w@h", 1, 1.5, 0, 99, full("worker-online"))
-    lines = [["heard", events.encode(one)[0].body.decode()] for one in (told, online)]
+    lines = [["heard", events.encode(one)[0].body.decode()] for one in (published, online)]
     (seen, tasks, _), (also, _, workers) = celery(lines)
-    for one, found in zip([*told, online], seen + also, strict=True):
+    for one, received in zip([*published, online], seen + also, strict=True):
         # Celery adjusts the clocks of clients.
         names = set(one.as_dict()) - {"clock"}
-        assert {name: found[name] for name in names} == {n: one.as_dict()[n] for n in names}
+        assert {name: received[name] for name in names} == {n: one.as_dict()[n] for n in names}
     assert tasks[0] == ["u1", "PENDING", "text", "text", "text"]
     assert [state for _, state, *_ in tasks[1:5]] == ["RECEIVED", "STARTED", "SUCCESS", "FAILURE"]
     assert workers == ["w@h"]
@@ -297,6 +297,6 @@ NAMES = st.text(min_size=1).filter(
     ),
 )
 def test_random_event_survives_encoding_and_decoding(kind: str, fields: dict[str, Any]) -> None:
-    made = events.Event(kind, "w@h", 1, 2.5, -1, 3, {**fields, "uuid": "u"})
-    jsonschema.validate(json.loads(events.encode(made)[0].body), events.SCHEMA)
-    assert events.decode(events.encode(made)[0]) == [made]
+    original = events.Event(kind, "w@h", 1, 2.5, -1, 3, {**fields, "uuid": "u"})
+    jsonschema.validate(json.loads(events.encode(original)[0].body), events.SCHEMA)
+    assert events.decode(events.encode(original)[0]) == [original]

@@ -22,15 +22,20 @@ def test_extended_result_has_name_arguments_and_worker_of_task(
     with broker_servers["redis"].place() as url:
         if served_by == "wbengine":
             words = "--celery-name", NODE
-            made: Any = peers.wbengine_worker(
+            worker: Any = peers.wbengine_worker(
                 tmp_path, url, *words, backend=store, result_extended=True
             )
         else:
-            made = celery.worker(url, "threads", backend=store, name="ours", result_extended=True)
+            worker = celery.worker(url, "threads", backend=store, name="ours", result_extended=True)
         bed = Bed(client, url, store, served_by)
-        with made:
-            told = bed.call("extended", f"{peers.NAME}.swap", (1, "b"), {"c": None})
+        with worker:
+            answer = bed.call("extended", f"{peers.NAME}.swap", (1, "b"), {"c": None})
             failed = bed.call("extended", f"{peers.NAME}.fail", ("no",), {})
     common = {"worker": NODE, "retries": 0, "queue": peers.QUEUE}
-    assert told == {"name": f"{peers.NAME}.swap", "args": [1, "b"], "kwargs": {"c": None}, **common}
+    assert answer == {
+        "name": f"{peers.NAME}.swap",
+        "args": [1, "b"],
+        "kwargs": {"c": None},
+        **common,
+    }
     assert failed == {"name": f"{peers.NAME}.fail", "args": ["no"], "kwargs": {}, **common}

@@ -17,8 +17,8 @@ from wbengine.patterns import linear_flow
 
 def wrong(url: Any) -> str:
     """Return the URL with a wrong password."""
-    scheme, _, rest = str(url).partition("://")
-    user, _, where = rest.rpartition("@")
+    scheme, _, address = str(url).partition("://")
+    user, _, where = address.rpartition("@")
     return f"{scheme}://{user.partition(':')[0]}:wrong@{where}"
 
 
@@ -39,16 +39,16 @@ def test_wrong_password_fails_flow_without_retry(
         with pytest.raises(exceptions.TransportFailure, match="refuses this user or password"):
             engines.run(flow, engine=engine)
     # A retry would be logged.
-    told = [one.getMessage() for one in caplog.records if one.name == reconnecting.LOG.name]
-    assert not [line for line in told if "cannot be reached" in line]
+    messages = [one.getMessage() for one in caplog.records if one.name == reconnecting.LOG.name]
+    assert not [line for line in messages if "cannot be reached" in line]
 
 
 def test_missing_permission_to_subscribe_to_results_fails_flow(broker_servers: Any) -> None:
     """The user may write to Redis, but not subscribe."""
     with broker_servers["redis"].place() as url, broker_servers["redis"].place() as store:
         user = f"deaf-{uuid.uuid4()}"
-        scheme, _, rest = str(store).partition("://")
-        deaf = f"{scheme}://{user}:secret@{rest.rpartition('@')[2]}"
+        scheme, _, address = str(store).partition("://")
+        deaf = f"{scheme}://{user}:secret@{address.rpartition('@')[2]}"
         with redis.Redis.from_url(str(store)) as admin:
             admin.acl_setuser(
                 user, enabled=True, passwords=["+secret"], keys=["*"], channels=["*"],
@@ -71,9 +71,9 @@ def test_unreachable_broker_fails_task_after_its_timeout(
     flow = linear_flow.Flow("f").add(CeleryTask("x", url, timeout=1.5))
     with pytest.raises(exceptions.RequestTimeout) as raised:
         engines.run(flow, engine="parallel")
-    told = str(raised.value)
-    assert f"its message was not sent to the broker at {url}" in told, told
-    assert "connection refused" in told.lower(), told
+    text = str(raised.value)
+    assert f"its message was not sent to the broker at {url}" in text, text
+    assert "connection refused" in text.lower(), text
     lines = [one.getMessage() for one in caplog.records if one.name == reconnecting.LOG.name]
     assert len([line for line in lines if line.startswith("the Celery broker at")]) == 1, lines
 

@@ -28,11 +28,11 @@ def resting(url: str, backend: str, path: Path, number: int, **options: Any) -> 
     flow = WIDE("f")
     for n in range(number):
         given = {"seconds": 0.03, "path": str(path)}
-        made = CeleryTask(
+        task = CeleryTask(
             f"{NAME}.rest", url, f"t{n}", args=("seconds", "path"), inject=given,
             result_backend=backend, **options,
         )  # fmt: skip
-        flow.add(made)
+        flow.add(task)
     return flow
 
 
@@ -96,14 +96,14 @@ def test_flow_completes_after_broker_or_result_store_is_killed(
 def private() -> Iterator[Any]:
     """Start brokers that tests of this module may kill."""
     with contextlib.ExitStack() as stack:
-        made: dict[str, Any] = {}
+        servers: dict[str, Any] = {}
 
         def get(kind: str) -> Any:
-            if kind not in made:
+            if kind not in servers:
                 start: Any = getattr(brokers, kind)
-                made[kind] = stack.enter_context(start())
-            made[kind].mend()
-            return made[kind]
+                servers[kind] = stack.enter_context(start())
+            servers[kind].mend()
+            return servers[kind]
 
         yield get
 
@@ -141,10 +141,12 @@ def interrupted(
             raise
         worker.signal(signal.SIGSTOP)
         process.send_signal(by)
-        told = process.stderr.read()
-    assert process.returncode in (-by, 1), told
+        errors = process.stderr.read()
+    assert process.returncode in (-by, 1), errors
     if by == signal.SIGINT:
-        assert told.rstrip().endswith("KeyboardInterrupt") and told.count("Traceback") == 1, told
+        assert errors.rstrip().endswith("KeyboardInterrupt") and errors.count("Traceback") == 1, (
+            errors
+        )
     return uuid
 
 
@@ -157,9 +159,7 @@ def resumed(folder: Path, uuid: str, kind: str = "parallel") -> Any:
     """Return an engine that resumes the flow."""
     backend = backends.fetch(f"dir://{folder}/store")
     connection = backend.get_connection()
-    (detail,) = [
-        found for book in connection.get_logbooks() for found in book if found.uuid == uuid
-    ]
+    (detail,) = [flow for book in connection.get_logbooks() for flow in book if flow.uuid == uuid]
     return engines.load_from_detail(detail, backend=backend, engine=kind)
 
 
@@ -212,7 +212,7 @@ def test_resumed_flow_resends_requests_without_result_if_idempotent(
             engine.run()
         failures = engine.storage.get_execute_failures().values()
         known = exceptions.WorkerLost, exceptions.Cancelled
-        assert len(failures) >= 20 and all(found.check(*known) for found in failures)
+        assert len(failures) >= 20 and all(failure.check(*known) for failure in failures)
         reconnecting.close_all(30.0)  # revocations have been sent
         worker.signal(signal.SIGCONT)
         until(lambda: nothing_left(url))

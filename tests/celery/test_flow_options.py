@@ -25,19 +25,19 @@ def prefork(beds: Beds) -> Bed:
     return beds.get("celery", "rabbitmq", "rpc", "processes")
 
 
-def failed(*made: CeleryTask, **store: Any) -> Any:
+def failed(*task: CeleryTask, **store: Any) -> Any:
     """Run a flow that fails and return its engine."""
-    engine = engines.load(LINE("f").add(*made), store=store, engine="parallel")
+    engine = engines.load(LINE("f").add(*task), store=store, engine="parallel")
     with pytest.raises(Exception):  # noqa: B017
         engine.run()
     assert engine.storage.get_flow_state() == states.REVERTED
     return engine
 
 
-def failure_of(made: CeleryTask, **store: Any) -> ft.Failure:
+def failure_of(task: CeleryTask, **store: Any) -> ft.Failure:
     """Run a task that fails and return its failure."""
-    found: ft.Failure = failed(made, **store).storage.get_execute_failures()[made.name]
-    return found
+    failure: ft.Failure = failed(task, **store).storage.get_execute_failures()[task.name]
+    return failure
 
 
 def revoked(side: Bed, engine: Any, name: str) -> bool:
@@ -45,26 +45,26 @@ def revoked(side: Bed, engine: Any, name: str) -> bool:
     return id_of(engine, name) in str(side.call("inspect", "revoked"))
 
 
-def value_of(made: CeleryTask, **store: Any) -> Any:
-    engine = engines.load(LINE("f").add(made), store=store, engine="parallel")
+def value_of(task: CeleryTask, **store: Any) -> Any:
+    engine = engines.load(LINE("f").add(task), store=store, engine="parallel")
     engine.run()
-    return engine.storage.get(made.name)
+    return engine.storage.get(task.name)
 
 
 # Failures. ----------------------------------------------------------------------------------------
 
 
 def test_failure_has_type_text_and_traceback_of_worker(side: Bed) -> None:
-    found = failure_of(asks(side, "fail", inject={"text": "alas"}))
-    assert next(iter(found)) == "ValueError" and "alas" in found.exception_str
-    assert "in fail" in found.traceback_str and "tests/celery/tasks.py" in found.traceback_str
+    failure = failure_of(asks(side, "fail", inject={"text": "alas"}))
+    assert next(iter(failure)) == "ValueError" and "alas" in failure.exception_str
+    assert "in fail" in failure.traceback_str and "tests/celery/tasks.py" in failure.traceback_str
 
 
 def test_failure_of_unimportable_class_is_matched_by_name(side: Bed) -> None:
     """The class is not imported.  A retry can also name it."""
     name = "nowhere.at.all.Hidden"
-    found = failure_of(asks(side, "fail_hidden"))
-    assert found.check(name) and found.exception_str == "of nowhere"
+    failure = failure_of(asks(side, "fail_hidden"))
+    assert failure.check(name) and failure.exception_str == "of nowhere"
     for retry_on, runs in ((name, 3), ("ValueError", 1)):
         hidden = asks(side, "fail_hidden", "hidden")
         flow = LINE("f", retry=retry.Times(3, "r", retry_on=retry_on)).add(hidden)
@@ -75,13 +75,13 @@ def test_failure_of_unimportable_class_is_matched_by_name(side: Bed) -> None:
 
 
 def test_unregistered_task_fails_with_not_registered(side: Bed) -> None:
-    found = failure_of(asks(side, "no_such_thing"))
-    assert found.check("celery.exceptions.NotRegistered", exceptions.NotFound)
+    failure = failure_of(asks(side, "no_such_thing"))
+    assert failure.check("celery.exceptions.NotRegistered", exceptions.NotFound)
 
 
 def test_unserializable_argument_fails_with_not_encodable(side: Bed) -> None:
-    found = failure_of(asks(side, "same", args="value"), value=object())
-    assert found.check(exceptions.NotEncodable)
+    failure = failure_of(asks(side, "same", args="value"), value=object())
+    assert failure.check(exceptions.NotEncodable)
 
 
 # Time. --------------------------------------------------------------------------------------------
@@ -98,12 +98,12 @@ def test_task_that_times_out_is_revoked(side: Bed, tmp_path: Path) -> None:
 def test_timed_out_task_is_resent_with_new_id(side: Bed, tmp_path: Path) -> None:
     """Other failures do not cause another attempt."""
     queue = tmp_path.name  # no worker serves this queue
-    found = failure_of(asks(side, "add", inject={}, queue=queue, timeout=1.5, retries=1))
-    assert found.check(exceptions.RequestTimeout)
+    failure = failure_of(asks(side, "add", inject={}, queue=queue, timeout=1.5, retries=1))
+    assert failure.check(exceptions.RequestTimeout)
     ids = [correlation_id for _, correlation_id, _ in side.call("take", queue)]
     assert len(ids) == len(set(ids)) == 2
-    made = asks(side, "fail", retries=2)
-    assert failure_of(made).check("ValueError")
+    task = asks(side, "fail", retries=2)
+    assert failure_of(task).check("ValueError")
 
 
 def test_countdown_and_eta_delay_task(side: Bed) -> None:
@@ -116,8 +116,10 @@ def test_countdown_and_eta_delay_task(side: Bed) -> None:
 
 def test_expired_task_is_not_run(side: Bed, tmp_path: Path) -> None:
     path = tmp_path / "ran"
-    found = failure_of(asks(side, "note", args="path", countdown=0.5, expires=0.1), path=str(path))
-    assert found.check(exceptions.Expired) and begun(path) == []
+    failure = failure_of(
+        asks(side, "note", args="path", countdown=0.5, expires=0.1), path=str(path)
+    )
+    assert failure.check(exceptions.Expired) and begun(path) == []
 
 
 def test_soft_and_hard_time_limits_are_enforced(prefork: Bed) -> None:
@@ -139,19 +141,19 @@ def test_arguments_and_result_use_chosen_serializer(
 ) -> None:
     accepted = ["json", serializer]
     side = beds.get("celery", "redis", "redis")
-    made = celery.worker(
+    worker = celery.worker(
         side.url, "threads", queue=serializer, name=serializer, backend=side.backend,
         accept_content=accepted, result_serializer=serializer,
     )  # fmt: skip
-    with made:
-        found = value_of(
+    with worker:
+        value = value_of(
             asks(
                 side, "swap", args="a", requires="b", queue=serializer,
                 serializer=serializer, result_serializer=serializer,
             ),
             a=[1, "ä"], b={"x": None},
         )  # fmt: skip
-    assert found == [[[1, "ä"]], {"b": {"x": None}}]
+    assert value == [[[1, "ä"]], {"b": {"x": None}}]
 
 
 def test_task_with_ignore_result_returns_id_and_is_revoked_on_revert(
@@ -174,15 +176,15 @@ def test_task_with_ignore_result_returns_id_and_is_revoked_on_revert(
 def test_custom_header_and_flow_id_reach_task(side: Bed) -> None:
     engine = engines.load(LINE("f").add(asks(side, "about", headers={"color": "red"})))
     engine.run()
-    found, flow = engine.storage.get("about"), engine.storage.flow_uuid
-    assert found["extra"] == "red" and found["root_id"] == found["parent_id"] == flow
-    assert found["id"] == found["correlation_id"] == id_of(engine, "about")
+    context, flow = engine.storage.get("about"), engine.storage.flow_uuid
+    assert context["extra"] == "red" and context["root_id"] == context["parent_id"] == flow
+    assert context["id"] == context["correlation_id"] == id_of(engine, "about")
 
 
 def test_unencodable_header_fails_only_its_task(prefork: Bed) -> None:
     bad = asks(prefork, "add", "bad", headers={"x": {1}}, inject={"x": 1, "y": 2})
-    found = failure_of(bad)
-    assert found.check(exceptions.NotEncodable) and "cannot be sent" in found.exception_str
+    failure = failure_of(bad)
+    assert failure.check(exceptions.NotEncodable) and "cannot be sent" in failure.exception_str
     assert value_of(asks(prefork, "same", args="value"), value=7) == 7
 
 
@@ -195,8 +197,8 @@ def test_unreachable_result_backend_fails_only_its_task(prefork: Bed) -> None:
         result_backend="redis://127.0.0.1:1",
         timeout=8,
     )
-    rest = asks(prefork, "same", args="value", timeout=6)
-    engine = engines.load(WIDE("f").add(away, rest), store={"value": 7}, engine="parallel")
+    task = asks(prefork, "same", args="value", timeout=6)
+    engine = engines.load(WIDE("f").add(away, task), store={"value": 7}, engine="parallel")
     with pytest.raises(exceptions.RequestTimeout, match="away"):
         engine.run()
     assert set(engine.storage.get_execute_failures()) == {"away"}
@@ -207,8 +209,10 @@ def test_task_with_priority_runs(side: Bed) -> None:
 
 
 def test_unroutable_task_fails(prefork: Bed) -> None:
-    found = failure_of(asks(prefork, "add", exchange="amq.direct", routing_key="nobody"))
-    assert found.check(exceptions.TransportFailure) and "no queue receives" in found.exception_str
+    failure = failure_of(asks(prefork, "add", exchange="amq.direct", routing_key="nobody"))
+    assert (
+        failure.check(exceptions.TransportFailure) and "no queue receives" in failure.exception_str
+    )
 
 
 def test_existing_queue_with_other_arguments_is_used(prefork: Bed) -> None:
@@ -226,16 +230,16 @@ def test_exclusive_queue_of_another_connection_fails_task(prefork: Bed) -> None:
     with kombu.Connection(prefork.url) as connection:
         held = kombu.Queue("held", kombu.Exchange("held"), "held", exclusive=True)
         held(connection.channel()).declare()
-        found = failure_of(asks(prefork, "add", queue="held"))
-    assert found.check(exceptions.TransportFailure)
-    assert "the broker refused it: " in found.exception_str
+        failure = failure_of(asks(prefork, "add", queue="held"))
+    assert failure.check(exceptions.TransportFailure)
+    assert "the broker refused it: " in failure.exception_str
 
 
 def test_publish_to_missing_exchange_fails_no_other_task(prefork: Bed) -> None:
     """Other tasks on the same connection complete."""
     bad = asks(prefork, "add", "bad", exchange="nobody's", routing_key="x", revoke_on_revert=False)
-    rest = asks(prefork, "rest", inject={"seconds": 0.3}, revoke_on_revert=False)
-    engine = engines.load(WIDE("f").add(bad, rest), engine="parallel")
+    task = asks(prefork, "rest", inject={"seconds": 0.3}, revoke_on_revert=False)
+    engine = engines.load(WIDE("f").add(bad, task), engine="parallel")
     with pytest.raises(exceptions.TransportFailure, match="the broker refused it: "):
         engine.run()
     assert engine.storage.get_atom_state("rest") == states.REVERTED
@@ -245,8 +249,8 @@ def test_publish_to_missing_exchange_fails_no_other_task(prefork: Bed) -> None:
 def test_wrong_password_of_broker_fails_task(prefork: Bed) -> None:
     head, _, tail = prefork.url.rpartition("@")
     url = f"{head}x@{tail}"  # a wrong password
-    found = failure_of(CeleryTask(f"{NAME}.add", url))
-    assert found.check(exceptions.TransportFailure)
+    failure = failure_of(CeleryTask(f"{NAME}.add", url))
+    assert failure.check(exceptions.TransportFailure)
 
 
 # Cancelling. --------------------------------------------------------------------------------------

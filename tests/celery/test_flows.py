@@ -55,9 +55,9 @@ def test_results_pass_between_celery_tasks_and_wbengine_tasks(
         asks(side, "swap", args="product", requires="y", inject={"z": None}, provides="seen"),
     )
     with kind_of(name, tmp_path) as kind:
-        found = engines.run(flow, store={"x": 2, "y": 3}, **kind)
-    assert found["total"] == 5 and found["product"] == 30
-    assert found["seen"] == [[30], {"y": 3, "z": None}]
+        results = engines.run(flow, store={"x": 2, "y": 3}, **kind)
+    assert results["total"] == 5 and results["product"] == 30
+    assert results["seen"] == [[30], {"y": 3, "z": None}]
 
 
 @pytest.mark.parametrize("side", SIDES[:1], ids="-".join, indirect=True)
@@ -66,23 +66,23 @@ def test_1000_celery_tasks_need_few_threads(side: Bed, tmp_path: Path) -> None:
     for n in range(1000):
         flow.add(asks(side, "add", f"t{n}", args=("x", "n"), inject={"n": n}, provides=f"r{n}"))
     engine = engines.load(flow, store={"x": 1}, engine="parallel")
-    before, most = threading.active_count(), 0
+    before, max_threads = threading.active_count(), 0
     running = threading.Thread(target=engine.run)
     running.start()
     while running.is_alive():
-        most = max(most, threading.active_count())
+        max_threads = max(max_threads, threading.active_count())
         time.sleep(0.002)
     assert [engine.storage.fetch(f"r{n}") for n in range(1000)] == list(range(1, 1001))
     # One thread each for the engine, its event loop, the connection and name resolution.
-    assert most - before <= 4
+    assert max_threads - before <= 4
 
 
 def test_map_runs_celery_task_for_each_item(side: Bed) -> None:
     flow = LINE("f").add(
         task.Map(asks(side, "mul", args=("x", "y")), over="numbers", item="x", provides="all")
     )
-    found = engines.run(flow, store={"numbers": list(range(50)), "y": 3}, engine="parallel")
-    assert found["all"] == [3 * n for n in range(50)]
+    results = engines.run(flow, store={"numbers": list(range(50)), "y": 3}, engine="parallel")
+    assert results["all"] == [3 * n for n in range(50)]
 
 
 class Undone(task.Task):
@@ -111,8 +111,8 @@ def test_failed_flow_revokes_pending_celery_tasks(
         flow.add(asks(side, "note", f"t{n}", args="path", inject={"path": str(path)}, **common))
     mine = LINE("f").add(task_free(log), flow)
     backend = {"backend": side.backend, "queue": queue}
-    made = celery.worker(side.url, "threads", concurrency=1, name=queue, **backend)
-    with kind_of(name, tmp_path) as kind, made:
+    worker = celery.worker(side.url, "threads", concurrency=1, name=queue, **backend)
+    with kind_of(name, tmp_path) as kind, worker:
         engine = engines.load(mine, store={"log": log}, **kind)
         before = noted(side.backend)
         with futures.ThreadPoolExecutor(1) as pool:
@@ -135,6 +135,6 @@ def test_failed_flow_revokes_pending_celery_tasks(
 
 
 def task_free(log: list[str]) -> Undone:
-    made = Undone("ours")
-    made.local = True
-    return made
+    stuck = Undone("ours")
+    stuck.local = True
+    return stuck

@@ -99,17 +99,17 @@ def prop(rng: random.Random, wire: Draft) -> None:
 def body(rng: random.Random, wire: Draft) -> None:
     """Replace a random part of the JSON body."""
     try:
-        found = json.loads(wire.body)
+        data = json.loads(wire.body)
     except ValueError:
         return
-    place = found
+    place = data
     while isinstance(place, dict | list) and place:
         key = rng.choice(list(place)) if isinstance(place, dict) else rng.randrange(len(place))
         if rng.random() < 0.3 or not isinstance(place[key], dict | list):
             place[key] = rng.choice(ODD_JSON)
             break
         place = place[key]
-    wire.body = json.dumps(found).encode()
+    wire.body = json.dumps(data).encode()
 
 
 def typed(rng: random.Random, wire: Draft) -> None:
@@ -182,10 +182,10 @@ def read_result(wire: Wire) -> str:
 
 
 def test_mutated_results_are_read_or_refused() -> None:
-    found: Counter[str] = Counter()
-    told = {"exc_type": "KeyError", "exc_message": ["why", 7], "exc_module": "builtins"}
+    counts: Counter[str] = Counter()
+    error = {"exc_type": "KeyError", "exc_message": ["why", 7], "exc_module": "builtins"}
     made = [
-        codec.Result("id", "FAILURE", told, "text", group_id="g", name="a", args=[1], retries=3),
+        codec.Result("id", "FAILURE", error, "text", group_id="g", name="a", args=[1], retries=3),
         codec.Result("id", "SUCCESS", [1, {"k": "v"}], children=[(("c", None), None)]),
     ]
     for seed in range(COUNT):
@@ -193,13 +193,13 @@ def test_mutated_results_are_read_or_refused() -> None:
         kind = rng.choices(("json", "msgpack", "yaml"), (70, 29, 1))[0]
         wire = Draft(codec.encode_result(rng.choice(made), kind))
         rng.choice((flipped, cut, body, body, body, typed, packed))(rng, wire)
-        found[read_result(wire.wire())] += 1
-    assert {"read", "Malformed", "Undecodable", "Refused"} <= set(found), found
-    assert found["read"] > COUNT / 20, found
+        counts[read_result(wire.wire())] += 1
+    assert {"read", "Malformed", "Undecodable", "Refused"} <= set(counts), counts
+    assert counts["read"] > COUNT / 20, counts
 
 
 def test_mutated_messages_are_read_or_refused() -> None:
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     slowest = 0.0
     for seed in range(COUNT):
         rng = random.Random(seed)
@@ -207,12 +207,12 @@ def test_mutated_messages_are_read_or_refused() -> None:
         for _ in range(rng.choice((1, 1, 2, 3))):
             rng.choice(MUTATIONS)(rng, wire)
         start = time.thread_time()
-        found[consume(wire.wire())] += 1
+        counts[consume(wire.wire())] += 1
         slowest = max(slowest, time.thread_time() - start)
     assert slowest < 1.0
     # All kinds of errors occur, and some messages stay valid.
-    assert {"read", "Malformed", "Undecodable", "Refused"} <= set(found), found
-    assert found["read"] > COUNT / 20, found
+    assert {"read", "Malformed", "Undecodable", "Refused"} <= set(counts), counts
+    assert counts["read"] > COUNT / 20, counts
 
 
 @pytest.mark.parametrize("name", ["gzip", "bzip2", "xz"])

@@ -109,8 +109,8 @@ def test_malformed_message_is_rejected_and_worker_continues(own: Bed, ours: Ours
         task_id = own.call("start", name, (1, 2), headers={"timelimit": ["30", "20"]})
         assert own.call("wait", task_id)[0]["value"] == 3
         for header, value in odd:
-            told = f"{header} must be .*, got {re.escape(repr(value))}\n"
-            assert re.search(told, worker.text), header
+            reason = f"{header} must be .*, got {re.escape(repr(value))}\n"
+            assert re.search(reason, worker.text), header
         assert worker.text.count("rejected a message that is not a Celery task: ") == 2
         assert worker.stop() == 0
     assert own.call("depth", peers.QUEUE) == 0
@@ -138,9 +138,14 @@ def test_worker_suspended_during_its_start_receives_no_task(own: Bed, tmp_path: 
     fleet = [sys.executable, "-m", "wbengine", "--url", str(own.url), "workers"]
 
     def order(what: str) -> None:
-        told = subprocess.run([*fleet, what, word], cwd=workers.REPOSITORY, timeout=100, text=True,
-                              capture_output=True)  # fmt: skip
-        assert told.returncode == 0, told.stdout + told.stderr
+        completed = subprocess.run(
+            [*fleet, what, word],
+            cwd=workers.REPOSITORY,
+            timeout=100,
+            text=True,
+            capture_output=True,
+        )
+        assert completed.returncode == 0, completed.stdout + completed.stderr
 
     with (
         brokers.redis() as server,
@@ -168,19 +173,21 @@ HERE = "--url", "redis://127.0.0.1:1/0"
 def last_words(folder: Path, *words: str, settings: str = "", code: int = 2) -> str:
     """Run a worker that exits at once with these settings and return its last line."""
     (folder / "settings_of_test.py").write_text(settings)
-    told = "--celery-queue", "q", "--celery-config", "settings_of_test"
-    told += "--tasks", "tests.support.sample_tasks"
-    found = subprocess.run(
-        workers.command(*told, *words, warnings="default"),
+    options = "--celery-queue", "q", "--celery-config", "settings_of_test"
+    options += "--tasks", "tests.support.sample_tasks"
+    completed = subprocess.run(
+        workers.command(*options, *words, warnings="default"),
         cwd=workers.REPOSITORY, capture_output=True, text=True, timeout=100,
         env={**os.environ, "PYTHONPATH": str(folder)},
     )  # fmt: skip
-    assert (found.returncode, "Traceback" in found.stderr) == (code, False), found.stderr
-    return found.stderr.splitlines()[-1]
+    assert (completed.returncode, "Traceback" in completed.stderr) == (code, False), (
+        completed.stderr
+    )
+    return completed.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("--url", "filesystem:///x"), "The broker of Celery is missing"),
         (("--celery-queue", ""), "the name of a Celery queue must not be empty"),
@@ -197,8 +204,8 @@ def last_words(folder: Path, *words: str, settings: str = "", code: int = 2) -> 
         (("--celery-broker", "nope://x"), "broker_read_url 'nope://x/' can"),
     ],
 )
-def test_invalid_option_is_reported(words: tuple[str, ...], said: str, tmp_path: Path) -> None:
-    assert said in last_words(tmp_path, *HERE, *words)
+def test_invalid_option_is_reported(words: tuple[str, ...], message: str, tmp_path: Path) -> None:
+    assert message in last_words(tmp_path, *HERE, *words)
 
 
 @pytest.mark.parametrize(
@@ -218,7 +225,7 @@ def test_invalid_setting_is_reported(setting: str, value: Any, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         (
             "task_time_limit = '30'",
@@ -231,26 +238,26 @@ def test_invalid_setting_is_reported(setting: str, value: Any, tmp_path: Path) -
     ],
 )
 def test_invalid_time_limit_in_settings_is_reported(
-    settings: str, said: str, tmp_path: Path
+    settings: str, message: str, tmp_path: Path
 ) -> None:
     name = "tests.support.sample_tasks.Add"
     first = "--celery-task", f"{name}={name}"  # this task is checked first
     last = last_words(tmp_path, *HERE, *first, settings=settings.format(name))
-    assert said.format(name) in last
+    assert message.format(name) in last
 
 
 @pytest.mark.parametrize(
-    ("broker", "code", "said"),
+    ("broker", "code", "message"),
     [
         (["redis://127.0.0.1:1/3", "redis://127.0.0.1:2"], 69, "127.0.0.1:1/3"),
         ("rediss://127.0.0.1:1?ssl_check_hostname=perhaps", 2, "ssl_check_hostname"),
     ],
 )
 def test_broker_url_is_read_from_settings(
-    broker: Any, code: int, said: str, tmp_path: Path
+    broker: Any, code: int, message: str, tmp_path: Path
 ) -> None:
     """The setting may be a list, and its TLS options also apply to the ledger."""
-    assert said in last_words(tmp_path, settings=f"broker_url = {broker!r}\n", code=code)
+    assert message in last_words(tmp_path, settings=f"broker_url = {broker!r}\n", code=code)
 
 
 def test_unreachable_celery_broker_is_reported(tmp_path: Path) -> None:
@@ -264,12 +271,12 @@ def test_missing_celery_package_is_reported() -> None:
         " sys.exit(worker.main(sys.argv[1:]))"
     )
     words = "--tasks", "tests.support.sample_tasks", "--celery-queue", "q"
-    found = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", code, *words],
         cwd=workers.REPOSITORY, capture_output=True, text=True, timeout=100, env={**os.environ},
     )  # fmt: skip
-    assert found.returncode == 2
-    assert re.search(r"--celery-queue needs Celery: .*pip install .*\[celery\]'", found.stderr)
+    assert completed.returncode == 2
+    assert re.search(r"--celery-queue needs Celery: .*pip install .*\[celery\]'", completed.stderr)
 
 
 def test_celery_monitor_shows_worker_and_requests_of_flows(

@@ -33,8 +33,8 @@ def test_installed_celery_is_supported() -> None:
     """The extra excludes releases that were not reviewed."""
     setup = configparser.ConfigParser()
     setup.read(REPOSITORY / "setup.cfg")
-    told = setup["options.extras_require"]["celery"].split()
-    for needed in map(Requirement, told):
+    requirements = setup["options.extras_require"]["celery"].split()
+    for needed in map(Requirement, requirements):
         assert needed.specifier.contains(importlib.metadata.version(needed.name)), needed
         if needed.name == "celery":
             assert not needed.specifier.contains("5.8") and not needed.specifier.contains("5.6")
@@ -72,18 +72,18 @@ def received(app: celery.Celery, task: Any, pool: Any, **options: Any) -> Any:
         queue = kombu.Queue("celery", kombu.Exchange("celery"), "celery")
         message = queue(connection.default_channel).get()
     cls = request.create_request_cls(internals.HostedRequest, task, pool, "w@h", None, app=app)
-    made = cls(message, app=app, task=task, body=message.body, decoded=False, **options)
-    made.execute_using_pool(pool)
-    return made
+    delivery = cls(message, app=app, task=task, body=message.body, decoded=False, **options)
+    delivery.execute_using_pool(pool)
+    return delivery
 
 
 def test_pool_receives_request_with_limits_and_fields(pool: Any) -> None:
     app = celery.Celery(broker="memory://", set_as_current=False)
     task = app.task(same, name="t", time_limit=9)
     task.apply_async((3,), task_id="i", retries=2, soft_time_limit=5, headers={"color": "red"})
-    made = received(app, task, pool)
+    submitted = received(app, task, pool)
     (delivery,) = pool.host.deliveries
-    assert delivery is made
+    assert delivery is submitted
     assert (delivery.id, delivery.limit) == ("i", limits.TimeLimit(5, 9))
     assert [delivery.fields[name] for name in ("task", "retries", "color")] == ["t", 2, "red"]
     assert delivery.fields["delivery_info"]["routing_key"] == "celery"
@@ -177,7 +177,7 @@ def test_waiting_callback_receives_released_slot_in_event_loop(pool: Any) -> Non
     """Waiting callbacks get a released slot in order."""
     hub, called = Hub(), []
     pool.register_with_event_loop(hub)
-    made, semaphore = internals.HostedRequest.loop, pool.options["semaphore"]
+    event_loop, semaphore = internals.HostedRequest.loop, pool.options["semaphore"]
     assert pool.uses_semaphore and not base.BasePool.uses_semaphore
 
     def turn(while_: Callable[[], bool]) -> None:
@@ -185,11 +185,11 @@ def test_waiting_callback_receives_released_slot_in_event_loop(pool: Any) -> Non
         until(lambda: next(loop) or not while_())
 
     semaphore.acquire(called.append, "first")
-    made.take_slot_later(0.05, called.append, "second")
+    event_loop.take_slot_later(0.05, called.append, "second")
     before = time.monotonic()
     turn(lambda: time.monotonic() < before + 0.1)
     assert called == ["first"]
-    made.release_slot()
+    event_loop.release_slot()
     turn(lambda: len(called) < 2)
     assert called == ["first", "second"] and semaphore.value == 0
     hub.close()

@@ -35,23 +35,23 @@ def test_soft_time_limit_is_raised_in_thread(beds: Beds, kind: str, tmp_path: Pa
 def test_time_limits_of_coroutine_are_enforced(beds: Beds, pool: str) -> None:
     """The soft limit is raised at the `await`, as in other tasks."""
     bed = beds.get("wbengine", "redis", "redis", pool)
-    told = bed.run("wait", 90, soft_time_limit=0.5, time_limit=60)
-    error = told["error"]
-    assert told["state"] == "FAILURE"
+    answer = bed.run("wait", 90, soft_time_limit=0.5, time_limit=60)
+    error = answer["error"]
+    assert answer["state"] == "FAILURE"
     assert (error["module"], error["type"]) == ("billiard.exceptions", "SoftTimeLimitExceeded")
-    assert "await asyncio.sleep(seconds)" in told["traceback"]
-    told = bed.run("wait", 90, True, soft_time_limit=0.5)
-    assert told["value"] == "cleaned up after SoftTimeLimitExceeded"
-    told = bed.run("wait", 90, time_limit=0.3)
-    assert told["error"]["type"] == "TimeLimitExceeded"
+    assert "await asyncio.sleep(seconds)" in answer["traceback"]
+    answer = bed.run("wait", 90, True, soft_time_limit=0.5)
+    assert answer["value"] == "cleaned up after SoftTimeLimitExceeded"
+    answer = bed.run("wait", 90, time_limit=0.3)
+    assert answer["error"]["type"] == "TimeLimitExceeded"
     assert bed.run("wait", 0.01, soft_time_limit=60)["value"] == "was never stopped"
 
 
 def test_hard_time_limit_kills_process_of_task(killing: Bed, tmp_path: Path) -> None:
     """The task ignores the soft limit.  The worker continues."""
     path = tmp_path / "path"
-    told = killing.call("stubborn", str(path))
-    for each in told.values():
+    answer = killing.call("stubborn", str(path))
+    for each in answer.values():
         assert each["state"] == "FAILURE"
         error = each["error"]
         assert (error["module"], error["type"]) == ("billiard.exceptions", "TimeLimitExceeded")
@@ -61,12 +61,12 @@ def test_hard_time_limit_kills_process_of_task(killing: Bed, tmp_path: Path) -> 
 
 def test_task_revoked_before_it_starts_is_not_run(bed: Bed, tmp_path: Path) -> None:
     path = tmp_path / "path"
-    told = bed.call("revoked", str(path))
+    answer = bed.call("revoked", str(path))
     for name in ("waits", "later"):
-        assert told[name]["state"] == "REVOKED", told
-        assert told[name]["error"]["type"] == "TaskRevokedError"
-        assert "revoked" in told[name]["error"]["text"]
-    assert told["runs"]["state"] == "SUCCESS"
+        assert answer[name]["state"] == "REVOKED", answer
+        assert answer[name]["error"]["type"] == "TaskRevokedError"
+        assert "revoked" in answer[name]["error"]["text"]
+    assert answer["runs"]["state"] == "SUCCESS"
     assert lines(path) == ["runs"]
 
 
@@ -75,16 +75,16 @@ def test_running_task_revoked_with_terminate_is_stopped(
     killing: Bed, options: dict[str, Any], tmp_path: Path
 ) -> None:
     path = tmp_path / "path"
-    told = killing.call("terminated", str(path), **options)
-    assert told["state"] == "REVOKED"
-    assert told["error"]["type"] == "TaskRevokedError"
-    assert "terminated" in told["error"]["text"]
+    answer = killing.call("terminated", str(path), **options)
+    assert answer["state"] == "REVOKED"
+    assert answer["error"]["type"] == "TaskRevokedError"
+    assert "terminated" in answer["error"]["text"]
     assert len(lines(path)) == 1
     assert killing.run("add", 1, 2)["value"] == 3
 
 
 def test_running_task_revoked_without_terminate_continues(killing: Bed, tmp_path: Path) -> None:
-    told = killing.call("terminated", str(tmp_path / "path"))
-    assert told["before"]["active"] == 1
-    assert told["before"]["state"] in ("PENDING", "STARTED")
-    assert told["state"] == "REVOKED"
+    answer = killing.call("terminated", str(tmp_path / "path"))
+    assert answer["before"]["active"] == 1
+    assert answer["before"]["state"] in ("PENDING", "STARTED")
+    assert answer["state"] == "REVOKED"

@@ -48,10 +48,10 @@ def test_events_dump_and_flower_show_worker_and_tasks(
         )
         assert "ValueError" in known[failed["id"]]["exception"]
         assert "raise ValueError" in known[failed["id"]]["traceback"]
-        told = flower.ask(f"/api/workers?refresh=1&workername={NODE}")[NODE]
-        assert f"{peers.NAME}.add" in told["registered"]
-        assert told["stats"]["pid"] == worker.process.pid
-        assert [queue["name"] for queue in told["active_queues"]] == [peers.QUEUE]
+        running_worker = flower.ask(f"/api/workers?refresh=1&workername={NODE}")[NODE]
+        assert f"{peers.NAME}.add" in running_worker["registered"]
+        assert running_worker["stats"]["pid"] == worker.process.pid
+        assert [queue["name"] for queue in running_worker["active_queues"]] == [peers.QUEUE]
         page = flower.page(f"/worker/{NODE}")
         assert NODE in page and f"{peers.NAME}.add" in page
         page = flower.page(f"/task/{failed['id']}")

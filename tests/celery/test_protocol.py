@@ -161,7 +161,7 @@ def test_message_contains_hard_limit_before_soft_limit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "found"),
+    ("given", "expected"),
     [
         ([None, None], limits.UNLIMITED),
         ([0, 0], limits.UNLIMITED),
@@ -173,9 +173,9 @@ def test_message_contains_hard_limit_before_soft_limit() -> None:
         ([float("inf"), None], limits.UNLIMITED),
     ],
 )
-def test_ineffective_time_limit_is_dropped(given: list[Any], found: limits.TimeLimit) -> None:
+def test_ineffective_time_limit_is_dropped(given: list[Any], expected: limits.TimeLimit) -> None:
     message = read(v2({"timelimit": given}))
-    assert message.timelimit == found == limits.read(found)
+    assert message.timelimit == expected == limits.read(expected)
 
 
 def test_taskset_is_the_group_of_version_1() -> None:
@@ -256,8 +256,8 @@ def test_message_is_written_in_format_it_was_read_in() -> None:
 
 
 def test_invalid_priority_is_dropped() -> None:
-    for given, found in ((3, 3), (0, None), (300, None), ("3", None), (True, None)):
-        assert read(v2(priority=given)).priority == found
+    for given, expected in ((3, 3), (0, None), (300, None), ("3", None), (True, None)):
+        assert read(v2(priority=given)).priority == expected
     assert codec.encode(TaskMessage("a", ID, priority=3)).properties["priority"] == 3
     assert "priority" not in codec.encode(TaskMessage("a", ID)).properties
 
@@ -277,15 +277,15 @@ def test_argsrepr_is_at_most_1024_characters() -> None:
 
 
 def test_version_1_writes_chain_as_nested_callbacks() -> None:
-    rest = [{"task": f"t{n}", "options": {"link": {"task": "own"}}} for n in range(3)]
-    wire = codec.encode(TaskMessage("a", ID, chain=rest, callbacks=[{"task": "cb"}]), protocol=1)
+    chain = [{"task": f"t{n}", "options": {"link": {"task": "own"}}} for n in range(3)]
+    wire = codec.encode(TaskMessage("a", ID, chain=chain, callbacks=[{"task": "cb"}]), protocol=1)
     callbacks = json.loads(wire.body)["callbacks"]
     names = []
     while isinstance(callbacks, list):
         names.append([one["task"] for one in callbacks])
         callbacks = callbacks[-1]["options"]["link"]
     assert names == [["cb", "t2"], ["own", "t1"], ["own", "t0"]]
-    assert rest[0]["options"] == {"link": {"task": "own"}}
+    assert chain[0]["options"] == {"link": {"task": "own"}}
 
 
 def test_chain_of_10000_is_written_in_version_2_only() -> None:
@@ -366,8 +366,8 @@ def test_unknown_version_or_serializer_is_refused() -> None:
 
 def parts(wire: Wire) -> dict[str, Any]:
     """Return the message in the form that the schemas describe."""
-    told = {"properties": wire.properties, "headers": wire.headers}
-    return {**told, "body": json.loads(wire.body)}
+    headers_and_properties = {"properties": wire.properties, "headers": wire.headers}
+    return {**headers_and_properties, "body": json.loads(wire.body)}
 
 
 def test_written_messages_match_schemas() -> None:
@@ -394,7 +394,7 @@ HOUR = timezone(timedelta(hours=1))
 
 
 @pytest.mark.parametrize(
-    ("words", "found"),
+    ("words", "expected"),
     [
         ("2009-11-17T12:30:56.527191", datetime(2009, 11, 17, 12, 30, 56, 527191, UTC)),
         ("2009-11-17 12:30", datetime(2009, 11, 17, 12, 30, tzinfo=UTC)),
@@ -408,8 +408,8 @@ HOUR = timezone(timedelta(hours=1))
         ),
     ],
 )
-def test_iso_8601_time_is_read(words: str, found: datetime) -> None:
-    assert read(v2({"eta": words})).eta == found
+def test_iso_8601_time_is_read(words: str, expected: datetime) -> None:
+    assert read(v2({"eta": words})).eta == expected
 
 
 @pytest.mark.parametrize(
@@ -433,8 +433,8 @@ def test_isoformat_of_python_is_read(time: datetime) -> None:
 def test_times_of_results_are_in_utc() -> None:
     for words in ("2026-01-02T03:04:05", "2026-01-02T04:04:05+01:00"):
         body = json.dumps({"task_id": "i", "status": "SUCCESS", "date_done": words}).encode()
-        found = codec.decode_result(Wire({}, {}, "application/json", "utf-8", body), ACCEPTED)
-        assert found.date_done == datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+        result = codec.decode_result(Wire({}, {}, "application/json", "utf-8", body), ACCEPTED)
+        assert result.date_done == datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
 # Imports. -----------------------------------------------------------------------------------------

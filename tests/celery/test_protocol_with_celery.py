@@ -112,14 +112,14 @@ def test_results_stored_by_celery_are_decoded(serializer: str, extended: bool) -
     ]
     lines.append(["stored", "bad", "FAILURE", ["why", 7], None, conf])
     accepted = serializers.Accepted(serializer)
-    found = []
+    decoded = []
     for data in celery(lines):
         wire = Wire({}, {}, serializers.MIME_TYPES[serializer], "utf-8", base64.b64decode(data))
-        found.append(codec.decode_result(wire, accepted))
+        decoded.append(codec.decode_result(wire, accepted))
         jsonschema.validate(accepted.read(wire), codec.RESULT_SCHEMA)
-        again = codec.encode_result(found[-1], serializer)
-        assert codec.decode_result(again, accepted) == found[-1]
-    *good, bad = found
+        again = codec.encode_result(decoded[-1], serializer)
+        assert codec.decode_result(again, accepted) == decoded[-1]
+    *good, bad = decoded
     for at, (value, result) in enumerate(zip(VALUES, good, strict=True)):
         assert (result.task_id, result.status, result.result) == (f"id-{at}", "SUCCESS", value)
         assert (result.group_id, result.parent_id) == ("g" if at % 2 else None, "p")
@@ -159,8 +159,8 @@ def test_encoded_results_are_read_by_celery_client(serializer: str) -> None:
         ]
         for one in [*good, bad]
     ]  # fmt: skip
-    *found, failed = celery(lines)
-    for one, answer in zip(good, found, strict=True):
+    *answers, failed = celery(lines)
+    for one, answer in zip(good, answers, strict=True):
         assert answer.pop("done").replace(" ", "T") == done.isoformat()
         assert answer == {
             "status": "SUCCESS", "value": one.result, "traceback": None, "children": ["child"],

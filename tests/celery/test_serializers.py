@@ -34,20 +34,20 @@ def test_accepted_serializers_are_read(
 ) -> None:
     """Follow-up messages use the serializer of the original message."""
     words = "--celery-accept", ",".join(ALL)
-    made = (
+    running = (
         peers.wbengine_worker(tmp_path, url, *words, backend=store)
         if served_by == "wbengine"
         else celery.worker(url, "threads", backend=store, accept_content=ALL)
     )
-    with made as worker:
+    with running as worker:
         for name in ALL:
             conf = {"task_serializer": name, "accept_content": ALL}
             bed = Bed(client, url, store, served_by, conf=conf)
             assert bed.run("shown", VALUES[name])["value"] == repr(VALUES[name]), name
             if name != "yaml":  # Celery's clients cannot encode signatures in YAML
                 assert bed.call("chain", 3) == [3, 2]
-            told = bed.using(task_protocol=1).run("shown", VALUES[name])
-            assert told["value"] == repr(VALUES[name]), name
+            answer = bed.using(task_protocol=1).run("shown", VALUES[name])
+            assert answer["value"] == repr(VALUES[name]), name
         assert bed.call("failures")["odd"]["error"]["type"] == "Odd"
         if served_by == "wbengine":
             assert "can run code" in worker.text

@@ -54,9 +54,9 @@ def test_tasks_of_killed_worker_run_again_or_are_lost(
         worker.wait()
     gate.touch()
     with ours(*words, **conf):
-        told = own.call("wait", *ids)
-    assert [each["state"] for each in told] == ["SUCCESS", "FAILURE", *["SUCCESS"] * 6]
-    error = told[1]["error"]
+        results = own.call("wait", *ids)
+    assert [each["state"] for each in results] == ["SUCCESS", "FAILURE", *["SUCCESS"] * 6]
+    error = results[1]["error"]
     assert (error["module"], error["type"]) == ("billiard.exceptions", "WorkerLostError")
     assert len(lines(again)) == 2 and len(lines(once)) == 1
     assert lines(held) == ["0", "1", "2", "3", "4", "later"]
@@ -69,9 +69,9 @@ def test_task_of_killed_pool_process_is_lost(own: Bed, ours: Ours, tmp_path: Pat
         task_id = own.call("start", f"{peers.NAME}.rest", (30, str(path)))
         until(lambda: lines(path))
         peers.Peer(int(lines(path)[0].rpartition(" ")[2]), path).signal(signal.SIGKILL)
-        (told,) = own.call("wait", task_id)
+        (result,) = own.call("wait", task_id)
         assert own.run("add", 1, 2)["value"] == 3
-    assert told["error"]["type"] == "WorkerLostError"
+    assert result["error"]["type"] == "WorkerLostError"
     assert len(lines(path)) == 1
 
 
@@ -94,8 +94,8 @@ def test_warm_shutdown_finishes_running_and_requeues_waiting_tasks(
         assert not held.exists()
         assert own.call("depth", peers.QUEUE) == 4
     with ours("--threads", "1"):
-        told = own.call("wait", *ids)
-    assert {each["state"] for each in told} == {"SUCCESS"}
+        results = own.call("wait", *ids)
+    assert {each["state"] for each in results} == {"SUCCESS"}
     assert len(lines(path)) == 1
     assert lines(held) == ["0", "1", "2", "later"]
 
@@ -116,12 +116,12 @@ def test_queue_shared_with_celery_worker_completes_chords(
             body, parts = own.call("spread", 20, str(folder))
             assert len(parts) == 20 and body in parts
             assert set(parts) == {"celery", "wbengine"}
-            told = own.call("chords")
-            assert (told["chord"], told["in order"]) == (870, list("abcdefghijklmno"))
-            assert (told["in the midst"], told["two"]) == (32, 6)
-            assert (told["chains as parts"], told["a chain as body"]) == ([20, 4, 9], 21)
-        told = own.call("failing_chord", str(tmp_path), True)
-        assert told["body"]["type"] == "ChordError"
+            answer = own.call("chords")
+            assert (answer["chord"], answer["in order"]) == (870, list("abcdefghijklmno"))
+            assert (answer["in the midst"], answer["two"]) == (32, 6)
+            assert (answer["chains as parts"], answer["a chain as body"]) == ([20, 4, 9], 21)
+        answer = own.call("failing_chord", str(tmp_path), True)
+        assert answer["body"]["type"] == "ChordError"
 
 
 @pytest.mark.parametrize("kind", ["redis"])
@@ -131,8 +131,8 @@ def test_redelivered_tasks_run_once(own: Bed, ours: Ours, tmp_path: Path) -> Non
     paths = [tmp_path / f"path{n}" for n in range(6)]
     with ours("--threads", "2", **SOON), ours("--threads", "2", **SOON):
         ids = [own.call("start", f"{name}rest", (4, str(path))) for path in paths]
-        told = own.call("wait", *ids)
-    assert [each["value"] for each in told] == [4] * 6
+        results = own.call("wait", *ids)
+    assert [each["value"] for each in results] == [4] * 6
     assert [len(lines(path)) for path in paths] == [1] * 6
 
 
@@ -169,9 +169,9 @@ def test_tasks_end_and_run_once_while_workers_are_killed(
             running.append(begin())
             until(lambda: "searching for neighbors" in running[-1].text)
         until(lambda: own.call("depth", peers.QUEUE) == 0, within=60.0)
-        told = dict(zip(ids, own.call("wait", *ids, timeout=20.0), strict=True))
+        outcomes = dict(zip(ids, own.call("wait", *ids, timeout=20.0), strict=True))
     ran = [len(lines(path)) for path in paths]
-    errors = {id: each["error"]["type"] for id, each in told.items() if "error" in each}
+    errors = {id: each["error"]["type"] for id, each in outcomes.items() if "error" in each}
     # kombu loses a message whose worker is killed between its receipt and the note in `unacked`.
     # Then a first delivery has no row, and a later one has the row of the killed run.  kombu
     # receives one message at a time.
@@ -210,6 +210,6 @@ def test_celery_worker_takes_over_task_of_killed_worker(
     gate.touch()
     assert own.call("depth", peers.QUEUE) == 1
     with celery.worker(own.url, "threads", backend=own.backend, broker_transport_options=soon):
-        (told,) = own.call("wait", held)
-    assert told["value"] == "celery"
+        (result,) = own.call("wait", held)
+    assert result["value"] == "celery"
     assert own.call("depth", peers.QUEUE) == 0

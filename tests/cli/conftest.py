@@ -151,6 +151,6 @@ def quiet_store(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def wbengine(home: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Command]:
-    made = Command(home, capsys)
-    yield made
-    made.close()
+    command = Command(home, capsys)
+    yield command
+    command.close()

@@ -57,23 +57,23 @@ def test_loaded_modules_are_detected() -> None:
 
 
 def test_help_lists_all_commands_and_exit_codes(wbengine: Command) -> None:
-    told = wbengine("--help")
-    assert told.code == 0
+    answer = wbengine("--help")
+    assert answer.code == 0
     for name in app.COMMANDS:
-        assert f"\n  {name} " in told.out
+        assert f"\n  {name} " in answer.out
     for code in (0, 1, 2, 66, 69, 75, 78, 130):
-        assert f"\n    {code} " in told.out
+        assert f"\n    {code} " in answer.out
 
 
 @pytest.mark.parametrize("path", ALL, ids=" ".join)
 def test_every_command_has_help_with_an_example(path: tuple[str, ...], wbengine: Command) -> None:
-    told = wbengine(*path, "--help")
-    assert (told.code, told.err) == (0, "")
-    assert told.out.startswith(f"Usage: wbengine {' '.join(path)} ")
+    answer = wbengine(*path, "--help")
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.out.startswith(f"Usage: wbengine {' '.join(path)} ")
     command = ALL[path]
     assert command.name == path[-1]
     if not isinstance(command, click.Group):
-        assert f"wbengine {' '.join(path)}" in told.out.partition("\n")[2], "there is no example"
+        assert f"wbengine {' '.join(path)}" in answer.out.partition("\n")[2], "there is no example"
         undocumented = [
             param.name
             for param in command.params
@@ -83,17 +83,17 @@ def test_every_command_has_help_with_an_example(path: tuple[str, ...], wbengine:
 
 
 def test_unknown_command_error_suggests_the_nearest(wbengine: Command) -> None:
-    told = wbengine("flwo", "ls")
-    assert (told.code, told.out) == (2, "")
-    assert "unknown command 'flwo' (did you mean 'flow'?)" in told.error
+    answer = wbengine("flwo", "ls")
+    assert (answer.code, answer.out) == (2, "")
+    assert "unknown command 'flwo' (did you mean 'flow'?)" in answer.error
     assert "'watch'" in wbengine("flow", "wacht").error
 
 
 def test_unknown_option_is_reported_in_one_line(wbengine: Command) -> None:
-    told = wbengine("config", "show", "--jsn")
-    assert told.code == 2
-    assert told.error.startswith("wbengine config show: error: ")
-    assert "unknown option '--jsn' (did you mean '--json'?)" in told.error
+    answer = wbengine("config", "show", "--jsn")
+    assert answer.code == 2
+    assert answer.error.startswith("wbengine config show: error: ")
+    assert "unknown option '--jsn' (did you mean '--json'?)" in answer.error
     assert (
         "unknown option '--stat' (did you mean '--state'?)"
         in wbengine("flow", "list", "--stat").error
@@ -101,9 +101,9 @@ def test_unknown_option_is_reported_in_one_line(wbengine: Command) -> None:
 
 
 def test_call_without_command_prints_help_and_exits_with_2(wbengine: Command) -> None:
-    told = wbengine()
-    assert (told.code, told.out) == (2, "")
-    assert "Usage: wbengine" in told.err
+    answer = wbengine()
+    assert (answer.code, answer.out) == (2, "")
+    assert "Usage: wbengine" in answer.err
 
 
 def test_common_options_are_accepted_first_or_last(wbengine: Command) -> None:
@@ -120,15 +120,15 @@ def test_version_option_prints_the_version(wbengine: Command) -> None:
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_script_is_printed_for_each_shell(shell: str, wbengine: Command) -> None:
-    told = wbengine("completion", shell)
-    assert told.code == 0
-    assert "_WBENGINE_COMPLETE" in told.out
+    answer = wbengine("completion", shell)
+    assert answer.code == 0
+    assert "_WBENGINE_COMPLETE" in answer.out
 
 
 def test_completion_lists_matching_subcommands(wbengine: Command) -> None:
     words = {"_WBENGINE_COMPLETE": "bash_complete", "COMP_CWORD": "2"}
-    told = wbengine.apart(env={**words, "COMP_WORDS": "wbengine flow re"})
-    assert told.out.split() == ["plain,resume", "plain,revert", "plain,retry"]
+    answer = wbengine.apart(env={**words, "COMP_WORDS": "wbengine flow re"})
+    assert answer.out.split() == ["plain,resume", "plain,revert", "plain,retry"]
 
 
 def test_completion_offers_flows_workers_and_engines(wbengine: Command, home: Path) -> None:
@@ -178,7 +178,7 @@ def test_exit_code_of_failed_flow_is_kept_when_the_pipe_closes(home: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ("--help", "wbengine: error: {}\n"),
         ("config schema", "wbengine config schema: error: {}\n"),
@@ -189,9 +189,9 @@ def test_exit_code_of_failed_flow_is_kept_when_the_pipe_closes(home: Path) -> No
         ),
     ],
 )
-def test_unwritable_standard_output_is_reported(words: str, said: str, home: Path) -> None:
+def test_unwritable_standard_output_is_reported(words: str, message: str, home: Path) -> None:
     full = "cannot write to the standard output: No space left on device"
-    assert piped(words, "> /dev/full") == ("1\n", said.format(full))
+    assert piped(words, "> /dev/full") == ("1\n", message.format(full))
 
 
 def test_unwritable_standard_error_does_not_stop_the_command(home: Path) -> None:
@@ -251,10 +251,10 @@ def test_exception_in_command_sets_exit_code_and_message(
         raise {"stop": KeyboardInterrupt(), "key": KeyError("x")}[kind]
 
     monkeypatch.setitem(app.root.commands, "bad", bad)
-    told = wbengine("bad", "stop")
-    assert (told.code, told.err) == (130, "\nwbengine: error: interrupted\n")
-    told = wbengine("bad", "key")
-    assert (told.code, told.error) == (1, "wbengine: error: KeyError: 'x'")
+    answer = wbengine("bad", "stop")
+    assert (answer.code, answer.err) == (130, "\nwbengine: error: interrupted\n")
+    answer = wbengine("bad", "key")
+    assert (answer.code, answer.error) == (1, "wbengine: error: KeyError: 'x'")
 
 
 def test_ctrl_c_during_import_exits_with_130(wbengine: Command, home: Path) -> None:
@@ -263,5 +263,5 @@ def test_ctrl_c_during_import_exits_with_130(wbengine: Command, home: Path) -> N
         "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(30)\n"
     )
     path = os.pathsep.join([str(home / "before"), *filter(None, [os.environ.get("PYTHONPATH")])])
-    told = wbengine.apart("flow", "list", env={"PYTHONPATH": path})
-    assert (told.code, told.out, told.error) == (130, "", "wbengine: error: interrupted")
+    answer = wbengine.apart("flow", "list", env={"PYTHONPATH": path})
+    assert (answer.code, answer.out, answer.error) == (130, "", "wbengine: error: interrupted")

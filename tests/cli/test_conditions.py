@@ -148,11 +148,11 @@ def silent() -> Iterator[int]:
         yield server.getsockname()[1]
 
 
-def unavailable(told: Answer, *said: str) -> None:
-    assert (told.code, told.out) == (69, "")
-    for words in said:
-        assert words in told.error
-    assert "canary" not in told.err
+def unavailable(answer: Answer, *texts: str) -> None:
+    assert (answer.code, answer.out) == (69, "")
+    for words in texts:
+        assert words in answer.error
+    assert "canary" not in answer.err
 
 
 def test_every_command_is_covered() -> None:
@@ -163,8 +163,8 @@ def test_every_command_is_covered() -> None:
 
 @pytest.mark.parametrize("words", OF_NOBODY, ids=name)
 def test_command_without_store_or_broker_contacts_neither(words: Words, wbengine: Command) -> None:
-    told = wbengine(*words, "--quiet")
-    assert (told.code, told.err) == (0, "") and "canary" not in told.out
+    answer = wbengine(*words, "--quiet")
+    assert (answer.code, answer.err) == (0, "") and "canary" not in answer.out
 
 
 # Brokers. -----------------------------------------------------------------------------------------
@@ -175,9 +175,9 @@ def test_command_without_store_or_broker_contacts_neither(words: Words, wbengine
 def test_unreachable_broker_is_reported(words: Words, kind: str, wbengine: Command) -> None:
     if kind == "amqp" and "--requests" in words:
         words = ("queues", "list", "some")  # without a ledger
-    told = wbengine(*words, "--url", f"{kind}://me:canary@{NOWHERE}/", "--timeout", "1")
-    unavailable(told, NOWHERE)
-    assert "nothing listens there" in told.err or "Connection refused" in told.err
+    answer = wbengine(*words, "--url", f"{kind}://me:canary@{NOWHERE}/", "--timeout", "1")
+    unavailable(answer, NOWHERE)
+    assert "nothing listens there" in answer.err or "Connection refused" in answer.err
 
 
 @brokered
@@ -187,26 +187,26 @@ def test_silent_broker_is_reported_after_the_timeout(
     # The other commands connect in the same way.
     kind = "amqp" if words[0] in ("worker", "status") else "redis"
     url = f"{kind}://me:canary@127.0.0.1:{silent}/0"
-    told = wbengine(*words, "--url", url, "--timeout", "1")
-    unavailable(told, f"127.0.0.1:{silent}")
+    answer = wbengine(*words, "--url", url, "--timeout", "1")
+    unavailable(answer, f"127.0.0.1:{silent}")
 
 
 @brokered
 def test_rejected_broker_password_is_reported(
     words: Words, wbengine: Command, redis_server: servers.Server, redis_url: str
 ) -> None:
-    told = wbengine(*words, "--url", str(redis_url).replace(redis_server.password, "canary"))
-    unavailable(told, "user or password" if "--requests" not in words else "invalid")
+    answer = wbengine(*words, "--url", str(redis_url).replace(redis_server.password, "canary"))
+    unavailable(answer, "user or password" if "--requests" not in words else "invalid")
 
 
 @pytest.mark.parametrize("words", OF_A_BROKER, ids=name)
 def test_empty_broker_has_the_documented_exit_code(
     words: Words, wbengine: Command, home: Path
 ) -> None:
-    told = wbengine(*words, "--url", f"filesystem://{home}/broker", "--timeout", "0.2")
-    assert told.code == OF_A_BROKER[words]
-    assert told.out.startswith("broker") if words == ("status",) else told.out == ""
-    assert len(told.err.splitlines()) == 1
+    answer = wbengine(*words, "--url", f"filesystem://{home}/broker", "--timeout", "0.2")
+    assert answer.code == OF_A_BROKER[words]
+    assert answer.out.startswith("broker") if words == ("status",) else answer.out == ""
+    assert len(answer.err.splitlines()) == 1
 
 
 @pytest.mark.parametrize("state", ["down", "silent", "refuses"])
@@ -232,11 +232,11 @@ def test_flow_does_not_start_without_its_broker(
     # A port that refuses connections fails fast, even with a long timeout.
     timeout = "100" if state == "down" else "1"
     unavailable(wbengine(*words, *store, "--engine", "workers", "--url", url, "--timeout", timeout))
-    kept = wbengine("flow", "list", "--json", *store)
+    answer = wbengine("flow", "list", "--json", *store)
     if command == "run":
-        assert kept.code == 69 and "no store exists" in kept.json_error["error"]
+        assert answer.code == 69 and "no store exists" in answer.json_error["error"]
     else:
-        assert [flow["state"] for flow in kept.json["flows"]] == ["REVERTED"]
+        assert [flow["state"] for flow in answer.json["flows"]] == ["REVERTED"]
 
 
 @pytest.mark.parametrize(
@@ -246,26 +246,26 @@ def test_flow_does_not_start_without_its_broker(
 def test_error_is_json_with_the_json_option(
     words: Words, code: int, wbengine: Command, home: Path
 ) -> None:
-    told = wbengine(*words, "--persistence", f"sqlite:///{home}/none")
-    assert (told.code, told.out) == (code, "")
-    assert told.json_error.keys() == {"schema", "command", "error", "code"}
-    assert told.json_error["schema"] == "wbengine/error/1" and told.json_error["code"] == code
+    answer = wbengine(*words, "--persistence", f"sqlite:///{home}/none")
+    assert (answer.code, answer.out) == (code, "")
+    assert answer.json_error.keys() == {"schema", "command", "error", "code"}
+    assert answer.json_error["schema"] == "wbengine/error/1" and answer.json_error["code"] == code
 
 
 @pytest.mark.parametrize("ledger", ["nonsense://x", DOWN["url"], "dir:///dev/null/x"])
 def test_unusable_ledger_is_reported(wbengine: Command, home: Path, ledger: str) -> None:
     url = f"filesystem://{home}/broker"
-    told = wbengine("queues", "list", "--requests", "--url", url, "--ledger", ledger)
-    assert told.out == "" and "canary" not in told.error
-    assert told.code == (2 if ledger.startswith("nonsense") else 69)
-    if told.code == 69:
-        told = wbengine(*SERVES, "--url", url, "--ledger", ledger, "--quiet")
-        assert told.code == 69 and "canary" not in told.error
+    answer = wbengine("queues", "list", "--requests", "--url", url, "--ledger", ledger)
+    assert answer.out == "" and "canary" not in answer.error
+    assert answer.code == (2 if ledger.startswith("nonsense") else 69)
+    if answer.code == 69:
+        answer = wbengine(*SERVES, "--url", url, "--ledger", ledger, "--quiet")
+        assert answer.code == 69 and "canary" not in answer.error
 
 
 def test_broker_without_ledger_is_reported(wbengine: Command) -> None:
-    told = wbengine("queues", "list", "--requests", "--url", f"amqp://{NOWHERE}//")
-    assert told.code == 2 and "has no ledger; pass the URL" in told.error
+    answer = wbengine("queues", "list", "--requests", "--url", f"amqp://{NOWHERE}//")
+    assert answer.code == 2 and "has no ledger; pass the URL" in answer.error
 
 
 @pytest.mark.parametrize(
@@ -290,9 +290,9 @@ def test_invalid_url_is_refused(
 @stored
 @pytest.mark.parametrize("kind", ["postgresql", "mysql"])
 def test_unreachable_store_is_reported(words: Words, kind: str, wbengine: Command) -> None:
-    told = wbengine(*words, "--persistence", f"{kind}://me:canary@{NOWHERE}/flows")
-    unavailable(told)
-    assert "refused" in told.err
+    answer = wbengine(*words, "--persistence", f"{kind}://me:canary@{NOWHERE}/flows")
+    unavailable(answer)
+    assert "refused" in answer.err
 
 
 @stored
@@ -300,8 +300,8 @@ def test_silent_store_is_reported_after_the_timeout(
     words: Words, wbengine: Command, silent: int
 ) -> None:
     url = f"mysql://me:canary@127.0.0.1:{silent}/flows"
-    told = wbengine(*words, "--persistence", url, "--timeout", "0.3")
-    unavailable(told, "error: the store did not answer within 0.3 s")
+    answer = wbengine(*words, "--persistence", url, "--timeout", "0.3")
+    unavailable(answer, "error: the store did not answer within 0.3 s")
 
 
 @pytest.mark.parametrize("words", OF_A_STORE, ids=name)
@@ -310,11 +310,11 @@ def test_missing_named_store_is_an_error_and_is_not_created(
     words: Words, kind: str, wbengine: Command, home: Path
 ) -> None:
     url = f"{kind}:{'///' if kind == 'sqlite' else '//'}{home}/flows"
-    told = wbengine(*words, "--persistence", url)
-    assert told.code == OF_NO_STORE.get(words, 69)
-    if told.code:
-        assert told.out == ""
-        assert f"no store exists at {url}; create it with `wbengine db upgrade`" in told.error
+    answer = wbengine(*words, "--persistence", url)
+    assert answer.code == OF_NO_STORE.get(words, 69)
+    if answer.code:
+        assert answer.out == ""
+        assert f"no store exists at {url}; create it with `wbengine db upgrade`" in answer.error
         assert not (home / "flows").exists()
 
 
@@ -336,11 +336,11 @@ def test_missing_default_store_is_empty(
     wbengine: Command, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("WBENGINE_PERSISTENCE")
-    told = wbengine("flow", "list", "--json")
-    assert (told.code, json.loads(told.out)["flows"]) == (0, [])
-    assert "no store exists at dir://" in told.err
-    told = wbengine("flow", "resume", UNKNOWN)
-    assert told.code == 66 and "the store contains no flows" in told.error
+    answer = wbengine("flow", "list", "--json")
+    assert (answer.code, json.loads(answer.out)["flows"]) == (0, [])
+    assert "no store exists at dir://" in answer.err
+    answer = wbengine("flow", "resume", UNKNOWN)
+    assert answer.code == 66 and "the store contains no flows" in answer.error
 
 
 @stored
@@ -351,11 +351,11 @@ def test_store_of_a_newer_version_is_refused(words: Words, wbengine: Command, ho
     with sqlite3.connect(home / "flows.db") as connection:
         connection.execute(f"UPDATE {tables.VERSION_TABLE} SET version_num = '9999'")
     connection.close()
-    told = wbengine(*words, "--persistence", url)
+    answer = wbengine(*words, "--persistence", url)
     if words == ("db", "current"):
-        assert told.code == 0 and "9999" in told.out
+        assert answer.code == 0 and "9999" in answer.out
     else:
-        unavailable(told, "revision 9999, from a newer version of wbengine")
+        unavailable(answer, "revision 9999, from a newer version of wbengine")
 
 
 @stored
@@ -364,24 +364,24 @@ def test_store_of_an_older_version_is_upgraded_or_refused_with_a_hint(
 ) -> None:
     """Commands that run flows upgrade the store; other commands print the upgrade command."""
     url = f"sqlite:///{home}/flows.db"
-    made = backend.SQLBackend({"connection": url})
-    layout.upgrade(made.engine, layout.REVISIONS[0])
-    made.close()
-    told = wbengine(*words, "--persistence", url)
+    store = backend.SQLBackend({"connection": url})
+    layout.upgrade(store.engine, layout.REVISIONS[0])
+    store.close()
+    answer = wbengine(*words, "--persistence", url)
     if words in OF_ANY_VERSION:
-        assert told.code == OF_ANY_VERSION[words]
+        assert answer.code == OF_ANY_VERSION[words]
     else:
-        unavailable(told, "wbengine db upgrade")
+        unavailable(answer, "wbengine db upgrade")
 
 
 @stored
 def test_impossible_folder_is_reported(words: Words, wbengine: Command, home: Path) -> None:
     (home / "file").write_text("")
-    told = wbengine(*words, "--persistence", f"dir://{home}/file/flows")
+    answer = wbengine(*words, "--persistence", f"dir://{home}/file/flows")
     if words == ("flow", "run", FACTORY):
-        unavailable(told, f"{home}/file")
+        unavailable(answer, f"{home}/file")
     elif words != SHOWS:  # the folder has never existed
-        assert told.code in (OF_A_STORE[words], 69) and len(told.err.splitlines()) <= 1
+        assert answer.code in (OF_A_STORE[words], 69) and len(answer.err.splitlines()) <= 1
 
 
 @stored
@@ -392,7 +392,7 @@ def test_damaged_store_is_reported(words: Words, wbengine: Command, home: Path) 
 
 @stored
 @pytest.mark.parametrize(
-    ("url", "said"),
+    ("url", "message"),
     [
         ("postgrs://host/db", "did you mean 'postgresql'?"),
         ("sqlite:////tmp/x?max_retries=many", "max_retries"),
@@ -400,11 +400,11 @@ def test_damaged_store_is_reported(words: Words, wbengine: Command, home: Path) 
     ],
 )
 def test_invalid_store_url_is_refused(
-    words: Words, url: str, said: str, wbengine: Command, monkeypatch: pytest.MonkeyPatch
+    words: Words, url: str, message: str, wbengine: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = wbengine(*words, "--persistence", url)
-    assert (told.code, told.out) == (2, "")
-    assert "--persistence: " in told.error and said in told.error
+    answer = wbengine(*words, "--persistence", url)
+    assert (answer.code, answer.out) == (2, "")
+    assert "--persistence: " in answer.error and message in answer.error
     monkeypatch.setenv("WBENGINE_PERSISTENCE", url)
-    told = wbengine(*words)
-    assert told.code == 78 and "$WBENGINE_PERSISTENCE: " in told.error
+    answer = wbengine(*words)
+    assert answer.code == 78 and "$WBENGINE_PERSISTENCE: " in answer.error

@@ -13,9 +13,9 @@ from tests.cli.conftest import Answer, Command
 from wbengine.cli import config, settings_schema
 
 
-def setting(told: Answer, name: str) -> tuple[Any, str]:
-    (found,) = [each for each in told.json["settings"] if each["name"] == name]
-    return found["value"], found["from"]
+def setting(answer: Answer, name: str) -> tuple[Any, str]:
+    (entry,) = [each for each in answer.json["settings"] if each["name"] == name]
+    return entry["value"], entry["from"]
 
 
 def user_file(home: Path, text: str) -> Path:
@@ -52,12 +52,12 @@ def test_named_file_replaces_the_others(
     monkeypatch.delenv("WBENGINE_TIMEOUT")
     (home / "wbengine.toml").write_text("timeout = 3\n")
     (home / "other.toml").write_text("exchange = 'x'\n")
-    told = wbengine("--config", "other.toml", "config", "show", "--json")
-    assert setting(told, "timeout") == (5.0, "default")
-    assert setting(told, "exchange") == ("x", "other.toml")
+    answer = wbengine("--config", "other.toml", "config", "show", "--json")
+    assert setting(answer, "timeout") == (5.0, "default")
+    assert setting(answer, "exchange") == ("x", "other.toml")
     assert wbengine("config", "path", "--config", "other.toml").out == "other.toml\n"
-    told = wbengine("config", "show", "--config", "none.toml")
-    assert told.code == 78 and "must name an existing file, got 'none.toml'" in told.error
+    answer = wbengine("config", "show", "--config", "none.toml")
+    assert answer.code == 78 and "must name an existing file, got 'none.toml'" in answer.error
 
 
 @pytest.fixture
@@ -107,13 +107,13 @@ def test_file_in_parent_folder_that_others_can_write_is_refused(
     file.chmod(0o644)
     assert setting(wbengine("config", "show", "--json"), "exchange") == ("x", str(file))
     make_strange(file if where == "file" else above, what)
-    told = wbengine("config", "show", "--json")
-    assert (told.code, told.out) == (78, "")
-    assert f"refused to read {file}: " in told.error
-    assert why.format(folder=above, file=file) in told.error
-    assert f"--config {file}" in told.error
+    answer = wbengine("config", "show", "--json")
+    assert (answer.code, answer.out) == (78, "")
+    assert f"refused to read {file}: " in answer.error
+    assert why.format(folder=above, file=file) in answer.error
+    assert f"--config {file}" in answer.error
     mend = f"chmod go-w {file if where == 'file' else above}"
-    assert (mend in told.error) == isinstance(what, int)
+    assert (mend in answer.error) == isinstance(what, int)
     trusted = wbengine("config", "show", "--json", "--config", str(file))
     assert setting(trusted, "exchange") == ("x", str(file))
     monkeypatch.setenv("WBENGINE_CONFIG", str(file))
@@ -128,19 +128,19 @@ def test_file_in_current_folder_may_be_writable_by_its_group_only(
     file = home / "wbengine.toml"
     file.write_text("exchange = 'x'\n")
     make_strange(file, what)
-    told = wbengine("config", "show", "--json")
+    answer = wbengine("config", "show", "--json")
     if refused:
-        assert told.code == 78 and f"refused to read {file}: " in told.error
+        assert answer.code == 78 and f"refused to read {file}: " in answer.error
     else:
-        assert setting(told, "exchange") == ("x", str(file))
+        assert setting(answer, "exchange") == ("x", str(file))
 
 
 def test_own_file_in_a_sticky_folder_is_read(wbengine: Command, above: Path) -> None:
     (above / "wbengine.toml").write_text("exchange = 'x'\n")
     (above / "wbengine.toml").chmod(0o644)
     above.chmod(0o1777)
-    told = wbengine("config", "show", "--json")
-    assert setting(told, "exchange") == ("x", str(above / "wbengine.toml"))
+    answer = wbengine("config", "show", "--json")
+    assert setting(answer, "exchange") == ("x", str(above / "wbengine.toml"))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
@@ -151,8 +151,10 @@ def test_symlink_of_another_user_is_refused(wbengine: Command, home: Path, above
     link.symlink_to("mine.toml")
     assert setting(wbengine("config", "show", "--json"), "exchange")[0] == "x"
     os.chown(link, OTHER, OTHER, follow_symlinks=False)
-    told = wbengine("config", "show")
-    assert told.code == 78 and f"{link} must belong to you or root, got user {OTHER}" in told.error
+    answer = wbengine("config", "show")
+    assert (
+        answer.code == 78 and f"{link} must belong to you or root, got user {OTHER}" in answer.error
+    )
 
 
 def test_parent_pyproject_without_our_table_may_be_world_writable(
@@ -169,9 +171,9 @@ def test_detached_process_reads_the_named_file(wbengine: Command, home: Path) ->
     (home / "wbengine.toml").chmod(0o666)
     (home.parent / "mine.toml").write_text(f"persistence = 'dir://{home}/flows'\n")
     mine = ("--config", "../mine.toml")
-    told = wbengine.apart("flow", "run", "tests.cli.shop:order", "--detach", *mine)
-    assert told.code == 0, told.err
-    assert wbengine("flow", "watch", told.out.strip(), *mine).code == 0
+    answer = wbengine.apart("flow", "run", "tests.cli.shop:order", "--detach", *mine)
+    assert answer.code == 0, answer.err
+    assert wbengine("flow", "watch", answer.out.strip(), *mine).code == 0
 
 
 def test_environment_for_a_child_process_reproduces_the_options(
@@ -182,8 +184,8 @@ def test_environment_for_a_child_process_reproduces_the_options(
         "url": "memory://x", "transport_options": {"port": 1, "hosts": ["a", "b"]},
         "include": ["one", "two"], "flows": ["shop"], "timeout": 3.5, "log_level": "debug",
     }  # fmt: skip
-    told = config.read({**given, "json": True, "quiet": True}, [])
-    for name, value in told.environment().items():
+    options = config.read({**given, "json": True, "quiet": True}, [])
+    for name, value in options.environment().items():
         monkeypatch.setenv(name, value)
     again = config.read({}, [])
     assert {name: getattr(again, name) for name in given} == {
@@ -219,9 +221,9 @@ def test_invalid_setting_in_a_file_is_refused(
     text: str, words: str, wbengine: Command, home: Path
 ) -> None:
     (home / "wbengine.toml").write_text(text)
-    told = wbengine("config", "show")
-    assert (told.code, told.out) == (78, "")
-    assert str(home / "wbengine.toml") in told.error and words in told.error
+    answer = wbengine("config", "show")
+    assert (answer.code, answer.out) == (78, "")
+    assert str(home / "wbengine.toml") in answer.error and words in answer.error
 
 
 @pytest.mark.parametrize(
@@ -238,18 +240,18 @@ def test_invalid_setting_in_the_environment_is_refused(
     name: str, value: str, words: str, wbengine: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(f"WBENGINE_{name}", value)
-    told = wbengine("config", "show")
-    assert (told.code, told.out) == (78, "")
-    assert words in told.error
+    answer = wbengine("config", "show")
+    assert (answer.code, answer.out) == (78, "")
+    assert words in answer.error
 
 
 def test_invalid_flags_are_refused(wbengine: Command) -> None:
-    told = wbengine("config", "show", "--timeout", "0")
-    assert told.code == 2 and "--timeout" in told.error
-    told = wbengine("config", "show", "--exchange", "a b")
-    assert told.code == 2 and "--exchange must be 1 to 120 characters" in told.error
-    told = wbengine("config", "show", "--transport-option", "x")
-    assert told.code == 2 and "--transport-option must have the form" in told.error
+    answer = wbengine("config", "show", "--timeout", "0")
+    assert answer.code == 2 and "--timeout" in answer.error
+    answer = wbengine("config", "show", "--exchange", "a b")
+    assert answer.code == 2 and "--exchange must be 1 to 120 characters" in answer.error
+    answer = wbengine("config", "show", "--transport-option", "x")
+    assert answer.code == 2 and "--transport-option must have the form" in answer.error
 
 
 def test_secrets_are_read_from_files_and_masked(
@@ -259,10 +261,10 @@ def test_secrets_are_read_from_files_and_masked(
     monkeypatch.setenv("WBENGINE_URL_FILE", str(home / "url"))
     monkeypatch.setenv("WBENGINE_LEDGER", "postgresql://me:canary@host/db")
     monkeypatch.setenv("WBENGINE_TRANSPORT_OPTIONS", '{"password": "canary", "n": 1}')
-    told = wbengine("config", "show", "--json")
-    assert setting(told, "url") == ("mongodb://:***@host/0", "$WBENGINE_URL_FILE")
-    assert setting(told, "transport_options")[0]["n"] == 1
-    for answer in (told, wbengine("config", "show")):
+    reply = wbengine("config", "show", "--json")
+    assert setting(reply, "url") == ("mongodb://:***@host/0", "$WBENGINE_URL_FILE")
+    assert setting(reply, "transport_options")[0]["n"] == 1
+    for answer in (reply, wbengine("config", "show")):
         assert answer.code == 0 and "canary" not in answer.out + answer.err
 
 
@@ -270,9 +272,9 @@ def test_command_options_can_be_set_in_file_and_environment(
     wbengine: Command, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def complaint() -> str:
-        told = wbengine("flow", "run", "no_such:flow")
-        assert told.code == 78
-        return told.error
+        answer = wbengine("flow", "run", "no_such:flow")
+        assert answer.code == 78
+        return answer.error
 
     (home / "wbengine.toml").write_text("[flow.run]\ndeadline = 'never'\n")
     assert "[flow.run] in the settings: deadline must be a duration" in complaint()
@@ -290,9 +292,9 @@ def test_include_modules_are_imported_first(
     assert wbengine("-I", "noted", "config", "path").code == 0
     assert (home / "noted").exists()
     monkeypatch.setenv("WBENGINE_INCLUDE", "no_such_module")
-    told = wbengine("config", "path")
-    assert told.code == 78
-    assert "$WBENGINE_INCLUDE: cannot import 'no_such_module'" in told.error
+    answer = wbengine("config", "path")
+    assert answer.code == 78
+    assert "$WBENGINE_INCLUDE: cannot import 'no_such_module'" in answer.error
 
 
 def test_schema_is_valid_and_matches_the_settings(wbengine: Command) -> None:
@@ -313,12 +315,12 @@ def test_log_can_be_json(wbengine: Command, home: Path) -> None:
     (home / "noisy.py").write_text(
         "import logging\nlogging.getLogger('noisy').warning('%s', 'hello', extra={'flow': 'f'})\n"
     )
-    told = wbengine.apart("-I", "noisy", "--log-format", "json", "config", "path", "-q")
-    assert told.code == 0
-    (line,) = [Answer(0, line, "").json for line in told.err.splitlines()]
+    answer = wbengine.apart("-I", "noisy", "--log-format", "json", "config", "path", "-q")
+    assert answer.code == 0
+    (line,) = [Answer(0, line, "").json for line in answer.err.splitlines()]
     assert (line["message"], line["level"], line["flow"]) == ("hello", "WARNING", "f")
-    told = wbengine.apart("-I", "noisy", "config", "path", "-q", "--log-level", "error")
-    assert told.err == ""
+    answer = wbengine.apart("-I", "noisy", "config", "path", "-q", "--log-level", "error")
+    assert answer.err == ""
 
 
 @pytest.mark.parametrize(
@@ -336,19 +338,19 @@ def test_option_of_wrong_type_in_a_table_is_refused(
     wbengine: Command, home: Path, line: str, wanted: str
 ) -> None:
     (home / "wbengine.toml").write_text(f"[worker]\n{line}\n")
-    told = wbengine("worker", "t", "--tasks", "tests.support.worker_tasks")
-    assert told.code == 78 and wanted in told.error
+    answer = wbengine("worker", "t", "--tasks", "tests.support.worker_tasks")
+    assert answer.code == 78 and wanted in answer.error
 
 
 def test_inputs_are_read_from_a_file(wbengine: Command, home: Path) -> None:
     (home / "wbengine.toml").write_text('[flow.run]\ninputs = {order_id = 7, card = "x"}\n')
-    told = wbengine("flow", "run", "tests.cli.shop:order", "--quiet")
-    assert told.json["results"]["order_id"] == 7
+    answer = wbengine("flow", "run", "tests.cli.shop:order", "--quiet")
+    assert answer.json["results"]["order_id"] == 7
 
 
 def test_slots_on_the_command_line_override_those_of_a_file(wbengine: Command, home: Path) -> None:
     (home / "wbengine.toml").write_text("[worker]\nthreads = 2\npool = 'threads'\n")
     words = ("t", "--tasks", "tests.support.worker_tasks", "--max-idle-time", "0.1")
     broker = ("--url", f"filesystem://{home}/broker")
-    told = wbengine("worker", *words, *broker, "--concurrency", "3")
-    assert told.code == 0 and "3 " in told.err
+    answer = wbengine("worker", *words, *broker, "--concurrency", "3")
+    assert answer.code == 0 and "3 " in answer.err

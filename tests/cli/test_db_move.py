@@ -46,25 +46,25 @@ def test_folder_of_journals_is_refused_with_the_move_command(
     wbengine: Command, journals: Path
 ) -> None:
     for words in (("flow", "list"), ("db", "upgrade")):
-        told = wbengine(*words, "--persistence", f"dir://{journals}")
-        assert told.code == 69
-        assert f"`wbengine db move dir://{journals} dir://{journals}-moved`" in told.error
+        answer = wbengine(*words, "--persistence", f"dir://{journals}")
+        assert answer.code == 69
+        assert f"`wbengine db move dir://{journals} dir://{journals}-moved`" in answer.error
     assert not (journals / "flows.db").exists()
 
 
 def test_missing_store_is_not_moved(wbengine: Command, home: Path) -> None:
-    told = wbengine("db", "move", f"sqlite:///{home}/none.db", f"sqlite:///{home}/new.db")
-    assert told.code == 69
-    assert f"OLD must be an existing store, got sqlite:///{home}/none.db" in told.error
+    answer = wbengine("db", "move", f"sqlite:///{home}/none.db", f"sqlite:///{home}/new.db")
+    assert answer.code == 69
+    assert f"OLD must be an existing store, got sqlite:///{home}/none.db" in answer.error
     assert not (home / "new.db").exists()
 
 
 def test_folder_of_journals_is_moved_completely(wbengine: Command, journals: Path) -> None:
     new = f"dir://{journals}-moved"
     before = {path: path.read_bytes() for path in journals.rglob("*") if path.is_file()}
-    told = wbengine("db", "move", f"dir://{journals}", new)
-    assert (told.code, told.err) == (0, "")
-    assert told.out == f"copied 2 flows in 2 logbooks to {new} and verified them\n"
+    answer = wbengine("db", "move", f"dir://{journals}", new)
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.out == f"copied 2 flows in 2 logbooks to {new} and verified them\n"
     with opened(new) as connection:
         assert {book.uuid: len(book) for book in connection.get_logbooks()} == {
             "book-1": 2,
@@ -110,16 +110,16 @@ def test_damaged_folder_of_journals_is_refused(
     data = bytearray((journals / file).read_bytes())
     data[30] ^= 1
     (journals / file).write_bytes(data)
-    told = wbengine("db", "move", f"dir://{journals}", f"dir://{journals}-moved")
-    assert told.code != 0 and "is damaged: a checksum is wrong" in told.error
+    answer = wbengine("db", "move", f"dir://{journals}", f"dir://{journals}-moved")
+    assert answer.code != 0 and "is damaged: a checksum is wrong" in answer.error
 
 
 def test_truncated_journal_is_refused(wbengine: Command, journals: Path) -> None:
     """It is shorter than the length in its head."""
     (journal,) = (journals / "flows" / "flow-1").glob("journal.*")
     journal.write_bytes(journal.read_bytes()[:100])
-    told = wbengine("db", "move", f"dir://{journals}", f"dir://{journals}-moved")
-    assert told.code != 0 and "flow-1 is damaged" in told.error
+    answer = wbengine("db", "move", f"dir://{journals}", f"dir://{journals}-moved")
+    assert answer.code != 0 and "flow-1 is damaged" in answer.error
 
 
 def test_stores_of_other_kinds_are_moved(wbengine: Command, tmp_path: Path) -> None:
@@ -137,8 +137,8 @@ def test_move_to_a_store_with_another_logbook_of_that_name_is_refused(
     old, new = f"sqlite:///{tmp_path}/old.db", f"dir://{tmp_path}/new"
     a_flow(old)
     a_flow(new, "another one")
-    told = wbengine("db", "move", old, new)
-    assert told.code != 0 and "contains another logbook book" in told.error
+    answer = wbengine("db", "move", old, new)
+    assert answer.code != 0 and "contains another logbook book" in answer.error
     with opened(new) as connection:
         assert connection.get_flow_details("flow").name == "another one"
 
@@ -148,12 +148,14 @@ def test_move_of_a_running_flow_is_refused(wbengine: Command, tmp_path: Path) ->
     a_flow(old)
     with opened(old) as connection:
         connection.acquire_lease("flow", "somebody", 60)
-    told = wbengine("db", "move", old, new)
-    assert told.code != 0 and "Flow flow must not be running, its owner is somebody" in told.error
+    answer = wbengine("db", "move", old, new)
+    assert (
+        answer.code != 0 and "Flow flow must not be running, its owner is somebody" in answer.error
+    )
     with opened(new) as connection, pytest.raises(exceptions.NotFound):
         connection.get_logbook("book")
 
 
 def test_invalid_url_of_store_to_move_is_refused(wbengine: Command, tmp_path: Path) -> None:
-    told = wbengine("db", "move", f"dirr://{tmp_path}", f"dir://{tmp_path}/new")
-    assert told.code == 2 and "did you mean 'dir'?" in told.error
+    answer = wbengine("db", "move", f"dirr://{tmp_path}", f"dir://{tmp_path}/new")
+    assert answer.code == 2 and "did you mean 'dir'?" in answer.error

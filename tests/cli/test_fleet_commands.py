@@ -30,38 +30,38 @@ from wbengine.views import ledgers
 
 @pytest.fixture
 def url(home: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    found = f"filesystem://{home / 'broker'}"
-    monkeypatch.setenv("WBENGINE_URL", found)
-    return found
+    broker_url = f"filesystem://{home / 'broker'}"
+    monkeypatch.setenv("WBENGINE_URL", broker_url)
+    return broker_url
 
 
 @pytest.fixture
 def one(url: str) -> Iterator[workers.Worker]:
-    with worker_in_thread(url, tasks, threads_count=3) as found:
-        yield found
+    with worker_in_thread(url, tasks, threads_count=3) as worker:
+        yield worker
 
 
 def waiting(url: str, count: int) -> tuple[Any, threading.Thread]:
     """Run an engine whose tasks no worker executes yet; return it and its thread."""
     flow = unordered_flow.Flow("f").add(*(tasks.Where(name=f"t{n}") for n in range(count)))
-    made = engines.load(
+    engine = engines.load(
         flow, store={"rest": 0.0}, engine="worker-based", url=url, transition_timeout=None,
         worker_expiry=2,
     )  # fmt: skip
-    thread = threading.Thread(target=made.run)
+    thread = threading.Thread(target=engine.run)
     thread.start()
-    return made, thread
+    return engine, thread
 
 
 # -- workers
 
 
 def test_workers_are_listed(wbengine: Command, one: workers.Worker) -> None:
-    told = wbengine("workers", "list", "--json").json
-    assert told["schema"] == "wbengine/workers-ls/1"
-    (found,) = told["workers"]
-    assert (found["name"], found["state"], found["slots"]) == (one.identity, "idle", 3)
-    assert found["version"] == package.__version__
+    data = wbengine("workers", "list", "--json").json
+    assert data["schema"] == "wbengine/workers-ls/1"
+    (listed,) = data["workers"]
+    assert (listed["name"], listed["state"], listed["slots"]) == (one.identity, "idle", 3)
+    assert listed["version"] == package.__version__
     answer = wbengine("workers", "list")
     assert answer.code == 0 and answer.err == ""
     head, row = answer.out.splitlines()
@@ -86,8 +86,8 @@ def test_worker_is_shown(wbengine: Command, one: workers.Worker) -> None:
     answer = wbengine("workers", "show", one.identity[:-2])
     assert answer.code == 0
     assert one.identity in answer.out and "tests.support.worker_tasks.Where" in answer.out
-    (found,) = wbengine("workers", "show", one.identity, "--json").json["workers"]
-    assert found["queues"] == list(one.queues.values())
+    (shown,) = wbengine("workers", "show", one.identity, "--json").json["workers"]
+    assert shown["queues"] == list(one.queues.values())
     unknown = wbengine("workers", "show", "nobody")
     assert (unknown.code, unknown.out) == (66, "")
     assert "unknown worker 'nobody'" in unknown.error
@@ -97,8 +97,8 @@ def test_worker_is_shown(wbengine: Command, one: workers.Worker) -> None:
 
 def test_workers_are_pinged(wbengine: Command, one: workers.Worker) -> None:
     began = time.monotonic()
-    (found,) = wbengine("workers", "ping", "--json").json["workers"]
-    assert found["name"] == one.identity and 0 < found["seconds"] < time.monotonic() - began
+    (pinged,) = wbengine("workers", "ping", "--json").json["workers"]
+    assert pinged["name"] == one.identity and 0 < pinged["seconds"] < time.monotonic() - began
     assert one.identity in wbengine("workers", "ping", one.identity).out
 
 
@@ -106,8 +106,8 @@ def test_workers_are_suspended_resumed_and_drained(wbengine: Command, one: worke
     answer = wbengine("workers", "suspend", one.identity)
     assert (answer.code, answer.out) == (0, f"{one.identity}  suspend  done\n")
     assert one.life.state == "suspended"
-    told = wbengine("workers", "resume", "--all", "--json").json
-    assert told == {
+    data = wbengine("workers", "resume", "--all", "--json").json
+    assert data == {
         "schema": "wbengine/workers-resume/1",
         "order": "resume",
         "workers": [{"name": one.identity, "done": True}],
@@ -137,8 +137,8 @@ def test_incomplete_drain_is_reported_after_the_time_limit(
     wbengine: Command, home: Path, url: str
 ) -> None:
     flow = unordered_flow.Flow("f").add(shop.Slow("t"))
-    made = engines.load(flow, engine="worker-based", url=url)
-    thread = threading.Thread(target=made.run)
+    engine = engines.load(flow, engine="worker-based", url=url)
+    thread = threading.Thread(target=engine.run)
     with worker_in_thread(url, shop) as one:
         thread.start()
         until(lambda: one.life.current)
@@ -148,13 +148,13 @@ def test_incomplete_drain_is_reported_after_the_time_limit(
     assert answer.code == 75
     assert f"drain not completed within 0.2 s by {one.identity}" in answer.error
     assert answer.out == f"{one.identity}  drain  not yet\n"
-    assert made.storage.get_flow_state() == "SUCCESS"
+    assert engine.storage.get_flow_state() == "SUCCESS"
 
 
 def test_status_shows_workers_and_slots(wbengine: Command, one: workers.Worker) -> None:
-    told = wbengine("status", "--json").json
-    assert (told["workers"], told["slots"], told["running"]) == (1, 3, 0)
-    assert told["topics"] == {"t": 1}
+    data = wbengine("status", "--json").json
+    assert (data["workers"], data["slots"], data["running"]) == (1, 3, 0)
+    assert data["topics"] == {"t": 1}
     assert "0 of 3 busy" in wbengine("status").out
     few = wbengine("status", "--min-workers", "2", "--timeout", "2")
     assert few.code == 69 and "at least 2 workers must answer within 2 s, got 1" in few.error
@@ -169,10 +169,10 @@ def test_status_waits_for_workers(wbengine: Command, one: workers.Worker, url: s
 
     later = threading.Timer(0.5, work)
     later.start()
-    told = wbengine("status", "--min-workers", "2", "--json")
+    answer = wbengine("status", "--min-workers", "2", "--json")
     seen.set()
     later.join(60)
-    assert told.code == 0 and told.json["workers"] == 2
+    assert answer.code == 0 and answer.json["workers"] == 2
 
 
 # -- queues
@@ -181,19 +181,19 @@ def test_status_waits_for_workers(wbengine: Command, one: workers.Worker, url: s
 def test_queues_are_listed_and_purged(wbengine: Command, one: workers.Worker, url: str) -> None:
     (queue,) = one.queues.values()
     one.suspend()
-    made, thread = waiting(url, 4)
+    engine, thread = waiting(url, 4)
     until(lambda: wbengine("queues", "list", queue, "--json").json["queues"][0]["messages"] == 4)
-    told = wbengine("queues", "list", "--json").json
-    assert told["complete"] is True
-    assert {found["kind"] for found in told["queues"]} == {"requests", "worker", "engine"}
+    data = wbengine("queues", "list", "--json").json
+    assert data["complete"] is True
+    assert {listed["kind"] for listed in data["queues"]} == {"requests", "worker", "engine"}
     table = wbengine("queues", "list").out.splitlines()
     assert [row.split() for row in table if queue in row] == [[queue, "requests", "4", "1", "t"]]
 
     rows = wbengine("queues", "list", "--requests", "--json").json
     assert [row["state"] for row in rows["rows"]] == ["open"] * 4 and rows["after"] is None
     some = wbengine("queues", "list", "--requests", "--limit", "3", "--json").json
-    rest = wbengine("queues", "list", "--requests", "--after", some["after"], "--json").json
-    assert len(some["rows"]) == 3 and len(rest["rows"]) == 1
+    others = wbengine("queues", "list", "--requests", "--after", some["after"], "--json").json
+    assert len(some["rows"]) == 3 and len(others["rows"]) == 1
     claimed = wbengine("queues", "list", "--requests", "--state", "claimed", "--json")
     assert claimed.json["rows"] == []
 
@@ -205,7 +205,7 @@ def test_queues_are_listed_and_purged(wbengine: Command, one: workers.Worker, ur
     assert wbengine("queues", "list", queue, "--json").json["queues"][0]["messages"] == 0
     one.resume()
     thread.join(60)
-    assert made.storage.get_flow_state() == "SUCCESS"
+    assert engine.storage.get_flow_state() == "SUCCESS"
 
 
 def put_aside(url: str, home: Path, number: int, queue: str = "t.gone", cls: str = "Touch") -> None:
@@ -228,8 +228,8 @@ def put_aside(url: str, home: Path, number: int, queue: str = "t.gone", cls: str
 
 
 def dead(wbengine: Command) -> list[str]:
-    found = wbengine("queues", "list", "--dead", "--json").json["requests"]
-    return [letter["id"] for letter in found]
+    letters = wbengine("queues", "list", "--dead", "--json").json["requests"]
+    return [letter["id"] for letter in letters]
 
 
 def test_retry_sends_each_dead_letter_to_a_worker_that_offers_its_task(
@@ -251,10 +251,10 @@ def test_retry_sends_each_dead_letter_to_a_worker_that_offers_its_task(
         for number in (0, 2):
             until((home / f"ran-{number}").exists)
         assert dead(wbengine) == ["id-1", "id-3"]
-        told = wbengine("queues", "retry", "--all", "--yes", "--json").json
-        assert told["requests"] == []
-        assert [letter["id"] for letter in told["failed"]] == ["id-1", "id-3"]
-        assert f"id-1: {no_worker}.Nothing" in told["failed"][0]["why"]
+        data = wbengine("queues", "retry", "--all", "--yes", "--json").json
+        assert data["requests"] == []
+        assert [letter["id"] for letter in data["failed"]] == ["id-1", "id-3"]
+        assert f"id-1: {no_worker}.Nothing" in data["failed"][0]["why"]
 
 
 def test_retry_completes_an_interrupted_retry(
@@ -293,23 +293,23 @@ def test_dead_letters_are_listed_retried_and_purged(
     assert [line.split()[0] for line in cut.out.splitlines()] == ["REQUEST", "id-0"]
     assert "for more dead letters: --limit 2" in cut.err
     cut = wbengine("queues", "list", "--dead", "--limit", "1", "--json").json
-    assert [found["id"] for found in cut["requests"]] == ["id-0"] and cut["more"] is True
+    assert [listed["id"] for listed in cut["requests"]] == ["id-0"] and cut["more"] is True
     dry = wbengine("queues", "retry", "--all", "--dry-run", "--json").json
-    assert [found["id"] for found in dry["requests"]] == ["id-0", "id-1"]
+    assert [listed["id"] for listed in dry["requests"]] == ["id-0", "id-1"]
     refused = wbengine("queues", "retry", "id-1")
     assert refused.code == 2 and "send 1 dead letters again" in refused.error
-    told = wbengine("queues", "retry", "id-1", "--yes", "--json").json
-    assert [found["id"] for found in told["requests"]] == ["id-1"]
+    data = wbengine("queues", "retry", "id-1", "--yes", "--json").json
+    assert [listed["id"] for listed in data["requests"]] == ["id-1"]
     until((home / "ran-1").exists)
     left = wbengine("queues", "list", "--dead", "--json").json["requests"]
-    assert [found["id"] for found in left] == ["id-0"]
+    assert [listed["id"] for listed in left] == ["id-0"]
     wbengine("queues", "purge", queue, "--yes")
     assert "No dead letters found." in wbengine("queues", "list", "--dead").err
     assert not (home / "ran-0").exists()
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "told"),
+    ("words", "code", "message"),
     [
         (("retry",), 2, "exactly one of REQUEST and --all is required"),
         (("retry", "x"), 66, "unknown dead letter 'x'"),
@@ -324,11 +324,11 @@ def test_dead_letters_are_listed_retried_and_purged(
     ],
 )
 def test_wrong_queues_command_is_refused(
-    wbengine: Command, url: str, words: tuple[str, ...], code: int, told: str
+    wbengine: Command, url: str, words: tuple[str, ...], code: int, message: str
 ) -> None:
     answer = wbengine("queues", *words, "--timeout", "0.2")
     assert (answer.code, answer.out) == (code, "")
-    assert told in answer.error
+    assert message in answer.error
 
 
 # -- stores
@@ -340,11 +340,11 @@ def test_db_commands_upgrade_check_and_prune_the_store(
     place = f"sqlite:///{home}/flows.db"
     monkeypatch.setenv("WBENGINE_PERSISTENCE", place)
     assert wbengine("db", "current", "--json").json["revision"] is None
-    made = wbengine("db", "upgrade", "--json").json
-    assert made["before"] is None and made["after"] is not None
+    upgraded = wbengine("db", "upgrade", "--json").json
+    assert upgraded["before"] is None and upgraded["after"] is not None
     assert "already current" in wbengine("db", "upgrade").out
     now = wbengine("db", "current", "--json").json
-    assert now["revision"] == now["wanted"] == made["after"]
+    assert now["revision"] == now["wanted"] == upgraded["after"]
     with backends.backend(place) as backend, backend.get_connection() as connection:
         for number, state in enumerate(("SUCCESS", "SUCCESS", "FAILURE")):
             book = models.LogBook(f"b{number}")
@@ -352,8 +352,8 @@ def test_db_commands_upgrade_check_and_prune_the_store(
             flow.state = state
             book.add(flow)
             connection.save_logbook(book)
-    told = wbengine("db", "check", "--json").json
-    assert (told["books"], told["flows"], told["damaged"]) == (3, 3, [])
+    checked = wbengine("db", "check", "--json").json
+    assert (checked["books"], checked["flows"], checked["damaged"]) == (3, 3, [])
     prune = ("db", "prune", "--older-than", "0", "--state", "success")
     refused = wbengine(*prune)
     assert refused.code == 2 and "pass --yes" in refused.error
@@ -378,9 +378,9 @@ def test_db_check_reports_a_damaged_index_page(wbengine: Command, home: Path) ->
     with path.open("r+b") as file:
         file.seek((page - 1) * size)
         file.write(b"\xff" * 8)
-    told = wbengine("db", "check", *place, "--json")
-    assert told.code == 1
-    assert told.json["damaged"] and str(page) in told.json["damaged"][0]
+    answer = wbengine("db", "check", *place, "--json")
+    assert answer.code == 1
+    assert answer.json["damaged"] and str(page) in answer.json["damaged"][0]
 
 
 def test_db_check_reports_an_index_that_misses_a_row(wbengine: Command, home: Path) -> None:
@@ -398,9 +398,9 @@ def test_db_check_reports_an_index_that_misses_a_row(wbengine: Command, home: Pa
         database.execute(f"CREATE INDEX {index} ON wbe_flowdetails (created, id) WHERE name = ''")
         database.execute("PRAGMA writable_schema = ON")
         database.execute("UPDATE sqlite_master SET sql = ? WHERE name = ?", (text, index))
-    told = wbengine("db", "check", *place, "--json")
-    assert told.code == 1
-    assert any(f"missing from index {index}" in line for line in told.json["damaged"])
+    answer = wbengine("db", "check", *place, "--json")
+    assert answer.code == 1
+    assert any(f"missing from index {index}" in line for line in answer.json["damaged"])
 
 
 def test_db_commands_accept_a_store_without_revisions(wbengine: Command) -> None:
@@ -423,10 +423,10 @@ def test_worker_reads_settings_from_a_file(wbengine: Command, home: Path, url: s
     process = wbengine.begin("worker", "--tasks", "wares")
     try:
         assert wbengine("status", "--min-workers", "1").code == 0
-        told = wbengine("workers", "list", "--json").json
-        (found,) = told["workers"]
-        assert (told["exchange"], found["topics"], found["slots"]) == ("shop", ["first"], 2)
-        assert found["tasks"] == ["wares.Price"]
+        data = wbengine("workers", "list", "--json").json
+        (listed,) = data["workers"]
+        assert (data["exchange"], listed["topics"], listed["slots"]) == ("shop", ["first"], 2)
+        assert listed["tasks"] == ["wares.Price"]
     finally:
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=60)
@@ -435,7 +435,7 @@ def test_worker_reads_settings_from_a_file(wbengine: Command, home: Path, url: s
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (("t",), "missing: --tasks"),
         (("t", "--tasks", "no_such_module"), "no_such_module"),
@@ -445,8 +445,8 @@ def test_worker_reads_settings_from_a_file(wbengine: Command, home: Path, url: s
     ],
 )
 def test_wrong_worker_command_is_refused(
-    wbengine: Command, url: str, words: tuple[str, ...], told: str
+    wbengine: Command, url: str, words: tuple[str, ...], message: str
 ) -> None:
     answer = wbengine("worker", *words)
     assert (answer.code, answer.out) == (2, "")
-    assert told in answer.error and "wbengine worker" in answer.error
+    assert message in answer.error and "wbengine worker" in answer.error

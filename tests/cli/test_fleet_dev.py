@@ -49,8 +49,8 @@ def page(address: str) -> int:
 
 
 def shown(wbengine: Command, uuid: str, *where: str) -> dict[str, object]:
-    found: dict[str, object] = wbengine("flow", "show", uuid, "--json", *where).json
-    return found
+    data: dict[str, object] = wbengine("flow", "show", uuid, "--json", *where).json
+    return data
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
@@ -63,11 +63,11 @@ def test_dev_runs_flows_with_worker_conductor_and_dashboard(wbengine: Command, w
     process = wbengine.begin("dev", "wares", "--port", "0", "--json")
     try:
         assert process.stdout is not None
-        told = json.loads(process.stdout.readline())
-        assert told["schema"] == "wbengine/dev/1"
-        assert page(told["dashboard"]) == 200
-        assert page(told["dashboard"].partition("?")[0]) in (401, 403)
-        where = ("--url", told["broker"], "--persistence", told["persistence"])
+        data = json.loads(process.stdout.readline())
+        assert data["schema"] == "wbengine/dev/1"
+        assert page(data["dashboard"]) == 200
+        assert page(data["dashboard"].partition("?")[0]) in (401, 403)
+        where = ("--url", data["broker"], "--persistence", data["persistence"])
         ran = wbengine("flow", "run", "wares:order", "--engine", "workers", "--json", *where)
         assert ran.code == 0 and ran.json["results"]["price"] == 7, ran
 
@@ -75,12 +75,12 @@ def test_dev_runs_flows_with_worker_conductor_and_dashboard(wbengine: Command, w
         until(lambda: shown(wbengine, submitted, *where)["state"] == "SUCCESS")
 
         def succeeded() -> int:
-            (found,) = wbengine("workers", "list", "--json", *where).json["workers"]
-            assert found["name"] == told["worker"]
-            return int(found["succeeded"])
+            (workers,) = wbengine("workers", "list", "--json", *where).json["workers"]
+            assert workers["name"] == data["worker"]
+            return int(workers["succeeded"])
 
         until(lambda: succeeded() == 2)
-        folder = Path(told["broker"].partition("://")[2]).parent
+        folder = Path(data["broker"].partition("://")[2]).parent
         assert folder.is_dir()
     finally:
         code, err = ended(process)
@@ -119,7 +119,7 @@ def test_dev_does_not_sign_with_keys_of_one_role(wares: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "told"),
+    ("words", "code", "message"),
     [
         (("no_such_module",), 2, "no_such_module"),
         (("json",), 2, "json"),
@@ -127,11 +127,11 @@ def test_dev_does_not_sign_with_keys_of_one_role(wares: Path) -> None:
     ],
 )
 def test_dev_without_valid_module_is_refused(
-    wbengine: Command, home: Path, words: tuple[str, ...], code: int, told: str
+    wbengine: Command, home: Path, words: tuple[str, ...], code: int, message: str
 ) -> None:
     answer = wbengine("dev", *words, "--no-dashboard")
     assert (answer.code, answer.out) == (code, "")
-    assert told in answer.error
+    assert message in answer.error
 
 
 def test_port_in_use_is_reported(wbengine: Command, wares: Path) -> None:
@@ -163,7 +163,7 @@ def test_dashboard_serves_with_token_from_file(wbengine: Command, home: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (
             ("--token", "x", "--token-file", "y"),
@@ -177,9 +177,9 @@ def test_dashboard_serves_with_token_from_file(wbengine: Command, home: Path) ->
     ],
 )
 def test_wrong_dashboard_command_is_refused(
-    wbengine: Command, home: Path, words: tuple[str, ...], told: str
+    wbengine: Command, home: Path, words: tuple[str, ...], message: str
 ) -> None:
     (home / "users").write_text("ann admin\n")
     answer = wbengine("dashboard", *words)
     assert (answer.code, answer.out) == (2, "")
-    assert told in answer.error
+    assert message in answer.error

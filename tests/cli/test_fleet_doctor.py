@@ -48,39 +48,39 @@ def served(folder: str) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def forgetful() -> Iterator[brokers.Redis]:
     """A Redis with the configuration of a cache."""
-    with brokers.redis(appendonly="no", **{"maxmemory-policy": "allkeys-lru"}) as found:
-        yield found
+    with brokers.redis(appendonly="no", **{"maxmemory-policy": "allkeys-lru"}) as server:
+        yield server
 
 
 def wrong(answer: Answer) -> list[Find]:
     """Return the failed findings; the exit code must match."""
-    told = answer.json
-    assert told["schema"] == "wbengine/doctor/1"
-    found = [one for one in told["findings"] if one["good"] is False]
-    assert told["good"] == (not found) == (answer.code == 0)
+    report = answer.json
+    assert report["schema"] == "wbengine/doctor/1"
+    failed = [one for one in report["findings"] if one["good"] is False]
+    assert report["good"] == (not failed) == (answer.code == 0)
     assert answer.code in (0, 1)
-    for one in found:
+    for one in failed:
         assert one["fix"], one
-    return found
+    return failed
 
 
 def one(answer: Answer) -> Find:
-    (found,) = wrong(answer)
-    return found
+    (failed,) = wrong(answer)
+    return failed
 
 
 def test_doctor_reports_no_problem_in_a_working_setup(wbengine: Command, served: str) -> None:
     wbengine("db", "upgrade")
     answer = wbengine("doctor", "--json")
     assert wrong(answer) == []
-    checks = {found["check"] for found in answer.json["findings"] if found["good"]}
+    checks = {finding["check"] for finding in answer.json["findings"] if finding["good"]}
     assert checks >= {"settings", "extras", "plugins", "broker", "broker settings", "broker clock"}
     assert checks >= {"ledger", "round trip", "workers", "ledgers", "worker clock", "store"}
     text = wbengine("doctor")
     assert text.code == 0 and text.err == "no problems found\n"
     assert all(line[0] in "✔-" for line in text.out.splitlines())
-    told = wbengine("queues", "list", "--json").json["queues"]
-    assert sorted(found["kind"] for found in told) == ["requests", "worker"]  # no new queue
+    queues = wbengine("queues", "list", "--json").json["queues"]
+    assert sorted(finding["kind"] for finding in queues) == ["requests", "worker"]  # no new queue
 
 
 def test_unreachable_broker_is_reported(wbengine: Command, redis_server: Any) -> None:
@@ -90,9 +90,9 @@ def test_unreachable_broker_is_reported(wbengine: Command, redis_server: Any) ->
             answer = wbengine("doctor", "--url", url, "--timeout", "1", "--json")
         finally:
             redis_server.start()
-        found = one(answer)
-        assert found["check"] == "broker" and found["fix"].startswith("start the broker")
-        assert redis_server.password not in str(found)
+        finding = one(answer)
+        assert finding["check"] == "broker" and finding["fix"].startswith("start the broker")
+        assert redis_server.password not in str(finding)
         assert wrong(wbengine("doctor", "--url", url, "--json")) == []
 
 
@@ -104,8 +104,8 @@ def test_wrong_password_is_reported(
     url = str(request.getfixturevalue(f"{kind}_url"))
     bad = url.replace(server.password, "wrong-secret")
     answer = wbengine("doctor", "--url", bad, "--json")
-    found = one(answer)
-    assert found["check"] == "broker" and "correct user and password" in found["fix"]
+    finding = one(answer)
+    assert finding["check"] == "broker" and "correct user and password" in finding["fix"]
     assert "wrong-secret" not in answer.out
     assert wrong(wbengine("doctor", "--url", url, "--json")) == []
 
@@ -114,11 +114,11 @@ def test_redis_with_eviction_and_without_persistence_is_reported(
     wbengine: Command, forgetful: brokers.Redis
 ) -> None:
     with forgetful.place() as url, worker_in_thread(str(url), tasks):
-        found = wrong(wbengine("doctor", "--url", url, "--json"))
-        assert [one["check"] for one in found] == ["broker settings"] * 2
-        assert "allkeys-lru" in found[0]["text"] and "append-only" in found[1]["text"]
+        failed = wrong(wbengine("doctor", "--url", url, "--json"))
+        assert [one["check"] for one in failed] == ["broker settings"] * 2
+        assert "allkeys-lru" in failed[0]["text"] and "append-only" in failed[1]["text"]
         with forgetful.client() as client:
-            for each in found:
+            for each in failed:
                 words = re.match(r"run: redis-cli (CONFIG SET \S+ \w+)", each["fix"])
                 assert words is not None
                 client.execute_command(*words[1].split())
@@ -139,9 +139,9 @@ def test_missing_rabbitmq_permission_is_reported(
         for right in ("configure", "write", "read"):
             rights = dict.fromkeys(("configure", "write", "read"), ".*") | {right: "^nothing$"}
             server.ask("PUT", "permissions", vhost, "small", body=rights)
-            found = one(wbengine(*doctor))
-            assert (found["check"], right in found["text"]) == ("permissions", True)
-            words = shlex.split(found["fix"])
+            finding = one(wbengine(*doctor))
+            assert (finding["check"], right in finding["text"]) == ("permissions", True)
+            words = shlex.split(finding["fix"])
             assert words[:5] == ["rabbitmqctl", "set_permissions", "-p", vhost, "small"]
         # The suggested permissions are sufficient for workers and engines, and minimal.
         rights = dict(zip(("configure", "write", "read"), words[5:], strict=True))
@@ -158,9 +158,9 @@ def test_missing_rabbitmq_permission_is_reported(
 def test_missing_store_is_reported_and_not_created(
     wbengine: Command, served: str, home: Path
 ) -> None:
-    found = wbengine("doctor", "--json", "--persistence", f"sqlite:///{home}/none.db").json
-    (told,) = [each for each in found["findings"] if each["check"] == "store"]
-    assert "the store does not exist yet" in told["text"]
+    data = wbengine("doctor", "--json", "--persistence", f"sqlite:///{home}/none.db").json
+    (finding,) = [each for each in data["findings"] if each["check"] == "store"]
+    assert "the store does not exist yet" in finding["text"]
     assert not (home / "none.db").exists()
 
 
@@ -168,10 +168,10 @@ def test_store_of_an_older_version_is_reported(wbengine: Command, served: str, h
     backend = sql.SQLBackend({"connection": f"sqlite:///{home}/flows.db"})
     sql.layout.upgrade(backend.engine, "0003")
     backend.close()
-    found = one(wbengine("doctor", "--json"))
-    assert (found["check"], found["fix"]) == ("store", "run: wbengine db upgrade")
-    assert "0003" in found["text"]
-    assert wbengine(*found["fix"].split()[2:]).code == 0
+    finding = one(wbengine("doctor", "--json"))
+    assert (finding["check"], finding["fix"]) == ("store", "run: wbengine db upgrade")
+    assert "0003" in finding["text"]
+    assert wbengine(*finding["fix"].split()[2:]).code == 0
     assert wrong(wbengine("doctor", "--json")) == []
 
 
@@ -180,8 +180,8 @@ def test_store_of_a_newer_version_is_reported(wbengine: Command, served: str, ho
     with contextlib.closing(sqlite3.connect(home / "flows.db")) as database, database:
         (before,) = database.execute("SELECT version_num FROM wbe_alembic_version").fetchone()
         database.execute("UPDATE wbe_alembic_version SET version_num = '9999'")
-    found = one(wbengine("doctor", "--json"))
-    assert found["check"] == "store" and "use the newer version here too" in found["fix"]
+    finding = one(wbengine("doctor", "--json"))
+    assert finding["check"] == "store" and "use the newer version here too" in finding["fix"]
     with contextlib.closing(sqlite3.connect(home / "flows.db")) as database, database:
         database.execute("UPDATE wbe_alembic_version SET version_num = ?", (before,))
     assert wrong(wbengine("doctor", "--json")) == []
@@ -196,9 +196,9 @@ def test_broker_folder_of_another_user_is_reported(
     mine.mkdir()
     os.chown(mine, 12345, 12345)
     url = f"filesystem://{mine}"
-    found = one(wbengine("doctor", "--url", url, "--json"))
-    assert found["check"] == "broker" and "user id 12345" in found["text"]
-    words = re.search(r"chown -R \d+ \S+?(?=;)", found["fix"])
+    finding = one(wbengine("doctor", "--url", url, "--json"))
+    assert finding["check"] == "broker" and "user id 12345" in finding["text"]
+    words = re.search(r"chown -R \d+ \S+?(?=;)", finding["fix"])
     assert words is not None
     subprocess.run(shlex.split(words[0]), check=True)
     assert wrong(wbengine("doctor", "--url", url, "--json")) == []
@@ -206,8 +206,8 @@ def test_broker_folder_of_another_user_is_reported(
 
 def test_broker_folder_that_is_a_file_is_reported(wbengine: Command, home: Path) -> None:
     (home / "file").write_text("")
-    found = one(wbengine("doctor", "--url", f"filesystem://{home}/file", "--json"))
-    assert found["check"] == "broker" and f"remove the file {home}/file" in found["fix"]
+    finding = one(wbengine("doctor", "--url", f"filesystem://{home}/file", "--json"))
+    assert finding["check"] == "broker" and f"remove the file {home}/file" in finding["fix"]
     (home / "file").unlink()
     url = f"filesystem://{home}/file"
     assert wrong(wbengine("doctor", "--url", url, "--json")) == []
@@ -215,9 +215,9 @@ def test_broker_folder_that_is_a_file_is_reported(wbengine: Command, home: Path)
 
 def test_worker_on_another_exchange_is_reported(wbengine: Command, folder: str) -> None:
     with worker_in_thread(folder, tasks, exchange="orders"):
-        found = one(wbengine("doctor", "--json"))
-        assert found["check"] == "workers" and "'default'" in found["text"]
-        words = re.search(r"--exchange \w+", found["fix"])
+        finding = one(wbengine("doctor", "--json"))
+        assert finding["check"] == "workers" and "'default'" in finding["text"]
+        words = re.search(r"--exchange \w+", finding["fix"])
         assert words is not None
         assert wrong(wbengine("doctor", *words[0].split(), "--json")) == []
 
@@ -226,17 +226,17 @@ def test_missing_workers_are_reported(wbengine: Command, folder: str, home: Path
     (home / "wares.py").write_text(
         "from wbengine import task\nclass Price(task.Task):\n    def execute(self): return 1\n"
     )
-    told = wbengine("doctor", "--json")
-    assert wrong(told) == []
-    (noted,) = [found for found in told.json["findings"] if found["check"] == "workers"]
-    found = one(wbengine("doctor", "--min-workers", "1", "--json"))
-    assert noted == {**found, "good": None} and found["check"] == "workers"
-    told = found["fix"].partition(": ")[2].replace("TOPIC", "t").replace("MODULE", "wares")
-    process = wbengine.begin(*shlex.split(told)[1:])
+    answer = wbengine("doctor", "--json")
+    assert wrong(answer) == []
+    (noted,) = [finding for finding in answer.json["findings"] if finding["check"] == "workers"]
+    finding = one(wbengine("doctor", "--min-workers", "1", "--json"))
+    assert noted == {**finding, "good": None} and finding["check"] == "workers"
+    answer = finding["fix"].partition(": ")[2].replace("TOPIC", "t").replace("MODULE", "wares")
+    process = wbengine.begin(*shlex.split(answer)[1:])
     assert wbengine("status", "--min-workers", "1").code == 0
     assert wrong(wbengine("doctor", "--min-workers", "1", "--json")) == []
-    found = one(wbengine("doctor", "--min-workers", "2", "--json"))
-    assert found["check"] == "workers" and found["text"].endswith("; at least 2 must answer")
+    finding = one(wbengine("doctor", "--min-workers", "2", "--json"))
+    assert finding["check"] == "workers" and finding["text"].endswith("; at least 2 must answer")
     process.terminate()
     process.communicate(timeout=60)
 
@@ -250,9 +250,9 @@ def test_worker_with_other_keys_is_reported(wbengine: Command, folder: str, home
         assert wrong(wbengine(*doctor, str(home / "ours"))) == []
         assert "untrusted" not in worker.counts
         for given in (str(home / "others"), keys.NONE):
-            found = one(wbengine(*doctor, given))
-            assert found["check"] == "keys" and worker.identity in found["text"]
-            assert "--keys" in found["fix"]
+            finding = one(wbengine(*doctor, given))
+            assert finding["check"] == "keys" and worker.identity in finding["text"]
+            assert "--keys" in finding["fix"]
 
 
 def test_killed_worker_is_not_reported_as_refusing_messages(
@@ -272,9 +272,9 @@ def test_killed_worker_is_not_reported_as_refusing_messages(
 
 def test_worker_with_another_ledger_is_reported(wbengine: Command, folder: str, home: Path) -> None:
     with worker_in_thread(folder, tasks, ledger=f"dir://{home}/theirs") as worker:
-        found = one(wbengine("doctor", "--json"))
-        assert found["check"] == "ledgers" and worker.identity in found["text"]
-        assert "the same --ledger" in found["fix"]
+        finding = one(wbengine("doctor", "--json"))
+        assert finding["check"] == "ledgers" and worker.identity in finding["text"]
+        assert "the same --ledger" in finding["fix"]
         assert wrong(wbengine("doctor", "--ledger", f"dir://{home}/theirs", "--json")) == []
 
 
@@ -297,12 +297,12 @@ def test_worker_with_a_wrong_clock_is_reported(wbengine: Command, folder: str, h
     )  # fmt: skip
     try:
         assert wbengine("status", "--min-workers", "1").code == 0
-        found = one(wbengine("doctor", "--json"))
-        ahead = re.search(r"(\d+) s ahead", found["text"])
+        finding = one(wbengine("doctor", "--json"))
+        ahead = re.search(r"(\d+) s ahead", finding["text"])
         # The response takes some time.
-        assert found["check"] == "worker clock" and ahead is not None
+        assert finding["check"] == "worker clock" and ahead is not None
         assert abs(int(ahead[1]) - 300) < 20
-        assert "timedatectl set-ntp true" in found["fix"]
+        assert "timedatectl set-ntp true" in finding["fix"]
     finally:
         process.terminate()
         assert process.wait(60) == 0
@@ -311,7 +311,7 @@ def test_worker_with_a_wrong_clock_is_reported(wbengine: Command, folder: str, h
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("exchnge = 'x'", "'exchange'"),
         ("exchange = 'a b'", "exchange"),
@@ -319,13 +319,15 @@ def test_worker_with_a_wrong_clock_is_reported(wbengine: Command, folder: str, h
     ],
 )
 def test_invalid_settings_are_reported(
-    wbengine: Command, served: str, home: Path, text: str, told: str
+    wbengine: Command, served: str, home: Path, text: str, message: str
 ) -> None:
     (home / "wbengine.toml").write_text(text)
     answer = wbengine("doctor", "--json")
-    found = one(answer)
+    finding = one(answer)
     assert (
-        found["check"] == "settings" and told in found["text"] and "wbengine.toml" in found["text"]
+        finding["check"] == "settings"
+        and message in finding["text"]
+        and "wbengine.toml" in finding["text"]
     )
     assert "✘ settings" in wbengine("doctor").out
     (home / "wbengine.toml").write_text("exchange = 'default'")
@@ -340,9 +342,9 @@ def test_broken_plugin_is_reported(
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: odd-plugin\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[wbengine.commands]\nodd = odd_plugin:command\n")
     monkeypatch.syspath_prepend(str(info.parent))
-    found = one(wbengine("doctor", "--json"))
-    assert found["check"] == "plugins" and "odd-plugin" in found["text"]
-    assert "pip uninstall odd-plugin" in found["fix"]
+    finding = one(wbengine("doctor", "--json"))
+    assert finding["check"] == "plugins" and "odd-plugin" in finding["text"]
+    assert "pip uninstall odd-plugin" in finding["fix"]
     for path in info.iterdir():
         path.unlink()
     info.rmdir()
@@ -354,8 +356,8 @@ def test_graphviz_is_reported_as_present_or_missing(
 ) -> None:
     def told() -> tuple[bool | None, str]:
         findings = wbengine("doctor", "--json", "--timeout", "2").json["findings"]
-        (found,) = (each for each in findings if each["check"] == "graphviz")
-        return found["good"], found["text"]
+        (finding,) = (each for each in findings if each["check"] == "graphviz")
+        return finding["good"], finding["text"]
 
     assert told() == (True, "the program dot is available")
     monkeypatch.setenv("PATH", str(home))
@@ -371,17 +373,17 @@ def test_missing_extra_is_reported(wbengine: Command, redis_url: Any, home: Path
     path = os.pathsep.join([str(hidden), os.environ["PYTHONPATH"]])
     doctor = "doctor", "--url", redis_url, "--json"
     with worker_in_thread(str(redis_url), tasks):
-        found = wrong(wbengine.apart(*doctor, env={"PYTHONPATH": path}))
-        assert found[0]["check"] == "extras"
-        assert re.search(r"pip install .*\[redis\]'$", found[0]["fix"])
+        failed = wrong(wbengine.apart(*doctor, env={"PYTHONPATH": path}))
+        assert failed[0]["check"] == "extras"
+        assert re.search(r"pip install .*\[redis\]'$", failed[0]["fix"])
         assert wrong(wbengine(*doctor)) == []
 
 
 def test_unreachable_ledger_is_reported(wbengine: Command, served: str) -> None:
     ledger = "redis://:secret@127.0.0.1:1/0"
     answer = wbengine("doctor", "--ledger", ledger, "--json")
-    found = one(answer)
-    assert found["check"] == "ledger" and "--ledger" in found["fix"]
+    finding = one(answer)
+    assert finding["check"] == "ledger" and "--ledger" in finding["fix"]
     assert "secret" not in answer.out
     assert wrong(wbengine("doctor", "--json")) == []
 
@@ -389,8 +391,8 @@ def test_unreachable_ledger_is_reported(wbengine: Command, served: str) -> None:
 def test_unreachable_store_is_reported(wbengine: Command, served: str) -> None:
     place = "postgresql://u:secret@127.0.0.1:1/flows"
     answer = wbengine("doctor", "--persistence", place, "--json")
-    found = one(answer)
-    assert found["check"] == "store" and "start the server" in found["fix"]
+    finding = one(answer)
+    assert finding["check"] == "store" and "start the server" in finding["fix"]
     assert "secret" not in answer.out
 
 
@@ -405,8 +407,10 @@ def imported() -> None:
     """Import slow modules once."""
     for kind in ("redis", "amqp"):
         store = "mysql://u:secret@127.0.0.1:1/flows"
-        found = examined(60, url=f"{kind}://127.0.0.1:1", persistence=store, timeout=1.0)
-        assert {one.check for one in found if one.good is False} == {"broker", "store"}
+        examined_findings = examined(
+            60, url=f"{kind}://127.0.0.1:1", persistence=store, timeout=1.0
+        )
+        assert {one.check for one in examined_findings if one.good is False} == {"broker", "store"}
 
 
 @pytest.mark.usefixtures("imported")
@@ -420,15 +424,15 @@ def test_checks_beyond_the_time_limit_are_reported(
         url = redis_url.replace(f":{redis_server.port}", f":{proxy.port}")
         proxy.slow(500)  # bytes per second: connecting succeeds, reading settings is slow
         store = f"mysql://u:secret@127.0.0.1:{silent.getsockname()[1]}/flows"
-        found = examined(5, url=url, persistence=store)
-        told = {one.check: (one.good, one.text) for one in found}
+        examined_findings = examined(5, url=url, persistence=store)
+        by_check = {one.check: (one.good, one.text) for one in examined_findings}
         proxy.resume()
-    assert told["broker"][0] is True
+    assert by_check["broker"][0] is True
     for check in ("broker settings", "store"):
-        assert told[check][0] is False and told[check][1].startswith("no answer within ")
+        assert by_check[check][0] is False and by_check[check][1].startswith("no answer within ")
     words = "skipped: the previous checks used all the time"
-    assert told["ledger"] == told["workers"] == (None, words)
-    assert "round trip" not in told
+    assert by_check["ledger"] == by_check["workers"] == (None, words)
+    assert "round trip" not in by_check
 
 
 @pytest.mark.usefixtures("imported")
@@ -444,10 +448,14 @@ def test_silent_broker_and_silent_store_are_checked_in_parallel(home: Path) -> N
         def look(kind: str) -> list[findings.Finding]:
             return examined(5, url=f"{kind}://{host}", persistence=store, timeout=1.0)
 
-        for found in threads.map(look, ("redis", "amqp")):
-            told = {one.check: one.good for one in found}
-            assert (told["broker"], told["round trip"], told["store"]) == (False, None, False)
-            assert "ledger" not in told
+        for examined_findings in threads.map(look, ("redis", "amqp")):
+            by_check = {one.check: one.good for one in examined_findings}
+            assert (by_check["broker"], by_check["round trip"], by_check["store"]) == (
+                False,
+                None,
+                False,
+            )
+            assert "ledger" not in by_check
 
 
 def test_doctor_ends_within_its_time_limit(home: Path, wbengine: Command) -> None:
@@ -455,15 +463,15 @@ def test_doctor_ends_within_its_time_limit(home: Path, wbengine: Command) -> Non
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"redis://127.0.0.1:{silent.getsockname()[1]}"
         words = ("--persistence", f"mysql{url[5:]}/x", "--timeout", "6")
-        told = wbengine.apart("doctor", "--url", url, *words)
-    assert told.code == 1 and told.err.endswith(" found\n") and "✘ broker: " in told.out
-    said = re.search(r"✘ store: (?:no answer within (\d+) s|skipped)", told.out)
-    assert said is not None and int(said[1] or 0) <= 8
+        answer = wbengine.apart("doctor", "--url", url, *words)
+    assert answer.code == 1 and answer.err.endswith(" found\n") and "✘ broker: " in answer.out
+    match = re.search(r"✘ store: (?:no answer within (\d+) s|skipped)", answer.out)
+    assert match is not None and int(match[1] or 0) <= 8
 
 
 def test_output_without_unicode_uses_ascii_signs(wbengine: Command, served: str) -> None:
     wbengine("db", "upgrade")
     plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": ""}
-    told = wbengine.apart("doctor", "--quiet", "--min-workers", "2", env=plain)
-    signs = {line[0] for line in told.out.splitlines() if not line.startswith(" ")}
-    assert told.code == 1 and signs == {"+", "x"}
+    answer = wbengine.apart("doctor", "--quiet", "--min-workers", "2", env=plain)
+    signs = {line[0] for line in answer.out.splitlines() if not line.startswith(" ")}
+    assert answer.code == 1 and signs == {"+", "x"}

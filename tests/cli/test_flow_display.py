@@ -27,18 +27,18 @@ def good(wbengine: Command) -> str:
 @pytest.fixture
 def bad(wbengine: Command, home: Path) -> str:
     (home / "broken").touch()
-    found = str(wbengine("flow", "run", ORDER).json["uuid"])
+    uuid = str(wbengine("flow", "run", ORDER).json["uuid"])
     (home / "broken").unlink()
-    return found
+    return uuid
 
 
 # list -------------------------------------------------------------------------------------------
 
 
 def listed(wbengine: Command, *words: str) -> list[str]:
-    told = wbengine("flow", "list", "--json", *words)
-    assert (told.code, told.json["schema"]) == (0, "wbengine/flow-ls/1")
-    return [flow["uuid"] for flow in told.json["flows"]]
+    answer = wbengine("flow", "list", "--json", *words)
+    assert (answer.code, answer.json["schema"]) == (0, "wbengine/flow-ls/1")
+    return [flow["uuid"] for flow in answer.json["flows"]]
 
 
 def test_flow_list_filters_by_state_name_and_time(wbengine: Command, good: str, bad: str) -> None:
@@ -57,23 +57,23 @@ def test_flow_list_continues_after_a_cursor(wbengine: Command, good: str, bad: s
     first = wbengine("flow", "list", "--limit", "1", "--json").json
     assert [flow["uuid"] for flow in first["flows"]] == [bad]
     assert listed(wbengine, "--limit", "1", "--after", first["after"]) == [good]
-    told = wbengine("flow", "list", "--after", "nonsense")
-    assert told.code == 2 and "'nonsense'" in told.error
+    answer = wbengine("flow", "list", "--after", "nonsense")
+    assert answer.code == 2 and "'nonsense'" in answer.error
 
 
 def test_flow_list_prints_a_table(wbengine: Command, good: str, bad: str) -> None:
-    told = wbengine("flow", "list")
-    head, *rows = told.out.splitlines()
+    answer = wbengine("flow", "list")
+    head, *rows = answer.out.splitlines()
     assert head.split() == ["UUID", "NAME", "STATE", "TASKS", "CREATED", "OWNER", "ERROR"]
     assert [row.split()[:4] for row in rows] == [
         [bad, "order", "REVERTED", "0/4"],
         [good, "order", "SUCCESS", "4/4"],
     ]
-    assert "out of paper" in rows[0] and "canary" not in told.out
+    assert "out of paper" in rows[0] and "canary" not in answer.out
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("--state", "DONE"), "must be one of PENDING, "),
         (("--since", "yesterday"), "--since must be a time such as"),
@@ -82,25 +82,25 @@ def test_flow_list_prints_a_table(wbengine: Command, good: str, bad: str) -> Non
     ],
 )
 def test_wrong_flow_list_option_is_refused(
-    words: tuple[str, ...], said: str, wbengine: Command
+    words: tuple[str, ...], message: str, wbengine: Command
 ) -> None:
-    told = wbengine("flow", "list", *words)
-    assert (told.code, told.out) == (2, "")
-    assert said in told.error
+    answer = wbengine("flow", "list", *words)
+    assert (answer.code, answer.out) == (2, "")
+    assert message in answer.error
 
 
 # show -------------------------------------------------------------------------------------------
 
 
 def test_flow_show_prints_tree_and_failure(wbengine: Command, bad: str) -> None:
-    told = wbengine("flow", "show", bad[:8])
-    assert told.code == 0
-    assert f"order  {bad}" in told.out
+    answer = wbengine("flow", "show", bad[:8])
+    assert answer.code == 0
+    assert f"order  {bad}" in answer.out
     for name in ("reserve", "pay", "pack"):
-        assert re.search(rf"── \S {name}  (failed, )?reverted  (?!attempt)", told.out)
-    assert re.search(r"── \S send$", told.out, re.MULTILINE)
-    assert "failed: pack, attempt 1, on local: ValueError: out of paper" in told.out
-    assert "canary" not in told.out and "Traceback" not in told.out
+        assert re.search(rf"── \S {name}  (failed, )?reverted  (?!attempt)", answer.out)
+    assert re.search(r"── \S send$", answer.out, re.MULTILINE)
+    assert "failed: pack, attempt 1, on local: ValueError: out of paper" in answer.out
+    assert "canary" not in answer.out and "Traceback" not in answer.out
 
 
 def test_flow_of_a_single_task_is_shown(wbengine: Command) -> None:
@@ -111,11 +111,11 @@ def test_flow_of_a_single_task_is_shown(wbengine: Command) -> None:
 
 
 def test_flow_show_prints_the_requested_parts(wbengine: Command, bad: str) -> None:
-    told = wbengine("flow", "show", bad, "--traceback").out
-    assert "Traceback (most recent call last):" in told and "tests/cli/shop.py" in told
-    assert "── " not in told and "canary" not in told
-    told = wbengine("flow", "show", bad, "--timeline").out
-    rows = [line.split() for line in told.splitlines() if re.match(r"\d{4}-", line)]
+    output = wbengine("flow", "show", bad, "--traceback").out
+    assert "Traceback (most recent call last):" in output and "tests/cli/shop.py" in output
+    assert "── " not in output and "canary" not in output
+    output = wbengine("flow", "show", bad, "--timeline").out
+    rows = [line.split() for line in output.splitlines() if re.match(r"\d{4}-", line)]
     assert [(row[-4], row[-2], row[-1]) for row in rows] == [
         ("reserve", "execute", "SUCCESS"),
         ("pay", "execute", "SUCCESS"),
@@ -138,11 +138,11 @@ def test_values_are_shown_only_with_show_values(wbengine: Command) -> None:
 
 
 def test_flow_show_prints_json(wbengine: Command, bad: str) -> None:
-    told = wbengine("flow", "show", bad, "--json").json
-    assert (told["schema"], told["uuid"]) == ("wbengine/flow-show/1", bad)
-    assert (told["state"], told["total"]) == ("REVERTED", 4)
-    assert [atom["name"] for atom in told["atoms"]] == ["reserve", "pay", "pack", "send"]
-    assert told["created"].endswith("Z") and isinstance(told["duration"], float)
+    data = wbengine("flow", "show", bad, "--json").json
+    assert (data["schema"], data["uuid"]) == ("wbengine/flow-show/1", bad)
+    assert (data["state"], data["total"]) == ("REVERTED", 4)
+    assert [atom["name"] for atom in data["atoms"]] == ["reserve", "pay", "pack", "send"]
+    assert data["created"].endswith("Z") and isinstance(data["duration"], float)
 
 
 def test_flow_that_never_ran_shows_that_it_waits(wbengine: Command, home: Path) -> None:
@@ -161,16 +161,16 @@ def test_flow_that_never_ran_shows_that_it_waits(wbengine: Command, home: Path) 
 
 
 def test_watch_of_finished_flow_prints_all_events(wbengine: Command, good: str, bad: str) -> None:
-    told = wbengine("flow", "watch", good)
-    assert told.code == 0
-    assert told.out.splitlines()[-1].endswith("SUCCESS  flow order")
-    told = wbengine("flow", "watch", bad, "--json")
-    assert told.code == 1
-    events = told.lines
+    answer = wbengine("flow", "watch", good)
+    assert answer.code == 0
+    assert answer.out.splitlines()[-1].endswith("SUCCESS  flow order")
+    answer = wbengine("flow", "watch", bad, "--json")
+    assert answer.code == 1
+    events = answer.lines
     assert {event["schema"] for event in events} == {"wbengine/flow-watch/1"}
-    found = [event["state"] for event in events if event["name"] == "pack"]
-    assert found == ["RUNNING", "FAILURE", "REVERTING", "REVERTED"]
-    assert "canary" not in told.out
+    states = [event["state"] for event in events if event["name"] == "pack"]
+    assert states == ["RUNNING", "FAILURE", "REVERTING", "REVERTED"]
+    assert "canary" not in answer.out
 
 
 def test_watch_continues_from_a_cursor(wbengine: Command, home: Path) -> None:
@@ -186,14 +186,14 @@ def test_watch_continues_from_a_cursor(wbengine: Command, home: Path) -> None:
     watch.communicate(timeout=60)
     (home / "go").touch()
     process.communicate(timeout=60)
-    told = wbengine("flow", "watch", flow, "--json", "--cursor", cursor)
-    assert told.code == 0
-    after = [(event["name"], event["state"]) for event in told.lines]
+    answer = wbengine("flow", "watch", flow, "--json", "--cursor", cursor)
+    assert answer.code == 0
+    after = [(event["name"], event["state"]) for event in answer.lines]
     began = {(event["name"], event["state"]) for event in before}
     assert began == {("slow", "RUNNING"), ("reserve", "RUNNING")}
     wanted = {(name, state) for name in STEPS for state in ("RUNNING", "SUCCESS")}
     assert {*after, *began} == wanted | {("slow", "RUNNING"), ("slow", "SUCCESS")}
-    last = told.lines[-1]["cursor"]
+    last = answer.lines[-1]["cursor"]
     again = wbengine("flow", "watch", flow, "--json", "--cursor", last)
     assert {event["kind"] for event in again.lines} <= {"flow"}
 
@@ -205,9 +205,9 @@ def test_watch_ends_when_the_flow_is_suspended(wbengine: Command, home: Path) ->
     (home / "go").touch()
     process.communicate(timeout=60)
     (flow,) = listed(wbengine)
-    told = wbengine("flow", "watch", flow, "--no-json")
-    assert told.code == 75
-    assert told.out.splitlines()[-1].endswith("SUSPENDED  flow slow")
+    answer = wbengine("flow", "watch", flow, "--no-json")
+    assert answer.code == 75
+    assert answer.out.splitlines()[-1].endswith("SUSPENDED  flow slow")
 
 
 def test_watch_ends_when_the_engine_dies(wbengine: Command, home: Path) -> None:
@@ -239,13 +239,13 @@ def test_flow_of_a_dead_engine_is_listed_as_interrupted(wbengine: Command, home:
 def test_map_items_are_listed_and_failures_name_the_item(wbengine: Command, home: Path) -> None:
     wbengine("flow", "run", "tests.cli.shop:halves", "--inputs", '{"numbers": [2, 3]}')
     (flow,) = listed(wbengine)
-    told = wbengine("flow", "show", flow, "--show-values").out
-    table = told.partition("items of halves:\n")[2].splitlines()
+    output = wbengine("flow", "show", flow, "--show-values").out
+    table = output.partition("items of halves:\n")[2].splitlines()
     assert table[0].split() == ["ITEM", "INPUT", "STATE", "WORKER", "TOOK", "TRIES", "ERROR"]
     failed = table[1].split()
     assert failed[:2] == ["1", "3"] and table[1].endswith("ValueError: 3 is odd")
     assert table[2].split()[:2] == ["0", "2"]
-    assert "failed: halves, attempt 1, on local: item 1: ValueError: 3 is odd" in told
+    assert "failed: halves, attempt 1, on local: item 1: ValueError: 3 is odd" in output
     (item, *_) = wbengine("flow", "show", flow, "--json").json["atoms"][0]["item_rows"]
     assert (item["index"], item["tries"]) == (1, 1)
 
@@ -253,8 +253,8 @@ def test_map_items_are_listed_and_failures_name_the_item(wbengine: Command, home
 def test_flow_show_results_prints_whole_values_without_secrets(wbengine: Command) -> None:
     given = json.dumps({"api_key": "canary-1234"})
     run = wbengine("flow", "run", "tests.cli.shop:welcome", "--inputs", given)
-    told = wbengine("flow", "show", run.json["uuid"], "--results")
-    assert told.json == {
+    answer = wbengine("flow", "show", run.json["uuid"], "--results")
+    assert answer.json == {
         "schema": "wbengine/flow-results/1",
         "uuid": run.json["uuid"],
         "name": "welcome",
@@ -322,8 +322,8 @@ def test_events_are_printed_in_order(wbengine: Command, bad: str) -> None:
 def test_secrets_appear_in_no_output(flow: str, wbengine: Command, home: Path) -> None:
     """Secrets are masked even without a key: in messages, tracebacks and results."""
     store = json.dumps({"api_key": "canary-4711"})
-    told = [wbengine("flow", "run", f"tests.cli.shop:{flow}", "--inputs", store, "--progress")]
-    uuid = told[0].json["uuid"]
+    answers = [wbengine("flow", "run", f"tests.cli.shop:{flow}", "--inputs", store, "--progress")]
+    uuid = answers[0].json["uuid"]
     for words in (
         ("flow", "list"),
         ("flow", "show", uuid),
@@ -334,9 +334,9 @@ def test_secrets_appear_in_no_output(flow: str, wbengine: Command, home: Path) -
         *(("graph", "--flow-id", uuid, "-f", form) for form in FORMATS),
         *((("flow", "retry", uuid, "--progress"),) if flow == "login" else ()),
     ):
-        told += [wbengine(*words), wbengine(*words, "--json")]
-    assert "x" * 5000 in told[0].out or flow == "login"
-    for answer in told:
+        answers += [wbengine(*words), wbengine(*words, "--json")]
+    assert "x" * 5000 in answers[0].out or flow == "login"
+    for answer in answers:
         assert answer.out, answer
         assert "canary" not in answer.out + answer.err
 
@@ -351,14 +351,14 @@ def test_exported_flow_is_imported_into_another_store(
     assert (unsaid.code, unsaid.out) == (2, "") and "--output is required" in unsaid.error
     (home / "x.json").touch(0o644)
     assert wbengine("flow", "export", bad, "--output", "x.json").out == ""
-    told = json.loads((home / "x.json").read_text())
-    assert told["schema"] == "wbengine/flow-export/2" and told["flow"]["uuid"] == bad
+    data = json.loads((home / "x.json").read_text())
+    assert data["schema"] == "wbengine/flow-export/2" and data["flow"]["uuid"] == bad
     assert (home / "x.json").stat().st_mode & 0o777 == 0o600
     other = ("--persistence", f"sqlite:///{home}/other.db")
     answer = wbengine("flow", "import", "x.json", *other)
     assert (answer.code, bad in answer.out) == (0, True), answer.err
     assert wbengine("flow", "export", bad, *other, "-o", "y.json").code == 0
-    assert json.loads((home / "y.json").read_text()) == told
+    assert json.loads((home / "y.json").read_text()) == data
     again = wbengine("flow", "import", "x.json", *other)
     assert again.code == 1 and "already exists" in again.error
     (home / "x.json").write_text("{}")
@@ -373,10 +373,10 @@ def test_flow_is_exported_as_html(wbengine: Command, home: Path, bad: str) -> No
     assert wbengine("flow", "export", bad, "--html", "-o", "x.html").code == 0
     page = (home / "x.html").read_text()
     assert "<svg" in page and "canary" not in page
-    told = wbengine("flow", "export", bad, "-o", "none/x.json")
-    assert told.code == 2 and "must be a path in an existing folder" in told.error
-    told = wbengine("flow", "export", bad, "--show-values")
-    assert told.code == 2 and "--html" in told.error
+    answer = wbengine("flow", "export", bad, "-o", "none/x.json")
+    assert answer.code == 2 and "must be a path in an existing folder" in answer.error
+    answer = wbengine("flow", "export", bad, "--show-values")
+    assert answer.code == 2 and "--html" in answer.error
 
 
 FORMATS = {
@@ -394,16 +394,16 @@ def test_flow_is_drawn_in_each_format(
     form: str, kept: bool, wbengine: Command, home: Path, bad: str
 ) -> None:
     which: tuple[str, ...] = ("--flow-id", bad[:8]) if kept else (ORDER,)
-    told = wbengine("graph", *which, "-f", form)
-    assert (told.code, told.err) == (0, "")
+    answer = wbengine("graph", *which, "-f", form)
+    assert (answer.code, answer.err) == (0, "")
     check: Any = FORMATS[form]
-    assert check(told.out)
+    assert check(answer.out)
     for name in ("reserve", "pay", "pack", "send"):
-        assert name in told.out
-    assert "canary" not in told.out
+        assert name in answer.out
+    assert "canary" not in answer.out
     ending = {"mermaid": "mmd", "text": "txt"}.get(form, form)
     assert wbengine("graph", *which, "-o", f"x.{ending}").out == ""
-    assert (home / f"x.{ending}").read_text() == told.out
+    assert (home / f"x.{ending}").read_text() == answer.out
 
 
 def test_no_states_option_omits_states(wbengine: Command, bad: str) -> None:
@@ -420,10 +420,13 @@ def test_graph_is_written_as_png(wbengine: Command, home: Path) -> None:
 def test_unknown_file_extension_is_refused(
     name: str, near: str, wbengine: Command, home: Path
 ) -> None:
-    told = wbengine("graph", ORDER, "-o", name)
-    assert (told.code, told.out, (home / name).exists()) == (2, "", False)
-    assert f"got '{name[1:]}' (did you mean '{near}'?)" in told.error
-    assert "must end in one of .txt, .text, .mmd," in told.error and len(told.err.splitlines()) == 1
+    answer = wbengine("graph", ORDER, "-o", name)
+    assert (answer.code, answer.out, (home / name).exists()) == (2, "", False)
+    assert f"got '{name[1:]}' (did you mean '{near}'?)" in answer.error
+    assert (
+        "must end in one of .txt, .text, .mmd," in answer.error
+        and len(answer.err.splitlines()) == 1
+    )
     assert wbengine("graph", ORDER, "-o", name, "-f", "text").code == 0
 
 
@@ -440,9 +443,9 @@ def test_missing_graphviz_prints_the_tree_and_how_to_install_it(
     ending: str, wbengine: Command, home: Path, bad: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(home))
-    told = wbengine("graph", "--flow-id", bad, "-o", f"x.{ending}")
-    assert (told.code, told.out) == (1, "")
-    *tree, error = told.err.splitlines()
+    answer = wbengine("graph", "--flow-id", bad, "-o", f"x.{ending}")
+    assert (answer.code, answer.out) == (1, "")
+    *tree, error = answer.err.splitlines()
     assert "REVERTED" in tree[0] and any("reserve" in row for row in tree[1:])
     assert error == (
         "wbengine graph: error: SVG and PNG need Graphviz, but the program dot is missing; install"
@@ -467,7 +470,7 @@ def test_json_option_selects_the_json_format(wbengine: Command) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("words", "code", "message"),
     [
         ((), 2, "exactly one of MODULE:FACTORY and --flow-id is required"),
         ((ORDER, "--flow-id", "12345678"), 2, "exactly one of MODULE:FACTORY and --flow-id"),
@@ -479,9 +482,9 @@ def test_json_option_selects_the_json_format(wbengine: Command) -> None:
     ],
 )
 def test_wrong_graph_command_is_refused(
-    words: tuple[str, ...], code: int, said: str, wbengine: Command
+    words: tuple[str, ...], code: int, message: str, wbengine: Command
 ) -> None:
     wbengine("db", "upgrade")
-    told = wbengine("graph", *words)
-    assert (told.code, told.out) == (code, "")
-    assert said in told.error
+    answer = wbengine("graph", *words)
+    assert (answer.code, answer.out) == (code, "")
+    assert message in answer.error

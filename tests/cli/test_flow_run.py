@@ -27,9 +27,9 @@ pytestmark = pytest.mark.usefixtures("quiet_store")
 
 def done(home: Path) -> list[str]:
     path = home / "done"
-    found = path.read_text().split() if path.exists() else []
+    names = path.read_text().split() if path.exists() else []
     path.unlink(missing_ok=True)
-    return found
+    return names
 
 
 def wish(wbengine: Command, flow: str) -> object:
@@ -46,12 +46,12 @@ def failed(wbengine: Command, home: Path) -> str:
 
 
 def test_flow_run_prints_only_its_result_as_json(wbengine: Command) -> None:
-    told = wbengine("flow", "run", ORDER)
-    assert (told.code, told.err) == (0, "")
-    found = told.json
-    assert found.pop("duration") >= 0
-    assert uuid.UUID(found.pop("uuid"))
-    assert found == {
+    answer = wbengine("flow", "run", ORDER)
+    assert (answer.code, answer.err) == (0, "")
+    result = answer.json
+    assert result.pop("duration") >= 0
+    assert uuid.UUID(result.pop("uuid"))
+    assert result == {
         "schema": "wbengine/flow-run/1",
         "name": "order",
         "state": "SUCCESS",
@@ -75,10 +75,10 @@ def test_flow_runs_on_workers_and_shows_them(
     options = [f"--transport-option=data_folder_{end}={home}/broker" for end in ("in", "out")]
     words = ("--exchange", "here", "--topic", "t", "--tasks", "tests.cli.shop", "--quiet")
     worker = wbengine.begin("worker", *words, *options)
-    told = wbengine("flow", "run", ORDER, "--engine", "workers")
-    assert (told.code, told.json["state"]) == (0, "SUCCESS")
+    answer = wbengine("flow", "run", ORDER, "--engine", "workers")
+    assert (answer.code, answer.json["state"]) == (0, "SUCCESS")
     assert len(done(home)) == 4
-    assert f"-{worker.pid}-" in wbengine("flow", "show", told.json["uuid"]).out
+    assert f"-{worker.pid}-" in wbengine("flow", "show", answer.json["uuid"]).out
     worker.terminate()
     assert worker.wait(timeout=60) == 0
 
@@ -124,25 +124,25 @@ def flow():
 def test_output_of_tasks_is_written_to_standard_error(wbengine: Command, home: Path) -> None:
     (home / "noisy.py").write_text(NOISY)
     (home / "broken").touch()
-    told = wbengine.apart("flow", "run", "noisy:flow")
-    assert told.json["state"] == "REVERTED"
+    answer = wbengine.apart("flow", "run", "noisy:flow")
+    assert answer.json["state"] == "REVERTED"
     for words in ("imported", "made", "said", "written", "undone"):
-        assert f"{words}\n" in told.err
+        assert f"{words}\n" in answer.err
     (home / "broken").unlink()
-    again = wbengine("flow", "retry", told.json["uuid"], "-I", "noisy")
+    again = wbengine("flow", "retry", answer.json["uuid"], "-I", "noisy")
     assert again.json["state"] == "SUCCESS" and "said\n" in again.err
     assert wbengine("graph", "noisy:flow", "-f", "json").json["name"] == "noisy"
 
 
 def test_failed_flow_prints_its_failure(wbengine: Command, home: Path) -> None:
     (home / "broken").touch()
-    told = wbengine("flow", "run", ORDER)
-    assert told.code == 1
-    assert (told.json["state"], told.json["results"]) == ("REVERTED", {})
-    (failure,) = told.json["failures"]
+    answer = wbengine("flow", "run", ORDER)
+    assert answer.code == 1
+    assert (answer.json["state"], answer.json["results"]) == ("REVERTED", {})
+    (failure,) = answer.json["failures"]
     assert (failure["atom"], failure["type"]) == ("pack", "ValueError")
     assert "out of paper" in failure["message"]
-    assert "canary" not in told.out + told.err
+    assert "canary" not in answer.out + answer.err
     assert done(home) == ["reserve", "pay", "-pack", "-pay", "-reserve"]
 
 
@@ -150,10 +150,10 @@ def test_inputs_are_read_from_text_or_file(wbengine: Command, home: Path) -> Non
     given = json.dumps({"amount": 4, "api_key": "canary"})
     (home / "given.json").write_text(given)
     for store in (given, "@given.json"):
-        told = wbengine("flow", "run", PRICED, "--inputs", store)
-        assert told.json["results"]["price"] == 6.0
-        assert told.json["results"]["api_key"] == "***"
-    assert "canary" not in wbengine("flow", "export", told.json["uuid"], "--show-values").out
+        answer = wbengine("flow", "run", PRICED, "--inputs", store)
+        assert answer.json["results"]["price"] == 6.0
+        assert answer.json["results"]["api_key"] == "***"
+    assert "canary" not in wbengine("flow", "export", answer.json["uuid"], "--show-values").out
     short = json.dumps({"amount": 4, "api_key": "abc"})
     assert wbengine("flow", "run", PRICED, "--inputs", short).json["results"]["api_key"] == "***"
 
@@ -165,15 +165,15 @@ def test_run_with_missing_inputs_is_refused_and_stores_nothing(
     words: tuple[str, ...], wbengine: Command
 ) -> None:
     given = json.dumps({"amonut": 4})
-    told = wbengine("flow", "run", PRICED, "--inputs", given, *words)
-    assert (told.code, told.out) == (2, "")
-    assert "requires 'amount' (did you mean 'amonut'?), 'api_key'" in told.error
-    assert "'api_key' of 'tests.cli.shop.Priced'" in told.error
+    answer = wbengine("flow", "run", PRICED, "--inputs", given, *words)
+    assert (answer.code, answer.out) == (2, "")
+    assert "requires 'amount' (did you mean 'amonut'?), 'api_key'" in answer.error
+    assert "'api_key' of 'tests.cli.shop.Priced'" in answer.error
     assert wbengine("flow", "list", "--json").json["flows"] == []
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("words", "code", "message"),
     [
         (("no_such:flow",), 2, "no module 'no_such' found"),
         (("tests.cli.shop",), 2, "tests.cli.shop:priced"),
@@ -211,29 +211,29 @@ def test_run_with_missing_inputs_is_refused_and_stores_nothing(
     ],
 )
 def test_wrong_flow_run_command_is_refused(
-    words: tuple[str, ...], code: int, said: str, wbengine: Command
+    words: tuple[str, ...], code: int, message: str, wbengine: Command
 ) -> None:
-    told = wbengine("flow", "run", *words)
-    assert (told.code, told.out) == (code, "")
-    assert said in told.error
+    answer = wbengine("flow", "run", *words)
+    assert (answer.code, answer.out) == (code, "")
+    assert message in answer.error
 
 
 def test_flow_id_can_be_chosen_once(wbengine: Command) -> None:
     chosen = str(uuid.uuid4())
     assert wbengine("flow", "run", ORDER, "--flow-id", chosen).json["uuid"] == chosen
-    told = wbengine("flow", "run", ORDER, "--flow-id", chosen)
-    assert told.code == 2 and f"Flow {chosen} already exists" in told.error
+    answer = wbengine("flow", "run", ORDER, "--flow-id", chosen)
+    assert answer.code == 2 and f"Flow {chosen} already exists" in answer.error
 
 
 def test_flows_are_listed_by_tag(wbengine: Command) -> None:
     tags = "--tag", "team=billing", "--tag", "month=2026-03"
-    found = wbengine("flow", "run", ORDER, "--name", "march", *tags).json["uuid"]
+    march = wbengine("flow", "run", ORDER, "--name", "march", *tags).json["uuid"]
     wbengine("flow", "run", ORDER, "--tag", "team=stock")
     (listed,) = wbengine("flow", "list", *tags, "--json").json["flows"]
-    assert (listed["uuid"], listed["name"]) == (found, "march")
+    assert (listed["uuid"], listed["name"]) == (march, "march")
     assert listed["tags"] == {"team": "billing", "month": "2026-03"}
     assert "team=stock" in wbengine("flow", "list").out
-    assert "month=2026-03" in wbengine("flow", "show", found).out
+    assert "month=2026-03" in wbengine("flow", "show", march).out
 
 
 def test_modules_in_the_current_folder_are_imported(wbengine: Command, home: Path) -> None:
@@ -252,9 +252,9 @@ def test_deadline_reverts_the_flow(wbengine: Command, home: Path) -> None:
 
 
 def test_progress_is_printed_to_standard_error(wbengine: Command) -> None:
-    told = wbengine("flow", "run", ORDER, "--progress")
-    assert told.json["state"] == "SUCCESS"
-    assert told.err.startswith("order: SUCCESS, 4 of 4 tasks done")
+    answer = wbengine("flow", "run", ORDER, "--progress")
+    assert answer.json["state"] == "SUCCESS"
+    assert answer.err.startswith("order: SUCCESS, 4 of 4 tasks done")
 
 
 def test_task_with_retries_is_counted_once(wbengine: Command) -> None:
@@ -277,8 +277,8 @@ def test_ctrl_c_suspends_and_prints_the_resume_command(wbengine: Command, home: 
     assert (process.returncode, json.loads(out)["state"]) == (130, "SUSPENDED")
     assert err == f"suspended; to resume: wbengine flow resume {flow}\n"
     assert done(home) == ["reserve"]
-    told = wbengine("flow", "resume", flow[:8])
-    assert (told.code, told.json["schema"]) == (0, "wbengine/flow-resume/1")
+    answer = wbengine("flow", "resume", flow[:8])
+    assert (answer.code, answer.json["schema"]) == (0, "wbengine/flow-resume/1")
     assert done(home) == ["pay", "pack", "send"]
 
 
@@ -310,12 +310,12 @@ def test_ctrl_c_before_the_run_names_the_stored_flow(
 
     _crash.install(press)
     try:
-        told = wbengine("flow", "run", ORDER, "--flow-id", KEPT, *words)
+        answer = wbengine("flow", "run", ORDER, "--flow-id", KEPT, *words)
     finally:
         _crash.install(None)
-    assert (told.code, told.out) == (130, "")
+    assert (answer.code, answer.out) == (130, "")
     how = f"the flow is stored; to resume: wbengine flow resume {KEPT}"
-    assert told.err == f"wbengine flow run: error: interrupted; {how}\n"
+    assert answer.err == f"wbengine flow run: error: interrupted; {how}\n"
     assert wbengine("flow", "resume", KEPT).code == 0
     assert done(home) == ["reserve", "pay", "pack", "send"]
 
@@ -342,9 +342,9 @@ def flow():
 def test_task_that_calls_sys_exit_suspends_its_flow(wbengine: Command, home: Path) -> None:
     (home / "leaving.py").write_text(LEAVES)
     words = ["flow", "run", "leaving:flow", "--flow-id", KEPT]
-    told = wbengine.apart(*words, env={"WBENGINE_QUIET": "0"})
+    answer = wbengine.apart(*words, env={"WBENGINE_QUIET": "0"})
     how = f"suspended; to resume: wbengine flow resume {KEPT}\n"
-    assert (told.code, told.out, told.err) == (3, "", how)
+    assert (answer.code, answer.out, answer.err) == (3, "", how)
     assert state(wbengine, KEPT) == "SUSPENDED"
     (home / "go").touch()
     assert wbengine("flow", "resume", KEPT).code == 0
@@ -352,8 +352,8 @@ def test_task_that_calls_sys_exit_suspends_its_flow(wbengine: Command, home: Pat
 
 def test_ctrl_c_before_the_flow_is_stored_prints_interrupted(wbengine: Command, home: Path) -> None:
     (home / "soon_pressed.py").write_text("raise KeyboardInterrupt\n")
-    told = wbengine("flow", "run", "soon_pressed:flow", "--flow-id", KEPT)
-    assert (told.code, told.err) == (130, "\nwbengine flow run: error: interrupted\n")
+    answer = wbengine("flow", "run", "soon_pressed:flow", "--flow-id", KEPT)
+    assert (answer.code, answer.err) == (130, "\nwbengine flow run: error: interrupted\n")
 
 
 def test_ctrl_c_does_not_stop_a_detached_flow(wbengine: Command, home: Path) -> None:
@@ -371,12 +371,12 @@ def test_ctrl_c_does_not_stop_a_detached_flow(wbengine: Command, home: Path) -> 
 
 def detached(wbengine: Command, home: Path, *words: str) -> str:
     """Start a detached flow; return its uuid when its first task runs."""
-    told = wbengine.apart("flow", "run", SLOW, "--detach", "--json", *words)
-    assert told.code == 0
+    answer = wbengine.apart("flow", "run", SLOW, "--detach", "--json", *words)
+    assert answer.code == 0
     appears(home / "reserve.begun")
     # A new session: closing the terminal does not end the process.
-    assert os.getsid(told.json["pid"]) == told.json["pid"]
-    return str(told.json["uuid"])
+    assert os.getsid(answer.json["pid"]) == answer.json["pid"]
+    return str(answer.json["uuid"])
 
 
 def test_detached_flow_outlives_the_command(wbengine: Command, home: Path) -> None:
@@ -397,11 +397,11 @@ def test_immediate_failure_of_a_detached_flow_is_reported(wbengine: Command, hom
         "import pathlib\nfrom tests.cli.shop import order\n"
         "flow = order()\npathlib.Path('vanishing.py').unlink()\n"
     )
-    told = wbengine("flow", "run", "vanishing:flow", "--detach")
-    assert (told.code, told.out) == (78, "")
+    answer = wbengine("flow", "run", "vanishing:flow", "--detach")
+    assert (answer.code, answer.out) == (78, "")
     reason = "flows must be modules or functions that exist, got 'vanishing:flow'"
-    assert told.error.startswith("wbengine flow run: error: the flow did not start: ")
-    assert f"{reason}: no module 'vanishing' found" in told.error
+    assert answer.error.startswith("wbengine flow run: error: the flow did not start: ")
+    assert f"{reason}: no module 'vanishing' found" in answer.error
 
 
 @pytest.mark.parametrize(("command", "code"), [("suspend", 75), ("cancel", 1)])
@@ -410,8 +410,8 @@ def test_suspend_and_cancel_reach_a_running_flow(
 ) -> None:
     monkeypatch.setenv("WBENGINE_LOG_LEVEL", "info")
     flow = detached(wbengine, home)
-    told = wbengine("flow", command, flow, "--reason", "the shop is closed", "--wait", "0.1s")
-    assert told.code == 75 and "did not end within 0.1 s" in told.error
+    answer = wbengine("flow", command, flow, "--reason", "the shop is closed", "--wait", "0.1s")
+    assert answer.code == 75 and "did not end within 0.1 s" in answer.error
     (log,) = (home.parent / "state").glob("**/*.log")
     until(lambda: "is being" in log.read_text())
     (home / "go").touch()
@@ -427,8 +427,8 @@ def test_cancelled_flow_is_shown_as_cancelling_and_then_as_cancelled(
     flow = str(uuid.uuid4())
     words = "--flow-id", flow, "--engine", engine, "--progress"
     process = slow_flow(wbengine, *words, env={"WBENGINE_QUIET": "0"})
-    told = wbengine("flow", "cancel", flow, "--reason", "the shop is closed")
-    assert told.out == f"slow {flow}: RUNNING → CANCELLING\n"
+    answer = wbengine("flow", "cancel", flow, "--reason", "the shop is closed")
+    assert answer.out == f"slow {flow}: RUNNING → CANCELLING\n"
     assert " CANCELLING " in wbengine("flow", "list").out
     assert wbengine("flow", "show", flow, "--json").json["shown_state"] == "CANCELLING"
     assert process.stderr is not None
@@ -466,8 +466,8 @@ def test_retry_repeats_a_reverted_flow(wbengine: Command, home: Path) -> None:
     dry = wbengine("flow", "retry", flow, "--dry-run", "--json").json
     assert (dry["run"], dry["revert"]) == (["reserve", "pay", "pack", "send"], [])
     assert state(wbengine, flow) == "REVERTED"
-    told = wbengine("flow", "retry", flow)
-    assert (told.code, told.json["state"]) == (0, "SUCCESS")
+    answer = wbengine("flow", "retry", flow)
+    assert (answer.code, answer.json["state"]) == (0, "SUCCESS")
     assert done(home) == ["reserve", "pay", "pack", "send"]
 
 
@@ -492,8 +492,8 @@ def test_flow_id_that_resembles_a_path_or_option_is_only_an_id(
         book.add(flow)
         connection.save_logbook(book)
         engines.save_factory_details(flow, ORDER.replace(":", "."), (), {}, backend=backend)
-    told = wbengine.apart("flow", "resume", "--detach", "--", name)
-    assert told.out == f"{name}\n", told.err
+    answer = wbengine.apart("flow", "resume", "--detach", "--", name)
+    assert answer.out == f"{name}\n", answer.err
     assert wbengine("flow", "watch", "--", name).code == 0
     assert done(home) == ["reserve", "pay", "pack", "send"]
     (log,) = (home.parent / "state" / "wbengine").rglob("*.log")
@@ -511,8 +511,8 @@ def test_revert_reverts_a_suspended_flow(wbengine: Command, home: Path) -> None:
     assert (dry["run"], dry["revert"]) == ([], ["reserve"])
     asked = wbengine("flow", "revert", flow)
     assert asked.code == 2 and "pass --yes" in asked.error
-    told = wbengine("flow", "revert", flow, "--yes", "--reason", "ordered by mistake")
-    assert (told.code, told.json["state"]) == (0, "REVERTED")
+    answer = wbengine("flow", "revert", flow, "--yes", "--reason", "ordered by mistake")
+    assert (answer.code, answer.json["state"]) == (0, "REVERTED")
     assert done(home) == ["reserve", "-reserve"]
     assert "ordered by mistake" in wbengine("flow", "events", flow).out
     again = wbengine("flow", "revert", flow, "--yes")
@@ -520,7 +520,7 @@ def test_revert_reverts_a_suspended_flow(wbengine: Command, home: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "said"),
+    ("command", "message"),
     [
         (("resume",), "has already ended in SUCCESS"),
         (("retry",), "no task can be retried"),
@@ -531,12 +531,12 @@ def test_revert_reverts_a_suspended_flow(wbengine: Command, home: Path) -> None:
     ],
 )
 def test_operation_that_the_flow_state_forbids_is_refused(
-    command: tuple[str, ...], said: str, wbengine: Command
+    command: tuple[str, ...], message: str, wbengine: Command
 ) -> None:
     flow = wbengine("flow", "run", ORDER).json["uuid"]
-    told = wbengine("flow", command[0], flow, *command[1:])
-    assert (told.code, told.out) == (1, "")
-    assert said in told.error
+    answer = wbengine("flow", command[0], flow, *command[1:])
+    assert (answer.code, answer.out) == (1, "")
+    assert message in answer.error
 
 
 def test_retry_without_the_module_of_the_flow_is_refused(wbengine: Command, home: Path) -> None:
@@ -545,9 +545,9 @@ def test_retry_without_the_module_of_the_flow_is_refused(wbengine: Command, home
     flow = wbengine("flow", "run", "mine:flow").json["uuid"]
     (home / "mine.py").unlink()
     del sys.modules["mine"]
-    told = wbengine("flow", "retry", flow)
-    assert told.code == 1
-    assert "cannot rebuild the flow: no module 'mine' found" in told.error
+    answer = wbengine("flow", "retry", flow)
+    assert answer.code == 1
+    assert "cannot rebuild the flow: no module 'mine' found" in answer.error
 
 
 def test_delete_requires_confirmation_and_deletes_flows(wbengine: Command) -> None:
@@ -555,8 +555,8 @@ def test_delete_requires_confirmation_and_deletes_flows(wbengine: Command) -> No
     asked = wbengine("flow", "delete", one)
     assert (asked.code, asked.out) == (2, "") and "pass --yes" in asked.error
     assert wbengine("flow", "delete", one, "--dry-run").out.startswith("would delete 'order'")
-    told = wbengine("flow", "delete", one, two[:8], "--yes", "--json")
-    assert told.json["flows"] == [one, two]
+    answer = wbengine("flow", "delete", one, two[:8], "--yes", "--json")
+    assert answer.json["flows"] == [one, two]
     assert wbengine("flow", "list", "--json").json["flows"] == []
     gone = wbengine("flow", "delete", one, "--yes")
     assert gone.code == 66 and f"Unknown flow '{one}'" in gone.error
@@ -569,9 +569,9 @@ def test_report_is_written_as_html(wbengine: Command, home: Path) -> None:
 
 def test_every_exit_code_occurs_in_the_tests() -> None:
     """The documented codes must occur in the tests of this folder."""
-    told = {int(line.split()[0]) for line in errors.TEXT.splitlines()[1:]}
+    documented = {int(line.split()[0]) for line in errors.TEXT.splitlines()[1:]}
     text = "".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
-    assert {code for code in told if str(code) not in text} == set()
+    assert {code for code in documented if str(code) not in text} == set()
 
 
 def test_answer_error_requires_exactly_one_line() -> None:
@@ -583,12 +583,12 @@ def test_answer_error_requires_exactly_one_line() -> None:
 
 
 def test_run_is_traced_if_the_environment_requests_it(wbengine: Command) -> None:
-    told = wbengine.apart("flow", "run", ORDER, env={"OTEL_TRACES_EXPORTER": "console"})
-    assert told.code == 0 and told.json["state"] == "SUCCESS"
-    assert f'"wbengine.flow.uuid": "{told.json["uuid"]}"' in told.err
+    answer = wbengine.apart("flow", "run", ORDER, env={"OTEL_TRACES_EXPORTER": "console"})
+    assert answer.code == 0 and answer.json["state"] == "SUCCESS"
+    assert f'"wbengine.flow.uuid": "{answer.json["uuid"]}"' in answer.err
 
 
 def test_missing_exporter_is_reported(wbengine: Command) -> None:
-    told = wbengine.apart("flow", "run", ORDER, env={"OTEL_TRACES_EXPORTER": "nonsense"})
-    assert (told.code, told.out) == (2, "")
-    assert "$OTEL_TRACES_EXPORTER must name an installed exporter, got 'nonsense'" in told.error
+    answer = wbengine.apart("flow", "run", ORDER, env={"OTEL_TRACES_EXPORTER": "nonsense"})
+    assert (answer.code, answer.out) == (2, "")
+    assert "$OTEL_TRACES_EXPORTER must name an installed exporter, got 'nonsense'" in answer.error

@@ -29,20 +29,20 @@ OURS = re.compile(r"\x1b\[\??[0-9;]*[mhlAK]|\x1b\[[0-9;]*H|\r")
 FORGED = re.compile(r"^(└── forged|2026-01-01)", re.MULTILINE)
 
 
-def check(told: str, *, ours: bool = False, whole: bool = False) -> None:
+def check(output: str, *, ours: bool = False, whole: bool = False) -> None:
     """Check that the output contains no control characters.
 
     :param whole: The output contains a traceback or a page, whose lines come from the text.
     """
-    assert told
-    found = CONTROL.search(OURS.sub("", told) if ours else told)
-    around = "" if found is None else told[max(0, found.start() - 100) : found.end() + 100]
-    assert found is None, repr(around)
-    assert whole or not FORGED.search(told), told
+    assert output
+    match = CONTROL.search(OURS.sub("", output) if ours else output)
+    around = "" if match is None else output[max(0, match.start() - 100) : match.end() + 100]
+    assert match is None, repr(around)
+    assert whole or not FORGED.search(output), output
 
 
-def escaped(told: str) -> bool:
-    return r"\x1b]0;title\x07\x1b[2J" in told and r"\u202e" in told
+def escaped(output: str) -> bool:
+    return r"\x1b]0;title\x07\x1b[2J" in output and r"\u202e" in output
 
 
 @pytest.fixture(scope="module")
@@ -64,19 +64,19 @@ def failed(kept: tuple[str, str], home: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def run(wbengine: Command, name: str, *words: str) -> Answer:
-    told = wbengine.apart("flow", "run", f"tests.cli.hostile:{name}", *words)
-    assert told.code == (0 if name == "good" else 1)
-    return told
+    answer = wbengine.apart("flow", "run", f"tests.cli.hostile:{name}", *words)
+    assert answer.code == (0 if name == "good" else 1)
+    return answer
 
 
 @pytest.mark.parametrize("name", ["flow", "good"])
 @pytest.mark.parametrize("color", ["never", "always"])
 def test_flow_run_escapes_control_characters(name: str, color: str, wbengine: Command) -> None:
-    told = run(wbengine, name, "--progress", "--color", color)
-    check(told.out)
-    check(told.err, ours=color == "always")
-    assert escaped(told.err) and f"runs {hostile.ORDERS}" not in told.err
-    assert told.json["name"] == f"flow {hostile.ORDERS}"
+    answer = run(wbengine, name, "--progress", "--color", color)
+    check(answer.out)
+    check(answer.err, ours=color == "always")
+    assert escaped(answer.err) and f"runs {hostile.ORDERS}" not in answer.err
+    assert answer.json["name"] == f"flow {hostile.ORDERS}"
 
 
 @pytest.mark.parametrize(
@@ -110,9 +110,9 @@ def test_flow_run_escapes_control_characters(name: str, color: str, wbengine: Co
     ],
 )
 def test_command_escapes_control_characters(words: str, failed: str, wbengine: Command) -> None:
-    told = wbengine(*(failed if word == "ID" else word for word in words.split()))
-    assert told.code != 2, told.err
-    shown = told.out + told.err
+    answer = wbengine(*(failed if word == "ID" else word for word in words.split()))
+    assert answer.code != 2, answer.err
+    shown = answer.out + answer.err
     is_page = "html" in words or "svg" in words
     check(
         shown.replace("\t", "") if is_page else shown,
@@ -122,10 +122,10 @@ def test_command_escapes_control_characters(words: str, failed: str, wbengine: C
 
 
 def test_error_message_escapes_control_characters(wbengine: Command) -> None:
-    told = wbengine("graph", "tests.cli.hostile:broken")
-    assert told.code == 2
-    check(told.err)
-    assert escaped(told.error)
+    answer = wbengine("graph", "tests.cli.hostile:broken")
+    assert answer.code == 2
+    check(answer.err)
+    assert escaped(answer.error)
 
 
 @pytest.mark.parametrize("words", ["flow run tests.cli.hostile:flow", "flow watch ID", "flow list"])
@@ -144,15 +144,15 @@ def test_listeners_escape_control_characters(capsys: pytest.CaptureFixture[str])
     engine = engines.load(hostile.flow())
     with PrintingListener(engine), pytest.raises(ValueError, match="fails"):
         engine.run()
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=True, width=400)
     engine = engines.load(hostile.flow())
     with ProgressListener(engine, console, live=True), pytest.raises(ValueError, match="fails"):
         engine.run()
-    check(told, whole=True)
+    check(output, whole=True)
     check(stream.getvalue(), ours=True)
-    assert escaped(told) and "Traceback" in told and escaped(stream.getvalue())
+    assert escaped(output) and "Traceback" in output and escaped(stream.getvalue())
 
 
 def test_worker_escapes_control_characters(wbengine: Command, home: Path, tmp_path: Path) -> None:
@@ -165,8 +165,8 @@ def test_worker_escapes_control_characters(wbengine: Command, home: Path, tmp_pa
             engine.run()
         listed = "workers list", "workers show", "status", "queues list", "workers list --json"
         for words in listed:
-            told = wbengine(*words.split(), "--url", url)
-            check(told.out + told.err)
+            answer = wbengine(*words.split(), "--url", url)
+            check(answer.out + answer.err)
         until(lambda: "fails" in worker.text)
         worker.stop()
         check(worker.text)

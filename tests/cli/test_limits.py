@@ -23,9 +23,9 @@ def test_limits_of_the_store_are_listed(wbengine: Command, tmp_path: Path) -> No
     url = f"sqlite:///{tmp_path}/limits.db"
     with backends.backend(url) as backend:
         take(account_stores.store_of(backend))
-    told = wbengine("limits", "--persistence", url)
-    assert told.code == 0
-    head, line = told.out.splitlines()
+    answer = wbengine("limits", "--persistence", url)
+    assert answer.code == 0
+    head, line = answer.out.splitlines()
     assert head.split("  ")[0] == "LIMIT"
     assert line.split() == ["shop.call[eve]", "100/m", "4", "4", "29", "2"]
     document = wbengine("limits", "--persistence", url, "--json").json
@@ -40,10 +40,13 @@ def test_limits_of_the_store_are_listed(wbengine: Command, tmp_path: Path) -> No
 
 def test_limits_of_a_redis_are_listed(wbengine: Command, redis_url: str) -> None:
     take(account_stores.store_of(redis_url))
-    told = wbengine("limits", "--redis", redis_url)
-    assert told.code == 0 and told.out.splitlines()[1].split()[:2] == ["shop.call[eve]", "100/m"]
+    answer = wbengine("limits", "--redis", redis_url)
+    assert answer.code == 0 and answer.out.splitlines()[1].split()[:2] == [
+        "shop.call[eve]",
+        "100/m",
+    ]
 
 
 def test_url_that_is_not_redis_is_refused(wbengine: Command) -> None:
-    told = wbengine("limits", "--redis", "amqp://x")
-    assert told.code == 2 and "must be the URL of a Redis" in told.err
+    answer = wbengine("limits", "--redis", "amqp://x")
+    assert answer.code == 2 and "must be the URL of a Redis" in answer.err

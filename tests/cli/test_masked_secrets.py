@@ -59,8 +59,8 @@ def test_harmless_arguments_cause_no_warning(words: list[str]) -> None:
 
 def test_commands_warn_of_secret_arguments(wbengine: Command, home: Path) -> None:
     done = wbengine.begin("flow", "list", "--persistence", f"sqlite:///{home}/a.db", "--url", URL)
-    _, told = done.communicate(timeout=60)
-    assert "--url contains a secret" in told and "nightingale" not in told
+    _, errors = done.communicate(timeout=60)
+    assert "--url contains a secret" in errors and "nightingale" not in errors
     done = wbengine.begin("flow", "list", env={"WBENGINE_URL": URL})
     assert "contains a secret" not in done.communicate(timeout=60)[1]
 
@@ -84,10 +84,10 @@ def of_command(form: str, record: logging.LogRecord) -> str:
 def test_secrets_are_masked_in_log_messages(leak: str, form: str) -> None:
     message, args = LEAKS[leak]
     record = logging.makeLogRecord({"msg": message, "args": args, "levelname": "WARNING"})
-    told = of_command(form, record)
-    assert "nightingale" not in told and "***" in told
+    line = of_command(form, record)
+    assert "nightingale" not in line and "***" in line
     if form == "json":
-        assert json.loads(told)["level"] == "WARNING"
+        assert json.loads(line)["level"] == "WARNING"
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
@@ -96,19 +96,19 @@ def test_secrets_are_masked_in_tracebacks(form: str) -> None:
         raise ConnectionError(f"cannot reach {URL}") from ValueError("password='nightingale'")
     except ConnectionError as error:
         info = (type(error), error, error.__traceback__)
-    told = of_command(form, logging.makeLogRecord({"msg": "failed", "exc_info": info}))
-    assert "Traceback" in told and "ConnectionError" in told
-    assert "nightingale" not in told
+    line = of_command(form, logging.makeLogRecord({"msg": "failed", "exc_info": info}))
+    assert "Traceback" in line and "ConnectionError" in line
+    assert "nightingale" not in line
 
 
 def test_secrets_are_masked_in_extra_fields_of_log_records() -> None:
     more = {"url": URL, "api_key": "nightingale", "deep": {"list": [{"token": "nightingale"}]}}
     record = logging.makeLogRecord({"msg": "x", **more, "path": Path("/a"), "count": 3})
-    told = of_command("json", record)
-    assert "nightingale" not in told
-    found = json.loads(told)
-    assert (found["path"], found["count"], found["api_key"]) == ("/a", 3, "***")
-    assert found["deep"] == {"list": [{"token": "***"}]}
+    line = of_command("json", record)
+    assert "nightingale" not in line
+    data = json.loads(line)
+    assert (data["path"], data["count"], data["api_key"]) == ("/a", 3, "***")
+    assert data["deep"] == {"list": [{"token": "***"}]}
 
 
 def test_secrets_are_masked_in_the_log_of_a_command(wbengine: Command, home: Path) -> None:
@@ -123,5 +123,5 @@ def test_secrets_are_masked_in_the_log_of_a_command(wbengine: Command, home: Pat
             "worker", "t", "--tasks", "noisy", "--burst", "--log-format", form,
             "--url", f"filesystem://{home}/broker",
         )  # fmt: skip
-        _, told = done.communicate(timeout=60)
-        assert "redis://flows:***@queues/0" in told and "nightingale" not in told
+        _, errors = done.communicate(timeout=60)
+        assert "redis://flows:***@queues/0" in errors and "nightingale" not in errors

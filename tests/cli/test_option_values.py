@@ -181,7 +181,7 @@ def test_unknown_setting_value_is_refused_in_every_command(
     path: tuple[str, ...], wbengine: Command
 ) -> None:
     own = {spelling for param in LEAVES[path].params for spelling in param.opts}
-    one_each = {name: (name, *rest) for name, *rest in SETTINGS}
+    one_each = {name: (name, *fields) for name, *fields in SETTINGS}
     for name, others, value, near in one_each.values():
         option = settings_schema.SETTINGS[name].spellings[-1]
         if option not in own:  # else the command has its own
@@ -202,18 +202,18 @@ def test_unknown_setting_value_in_environment_or_file_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     kind = settings_schema.SCHEMA["properties"][name].get("type")
-    found: Any = value
+    typed: Any = value
     if kind == "array":
-        found = [value]
+        typed = [value]
     elif kind == "object":
-        found = dict([value.split("=")])
+        typed = dict([value.split("=")])
     with monkeypatch.context() as context:
-        text = json.dumps(found) if kind == "object" else value
+        text = json.dumps(typed) if kind == "object" else value
         context.setenv(config.VARIABLES[name], text)
         answer = wbengine("flow", "list", *others)
         refused(answer, near, BAD_CONFIG)
         assert f"${config.VARIABLES[name]}" in answer.error
-    written = "{" + "=".join(value.split("=")) + "}" if kind == "object" else json.dumps(found)
+    written = "{" + "=".join(value.split("=")) + "}" if kind == "object" else json.dumps(typed)
     (home / "wbengine.toml").write_text(f"{name} = {written}\n")
     answer = wbengine("flow", "list", *others)
     refused(answer, near, BAD_CONFIG)
@@ -310,7 +310,7 @@ def test_variables_of_all_commands_and_of_kubernetes_are_accepted(
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         (
             "[flow.rnu]\nengine = 'parallel'\n",
@@ -328,8 +328,10 @@ def test_variables_of_all_commands_and_of_kubernetes_are_accepted(
         ),
     ],
 )
-def test_misspelled_table_is_refused(text: str, told: str, wbengine: Command, home: Path) -> None:
+def test_misspelled_table_is_refused(
+    text: str, message: str, wbengine: Command, home: Path
+) -> None:
     (home / "wbengine.toml").write_text(text)
     answer = wbengine("flow", "run", "tests.cli.shop:order")
     assert (answer.code, answer.out) == (BAD_CONFIG, "")
-    assert told in answer.error
+    assert message in answer.error

@@ -53,7 +53,7 @@ def test_empty_table_prints_a_note(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_secrets_are_masked_in_every_kind_of_output(capsys: pytest.CaptureFixture[str]) -> None:
     secret = "redis://:canary@host/0"
-    for as_json, said in ((True, (3, 1)), (False, (3, 2))):
+    for as_json, expected in ((True, (3, 1)), (False, (3, 2))):
         printer = output.Printer(as_json=as_json, mask=redaction.Redactor().text)
         printer.document("thing/1", {"a": {"b": [secret]}, secret: 1})
         printer.event("thing/1", {"a": secret})
@@ -64,7 +64,7 @@ def test_secrets_are_masked_in_every_kind_of_output(capsys: pytest.CaptureFixtur
         printer.hint(secret)
         out, err = printed(capsys)
         assert "canary" not in out + err
-        assert (out.count("host/0"), err.count("host/0")) == said
+        assert (out.count("host/0"), err.count("host/0")) == expected
 
 
 SCRIPT = """

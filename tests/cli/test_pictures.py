@@ -39,11 +39,11 @@ def view(sizes: list[int], states: dict[str, str]) -> flows.FlowView:
     return flows.view(detail, Outline(tuple(nodes), ()), None, now=0.0)
 
 
-def drawn(found: flows.FlowView, rows: int | None = None, encoding: str = "utf-8") -> list[str]:
+def drawn(flow_view: flows.FlowView, rows: int | None = None, encoding: str = "utf-8") -> list[str]:
     into = io.BytesIO()
     file = io.TextIOWrapper(into, encoding=encoding)
     console = Console(file=file, width=80, color_system=None)
-    console.print(trees.flow_tree(found, console, rows))
+    console.print(trees.flow_tree(flow_view, console, rows))
     file.flush()
     return into.getvalue().decode(encoding).splitlines()
 
@@ -88,16 +88,16 @@ def test_running_and_stored_flow_are_drawn_alike() -> None:
     ):
         engine.run()
     outline = engine.compilation.outline
-    kept = drawn(flows.view(engine.storage.flow_detail, outline, None, now=0.0))
+    stored = drawn(flows.view(engine.storage.flow_detail, outline, None, now=0.0))
     rows = [line for line in live.getvalue().splitlines() if "── " in line][-4:]
-    found = [re.sub(r"  (< )?[\d.]+ m?s|  on local", "", line.rstrip()) for line in kept[1:]]
+    lines = [re.sub(r"  (< )?[\d.]+ m?s|  on local", "", line.rstrip()) for line in stored[1:]]
     assert rows == [
         "├── ✘ inner  1/2",
         "│   ├── ✔ done",
         "│   └── ✘ bad  failure  ValueError: no",
         "└── ○ last",
     ]
-    assert found == rows
+    assert lines == rows
 
 
 def test_enclosing_flows_of_a_deep_flow_are_summarized() -> None:

@@ -22,14 +22,14 @@ def store(home: Path) -> Path:
 
 
 def listed(wbengine: Command) -> dict[str, dict[str, Any]]:
-    told = wbengine("schedule", "list", "--json").json
-    assert told["schema"] == "wbengine/schedule-ls/1"
-    return {each["name"]: each for each in told["schedules"]}
+    data = wbengine("schedule", "list", "--json").json
+    assert data["schema"] == "wbengine/schedule-ls/1"
+    return {each["name"]: each for each in data["schedules"]}
 
 
 def flows(wbengine: Command, name: str) -> list[dict[str, Any]]:
-    found = wbengine("flow", "list", "--tag", f"schedule={name}", "--json").json["flows"]
-    return list(found)
+    listed_flows = wbengine("flow", "list", "--tag", f"schedule={name}", "--json").json["flows"]
+    return list(listed_flows)
 
 
 def test_schedule_is_added_paused_run_and_deleted(wbengine: Command, store: Path) -> None:
@@ -37,11 +37,11 @@ def test_schedule_is_added_paused_run_and_deleted(wbengine: Command, store: Path
                      "--time-zone", "Europe/Berlin", "--jitter", "5m", "--tag", "team=post",
                      "--overlap", "queue")  # fmt: skip
     assert (added.code, added.out) == (0, "") and "nightly fires next at 20" in added.error
-    told = wbengine("schedule", "add", "every", ORDER, "--every", "2h", "--json").json
-    assert told["schema"] == "wbengine/schedule-add/1" and told["every"] == 7200
-    found = listed(wbengine)
-    assert found["nightly"]["cron"] == "30 2 * * *" and found["nightly"]["jitter"] == 300
-    assert found["nightly"]["next"].endswith(":30:00Z") and found["every"]["last"] is None
+    data = wbengine("schedule", "add", "every", ORDER, "--every", "2h", "--json").json
+    assert data["schema"] == "wbengine/schedule-add/1" and data["every"] == 7200
+    schedules = listed(wbengine)
+    assert schedules["nightly"]["cron"] == "30 2 * * *" and schedules["nightly"]["jitter"] == 300
+    assert schedules["nightly"]["next"].endswith(":30:00Z") and schedules["every"]["last"] is None
     table = wbengine("schedule", "list").out
     assert "30 2 * * * Europe/Berlin" in table and "every 7200 s" in table
     again = wbengine("schedule", "add", "every", ORDER, "--every", "3h")
@@ -70,7 +70,7 @@ def test_schedule_is_added_paused_run_and_deleted(wbengine: Command, store: Path
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         ((ORDER,), "must have either cron or every"),
         ((ORDER, "--every", "1.5"), "every must be a whole number"),
@@ -97,10 +97,10 @@ def test_schedule_is_added_paused_run_and_deleted(wbengine: Command, store: Path
     ],
 )
 def test_invalid_schedule_is_refused(
-    wbengine: Command, store: Path, words: tuple[str, ...], told: str
+    wbengine: Command, store: Path, words: tuple[str, ...], message: str
 ) -> None:
     answer = wbengine("schedule", "add", "s", *words)
-    assert answer.code == 2 and told in answer.error, answer
+    assert answer.code == 2 and message in answer.error, answer
 
 
 def test_memory_store_is_refused_for_schedules(wbengine: Command, home: Path) -> None:
@@ -136,9 +136,9 @@ def test_schedules_in_a_file_are_fired_by_serve(wbengine: Command, home: Path) -
     until(lambda: len(flows(wbengine, "tick")) > 2, 15)
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
-    found = listed(wbengine)
-    assert found["report"]["time_zone"] == "Europe/Berlin" and found["tick"]["every"] == 1
-    assert found["tick"]["jitter"] == 0.5
+    schedules = listed(wbengine)
+    assert schedules["report"]["time_zone"] == "Europe/Berlin" and schedules["tick"]["every"] == 1
+    assert schedules["tick"]["jitter"] == 0.5
     ticks = sorted(flow["tags"]["scheduled"] for flow in flows(wbengine, "tick"))
     assert len(ticks) == len(set(ticks))
     wbengine("schedule", "pause", "report")
@@ -151,7 +151,7 @@ def test_schedules_in_a_file_are_fired_by_serve(wbengine: Command, home: Path) -
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ('[schedules.a]\nevery = "5m"', "schedules.a: 'factory' is a required property"),
         ('[schedules.a]\nfactory = "f"\ncrn = "x"', "unknown key 'crn' (did you mean 'cron'"),
@@ -169,12 +169,12 @@ def test_schedules_in_a_file_are_fired_by_serve(wbengine: Command, home: Path) -
     ],
 )
 def test_invalid_schedule_in_a_file_is_refused(
-    wbengine: Command, home: Path, text: str, told: str
+    wbengine: Command, home: Path, text: str, message: str
 ) -> None:
     file = home / "wbengine.toml"
     file.write_text(text)
     answer = wbengine("serve", "--persistence", "sqlite:///flows.db")
-    assert answer.code == 78 and told in answer.error and str(file.name) in answer.error, answer
+    assert answer.code == 78 and message in answer.error and str(file.name) in answer.error, answer
 
 
 def test_settings_schema_includes_schedules(wbengine: Command, home: Path) -> None:

@@ -55,14 +55,14 @@ def stopped(process: subprocess.Popen[str], *signals: int) -> tuple[int, str]:
 
 def test_submitted_flows_are_run_by_serve(wbengine: Command, store: Path) -> None:
     uuid = submit(wbengine, "order", "--name", "mine", "--tag", "team=billing")
-    told = wbengine(
+    answer = wbengine(
         "flow", "submit", f"{FACTORIES}:halves", "--inputs", '{"numbers": [2]}', "--json"
     )
-    assert told.json["schema"] == "wbengine/flow-submit/1" and told.json["state"] == "PENDING"
+    assert answer.json["schema"] == "wbengine/flow-submit/1" and answer.json["state"] == "PENDING"
     [row] = wbengine("flow", "list", "--tag", "team=billing", "--json").json["flows"]
     assert (row["uuid"], row["name"], row["state"]) == (uuid, "mine", "PENDING")
     process = wbengine.begin("serve")
-    for each in (uuid, told.json["uuid"]):
+    for each in (uuid, answer.json["uuid"]):
         until(lambda each=each: state(wbengine, each) == "SUCCESS")
     assert done(store) == list(shop.STEPS)
     code, err = stopped(process, signal.SIGTERM)
@@ -100,17 +100,17 @@ def test_flow_on_a_redis_board_is_run_by_serve(
 
 
 @pytest.mark.parametrize(
-    ("board", "code", "told"),
+    ("board", "code", "message"),
     [
         ("nonsense://x", errors.USAGE, "Unknown kind of job board 'nonsense'"),
         ("sqlite:///flows.db", errors.USAGE, "must be in Redis, ZooKeeper or etcd"),
     ],
 )
 def test_unusable_board_is_refused(
-    wbengine: Command, store: Path, board: str, code: int, told: str
+    wbengine: Command, store: Path, board: str, code: int, message: str
 ) -> None:
     answer = wbengine("serve", "--board", board)
-    assert answer.code == code and told in answer.err, answer
+    assert answer.code == code and message in answer.err, answer
     assert "Traceback" not in answer.err
 
 
@@ -126,7 +126,7 @@ def test_serve_waits_for_an_unreachable_board(wbengine: Command, store: Path) ->
         lines.append(line)
         if "waiting for the job board" in line:
             break
-    address = next(found[1] for each in lines if (found := re.search(r"on (http://\S+)", each)))
+    address = next(match[1] for each in lines if (match := re.search(r"on (http://\S+)", each)))
     assert (_status(f"{address}/livez"), _status(f"{address}/readyz")) == (200, 503)
     assert not any("runs flows submitted" in line for line in lines)
     server = subprocess.Popen(
@@ -156,17 +156,17 @@ def test_same_unique_key_returns_the_same_flow(wbengine: Command, store: Path) -
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         ([f"{FACTORIES}:odrer"], "did you mean 'order'"),
         ([f"{FACTORIES}:priced"], "requires 'amount', 'api_key'"),
     ],
 )
 def test_invalid_flow_to_submit_is_refused(
-    wbengine: Command, store: Path, words: list[str], told: str
+    wbengine: Command, store: Path, words: list[str], message: str
 ) -> None:
     answer = wbengine("flow", "submit", *words)
-    assert answer.code == 2 and told in answer.error, answer
+    assert answer.code == 2 and message in answer.error, answer
     assert not wbengine("flow", "list", "--json").json["flows"]
 
 
@@ -218,8 +218,8 @@ def test_flow_of_a_killed_engine_is_resumed_by_one_serve(wbengine: Command, stor
 def test_serve_answers_probes(wbengine: Command, store: Path) -> None:
     process = wbengine.begin("serve", "--health-addr", "127.0.0.1:0")
     assert process.stderr is not None
-    found = (re.search(r"on (http://[0-9.:]+)", line) for line in process.stderr)
-    address = next(each[1] for each in found if each is not None)
+    match = (re.search(r"on (http://[0-9.:]+)", line) for line in process.stderr)
+    address = next(each[1] for each in match if each is not None)
     for path in ("livez", "readyz"):
         until(lambda path=path: _status(f"{address}/{path}") == 200)
 

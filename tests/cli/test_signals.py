@@ -40,9 +40,9 @@ def test_signal_resumes_a_flow_that_waits_for_it(wbengine: Command, home: Path) 
         assert odd.code == 2 and "--value must be JSON" in odd.error
         long = wbengine("flow", "signal", uuid, "approved", "--value", f'"{"x" * 70_000}"', *words)
         assert long.code == 2 and "must have at most 65,536 bytes" in long.error
-        told = wbengine("flow", "signal", uuid, "approved", "--value", '{"by": "ann"}', *words)
-        assert (told.code, told.err) == (0, "")
-        assert told.out == f"signalled {uuid}: received signal approved\n"
+        answer = wbengine("flow", "signal", uuid, "approved", "--value", '{"by": "ann"}', *words)
+        assert (answer.code, answer.err) == (0, "")
+        assert answer.out == f"signalled {uuid}: received signal approved\n"
         thread.join(60)
         assert engine.storage.get_flow_state() == states.SUCCESS
         assert engine.storage.fetch("found") == {"by": "ann"}
@@ -56,11 +56,11 @@ def test_flow_signal_before_start_is_stored_and_not_accepted_twice(
 ) -> None:
     words = ("--persistence", f"sqlite:///{home}/flows.db")
     uuid = wbengine("flow", "submit", FACTORY, *words).out.strip()
-    told = wbengine("flow", "signal", uuid[:8], "approved", *value, "--json", *words)
-    assert told.json == {"schema": "wbengine/flow-signal/1", "uuid": uuid, "signal": "approved"}
+    answer = wbengine("flow", "signal", uuid[:8], "approved", *value, "--json", *words)
+    assert answer.json == {"schema": "wbengine/flow-signal/1", "uuid": uuid, "signal": "approved"}
     twice = wbengine("flow", "signal", uuid, "approved", *words)
     assert twice.code == 1 and "already has signal 'approved'" in twice.error
     assert wbengine("flow", "resume", uuid, *words).code == 0
     assert wbengine("flow", "export", uuid, "-o", f"{home}/flow.json", *words).code == 0
-    found = json.loads((home / "flow.json").read_text())["signals"]
-    assert [signal[:2] for signal in found] == [["approved", "17" if value else "null"]]
+    data = json.loads((home / "flow.json").read_text())["signals"]
+    assert [signal[:2] for signal in data] == [["approved", "17" if value else "null"]]

@@ -66,7 +66,7 @@ print("ended", signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, signal.set_wa
 
 
 @pytest.mark.parametrize(
-    ("program", "said"),
+    ("program", "message"),
     [
         (_ANOTHER_THREAD, "first\nended\n"),
         (_TWICE, "first\nsecond\n"),
@@ -74,8 +74,8 @@ print("ended", signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, signal.set_wa
     ],
     ids=["another thread", "twice", "forked"],
 )
-def test_signals_are_handled_whatever_the_main_thread_does(program: str, said: str) -> None:
-    found = subprocess.run(
+def test_signals_are_handled_whatever_the_main_thread_does(program: str, message: str) -> None:
+    completed = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
     )
-    assert (found.returncode, found.stdout, found.stderr) == (0, said, "")
+    assert (completed.returncode, completed.stdout, completed.stderr) == (0, message, "")

@@ -53,11 +53,13 @@ def test_strict_command_refuses_secret_files_that_others_can_read(
     kind: str, command: str, wbengine: Command, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = plant(kind, home, monkeypatch)
-    told = wbengine(*COMMANDS[command], "--strict", "--url", f"filesystem://{home}/broker")
-    assert told.code == 78
-    assert f"--strict: other users can read {path}, " in told.error and "(mode 0644)" in told.error
-    assert f"chmod go-rwx {path}" in told.error
-    assert "nightingale" not in told.error
+    answer = wbengine(*COMMANDS[command], "--strict", "--url", f"filesystem://{home}/broker")
+    assert answer.code == 78
+    assert (
+        f"--strict: other users can read {path}, " in answer.error and "(mode 0644)" in answer.error
+    )
+    assert f"chmod go-rwx {path}" in answer.error
+    assert "nightingale" not in answer.error
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -68,9 +70,9 @@ def test_doctor_reports_secret_files_and_fails_only_with_strict(
     words = ("doctor", "--json", "--url", f"filesystem://{home}/broker", "--timeout", "1")
     for strict, good in (((), None), (("--strict",), False)):
         findings = wbengine(*words, *strict).json["findings"]
-        (found,) = [one for one in findings if one["check"] == "files"]
-        assert (found["good"], found["fix"]) == (good, f"chmod go-rwx {path}")
-        assert str(path) in found["text"]
+        (file_findings,) = [one for one in findings if one["check"] == "files"]
+        assert (file_findings["good"], file_findings["fix"]) == (good, f"chmod go-rwx {path}")
+        assert str(path) in file_findings["text"]
     assert os.stat(path).st_mode & 0o777 == 0o644  # the mode is not changed
     path.chmod(0o600)
     findings = wbengine(*words, "--strict").json["findings"]
@@ -80,18 +82,18 @@ def test_doctor_reports_secret_files_and_fails_only_with_strict(
 def test_strict_accepts_readable_files_without_secrets(wbengine: Command, home: Path) -> None:
     (home / "wbengine.toml").write_text('url = "redis://queues/0"\ninclude = []\n')
     (home / "wbengine.toml").chmod(0o644)
-    told = wbengine("worker", "t", "--tasks", "tests.support.worker_tasks", "--burst", "--strict",
+    answer = wbengine("worker", "t", "--tasks", "tests.support.worker_tasks", "--burst", "--strict",
                     "--url", f"filesystem://{home}/broker")  # fmt: skip
-    assert told.code == 0, told
+    assert answer.code == 0, answer
 
 
 def test_strict_worker_starts_with_private_files(
     wbengine: Command, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant("token", home, monkeypatch).chmod(0o600)
-    told = wbengine("worker", "t", "--tasks", "tests.support.worker_tasks", "--burst", "--strict",
+    answer = wbengine("worker", "t", "--tasks", "tests.support.worker_tasks", "--burst", "--strict",
                     "--url", f"filesystem://{home}/broker")  # fmt: skip
-    assert told.code == 0, told
+    assert answer.code == 0, answer
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of others")
@@ -100,5 +102,5 @@ def test_secret_file_that_others_can_change_is_reported(
 ) -> None:
     path = plant("token", home, monkeypatch)
     path.chmod(0o620)
-    told = wbengine("worker", "t", "--tasks", "x", "--strict", "--url", f"filesystem://{home}/b")
-    assert f"other users can change {path}" in told.error
+    answer = wbengine("worker", "t", "--tasks", "x", "--strict", "--url", f"filesystem://{home}/b")
+    assert f"other users can change {path}" in answer.error

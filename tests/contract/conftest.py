@@ -17,8 +17,8 @@ from . import places
 @pytest.fixture(scope="module", params=stores.KINDS)
 def kind(request: pytest.FixtureRequest) -> str:
     """Kind of the store."""
-    found: str = request.param
-    return found
+    kind_name: str = request.param
+    return kind_name
 
 
 @pytest.fixture(scope="module")
@@ -26,22 +26,22 @@ def conf(
     kind: str, tmp_path_factory: pytest.TempPathFactory, database_servers: servers.Databases
 ) -> Iterator[stores.Conf]:
     """Configuration of a store of each kind with the current layout."""
-    with places.place(kind, tmp_path_factory.mktemp("store"), database_servers) as found:
-        with backends.backend(found):
+    with places.place(kind, tmp_path_factory.mktemp("store"), database_servers) as options:
+        with backends.backend(options):
             pass
-        yield found
+        yield options
 
 
 @pytest.fixture
 def backend(conf: stores.Conf) -> Iterator[base.Backend]:
     """Empty store."""
-    with contextlib.closing(backends.fetch(conf)) as made:
-        yield made
-        with made.get_connection() as connection:
+    with contextlib.closing(backends.fetch(conf)) as store:
+        yield store
+        with store.get_connection() as connection:
             connection.clear_all()
 
 
 @pytest.fixture
 def connection(backend: base.Backend) -> Iterator[base.Connection]:
-    with backend.get_connection() as made:
-        yield made
+    with backend.get_connection() as connection:
+        yield connection

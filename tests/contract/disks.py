@@ -63,19 +63,19 @@ def _calls(lines: list[str]) -> Iterator[Call]:
             continue
         if resumed := _RESUMED.match(line):
             line = begun.pop(resumed[1]) + resumed[2]
-        if (found := _LINE.match(line)) and int(found[3]) >= 0:
-            yield Call(found[1], _arguments(found[2]), int(found[3]))
+        if (match := _LINE.match(line)) and int(match[3]) >= 0:
+            yield Call(match[1], _arguments(match[2]), int(match[3]))
 
 
 def _arguments(text: str) -> list[bytes | str]:
     """Return texts as bytes and other arguments as printed."""
     texts = [bytes.fromhex(each.replace("\\x", "")) for each in _TEXT.findall(text)]
-    found: list[bytes | str] = []
+    arguments: list[bytes | str] = []
     for word in _TEXT.sub('"', text).split(", "):
-        found.append(texts.pop(0) if word == '"' else word)
+        arguments.append(texts.pop(0) if word == '"' else word)
         if word != '"':
             texts = texts[word.count('"') :]
-    return found
+    return arguments
 
 
 class _File:
@@ -168,10 +168,10 @@ class Disk:
         if os.path.normpath(os.fsdecode(name)) == self._root:
             self._open[fd] = _Open(self._root, self._top, False)
             return False
-        found = self._find(folder, name)
-        if found is None:
+        entry = self._find(folder, name)
+        if entry is None:
             return False
-        within, last, path = found
+        within, last, path = entry
         new = last not in within.names
         if new:
             assert "O_CREAT" in flags, f"{path} was made by somebody who is not traced"
@@ -198,48 +198,48 @@ class Disk:
             self._dup(new, fd)
 
     def _mkdirat(self, _: int, folder: Any, name: Any, *mode: Any) -> bool:
-        found = self._find(folder, name)
-        if found is not None:
-            found[0].names[found[1]] = _Folder()
-        return found is not None
+        entry = self._find(folder, name)
+        if entry is not None:
+            entry[0].names[entry[1]] = _Folder()
+        return entry is not None
 
     def _mkdir(self, done: int, name: Any, *mode: Any) -> bool:
         return self._mkdirat(done, "AT_FDCWD", name)
 
     def _mknodat(self, _: int, folder: Any, name: Any, mode: Any, *device: Any) -> bool:
         assert "S_IFIFO" in mode
-        found = self._find(folder, name)
-        if found is not None:
-            found[0].names[found[1]] = _Pipe()
-        return found is not None
+        entry = self._find(folder, name)
+        if entry is not None:
+            entry[0].names[entry[1]] = _Pipe()
+        return entry is not None
 
     def _mknod(self, done: int, name: Any, mode: Any, *device: Any) -> bool:
         return self._mknodat(done, "AT_FDCWD", name, mode)
 
     def _renameat(self, _: int, folder: Any, name: Any, into: Any, new: Any, *flags: Any) -> bool:
-        old, found = self._find(folder, name), self._find(into, new)
-        if old is None or found is None:
+        old, target = self._find(folder, name), self._find(into, new)
+        if old is None or target is None:
             return False
         assert "RENAME_EXCHANGE" not in flags
-        found[0].names[found[1]] = old[0].names.pop(old[1])
+        target[0].names[target[1]] = old[0].names.pop(old[1])
         return True
 
     def _rename(self, done: int, name: Any, new: Any) -> bool:
         return self._renameat(done, "AT_FDCWD", name, "AT_FDCWD", new)
 
     def _linkat(self, _: int, folder: Any, name: Any, into: Any, new: Any, *flags: Any) -> bool:
-        old, found = self._find(folder, name), self._find(into, new)
-        if old is None or found is None:
+        old, target = self._find(folder, name), self._find(into, new)
+        if old is None or target is None:
             return False
-        found[0].names[found[1]] = old[0].names[old[1]]
+        target[0].names[target[1]] = old[0].names[old[1]]
         return True
 
     def _link(self, done: int, name: Any, new: Any) -> bool:
         return self._linkat(done, "AT_FDCWD", name, "AT_FDCWD", new)
 
     def _unlinkat(self, _: int, folder: Any, name: Any, *flags: Any) -> bool:
-        found = self._find(folder, name)
-        return found is not None and found[0].names.pop(found[1], None) is not None
+        entry = self._find(folder, name)
+        return entry is not None and entry[0].names.pop(entry[1], None) is not None
 
     def _unlink(self, done: int, name: Any) -> bool:
         return self._unlinkat(done, "AT_FDCWD", name)
@@ -274,8 +274,8 @@ class Disk:
         return True
 
     def _truncate(self, _: int, name: Any, size: Any) -> bool:
-        found = self._find("AT_FDCWD", name)
-        return found is not None and self._cut(found[0].names[found[1]], size)
+        entry = self._find("AT_FDCWD", name)
+        return entry is not None and self._cut(entry[0].names[entry[1]], size)
 
     def _ftruncate(self, _: int, fd: Any, size: Any) -> bool:
         return self._cut(self._file(fd), size)

@@ -24,8 +24,8 @@ from tests.support import fresh
 
 def race(task: str, count: int, *arguments: Any) -> list[Any]:
     """Run `task(number, ready, *arguments)` in `count` processes; return their reports."""
-    found: list[Any] = fresh.call(__name__, "start", task, count, *arguments)
-    return found
+    results: list[Any] = fresh.call(__name__, "start", task, count, *arguments)
+    return results
 
 
 #: Current step of each forked process.
@@ -64,16 +64,16 @@ def start(task: str, count: int, *arguments: Any) -> list[Any]:
     for ready, _ in runners:
         os.read(ready, 1)
     os.close(begin)  # starts all processes
-    found = []
+    results = []
     for _, answer in runners:
         with open(answer) as file:
-            found.append(json.loads(file.read() or '{"error": "it died"}'))
+            results.append(json.loads(file.read() or '{"error": "it died"}'))
     for _ in runners:
         os.wait()
-    errors = [told["error"] for told in found if isinstance(told, dict) and "error" in told]
+    errors = [told["error"] for told in results if isinstance(told, dict) and "error" in told]
     if errors:
         sys.exit("\n".join(errors))
-    return found
+    return results
 
 
 def _import(conf: Any) -> None:
@@ -93,12 +93,12 @@ def _run(
         os.read(start, 1)
 
     try:
-        found = task(number, ready, *arguments)
+        result = task(number, ready, *arguments)
     except BaseException:
-        found = {"error": traceback.format_exc()}
+        result = {"error": traceback.format_exc()}
     leave(number)
     with open(answers, "w") as file:
-        json.dump(found, file)
+        json.dump(result, file)
     sys.stdout.flush()
     os._exit(0)
 
@@ -185,8 +185,8 @@ def finish(number: int, ready: Callable[[], None], place: str, ids: list[str]) -
         ready()
         if number:
             return {id: ledger.finish(id, 1, "w", id.encode()) for id in ids}
-        found = {id: ledger.reopen(id, 2) for id in reversed(ids)}
-        return {id: result and result.decode() for id, result in found.items()}
+        reopened = {id: ledger.reopen(id, 2) for id in reversed(ids)}
+        return {id: result and result.decode() for id, result in reopened.items()}
 
 
 def open_(number: int, ready: Callable[[], None], place: str, ids: list[str]) -> Any:

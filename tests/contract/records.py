@@ -172,12 +172,14 @@ def of_item(item: models.ItemDetail) -> Picture:
 def of_atom(atom: models.AtomDetail) -> Picture:
     other = ("items", "past", "incidents")
     slots = [slot for slot in models.AtomDetail.__slots__ if slot not in other]
-    found = {**_fields(atom, slots), "meta": _value(dict(atom.meta)), "kind": type(atom).__name__}
-    found["attempts"] = [list(attempt) for attempt in atom.all_attempts]
-    found["incidents"] = [list(incident) for incident in atom.incidents]
+    record = {**_fields(atom, slots), "meta": _value(dict(atom.meta)), "kind": type(atom).__name__}
+    record["attempts"] = [list(attempt) for attempt in atom.all_attempts]
+    record["incidents"] = [list(incident) for incident in atom.incidents]
     items = atom.items
-    found["items"] = None if items is None else [items.attempt, items.resumed, *map(of_item, items)]
-    return found
+    record["items"] = (
+        None if items is None else [items.attempt, items.resumed, *map(of_item, items)]
+    )
+    return record
 
 
 def of_flow(flow: models.FlowDetail) -> Picture:
@@ -206,18 +208,18 @@ def of_store(connection: base.Connection) -> Picture:
     }
 
 
-def differences(found: Any, expected: Any, path: str = "") -> list[str]:
+def differences(actual: Any, expected: Any, path: str = "") -> list[str]:
     """Return the first differences between two representations."""
-    if isinstance(found, dict) and isinstance(expected, dict):
+    if isinstance(actual, dict) and isinstance(expected, dict):
         lines = [
-            f"{path}: only in one: {key!r:.60}" for key in sorted(found.keys() ^ expected.keys())
+            f"{path}: only in one: {key!r:.60}" for key in sorted(actual.keys() ^ expected.keys())
         ]
-        for key in found.keys() & expected.keys():
-            lines += differences(found[key], expected[key], f"{path}/{key}")
+        for key in actual.keys() & expected.keys():
+            lines += differences(actual[key], expected[key], f"{path}/{key}")
         return lines[:5]
-    if isinstance(found, list) and isinstance(expected, list) and len(found) == len(expected):
+    if isinstance(actual, list) and isinstance(expected, list) and len(actual) == len(expected):
         lines = []
-        for index, pair in enumerate(zip(found, expected, strict=True)):
+        for index, pair in enumerate(zip(actual, expected, strict=True)):
             lines += differences(*pair, f"{path}/{index}")
         return lines[:5]
-    return [] if found == expected else [f"{path}: {found!r:.200} and not {expected!r:.200}"]
+    return [] if actual == expected else [f"{path}: {actual!r:.200} and not {expected!r:.200}"]

@@ -40,9 +40,9 @@ def test_names_of_maximum_length_are_stored(connection: Connection) -> None:
     book = models.LogBook(name)
     book.add(flow)
     connection.save_logbook(book)
-    found = connection.get_logbook(book.uuid)
-    [kept] = found
-    assert [found.name, kept.name, *(atom.name for atom in kept)] == [name] * 3
+    logbook = connection.get_logbook(book.uuid)
+    [flow_detail] = logbook
+    assert [logbook.name, flow_detail.name, *(atom.name for atom in flow_detail)] == [name] * 3
     [row] = connection.list_flows(name=name).flows
     assert (row.name, row.book_name) == (name, name)
 
@@ -55,8 +55,8 @@ def test_every_field_is_read_back(
     expected = records.of_book(book)
     assert not records.differences(records.of_book(connection.save_logbook(book)), expected)
     assert records.of_book(connection.get_logbook(book.uuid)) == expected
-    (found,) = (b for b in connection.get_logbooks() if b.uuid == book.uuid)
-    assert records.of_book(found) == expected
+    (logbook,) = (b for b in connection.get_logbooks() if b.uuid == book.uuid)
+    assert records.of_book(logbook) == expected
     flows = connection.get_flows_for_book(book.uuid)
     assert {flow.uuid: records.of_flow(flow) for flow in flows} == expected["flows"]
     for flow in book:
@@ -98,15 +98,15 @@ def test_special_values_are_read_back(connection: Connection) -> None:
 
 @pytest.mark.parametrize("name", ["Ä b/c", "a" * 254, "🦊 '\";--%s\\", " lead and trail ", "x\ny"])
 def test_unusual_names_are_stored_exactly(connection: Connection, name: str) -> None:
-    found = []
+    stored = []
     for text in (name, name.upper() + "!", name.lower() + " "):
         book = models.LogBook(text)
         flow = models.FlowDetail(text)
         flow.add(models.TaskDetail(text))
         book.add(flow)
         connection.save_logbook(book)
-        found.append(book)
-    for book in found:
+        stored.append(book)
+    for book in stored:
         assert records.of_book(connection.get_logbook(book.uuid)) == records.of_book(book)
 
 
@@ -130,9 +130,9 @@ def test_lazy_read_omits_nested_records(connection: Connection) -> None:
     book.meta["m"] = flow.meta["m"] = 1
     connection.save_logbook(book)
     lazy = [connection.get_logbook(book.uuid, lazy=True), *connection.get_logbooks(lazy=True)]
-    for found in lazy:
-        assert len(found) == 0
-        assert records.of_book(found) == {**records.of_book(book), "flows": {}}
+    for logbook in lazy:
+        assert len(logbook) == 0
+        assert records.of_book(logbook) == {**records.of_book(book), "flows": {}}
     for bare in (
         connection.get_flow_details(flow.uuid, lazy=True),
         *connection.get_flows_for_book(book.uuid, lazy=True),
@@ -199,8 +199,8 @@ def test_store_copies_records_when_written_and_read(
                         item.value.append(2)
             flow.add(models.TaskDetail("spoiled"))
 
-    for found in (book, returned, connection.get_logbook(book.uuid), *connection.get_logbooks()):
-        spoil(found)
+    for logbook in (book, returned, connection.get_logbook(book.uuid), *connection.get_logbooks()):
+        spoil(logbook)
         assert records.of_store(connection) == before
 
 
@@ -333,8 +333,8 @@ def test_random_writes_have_same_effect_in_all_stores(
         turns.step()
 
     def picture(store: Connection) -> Any:
-        found = records.of_book(store.get_logbook(turns.book.uuid))
-        return {**found, "updated_at": None}
+        record = records.of_book(store.get_logbook(turns.book.uuid))
+        return {**record, "updated_at": None}
 
     expected = picture(turns.model)
     assert not records.differences(picture(connection), expected)
@@ -519,5 +519,5 @@ def test_store_is_created_on_first_use(
         assert reopened(fresh, lambda c: records.of_book(c.save_logbook(book))) == (
             records.of_book(book)
         )
-        found = reopened(fresh, lambda c: records.of_flow(c.get_flow_details(flow.uuid)))
-        assert found == records.of_flow(flow)
+        flow_detail = reopened(fresh, lambda c: records.of_flow(c.get_flow_details(flow.uuid)))
+        assert flow_detail == records.of_flow(flow)

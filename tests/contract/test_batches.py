@@ -78,8 +78,8 @@ def running(proxy: Proxy) -> Iterator[Proxy]:
 @pytest.fixture(params=[*transports.ALL, "kombu"])
 def kind(request: pytest.FixtureRequest) -> str:
     """Kind of the transport."""
-    found: str = request.param
-    return found
+    kind_name: str = request.param
+    return kind_name
 
 
 @pytest.fixture

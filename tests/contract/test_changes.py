@@ -33,10 +33,10 @@ def test_changes_without_valid_cursor_contain_whole_flow(connection: Connection)
     cursors = [None, "", "x", "0", "1.2", "é", "-1", "99999999999999999999.5.7", "a" * 1000]
     own = connection.get_changes(flow.uuid).cursor
     for cursor in [*cursors, own + "9", own + "9" * 5000]:
-        found = connection.get_changes(flow.uuid, cursor)
-        assert found.whole, cursor
-        assert len(found.flow) == 0 and not found.items
-        assert records.of_flow(found.put_into(None)) == records.of_flow(flow)
+        changes = connection.get_changes(flow.uuid, cursor)
+        assert changes.whole, cursor
+        assert len(changes.flow) == 0 and not changes.items
+        assert records.of_flow(changes.put_into(None)) == records.of_flow(flow)
 
 
 def test_changes_of_missing_flow_raise_not_found(connection: Connection) -> None:
@@ -84,28 +84,28 @@ def test_changes_contain_only_changed_records(connection: Connection) -> None:
 
     flow.enter(states.RUNNING, 5.0)
     connection.save_changes(flow, [])
-    found = connection.get_changes(flow.uuid, again.cursor)
-    assert (names(found), found.flow.state) == (set(), states.RUNNING)
-    assert found.flow.history == (models.Change(states.RUNNING, 5.0),)
+    changes = connection.get_changes(flow.uuid, again.cursor)
+    assert (names(changes), changes.flow.state) == (set(), states.RUNNING)
+    assert changes.flow.history == (models.Change(states.RUNNING, 5.0),)
 
     lease = connection.acquire_lease(flow.uuid, "me", 60)
     connection.renew_lease(lease, 60)
-    found = connection.get_changes(flow.uuid, found.cursor)
-    assert (names(found), found.flow.epoch) == (set(), lease.epoch)
+    changes = connection.get_changes(flow.uuid, changes.cursor)
+    assert (names(changes), changes.flow.epoch) == (set(), lease.epoch)
     connection.save_changes(flow, [atoms[1]], flow_row=False, lease=lease)
-    second = connection.get_changes(flow.uuid, found.cursor)
+    second = connection.get_changes(flow.uuid, changes.cursor)
     assert (names(second), second.whole) == ({"b"}, False)
     atoms[2].results = "new"
     connection.save_changes(flow, [atoms[2], models.TaskDetail("e")], lease=lease)
-    found = connection.get_changes(flow.uuid, second.cursor)
-    assert names(found) == {"c", "e"}
-    assert {atom.results for atom in found.atoms} == {"new", None}
+    changes = connection.get_changes(flow.uuid, second.cursor)
+    assert names(changes) == {"c", "e"}
+    assert {atom.results for atom in changes.atoms} == {"new", None}
     assert names(connection.get_changes(flow.uuid, first)) == {"b", "c", "e"}
     connection.release_lease(lease)
-    found = connection.get_changes(flow.uuid, found.cursor)
-    assert names(found) == (names(connection.get_changes(flow.uuid)) if found.whole else set())
+    changes = connection.get_changes(flow.uuid, changes.cursor)
+    assert names(changes) == (names(connection.get_changes(flow.uuid)) if changes.whole else set())
     connection.update_atom_details(atoms[3])
-    assert names(connection.get_changes(flow.uuid, found.cursor)) == {"d"}
+    assert names(connection.get_changes(flow.uuid, changes.cursor)) == {"d"}
 
 
 @pytest.mark.parametrize("owner", [None, "engine"])
@@ -122,10 +122,10 @@ def test_changes_contain_only_changed_items(connection: Connection, owner: str |
     lease = None if owner is None else connection.acquire_lease(flow.uuid, owner, 60)
     changed = {atom.uuid: [items[3]]}
     connection.save_changes(flow, [], flow_row=False, items=changed, lease=lease)
-    found = connection.get_changes(flow.uuid, known.cursor)
-    assert names(found) <= {"m"}
-    assert all(each.items is not None and len(each.items) == 0 for each in found.atoms)
-    assert {uuid: [item.index for item in each] for uuid, each in found.items.items()} == {
+    changes = connection.get_changes(flow.uuid, known.cursor)
+    assert names(changes) <= {"m"}
+    assert all(each.items is not None and len(each.items) == 0 for each in changes.atoms)
+    assert {uuid: [item.index for item in each] for uuid, each in changes.items.items()} == {
         atom.uuid: [3]
     }
     atom.attempt = 2
@@ -133,9 +133,9 @@ def test_changes_contain_only_changed_items(connection: Connection, owner: str |
     connection.save_changes(
         flow, [atom], flow_row=False, items={atom.uuid: list(atom.items)}, lease=lease
     )
-    later = connection.get_changes(flow.uuid, found.cursor)
+    later = connection.get_changes(flow.uuid, changes.cursor)
     assert [item.value for item in later.items[atom.uuid]] == ["x"]
-    followed = later.put_into(found.put_into(known.put_into(None)))
+    followed = later.put_into(changes.put_into(known.put_into(None)))
     assert records.of_flow(followed) == records.of_flow(connection.get_flow_details(flow.uuid))
 
 
@@ -169,12 +169,12 @@ def test_applied_changes_equal_stored_flow_after_random_writes(
         for _ in range(data.draw(st.integers(1, 6))):
             turns.step()
             if data.draw(st.booleans()):
-                found = reader.get_changes(turns.flow.uuid, cursor)
-                assert found.whole == (cursor is None)
-                known, cursor = found.put_into(known), found.cursor
-                kept = reader.get_flow_details(turns.flow.uuid)
-                assert not records.differences(records.of_flow(known), records.of_flow(kept))
-                assert known.epoch == kept.epoch
+                changes = reader.get_changes(turns.flow.uuid, cursor)
+                assert changes.whole == (cursor is None)
+                known, cursor = changes.put_into(known), changes.cursor
+                flow_detail = reader.get_flow_details(turns.flow.uuid)
+                assert not records.differences(records.of_flow(known), records.of_flow(flow_detail))
+                assert known.epoch == flow_detail.epoch
 
 
 def test_recreated_flow_is_read_as_a_whole(connection: Connection) -> None:

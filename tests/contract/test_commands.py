@@ -16,10 +16,10 @@ SUSPEND = base.FlowCommand("suspend", "reason Ä\0\ud800 '", "somebody", 1.5)
 
 @pytest.fixture
 def flow(connection: Connection) -> models.FlowDetail:
-    book, made = make(models.TaskDetail("t"))
+    book, flow_detail = make(models.TaskDetail("t"))
     book.add(models.FlowDetail("other"))
     connection.save_logbook(book)
-    return made
+    return flow_detail
 
 
 @pytest.fixture
@@ -33,9 +33,9 @@ def test_command_is_readable_until_run_ends(
     """The command contains the epoch of the run."""
     assert connection.commands([flow.uuid]) == {}
     connection.send_command(flow.uuid, SUSPEND)
-    told = SUSPEND._replace(epoch=lease.epoch)
+    command = SUSPEND._replace(epoch=lease.epoch)
     for asked in ([flow.uuid], ["other", flow.uuid, flow.uuid]):
-        assert connection.commands(asked) == {flow.uuid: told}
+        assert connection.commands(asked) == {flow.uuid: command}
     assert connection.commands(["other"]) == connection.commands([]) == {}
     connection.release_lease(lease)
     assert connection.commands([flow.uuid]) == {}

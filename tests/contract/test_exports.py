@@ -20,8 +20,8 @@ from . import records
 
 @contextlib.contextmanager
 def memory() -> Iterator[base.Backend]:
-    with contextlib.closing(backends.fetch("memory")) as made:
-        yield made
+    with contextlib.closing(backends.fetch("memory")) as store:
+        yield store
 
 
 def written(backend: base.Backend, uuid: str) -> Any:
@@ -45,8 +45,8 @@ def test_exported_flow_is_unchanged_after_import(
             operations.import_flow(last, written(backend, flow.uuid))
             assert written(last, flow.uuid) == document
             with last.get_connection() as connection:
-                found = connection.get_flow_details(flow.uuid)
-            assert records.of_flow(found) == records.of_flow(flow)
+                flow_detail = connection.get_flow_details(flow.uuid)
+            assert records.of_flow(flow_detail) == records.of_flow(flow)
 
 
 def a_flow(backend: base.Backend) -> models.FlowDetail:
@@ -70,8 +70,8 @@ def test_imported_flow_keeps_its_outline_and_epoch(backend: base.Backend) -> Non
             connection.save_outline(flow.uuid, outline)
         operations.import_flow(backend, written(first, flow.uuid))
     with backend.get_connection() as connection:
-        kept = connection.get_outline(flow.uuid)
-        assert kept is not None and kept.digest == outline.digest
+        stored_outline = connection.get_outline(flow.uuid)
+        assert stored_outline is not None and stored_outline.digest == outline.digest
         assert connection.acquire_lease(flow.uuid, "you", 60).epoch == 4
 
 

@@ -93,9 +93,9 @@ def writer(conf: stores.Conf, stop: int = 0) -> Iterator[subprocess.Popen[str]]:
 def result_of(process: subprocess.Popen[str]) -> tuple[str, int]:
     """Return the result of the process and the number of crash points it reached."""
     assert process.stdout is not None
-    told, points = json.loads(process.stdout.readline())
+    data, points = json.loads(process.stdout.readline())
     assert process.wait() == 0
-    return told, points
+    return data, points
 
 
 def is_stopped(process: subprocess.Popen[str]) -> bool:
@@ -111,8 +111,8 @@ def test_writer_stopped_at_any_point_leaves_no_partial_write(
     """
     a_store(connection)
     with writer(conf) as process:
-        told, points = result_of(process)
-    assert (told, saved_turn(connection)) == ("saved", 1) and points >= 2
+        result, points = result_of(process)
+    assert (result, saved_turn(connection)) == ("saved", 1) and points >= 2
     for stop in range(1, points + 1):
         connection.clear_all()
         a_store(connection)
@@ -134,13 +134,13 @@ def test_writer_stopped_at_any_point_leaves_no_partial_write(
             for _ in range(20):
                 assert saved_turn(connection) in (0, 1, 2)
             process.send_signal(signal.SIGCONT)
-            told, _ = result_of(process)
+            result, _ = result_of(process)
             other.join()
         assert all(isinstance(error, exceptions.StorageFailure) for error in errors), errors
         if not errors:
             assert saved_turn(connection) == 2
         else:
-            assert (told, saved_turn(connection)) == ("saved", 1)
+            assert (result, saved_turn(connection)) == ("saved", 1)
         lease = connection.acquire_lease("flow", "later", 60, dead=1 if errors else 2)
         save(connection, 3, lease)
         assert saved_turn(connection) == 3
@@ -241,9 +241,9 @@ def fill(what: str, where: str, room: int) -> tuple[int, tuple[str, str]]:
     Return the number of the last successful step, and the type and text of the error.
     """
     arguments = [sys.executable, "-c", FULL, what, where, str(room)]
-    found = subprocess.run(arguments, check=False, capture_output=True, text=True)
-    assert not found.returncode, found.stderr
-    done, error = json.loads(found.stdout)
+    completed = subprocess.run(arguments, check=False, capture_output=True, text=True)
+    assert not completed.returncode, completed.stderr
+    done, error = json.loads(completed.stdout)
     assert error is not None, "there was always room"
     return done, tuple(error)
 
@@ -288,10 +288,10 @@ def test_full_disk_raises_transport_failure_and_broker_loses_nothing(
     done, (error, text) = fill("broker", site.url, 4 * LARGE)
     assert error == "TransportFailure" and len(text) > 20
     channel = site.connect().channel()
-    found = []
+    bodies = []
     while (message := channel.basic_get("q", no_ack=True)) is not None:
         number = message.body[0]
         assert message.body == bytes([number]) * LARGE * number
-        found.append(number)
+        bodies.append(number)
     site.close()
-    assert found == [*range(1, done + 1), done + 2] and not site.folder.rejected
+    assert bodies == [*range(1, done + 1), done + 2] and not site.folder.rejected

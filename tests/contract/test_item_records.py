@@ -51,9 +51,9 @@ class Kept:
         )  # fmt: skip
 
     def read(self) -> models.Items:
-        found = self.backend.get_connection().get_atom_details(self.map.uuid).items
-        assert found is not None
-        return found
+        items = self.backend.get_connection().get_atom_details(self.map.uuid).items
+        assert items is not None
+        return items
 
     def picture(self) -> list[dict[str, Any]]:
         assert self.map.items is not None
@@ -67,59 +67,59 @@ def finish(item: models.ItemDetail, order: int, value: Any) -> models.ItemDetail
 
 
 def test_changing_read_items_does_not_change_store(backend: base.Backend) -> None:
-    kept = Kept(backend, 1)
-    assert kept.map.items is not None
-    kept.write(items=[finish(kept.map.items[0], 1, [1])])
-    found = kept.read()[0]
-    found.results.append(2)
-    found.state = states.PENDING
-    assert kept.read()[0].results == [1]
-    assert kept.read()[0].state == states.SUCCESS
+    stored = Kept(backend, 1)
+    assert stored.map.items is not None
+    stored.write(items=[finish(stored.map.items[0], 1, [1])])
+    item = stored.read()[0]
+    item.results.append(2)
+    item.state = states.PENDING
+    assert stored.read()[0].results == [1]
+    assert stored.read()[0].state == states.SUCCESS
 
 
 @owners
 def test_latest_write_of_each_item_is_read_back(backend: base.Backend, owner: str | None) -> None:
-    kept = Kept(backend, 4, owner=owner)
-    items = kept.map.items
+    stored = Kept(backend, 4, owner=owner)
+    items = stored.map.items
     assert items is not None
-    assert [item.to_dict() for item in kept.read()] == kept.picture()
-    kept.write(items=[finish(items[2], 1, {"a": [1]}), finish(items[0], 2, (1, 2))])
-    kept.write(items=[finish(items[3], 3, ft.Failure.from_exception(ValueError("no")))])
+    assert [item.to_dict() for item in stored.read()] == stored.picture()
+    stored.write(items=[finish(items[2], 1, {"a": [1]}), finish(items[0], 2, (1, 2))])
+    stored.write(items=[finish(items[3], 3, ft.Failure.from_exception(ValueError("no")))])
     items[2].put(states.REVERTED, "undone")
-    kept.write(items=[items[2]])
+    stored.write(items=[items[2]])
     connection = backend.get_connection()
     (book,) = connection.get_logbooks()
     (flow,) = connection.get_flows_for_book(book.uuid)
     for read in (
-        kept.read(),
-        connection.get_flow_details(flow.uuid).find(kept.map.uuid).items,  # type: ignore[union-attr]
-        flow.find(kept.map.uuid).items,  # type: ignore[union-attr]
+        stored.read(),
+        connection.get_flow_details(flow.uuid).find(stored.map.uuid).items,  # type: ignore[union-attr]
+        flow.find(stored.map.uuid).items,  # type: ignore[union-attr]
         next(a for a in connection.get_atoms_for_flow(flow.uuid) if a.name == "m").items,
     ):
         assert read is not None
-        assert [item.to_dict() for item in read] == kept.picture()
+        assert [item.to_dict() for item in read] == stored.picture()
         assert (read.attempt, read.resumed) == (1, 0)
 
 
 def test_items_change_only_when_written(backend: base.Backend) -> None:
-    kept = Kept(backend, 2)
-    assert kept.map.items is not None
-    finish(kept.map.items[0], 1, "later")
-    kept.write([kept.map])
-    assert [item.state for item in kept.read()] == [states.PENDING] * 2
+    stored = Kept(backend, 2)
+    assert stored.map.items is not None
+    finish(stored.map.items[0], 1, "later")
+    stored.write([stored.map])
+    assert [item.state for item in stored.read()] == [states.PENDING] * 2
 
 
 @owners
 def test_write_of_atom_row_does_not_change_items(backend: base.Backend, owner: str | None) -> None:
     """Other fields, including the number of resumptions, are written."""
-    kept = Kept(backend, 3, owner=owner)
-    assert kept.map.items is not None
-    kept.write(items=[finish(kept.map.items[1], 1, 5)])
-    kept.map.items.resumed = 2
-    kept.map.progress = 0.3
-    kept.write([kept.map])
-    read = kept.read()
-    assert [item.to_dict() for item in read] == kept.picture() and read.resumed == 2
+    stored = Kept(backend, 3, owner=owner)
+    assert stored.map.items is not None
+    stored.write(items=[finish(stored.map.items[1], 1, 5)])
+    stored.map.items.resumed = 2
+    stored.map.progress = 0.3
+    stored.write([stored.map])
+    read = stored.read()
+    assert [item.to_dict() for item in read] == stored.picture() and read.resumed == 2
 
 
 @owners
@@ -127,32 +127,35 @@ def test_new_attempt_replaces_items_of_earlier_attempts(
     backend: base.Backend, owner: str | None
 ) -> None:
     """Late writes of earlier attempts have no effect."""
-    kept = Kept(backend, 3, owner=owner)
-    assert kept.map.items is not None
-    old = finish(kept.map.items[1], 1, 5)
-    kept.expand(2, attempt=4)
-    kept.write(items=[old])
-    assert [(item.attempt, item.value) for item in kept.read()] == [(4, "value 0"), (4, "value 1")]
-    kept.map.reset(states.PENDING)
-    kept.write([kept.map])
-    assert backend.get_connection().get_atom_details(kept.map.uuid).items is None
+    stored = Kept(backend, 3, owner=owner)
+    assert stored.map.items is not None
+    old = finish(stored.map.items[1], 1, 5)
+    stored.expand(2, attempt=4)
+    stored.write(items=[old])
+    assert [(item.attempt, item.value) for item in stored.read()] == [
+        (4, "value 0"),
+        (4, "value 1"),
+    ]
+    stored.map.reset(states.PENDING)
+    stored.write([stored.map])
+    assert backend.get_connection().get_atom_details(stored.map.uuid).items is None
 
 
 def test_items_are_written_with_flow_atom_and_logbook(backend: base.Backend) -> None:
-    kept = Kept(backend, 3)
+    stored = Kept(backend, 3)
     connection = backend.get_connection()
-    items = kept.map.items
+    items = stored.map.items
     assert items is not None
     finish(items[0], 1, 1)
-    written = connection.update_flow_details(kept.flow).find(kept.map.uuid)
+    written = connection.update_flow_details(stored.flow).find(stored.map.uuid)
     assert written is not None and written.items is not None and written.items[0].results == 1
     finish(items[1], 2, 2)
-    found = connection.update_atom_details(kept.map).items
+    found = connection.update_atom_details(stored.map).items
     assert found is not None and found[1].results == 2
     finish(items[2], 3, 3)
-    book = connection.get_logbook(kept.book.uuid, lazy=True)
-    book.add(kept.flow)
+    book = connection.get_logbook(stored.book.uuid, lazy=True)
+    book.add(stored.flow)
     connection.save_logbook(book)
-    assert [item.to_dict() for item in kept.read()] == kept.picture()
+    assert [item.to_dict() for item in stored.read()] == stored.picture()
     connection.destroy_logbook(book.uuid)
     assert list(connection.get_logbooks()) == []

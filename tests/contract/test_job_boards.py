@@ -50,20 +50,20 @@ def conf(
         with broker_servers[kind].place() as place:
             yield {"board": str(place)}
         return
-    with places.place(kind, tmp_path_factory.mktemp("board"), database_servers) as found:
-        yield {"board": "sql", **found}
+    with places.place(kind, tmp_path_factory.mktemp("board"), database_servers) as options:
+        yield {"board": "sql", **options}
 
 
 @pytest.fixture
 def board(conf: dict[str, Any]) -> Iterator[base.JobBoard]:
     """Empty board; `another` is a second view of the same store."""
-    with backends.backend("board", conf) as made:
-        yield made
-        for job in made.iterjobs(only_unclaimed=True):
-            made.claim(job, "cleaner")
-            made.consume(job, "cleaner")
-        for job in made.iterjobs():
-            made.consume(job, made.find_owner(job) or "")
+    with backends.backend("board", conf) as backend:
+        yield backend
+        for job in backend.iterjobs(only_unclaimed=True):
+            backend.claim(job, "cleaner")
+            backend.consume(job, "cleaner")
+        for job in backend.iterjobs():
+            backend.consume(job, backend.find_owner(job) or "")
 
 
 @pytest.fixture
@@ -72,8 +72,8 @@ def another(conf: dict[str, Any], board: base.JobBoard) -> Iterator[base.JobBoar
     if conf["board"] == "memory":
         yield board
         return
-    with backends.backend("another", conf) as made:
-        yield made
+    with backends.backend("another", conf) as backend:
+        yield backend
 
 
 def kind_of(conf: dict[str, Any]) -> str:
@@ -86,7 +86,7 @@ def names(board: base.JobBoard, **options: bool) -> list[str]:
 
 def same(board: base.JobBoard, job: base.Job) -> base.Job:
     """Return the same job as another program reads it."""
-    return next(found for found in board.iterjobs() if found.uuid == job.uuid)
+    return next(listed for listed in board.iterjobs() if listed.uuid == job.uuid)
 
 
 # Connecting.
@@ -116,16 +116,16 @@ def test_posted_job_is_read_as_it_was_posted(board: base.JobBoard, another: base
     details = {"store": {"x": (1, "π\0"), "y": {2: None}}, "flow_uuid": "f"}
     book = models.LogBook("a book")
     posted = board.post("Füße 🦊", book, details, priority="high")
-    [found] = another.iterjobs()
-    for job in (posted, found):
+    [read] = another.iterjobs()
+    for job in (posted, read):
         assert (job.name, job.details, job.priority) == ("Füße 🦊", details, base.JobPriority.HIGH)
         assert (job.book_uuid, job.book_name) == (book.uuid, "a book")
         assert job.state == states.UNCLAIMED and job.claims == 0
-    assert found == posted and found.uuid == posted.uuid and len({found, posted}) == 1
-    assert found.created_on == posted.created_on
-    assert found.last_modified is not None
-    assert timedelta(0) <= found.last_modified - found.created_on < timedelta(seconds=1)
-    assert "Füße" in str(found) and "store" not in str(found)
+    assert read == posted and read.uuid == posted.uuid and len({read, posted}) == 1
+    assert read.created_on == posted.created_on
+    assert read.last_modified is not None
+    assert timedelta(0) <= read.last_modified - read.created_on < timedelta(seconds=1)
+    assert "Füße" in str(read) and "store" not in str(read)
     assert another.job_count == 1
 
 
@@ -157,11 +157,11 @@ def test_invalid_job_is_rejected(board: base.JobBoard) -> None:
 
 
 def test_job_reads_its_logbook_from_store(conf: dict[str, Any], board: base.JobBoard) -> None:
-    with stores.backend("memory") as kept:
-        book, flow = persistence.temporary_flow_detail(kept)
+    with stores.backend("memory") as backend:
+        book, flow = persistence.temporary_flow_detail(backend)
         board.post("x", book)
         if conf["board"] != "memory":
-            with backends.backend("reader", conf, persistence=kept) as reading:
+            with backends.backend("reader", conf, persistence=backend) as reading:
                 [job] = reading.iterjobs()
                 assert job.book is not None
                 assert (job.book.uuid, [each.uuid for each in job.book]) == (book.uuid, [flow.uuid])
@@ -213,16 +213,16 @@ def test_one_of_concurrent_claims_succeeds(board: base.JobBoard, another: base.J
 
     def claimed(number: int) -> list[int]:
         mine = another if number % 2 else board
-        found = []
+        claimed_places = []
         for place, job in enumerate(jobs):
             with contextlib.suppress(exceptions.UnclaimableJob):
                 mine.claim(same(mine, job), f"owner {number}", expiry=60 if number < 4 else None)
-                found.append(place)
-        return found
+                claimed_places.append(place)
+        return claimed_places
 
     with futures.ThreadPoolExecutor(8) as pool:
-        found = [place for places in pool.map(claimed, range(8)) for place in places]
-    assert sorted(found) == [0, 1, 2, 3, 4]
+        claimed_places = [place for places in pool.map(claimed, range(8)) for place in places]
+    assert sorted(claimed_places) == [0, 1, 2, 3, 4]
 
 
 def test_claim_expires_unless_extended(
@@ -296,16 +296,16 @@ def test_claim_uses_expiry_of_caller_or_of_enclosing_block(
     if kind_of(conf) == "zookeeper":
         pytest.skip("there claims end with the session of their board")
     seconds = {"caller": 600.0, "block": 60.0, "nobody": None}
-    found = {}
+    remaining = {}
     for name in seconds:
         job = board.post(name)
         block = contextlib.nullcontext() if name == "nobody" else base.claims_expiring_after(60)
         with block:
             board.claim(job, "me", **({"expiry": 600} if name == "caller" else {}))
         assert job.claim_seconds == seconds[name]
-        found[name] = job.expires_in()
-    assert 300 < found["caller"] <= 600 and 30 < found["block"] <= 60
-    assert found["nobody"] is base.UnknownExpire.DOES_NOT_EXPIRE
+        remaining[name] = job.expires_in()
+    assert 300 < remaining["caller"] <= 600 and 30 < remaining["block"] <= 60
+    assert remaining["nobody"] is base.UnknownExpire.DOES_NOT_EXPIRE
 
 
 def test_ttl_of_etcd_board_is_default_expiry_of_claims(
@@ -334,8 +334,8 @@ def test_jobs_of_each_board_have_their_own_class(
     module = importlib.import_module(f"wbengine.jobs.backends.impl_{kind}")
     with broker_servers[kind].place() as place, backends.backend("b", str(place)) as board:
         posted = board.post("x")
-        found = board.find(posted.uuid)  # type: ignore[attr-defined]
-        for job in (posted, *board.iterjobs(), found):
+        looked_up = board.find(posted.uuid)  # type: ignore[attr-defined]
+        for job in (posted, *board.iterjobs(), looked_up):
             assert type(job) is getattr(module, class_name)
 
 
@@ -374,8 +374,10 @@ def test_only_owner_can_abandon_job(board: base.JobBoard) -> None:
 
 def test_board_notifies_listeners_of_changes(board: base.JobBoard) -> None:
     assert isinstance(board, base.NotifyingJobBoard)
-    told: list[tuple[str, str]] = []
-    board.notifier.register("*", lambda event, details: told.append((event, details["job"].name)))
+    events_of_jobs: list[tuple[str, str]] = []
+    board.notifier.register(
+        "*", lambda event, details: events_of_jobs.append((event, details["job"].name))
+    )
     for end in (board.consume, board.trash):
         job = board.post(end.__name__)
         board.claim(job, "me")
@@ -383,7 +385,7 @@ def test_board_notifies_listeners_of_changes(board: base.JobBoard) -> None:
         board.claim(job, "me")
         end(job, "me")
     for name in ("consume", "trash"):
-        events = [event for event, of_job in told if of_job == name]
+        events = [event for event, of_job in events_of_jobs if of_job == name]
         assert events == [base.POSTED, base.CLAIMED, base.CLAIMED, base.REMOVAL]
 
 
@@ -412,11 +414,11 @@ def test_invalid_arguments_are_rejected_with_hint(board: base.JobBoard) -> None:
 def test_unusual_text_is_stored_exactly(board: base.JobBoard, another: base.JobBoard) -> None:
     odd = "a\ud800/\n.."
     job = board.post(odd, models.LogBook(odd), {odd: odd})
-    [found] = another.iterjobs()
-    assert found.details == {odd: odd} and found.uuid == job.uuid
+    [read] = another.iterjobs()
+    assert read.details == {odd: odd} and read.uuid == job.uuid
     board.claim(job, odd)
-    assert another.find_owner(found) is not None
-    another.consume(found, odd)
+    assert another.find_owner(read) is not None
+    another.consume(read, odd)
 
 
 # Locations of boards.
@@ -439,19 +441,19 @@ def test_boards_in_two_namespaces_are_separate(conf: dict[str, Any], board: base
 def test_sql_board_uses_database_of_flows_by_default(tmp_path: Path) -> None:
     """Closing the board does not close the backend of the flows."""
     uri = f"sqlite:///{tmp_path}/flows.db"
-    with stores.backend(uri) as kept:
-        book, _ = persistence.temporary_flow_detail(kept)
-        with backends.backend("here", "sql", persistence=kept) as board:
+    with stores.backend(uri) as backend:
+        book, _ = persistence.temporary_flow_detail(backend)
+        with backends.backend("here", "sql", persistence=backend) as board:
             board.post("x", book)
-        with backends.backend("there", uri, persistence=kept) as board:
+        with backends.backend("there", uri, persistence=backend) as board:
             [job] = board.iterjobs()
             assert job.book is not None and job.book.uuid == book.uuid
     # An in-memory database is deleted when its backend is closed.
-    with stores.backend("sqlite://") as kept:
-        book, _ = persistence.temporary_flow_detail(kept)
-        with backends.backend("here", "sql", persistence=kept) as board:
+    with stores.backend("sqlite://") as backend:
+        book, _ = persistence.temporary_flow_detail(backend)
+        with backends.backend("here", "sql", persistence=backend) as board:
             board.post("x", book)
-        with contextlib.closing(kept.get_connection()) as connection:
+        with contextlib.closing(backend.get_connection()) as connection:
             assert connection.get_logbook(book.uuid).uuid == book.uuid
 
 
@@ -459,8 +461,8 @@ def test_names_of_maximum_length_are_stored(board: base.JobBoard, another: base.
     name, owner = "𝄞" * 255, "é" * 255
     job = board.post(name, models.LogBook(name))
     board.claim(job, owner)
-    [found] = another.iterjobs()
-    assert (found.name, found.book_name, another.find_owner(found)) == (name, name, owner)
+    [read] = another.iterjobs()
+    assert (read.name, read.book_name, another.find_owner(read)) == (name, name, owner)
 
 
 def test_job_with_too_long_name_is_skipped_and_logged_once(
@@ -564,16 +566,16 @@ def crowded(conf: dict[str, Any], count: int) -> Iterator[None]:
             for some in range(0, count, 1000):
                 part = range(some, some + 1000)
                 scores = {f"job {number}": 2**51 - count + number for number in part}
-                told = dict.fromkeys(scores, '1 {"name": "j", "priority": "NORMAL"}')
-                client.hset("wbe:{default}:jobs:jobs", mapping=told)
+                documents = dict.fromkeys(scores, '1 {"name": "j", "priority": "NORMAL"}')
+                client.hset("wbe:{default}:jobs:jobs", mapping=documents)
                 for key in ("all", "free"):
                     client.zadd(f"wbe:{{default}}:jobs:{key}", scores)
             yield
             client.flushdb()
         return
     asked = {key: value for key, value in conf.items() if key != "board"}
-    with stores.backend(asked) as kept:
-        engine: sa.Engine = getattr(kept, "engine")  # noqa: B009  (of databases only)
+    with stores.backend(asked) as backend:
+        engine: sa.Engine = getattr(backend, "engine")  # noqa: B009  (of databases only)
         with engine.begin() as connection:
             post = "INSERT INTO wbe_jobs (uuid, board, name, priority, created, updated)"
             jobs = [{"uuid": f"job {number}"} for number in range(count)]
@@ -593,14 +595,14 @@ def test_claim_time_does_not_grow_with_number_of_jobs(
         pytest.skip("the same as sqlite; a list of all names; too slow to post so many")
 
     def fastest() -> float:
-        found = []
+        seconds = []
         for _ in range(9):
             begun = time.perf_counter()
             job = next(board.iterjobs(only_unclaimed=True))
             board.claim(job, "me")
-            found.append(time.perf_counter() - begun)
+            seconds.append(time.perf_counter() - begun)
             board.consume(job, "me")
-        return min(found)
+        return min(seconds)
 
     for number in range(10):
         board.post(f"{number}")
@@ -675,9 +677,9 @@ def damage(conf: dict[str, Any], job: base.Job, garbage: bytes) -> None:
     elif kind_of(conf) == "etcd":
         client = etcd_client(conf)
         [key] = [
-            told["key"]
-            for value, told in client.get_prefix(etcd_keys(conf))
-            if job.uuid.encode() in value and b"/jobs/2/" in told["key"]
+            metadata["key"]
+            for value, metadata in client.get_prefix(etcd_keys(conf))
+            if job.uuid.encode() in value and b"/jobs/2/" in metadata["key"]
         ]
         client.put(key, garbage)
     else:
@@ -782,8 +784,8 @@ class Proxy(http.server.BaseHTTPRequestHandler):
     length = 0
 
     def do_GET(self) -> None:
-        found = b'{"etcdserver": "3.5.9", "etcdcluster": "3.5.0"}'
-        self.send(found, len(found))
+        version = b'{"etcdserver": "3.5.9", "etcdcluster": "3.5.0"}'
+        self.send(version, len(version))
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers.get("content-length", 0)))
@@ -796,7 +798,7 @@ class Proxy(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
         self.close_connection = True
 
-    def log_message(self, *told: object) -> None:
+    def log_message(self, *words: object) -> None:
         pass
 
 

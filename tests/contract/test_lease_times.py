@@ -42,11 +42,11 @@ class Slow(FaultyBackend):
         self.asked += 1
         if self.asked == 2:
             assert self.goes_on.wait(60)
-        found = super().write(method, do)
+        result = super().write(method, do)
         self.done.set()
         if self.asked == 1:
             assert self.answers.wait(60)
-        return found
+        return result
 
 
 class TwoEngines:

@@ -26,11 +26,11 @@ Connection = base.Connection
 def flow(connection: Connection) -> models.FlowDetail:
     """Stored flow of three atoms."""
     book = models.LogBook("b")
-    made = models.FlowDetail("f")
-    made.add_all([models.TaskDetail("a"), models.TaskDetail("b"), models.RetryDetail("r")])
-    book.add(made)
+    flow_detail = models.FlowDetail("f")
+    flow_detail.add_all([models.TaskDetail("a"), models.TaskDetail("b"), models.RetryDetail("r")])
+    book.add(flow_detail)
     connection.save_logbook(book)
-    return made
+    return flow_detail
 
 
 def read(connection: Connection, flow: models.FlowDetail) -> models.FlowDetail:
@@ -66,8 +66,8 @@ def test_each_acquired_lease_increases_epoch(
         assert connection.get_lease(flow.uuid) is None
         connection.release_lease(lease)
     (book,) = connection.get_logbooks()
-    (found,) = connection.get_flows_for_book(book.uuid, lazy=True)
-    assert [f.epoch for f in (*book, found, read(connection, flow))] == [3] * 3
+    (flow_detail,) = connection.get_flows_for_book(book.uuid, lazy=True)
+    assert [f.epoch for f in (*book, flow_detail, read(connection, flow))] == [3] * 3
 
 
 def test_second_owner_is_refused_with_name_of_first(
@@ -228,17 +228,17 @@ def test_save_logbook_does_not_change_running_flows(
     lease = connection.acquire_lease(flow.uuid, "owner", 15)
     before = records.of_flow(read(connection, flow))
     change(stale)
-    kept = connection.save_logbook(book)
+    saved = connection.save_logbook(book)
     for _ in ("run by somebody", "given back"):
         book.meta["n"] = book.meta.get("n", 0) + 1
         free = models.FlowDetail("free")
         free.add(models.TaskDetail("t"))
         book.add(free)
-        kept = connection.save_logbook(book)
-        found = kept.find(flow.uuid)
-        assert found is not None and found.epoch == 1
-        assert records.of_flow(found) == before == records.of_flow(read(connection, flow))
-        assert kept.meta["n"] == book.meta["n"]
+        saved = connection.save_logbook(book)
+        flow_detail = saved.find(flow.uuid)
+        assert flow_detail is not None and flow_detail.epoch == 1
+        assert records.of_flow(flow_detail) == before == records.of_flow(read(connection, flow))
+        assert saved.meta["n"] == book.meta["n"]
         assert records.of_flow(read(connection, free)) == records.of_flow(free)
         connection.release_lease(lease)
     fresh = read(connection, flow)
@@ -302,12 +302,12 @@ def test_random_lease_operations_agree_with_model(
     for step, *words in steps:
         if step == "take":
             owner, seconds, dead = words
-            said = None if dead is None else len(taken) + dead
-            if live and said != len(taken):
+            expected_epoch = None if dead is None else len(taken) + dead
+            if live and expected_epoch != len(taken):
                 with pytest.raises(exceptions.FlowBusy):
-                    connection.acquire_lease(flow.uuid, owner, seconds, dead=said)
+                    connection.acquire_lease(flow.uuid, owner, seconds, dead=expected_epoch)
             else:
-                lease = connection.acquire_lease(flow.uuid, owner, seconds, dead=said)
+                lease = connection.acquire_lease(flow.uuid, owner, seconds, dead=expected_epoch)
                 taken.append(lease)
                 assert lease == stores.Lease(flow.uuid, owner, len(taken))
                 latest, live = True, seconds > 0
@@ -331,8 +331,8 @@ def test_random_lease_operations_agree_with_model(
                     connection.save_changes(flow, [atom], lease=lease)
             atom.attempt -= step == "renew" or not mine
         assert connection.get_lease(flow.uuid) == (taken[-1] if live else None)
-        found = read(connection, flow)
-        assert (found.epoch, next(iter(found)).attempt) == (len(taken), atom.attempt)
+        stored = read(connection, flow)
+        assert (stored.epoch, next(iter(stored)).attempt) == (len(taken), atom.attempt)
 
 
 # Between processes.
@@ -346,8 +346,8 @@ def test_lease_is_granted_to_one_of_several_processes(
     for number in range(60):
         book.add(models.FlowDetail(f"f{number}"))
     connection.save_logbook(book)
-    found = racing.race("take", 4, conf, [flow.uuid for flow in book])
-    granted = [stores.Lease(*told) for mine in found for told in mine]
+    results = racing.race("take", 4, conf, [flow.uuid for flow in book])
+    granted = [stores.Lease(*fields) for mine in results for fields in mine]
     assert sorted(lease.flow for lease in granted) == sorted(flow.uuid for flow in book)
     assert {lease.epoch for lease in granted} == {1}
     assert [connection.get_lease(lease.flow) for lease in granted] == granted
@@ -371,7 +371,7 @@ def test_several_processes_can_upgrade_store_at_once(
     kind: str, tmp_path: Path, database_servers: servers.Databases
 ) -> None:
     with places.place(kind, tmp_path, database_servers) as fresh:
-        made = racing.race("upgrade", 3, fresh)
+        results = racing.race("upgrade", 3, fresh)
         with backends.backend(fresh) as backend, backend.get_connection() as connection:
             connection.validate()
-            assert {book.uuid for book in connection.get_logbooks()} == set(made)
+            assert {book.uuid for book in connection.get_logbooks()} == set(results)

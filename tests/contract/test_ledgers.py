@@ -215,9 +215,9 @@ def test_batch_queries_and_revocations_equal_single_calls(ledger):
         True, False, False, False, False
     ]  # fmt: skip
     assert ledger.ids() == {"b", "c", "d", "e"}
-    told = ledger.reopen_many([("b", 2), ("c", 2), ("d", 2), ("x", 2), ("e", 2)])
-    assert told[:3] == [None, None, b"done"] and told[4] is None
-    assert isinstance(told[3], exceptions.NotFound)
+    reopened = ledger.reopen_many([("b", 2), ("c", 2), ("d", 2), ("x", 2), ("e", 2)])
+    assert reopened[:3] == [None, None, b"done"] and reopened[4] is None
+    assert isinstance(reopened[3], exceptions.NotFound)
     assert [row and row.epoch for row in ledger.states(list("bcdxe"))] == [2, 3, 1, None, 2]
     ledger.offer_many([("e", 5), ("c", 2), ("new", 4)])
     assert [row.epoch for row in ledger.states(["e", "c", "new"])] == [5, 3, 4]
@@ -266,29 +266,29 @@ def test_rows_are_listed_page_by_page(ledger):
     assert ledger.claim("row-1", 4, "w1").granted
     assert ledger.claim("row-2", 4, "w1").granted
     assert ledger.finish("row-2", 4, "w1", b"x" * 100_000)
-    found = ledger.list_rows()
-    assert found.after is None
-    assert sorted((row.id, row.epoch, row.state, row.holder) for row in found.rows) == [
+    page = ledger.list_rows()
+    assert page.after is None
+    assert sorted((row.id, row.epoch, row.state, row.holder) for row in page.rows) == [
         ("row-0", 4, "open", None),
         ("row-1", 4, "claimed", "w1"),
         ("row-2", 4, "done", None),
     ]
-    assert all(0 <= row.age < 90 for row in found.rows)
+    assert all(0 <= row.age < 90 for row in page.rows)
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 100])
 def test_pages_have_each_row_once(ledger, size):
     names = [f"{name}{number}" for number in range(12) for name in "aZ"]
     ledger.open_many([(name, 1) for name in names])
-    found, after = [], None
+    listed, after = [], None
     while True:
         page = ledger.list_rows(size, after)
         assert len(page.rows) == size or page.after is None
-        found += [row.id for row in page.rows]
+        listed += [row.id for row in page.rows]
         after = page.after
         if after is None:
             break
-    assert sorted(found) == sorted(names)
+    assert sorted(listed) == sorted(names)
 
 
 def test_row_dropped_between_pages_does_not_hide_others(ledger):
@@ -296,8 +296,8 @@ def test_row_dropped_between_pages_does_not_hide_others(ledger):
     ledger.open_many([(name, 1) for name in names])
     first = ledger.list_rows(4)
     ledger.drop(first.rows[-1].id)
-    rest = ledger.list_rows(10, first.after)
-    assert sorted(row.id for row in (*first.rows, *rest.rows)) == names
+    page = ledger.list_rows(10, first.after)
+    assert sorted(row.id for row in (*first.rows, *page.rows)) == names
 
 
 @pytest.mark.parametrize("limit", [0, -1, ledgers.MAX_LISTED_ROWS + 1, True, 1.0, None])
@@ -484,8 +484,8 @@ def test_digest_identifies_ledger(place, folder):
     first, again = (ledgers.open_ledger(place) for _ in range(2))
     other = ledgers.open_ledger(f"dir://{folder}/b")
     assert first.digest == again.digest != other.digest
-    for made in (first, again, other):
-        made.close()
+    for opened in (first, again, other):
+        opened.close()
 
 
 def test_digest_of_a_ledger_in_memory():
@@ -753,12 +753,12 @@ def test_processes_claim_each_row_once(kind, place, ledger, capsys):
     ids = [uuid.uuid4().hex for _ in range(int(os.environ.get("WBENGINE_RACE_IDS", usual)))]
     for id in ids:
         ledger.open(id, 1)
-    found = racing.race("claim", 4, place, ids)
-    granted = [mine for mine, _ in found]
+    results = racing.race("claim", 4, place, ids)
+    granted = [mine for mine, _ in results]
     assert sorted(itertools.chain(*granted)) == sorted(ids)
     for number, mine in enumerate(granted):
         assert all(ledger.state(id).result == f"w{number}".encode() for id in mine)
-    seconds = max(took for _, took in found)
+    seconds = max(took for _, took in results)
     if "WBENGINE_RACE_IDS" in os.environ:
         with capsys.disabled():
             print(
@@ -788,12 +788,12 @@ def test_only_one_of_finish_and_reopen_in_two_processes_succeeds(kind, place, le
 def test_concurrent_processes_create_one_ledger(kind, folder, database_servers, request):
     """Of concurrent openers of one row, one sets its epoch."""
     if kind == "redis":
-        found = racing.race("open", 4, str(request.getfixturevalue("redis_url")), ["a", "b", "c"])
+        results = racing.race("open", 4, str(request.getfixturevalue("redis_url")), ["a", "b", "c"])
     elif kind in ("mysql", "postgresql"):
         with database_servers[kind].database() as url:
-            found = racing.race("open", 4, url, ["a", "b", "c"])
+            results = racing.race("open", 4, url, ["a", "b", "c"])
     else:
         new = f"dir://{folder}/n" if kind == "dir" else f"sqlite:///{folder}/n.db"
-        found = racing.race("open", 4, new, ["a", "b", "c"])
-    assert len({digest for digest, _ in found}) == 1
-    assert len({tuple(epochs) for _, epochs in found}) == 1
+        results = racing.race("open", 4, new, ["a", "b", "c"])
+    assert len({digest for digest, _ in results}) == 1
+    assert len({tuple(epochs) for _, epochs in results}) == 1

@@ -30,14 +30,14 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[account_st
     local = {"sqlite": f"sqlite:///{tmp_path}/flows.db", "folder": f"dir://{tmp_path}/flows"}
     url = local.get(kind) or request.getfixturevalue(kind)
     if kind == "redis_url":
-        with contextlib.closing(account_stores.store_of(url)) as made:
-            assert isinstance(made, account_stores.RedisStore)
-            yield made
+        with contextlib.closing(account_stores.store_of(url)) as limit_store:
+            assert isinstance(limit_store, account_stores.RedisStore)
+            yield limit_store
         return
     with backends.backend(url) as backend:
-        made = account_stores.store_of(backend)
-        assert isinstance(made, account_stores.SQLStore)
-        yield made
+        limit_store = account_stores.store_of(backend)
+        assert isinstance(limit_store, account_stores.SQLStore)
+        yield limit_store
 
 
 def request_permits(
@@ -98,20 +98,20 @@ def test_concurrent_requests_never_exceed_limit(store: account_stores.Store) -> 
                 if got:
                     given.append(got)
                     running.append(got)
-                    most.append(sum(running))
+                    maxima.append(sum(running))
                     running.remove(got)
                     request_permits(store, f"flow {number}", 0, 0)
         except Exception as error:
             errors.append(error)
 
     running: list[int] = []
-    most: list[int] = []
+    maxima: list[int] = []
     threads = [threading.Thread(target=want, args=(number,)) for number in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(60)
-    assert not errors and max(most) <= 3 and given
+    assert not errors and max(maxima) <= 3 and given
 
 
 def test_permits_expire_by_clock_of_store(store: account_stores.Store) -> None:

@@ -42,8 +42,8 @@ def pages(connection: Connection, **wanted: Any) -> Iterator[list[str]]:
             return
 
 
-def joined(found: Iterable[list[str]]) -> list[str]:
-    return list(itertools.chain.from_iterable(found))
+def joined(listed: Iterable[list[str]]) -> list[str]:
+    return list(itertools.chain.from_iterable(listed))
 
 
 def test_empty_store_lists_no_flows(connection: Connection) -> None:
@@ -145,9 +145,9 @@ def test_filters_select_flows_on_pages_of_any_size(
         connection, a_flow("p%_q", 10.0, "PENDING"), a_flow("B-2", 20.0, "SUCCESS"),
         a_flow("a-2", 40.0),
     )  # fmt: skip
-    found = list(pages(connection, **wanted, limit=limit))
-    assert joined(found) == names.split()
-    assert all(len(page) == limit for page in found[:-1])
+    listed = list(pages(connection, **wanted, limit=limit))
+    assert joined(listed) == names.split()
+    assert all(len(page) == limit for page in listed[:-1])
 
 
 def test_malformed_tags_are_ignored(connection: Connection) -> None:
@@ -184,12 +184,12 @@ def test_pages_contain_each_flow_once(
     flows = [a_flow(f"{number}", moment) for number, moment in enumerate(created)]
     if flows:
         shelve(connection, *flows)
-    found: list[str] = []
+    listed: list[str] = []
     for names in pages(connection, limit=limit, newest_first=newest):
-        found += names
+        listed += names
         shelve(connection, a_flow("late", 9.0 if newest else 0.5))
-    assert sorted(found) == sorted(flow.name for flow in flows)
-    moments = [flows[int(name)].created or 0.0 for name in found]
+    assert sorted(listed) == sorted(flow.name for flow in flows)
+    moments = [flows[int(name)].created or 0.0 for name in listed]
     assert moments == sorted(moments, reverse=newest)
 
 

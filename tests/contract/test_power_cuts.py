@@ -87,25 +87,25 @@ def test_power_cut_at_any_call_loses_no_confirmed_write(
 ) -> None:
     root, calls = life
     disk = disks.Disk(root)
-    said: Any = None
+    confirmed: Any = None
     seen = set()
     for number, call in enumerate(calls):
         changed = disk.do(call)
         if call.name == "write" and call.arguments[1].endswith(b"]\n"):
             with contextlib.suppress(ValueError):
-                (said,) = json.loads(call.arguments[1])
+                (confirmed,) = json.loads(call.arguments[1])
                 changed = True
-        if not changed or said is None:
+        if not changed or confirmed is None:
             continue
-        done = TURNS if said == "given back" else said
+        done = TURNS if confirmed == "given back" else confirmed
         for names in (True, False):
             for data in (True, False):
                 left = tmp_path / f"left-{number}-{names}-{data}"
                 disk.leave(left, names=names, data=data)
-                found = turn_in(left)
-                assert found in (done, done + 1), (number, call, names, data)
-                seen.add(found)
-    assert said == "given back" and seen == set(range(TURNS + 1))
+                stored = turn_in(left)
+                assert stored in (done, done + 1), (number, call, names, data)
+                seen.add(stored)
+    assert confirmed == "given back" and seen == set(range(TURNS + 1))
 
 
 # Data that the next save makes durable, or that is not needed after a power cut, is not synced.
@@ -169,15 +169,15 @@ def bodies_in(folder: Path) -> list[int]:
     """Return the numbers of complete messages of a broker."""
     site = transports.Site("filesystem", folder)
     channel = site.connect().channel()
-    found = []
+    bodies = []
     while (message := channel.basic_get("q")) is not None:
         number = message.body[0]
         assert message.body == bytes([number]) * 5000 * number
-        found.append(number)
+        bodies.append(number)
     assert not site.folder.rejected
     site.close()
     shutil.rmtree(folder)
-    return found
+    return bodies
 
 
 def test_process_killed_at_any_call_loses_or_tears_no_message(tmp_path: Path) -> None:
@@ -186,28 +186,28 @@ def test_process_killed_at_any_call_loses_or_tears_no_message(tmp_path: Path) ->
     script = [sys.executable, "-c", SENDER, f"filesystem://{root}/a", str(tmp_path / "told")]
     calls = disks.trace(script, tmp_path / "trace")
     disk = disks.Disk(root)
-    said = ("", 0)
+    confirmed = ("", 0)
     seen = set()
     for number, call in enumerate(calls):
         changed = disk.do(call)
         if call.name == "write" and call.arguments[1].startswith((b'["sent', b'["taken', b'["set')):
-            said = tuple(json.loads(call.arguments[1]))
+            confirmed = tuple(json.loads(call.arguments[1]))
             changed = True
-        if not changed or not said[0]:
+        if not changed or not confirmed[0]:
             continue
         left = tmp_path / f"left-{number}"
         disk.leave(left, names=True, data=True)
-        found = bodies_in(left)
-        what, last = said
+        bodies = bodies_in(left)
+        what, last = confirmed
         if what == "sent":
             allowed = [list(range(1, last + 1)), list(range(1, last + 2))]
         elif what == "taken":
             allowed = [list(range(last, 4)), list(range(last + 1, 4))]
         else:
             allowed = [list(range(last + 1, 4))]
-        assert found in allowed, (number, call, said)
-        seen.add(tuple(found))
-    assert said == ("settled", 3) and len(seen) == 6
+        assert bodies in allowed, (number, call, confirmed)
+        seen.add(tuple(bodies))
+    assert confirmed == ("settled", 3) and len(seen) == 6
 
 
 CLAIMER = """
@@ -238,14 +238,14 @@ def test_power_cut_at_any_call_grants_no_claim_twice(
     script = [sys.executable, "-c", CLAIMER, f"dir://{root}/a", str(tmp_path / "told")]
     calls = disks.trace(script, tmp_path / "trace")
     disk = disks.Disk(root)
-    said = False
+    granted = False
     seen = set()
     ledgers.simulate_reboot(monkeypatch)
     for number, call in enumerate(calls):
         changed = disk.do(call)
         if call.name == "write" and call.arguments[1] == b"claimed":
-            said = changed = True
-        if not changed or not said:
+            granted = changed = True
+        if not changed or not granted:
             continue
         for names in (True, False):
             for data in (True, False):

@@ -48,9 +48,9 @@ class Site:
         return self.now
 
     def add(self, name: str = "s", **options: Any) -> None:
-        told: dict[str, Any] = {"every": 60, "overlap": "allow", **options}
-        told = {"factory": GREETING, "inputs": {"name": "Ada"}, **told}
-        self.schedules.add(Schedule(name=name, **told))
+        arguments: dict[str, Any] = {"every": 60, "overlap": "allow", **options}
+        arguments = {"factory": GREETING, "inputs": {"name": "Ada"}, **arguments}
+        self.schedules.add(Schedule(name=name, **arguments))
 
     def fire(self) -> None:
         """Fire all schedules that are due."""
@@ -88,17 +88,17 @@ def conf(
     if kind == "memory":
         yield {"connection": "sqlite://"}
         return
-    with places.place(kind, tmp_path_factory.mktemp("schedules"), database_servers) as found:
-        yield dict(found)
+    with places.place(kind, tmp_path_factory.mktemp("schedules"), database_servers) as options:
+        yield dict(options)
 
 
 @pytest.fixture
 def site(conf: dict[str, Any]) -> Iterator[Site]:
     with backends.backend(conf) as backend:
-        made = Site(backend)
-        yield made
+        site = Site(backend)
+        yield site
         for table in ("wbe_schedules", "wbe_jobs", "wbe_logbooks"):
-            made.execute(f"DELETE FROM {table}")
+            site.execute(f"DELETE FROM {table}")
 
 
 @pytest.fixture
@@ -217,10 +217,10 @@ def test_each_time_is_fired_once_by_many_programs(conf: dict[str, Any], site: Si
     sites = [site]
     with contextlib.ExitStack() as stack:
         for _ in range(3):
-            kept: Any = site.backend
+            backend: Any = site.backend
             if conf != {"connection": "sqlite://"}:
-                kept = stack.enter_context(backends.backend(conf))
-            sites.append(Site(kept))
+                backend = stack.enter_context(backends.backend(conf))
+            sites.append(Site(backend))
         for moment in (61, 121, 600):
             begin = threading.Barrier(len(sites))
 
@@ -322,8 +322,8 @@ def test_unfinished_flow_is_handled_by_overlap_policy(
         site.end_flows()
     assert site.fired() == afterwards
     with contextlib.closing(site.backend.get_connection()) as connection:
-        found = {row.uuid: row.state for row in connection.list_flows().flows}
-    first = found[Schedule(name="s", factory="f", every=60).flow_id(int(START) + 60)]
+        states_by_flow = {row.uuid: row.state for row in connection.list_flows().flows}
+    first = states_by_flow[Schedule(name="s", factory="f", every=60).flow_id(int(START) + 60)]
     assert first == (states.REVERTED if overlap == "cancel" else states.SUCCESS)
 
 
@@ -410,7 +410,7 @@ def test_factory_that_exits_is_recorded_as_trouble_of_schedule(
 
 
 @pytest.mark.parametrize(
-    ("definition", "told"),
+    ("definition", "message"),
     [
         (f'{{"factory": "{GREETING}", "every": 60, "colour": 5}}', "unknown option 'colour'"),
         (f'{{"factory": "{GREETING}", "cron": "* * * * *", "time_zone": "A/B"}}', "time_zone"),
@@ -420,7 +420,7 @@ def test_factory_that_exits_is_recorded_as_trouble_of_schedule(
     ],
 )
 def test_unreadable_schedule_is_reported_and_others_are_fired(
-    site: Site, another: Site, definition: str, told: str
+    site: Site, another: Site, definition: str, message: str
 ) -> None:
     site.add("a")
     site.add("b")
@@ -429,9 +429,9 @@ def test_unreadable_schedule_is_reported_and_others_are_fired(
     site.fire()
     assert site.fired("b") == [60] and site.fired("a") == []
     a, b = site.schedules.all()
-    assert a.name == "a" and told in str(a.trouble)
+    assert a.name == "a" and message in str(a.trouble)
     assert "cannot be read on this host" in str(a.trouble)
-    assert told in str(a.last_error) and b.trouble is None  # visible to other processes
+    assert message in str(a.last_error) and b.trouble is None  # visible to other processes
     assert a.to_dict()["trouble"] == a.trouble and a.to_dict()["next"] is None
     site.schedules.pause("a")
     with pytest.raises(exceptions.InvalidFormat, match="Schedule 'a' cannot be read on this host"):
@@ -555,9 +555,9 @@ def test_service_with_dead_thread_is_not_ready(
 
     monkeypatch.setattr(ScheduleService, "fire_due", fire_due)
     with backends.backend(f"sqlite:///{tmp_path}/flows.db") as backend:
-        made = service.ConductorService(backend)
-        with conducted.running(made), contextlib.ExitStack() as stack:
+        conductor = service.ConductorService(backend)
+        with conducted.running(conductor), contextlib.ExitStack() as stack:
             stack.callback(died.set)
-            until(lambda: made.responds(1) and made.trouble is None)
+            until(lambda: conductor.responds(1) and conductor.trouble is None)
             died.set()
-            until(lambda: made.trouble == "thread wbengine-schedules has ended")
+            until(lambda: conductor.trouble == "thread wbengine-schedules has ended")

@@ -26,10 +26,10 @@ OUTLINE = Outline(
 
 @pytest.fixture
 def flow(connection: Connection) -> models.FlowDetail:
-    book, made = make(models.TaskDetail("t"))
+    book, flow_detail = make(models.TaskDetail("t"))
     book.add(models.FlowDetail("other", "other"))
     connection.save_logbook(book)
-    return made
+    return flow_detail
 
 
 def test_first_signal_of_each_name_is_stored(
@@ -42,8 +42,8 @@ def test_first_signal_of_each_name_is_stored(
     assert connection.put_signal(flow.uuid, FIRST)
     assert not connection.put_signal(flow.uuid, FIRST._replace(at=2.5))
     assert not connection.put_signal(flow.uuid, FIRST._replace(text="2"))
-    (kept,) = connection.signals([flow.uuid])[flow.uuid]
-    assert kept == FIRST and kept.value == {"by": "Zoë 🦊", "limits": (1, 2)}
+    (signal,) = connection.signals([flow.uuid])[flow.uuid]
+    assert signal == FIRST and signal.value == {"by": "Zoë 🦊", "limits": (1, 2)}
 
 
 def test_signals_of_several_flows_are_read_in_one_call(
@@ -90,8 +90,8 @@ def test_one_of_concurrent_signals_is_stored(
     for thread in threads:
         thread.join(60)
     with backend.get_connection() as connection:
-        (kept,) = connection.signals([flow.uuid])[flow.uuid]
-    assert [kept.value] == given
+        (signal,) = connection.signals([flow.uuid])[flow.uuid]
+    assert [signal.value] == given
 
 
 def test_invalid_signal_is_rejected_with_hint(
@@ -140,7 +140,7 @@ def test_signals_are_exported_and_moved_with_their_flow(
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "error", "said"),
+    ("name", "value", "error", "message"),
     [
         ("", 1, ValueError, "1 to 255 printable characters, got ''"),
         ("a\nb", 1, ValueError, "printable"),
@@ -151,7 +151,7 @@ def test_signals_are_exported_and_moved_with_their_flow(
     ],
 )
 def test_invalid_name_or_value_of_signal_is_rejected(
-    name: str, value: object, error: type[Exception], said: str
+    name: str, value: object, error: type[Exception], message: str
 ) -> None:
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=message):
         Signal.of(name, value, 1.0)

@@ -381,9 +381,13 @@ def test_keys_with_the_same_hash_are_refused(key: Callable[[int], Any]) -> None:
         with pytest.raises(exceptions.NotEncodable, match="33 keys with the same hash"):
             codec.dumps(value)
     items = [json.loads(codec.dumps(key(n))) for n in range(1, 34)]
-    for tag, told in (("set", items), ("frozenset", items), ("dict", [[one, 0] for one in items])):
+    for tag, encoded in (
+        ("set", items),
+        ("frozenset", items),
+        ("dict", [[one, 0] for one in items]),
+    ):
         with pytest.raises(exceptions.InvalidFormat, match="33 keys with the same hash"):
-            codec.loads(json.dumps({"$wbe": tag, "v": told}))
+            codec.loads(json.dumps({"$wbe": tag, "v": encoded}))
 
 
 def test_number_of_unusual_keys_in_messages_is_limited() -> None:

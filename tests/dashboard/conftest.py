@@ -32,22 +32,22 @@ def kept() -> story.Kept:
 @pytest.fixture
 def stranger(kept: story.Kept) -> Iterator[TestClient]:
     """A browser with neither token nor cookie."""
-    with client(kept) as found:
-        yield found
+    with client(kept) as browser:
+        yield browser
 
 
 @pytest.fixture
 def guest(kept: story.Kept) -> Iterator[TestClient]:
     """A logged-in browser of a read-only dashboard."""
-    with client(kept) as found:
-        yield admitted(found)
+    with client(kept) as browser:
+        yield admitted(browser)
 
 
 @pytest.fixture
 def keeper(kept: story.Kept) -> Iterator[TestClient]:
     """A logged-in browser of a dashboard that allows actions."""
-    with client(kept, allow_actions=True) as found:
-        yield admitted(found)
+    with client(kept, allow_actions=True) as browser:
+        yield admitted(browser)
 
 
 class HasBackend(Protocol):
@@ -60,26 +60,26 @@ def client(kept: HasBackend, **options: Any) -> TestClient:
     return TestClient(app, base_url=story.HOST, client=("192.0.2.5", 4711))
 
 
-def admitted(found: TestClient) -> TestClient:
-    answer = found.get("/", params={"token": story.TOKEN}, follow_redirects=False)
+def admitted(browser: TestClient) -> TestClient:
+    answer = browser.get("/", params={"token": story.TOKEN}, follow_redirects=False)
     assert answer.status_code == 303
-    return found
+    return browser
 
 
 def site(kept: HasBackend, name: str | None = None) -> TestClient:
     """Return a browser of a dashboard with the users of `FILE`; `name` is logged in."""
-    found = client(kept, token=None, users=parse_users(FILE), allow_actions=True)
+    browser = client(kept, token=None, users=parse_users(FILE), allow_actions=True)
     if name is not None:
-        assert send(found, "/login", {"token": TOKENS[name]}).status_code == 303
-    return found
+        assert send(browser, "/login", {"token": TOKENS[name]}).status_code == 303
+    return browser
 
 
 @pytest.fixture
 def running() -> Iterator[Running]:
     """A running flow."""
-    made = Running()
-    yield made
-    made.end()
+    flow = Running()
+    yield flow
+    flow.end()
 
 
 @pytest.fixture

@@ -16,9 +16,9 @@ _TOKEN = re.compile(r'name="form_token" value="([0-9a-f]+)"')
 
 
 def token_in(page: str) -> str:
-    found = _TOKEN.search(page)
-    assert found is not None, "the page has no form"
-    return found[1]
+    match = _TOKEN.search(page)
+    assert match is not None, "the page has no form"
+    return match[1]
 
 
 def send(

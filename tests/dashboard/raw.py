@@ -26,15 +26,15 @@ def connected(site: Site, source: str = "127.0.0.1", buffer: int = 0) -> Iterato
     """Open a connection from a local address; `buffer` is the size of its receive buffer."""
     where = urllib.parse.urlsplit(site.address)
     assert where.hostname is not None and where.port is not None
-    with socket.socket() as made:
+    with socket.socket() as connection:
         if buffer:
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
-        made.settimeout(PATIENCE)
-        made.bind((source, 0))
-        made.connect((where.hostname, where.port))
-        yield made
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+        connection.settimeout(PATIENCE)
+        connection.bind((source, 0))
+        connection.connect((where.hostname, where.port))
+        yield connection
         with contextlib.suppress(OSError):  # an open response prevents a close
-            made.shutdown(socket.SHUT_RDWR)
+            connection.shutdown(socket.SHUT_RDWR)
 
 
 def request(path: str, *headers: str) -> bytes:
@@ -43,18 +43,18 @@ def request(path: str, *headers: str) -> bytes:
 
 def answer(connection: socket.socket) -> http.client.HTTPResponse:
     """Return the response to the one request that was sent; the caller reads its body."""
-    found = http.client.HTTPResponse(connection)
-    found.begin()
-    return found
+    response = http.client.HTTPResponse(connection)
+    response.begin()
+    return response
 
 
 def status(site: Site, path: str, *headers: str, source: str = "127.0.0.1") -> int:
     """Return the status of a response after reading it completely."""
     with connected(site, source) as connection:
         connection.sendall(request(path, *headers, "connection: close"))
-        with answer(connection) as found:
-            found.read()
-            return found.status
+        with answer(connection) as response:
+            response.read()
+            return response.status
 
 
 def is_closed(connection: socket.socket) -> bool:

@@ -59,13 +59,13 @@ def stream(site: Site, path: str, last: str | None = None) -> Iterator[Iterator[
 
 
 def _events(answer: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:
-    told: dict[str, Any] = {}
+    event: dict[str, Any] = {}
     for line in answer:
         name, _, value = line.decode().rstrip("\r\n").partition(": ")
         if name:
-            told[name] = value
-        elif "data" in told:
-            yield {**told, "data": json.loads(told["data"])}
-            told = {}
+            event[name] = value
+        elif "data" in event:
+            yield {**event, "data": json.loads(event["data"])}
+            event = {}
         else:
-            told = {}
+            event = {}

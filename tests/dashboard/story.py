@@ -90,7 +90,7 @@ SECRETS = {"password": CANARY, "dsn": f"amqp://wbe:{CANARY}@broker.invalid//"}
 
 def told() -> Kept:
     """Return a store with one flow that succeeded and one that failed and was reverted."""
-    kept = Kept()
-    kept.run("good", good())
-    kept.run("leaking", leaking(), SECRETS)
-    return kept
+    stored = Kept()
+    stored.run("good", good())
+    stored.run("leaking", leaking(), SECRETS)
+    return stored

@@ -25,29 +25,29 @@ ROW = {
 
 
 def test_flow_list_has_stable_keys(guest: TestClient) -> None:
-    told = guest.get("/api/v1/flows").json()
-    assert told["schema"] == "wbengine/flows/1"
-    assert {"schema", "flows", "after"} <= set(told)
-    assert len(told["flows"]) == 2
-    assert all(set(row) >= ROW for row in told["flows"])
+    data = guest.get("/api/v1/flows").json()
+    assert data["schema"] == "wbengine/flows/1"
+    assert {"schema", "flows", "after"} <= set(data)
+    assert len(data["flows"]) == 2
+    assert all(set(row) >= ROW for row in data["flows"])
 
 
 def test_flow_has_stable_keys(kept: story.Kept, guest: TestClient) -> None:
     path = f"/api/v1/flows/{kept.uuids['leaking']}"
-    told = guest.get(path).json()
-    assert told["schema"] == "wbengine/flow/1"
-    assert set(told) == FLOW
-    assert all(set(atom) == ATOM for atom in told["atoms"])
-    assert told["state"] == "REVERTED" and told["failures"][0]["type"].endswith("RuntimeError")
+    data = guest.get(path).json()
+    assert data["schema"] == "wbengine/flow/1"
+    assert set(data) == FLOW
+    assert all(set(atom) == ATOM for atom in data["atoms"])
+    assert data["state"] == "REVERTED" and data["failures"][0]["type"].endswith("RuntimeError")
     assert "atoms" not in guest.get(f"{path}?atoms=0").json()
 
 
 def test_events_have_stable_keys(kept: story.Kept, guest: TestClient) -> None:
-    told = guest.get(f"/api/v1/flows/{kept.uuids['good']}/events").json()
-    assert told["schema"] == "wbengine/events/1"
-    assert set(told) == {"schema", "cursor", "events", "after"}
-    assert {event["schema"] for event in told["events"]} == {"wbengine/event/1"}
-    assert {"first", "last"} <= {event["name"] for event in told["events"]}
+    data = guest.get(f"/api/v1/flows/{kept.uuids['good']}/events").json()
+    assert data["schema"] == "wbengine/events/1"
+    assert set(data) == {"schema", "cursor", "events", "after"}
+    assert {event["schema"] for event in data["events"]} == {"wbengine/event/1"}
+    assert {"first", "last"} <= {event["name"] for event in data["events"]}
 
 
 def test_errors_are_json(guest: TestClient, stranger: TestClient) -> None:

@@ -16,9 +16,9 @@ VENDOR = STATIC / "vendor"
 
 
 def test_vendored_files_match_the_manifest() -> None:
-    told = json.loads((VENDOR / "manifest.json").read_text(encoding="utf-8"))
+    data = json.loads((VENDOR / "manifest.json").read_text(encoding="utf-8"))
     known = {"manifest.json"}
-    for entry in told["files"]:
+    for entry in data["files"]:
         content = (VENDOR / entry["file"]).read_bytes()
         assert hashlib.sha256(content).hexdigest() == entry["sha256"], entry["file"]
         assert entry["version"].encode() in content
@@ -30,8 +30,8 @@ def test_vendored_files_match_the_manifest() -> None:
 
 def test_assets_load_nothing_from_other_hosts() -> None:
     for path in [*STATIC.glob("*.*"), *(STATIC.parent / "templates").glob("*.html")]:
-        found = re.findall(r"(?:https?:)?//[\w.-]+\.\w+", path.read_text(encoding="utf-8"))
-        assert set(found) <= {"http://www.w3.org"}, path.name
+        hosts = re.findall(r"(?:https?:)?//[\w.-]+\.\w+", path.read_text(encoding="utf-8"))
+        assert set(hosts) <= {"http://www.w3.org"}, path.name
 
 
 def test_static_files_need_no_token_and_have_safe_headers(stranger: TestClient) -> None:

@@ -40,12 +40,12 @@ class Elements(html.parser.HTMLParser):
 
 def pages(kept: story.Kept, browser: TestClient) -> list[str]:
     """Return all paths that show the stored flows, including atoms."""
-    found = [path for path in everything(kept) if "stream" not in path]
+    paths = [path for path in everything(kept) if "stream" not in path]
     for uuid in kept.uuids.values():
-        told = browser.get(f"/api/v1/flows/{uuid}").json()
-        found += [f"/flows/{uuid}/atoms/{atom['uuid']}" for atom in told["atoms"]]
-        found += [f"/flows/{uuid}/failures", f"/flows/{uuid}/events", f"/flows/{uuid}?part=head"]
-    return [*found, "/?part=rows", "/workers?part=rows", "/?name=<script>", "/?state=<script>"]
+        data = browser.get(f"/api/v1/flows/{uuid}").json()
+        paths += [f"/flows/{uuid}/atoms/{atom['uuid']}" for atom in data["atoms"]]
+        paths += [f"/flows/{uuid}/failures", f"/flows/{uuid}/events", f"/flows/{uuid}?part=head"]
+    return [*paths, "/?part=rows", "/workers?part=rows", "/?name=<script>", "/?state=<script>"]
 
 
 def are_texts(kept: story.Kept, escaped: str, **options: Any) -> int:
@@ -96,18 +96,18 @@ async def ask(browser: TestClient, path: str) -> tuple[int, dict[str, str], str]
         "scheme": "http", "path": plain, "raw_path": path.encode(), "query_string": b"",
         "root_path": "", "headers": headers, "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 1),
     }  # fmt: skip
-    said: list[Any] = []
+    messages: list[Any] = []
 
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": b"", "more_body": False}
 
     async def send(message: Any) -> None:
-        said.append(message)
+        messages.append(message)
 
     await browser.app(scope, receive, send)
-    body = b"".join(message.get("body", b"") for message in said)
-    told = {name.decode(): value.decode() for name, value in said[0]["headers"]}
-    return said[0]["status"], told, body.decode()
+    body = b"".join(message.get("body", b"") for message in messages)
+    told = {name.decode(): value.decode() for name, value in messages[0]["headers"]}
+    return messages[0]["status"], told, body.decode()
 
 
 @pytest.mark.parametrize(
@@ -147,8 +147,8 @@ def test_unknown_flow_is_not_found(guest: TestClient) -> None:
     unknown = "00000000-0000-4000-8000-000000000000"
     for path in (f"/flows/{unknown}", f"/flows/{unknown}/graph", f"/flows/{unknown}/stream"):
         assert guest.get(path).status_code == 404
-    told = guest.get(f"/api/v1/flows/{unknown}")
-    assert told.status_code == 404 and told.json()["schema"] == "wbengine/error/1"
+    response = guest.get(f"/api/v1/flows/{unknown}")
+    assert response.status_code == 404 and response.json()["schema"] == "wbengine/error/1"
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ BAD = f'x" onload="alert(1)"><img src=x onerror=alert(1)>{story.SCRIPT}'
 
 def test_every_text_of_a_record_is_escaped() -> None:
     """A store may contain any text for workers, states, reasons and commands."""
-    kept = story.Kept()
+    flows = story.Kept()
     detail, outline = records.order("SUSPENDED")
     detail.name = BAD
     detail.enter("SUSPENDED", records.T, why=BAD)
@@ -230,11 +230,11 @@ def test_every_text_of_a_record_is_escaped() -> None:
     )
     book = models.LogBook(BAD)
     book.add(detail)
-    with contextlib.closing(kept.backend.get_connection()) as connection:
+    with contextlib.closing(flows.backend.get_connection()) as connection:
         connection.save_logbook(book)
         connection.save_outline(detail.uuid, outlines.Outline(nodes, outline.edges))
-    kept.uuids |= {"good": detail.uuid, "leaking": detail.uuid}
-    assert are_texts(kept, "&lt;img src=x", show_values=True) > 8
+    flows.uuids |= {"good": detail.uuid, "leaking": detail.uuid}
+    assert are_texts(flows, "&lt;img src=x", show_values=True) > 8
 
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])

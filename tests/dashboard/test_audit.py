@@ -79,14 +79,14 @@ def test_client_texts_are_escaped_masked_and_truncated(kept: story.Kept, audit: 
         for text in texts:
             name = {"host": f"x{story.TOKEN}\x1b[2J{story.CANARY * 9}"}
             browser.get(text, headers=name)
-    found = audit()
-    assert len(found) >= 2 * len(texts)
-    for line in found:
+    lines = audit()
+    assert len(lines) >= 2 * len(texts)
+    for line in lines:
         assert line.isascii() and line.isprintable(), line
         assert story.TOKEN not in line and len(line) < 300
-    for line in found[: 2 * len(texts)]:
+    for line in lines[: 2 * len(texts)]:
         assert story.CANARY not in line
-    assert r"/a\r\nWARNING login of root refused" in found[0]
+    assert r"/a\r\nWARNING login of root refused" in lines[0]
 
 
 def test_number_of_audited_refusals_is_limited(audit: Lines) -> None:

@@ -31,8 +31,8 @@ PARTIAL = b"GET / HTTP/1.1\r\nhost: 127.0.0.1\r\nx-slow: "
 
 def is_answered(connection: socket.socket) -> bool:
     connection.sendall(request("/livez"))
-    with answer(connection) as found:
-        return found.status == 200 and bool(found.read())
+    with answer(connection) as response:
+        return response.status == 200 and bool(response.read())
 
 
 def test_oldest_idle_connection_is_closed_for_a_new_one(
@@ -73,15 +73,15 @@ def test_stream_is_not_interrupted_by_new_connections(
 ) -> None:
     monkeypatch.setattr(connections, "MAX_WAITING", 2)
     monkeypatch.setattr(connections, "REQUEST_SECONDS", 0.2)
-    kept = story.Kept()
-    kept.run("one", story.good(name="one"))
-    with running(kept.backend) as site, stream(site, "/stream/flows") as events:
+    flows = story.Kept()
+    flows.run("one", story.good(name="one"))
+    with running(flows.backend) as site, stream(site, "/stream/flows") as events:
         next(events)
         with contextlib.ExitStack() as end:
             idle = [end.enter_context(connected(site)) for _ in range(5)]
             until(lambda: all(map(is_closed, idle)))
-        kept.run("two", story.good(name="two"))
-        assert kept.uuids["two"] in next(events)["data"]["rows"]
+        flows.run("two", story.good(name="two"))
+        assert flows.uuids["two"] in next(events)["data"]["rows"]
 
 
 def test_stream_on_a_reused_connection_is_not_interrupted(
@@ -89,19 +89,19 @@ def test_stream_on_a_reused_connection_is_not_interrupted(
 ) -> None:
     """A thread closes the file of the previous response, possibly after the stream has started."""
     monkeypatch.setattr(connections, "REQUEST_SECONDS", 0.2)
-    kept = story.Kept()
-    kept.run("one", story.good(name="one"))
-    with running(kept.backend) as site, connected(site) as connection, connected(site) as idle:
+    flows = story.Kept()
+    flows.run("one", story.good(name="one"))
+    with running(flows.backend) as site, connected(site) as connection, connected(site) as idle:
         connection.sendall(request("/static/icon.svg") + request("/stream/flows", bearer()))
-        said = b""
-        while b"event: turn" not in said:
-            said += connection.recv(65536)
+        received = b""
+        while b"event: turn" not in received:
+            received += connection.recv(65536)
         until(lambda: is_closed(idle))
-        kept.run("two", story.good(name="two"))
-        while kept.uuids["two"].encode() not in said:
+        flows.run("two", story.good(name="two"))
+        while flows.uuids["two"].encode() not in received:
             part = connection.recv(65536)
             assert part, "the stream was closed"
-            said += part
+            received += part
 
 
 def test_visitor_that_does_not_read_the_answer_is_disconnected(
@@ -110,9 +110,9 @@ def test_visitor_that_does_not_read_the_answer_is_disconnected(
     """Until then its request counts as in progress."""
     monkeypatch.setattr(connections, "STALL_SECONDS", 1.0)
     monkeypatch.setattr(quotas, "MAX_REQUESTS_PER_CLIENT", 1)
-    kept = story.Kept()
-    page = f"/flows/{kept.run('long', story.good(300))}"
-    with running(kept.backend) as site, connected(site, buffer=4096) as connection:
+    flows = story.Kept()
+    page = f"/flows/{flows.run('long', story.good(300))}"
+    with running(flows.backend) as site, connected(site, buffer=4096) as connection:
         connection.sendall(request(page, bearer()) * 100)  # more than the kernel stores
         until(lambda: status(site, "/", bearer()) == 429)
         until(lambda: status(site, "/", bearer()) == 200)
@@ -172,20 +172,20 @@ dashboard.serve(kept.backend, port=0, token=story.TOKEN, ready=ready)
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
         with contextlib.closing(connection):
             connection.request("GET", path, headers={"authorization": f"Bearer {story.TOKEN}"})
-            found = connection.getresponse()
-            assert found.status == 200
-            found.read()
+            response = connection.getresponse()
+            assert response.status == 200
+            response.read()
         return time.monotonic() - began
 
 
 @contextlib.contextmanager
 def process(log: Path, more: str = "") -> Iterator[Process]:
-    made = Process(log, more)
+    dashboard = Process(log, more)
     try:
-        yield made
+        yield dashboard
     finally:
-        made.process.terminate()
-        made.process.communicate(timeout=PATIENCE)
+        dashboard.process.terminate()
+        dashboard.process.communicate(timeout=PATIENCE)
 
 
 #: Code that opens all descriptors after one line of input, and closes them after another.
@@ -297,10 +297,10 @@ class Crowd:
         self._thread.join()
 
     def _connect(self, sends: bytes) -> None:
-        made = socket.socket()
-        made.setblocking(False)
-        made.connect_ex(self._address)
-        self._selector.register(made, selectors.EVENT_WRITE, sends)
+        connection = socket.socket()
+        connection.setblocking(False)
+        connection.connect_ex(self._address)
+        self._selector.register(connection, selectors.EVENT_WRITE, sends)
 
     def _run(self) -> None:
         for sends in self._sends:
@@ -310,30 +310,30 @@ class Crowd:
         while not self._over.is_set():
             now = time.monotonic()
             for key, ready in self._selector.select(0.05):
-                made = key.fileobj
-                assert isinstance(made, socket.socket)
+                connection = key.fileobj
+                assert isinstance(connection, socket.socket)
                 try:
                     if ready & selectors.EVENT_WRITE:
                         if key.data:
-                            made.sendall(key.data)
-                            slow[made] = now
-                        self._selector.modify(made, selectors.EVENT_READ, key.data)
+                            connection.sendall(key.data)
+                            slow[connection] = now
+                        self._selector.modify(connection, selectors.EVENT_READ, key.data)
                         self.connected += 1
                         continue
-                    is_open = bool(made.recv(1024))
+                    is_open = bool(connection.recv(1024))
                 except OSError:
                     is_open = False
                 if not is_open:
-                    self._selector.unregister(made)
-                    slow.pop(made, None)
-                    made.close()
+                    self._selector.unregister(connection)
+                    slow.pop(connection, None)
+                    connection.close()
                     self.closed += 1
                     again.append((now + 1.0, key.data))
-            for made, since in list(slow.items()):
+            for connection, since in list(slow.items()):
                 if now - since >= 1.0:
-                    slow[made] = now
+                    slow[connection] = now
                     with contextlib.suppress(OSError):
-                        made.sendall(b"x")
+                        connection.sendall(b"x")
             while again and again[0][0] <= now:
                 self._connect(again.pop(0)[1])
         for key in list(self._selector.get_map().values()):

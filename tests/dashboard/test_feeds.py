@@ -36,10 +36,10 @@ class Written(feeds.Source[list[int]]):
     def poll(self) -> list[int] | None:
         self.looks += 1
         self.around()
-        found = self.numbers[self.seen :]
-        self.seen += len(found)
+        unread = self.numbers[self.seen :]
+        self.seen += len(unread)
         self.around()
-        return found or None
+        return unread or None
 
     def join(self, cursor: str | None) -> tuple[list[int] | None, list[int]]:
         self.joins += 1
@@ -64,11 +64,11 @@ async def kind() -> AsyncIterator[feeds.Feeds[list[int]]]:
 
 async def heard(listener: feeds.Listener[list[int]], last: int) -> list[int]:
     """Return the received numbers up to `last`."""
-    found: list[int] = []
+    numbers: list[int] = []
     async for turn in listener:
-        found += turn.content
-        if last in found:
-            return found
+        numbers += turn.content
+        if last in numbers:
+            return numbers
     raise AssertionError("it has ended")
 
 
@@ -92,17 +92,17 @@ def test_new_listener_receives_every_update_once() -> None:
     begun.numbers = numbers
 
     async def story_() -> None:
-        async with kind() as found:
-            one = await found.join("numbers", "2", begun.at("2"))
+        async with kind() as open_feeds:
+            one = await open_feeds.join("numbers", "2", begun.at("2"))
             numbers.append(3)
-            other = await found.join("numbers", None, begun.at(None))
+            other = await open_feeds.join("numbers", None, begun.at(None))
             assert other.feed is one.feed and len(begun.sources) == 1
             numbers.append(99)
             assert await heard(other, 99) == [1, 2, 3, 99]
             assert await heard(one, 99) == [3, 99]
-            found.leave(one)
+            open_feeds.leave(one)
             assert begun.sources[0].closed == 0
-            found.leave(other)
+            open_feeds.leave(other)
             assert begun.sources[0].closed == 1
 
     asyncio.run(story_())
@@ -124,16 +124,16 @@ def test_listeners_with_the_same_cursor_share_one_poll_and_text() -> None:
 
     async def story_() -> None:
         # Only joins cause polls.
-        found: feeds.Feeds[list[int]] = feeds.Feeds(1e6, threading.Event(), said)
-        one = await found.join("numbers", "2", begun.at("2"))
+        open_feeds: feeds.Feeds[list[int]] = feeds.Feeds(1e6, threading.Event(), said)
+        one = await open_feeds.join("numbers", "2", begun.at("2"))
         others = await asyncio.gather(
-            *(found.join("numbers", None, begun.at(None)) for _ in range(100))
+            *(open_feeds.join("numbers", None, begun.at(None)) for _ in range(100))
         )
         assert len({await first_text(other) for other in others}) == 1
         (source,) = begun.sources
         assert source.joins == 1 and len(texts) == 1
         for listener in (one, *others):
-            found.leave(listener)
+            open_feeds.leave(listener)
 
     asyncio.run(story_())
 
@@ -144,19 +144,19 @@ def test_listener_with_a_known_cursor_receives_updates_since_it() -> None:
     begun = Begun(numbers)
 
     async def story_() -> None:
-        async with kind() as found:
-            one = await found.join("numbers", None, begun.at(None))
+        async with kind() as open_feeds:
+            one = await open_feeds.join("numbers", None, begun.at(None))
             assert await heard(one, 1) == [1]
             for number in range(2, 7):
                 numbers.append(number)
                 assert await heard(one, number) == [number]
-            other = await found.join("numbers", None, begun.at(None))
+            other = await open_feeds.join("numbers", None, begun.at(None))
             assert begun.sources[0].joins == 0
             assert await heard(other, 6) == [1, 2, 3, 4, 5, 6]
             for number in range(7, 40):
                 numbers.append(number)
                 assert await heard(one, number) == [number]
-            last = await found.join("numbers", None, begun.at(None))
+            last = await open_feeds.join("numbers", None, begun.at(None))
             assert begun.sources[0].joins == 1
             assert await heard(last, 39) == list(range(1, 40))
 
@@ -169,13 +169,13 @@ def test_listener_that_joins_as_the_last_one_leaves_is_served() -> None:
     begun = Begun(numbers)
 
     async def story_() -> None:
-        async with kind() as found:
-            one = await found.join("numbers", None, begun.at(None))
+        async with kind() as open_feeds:
+            one = await open_feeds.join("numbers", None, begun.at(None))
             (first,), loop = begun.sources, asyncio.get_running_loop()
             gone = threading.Event()
 
             def leave() -> None:
-                found.leave(one)
+                open_feeds.leave(one)
                 gone.set()
 
             def last_leaves() -> None:
@@ -184,7 +184,7 @@ def test_listener_that_joins_as_the_last_one_leaves_is_served() -> None:
                     assert gone.wait(10)
 
             first.around = last_leaves
-            other = await found.join("numbers", "1", begun.at("1"))
+            other = await open_feeds.join("numbers", "1", begun.at("1"))
             assert gone.is_set()
             numbers.append(2)
             assert await asyncio.wait_for(heard(other, 2), 10) == [2]
@@ -199,8 +199,8 @@ def test_cancelled_join_takes_no_updates_from_other_listeners() -> None:
 
     async def story_() -> None:
         # Only joins cause polls.
-        found: feeds.Feeds[list[int]] = feeds.Feeds(1e6, threading.Event(), said)
-        one = await found.join("numbers", "1", begun.at("1"))
+        open_feeds: feeds.Feeds[list[int]] = feeds.Feeds(1e6, threading.Event(), said)
+        one = await open_feeds.join("numbers", "1", begun.at("1"))
         (source,), reading, go_on = begun.sources, threading.Event(), threading.Event()
         while source.looks < 2 or one.feed.lock.locked():  # the first poll of the feed
             await asyncio.sleep(0)
@@ -211,14 +211,14 @@ def test_cancelled_join_takes_no_updates_from_other_listeners() -> None:
 
         source.around = wait
         numbers.append(2)
-        other = asyncio.create_task(found.join("numbers", None, begun.at(None)))
+        other = asyncio.create_task(open_feeds.join("numbers", None, begun.at(None)))
         await asyncio.to_thread(reading.wait, 10)
         other.cancel()
         with pytest.raises(asyncio.CancelledError):
             await other
         go_on.set()
         assert await asyncio.wait_for(heard(one, 2), 10) == [2]
-        found.leave(one)
+        open_feeds.leave(one)
         while not source.closed:
             await asyncio.sleep(0)
 
@@ -230,12 +230,12 @@ def test_feed_that_fails_to_start_leaves_no_state() -> None:
         raise exceptions.NotFound("it is not kept")
 
     async def story_() -> None:
-        async with kind() as found:
+        async with kind() as open_feeds:
             for _ in range(2):
                 with pytest.raises(exceptions.NotFound):
-                    await found.join("numbers", None, fail)
+                    await open_feeds.join("numbers", None, fail)
             numbers = Begun([1])
-            assert await heard(await found.join("numbers", None, numbers.at(None)), 1) == [1]
+            assert await heard(await open_feeds.join("numbers", None, numbers.at(None)), 1) == [1]
 
     asyncio.run(story_())
 
@@ -247,9 +247,9 @@ def test_slow_listener_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     begun = Begun(numbers)
 
     async def story_() -> None:
-        async with kind() as found:
-            slow = await found.join("numbers", None, begun.at(None))
-            fast = await found.join("numbers", None, begun.at(None))
+        async with kind() as open_feeds:
+            slow = await open_feeds.join("numbers", None, begun.at(None))
+            fast = await open_feeds.join("numbers", None, begun.at(None))
             for number in range(4):
                 numbers.append(number)
                 assert await heard(fast, number) == [number]
@@ -265,7 +265,7 @@ def test_deleted_source_ends_and_unreachable_source_is_polled_again(
     monkeypatch.setattr(feeds, "RETRY_SECONDS", 0.01)
     numbers: list[int] = []
     failures = [exceptions.StorageFailure("away"), exceptions.NotFound("gone")]
-    told: list[Exception] = []
+    errors: list[Exception] = []
 
     async def story_() -> None:
         source = Written(numbers)
@@ -275,11 +275,11 @@ def test_deleted_source_ends_and_unreachable_source_is_polled_again(
                 raise failures.pop(0)
 
         source.around = fails
-        found: feeds.Feeds[list[int]] = feeds.Feeds(0.0, threading.Event(), told.append)
-        listener = await found.join("numbers", None, lambda: source)
+        open_feeds: feeds.Feeds[list[int]] = feeds.Feeds(0.0, threading.Event(), errors.append)
+        listener = await open_feeds.join("numbers", None, lambda: source)
         numbers.append(1)
         assert [turn.content async for turn in listener] == [[1]]
-        assert source.closed == 1 and [str(error) for error in told] == ["away"]
+        assert source.closed == 1 and [str(error) for error in errors] == ["away"]
 
     asyncio.run(story_())
 
@@ -301,8 +301,8 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_event_streams_of_one_flow_share_one_poll(kept: story.Kept, looks: list[str]) -> None:
     with running(kept.backend) as site, contextlib.ExitStack() as listening:
         path = f"/api/v1/flows/{kept.uuids['good']}/events/stream"
-        told = [next(listening.enter_context(stream(site, path))) for _ in range(20)]
-    assert all(each == told[0] for each in told)
+        first_events = [next(listening.enter_context(stream(site, path))) for _ in range(20)]
+    assert all(each == first_events[0] for each in first_events)
     assert len(looks) <= 2  # first listener and one poll
 
 
@@ -321,10 +321,10 @@ def test_streams_of_one_page_share_one_poll(kept: story.Kept, looks: list[str]) 
             atom.state = "RUNNING"
             connection.save_changes(detail, [atom])
         for events in streams:
-            told = next(events)
-            while not told["data"]["atoms"]:  # skip updates of the head
-                told = next(events)
-            assert any(each["uuid"] == atom.uuid for each in told["data"]["atoms"])
+            event = next(events)
+            while not event["data"]["atoms"]:  # skip updates of the head
+                event = next(events)
+            assert any(each["uuid"] == atom.uuid for each in event["data"]["atoms"])
     assert 1 <= len(looks) <= 3  # feed, and view for the head
 
 
@@ -370,17 +370,17 @@ def test_new_and_old_listeners_see_the_same_changes(
         watched.change()
 
         def changing(watch: watcher.FlowWatcher) -> list[watcher.Event]:
-            found = poll(watch)
+            polled = poll(watch)
             if len(watched.changed) <= often:
                 watched.change()
-            return found
+            return polled
 
         monkeypatch.setattr(watcher.FlowWatcher, "poll", changing)
         news, missed = source.join(cursor)
         assert news is not None
         later = source.poll() or []
-    for told in (news, missed):
-        assert reverted([*told, *later]) == watched.changed
+    for events in (news, missed):
+        assert reverted([*events, *later]) == watched.changed
 
 
 def test_listener_of_a_constantly_changing_flow_misses_nothing(
@@ -392,9 +392,9 @@ def test_listener_of_a_constantly_changing_flow_misses_nothing(
         cursor, poll = source.cursor, watcher.FlowWatcher.poll
 
         def changing(watch: watcher.FlowWatcher) -> list[watcher.Event]:
-            found = poll(watch)
+            polled = poll(watch)
             watched.change()
-            return found
+            return polled
 
         with monkeypatch.context() as patched:
             patched.setattr(watcher.FlowWatcher, "poll", changing)
@@ -416,9 +416,9 @@ def test_events_are_kept_when_the_poll_for_a_join_fails(
             turns.append(watch)
             if len(turns) > 2:
                 raise exceptions.StorageFailure("away")
-            found = poll(watch)
+            polled = poll(watch)
             watched.change()
-            return found
+            return polled
 
         watched.change()
         with monkeypatch.context() as patched:

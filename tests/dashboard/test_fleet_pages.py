@@ -40,10 +40,10 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
 def browser(kept: story.Kept, url: str) -> Iterator[TestClient]:
     with workers.worker_in_thread(url, Busy, topic="bakery", exchange="town"):
         fleet = Fleet("town", url=url)
-        with client(kept, fleet=fleet, allow_actions=True) as found:
-            admitted(found)
-            workers.until(lambda: known(found))
-            yield found
+        with client(kept, fleet=fleet, allow_actions=True) as test_client:
+            admitted(test_client)
+            workers.until(lambda: known(test_client))
+            yield test_client
 
 
 def known(browser: TestClient) -> list[Any]:
@@ -93,9 +93,9 @@ def working(url: str, browser: TestClient, dough: str) -> Iterator[None]:
 def test_busy_worker_is_shown_with_its_task_and_request(browser: TestClient) -> None:
     page = browser.get("/workers").text
     assert ">busy<" in page and "bakery" in page and "knead the dough" in page
-    told = browser.get("/api/v1/workers").json()
-    assert told["schema"] == "wbengine/workers/1"
-    (worker,) = told["workers"]
+    data = browser.get("/api/v1/workers").json()
+    assert data["schema"] == "wbengine/workers/1"
+    (worker,) = data["workers"]
     assert worker["state"] == "busy" and worker["topics"] == ["bakery"]
     assert worker["current"][0]["task"] == "knead the dough"
     rows = browser.get("/api/v1/ledger").json()
@@ -118,11 +118,11 @@ def test_task_that_no_worker_offers_is_shown_as_such(
     )  # fmt: skip
     thread = threading.Thread(target=engine.run)
     thread.start()
-    said = "No known worker offers tests.dashboard.story.Fine."
+    notice = "No known worker offers tests.dashboard.story.Fine."
     path = f"/api/v1/flows/{detail.uuid}"
     try:
-        workers.until(lambda: said in str(only_atom(browser, path)["waiting"]))
-        assert said in browser.get(f"/flows/{detail.uuid}").text
+        workers.until(lambda: notice in str(only_atom(browser, path)["waiting"]))
+        assert notice in browser.get(f"/flows/{detail.uuid}").text
     finally:
         workers.until(lambda: stopped(engine, thread), PATIENCE)
 
@@ -149,8 +149,8 @@ def test_task_of_a_serial_engine_is_not_expected_from_workers(
 @pytest.mark.parametrize("dough", [f"knead token={story.CANARY} {story.SCRIPT}"])
 @pytest.mark.usefixtures("working")
 def test_texts_of_workers_are_masked(browser: TestClient) -> None:
-    told = browser.get("/api/v1/workers")
-    assert told.json()["workers"][0]["current"][0]["task"] == f"knead token=*** {story.SCRIPT}"
+    response = browser.get("/api/v1/workers")
+    assert response.json()["workers"][0]["current"][0]["task"] == f"knead token=*** {story.SCRIPT}"
     page = browser.get("/workers").text
     assert "knead token=***" in page and story.SCRIPT not in page
     for path in ("/workers", "/queues", "/metrics", "/api/v1/workers", "/api/v1/ledger"):
@@ -158,9 +158,9 @@ def test_texts_of_workers_are_masked(browser: TestClient) -> None:
 
 
 def test_queues_are_listed(browser: TestClient) -> None:
-    told = browser.get("/api/v1/queues").json()
-    assert told["schema"] == "wbengine/queues/1"
-    assert "bakery" in {queue["topic"] for queue in told["queues"]}
+    data = browser.get("/api/v1/queues").json()
+    assert data["schema"] == "wbengine/queues/1"
+    assert "bakery" in {queue["topic"] for queue in data["queues"]}
 
 
 def test_metrics_require_the_token(kept: story.Kept, browser: TestClient) -> None:

@@ -63,8 +63,8 @@ def it_is_huge(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def browser(wide: Wide) -> Iterator[TestClient]:
-    with client(wide, token=None) as found:  # type: ignore[arg-type]
-        yield found
+    with client(wide, token=None) as test_client:  # type: ignore[arg-type]
+        yield test_client
         views_are_made()
 
 
@@ -94,9 +94,9 @@ class Counted:
         monkeypatch.setattr(redaction.Redactor, "text", masking_one)
 
     def since(self) -> tuple[int, int]:
-        found = self.read, self.masked
+        counts = self.read, self.masked
         self.read = self.masked = 0
-        return found
+        return counts
 
 
 @pytest.fixture
@@ -191,15 +191,15 @@ def test_outdated_answer_contains_a_refresh_time(
     with cache._COSTLY_BUILD_LOCK:  # no view can be built
         assert part() == (False, None), "nothing is new"
         enter("FAILURE")
-        told, again = part()
-        assert not told and again is not None and again >= 1
+        reply, again = part()
+        assert not reply and again is not None and again >= 1
     views_are_made()
     monkeypatch.setattr(cache, "REBUILD_FACTOR", 1e6)
     assert part() == (True, None)
     assert not is_read_again_without_scripts()
     enter("RUNNING")
-    told, again = part()
-    assert told and again is not None and again > 60, "it is not made before"
+    reply, again = part()
+    assert reply and again is not None and again > 60, "it is not made before"
     assert is_read_again_without_scripts()
 
 
@@ -213,9 +213,9 @@ def test_change_during_a_build_of_the_view_is_not_lost(
         assert go_on.wait(60)
 
     def latest() -> cache.Latest:
-        found = store.latest(wide.uuid)
-        assert isinstance(found, cache.Latest)
-        return found
+        view = store.latest(wide.uuid)
+        assert isinstance(view, cache.Latest)
+        return view
 
     monkeypatch.setattr(cache, "COSTLY_SECONDS", -1.0)
     monkeypatch.setattr(cache, "REBUILD_FACTOR", 0.0)
@@ -233,11 +233,11 @@ def test_change_during_a_build_of_the_view_is_not_lost(
         go_on.set()
         views_are_made()
         monkeypatch.setattr(cache, "REBUILD_FACTOR", 1e6)
-        found = latest()
-        assert found.view.state == "RUNNING" and found.refresh_seconds is not None
+        view = latest()
+        assert view.view.state == "RUNNING" and view.refresh_seconds is not None
         assert store.flow(wide.uuid).state == "FAILURE"
-        found = latest()
-        assert found.view.state == "FAILURE" and found.refresh_seconds is None
+        view = latest()
+        assert view.view.state == "FAILURE" and view.refresh_seconds is None
 
 
 def test_unchanged_flow_is_not_read_again(
@@ -256,18 +256,18 @@ def test_unchanged_flow_is_not_read_again(
 
 
 def test_events_are_listed_in_pages(wide: Wide, browser: TestClient, counted: Counted) -> None:
-    path, found, after = f"/api/v1/flows/{wide.uuid}/events", [], ""
+    path, events, after = f"/api/v1/flows/{wide.uuid}/events", [], ""
     while True:
-        told = browser.get(path, params={"limit": 1000, "after": after}).json()
-        found += told["events"]
-        after = told["after"]
+        data = browser.get(path, params={"limit": 1000, "after": after}).json()
+        events += data["events"]
+        after = data["after"]
         if after is None:
             break
         assert counted.since()[1] <= 3 * 1000
-    assert len(found) == 2 * RAN + 1
-    times = [event["at"] for event in found]
+    assert len(events) == 2 * RAN + 1
+    times = [event["at"] for event in events]
     assert times == sorted(times)
-    assert len({(event["uuid"], event["state"]) for event in found}) == len(found)
+    assert len({(event["uuid"], event["state"]) for event in events}) == len(events)
 
 
 def test_resumed_stream_reads_no_atoms_again(wide: Wide, counted: Counted) -> None:

@@ -62,10 +62,10 @@ def test_flow_is_found_by_the_start_of_its_id(kept: story.Kept, guest: TestClien
 
 
 def test_list_has_pages() -> None:
-    kept = story.Kept()
+    flows = story.Kept()
     for number in range(5):
-        kept.run(f"flow-{number}", linear_flow.Flow(f"flow-{number}").add(story.Fine("one")))
-    with client(kept) as browser:
+        flows.run(f"flow-{number}", linear_flow.Flow(f"flow-{number}").add(story.Fine("one")))
+    with client(flows) as browser:
         path, seen = "/?limit=2", []
         admitted(browser)
         while path:
@@ -197,9 +197,9 @@ def test_graph_page_shows_a_tree_without_graphviz(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     page = guest.get(f"/flows/{kept.uuids['good']}/graph").text
-    told = html.unescape(page)
-    assert "but the program dot is missing; install it with `apt-get install graphviz`" in told
-    assert told.count("── ✔ task-") == 5
+    text = html.unescape(page)
+    assert "but the program dot is missing; install it with `apt-get install graphviz`" in text
+    assert text.count("── ✔ task-") == 5
     assert 'class="atom' not in page
 
 
@@ -232,19 +232,19 @@ def test_inputs_and_results_are_shown_as_trees() -> None:
         def execute(self, customer: Any, items: Any) -> Any:
             return {"lines": [{"sku": item} for item in items], "token": story.CANARY, "of": {}}
 
-    kept = story.Kept()
+    flows = story.Kept()
     inputs = {"customer": {"name": story.SCRIPT, "since": 1815}, "items": ["tea", "milk"]}
-    uuid = kept.run("order", linear_flow.Flow("order").add(Placed("place")), inputs)
-    with client(kept, show_values=True) as browser:
+    uuid = flows.run("order", linear_flow.Flow("order").add(Placed("place")), inputs)
+    with client(flows, show_values=True) as browser:
         admitted(browser)
         page = browser.get(f"/flows/{uuid}").text
         (atom,) = re.findall(rf"/flows/{uuid}/atoms/([0-9a-f-]+)", page)[:1]
-        told = browser.get(f"/flows/{uuid}/atoms/{atom}").text
+        atom_page = browser.get(f"/flows/{uuid}/atoms/{atom}").text
     assert re.search(
         r"<dt>customer</dt>.*?2 keys.*?<dt>since</dt><dd>.*?1815.*?2 items.*?tea", page
     )
-    assert re.search(r"Result.*?3 keys.*?<dt>lines</dt>.*?2 items.*?1 key.*?sku.*?milk", told)
-    assert story.CANARY not in told and story.SCRIPT not in page
+    assert re.search(r"Result.*?3 keys.*?<dt>lines</dt>.*?2 items.*?1 key.*?sku.*?milk", atom_page)
+    assert story.CANARY not in atom_page and story.SCRIPT not in page
 
 
 def test_pages_without_broker_show_a_notice(guest: TestClient) -> None:
@@ -266,25 +266,25 @@ def test_part_of_a_page_is_returned_alone(kept: story.Kept, guest: TestClient) -
 
 def test_page_shows_the_current_record() -> None:
     """Views are cached; a page must not show an outdated one."""
-    kept = story.Kept()
+    flows = story.Kept()
     flow = story.good(name="again")
-    uuid = kept.run("again", flow)
-    with client(kept) as browser:
+    uuid = flows.run("again", flow)
+    with client(flows) as browser:
         assert ">SUCCESS<" in admitted(browser).get(f"/flows/{uuid}").text
-        detail = kept.see(lambda connection: connection.get_flow_details(uuid))
+        detail = flows.see(lambda connection: connection.get_flow_details(uuid))
         atom = next(iter(detail))
         atom.state = "FAILURE"
-        kept.see(lambda connection: connection.update_atom_details(atom))
+        flows.see(lambda connection: connection.update_atom_details(atom))
         assert ">FAILURE<" in browser.get(f"/flows/{uuid}").text
-        kept.see(lambda connection: connection.destroy_flow(uuid))
+        flows.see(lambda connection: connection.destroy_flow(uuid))
         assert browser.get(f"/flows/{uuid}").status_code == 404
 
 
 def test_pages_of_1000_atoms_take_less_than_a_second() -> None:
-    kept = story.Kept()
+    flows = story.Kept()
     flow = unordered_flow.Flow("wide").add(*(story.Fine(f"t{n}") for n in range(1000)))
-    uuid = kept.run("wide", flow)
-    with client(kept) as browser:
+    uuid = flows.run("wide", flow)
+    with client(flows) as browser:
         admitted(browser)
         for page in ("", "/timeline", "/events", "/graph"):
             path = f"/flows/{uuid}{page}"
@@ -295,14 +295,14 @@ def test_pages_of_1000_atoms_take_less_than_a_second() -> None:
 
 @pytest.mark.slow
 def test_nested_flows_are_collapsed_above_the_limit() -> None:
-    kept = story.Kept()
+    flows = story.Kept()
     flow = unordered_flow.Flow("huge")
     for group in range(10):
         inner = unordered_flow.Flow(f"group-{group}")
         inner.add(*(story.Fine(f"g{group}-t{n}") for n in range(400)))
         flow.add(inner)
-    uuid = kept.run("huge", flow)
-    with client(kept) as browser:
+    uuid = flows.run("huge", flow)
+    with client(flows) as browser:
         page = admitted(browser).get(f"/flows/{uuid}").text
         assert page.count('class="d1"') == 2 * 400  # two are open
         links = re.findall(r'href="(/flows/[^"]+\?under=\d+)"', page)

@@ -20,8 +20,8 @@ FORM = {"content-type": "application/x-www-form-urlencoded", "origin": f"https:/
 
 @pytest.fixture(scope="module")
 def site(kept: story.Kept) -> Iterator[dashboard.Site]:
-    with running(kept.backend, allow_hosts=["Flows.Example.com."], url_prefix="/wbe") as found:
-        yield found
+    with running(kept.backend, allow_hosts=["Flows.Example.com."], url_prefix="/wbe") as proxied:
+        yield proxied
 
 
 def status(site: dashboard.Site, *request: Any) -> int:
@@ -61,9 +61,13 @@ def test_audit_names_the_client_of_a_trusted_proxy(
     site: dashboard.Site, kept: story.Kept, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", logger="wbengine.audit")
-    for told in ("192.0.2.7", "some words, 192.0.2.8", "not an address"):
+    for forwarded in ("192.0.2.7", "some words, 192.0.2.8", "not an address"):
         status(
-            site, "POST", "/wbe/login", {**PROXY, **FORM, "x-forwarded-for": told}, "token=wrong"
+            site,
+            "POST",
+            "/wbe/login",
+            {**PROXY, **FORM, "x-forwarded-for": forwarded},
+            "token=wrong",
         )
     with running(kept.backend) as other:  # without a trusted proxy
         there = {"x-forwarded-for": "192.0.2.9", **FORM, "origin": other.address.rstrip("/")}
@@ -101,9 +105,9 @@ def test_allow_hosts_requires_authentication(kept: story.Kept) -> None:
     ],
 )
 def test_invalid_host_name_is_refused(name: str, meant: str | None) -> None:
-    with pytest.raises(ValueError, match="must be a host name such as") as told:
+    with pytest.raises(ValueError, match="must be a host name such as") as refused:
         dashboard.check_host(name)
-    assert (f"did you mean {meant}?" in str(told.value)) == (meant is not None)
+    assert (f"did you mean {meant}?" in str(refused.value)) == (meant is not None)
 
 
 def test_command_reports_an_invalid_host_name(capsys: pytest.CaptureFixture[str]) -> None:

@@ -43,9 +43,9 @@ class Slow(memory.MemoryBackend):
 
 @pytest.fixture
 def store() -> Iterator[Slow]:
-    made = Slow()
-    yield made
-    made.may.set()
+    slow = Slow()
+    yield slow
+    slow.may.set()
 
 
 def session(site: Site, source: str = "127.0.0.1") -> str:
@@ -82,15 +82,15 @@ def held(site: Site, store: Slow, ask: Ask, count: int, *headers: str, source: s
 
 
 def test_client_above_its_request_limit_is_refused_and_others_are_not(store: Slow) -> None:
-    most = quotas.MAX_REQUESTS_PER_CLIENT
+    limit = quotas.MAX_REQUESTS_PER_CLIENT
     with running(store) as site, asking(site) as ask:
         hers, his = session(site), session(site)
-        held(site, store, ask, most, hers, source="127.0.0.1")
+        held(site, store, ask, limit, hers, source="127.0.0.1")
         with answer(ask("/", hers)) as page:
             assert page.status == 429 and int(page.headers["retry-after"]) > 0
-            assert f"at most {most} requests at a time for one client" in page.read().decode()
-        with answer(ask("/api/v1/flows", hers)) as told:
-            error = json.loads(told.read())
+            assert f"at most {limit} requests at a time for one client" in page.read().decode()
+        with answer(ask("/api/v1/flows", hers)) as response:
+            error = json.loads(response.read())
             assert error["schema"] == "wbengine/error/1" and error["status"] == 429
         assert status(site, "/livez", hers) == 200
         others = ask("/", his), ask("/", bearer())
@@ -105,11 +105,11 @@ def test_refused_client_is_disconnected(store: Slow) -> None:
         held(site, store, ask, quotas.MAX_REQUESTS_PER_CLIENT, bearer(), source="127.0.0.1")
         with connected(site) as connection:
             connection.sendall(request("/", bearer()) * 20)
-            said = b""
+            received = b""
             with contextlib.suppress(ConnectionError):
                 while part := connection.recv(65536):
-                    said += part
-        assert said.count(b"HTTP/1.1 429 ") == 1
+                    received += part
+        assert received.count(b"HTTP/1.1 429 ") == 1
         store.may.set()
 
 
@@ -164,9 +164,9 @@ def test_streams_above_the_limit_are_refused(
                 )
                 for number in range(40)
             ]
-            said = [answer(each) for each in asked]
-            assert sorted(each.status for each in said) == [200] * 3 + [code] * 37
-            assert all("retry-after" in each.headers for each in said if each.status == code)
+            responses = [answer(each) for each in asked]
+            assert sorted(each.status for each in responses) == [200] * 3 + [code] * 37
+            assert all("retry-after" in each.headers for each in responses if each.status == code)
             # Pages have their own limit.
             assert status(site, "/", bearer()) == 200
         until(lambda: status(site, "/", bearer()) == 200)

@@ -58,7 +58,7 @@ def test_proxy_names_user_and_role(running: Running, audit: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "user_header",
     [
         {},
         {"x-wbengine-user": "a b"},
@@ -67,10 +67,12 @@ def test_proxy_names_user_and_role(running: Running, audit: Any) -> None:
     ],
     ids=str,
 )
-def test_proxy_without_a_valid_user_is_refused(kept: story.Kept, said: dict[str, str]) -> None:
+def test_proxy_without_a_valid_user_is_refused(
+    kept: story.Kept, user_header: dict[str, str]
+) -> None:
     bearer = {"authorization": f"Bearer {TOKENS['gateway']}"}
     with site(kept) as browser:
-        assert browser.get("/", headers={**bearer, **said}).status_code == 401
+        assert browser.get("/", headers={**bearer, **user_header}).status_code == 401
         assert send(browser, "/login", {"token": TOKENS["gateway"]}).status_code == 401
 
 
@@ -121,7 +123,7 @@ def test_cookie_of_a_removed_user_is_refused(kept: story.Kept) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("", "must contain at least one user"),
         ("# nobody\n", "must contain at least one user"),
@@ -135,10 +137,10 @@ def test_cookie_of_a_removed_user_is_refused(kept: story.Kept) -> None:
         ),
     ],
 )
-def test_invalid_file_of_users_is_refused(text: str, told: str) -> None:
+def test_invalid_file_of_users_is_refused(text: str, message: str) -> None:
     with pytest.raises(ValueError) as caught:
         parse_users(text)
-    assert told in str(caught.value) and "token-of-ann" not in str(caught.value)
+    assert message in str(caught.value) and "token-of-ann" not in str(caught.value)
 
 
 def test_token_may_contain_a_comment_sign() -> None:

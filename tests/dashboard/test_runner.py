@@ -40,11 +40,11 @@ def test_command_that_cannot_start_is_reported(
 
 def commands() -> dict[int, bytes]:
     """Return the command line of each process, as every user of the host can read it."""
-    found = {}
+    command_lines = {}
     for pid in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):
-            found[int(pid)] = Path(f"/proc/{pid}/cmdline").read_bytes()
-    return found
+            command_lines[int(pid)] = Path(f"/proc/{pid}/cmdline").read_bytes()
+    return command_lines
 
 
 def test_command_line_of_the_child_contains_no_store_url(kept: story.Kept) -> None:
@@ -96,10 +96,10 @@ class Shop:
 
     @contextlib.contextmanager
     def browser(self, patience: float) -> Iterator[TestClient]:
-        kept = story.Kept()
-        kept.backend = self.backend
+        flows = story.Kept()
+        flows.backend = self.backend
         starter = Runner(self.environment, patience)
-        with client(kept, runner=starter, allow_actions=True) as browser:
+        with client(flows, runner=starter, allow_actions=True) as browser:
             yield admitted(browser)
 
     def retry(self, browser: TestClient) -> int:
@@ -111,11 +111,11 @@ class Shop:
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "go").touch()
-    made = Shop(tmp_path)
+    shop = Shop(tmp_path)
     (tmp_path / "begun").unlink()
-    yield made
+    yield shop
     (tmp_path / "go").touch()
-    made.backend.close()
+    shop.backend.close()
 
 
 def test_exit_code_1_is_shown_on_the_page_and_logged(

@@ -21,11 +21,11 @@ NAME = f"daily {story.SCRIPT}"
 @pytest.fixture
 def kept(tmp_path: Path) -> Iterator[Schedules]:
     with backends.backend(f"sqlite:///{tmp_path}/flows.db") as backend:
-        made = Schedules(backend)
-        made.declare(
+        schedules = Schedules(backend)
+        schedules.declare(
             Schedule(name=NAME, factory=GREETING, cron="30 2 * * *", inputs={"key": story.CANARY})
         )
-        yield made
+        yield schedules
 
 
 def test_schedules_are_listed_in_pages(kept: Schedules) -> None:
@@ -34,9 +34,9 @@ def test_schedules_are_listed_in_pages(kept: Schedules) -> None:
     with site(kept, "victor") as viewer:
         names, after, pages = list[str](), "", 0
         while after is not None:
-            told = viewer.get("/api/v1/schedules", params={"limit": 4, "after": after}).json()
-            names += [one["name"] for one in told["schedules"]]
-            after, pages = told["after"], pages + 1
+            data = viewer.get("/api/v1/schedules", params={"limit": 4, "after": after}).json()
+            names += [one["name"] for one in data["schedules"]]
+            after, pages = data["after"], pages + 1
         assert names == [entry.name for entry in kept.all()] and pages == 2
         assert viewer.get("/api/v1/schedules").json()["after"] is None
         first = viewer.get("/schedules?limit=4").text
@@ -53,15 +53,15 @@ def test_page_shows_schedules(kept: Schedules) -> None:
     kept.note_trouble(entry, f"ValueError: password={story.CANARY}")
     with site(kept, "victor") as viewer:
         page = viewer.get("/schedules").text
-        told = viewer.get("/api/v1/schedules").json()
+        data = viewer.get("/api/v1/schedules").json()
         part = viewer.get("/schedules?part=rows").text
     assert "30 2 * * * UTC" in page and GREETING in page and "and once as soon as possible" in page
     assert "T02:30:00.000Z" in page and "Run now" not in page and 'aria-current="page"' in page
-    assert story.SCRIPT not in page and story.CANARY not in page + str(told)
+    assert story.SCRIPT not in page and story.CANARY not in page + str(data)
     assert "password=" in page and "<html" not in part and 'id="schedules"' in part
-    [found] = told["schedules"]
-    assert told["schema"] == "wbengine/schedules/1"
-    assert (found["name"], found["inputs"], found["wanted"]) == (NAME, ["key"], uuid)
+    [listed] = data["schedules"]
+    assert data["schema"] == "wbengine/schedules/1"
+    assert (listed["name"], listed["inputs"], listed["wanted"]) == (NAME, ["key"], uuid)
 
 
 def test_operator_pauses_resumes_and_runs(kept: Schedules, audit: Any) -> None:

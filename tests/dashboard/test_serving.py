@@ -40,11 +40,13 @@ def test_port_in_use_raises_os_error(kept: story.Kept) -> None:
 @contextlib.contextmanager
 def begun(*arguments: str) -> Iterator[subprocess.Popen[str]]:
     """Start Python; end the process when the context exits."""
-    with subprocess.Popen([sys.executable, *arguments], stderr=subprocess.PIPE, text=True) as made:
+    with subprocess.Popen(
+        [sys.executable, *arguments], stderr=subprocess.PIPE, text=True
+    ) as process:
         try:
-            yield made
+            yield process
         finally:
-            made.kill()
+            process.kill()
 
 
 def test_url_with_token_is_printed_once_and_logs_in() -> None:
@@ -62,9 +64,9 @@ def test_url_with_token_is_printed_once_and_logs_in() -> None:
         answer.close()
         connection.close()
         process.terminate()
-        _, rest = process.communicate(timeout=PATIENCE)
+        _, remaining_output = process.communicate(timeout=PATIENCE)
         assert process.returncode in (0, -15)
-        assert where.query.partition("=")[2] not in rest
+        assert where.query.partition("=")[2] not in remaining_output
 
 
 _SERVE_AND_TELL = """
@@ -85,8 +87,8 @@ print(sys.getswitchinterval() == before, file=sys.stderr)
 
 def test_switch_interval_is_lower_while_serving() -> None:
     with begun("-c", _SERVE_AND_TELL) as process:
-        _, said = process.communicate(timeout=PATIENCE)
-        assert said.split() == ["True", "True"]
+        _, output = process.communicate(timeout=PATIENCE)
+        assert output.split() == ["True", "True"]
 
 
 #: From the sixth poll on, polls of the list are slow. The grace periods are longer than usual,
@@ -126,8 +128,8 @@ def test_server_with_open_streams_ends_silently_on_signals(number: signal.Signal
             assert answers[-1].readline().startswith(b"id:"), "it has begun"
         assert process.stderr.readline().startswith("looking ")
         process.send_signal(number)
-        _, said = process.communicate(timeout=PATIENCE)
-        assert [line for line in said.splitlines() if not line.startswith("looking")] == []
+        _, output = process.communicate(timeout=PATIENCE)
+        assert [line for line in output.splitlines() if not line.startswith("looking")] == []
         assert process.returncode in (0, -number)
         for answer in answers:
             answer.read()  # complete, not interrupted

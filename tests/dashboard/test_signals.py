@@ -41,12 +41,12 @@ class Waiting:
 @pytest.fixture
 def waiting(tmp_path: Path) -> Iterator[Waiting]:
     with backends.backend(f"sqlite:///{tmp_path}/flows.db") as backend:
-        made = Waiting(backend)
-        thread = threading.Thread(target=made.engine.run)
+        waiting_flow = Waiting(backend)
+        thread = threading.Thread(target=waiting_flow.engine.run)
         thread.start()
-        until(lambda: made.shown_state() == states.WAITING)
-        yield made
-        made.engine.suspend()
+        until(lambda: waiting_flow.shown_state() == states.WAITING)
+        yield waiting_flow
+        waiting_flow.engine.suspend()
         thread.join(60)
 
 
@@ -57,10 +57,10 @@ def test_operator_sends_a_signal(waiting: Waiting, audit: Any) -> None:
         assert re.search(r'class="badge state-WAITING"><i[^>]*data-field="icon"', page)
         row = browser.get("/").text
         assert 'class="badge state-WAITING"' in row and "for approved since <time" in row
-        (told,) = browser.get("/api/v1/flows").json()["flows"]
+        (flows,) = browser.get("/api/v1/flows").json()["flows"]
         one = browser.get(f"/api/v1{path}").json()
-        assert told["shown_state"] == one["shown_state"] == "WAITING"
-        (wait,) = told["waits_for"]
+        assert flows["shown_state"] == one["shown_state"] == "WAITING"
+        (wait,) = flows["waits_for"]
         assert one["waits_for"] == [wait] and wait["signal"] == "approved"
         assert wait["task"] == "wait-for-approved" and wait["since"] < wait["until"]
         assert "<option>approved</option>" in page and "Waiting for signal" in page

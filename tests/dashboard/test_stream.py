@@ -25,47 +25,47 @@ def test_stream_continues_from_last_event_id(running: Running) -> None:
         path = f"{running.path}/stream"
         seen: dict[str, str] = {}
         with stream(site, path) as events:
-            for told in events:
-                assert told["event"] == "turn" and told["id"]
-                seen |= states(told)
+            for event in events:
+                assert event["event"] == "turn" and event["id"]
+                seen |= states(event)
                 if seen.get("b") == "RUNNING":
                     break
         assert seen["a"] == "SUCCESS"
         running.end()
         # The flow has ended while no stream was open.
-        with stream(site, path, last=told["id"]) as events:
-            told = next(events)
-            later = states(told)
-            while not told["data"]["ended"]:
-                told = next(events)
-                later |= states(told)
+        with stream(site, path, last=event["id"]) as events:
+            event = next(events)
+            later = states(event)
+            while not event["data"]["ended"]:
+                event = next(events)
+                later |= states(event)
         assert later == {"b": "SUCCESS", "c": "SUCCESS"}  # and not "a" again
-        assert told["data"]["state"] == "SUCCESS"
+        assert event["data"]["state"] == "SUCCESS"
 
 
 def test_events_of_a_flow_are_streamed_one_by_one(kept: story.Kept) -> None:
     with serving(kept.backend) as site:
         path = f"/api/v1/flows/{kept.uuids['good']}/events/stream"
         with stream(site, path) as events:
-            told = [next(events) for _ in range(5)]
-    assert all(each["data"]["schema"] == "wbengine/event/1" for each in told)
+            first_events = [next(events) for _ in range(5)]
+    assert all(each["data"]["schema"] == "wbengine/event/1" for each in first_events)
 
 
 def test_stream_of_the_list_sends_changed_rows() -> None:
-    kept = story.Kept()
-    kept.run("one", story.good(name="one"))
-    with serving(kept.backend) as site:
+    flows = story.Kept()
+    flows.run("one", story.good(name="one"))
+    with serving(flows.backend) as site:
         with stream(site, "/stream/flows") as events:
-            told = next(events)  # without a cursor, the first event is immediate
-            kept.run("two", story.good(name="two"))
+            event = next(events)  # without a cursor, the first event is immediate
+            flows.run("two", story.good(name="two"))
             later = next(events)
-        assert told["data"]["changed"] and told["id"] != later["id"]
-        one, two = kept.uuids["one"], kept.uuids["two"]
+        assert event["data"]["changed"] and event["id"] != later["id"]
+        one, two = flows.uuids["one"], flows.uuids["two"]
         assert not later["data"]["changed"] and later["data"]["order"] == [two, one]
         assert set(later["data"]["rows"]) == {two}, "that of the other has not changed"
         assert f'id="r-{two}"' in later["data"]["rows"][two]
         with stream(site, "/stream/flows", last=later["id"]) as events:
-            kept.run("three", story.good(name="three"))
+            flows.run("three", story.good(name="three"))
             assert next(events)["id"] != later["id"]
 
 
@@ -90,8 +90,10 @@ def test_keepalive_is_not_sent_within_an_event() -> None:
     async def story_() -> None:
         visit = guard._ResponseState({}, send)
         texts = [b"x" * 300_000, b": ping", b"y" * 300_000]
-        told = ({"type": "http.response.body", "body": text, "more_body": True} for text in texts)
-        await asyncio.gather(*map(visit.send, told))
+        messages = (
+            {"type": "http.response.body", "body": text, "more_body": True} for text in texts
+        )
+        await asyncio.gather(*map(visit.send, messages))
         assert b"".join(sent) == b"".join(texts)
         assert max(map(len, sent)) < 100_000
 

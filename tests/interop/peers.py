@@ -37,8 +37,8 @@ class Engine(Forked):
             assert time.monotonic() < deadline, f"{what} did not end in time: {self.text}"
             assert self.lives or self._into.exists(), f"{what} ended: {self.text}"
             time.sleep(0.01)
-        found: dict[str, Any] = kombu_json.loads(self._into.read_text(encoding="utf-8"))
-        return found
+        data: dict[str, Any] = kombu_json.loads(self._into.read_text(encoding="utf-8"))
+        return data
 
 
 class TaskFlow:
@@ -64,8 +64,8 @@ class TaskFlow:
     def _order(self, what: str, url: str, **order: Any) -> tuple[int, Path]:
         log = self._folder / f"{what}-{uuid.uuid4().hex[:6]}.log"
         assert self._process.stdin is not None
-        told = {"do": what, "url": str(url), "log": str(log), **order}
-        self._process.stdin.write(f"{json.dumps(told)}\n")
+        message = {"do": what, "url": str(url), "log": str(log), **order}
+        self._process.stdin.write(f"{json.dumps(message)}\n")
         self._process.stdin.flush()
         return int(self._line()), log
 
@@ -126,5 +126,5 @@ def our_worker(
         *("--topic", topic, "--interop", "taskflow", "--log-level", "info"),
         *("--tasks", "tests.interop.tasks", *arguments),
         environment={"WBENGINE_URL": str(url)},
-    ) as (made,):
-        yield made
+    ) as (worker,):
+        yield worker

@@ -24,11 +24,11 @@ TASKS = ["tests.interop.tasks"]
 
 def work(order: dict[str, Any]) -> None:
     """Run a worker until it is killed."""
-    made = worker.Worker(
+    running_worker = worker.Worker(
         order["exchange"], order["topic"], TASKS, threads_count=order["threads"],
         url=order["url"], retry_options=order.get("retry_options"),
     )  # fmt: skip
-    made.run(display_banner=False)
+    running_worker.run(display_banner=False)
 
 
 def run(order: dict[str, Any]) -> None:

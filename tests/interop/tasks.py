@@ -73,13 +73,13 @@ class Note(task.Task):
         return {"of": self.name, "n": [1, 2]}
 
     def revert(self, path: str, result: Any, flow_failures: dict[str, Any]) -> None:
-        told = ", ".join(
+        failures = ", ".join(
             f"{name}: {failure.exception_str} {next(iter(failure))}"
             f" {'raise ValueError' in failure.traceback_str}"
             for name, failure in sorted(flow_failures.items())
         )
         shown = result if isinstance(result, dict) else f"a failure: {result.exception_str}"
-        note(path, f"{self.name} undone of {shown} because of {told}")
+        note(path, f"{self.name} undone of {shown} because of {failures}")
 
 
 class Fails(Note):

@@ -83,7 +83,7 @@ def eventlet(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["patched"], "{'a': 1, 'b': 1}\n"),
         (
@@ -94,7 +94,7 @@ def eventlet(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ids=["patched", "unpatched"],
 )
 def test_green_executor_runs_a_flow_or_is_refused(
-    eventlet: Path, words: list[str], told: str
+    eventlet: Path, words: list[str], message: str
 ) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", PROGRAM, *words],
@@ -103,7 +103,7 @@ def test_green_executor_runs_a_flow_or_is_refused(
         text=True,
         timeout=100,
     )
-    assert (done.stdout, done.returncode) == (told, 0), done.stderr
+    assert (done.stdout, done.returncode) == (message, 0), done.stderr
 
 
 def url_of(scheme: str, folder: Path) -> str:

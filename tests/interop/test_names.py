@@ -110,12 +110,12 @@ def test_task_subclass_notifies_custom_event(load: Callable[[str], Any]) -> None
         def execute(self) -> None:
             self._notifier.notify("mine", {"n": 1})
 
-    made, heard = Talks(), []
-    assert made._notifier is made.notifier
-    made._notifier.register("mine", lambda event, details: heard.append((event, details["n"])))
-    copied = made.copy()
+    talking, heard = Talks(), []
+    assert talking._notifier is talking.notifier
+    talking._notifier.register("mine", lambda event, details: heard.append((event, details["n"])))
+    copied = talking.copy()
     copied.execute()
-    bare = made.copy(retain_listeners=False)
+    bare = talking.copy(retain_listeners=False)
     bare.execute()
     assert heard == [("mine", 1)]
-    assert copied._notifier is not made._notifier
+    assert copied._notifier is not talking._notifier

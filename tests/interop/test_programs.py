@@ -68,9 +68,9 @@ def test_failure_is_fetched_if_name_is_the_whole_result(
         with pytest.raises(load("exceptions").NotFound):
             storage.fetch("x")
         return
-    for found in (storage.fetch("x"), storage.fetch_all()["x"]):
-        assert isinstance(found, load("types.failure").Failure)
-        assert (LookupError, "lost") == (type(found.exception), found.exception_str)
+    for value in (storage.fetch("x"), storage.fetch_all()["x"]):
+        assert isinstance(value, load("types.failure").Failure)
+        assert (LookupError, "lost") == (type(value.exception), value.exception_str)
 
 
 def test_progress_details_stay_when_a_task_is_reverted(load: Load) -> None:
@@ -79,8 +79,8 @@ def test_progress_details_stay_when_a_task_is_reverted(load: Load) -> None:
             self.notifier.notify("update_progress", {"progress": 0.5, "at": "disk 1"})
 
     storage = run_in_vain(load, Talks(name="t"), failing(load)).storage
-    told = storage.get_task_progress_details("t")
-    assert told == {"at_progress": 0.5, "details": {"at": "disk 1"}}
+    details = storage.get_task_progress_details("t")
+    assert details == {"at_progress": 0.5, "details": {"at": "disk 1"}}
     assert (storage.get_atom_state("t"), storage.get_task_progress("t")) == ("REVERTED", 1.0)
 
 
@@ -103,7 +103,7 @@ def test_progress_may_be_a_fraction(load: Load, tell: str) -> None:
 
 @pytest.mark.parametrize("kind", ["memory", "file"])
 def test_progress_in_metadata_is_saved(load: Load, kind: str, tmp_path: pathlib.Path) -> None:
-    told = {"at_progress": 0.5, "details": {"at": "disk 1"}}
+    progress = {"at_progress": 0.5, "details": {"at": "disk 1"}}
     conf = {"connection": kind, "path": str(tmp_path / "d")}
     backend = load("persistence.backends").fetch(conf)
     task = load("task").FunctorTask(lambda: None, name="t")
@@ -112,20 +112,22 @@ def test_progress_in_metadata_is_saved(load: Load, kind: str, tmp_path: pathlib.
         engine = load("engines").load(task, backend=backend)
         engine.run()
         storage = engine.storage
-        storage.update_atom_metadata("t", {"progress": 0.5, "progress_details": told, "mine": 1})
+        storage.update_atom_metadata(
+            "t", {"progress": 0.5, "progress_details": progress, "mine": 1}
+        )
         assert storage.get_task_progress("t") == 0.5
-        assert storage.get_task_progress_details("t") == told
+        assert storage.get_task_progress_details("t") == progress
         record = connection.get_atom_details(storage.get_atom_uuid("t"))
-        assert record.meta == {"progress": 0.5, "progress_details": told, "mine": 1}
+        assert record.meta == {"progress": 0.5, "progress_details": progress, "mine": 1}
         record.meta["progress"] = 0.75
         record.meta.update({"progress_details": None})
         connection.update_atom_details(record)
         record = connection.get_atom_details(record.uuid)
         assert record.meta == {"progress": 0.75, "progress_details": None, "mine": 1}
-        record.meta = {"progress": 0.25, "progress_details": told}
+        record.meta = {"progress": 0.25, "progress_details": progress}
         connection.update_atom_details(record)
         record = connection.get_atom_details(record.uuid)
-        assert (record.meta["progress"], record.meta["progress_details"]) == (0.25, told)
+        assert (record.meta["progress"], record.meta["progress_details"]) == (0.25, progress)
 
 
 def test_database_without_tables_is_valid(load: Load) -> None:
@@ -169,10 +171,10 @@ def test_logbook_timestamps_are_naive_utc(load: Load, tmp_path: pathlib.Path) ->
 
 def test_arguments_of_a_failure_are_a_tuple(load: Load) -> None:
     failure = load("types.failure").Failure
-    told = failure.from_exception(LookupError("lost", 2)).to_dict()
-    assert told["exc_args"] == ("lost", 2)
-    failure.validate(told)
-    assert failure.from_dict(told).exception_args == ("lost", 2)
+    data = failure.from_exception(LookupError("lost", 2)).to_dict()
+    assert data["exc_args"] == ("lost", 2)
+    failure.validate(data)
+    assert failure.from_dict(data).exception_args == ("lost", 2)
     assert failure.from_exception(LookupError(1)).to_dict(include_args=False)["exc_args"] == ()
 
 
@@ -217,19 +219,19 @@ def test_new_failing_task_in_completed_subflow_reverts_its_dependants(
     load: Load, pattern: str, suspended: bool
 ) -> None:
     """The completed subflow has a new task, which fails in the second run."""
-    told: list[str] = []
+    reverted: list[str] = []
     fails = ["new"]
 
     class Step(load("task").Task):  # type: ignore[misc]
         def execute(self, **needed: Any) -> str:
-            told.append(self.name)
+            reverted.append(self.name)
             if self.name in fails:
                 fails.remove(self.name)
                 raise LookupError("lost")
             return self.name
 
         def revert(self, **needed: Any) -> None:
-            told.append(f"-{self.name}")
+            reverted.append(f"-{self.name}")
             if suspended and self.name == "second":
                 engine.suspend()
 
@@ -251,15 +253,15 @@ def test_new_failing_task_in_completed_subflow_reverts_its_dependants(
         connection.upgrade()
         connection.save_logbook(book)
     load("engines").run(made(), flow_detail=detail, backend=backend)
-    told.clear()
+    reverted.clear()
     engine = load("engines").load(made("new"), flow_detail=detail, backend=backend)
     engine.run()
     if suspended:
-        assert (told[1:], engine.storage.get_flow_state()) == (["-second"], "SUSPENDED")
+        assert (reverted[1:], engine.storage.get_flow_state()) == (["-second"], "SUSPENDED")
         engine = load("engines").load(made("new"), flow_detail=detail, backend=backend)
         engine.run()
     undone, again = ["-second", "-first", "-new", "-a"], ["a", "new", "first", "second"]
-    assert (told, engine.storage.get_flow_state()) == (["new", *undone, *again], "SUCCESS")
+    assert (reverted, engine.storage.get_flow_state()) == (["new", *undone, *again], "SUCCESS")
 
 
 @pytest.mark.parametrize("kind", ["memory", "file"])

@@ -51,14 +51,14 @@ def our_run(url: str, flow: str, store: Mapping[str, Any], **options: Any) -> Ru
 def check_ends(ended: Mapping[str, Mapping[str, Any]], folder: Path) -> None:
     """Check the results of all flows."""
     for flow, values in ENDS.items():
-        told = ended[flow]
-        assert told["state"] == states.SUCCESS, (flow, told)
-        assert {name: told["values"][name] for name in values} == values
+        result = ended[flow]
+        assert result["state"] == states.SUCCESS, (flow, result)
+        assert {name: result["values"][name] for name in values} == values
     steps = ended["steps"]["progress"]
     assert steps == sorted(steps) and {0.25, 0.5, 0.75, 1.0} <= set(steps)
-    told = ended["fails"]
-    assert told["state"] == states.REVERTED
-    failure = told["failures"]["bad"]
+    result = ended["fails"]
+    assert result["state"] == states.REVERTED
+    failure = result["failures"]["bad"]
     assert failure["types"] == ["ValueError", "Exception"]
     assert (failure["text"], failure["args"]) == ("('no such luck', 7)", ["no such luck", 7])
     assert 'raise ValueError("no such luck", 7) from error' in failure["traceback"]
@@ -197,9 +197,9 @@ def check_mixed(taskflow: peers.TaskFlow, url: Place) -> None:
         until(both_of_theirs)
 
 
-def sides_of(told: Mapping[str, Any]) -> set[str]:
-    assert told["state"] == states.SUCCESS
-    return {value[1] for name, value in told["values"].items() if name.startswith("p")}
+def sides_of(result: Mapping[str, Any]) -> set[str]:
+    assert result["state"] == states.SUCCESS
+    return {value[1] for name, value in result["values"].items() if name.startswith("p")}
 
 
 def test_taskflow_engine_is_notified_of_lost_wbengine_worker(
@@ -215,10 +215,10 @@ def test_taskflow_engine_is_notified_of_lost_wbengine_worker(
         until(path.exists)
         with worker_in_thread(rabbitmq_url, tasks, topic=peers.TOPIC, interop="taskflow") as other:
             worker.signal(signal.SIGKILL)
-            told = engine.told()
+            result = engine.told()
             assert other.counts["lost"] == 1
-    assert told["state"] == states.REVERTED
-    failure = told["failures"]["r0"]
+    assert result["state"] == states.REVERTED
+    failure = result["failures"]["r0"]
     assert failure["types"][0] == "wbengine.exceptions.WorkerLost"
     assert len(path.read_text(encoding="utf-8").splitlines()) == 1
 
@@ -249,7 +249,7 @@ def test_running_reply_precedes_success_reply(url: Place) -> None:
     )
     body = {"task_cls": f"{tasks.__name__}.Add", "task_name": "a", "task_version": [1, 0],
             "action": "execute", "arguments": {"x": 1, "y": 2}}  # fmt: skip
-    told: dict[str, list[str]] = {}
+    states_by_task: dict[str, list[str]] = {}
     with (
         worker_in_thread(url, tasks, topic=peers.TOPIC, interop="taskflow"),
         kombu.Connection(str(url)) as connection,
@@ -267,11 +267,15 @@ def test_running_reply_precedes_success_reply(url: Place) -> None:
         def hear() -> bool:
             while (message := replies.get(no_ack=True)) is not None:
                 state = message.payload["state"]
-                told.setdefault(message.properties["correlation_id"], []).append(state)
-            return len(told) == 100 and all("SUCCESS" in heard for heard in told.values())
+                states_by_task.setdefault(message.properties["correlation_id"], []).append(state)
+            return len(states_by_task) == 100 and all(
+                "SUCCESS" in heard for heard in states_by_task.values()
+            )
 
         until(hear)
-    assert {tuple(dict.fromkeys(heard)) for heard in told.values()} == {("RUNNING", "SUCCESS")}
+    assert {tuple(dict.fromkeys(heard)) for heard in states_by_task.values()} == {
+        ("RUNNING", "SUCCESS")
+    }
 
 
 # Broker restarts

@@ -33,8 +33,8 @@ VARIABLE = re.compile(
 def examples() -> list[Path]:
     spec = importlib.util.find_spec("taskflow")
     assert spec is not None and spec.origin is not None
-    found = (Path(spec.origin).parent / "examples").glob("*.py")
-    programs = [each for each in found if not each.stem.endswith("_utils")]
+    paths = (Path(spec.origin).parent / "examples").glob("*.py")
+    programs = [each for each in paths if not each.stem.endswith("_utils")]
     # The slowest programs start first.
     return sorted(programs, key=lambda each: (not each.stem.startswith("resume"), each))
 

@@ -254,8 +254,8 @@ class Engine(Process):
 
     def owns(self, flow: str) -> bool:
         """Return True if this engine owns the flow."""
-        found = self.world.store.flows[flow]
-        return found.owner is self and found.epoch == self.flows.get(flow)
+        flow_record = self.world.store.flows[flow]
+        return flow_record.owner is self and flow_record.epoch == self.flows.get(flow)
 
     def suspend(self) -> None:
         """Withdraw unstarted requests and give up the other ones."""
@@ -306,10 +306,10 @@ class Engine(Process):
         if not self.began:
             return None
         alarm = self.tracker.next_alarm()
-        found = min(self.round_due, self.renewal)
+        earliest = min(self.round_due, self.renewal)
         if alarm is not None:
-            found = min(found, alarm)
-        return max(found - self.now + TICK, 0.0) + self.world.now
+            earliest = min(earliest, alarm)
+        return max(earliest - self.now + TICK, 0.0) + self.world.now
 
     def on_time(self) -> None:
         now = self.now
@@ -390,23 +390,23 @@ class Engine(Process):
             else:
                 self.asked = effect, stage, self.tracker.look(request)
             return
-        (effect, stage, found), self.asked = self.asked, None
+        (effect, stage, request_ids), self.asked = self.asked, None
         request = effect.request
         if isinstance(effect, tracker.Withdraw):
-            if found and request.epoch != stage[0]:
+            if request_ids and request.epoch != stage[0]:
                 self.orders.appendleft(effect)  # the request was resent in the meantime
             else:
-                self.do(self.tracker.revoked(request, found))
+                self.do(self.tracker.revoked(request, request_ids))
         elif self.is_opening(request):
             self.postponed.append(effect)
         elif request.stage != stage:
             self.orders.append(effect)  # the request was being published
         else:
-            if found.taken:
+            if request_ids.taken:
                 self.evidence.serves(request)
-            if found.vanished:
+            if request_ids.vanished:
                 self.evidence.fails(request, "row vanished")
-            self.do(self.tracker.found(request, found, effect.lost))
+            self.do(self.tracker.found(request, request_ids, effect.lost))
 
     def is_opening(self, request: Any) -> bool:
         """Return True while the row is created in one step with publishing."""
@@ -429,8 +429,8 @@ class Engine(Process):
 
     def drop_again(self) -> None:
         """Retry to drop rows, which no other process would drop."""
-        found, self.undropped = sorted(self.undropped), set()
-        for request_id in found:
+        request_ids, self.undropped = sorted(self.undropped), set()
+        for request_id in request_ids:
             self.drop(request_id)
 
     def publish(self, effect: tracker.Publish) -> None:

@@ -318,14 +318,14 @@ class Worker(Process):
     # Time.
 
     def due(self) -> float | None:
-        found = self.next_beat - self.now + self.world.now + 1e-6
+        earliest = self.next_beat - self.now + self.world.now + 1e-6
         for at in self.running.values():
-            found = min(found, at)
+            earliest = min(earliest, at)
         if self.unhurried:
-            found = min(found, self.unhurried[0][0])
+            earliest = min(earliest, self.unhurried[0][0])
         if self.unstored:
-            found = min(found, self.unstored[0][0])
-        return max(found, self.world.now)
+            earliest = min(earliest, self.unstored[0][0])
+        return max(earliest, self.world.now)
 
     def on_time(self) -> None:
         now = self.world.now

@@ -60,7 +60,7 @@ def measured(fleet: scaling.Fleet) -> dict[str, float]:
     meter, n = fleet.meter, plan.requests
     seconds, counts, messages = meter.seconds, meter.counts, meter.messages
     beats = sum(messages[kind] for kind in OF_A_BEAT) - plan.workers
-    found = {
+    costs = {
         "workers": plan.workers,
         "requests": n,
         "wall": time.monotonic() - started,
@@ -85,7 +85,7 @@ def measured(fleet: scaling.Fleet) -> dict[str, float]:
         "lost": counts["workers noticed as lost"],
         "sent_again": messages["request"] - n,
     }
-    return found | {f"bytes of {kind}": meter.size(kind) for kind in (*OF_A_REQUEST, *OF_A_BEAT)}
+    return costs | {f"bytes of {kind}": meter.size(kind) for kind in (*OF_A_REQUEST, *OF_A_BEAT)}
 
 
 def measure_apart(plan: scaling.Plan) -> dict[str, float]:
@@ -95,8 +95,8 @@ def measure_apart(plan: scaling.Plan) -> dict[str, float]:
     given = [str(plan.workers), str(plan.requests), str(plan.open)]
     command = [sys.executable, "-m", "tests.simulation.growth", *given]
     ended = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
-    found: dict[str, float] = json.loads(ended.stdout)
-    return found
+    data: dict[str, float] = json.loads(ended.stdout)
+    return data
 
 
 def _peak() -> float:
@@ -177,9 +177,9 @@ def beats(engines: int, workers: int, slots: int, *, hurry: bool = False) -> flo
     These are heartbeats of workers to each engine with requests there, queries with their replies,
     and echoes.
     """
-    told = workers / scaling.PERIOD * min(engines, slots)
+    heartbeats = workers / scaling.PERIOD * min(engines, slots)
     asked = engines * questions(workers, hurry=hurry) * 2 * workers
-    return told + asked + engines / scaling.PERIOD
+    return heartbeats + asked + engines / scaling.PERIOD
 
 
 def shortest(costs: Costs, engines: int, workers: int) -> dict[str, float]:
@@ -302,11 +302,11 @@ def _limits(costs: Costs) -> list[str]:
     ]
     for workers in FLEETS:
         for engines in ENGINES:
-            found = shortest(costs, engines, workers)
-            each = ", ".join(f"{name} {seconds:,.3g}" for name, seconds in found.items())
-            rate = costs.slots * workers / max(found.values())
+            shortest_period = shortest(costs, engines, workers)
+            each = ", ".join(f"{name} {seconds:,.3g}" for name, seconds in shortest_period.items())
+            rate = costs.slots * workers / max(shortest_period.values())
             lines.append(
-                f"{workers:>9,} workers, {engines:>3} engines: {first(found)}"
+                f"{workers:>9,} workers, {engines:>3} engines: {first(shortest_period)}"
                 f" (at {rate:,.0f} tasks/s); {each}"
             )
     return lines

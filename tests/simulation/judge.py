@@ -107,8 +107,8 @@ class Judge:
         ):
             self.fail(f"{job} begins, and its end was saved before")
         unknown = self.unknown(job, before) if self.world.ledger is None else 0
-        most = 1 + MAX_RESENDS + unknown
-        if len(before) >= most * (1 + self.lives[job.id]):
+        max_runs = 1 + MAX_RESENDS + unknown
+        if len(before) >= max_runs * (1 + self.lives[job.id]):
             self.fail(f"{job} runs without end: {before}")
         self.seen["runs"] += 1
         if self.world.ledger is None and self.turns_up(worker, job):
@@ -152,8 +152,8 @@ class Judge:
         The worker must be new or disturbed since, so that it could not receive the cancellation.
         """
         number, at = self.outdated.get(job.id, (0, 0.0))
-        told = worker.core.refuses(job)
-        return job.receipt.tampered and number >= job.epoch and not told and worker.blemish >= at
+        refusal = worker.core.refuses(job)
+        return job.receipt.tampered and number >= job.epoch and not refusal and worker.blemish >= at
 
     def on_reopen(self, engine: Engine, request: Request) -> None:
         self.reopened[request.id] += 1
@@ -293,9 +293,9 @@ class Judge:
                 if atom.state != ENDED:
                     self.fail(f"{atom} of {flow.name} never ended: {world.whereabouts(atom)}")
         for engine in world.engines.values():
-            kept = None if engine.dead else engine.tracker.leftovers()
-            if kept:
-                self.fail(f"{engine.name} keeps {kept}")
+            leftovers = None if engine.dead else engine.tracker.leftovers()
+            if leftovers:
+                self.fail(f"{engine.name} keeps {leftovers}")
         if world.ledger is not None:
             left = set(world.ledger._rows) - self.undropped
             if left:

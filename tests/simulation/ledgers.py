@@ -45,12 +45,12 @@ class Line(ledgers.Ledger):
             self._left -= 1
             if not self._applied:
                 raise exc.LedgerFailure(f"{method.__name__} was not done")
-        found = method(*arguments)
+        result = method(*arguments)
         if self.listener is not None:
-            self.listener(method.__name__, arguments, found)
+            self.listener(method.__name__, arguments, result)
         if fails:
             raise exc.LedgerFailure(f"{method.__name__} was done, and nobody knows")
-        return found
+        return result
 
     def _open(self, rows: Sequence[tuple[str, int]]) -> None:
         self._call(self.ledger.open_many, rows)

@@ -46,18 +46,18 @@ def read(path: Path) -> Prices:
     :raises Unpriced: if the file is invalid or does not contain the case
     """
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise Unpriced(f"{path}: {error}") from None
     cells: dict[str, dict[str, Any]] = {
         cell["system"]: cell
-        for cell in told.get("cells", ())
+        for cell in data.get("cells", ())
         if (cell["case"], cell["medium"]) == (CASE, MEDIUM) and "caller_us" in cell
     }
     for system in SYSTEMS:
         if system in cells:
             cell = cells[system]
-            source = f"{CASE} over {MEDIUM}, {system}, {told['facts']['when']}"
+            source = f"{CASE} over {MEDIUM}, {system}, {data['facts']['when']}"
             return Prices(cell["caller_us"], cell["workers_us"], cell["broker_us"], source)
     raise Unpriced(f"{path} has no figures of {CASE} over {MEDIUM}: run tools/bench")
 

@@ -338,8 +338,8 @@ class Fleet:
 
     def submit(self) -> None:
         plan = self.plan
-        most = round(plan.open * plan.slots * plan.workers)
-        count = min(most - len(self.tracker), plan.requests - self.submitted)
+        max_open = round(plan.open * plan.slots * plan.workers)
+        count = min(max_open - len(self.tracker), plan.requests - self.submitted)
         for number in range(self.submitted, self.submitted + count):
             # A core creates this object, too.
             call = invocation.Invocation(

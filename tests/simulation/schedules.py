@@ -146,16 +146,16 @@ def shrink(wrong: Wrong, most: int = 1500) -> Wrong:
     best, tries = wrong, 0
     size = max(1, len(best.trace) // 2)
     while size and tries < most:
-        found = False
+        improved = False
         for trace in _shorter(best.trace, size):
             tries += 1
             _, error = attempt(best.setting, trace)
             if error is not None and like(error) == like(wrong.error):
-                best, found = best._replace(trace=trace, error=error), True
+                best, improved = best._replace(trace=trace, error=error), True
                 break
             if tries >= most:
                 break
-        if not found:
+        if not improved:
             size //= 2
     for place, (name, choice) in enumerate(best.trace):
         for simpler in (0, choice % 8, choice % 64):
@@ -204,10 +204,10 @@ def find(defect: str, seeds: Iterable[int], steps: int) -> tuple[int, Wrong | No
     for seed in seeds:
         tried += 1
         with defects.planted(defect) as known:
-            found = run([seed], steps, known.kind).wrong
-        if found is None or run([seed], steps, known.kind).wrong is not None:
+            violations = run([seed], steps, known.kind).wrong
+        if violations is None or run([seed], steps, known.kind).wrong is not None:
             continue
-        if not isinstance(found.error, Violation):
-            raise found.error  # another error means that the patch does not fit
-        return tried, found
+        if not isinstance(violations.error, Violation):
+            raise violations.error  # another error means that the patch does not fit
+        return tried, violations
     return tried, None

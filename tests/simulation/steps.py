@@ -85,8 +85,8 @@ def _blame(world: World, message: Message) -> None:
 
 
 def _lose(world: World, choice: int) -> None:
-    found = [m for m in world.broker.in_flight() if world.may_lose(m)]
-    message = _some(found, choice)
+    losable = [m for m in world.broker.in_flight() if world.may_lose(m)]
+    message = _some(losable, choice)
     if message is not None:
         world.broker.pull(message)
         world.judge.lost_message(message)
@@ -95,11 +95,11 @@ def _lose(world: World, choice: int) -> None:
 
 def _double(world: World, choice: int) -> None:
     choice, seconds = divmod(choice, len(HOLDS))
-    found = world.broker.in_flight()
+    candidates = world.broker.in_flight()
     if world.ledger is None:
         # Without a ledger two workers would both run a duplicated request.
-        found = [m for m in found if m.kind != pr.REQUEST]
-    message = _some(found, choice)
+        candidates = [m for m in candidates if m.kind != pr.REQUEST]
+    message = _some(candidates, choice)
     if message is not None:
         world.broker.again(message, world.now + HOLDS[seconds])
 
@@ -110,15 +110,15 @@ def _jobs(world: World) -> list[tuple[Worker, Any]]:
 
 def _finish(world: World, choice: int) -> None:
     choice, how = divmod(choice, 4)
-    found = _some(_jobs(world), choice)
-    if found is not None:
-        found[0].end(found[1], ("value", "failure", "value", "unsendable")[how])
+    job = _some(_jobs(world), choice)
+    if job is not None:
+        job[0].end(job[1], ("value", "failure", "value", "unsendable")[how])
 
 
 def _tell(world: World, choice: int) -> None:
-    found = _some(_jobs(world), choice)
-    if found is not None:
-        found[0].tell(found[1], next(world.ids))
+    job = _some(_jobs(world), choice)
+    if job is not None:
+        job[0].tell(job[1], next(world.ids))
 
 
 def _worker(world: World, choice: int) -> None:

@@ -107,10 +107,10 @@ def test_limits_of_larger_fleets_are_extrapolated() -> None:
     # Heartbeats of 10 workers, two messages for each reply to a query, and an echo.
     assert growth.beats(1, 10, 4) == pytest.approx(2 + 2 * 10 / 30 + 0.2)
     assert growth.beats(1, 100_000, 4) > 20_000
-    found = growth.shortest(costs, 1, 10)
-    assert growth.first(found) == "an engine's CPU"
-    assert found["an engine's CPU"] == pytest.approx(40 * 300e-6, rel=0.01)
-    assert growth.shortest(costs, 10, 10)["an engine's CPU"] < found["an engine's CPU"]
+    limits = growth.shortest(costs, 1, 10)
+    assert growth.first(limits) == "an engine's CPU"
+    assert limits["an engine's CPU"] == pytest.approx(40 * 300e-6, rel=0.01)
+    assert growth.shortest(costs, 10, 10)["an engine's CPU"] < limits["an engine's CPU"]
     rows = [{"workers": float(n), "x": 3.0 * n**0.5} for n in (10, 100, 1000)]
     assert growth.exponent(rows, "x") == pytest.approx(0.5)
 
@@ -134,10 +134,10 @@ def test_prices_are_read_from_bench_figures(tmp_path: Path) -> None:
     with pytest.raises(prices.Unpriced, match="no figures of wide over redis: run tools/bench"):
         prices.read(_figures(place, "huey"))
     assert prices.read(_figures(place, "wbengine")).engine_us == 100
-    found = prices.found(_figures(place, "wbengine", "wbengine-shared"))
-    assert (found.engine_us, found.worker_us, found.broker_us) == (101, 200, 50)
-    assert found.source == "wide over redis, wbengine-shared, now"
-    changed = found.changed(engine_us=7, worker_us=None)
+    price_list = prices.found(_figures(place, "wbengine", "wbengine-shared"))
+    assert (price_list.engine_us, price_list.worker_us, price_list.broker_us) == (101, 200, 50)
+    assert price_list.source == "wide over redis, wbengine-shared, now"
+    changed = price_list.changed(engine_us=7, worker_us=None)
     assert (changed.engine_us, changed.worker_us) == (7, 200)
     assert changed.source.endswith("; given: engine_us")
 
@@ -148,10 +148,10 @@ def test_simulate_scale_reports_costs_and_limits(tmp_path: Path) -> None:
     ended = tools.run("simulate", *small, "--worker-us", 300, "--json", out)
     assert "with 100 µs of an engine and 300 µs of a worker" in ended.stdout
     assert "cost of a task: wide over redis, wbengine, now; given: worker_us" in ended.stdout
-    told = json.loads(out.read_text(encoding="utf-8"))
-    assert [row["workers"] for row in told["rows"]] == [10, 12]
-    assert told["costs"]["engine_us"] == 100
-    assert {one["workers"] for one in told["limits"]} == {*growth.FLEETS}
+    data = json.loads(out.read_text(encoding="utf-8"))
+    assert [row["workers"] for row in data["rows"]] == [10, 12]
+    assert data["costs"]["engine_us"] == 100
+    assert {one["workers"] for one in data["limits"]} == {*growth.FLEETS}
     assert ended.stdout.startswith("200 requests on 12 workers (4 slots each)")
     for text in ("exponent", *growth.COSTS.values(), "100,000 workers", "what is full first"):
         assert text in ended.stdout

@@ -30,13 +30,13 @@ def _quiet() -> Iterator[None]:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kind", [schedules.LEDGER, schedules.NONE])
 def test_random_schedule_violates_no_invariant(kind: str) -> None:
-    found = schedules.run(range(SCHEDULES), 100, kind)
-    if found.wrong is not None:
-        pytest.fail(schedules.story(schedules.shrink(found.wrong)))
+    outcome = schedules.run(range(SCHEDULES), 100, kind)
+    if outcome.wrong is not None:
+        pytest.fail(schedules.story(schedules.shrink(outcome.wrong)))
     # The schedules must cause these events.
-    assert found.seen["results"] > SCHEDULES
+    assert outcome.seen["results"] > SCHEDULES
     for what in ("lost, and alive", "runs again", "WorkerLost", "sent again: idle"):
-        assert found.seen[what], what
+        assert outcome.seen[what], what
 
 
 def test_same_seed_gives_same_world() -> None:

@@ -176,19 +176,19 @@ class World:
     def clocks(self) -> dict[str, float | None]:
         """Return the seconds until the next timed work of each process."""
         every = [*self.engines.values(), *self.workers.values()]
-        found = {each.name: each.due() for each in every if each.awake}
-        return {name: at and at - self.now for name, at in found.items()}
+        due_times = {each.name: each.due() for each in every if each.awake}
+        return {name: at and at - self.now for name, at in due_times.items()}
 
     def next_due(self) -> float | None:
-        found = [due for due in (self.back_at, self.broker.next_due()) if due is not None]
-        found += [at for at, _ in self.cuts]
+        due_times = [due for due in (self.back_at, self.broker.next_due()) if due is not None]
+        due_times += [at for at, _ in self.cuts]
         for process in [*self.engines.values(), *self.workers.values()]:
             if process.awake:
                 at = process.due()
                 if at is not None:
-                    found.append(at)
-                found += [t for t in (process.slow_until, process.goes_on) if t > self.now]
-        return min(found, default=None)
+                    due_times.append(at)
+                due_times += [t for t in (process.slow_until, process.goes_on) if t > self.now]
+        return min(due_times, default=None)
 
     # Faults of processes.
 
@@ -331,11 +331,11 @@ class World:
             return
         keeps = loses == "transient"
         for queue, messages in list(self.broker.queues.items()):
-            kept = [m for m in messages if keeps and m.envelope.persistent]
-            for message in kept:
+            persistent = [m for m in messages if keeps and m.envelope.persistent]
+            for message in persistent:
                 # RabbitMQ marks messages as redelivered that it restores from disk.
                 message.redelivered = message.redelivered or self.broker.model.pushes
-            messages[:] = kept
+            messages[:] = persistent
             if loses == "queues":
                 self.broker.remove(queue)
         flying = [m for m in self.broker.in_flight() if keeps and m.envelope.persistent]
@@ -380,16 +380,16 @@ class World:
     def whereabouts(self, atom: Atom) -> str:
         """Describe where a request is."""
         id = atom.request_id
-        found = [f"runs {self.judge.runs.get(id)}"]
+        places = [f"runs {self.judge.runs.get(id)}"]
         if self.ledger is not None:
-            found.append(f"row {self.ledger.state(id)}")
+            places.append(f"row {self.ledger.state(id)}")
         for queue, messages in self.broker.queues.items():
-            found += [f"in {queue}: {m}" for m in messages if m.envelope.correlation_id == id]
+            places += [f"in {queue}: {m}" for m in messages if m.envelope.correlation_id == id]
         for engine in self.engines.values():
             request = engine.tracker.request(id)
             if request is not None:
-                found.append(f"in {engine.name}: {request.described()}")
-        return "; ".join(found)
+                places.append(f"in {engine.name}: {request.described()}")
+        return "; ".join(places)
 
     # The end.
 
@@ -440,10 +440,10 @@ class World:
         for queue, messages in list(self.broker.queues.items()):
             topic, _, offer = queue.partition(".")
             every = [*OFFERS, [One, Two, Six, Bad]]
-            found = [known for known in every if "".join(c.__name__ for c in known) == offer]
+            offers = [known for known in every if "".join(c.__name__ for c in known) == offer]
             served = any(queue in worker.queues.values() for worker in self.workers.values())
-            if found and not served and any(m.kind == pr.REQUEST for m in messages):
-                self.new_worker(list(found[0]), 2, [topic])
+            if offers and not served and any(m.kind == pr.REQUEST for m in messages):
+                self.new_worker(list(offers[0]), 2, [topic])
 
     def over(self) -> bool:
         if not all(flow.finished for flow in self.store.flows.values()):

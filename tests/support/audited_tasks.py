@@ -55,5 +55,5 @@ def runs(folder: Path, task: str) -> list[tuple[str, int]]:
     """Return the request id and the epoch of each run of a task, in order."""
     path = folder / "runs"
     lines = path.read_text().splitlines() if path.exists() else []
-    found = [line.split() for line in lines]
-    return [(id, int(epoch)) for name, id, epoch in found if name == task]
+    words = [line.split() for line in lines]
+    return [(id, int(epoch)) for name, id, epoch in words if name == task]

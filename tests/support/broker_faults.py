@@ -307,11 +307,11 @@ def stage(medium: Medium, folder: Path, servers: Brokers) -> Iterator[Stage]:
         )
         stack.callback(_stop, executor, behind["engine"])
         executor.wait_for_workers(1, 60)
-        made = Stage(medium, folder, behind, worker, executor)
-        stack.callback(made._points.remove)
-        assert made.run().error is None
-        made.usual = made.connections()
-        yield made
+        stage = Stage(medium, folder, behind, worker, executor)
+        stack.callback(stage._points.remove)
+        assert stage.run().error is None
+        stage.usual = stage.connections()
+        yield stage
     left = set(threading.enumerate()) - before
     assert not left, f"threads are left: {left}"
 

@@ -36,9 +36,9 @@ class Place(str):
 
     @classmethod
     def of(cls, url: str, left: Callable[[], list[str]]) -> Place:
-        made = cls(url)
-        made._left = left
-        return made
+        place = cls(url)
+        place._left = left
+        return place
 
     def left(self) -> list[str]:
         """Return the content: the keys, or the queues and exchanges that are not built in."""
@@ -174,11 +174,11 @@ class Rabbitmq(Broker):
 
     def left(self, place: str = "") -> list[str]:
         """Return the queues and exchanges of a vhost, except the built-in ones."""
-        queues = [f"queue {found['name']}" for found in self.queues(place)]
+        queues = [f"queue {names['name']}" for names in self.queues(place)]
         exchanges = [
-            f"exchange {found['name']}"
-            for found in self.ask("GET", "exchanges", place or "/")
-            if found["name"] and not found["name"].startswith("amq.")
+            f"exchange {names['name']}"
+            for names in self.ask("GET", "exchanges", place or "/")
+            if names["name"] and not names["name"].startswith("amq.")
         ]
         return sorted(queues + exchanges)
 
@@ -199,14 +199,14 @@ class Rabbitmq(Broker):
 
     def queues(self, place: str = "") -> list[dict[str, Any]]:
         """Return the broker's data about the queues of a vhost."""
-        found: list[dict[str, Any]] = self.ask("GET", "queues", place or "/")
-        return found
+        listed: list[dict[str, Any]] = self.ask("GET", "queues", place or "/")
+        return listed
 
     def connections(self, place: str = "") -> list[str]:
         """Return the names of the connections to a vhost."""
         # The list per vhost requires the collection of statistics.
-        found = self.ask("GET", "connections")
-        return [each["name"] for each in found if each.get("vhost") == (place or "/")]
+        listed = self.ask("GET", "connections")
+        return [each["name"] for each in listed if each.get("vhost") == (place or "/")]
 
     def cut(self, place: str = "") -> None:
         """Let the broker close all connections to a vhost."""
@@ -225,8 +225,8 @@ class Rabbitmq(Broker):
             headers={"Authorization": f"Basic {secret}", "Content-Type": "application/json"},
         )
         with urllib.request.urlopen(request, timeout=30) as answer:
-            said = answer.read()
-        return json.loads(said) if said else None
+            content = answer.read()
+        return json.loads(content) if content else None
 
 
 class Coordinator(Broker):
@@ -252,8 +252,8 @@ def coordinator(kind: str, **settings: str) -> Iterator[Coordinator]:
 
     :raises ServerMissing: if it is not installed or does not start.
     """
-    with servers.keeping(kind, **settings) as kept:
-        yield Coordinator(kept, kind)
+    with servers.keeping(kind, **settings) as server:
+        yield Coordinator(server, kind)
 
 
 @contextlib.contextmanager
@@ -262,8 +262,8 @@ def redis(**settings: str) -> Iterator[Redis]:
 
     :raises ServerMissing: if it is not installed or does not start.
     """
-    with servers.keeping("redis", **settings) as kept:
-        yield Redis(kept)
+    with servers.keeping("redis", **settings) as server:
+        yield Redis(server)
 
 
 @contextlib.contextmanager
@@ -272,8 +272,8 @@ def rabbitmq(**settings: str) -> Iterator[Rabbitmq]:
 
     :raises ServerMissing: if it is not installed or does not start.
     """
-    with servers.keeping("rabbitmq", **settings) as kept:
-        yield Rabbitmq(kept)
+    with servers.keeping("rabbitmq", **settings) as server:
+        yield Rabbitmq(server)
 
 
 #: Brokers of tests that kill their broker. A RabbitMQ needs 5 s for each start.
@@ -301,27 +301,27 @@ class Brokers(servers.Once[Broker]):
         super().__init__(functools.partial(_reached, folder))
 
     def __getitem__(self, kind: str) -> Broker:
-        found = super().__getitem__(kind)
-        tally.brokers[found.kind] = found.version
-        found.mend()
-        return found
+        server = super().__getitem__(kind)
+        tally.brokers[server.kind] = server.version
+        server.mend()
+        return server
 
 
 @contextlib.contextmanager
 def _reached(folder: Path | None, kind: str) -> Iterator[Broker]:
     if folder is not None and kind in ("rabbitmq", "zookeeper", "etcd"):
-        kept = servers.shared(kind, folder)
-        yield Rabbitmq(kept) if kind == "rabbitmq" else Coordinator(kept, kind)
+        shared_server = servers.shared(kind, folder)
+        yield Rabbitmq(shared_server) if kind == "rabbitmq" else Coordinator(shared_server, kind)
         return
-    with _MAKERS[kind.removeprefix("own ")]() as found:
-        yield found
+    with _MAKERS[kind.removeprefix("own ")]() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")
 def broker_servers(shared_folder: Path | None) -> Iterator[Brokers]:
     """Yield the brokers by kind ('redis', 'rabbitmq')."""
-    with contextlib.closing(Brokers(shared_folder)) as found:
-        yield found
+    with contextlib.closing(Brokers(shared_folder)) as brokers:
+        yield brokers
 
 
 @pytest.fixture

@@ -30,10 +30,10 @@ def browser() -> Iterator[Browser]:
 
     expect.set_options(timeout=PATIENCE)
     with sync_playwright() as playwright:
-        found = playwright.chromium.launch(
+        chromium = playwright.chromium.launch(
             executable_path=program, args=["--no-sandbox"], timeout=PATIENCE
         )
         try:
-            yield found
+            yield chromium
         finally:
-            found.close()
+            chromium.close()

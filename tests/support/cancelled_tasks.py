@@ -75,14 +75,14 @@ class Threads(Quick):
 
     def execute(self, path: str) -> str:
         append(path, f"+{self.name} {os.getpid()}")
-        told = threading.Event()
+        event = threading.Event()
 
         def look() -> None:
             end = time.monotonic() + LONG
             while not self.cancelled and time.monotonic() < end:
                 time.sleep(0.005)
-            told.set()
+            event.set()
 
         threading.Thread(target=look, daemon=True).start()
-        assert told.wait(LONG)
+        assert event.wait(LONG)
         raise exceptions.Cancelled(self.name)

@@ -39,12 +39,12 @@ def call(module: str, function: str, *arguments: Any) -> Any:
 @contextlib.contextmanager
 def process(*arguments: str, **options: Any) -> Iterator[subprocess.Popen[Any]]:
     """Run Python with these arguments, and kill it at the end of the block if it still runs."""
-    with subprocess.Popen([sys.executable, *arguments], **options) as made:
+    with subprocess.Popen([sys.executable, *arguments], **options) as process:
         try:
-            yield made
+            yield process
         finally:
-            if made.poll() is None:
-                made.kill()
+            if process.poll() is None:
+                process.kill()
 
 
 def imported(emit: Any) -> set[str]:

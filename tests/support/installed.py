@@ -31,7 +31,7 @@ def environment(folder: Path) -> dict[str, str]:
 
     The user's files, and the folder where engines and workers meet, are in `folder`.
     """
-    told = {
+    variables = {
         name: value
         for name, value in os.environ.items()
         if name not in ELSEWHERE and not name.startswith("WBENGINE_")
@@ -39,8 +39,8 @@ def environment(folder: Path) -> dict[str, str]:
     for what in ("RUNTIME_DIR", "CONFIG_HOME", "STATE_HOME", "DATA_HOME"):
         place = folder / what
         place.mkdir(mode=0o700)
-        told[f"XDG_{what}"] = str(place)
-    return told
+        variables[f"XDG_{what}"] = str(place)
+    return variables
 
 
 @pytest.fixture(scope="session")
@@ -49,12 +49,12 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = tmp_path_factory.getbasetemp()
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     checkout = shared / "checkout"
-    made = shared / "checkout-is-installed"
+    marker = shared / "checkout-is-installed"
     with _locked(shared / "installing"):
-        if not made.exists():
+        if not marker.exists():
             shutil.rmtree(checkout, ignore_errors=True)  # left by a killed process
             _install(checkout)
-            made.touch()
+            marker.touch()
     python = checkout / "env" / "bin" / "python"
     assert python.exists(), "the README calls its environment `env`"
     return python

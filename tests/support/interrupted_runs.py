@@ -172,9 +172,9 @@ class Trials:
             self._report(f"next run raised {error!r:.200}", where)
         with contextlib.closing(self.backend.get_connection()) as connection:
             stored = connection.get_flow_details(uuid)
-        found = {stored.state, *(atom.state for atom in stored)}
-        if found != {states.SUCCESS}:
-            self._report(f"the store has {found}", where)
+        end_states = {stored.state, *(atom.state for atom in stored)}
+        if end_states != {states.SUCCESS}:
+            self._report(f"the store has {end_states}", where)
         results: list[BaseException | None] = []
 
         def run_another() -> None:
@@ -254,13 +254,13 @@ def main() -> None:
     else:
         trials.at_points(args.points or (), args.part, rng)
     trials.close()
-    found = {
+    report = {
         "interrupted": trials.interrupted,
         "finished": trials.finished,
         "threads": threading.active_count(),
         "problems": trials.problems,
     }
-    print(json.dumps(found), flush=True)
+    print(json.dumps(report), flush=True)
 
 
 if __name__ == "__main__":

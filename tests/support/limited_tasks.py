@@ -71,11 +71,11 @@ def one_each(customer: str, seconds: float) -> str:
 
 
 def flow(made: Any, many: int, who: str = "f", seconds: float = 0.02) -> unordered_flow.Flow:
-    found = unordered_flow.Flow(who)
+    flow = unordered_flow.Flow(who)
     for number in range(many):
         inject = {"who": who, "seconds": seconds}
-        found.add(made(f"{number}", inject=inject, provides=f"told {number}"))
-    return found
+        flow.add(made(f"{number}", inject=inject, provides=f"told {number}"))
+    return flow
 
 
 def hold(url: str) -> None:

@@ -51,8 +51,8 @@ class Touch(task.Task):
         return -item
 
     def revert(self, result: Any, item: int, folder: str, stuck: int = -1) -> str:
-        told = result if isinstance(result, int) else type(result).__name__
-        note(folder, f"-{item}:{told}")
+        text = result if isinstance(result, int) else type(result).__name__
+        note(folder, f"-{item}:{text}")
         if item == stuck:
             raise OSError(f"item {item} is stuck")
         return f"undone {item}"
@@ -77,12 +77,12 @@ class Count(task.Task):
     def execute(self, item: int) -> int:
         with Count.lock:
             Count.running += 1
-            most = Count.running
+            max_running = Count.running
         time.sleep(0.002)
         with Count.lock:
-            most = max(most, Count.running)
+            max_running = max(max_running, Count.running)
             Count.running -= 1
-        return most
+        return max_running
 
 
 class Tell(task.Task):

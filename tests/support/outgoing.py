@@ -56,6 +56,6 @@ class FunctionHooks(DeliveryHooks):
         self._uncertain()
 
 
-def message(envelope: env.Envelope, **told: Any) -> OutgoingMessage:
+def message(envelope: env.Envelope, **headers: Any) -> OutgoingMessage:
     """Return a message with its own hooks."""
-    return OutgoingMessage(envelope, FunctionHooks(**told))
+    return OutgoingMessage(envelope, FunctionHooks(**headers))

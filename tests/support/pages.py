@@ -59,7 +59,7 @@ def blocks(page: Path) -> list[Block]:
     lines = page.read_text(encoding="utf-8").splitlines()
     if page.suffix == ".md":
         return _fenced(page.name, lines)
-    found: list[Block] = []
+    page_blocks: list[Block] = []
     inside = 0  # last line of the latest block
     for number, line in enumerate(lines, 1):
         where = f"{page.name}:{number}"
@@ -77,12 +77,12 @@ def blocks(page: Path) -> list[Block]:
             raise BlockError(f"{where}: {language or directive} is none of {', '.join(LANGUAGES)}")
         block, inside = _read(lines, number, len(indent), language)
         if language == "output":
-            if not found or _between(lines, found[-1], number):
+            if not page_blocks or _between(lines, page_blocks[-1], number):
                 raise BlockError(f"{where}: this output does not follow a block that is run")
-            found[-1].expected = block.text
+            page_blocks[-1].expected = block.text
         elif language != "text":
-            found.append(block)
-    return found
+            page_blocks.append(block)
+    return page_blocks
 
 
 def _fenced(name: str, lines: list[str]) -> list[Block]:
@@ -118,8 +118,8 @@ def broker(page: Path) -> str | None:
 
     A comment `.. broker: redis` selects it.
     """
-    found = re.search(r"^\.\. broker: (\w+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
-    return found[1] if found else None
+    match = re.search(r"^\.\. broker: (\w+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return match[1] if match else None
 
 
 def _read(lines: list[str], number: int, indent: int, language: str) -> tuple[Block, int]:
@@ -170,8 +170,8 @@ def run_blocks(
             os.killpg(page.pid, signal.SIGKILL)
             raise
     assert (page.returncode, err) == (0, ""), err
-    told: list[str] = json.loads(out)
-    return told
+    data: list[str] = json.loads(out)
+    return data
 
 
 def compare(page: Path, found: list[Block], told: list[str]) -> None:

@@ -33,8 +33,8 @@ class Points:
     def passed(self) -> list[str]:
         """Return the points that were reached since the last call."""
         with self._lock:
-            found, self._passed = self._passed, set()
-        return sorted(found)
+            passed, self._passed = self._passed, set()
+        return sorted(passed)
 
     def _come(self, point: str) -> None:
         with self._lock:

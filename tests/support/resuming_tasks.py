@@ -116,9 +116,9 @@ def spoiling() -> Any:
 
 
 def backend_in(folder: Path) -> Any:
-    made = backends.fetch({"connection": "dir", "path": str(folder / "store")})
-    made.get_connection().upgrade()
-    return made
+    backend = backends.fetch({"connection": "dir", "path": str(folder / "store")})
+    backend.get_connection().upgrade()
+    return backend
 
 
 def engine_of(flow: str, folder: Path, **options: Any) -> Any:

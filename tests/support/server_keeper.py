@@ -49,9 +49,9 @@ def _attend(user: int, listens: bool, keeper: Keeper) -> None:
             return
         *words, asked = (asked + read).split(b"\n")
         for word in words:
-            told = keeper.do(word.decode())
+            reply = keeper.do(word.decode())
             killed = keeper.server.poll() is not None
-            print(json.dumps(told), flush=True)
+            print(json.dumps(reply), flush=True)
 
 
 def _leave(number: int, frame: object) -> NoReturn:

@@ -58,9 +58,9 @@ class Keeper:
         self.port = 0
         self.server: subprocess.Popen[bytes] | None = None
         if os.geteuid() == 0:
-            found = next(filter(None, map(_account, self.users)))
-            os.chown(folder, found.pw_uid, found.pw_gid)
-            self.user = {"user": found.pw_uid, "group": found.pw_gid, "extra_groups": []}
+            account = next(filter(None, map(_account, self.users)))
+            os.chown(folder, account.pw_uid, account.pw_gid)
+            self.user = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
 
     def make(self) -> None:
         """Prepare the data, once before the first start."""
@@ -79,11 +79,11 @@ class Keeper:
         for attempt in range(ATTEMPTS):  # another process can take the port before the server does
             self.port = free_port()
             if self.serve():
-                told = {"port": self.port, "password": self.password, "version": self.version()}
-                return {**told, **self.pid(), **self.more()}
-            said = self.log.read_text(errors="replace")
-            if attempt + 1 == ATTEMPTS or self.taken not in said:
-                raise NoServer("\n".join(said.splitlines()[-10:]))
+                details = {"port": self.port, "password": self.password, "version": self.version()}
+                return {**details, **self.pid(), **self.more()}
+            text = self.log.read_text(errors="replace")
+            if attempt + 1 == ATTEMPTS or self.taken not in text:
+                raise NoServer("\n".join(text.splitlines()[-10:]))
         raise AssertionError("unreachable")
 
     def do(self, word: str) -> dict[str, Any]:
@@ -152,9 +152,11 @@ class Keeper:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, self.ending)
 
     def version(self) -> str:
-        told = subprocess.run([self.program, "--version"], capture_output=True, text=True).stdout
-        found = re.search(r"\d+\.\d+(\.\d+)?", told)
-        return found[0] if found else told.strip()
+        completed = subprocess.run(
+            [self.program, "--version"], capture_output=True, text=True
+        ).stdout
+        match = re.search(r"\d+\.\d+(\.\d+)?", completed)
+        return match[0] if match else completed.strip()
 
     def stop(self) -> None:
         if self.server is not None:
@@ -345,9 +347,9 @@ class Rabbitmq(Keeper):
         return {"pages": self.pages}
 
     def version(self) -> str:
-        said = self.log.read_text(errors="replace")
-        found = re.search(r"Starting RabbitMQ (\S+)", said)
-        return found[1] if found else "?"
+        text = self.log.read_text(errors="replace")
+        match = re.search(r"Starting RabbitMQ (\S+)", text)
+        return match[1] if match else "?"
 
     def stop(self) -> None:
         super().stop()
@@ -385,9 +387,9 @@ class Zookeeper(Keeper):
         return [self.program, *virtual, "-cp", jars, main, str(self.write("zoo.cfg", lines))]
 
     def version(self) -> str:
-        said = self.log.read_text(errors="replace")
-        found = re.search(r"zookeeper.version=(\d+\.\d+\.\d+)", said)
-        return found[1] if found else "?"
+        text = self.log.read_text(errors="replace")
+        match = re.search(r"zookeeper.version=(\d+\.\d+\.\d+)", text)
+        return match[1] if match else "?"
 
 
 class Etcd(Keeper):
@@ -432,8 +434,8 @@ def _account(name: str) -> pwd.struct_passwd | None:
 
 def free_port() -> int:
     for port in random.SystemRandom().sample(PORTS, 100):
-        with socket.socket() as found, contextlib.suppress(OSError):
-            found.bind(("127.0.0.1", port))
+        with socket.socket() as connection, contextlib.suppress(OSError):
+            connection.bind(("127.0.0.1", port))
             return port
     raise NoServer("there is no free port")
 

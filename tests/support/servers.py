@@ -130,8 +130,8 @@ def mariadb() -> contextlib.AbstractContextManager[Server]:
 
 @contextlib.contextmanager
 def _running(kind: str) -> Iterator[Server]:
-    with keeping(kind) as kept:
-        yield Server.of(kind, kept.details)
+    with keeping(kind) as server:
+        yield Server.of(kind, server.details)
 
 
 class KeptServer:
@@ -150,11 +150,11 @@ class KeptServer:
 
     def _answer(self) -> dict[str, Any]:
         assert self._keeper.stdout is not None
-        told = json.loads(self._keeper.stdout.readline() or b'{"error": "its keeper died"}')
-        if "error" in told:
-            raise ServerMissing(told["error"])
-        assert isinstance(told, dict)
-        return told
+        data = json.loads(self._keeper.stdout.readline() or b'{"error": "its keeper died"}')
+        if "error" in data:
+            raise ServerMissing(data["error"])
+        assert isinstance(data, dict)
+        return data
 
 
 class Shared:
@@ -283,8 +283,8 @@ def _reached(folder: Path | None, kind: str) -> Iterator[Server]:
     if folder is not None and not own:
         yield Server.of(kind, shared(kind, folder).details)
         return
-    with _running(kind) as found:
-        yield found
+    with _running(kind) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

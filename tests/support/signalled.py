@@ -40,13 +40,13 @@ class Delayed(retry.Times):
 
 def waiting(kind: str, timeout: float = 1.0) -> Any:
     """Return a flow that waits in the way that `kind` selects."""
-    made = linear_flow.Flow("waiting")
+    root = linear_flow.Flow("waiting")
     if kind == "timeout":
-        return made.add(task.WaitFor("approved", timeout=timeout, provides="found"))
+        return root.add(task.WaitFor("approved", timeout=timeout, provides="found"))
     if kind == "retry":
-        made = linear_flow.Flow("waiting", retry=Delayed(3, "again", provides="times"))
-        return made.add(Fails("fails", provides="found"))
+        root = linear_flow.Flow("waiting", retry=Delayed(3, "again", provides="times"))
+        return root.add(Fails("fails", provides="found"))
     assert kind == "eta"
     use = Use("use", inject={"approval": "found"}, provides="found")
     use.eta = timeout
-    return made.add(use)
+    return root.add(use)

@@ -68,9 +68,9 @@ def received(sent: env.Envelope, layout: str = "json") -> Any:
         return _encoding.Message(_encoding.seal(sent, "x"), None, 1, False)
     head = _amqp_frames.table(sent.signed_headers)
     headers, _ = _amqp_frames._table(head, 0)
-    found = _encoding.Message(_encoding.seal(sent, "x"), None, 1, False)
-    found.headers = headers
-    return found
+    message = _encoding.Message(_encoding.seal(sent, "x"), None, 1, False)
+    message.headers = headers
+    return message
 
 
 InvalidMessageError = _encoding.InvalidMessageError

@@ -45,16 +45,16 @@ def add(other: dict[str, Any]) -> None:
 
 def lines() -> list[str]:
     """Return the summary as lines of text."""
-    found = [f"{what}: {_listed(kinds)}" for what, kinds in _KINDS.items() if kinds]
+    summary = [f"{what}: {_listed(kinds)}" for what, kinds in _KINDS.items() if kinds]
     if flows:
         used = {kind for _, kind in flows}
-        found.append(
+        summary.append(
             f"contract of flows: {len({flow for flow, _ in flows})} flows x {len(used)} kinds"
             f" ({', '.join(sorted(used, key=_ENGINES.index))}), {len(flows)} runs as expected"
         )
     if waiting:
-        found.append(f"slow, and left out: {len(waiting)} tests")
-    return found
+        summary.append(f"slow, and left out: {len(waiting)} tests")
+    return summary
 
 
 def waiting_by_folder() -> dict[str, int]:

@@ -205,9 +205,9 @@ class _Server:
         self._selector.close()
 
     def _listen(self) -> socket.socket:
-        made = socket.create_server(("127.0.0.1", self.port), backlog=512)
-        made.setblocking(False)
-        return made
+        listener = socket.create_server(("127.0.0.1", self.port), backlog=512)
+        listener.setblocking(False)
+        return listener
 
     def _controlled(self) -> bool:
         read = self._control.recv(1000)
@@ -220,14 +220,14 @@ class _Server:
 
     def _hold(self, do: str, what: str) -> int:
         word = what.encode()
-        found = [flow for pair in self._pairs for flow in pair.flows if flow.word == word]
+        flows = [flow for pair in self._pairs for flow in pair.flows if flow.word == word]
         if do == "hold":
             self._words.add(word)
         elif do == "let_go":
             self._words.discard(word)
-            for flow in found:
+            for flow in flows:
                 flow.held = False
-        return len(found)
+        return len(flows)
 
     def _do(self, word: str, what: str) -> int:
         count = len(self._pairs)

@@ -174,7 +174,7 @@ class Terminal:
 
     def _read(self, seconds: float) -> bool:
         readable, _, _ = select.select(self._open, [], [], seconds)
-        found = False
+        has_read = False
         for number in readable:
             try:
                 data = os.read(number, 65536)
@@ -187,8 +187,8 @@ class Terminal:
                 self._stream.feed(data)
             else:
                 self.piped_output += data
-            found = found or bool(data)
-        return found
+            has_read = has_read or bool(data)
+        return has_read
 
     # -- acting ----------------------------------------------------------------------------------
 

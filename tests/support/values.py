@@ -51,13 +51,15 @@ def same(one: Any, other: Any) -> bool:
     if isinstance(one, (list, tuple)):
         return len(one) == len(other) and all(map(same, one, other))
     if isinstance(one, (set, frozenset)):
-        rest = list(other)
+        unmatched = list(other)
         for item in one:
-            found = next((index for index, twin in enumerate(rest) if same(item, twin)), None)
-            if found is None:
+            position = next(
+                (index for index, twin in enumerate(unmatched) if same(item, twin)), None
+            )
+            if position is None:
                 return False
-            del rest[found]
-        return not rest
+            del unmatched[position]
+        return not unmatched
     if isinstance(one, float):
         return (math.isnan(one) and math.isnan(other)) or (
             one == other and math.copysign(1, one) == math.copysign(1, other)

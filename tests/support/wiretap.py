@@ -80,14 +80,14 @@ class Tap:
         if not data:
             self._close(source)
             return
-        told = self._clients.get(source)
-        if told is not None:
-            told += data
+        client = self._clients.get(source)
+        if client is not None:
+            client += data
             self.exchanges += source in self._heard
             self._heard.discard(source)
         else:
             self._heard.add(self._peers[source])
-        if not (self.mutes if told is None else self.swallows):
+        if not (self.mutes if client is None else self.swallows):
             with contextlib.suppress(OSError):
                 self._peers[source].sendall(data)
 

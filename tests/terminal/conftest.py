@@ -62,16 +62,16 @@ class Shop:
         with Terminal(
             "-m", "wbengine", *words, folder=self.folder, columns=columns, lines=lines,
             piped=piped, env={**self.environment, **(env or {})},
-        ) as made:  # fmt: skip
-            yield made
+        ) as terminal:  # fmt: skip
+            yield terminal
         if checked:
-            check(made)
+            check(terminal)
 
     def run(self, command: str, **how: Any) -> Terminal:
         """Run a command on a terminal to its end."""
-        with self.terminal(command, **how) as made:
-            made.end()
-        return made
+        with self.terminal(command, **how) as terminal:
+            terminal.end()
+        return terminal
 
     @contextlib.contextmanager
     def worker(self) -> Iterator[Terminal]:
@@ -121,6 +121,6 @@ def matched(patterns: tuple[str, ...], rows: list[str]) -> bool:
 def shop(tmp_path: Path) -> Iterator[Shop]:
     folder = tmp_path / "shop"
     folder.mkdir()
-    made = Shop(folder)
-    yield made
-    made.go()  # also ends detached runs
+    new_shop = Shop(folder)
+    yield new_shop
+    new_shop.go()  # also ends detached runs

@@ -90,9 +90,9 @@ def test_stored_flow_is_shown_with_attempts_events_and_logs(shop: Shop) -> None:
 
 def test_logs_from_info_on_are_kept_without_options(shop: Shop) -> None:
     run = shop.run(f"flow run :noted --flow-id {UUID}")
-    kept = f"logs of its tasks are kept (INFO and higher): wbengine flow logs {UUID}"
-    assert kept in " ".join(run.scrollback.split())
-    assert kept in " ".join(shop.run(f"flow show {UUID}").scrollback.split())
+    line = f"logs of its tasks are kept (INFO and higher): wbengine flow logs {UUID}"
+    assert line in " ".join(run.scrollback.split())
+    assert line in " ".join(shop.run(f"flow show {UUID}").scrollback.split())
     logs = shop.run(f"flow logs {UUID}", columns=120)
     assert re.fullmatch(r"\S+ INFO pack: packed in a box", logs.screen.rows[0])
     assert len(logs.screen.rows) == 2 and "--log-level debug" in logs.screen.rows[1]

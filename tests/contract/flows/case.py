@@ -84,9 +84,9 @@ def flow(story: str, **expected: Any) -> Callable[[Callable[[], Any]], Callable[
 
 def play(case: Case, kind: Kind, folder: Path) -> list[str]:
     """Run a case on a kind, compare the results, and return the story."""
-    made = case.make()
+    pattern = case.make()
     store = {k: str(folder) if v == FOLDER else v for k, v in case.store.items()}
-    engine = kind.load(made, store=store, **case.options)
+    engine = kind.load(pattern, store=store, **case.options)
     heard = _listen(engine, case)
     recorder = trace.Recorder(engine)
     error: BaseException | None = None
@@ -110,10 +110,10 @@ def play(case: Case, kind: Kind, folder: Path) -> list[str]:
     storage = engine.storage
     assert storage.get_flow_state() == case.ends
     assert " ".join(recorder.flow) == (case.flow or _STRAIGHT[case.ends])
-    found = storage.fetch_all()
+    values = storage.fetch_all()
     expected = {**store, **case.results}
-    assert (found, _types(found)) == (expected, _types(expected))
-    assert dict(recorder.told) == {name: list(told) for name, told in case.told.items()}
+    assert (values, _types(values)) == (expected, _types(expected))
+    assert dict(recorder.told) == {name: list(results) for name, results in case.told.items()}
     assert {name: _short(history) for name, history in storage.get_retry_histories()} == {
         name: list(history) for name, history in case.history.items()
     }
@@ -167,15 +167,15 @@ def _check_error(case: Case, engine: base.Engine, error: BaseException | None) -
         assert error is None
         assert not storage.has_failures() and not storage.get_revert_failures()
         return
-    kept = {**storage.get_execute_failures(), **storage.get_revert_failures()}
-    assert set(kept) == set(case.raises) - {"?"}
-    for name, failure in kept.items():
+    failures = {**storage.get_execute_failures(), **storage.get_revert_failures()}
+    assert set(failures) == set(case.raises) - {"?"}
+    for name, failure in failures.items():
         _check_failure(failure, *case.raises[name])
     assert error is not None, "nothing was raised"
     # The failure of the reversion is raised, with the earlier failure as its context.
     stuck = {name: case.raises[name] for name in storage.get_revert_failures()}
     ending = stuck or case.raises
-    if stuck and set(kept) > set(stuck):
+    if stuck and set(failures) > set(stuck):
         assert error.__context__ is not None
     if case.raised is not None:
         assert isinstance(error, case.raised[0]) and case.raised[1] in str(error)

@@ -25,9 +25,9 @@ def _branches(decider: Decider, depth: str | None = None) -> Any:
     """a -?-> b -> c -> d -> (x -> y) -> z, and a -> e."""
     a, b, c, d, e, z = (tasks.Step(name, provides=name) for name in "abcdez")
     inner = linear_flow.Flow("in").add(tasks.Step("x"), tasks.Step("y"))
-    made = graph_flow.Flow("f").add(a, b, c, d, inner, e, z)
-    made.link(a, b, decider=decider, decider_depth=depth)
-    return made.link(b, c).link(c, d).link(d, inner).link(inner, z).link(a, e)
+    root = graph_flow.Flow("f").add(a, b, c, d, inner, e, z)
+    root.link(a, b, decider=decider, decider_depth=depth)
+    return root.link(b, c).link(c, d).link(d, inner).link(inner, z).link(a, e)
 
 
 def _saw_a(history: dict[str, Any]) -> bool:
@@ -81,11 +81,11 @@ def depth_atom_ignores_only_target() -> Any:
 
 def _with_retries(depth: str) -> Any:
     """Return `_branches` with a negative decider, where b and c have retries."""
-    made = _branches(no, depth)
+    root = _branches(no, depth)
     for name in "bc":
-        [found] = [node for node in made if node.name == name]
-        found.retries = 2
-    return made
+        [matching] = [node for node in root if node.name == name]
+        matching.retries = 2
+    return root
 
 
 @flow(
@@ -139,9 +139,9 @@ def decider_receives_result_of_task_with_retries() -> Any:
 def _two(first: Decider, second: Decider, depths: tuple[str, str] = ("all", "all")) -> Any:
     """a -?-> c, b -?-> c, then d and e."""
     a, b, c, d, e = (tasks.Step(name) for name in "abcde")
-    made = graph_flow.Flow("f").add(a, b, c, d, e).link(c, d).link(d, e)
-    made.link(a, c, decider=first, decider_depth=depths[0])
-    return made.link(b, c, decider=second, decider_depth=depths[1])
+    root = graph_flow.Flow("f").add(a, b, c, d, e).link(c, d).link(d, e)
+    root.link(a, c, decider=first, decider_depth=depths[0])
+    return root.link(b, c, decider=second, decider_depth=depths[1])
 
 
 @flow(">a >b +a +b ~c ~d ~e", order=["+a ~c", "+b ~c"])
@@ -168,25 +168,25 @@ def widest_depth_of_negative_deciders_is_used() -> Any:
 @flow(">a +a ~b ~d >c +c", results={"a": "a", "c": "c"})
 def join_after_ignored_branch_is_ignored() -> Any:
     a, b, c, d = (tasks.Step(name, provides=name) for name in "abcd")
-    made = graph_flow.Flow("f").add(a, b, c, d)
-    made.link(a, b, decider=no).link(a, c, decider=yes)
-    return made.link(b, d).link(c, d)
+    root = graph_flow.Flow("f").add(a, b, c, d)
+    root.link(a, b, decider=no).link(a, c, decider=yes)
+    return root.link(b, d).link(c, d)
 
 
 @flow(">a +a ~b >c +c >d +d", results={"a": "a", "c": "c", "d": "d"})
 def join_after_single_ignored_atom_runs() -> Any:
     a, b, c, d = (tasks.Step(name, provides=name) for name in "abcd")
-    made = graph_flow.Flow("f").add(a, b, c, d)
-    made.link(a, b, decider=no, decider_depth="atom").link(a, c, decider=yes)
-    return made.link(b, d).link(c, d)
+    root = graph_flow.Flow("f").add(a, b, c, d)
+    root.link(a, b, decider=no, decider_depth="atom").link(a, c, decider=yes)
+    return root.link(b, d).link(c, d)
 
 
 @flow(">a +a ~b >c +c")
 def deciders_of_ignored_sources_are_not_called() -> Any:
     """If all sources are ignored, no decider is called and the target runs."""
     a, b, c = (tasks.Step(name) for name in "abc")
-    made = graph_flow.Flow("f").add(a, b, c)
-    return made.link(a, b, decider=no, decider_depth="atom").link(b, c, decider=no)
+    root = graph_flow.Flow("f").add(a, b, c)
+    return root.link(a, b, decider=no, decider_depth="atom").link(b, c, decider=no)
 
 
 @flow(
@@ -198,16 +198,16 @@ def deciders_of_ignored_sources_are_not_called() -> Any:
 def consumer_of_ignored_value_fails() -> Any:
     a, b = tasks.Step("a"), tasks.Step("b", provides="b")
     c = tasks.Plain("c", rebind=["b"])
-    made = graph_flow.Flow("f").add(a, b, c)
-    return made.link(a, b, decider=no, decider_depth="atom")
+    root = graph_flow.Flow("f").add(a, b, c)
+    return root.link(a, b, decider=no, decider_depth="atom")
 
 
 @flow(">a +a >c ~x ~y ~b +c", order=["+a ~x", "+a >c"])
 def negative_decider_ignores_whole_flow() -> Any:
     a, b, c = (tasks.Step(name) for name in "abc")
     inner = linear_flow.Flow("in").add(tasks.Step("x"), tasks.Step("y"))
-    made = graph_flow.Flow("f").add(a, inner, b, c).link(a, inner, decider=no)
-    return made.link(inner, b).link(a, c)
+    root = graph_flow.Flow("f").add(a, inner, b, c).link(a, inner, decider=no)
+    return root.link(inner, b).link(a, c)
 
 
 @flow(">x +x >y +y ~b", results={"x": "x", "y": "y"})
@@ -246,8 +246,8 @@ def raising_decider_is_retried() -> Any:
         return True
 
     a, b = tasks.Step("a"), tasks.Step("b")
-    made = graph_flow.Flow("f", retry.Times(2, "r", provides="n"))
-    return made.add(a, b).link(a, b, decider=once)
+    root = graph_flow.Flow("f", retry.Times(2, "r", provides="n"))
+    return root.add(a, b).link(a, b, decider=once)
 
 
 @flow(
@@ -261,9 +261,9 @@ def next_attempt_calls_decider_again() -> Any:
     a = tasks.Give("a", rebind=["n"])
     b = tasks.Step("b")
     c = tasks.Until("c", inject={"until": 2})
-    made = graph_flow.Flow("f", retry.Times(2, "r", provides="n")).add(a, b, c)
-    made.link(a, b, decider=lambda history: history["a"] > 1, decider_depth="atom")
-    return made.link(b, c)
+    root = graph_flow.Flow("f", retry.Times(2, "r", provides="n")).add(a, b, c)
+    root.link(a, b, decider=lambda history: history["a"] > 1, decider_depth="atom")
+    return root.link(b, c)
 
 
 @flow(
@@ -273,8 +273,8 @@ def next_attempt_calls_decider_again() -> Any:
 def ignored_retry_provides_nothing() -> Any:
     a, b = tasks.Step("a"), tasks.Step("b")
     inner = linear_flow.Flow("in", retry.Times(2, "s", provides="n")).add(tasks.Step("x"))
-    made = graph_flow.Flow("f", retry.AlwaysRevert("r")).add(a, b, inner)
-    return made.link(a, inner, decider=no).link(a, b)
+    root = graph_flow.Flow("f", retry.AlwaysRevert("r")).add(a, b, inner)
+    return root.link(a, inner, decider=no).link(a, b)
 
 
 @flow(

@@ -67,8 +67,8 @@ class Fated(task.Task):
         number = count if folder else sorted(tries.items())
         if draw(seed, self.name, "execute", number) < (failing if count < 3 else failing / 4):
             raise RuntimeError(f"{self.name} fails at {number}")
-        made = f"{self.name} {number} {draw(seen):.4f}"
-        return made, made
+        value = f"{self.name} {number} {draw(seen):.4f}"
+        return value, value
 
     @contextlib.contextmanager
     def _noted(self, what: str, journal: str) -> Iterator[None]:
@@ -107,8 +107,10 @@ class Numbers(Fated):
         seen: str | None = None,
         **tries: int,
     ) -> Any:
-        made, told = super().execute(seed, failing, sticking, folder, journal, pace, seen, **tries)
-        return made, told, list(range(int(5 * draw(made, "numbers"))))
+        value, number = super().execute(
+            seed, failing, sticking, folder, journal, pace, seen, **tries
+        )
+        return value, number, list(range(int(5 * draw(value, "numbers"))))
 
 
 class Awaiting(Fated):
@@ -150,5 +152,5 @@ class Item(Fated):
         seen: str | None = None,
         **tries: int,
     ) -> Any:
-        made, _ = super().execute(seed, failing, sticking, folder, journal, pace, seen, **tries)
-        return f"{made} {number}"
+        value, _ = super().execute(seed, failing, sticking, folder, journal, pace, seen, **tries)
+        return f"{value} {number}"

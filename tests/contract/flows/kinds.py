@@ -137,24 +137,24 @@ def _kept(folder: Path, tasks: str) -> Iterator[Kind]:
 
 @contextlib.contextmanager
 def _threads(folder: Path, tasks: str) -> Iterator[Kind]:
-    kept = KeptThreads(max_workers=3, strict=True)
-    yield Kind("threads", "parallel", {"executor": kept})
-    kept.end()
+    executor = KeptThreads(max_workers=3, strict=True)
+    yield Kind("threads", "parallel", {"executor": executor})
+    executor.end()
 
 
 @contextlib.contextmanager
 def _processes(folder: Path, tasks: str) -> Iterator[Kind]:
-    kept = KeptProcesses(max_workers=2, strict=True)
-    yield Kind("processes", "parallel", {"executor": kept})
-    kept.end()
+    executor = KeptProcesses(max_workers=2, strict=True)
+    yield Kind("processes", "parallel", {"executor": executor})
+    executor.end()
 
 
 @contextlib.contextmanager
 def _memory(folder: Path, tasks: str) -> Iterator[Kind]:
     url = f"memory://{folder.name}"
     serving = worker_in_thread(url, tasks, topic="flows", threads_count=3)
-    with serving, _remote("memory", url) as found:
-        yield found
+    with serving, _remote("memory", url) as remote_kind:
+        yield remote_kind
 
 
 @contextlib.contextmanager
@@ -163,8 +163,8 @@ def _filesystem(folder: Path, tasks: str) -> Iterator[Kind]:
     with workers(folder, "--topic", "flows", "--tasks", tasks, "--url", url, "--threads", "3") as [
         process
     ]:
-        with _remote("filesystem", url) as found:
-            yield found
+        with _remote("filesystem", url) as remote_kind:
+            yield remote_kind
         assert process.stop() == 0, process.text
 
 

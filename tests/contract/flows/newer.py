@@ -22,8 +22,8 @@ from wbengine.types import failure as ft
 def _joined(rule: str, *answers: Any) -> Any:
     """a -?-> b, a -?-> c, and both -> d -> e."""
     a, b, c, d, e = (tasks.Step(name) for name in "abcde")
-    made = graph_flow.Flow("f").add(a, b, c, d, e).link(b, d).link(c, d).link(d, e)
-    return made.link(a, b, decider=answers[0]).link(a, c, decider=answers[1]).join(d, rule)
+    root = graph_flow.Flow("f").add(a, b, c, d, e).link(b, d).link(c, d).link(d, e)
+    return root.link(a, b, decider=answers[0]).link(a, c, decider=answers[1]).join(d, rule)
 
 
 @flow(">a +a ~b >c +c >d +d >e +e")
@@ -50,15 +50,15 @@ def join_all_is_ignored_after_one_ignored_branch() -> Any:
 def flow_as_join() -> Any:
     a, b, z = (tasks.Step(name) for name in "abz")
     inner = linear_flow.Flow("in").add(tasks.Step("x"), tasks.Step("y"))
-    made = graph_flow.Flow("f").add(a, b, inner, z).link(b, inner).link(inner, z)
-    return made.link(a, b, decider=no).join(inner, "none_failed")
+    root = graph_flow.Flow("f").add(a, b, inner, z).link(b, inner).link(inner, z)
+    return root.link(a, b, decider=no).join(inner, "none_failed")
 
 
 @flow(">a +a ~b ~c")
 def join_is_ignored_by_its_own_decider() -> Any:
     a, b, c = (tasks.Step(name) for name in "abc")
-    made = graph_flow.Flow("f").add(a, b, c).link(a, b, decider=no)
-    return made.link(b, c).link(a, c, decider=no).join(c, "none_failed")
+    root = graph_flow.Flow("f").add(a, b, c).link(a, b, decider=no)
+    return root.link(b, c).link(a, c, decider=no).join(c, "none_failed")
 
 
 @flow(
@@ -70,9 +70,9 @@ def join_is_ignored_by_its_own_decider() -> Any:
 def join_in_next_attempt() -> Any:
     a, b = tasks.Give("a", rebind=["n"]), tasks.Step("b")
     d = tasks.Until("d", inject={"until": 2})
-    made = graph_flow.Flow("f", retry.Times(2, "r", provides="n")).add(a, b, d).link(b, d)
-    made.link(a, b, decider=lambda history: history["a"] > 1)
-    return made.join(d, "none_failed")
+    root = graph_flow.Flow("f", retry.Times(2, "r", provides="n")).add(a, b, d).link(b, d)
+    root.link(a, b, decider=lambda history: history["a"] > 1)
+    return root.join(d, "none_failed")
 
 
 # -- retries with backoff or conditions
@@ -289,8 +289,8 @@ def flow_is_retried_beside_map() -> Any:
 
 def _undone_from_the_end(engine: base.Engine) -> None:
     [record] = [atom for atom in engine.storage.flow_detail if atom.name == "m"]
-    found = [item.state for item in record.items]
-    assert found == [states.SUCCESS, states.REVERT_FAILURE, states.REVERTED]
+    item_states = [item.state for item in record.items]
+    assert item_states == [states.SUCCESS, states.REVERT_FAILURE, states.REVERTED]
 
 
 @flow(

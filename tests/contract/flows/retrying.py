@@ -323,8 +323,8 @@ def never_resolve_calls_no_retry() -> Any:
     history={"r": [(1, "a:RuntimeError c:RuntimeError"), (2, "")]},
 )
 def several_failures_in_one_attempt() -> Any:
-    made = unordered_flow.Flow("f", retry.Times(2, "r", provides="n"))
-    return made.add(
+    root = unordered_flow.Flow("f", retry.Times(2, "r", provides="n"))
+    return root.add(
         tasks.QuietUntil("a", inject={"until": 2}), tasks.QuietUntil("b", inject={"until": 0}),
         tasks.QuietUntil("c", inject={"until": 2}),
     )  # fmt: skip
@@ -402,11 +402,11 @@ def unnamed_retry_is_named_after_its_flow() -> Any:
 # -- retries of one task -------------------------------------------------------------------------
 
 
-def _again(made: Any, retries: int, **options: Any) -> Any:
-    made.retries = retries
+def _again(atom: Any, retries: int, **options: Any) -> Any:
+    atom.retries = retries
     for name, value in options.items():
-        setattr(made, name, value)
-    return made
+        setattr(atom, name, value)
+    return atom
 
 
 _TWICE = {"b": ["RuntimeError(b fails the 1. time) | b", "RuntimeError(b fails the 2. time) | b"]}

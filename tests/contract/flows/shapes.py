@@ -94,14 +94,14 @@ def graph_ordered_by_links() -> Any:
 @flow(">a +a >b +b", results={"a": "a", "b": "a"})
 def targeted_flow_runs_target_and_its_dependencies() -> Any:
     target = tasks.Give("b", provides="b", rebind=["a"])
-    made = graph_flow.TargetedFlow("f").add(
+    root = graph_flow.TargetedFlow("f").add(
         tasks.Step("a", provides="a"),
         target,
         tasks.Give("after", rebind=["b"]),
         tasks.Boom("beside"),
     )
-    made.set_target(target)
-    return made
+    root.set_target(target)
+    return root
 
 
 @flow(
@@ -133,8 +133,8 @@ def forty_nested_flows() -> Any:
     order=[], results={f"t{n}": f"t{n}" for n in range(120)},
 )  # fmt: skip
 def many_unordered_tasks() -> Any:
-    made = unordered_flow.Flow("f")
-    return made.add(*(tasks.Step(f"t{n}", provides=f"t{n}") for n in range(120)))
+    root = unordered_flow.Flow("f")
+    return root.add(*(tasks.Step(f"t{n}", provides=f"t{n}") for n in range(120)))
 
 
 @flow(

@@ -126,8 +126,8 @@ def retry_suspended_before_next_attempt_is_reverted() -> Any:
 def suspend_before_decider() -> Any:
     """The next run calls the decider."""
     a, b, c = (tasks.Step(name) for name in "abc")
-    made = graph_flow.Flow("f").add(a, b, c).link(b, c)
-    return made.link(a, b, decider=lambda history: history["a"] != "a", decider_depth="atom")
+    root = graph_flow.Flow("f").add(a, b, c).link(b, c)
+    return root.link(a, b, decider=lambda history: history["a"] != "a", decider_depth="atom")
 
 
 def _by_iteration(engine: base.Engine) -> None:
@@ -279,11 +279,13 @@ def _resolved_by_another(engine: base.Engine) -> None:
     except Exception:
         detail = engine.storage.flow_detail.copy()
         other = engines.load(another_engine_resolves_remaining_failure(), flow_detail=detail)
-        told: list[Any] = []
-        other.atom_notifier.register("REVERTED", lambda _, details: told.append(details["result"]))
+        outcomes: list[Any] = []
+        other.atom_notifier.register(
+            "REVERTED", lambda _, details: outcomes.append(details["result"])
+        )
         try:
             other.run()
         except Exception:
             assert other.storage.get_flow_state() == states.REVERTED
-            assert told == ["ValueError(b fails) | b", "a | b"]
+            assert outcomes == ["ValueError(b fails) | b", "a | b"]
         raise

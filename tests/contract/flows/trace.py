@@ -56,10 +56,10 @@ class Recorder:
 
 def by_atom(words: list[str]) -> dict[str, str]:
     """Return the marks of each atom in order."""
-    found: dict[str, str] = defaultdict(str)
+    words_by_atom: dict[str, str] = defaultdict(str)
     for word in words:
-        found[word[1:]] += word[0]
-    return dict(found)
+        words_by_atom[word[1:]] += word[0]
+    return dict(words_by_atom)
 
 
 def check_order(words: list[str], rule: str) -> None:

@@ -21,14 +21,14 @@ class Redirect(MetaPathFinder, Loader):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        package, _, rest = name.partition(".")
-        if package != "taskflow" or rest.startswith("tests."):
+        package, _, submodule = name.partition(".")
+        if package != "taskflow" or submodule.startswith("tests."):
             return None
-        if rest == "tests":  # TaskFlow's examples use helpers of its tests
+        if submodule == "tests":  # TaskFlow's examples use helpers of its tests
             here = Path(__file__).parents[1]
             elsewhere = [each for each in sys.path if Path(each).resolve() != here]
-            found = PathFinder.find_spec("taskflow", elsewhere)
-            return found and PathFinder.find_spec(name, found.submodule_search_locations)
+            spec = PathFinder.find_spec("taskflow", elsewhere)
+            return spec and PathFinder.find_spec(name, spec.submodule_search_locations)
         return ModuleSpec(name, self, is_package=True)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
