@@ -18,10 +18,10 @@ from tools.benching import (
     growing,
     idling,
     profiling,
+    result_file,
     rst,
     systems,
     tables,
-    telling,
 )
 from tools.benching.checks import Measured
 
@@ -121,7 +121,7 @@ def bench() -> dict[str, Any]:
         "brokers": {"redis": "7.0"},
     }  # fmt: skip
     versions = {"huey": {"huey": "3.5"}, "wbengine": {"wbengine": "0.1.0"}}
-    told = telling.document(facts, measured, chosen, versions, checks.judge(measured))
+    told = result_file.document(facts, measured, chosen, versions, checks.judge(measured))
     found: dict[str, Any] = json.loads(json.dumps(told))
     return found
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tools.benching import places, processes
+from tools.benching import private_brokers, processes
 from tools.benching.driving import Driver, Failed
 from tools.benching.systems import LOCALS, System
 
@@ -32,7 +32,9 @@ class Idle:
         return {key: round(v, 2) if isinstance(v, float) else v for key, v in asdict(self).items()}
 
 
-def measure(system: System, python: str, medium: str, where: places.Places, seconds: float) -> Idle:
+def measure(
+    system: System, python: str, medium: str, where: private_brokers.PrivateBrokers, seconds: float
+) -> Idle:
     """Start a worker, let it execute a task, and measure it while it is idle.
 
     :raises Failed: if it does not start, or ends during the measurement.
@@ -57,7 +59,7 @@ def measure_all(
     systems: list[System],
     pythons: dict[str, str],
     media: list[str],
-    where: places.Places,
+    where: private_brokers.PrivateBrokers,
     seconds: float,
 ) -> Iterator[Idle | str]:
     """Measure all systems that have workers. Yield a text for each that does not start."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tools import _bootstrap
-from tools.benching import cases, places
+from tools.benching import cases, private_brokers
 from tools.benching.driving import Driver, Failed
 from tools.benching.figures import Cell, Table
 from tools.benching.systems import System
@@ -53,7 +53,10 @@ class Measuring:
     """Execution of a plan. `found` can be read at any time."""
 
     def __init__(
-        self, plan: Plan, where: places.Places, say: Callable[[str], None] = _bootstrap.say
+        self,
+        plan: Plan,
+        where: private_brokers.PrivateBrokers,
+        say: Callable[[str], None] = _bootstrap.say,
     ) -> None:
         self._plan = plan
         self._out = say
@@ -94,22 +97,24 @@ class Measuring:
                 try:
                     driver = Driver(system, self._plan.pythons[system.name], place)
                 except Failed as error:
-                    self._say(f"{where}: {error}\n{places.logs(place['folder'])}")
+                    self._say(f"{where}: {error}\n{private_brokers.logs(place['folder'])}")
                     if attempt > 1 or "Error" in str(error):  # other errors may be accidental
                         self._refuse(medium, system, str(error))
                     continue
                 with contextlib.closing(driver):
-                    quiet = places.lines(place["folder"])
+                    quiet = private_brokers.lines(place["folder"])
                     self._note_driver(medium, system, driver)
                     if not medium_cases and driver.ready is not None:
                         self._say(f"{where}: ready after {driver.ready:.2f} s")
                     while remaining:
                         case = remaining.pop(0)
                         if not self._run(driver, case, cells[case], where):
-                            self._out(places.logs(place["folder"]))
+                            self._out(private_brokers.logs(place["folder"]))
                             break
                     else:
-                        if (lines := places.lines(place["folder"]) - quiet) > MANY_LOG_LINES:
+                        if (
+                            lines := private_brokers.lines(place["folder"]) - quiet
+                        ) > MANY_LOG_LINES:
                             self._say(f"{where}: wrote {lines} log lines, which takes time as well")
             if not remaining:
                 return

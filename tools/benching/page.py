@@ -7,8 +7,8 @@ from html import escape
 from typing import Any
 
 from tools.benching import charts, style, tables
+from tools.benching.result_file import DASH
 from tools.benching.systems import LOCALS
-from tools.benching.telling import DASH
 
 KINDS = {
     "wbengine": "ours",

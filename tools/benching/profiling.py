@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tools.benching import cases, places
+from tools.benching import cases, private_brokers
 from tools.benching.driving import Driver, Failed
 from tools.benching.systems import System
 
@@ -75,7 +75,12 @@ def shares(raw: str) -> tuple[int, dict[str, float]]:
 
 
 def measure(
-    system: System, python: str, spy: str, where: places.Places, seconds: int, patience: float
+    system: System,
+    python: str,
+    spy: str,
+    where: private_brokers.PrivateBrokers,
+    seconds: int,
+    patience: float,
 ) -> Iterator[Profile | str]:
     """Profile each case and each side in turn. Yield a text for each failure."""
     cases_by_name = {

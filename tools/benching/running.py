@@ -20,7 +20,7 @@ from tools.benching import (
     growing,
     idling,
     measuring,
-    places,
+    private_brokers,
     profiling,
     starting,
     systems,
@@ -79,7 +79,9 @@ class Run:
         # Media that cannot be selected as brokers are measured too.
         media = [*self._wanted.media, *(LOCALS if "local" in groups else ())]
         pythons = systems.pythons(self.systems, sys.executable, _bootstrap.ensure_peer)
-        with places.Places(media, folder=self._wanted.folder, log=self._wanted.log) as where:
+        with private_brokers.PrivateBrokers(
+            media, folder=self._wanted.folder, log=self._wanted.log
+        ) as where:
             self.facts["brokers"] = where.versions
             available = [medium for medium in media if medium not in where.missing]
             self._run(available, pythons, where)
@@ -95,7 +97,9 @@ class Run:
             self._say(f"scale: {grown.shape}, {grown.tasks:,} tasks: {grown.all:.3f} s")
             yield grown
 
-    def _run(self, media: list[str], pythons: dict[str, str], where: places.Places) -> None:
+    def _run(
+        self, media: list[str], pythons: dict[str, str], where: private_brokers.PrivateBrokers
+    ) -> None:
         request = self._wanted
         plan = measuring.Plan(
             self.systems, pythons, media, request.groups, request.repeat, request.divide,
@@ -112,7 +116,7 @@ class Run:
         self.found.ready = {key: statistics.median(took) for key, took in measured.ready.items()}
 
     def _idle(
-        self, media: list[str], pythons: dict[str, str], where: places.Places
+        self, media: list[str], pythons: dict[str, str], where: private_brokers.PrivateBrokers
     ) -> Iterator[idling.Idle]:
         kinds = [
             entry
@@ -127,7 +131,7 @@ class Run:
             yield entry
 
     def _profiles(
-        self, pythons: dict[str, str], where: places.Places
+        self, pythons: dict[str, str], where: private_brokers.PrivateBrokers
     ) -> Iterator[profiling.Profile]:
         ours = [
             entry for entry in self.systems if entry.name == checks.OURS and entry.name in pythons

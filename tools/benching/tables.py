@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tools.benching import profiling, rst, telling
+from tools.benching import profiling, result_file, rst
+from tools.benching.result_file import COMPARED, MARKS, STARTED
 from tools.benching.systems import LOCALS, SYSTEMS
-from tools.benching.telling import COMPARED, MARKS, STARTED
 
 Document = Mapping[str, Any]
 
@@ -208,7 +208,7 @@ def profile(document: Document) -> Iterator[Grid]:
     profiles = [profiling.Profile(**sample) for sample in document.get("profiles", ())]
     rows = [
         [name, *(f"{100 * sample.parts.get(name, 0):.0f} %" for sample in profiles)]
-        for name in telling.parts(profiles)
+        for name in result_file.parts(profiles)
     ]
     if profiles:
         head = ("of the samples", *(f"{sample.case}, {sample.side}" for sample in profiles))

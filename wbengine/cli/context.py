@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from wbengine import _names, _streams, exceptions
-from wbengine.cli import config, errors, output, places, secret_arguments
+from wbengine.cli import config, errors, location_checks, output, secret_arguments
 
 if TYPE_CHECKING:
     from wbengine.persistence import base as persistence
@@ -94,7 +94,7 @@ class Context:
         log_output.install(log_level, settings.log_format, settings.color, settings.traceback)
         for warning in secret_arguments.warnings_of(self._arguments):
             LOG.warning("%s", warning)
-        places.check(settings)
+        location_checks.check(settings)
         self.import_here()
         self._apply(settings)
         for name in settings.include:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from wbengine import exceptions, states
-from wbengine.cli import asking, base, common_options, errors, params, store_access
+from wbengine.cli import base, common_options, confirmation, errors, params, store_access
 from wbengine.cli import context as contexts
 
 if TYPE_CHECKING:
@@ -223,7 +223,7 @@ def prune(
     chosen = state_names or removing.ENDED
     if not dry_run:
         which = f"flows in {', '.join(chosen)} older than {formatting.seconds(older_than)}"
-        asking.confirm(context, f"delete {which}", yes)
+        confirmation.confirm(context, f"delete {which}", yes)
     count = 0
     with context.backend() as backend:
         deleted_flows = operations.prune(

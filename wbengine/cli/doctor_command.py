@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
-from wbengine.cli import base, common_options, errors, exposed, output
+from wbengine.cli import base, common_options, errors, exposed_files, output
 from wbengine.cli import context as contexts
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def _findings(
         "settings", files or "no files found; all settings without a value have their defaults"
     )
     make_finding = findings.bad if strict else findings.note
-    for exposed_file in exposed.find(context):
+    for exposed_file in exposed_files.find(context):
         yield make_finding("files", str(exposed_file), exposed_file.fix)
     yield from examining.examine(place, min_workers, context.started_at)
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import click
 
-from wbengine.cli import asking, base, common_options, errors, params
+from wbengine.cli import base, common_options, confirmation, errors, params
 from wbengine.cli import context as contexts
 
 __all__ = ["cancel", "signal", "suspend"]
@@ -74,7 +74,7 @@ def _request(
         row = operations.find(backend, flow)
         # Computed now, because the owner may exit while this command waits.
         before = flow_list.shown_state(row)
-        change = ask(backend, row.uuid, reason=reason, by=asking.current_user(), wait=wait)
+        change = ask(backend, row.uuid, reason=reason, by=confirmation.current_user(), wait=wait)
         now = operations.find(backend, row.uuid)
     printer, shown = context.printer, flow_list.shown_state(now)
     content = {"uuid": row.uuid, "old": change.old, "new": change.new, "shown_state": shown}

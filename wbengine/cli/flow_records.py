@@ -9,7 +9,7 @@ import click
 
 from wbengine import exceptions
 from wbengine._terminal import escaped_json
-from wbengine.cli import asking, base, common_options, completions, errors, params
+from wbengine.cli import base, common_options, completions, confirmation, errors, params
 from wbengine.cli import context as contexts
 
 __all__ = ["delete", "export", "import_command"]
@@ -111,7 +111,7 @@ def delete(
         rows = [operations.find(backend, text) for text in ids]
         names = ", ".join(f"{row.name!r} ({row.uuid}, {row.state})" for row in rows)
         if not dry_run:
-            asking.confirm(context, f"delete {names}", yes)
+            confirmation.confirm(context, f"delete {names}", yes)
             for row in rows:
                 operations.delete(backend, row.uuid, force=force)
     content = {"flows": [row.uuid for row in rows], "dry_run": dry_run}

@@ -8,10 +8,10 @@ import click
 
 from wbengine import _streams, states
 from wbengine.cli import (
-    asking,
     base,
     common_options,
     completions,
+    confirmation,
     detaching,
     engine_run,
     errors,
@@ -113,11 +113,11 @@ def revert(
         before = flow_list.shown_state(row)
         runs = operations.is_running(backend, row.uuid)
         if not dry_run:
-            asking.confirm(context, f"revert {row.name!r} ({row.uuid}, {row.state})", yes)
+            confirmation.confirm(context, f"revert {row.name!r} ({row.uuid}, {row.state})", yes)
         run_here = dry_run or not runs
         if not run_here:
             change = operations.cancel(
-                backend, row.uuid, reason=reason, by=asking.current_user(), wait=wait
+                backend, row.uuid, reason=reason, by=confirmation.current_user(), wait=wait
             )
             now = operations.find(backend, row.uuid)
     if run_here:

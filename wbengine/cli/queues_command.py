@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from wbengine.cli import asking, base, common_options, errors, fleets, output, params
+from wbengine.cli import base, common_options, confirmation, errors, fleets, output, params
 from wbengine.cli import context as contexts
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ def retry(
     with fleets.create(settings) as fleet:
         dead_letters = queues.select_dead_letters(queues.list_dead_letters(fleet), ids)
         if dead_letters and not dry_run:
-            asking.confirm(context, f"send {len(dead_letters)} dead letters again", yes)
+            confirmation.confirm(context, f"send {len(dead_letters)} dead letters again", yes)
             with (
                 settings.failing("ledger", ValueError, ImportError),
                 ledgers.open_ledger(settings.ledger, fleet.target) as ledger,
@@ -260,7 +260,9 @@ def purge(
         counts = {view.name: view.messages for view in queue_views}
         if not dry_run and any(counts.values()):
             total = sum(counts.values())
-            asking.confirm(context, f"delete {total} messages in {len(queue_views)} queues", yes)
+            confirmation.confirm(
+                context, f"delete {total} messages in {len(queue_views)} queues", yes
+            )
             counts = queues.purge(fleet, queue_views)
     purged = [{"name": view.name, "messages": counts.get(view.name, 0)} for view in queue_views]
     context.printer.document("queues-purge/1", {"dry_run": dry_run, "queues": purged})

@@ -15,7 +15,7 @@ from wbengine.cli import (
     common_options,
     engine_run,
     errors,
-    exposed,
+    exposed_files,
     schedule_command,
     stop_signals,
     store_access,
@@ -69,7 +69,7 @@ def command(
     from wbengine.conductors import service
 
     if strict:
-        exposed.refuse(context)
+        exposed_files.refuse(context)
     store_access.check_outlives(context.settings, ", to which no other process can submit flows")
     options = engine_run.engine_options(context, engine)
     declared = schedule_command.declared(context)

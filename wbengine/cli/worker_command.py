@@ -14,7 +14,16 @@ import click
 from click.core import ParameterSource
 
 from wbengine import __version__, _installing
-from wbengine.cli import base, common_options, errors, exposed, fleets, output, params, stop_signals
+from wbengine.cli import (
+    base,
+    common_options,
+    errors,
+    exposed_files,
+    fleets,
+    output,
+    params,
+    stop_signals,
+)
 from wbengine.cli import context as contexts
 
 __all__ = ["command"]
@@ -158,7 +167,7 @@ def command(context: contexts.Context, /, topics: tuple[str, ...], **options: An
     arguments.tasks = arguments.tasks or settings.include
     _check(arguments)
     if arguments.strict:
-        exposed.refuse(context)
+        exposed_files.refuse(context)
     if arguments.topic:  # the worker itself would wait longer
         fleets.check(settings, vars(settings))
     with errors.running_user_code("cannot import the tasks"):

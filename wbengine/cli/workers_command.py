@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from wbengine.cli import asking, base, completions, errors, fleets, params
+from wbengine.cli import base, completions, confirmation, errors, fleets, params
 from wbengine.cli import context as contexts
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ def _add_order(action: str, text: str) -> None:
         if bool(names) == all_workers:
             raise click.UsageError("exactly one of NAME and --all is required")
         if action == "stop" and all_workers:
-            asking.confirm(
+            confirmation.confirm(
                 context,
                 "stop all workers of the exchange without waiting for their running tasks",
                 yes,

@@ -159,8 +159,8 @@ class Feed(Generic[_T]):
         :raises Exception: see `poll`.
         """
         if cursor not in self._backlogs:
-            news, missed = await run_in_threadpool(self._join, cursor)
-            self._publish(news)
+            new_content, missed = await run_in_threadpool(self._join, cursor)
+            self._publish(new_content)
             self._backlogs[cursor] = []
             if missed is not None:
                 assert self._source is not None

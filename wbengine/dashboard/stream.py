@@ -92,8 +92,8 @@ class _Flow(feeds.Source[_Events]):
                 if self._watch.cursor == newcomer.cursor:
                     break
                 missed += newcomer.poll()
-        news, self._pending, self.cursor = self._pending, [], self._watch.cursor
-        return news or None, missed
+        new_content, self._pending, self.cursor = self._pending, [], self._watch.cursor
+        return new_content or None, missed
 
     def close(self) -> None:
         self._watch.close()
@@ -114,9 +114,9 @@ class _Listing(feeds.Source[_Pages]):
         return before, page
 
     def join(self, cursor: str | None) -> tuple[_Pages | None, _Pages | None]:
-        news = self.poll()
+        new_content = self.poll()
         assert self._page is not None
-        return news, None if cursor == self.cursor else (None, self._page)
+        return new_content, None if cursor == self.cursor else (None, self._page)
 
 
 class _Workers(feeds.Source[bool]):

@@ -72,7 +72,7 @@ def _broker(place: Place, own_line: Line) -> Iterator[Finding]:
         yield finding
     if not reached:
         return
-    own_line.at = "broker settings"
+    own_line.current_check = "broker settings"
     try:
         yield from broker_checks.check(place)
     except exceptions.TransportFailure as error:
@@ -80,7 +80,7 @@ def _broker(place: Place, own_line: Line) -> Iterator[Finding]:
 
 
 def _ledger(place: Place, own_line: Line, broker: Line) -> Iterator[Finding]:
-    if (place.ledger is None or not place.is_known) and "broker" in broker.wrong(own_line):
+    if (place.ledger is None or not place.is_known) and "broker" in broker.failed_checks(own_line):
         return  # the ledger would be on the broker
     yield from ledger_checks.check(place)
 
@@ -89,7 +89,7 @@ def _workers(
     place: Place, own_line: Line, broker: Line, ledger: Line, least: int, unsigned: bool
 ) -> Iterator[Finding]:
     """Check the workers, and the execution of a task by a temporary worker."""
-    wrong = broker.wrong(own_line)
+    wrong = broker.failed_checks(own_line)
     if wrong & {"broker", "permissions"}:
         why = "the broker failed" if "broker" in wrong else "a permission is missing"
         yield note("round trip", f"skipped: {why}")
@@ -99,11 +99,11 @@ def _workers(
             # An existing topic is preferred for the round trip, because the user's permissions may
             # cover only queues of existing topics.
             worker_views = fleet.workers(least=least)
-            unusable = "ledger" in ledger.wrong(own_line)
+            unusable = "ledger" in ledger.failed_checks(own_line)
             findings = list(
                 worker_checks.check(place, fleet, worker_views, least, ledgers_too=not unusable)
             )
-        own_line.at = "round trip"
+        own_line.current_check = "round trip"
         if unusable or unsigned:
             why = "the ledger failed" if unusable else "the keys cannot be used"
             yield note("round trip", f"skipped: {why}")

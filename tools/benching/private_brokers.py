@@ -15,7 +15,7 @@ from tools.benching import processes
 _MAKERS = {"redis": "redis", "amqp": "rabbitmq"}
 
 
-class Places:
+class PrivateBrokers:
     """The brokers of some media, until `close`."""
 
     def __init__(self, media: Collection[str], *, folder: str | None = None, log: bool = False):
@@ -71,7 +71,7 @@ class Places:
     def close(self) -> None:
         self._until.close()
 
-    def __enter__(self) -> Places:
+    def __enter__(self) -> PrivateBrokers:
         return self
 
     def __exit__(self, *problem: object) -> None:

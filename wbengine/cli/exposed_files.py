@@ -16,7 +16,7 @@ from wbengine.cli.settings_schema import SECRETS, VARIABLES
 if TYPE_CHECKING:
     from wbengine.cli.context import Context
 
-__all__ = ["Exposed", "find", "refuse"]
+__all__ = ["ExposedFile", "find", "refuse"]
 
 #: Forbidden permission bits: access by the group or by others.
 _FORBIDDEN_BITS: Final = 0o066
@@ -28,7 +28,7 @@ _DASHBOARD_OPTIONS: Final = ("token_file", "users")
 
 
 @dataclass(frozen=True, slots=True)
-class Exposed:
+class ExposedFile:
     """An exposed file: its path, a description of its content, and its mode."""
 
     path: Path
@@ -44,13 +44,13 @@ class Exposed:
         return f"chmod go-rwx {shlex.quote(str(self.path))}"
 
 
-def find(context: Context) -> list[Exposed]:
+def find(context: Context) -> list[ExposedFile]:
     """Return the exposed files among those that the command uses.
 
     These are files of settings with secrets, files that variables and options name, the key file,
     and database files.
     """
-    exposed: dict[Path, Exposed] = {}
+    exposed: dict[Path, ExposedFile] = {}
     for path, description in _files(context):
         try:
             status = path.stat()
@@ -60,7 +60,7 @@ def find(context: Context) -> list[Exposed]:
         if stat.S_ISREG(status.st_mode) and status.st_mode & (
             _FORBIDDEN_BITS_OF_MOUNTS if mounted else _FORBIDDEN_BITS
         ):
-            exposed.setdefault(path, Exposed(path, description, stat.S_IMODE(status.st_mode)))
+            exposed.setdefault(path, ExposedFile(path, description, stat.S_IMODE(status.st_mode)))
     return list(exposed.values())
 
 
