@@ -1,4 +1,4 @@
-"""Authentication by token, and by the signed cookie that replaces it in a browser."""
+"""Authentication by token, and by the signed cookie that represents it in a browser."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def new_token() -> str:
 
 
 class Sessions:
-    """Checks of tokens and cookies, without state: a cookie is signed with its user's token.
+    """Checks of tokens and cookies, without stored sessions.
 
-    A cookie contains a hash of the token; name and role are those that the user has now. Without
-    users, everybody has access (the application that mounts the dashboard authenticates), and
-    cookies only protect forms against other sites.
+    A cookie contains a hash of its user's token and is signed with the token. Name and role are
+    always the current ones of the user. Without users, every client has access (the application
+    that mounts the dashboard authenticates), and cookies only protect forms against other sites.
     """
 
     def __init__(
@@ -47,11 +47,11 @@ class Sessions:
         }
         self._clock = clock
         marks = " ".join(sorted(self._users)).encode()
-        #: Dashboards on the same host must not overwrite each other's cookies.
+        #: The name differs between dashboards, so that they do not overwrite each other's cookies.
         self.cookie: Final = f"wbengine_{hashlib.sha256(marks).hexdigest()[:8]}"
 
     def visitor_of_token(self, token: str | None) -> Visitor | None:
-        """Return the visitor of this token, or None. The time is the same for each wrong token."""
+        """Return the visitor of this token, or None. Takes the same time for each wrong token."""
         if self.open_to_all:
             return Visitor()
         match = None
@@ -72,7 +72,7 @@ class Sessions:
         return None if user is None else user[1]
 
     def form_token(self, cookie: str) -> str | None:
-        """Return the value that forms of this visitor contain, to reject forms of other sites."""
+        """Return a value that all forms of this visitor contain. Forms of other sites lack it."""
         user = self._user_of_cookie(cookie)
         return None if user is None else _sign(user[0], "form", cookie)
 

@@ -79,11 +79,10 @@ class _Flow(feeds.Source[_Events]):
         return events
 
     def join(self, cursor: str | None) -> tuple[_Events | None, _Events]:
-        """Return the new events for the current listeners, and those for the new listener.
+        """Return the new events for the current listeners, and the events for the new listener.
 
-        Both end at the same cursor. Only if the flow changes between the two polls of each of
-        `_MAX_TRIES` repetitions, the second result is ahead, and the new listener receives some
-        events twice.
+        Both end at the same cursor, unless the flow changed between the two polls in each of
+        `_MAX_TRIES` repetitions. Then the new listener receives some events twice.
         """
         with self._begin_watch(cursor) as newcomer:
             missed = newcomer.poll()
@@ -120,7 +119,7 @@ class _Listing(feeds.Source[_Pages]):
 
 
 class _Workers(feeds.Source[bool]):
-    """Whether the list of workers, their states or their requests changed."""
+    """Whether the list of workers, their states or their requests have changed."""
 
     def __init__(self, read: Callable[[], list[fleet.WorkerView]], cursor: str | None) -> None:
         self._read = read
@@ -137,8 +136,8 @@ class _Workers(feeds.Source[bool]):
 class Streams:
     """Handlers of event streams.
 
-    All streams of one flow or list share one poll, in a thread, and the text of each update. A slow
-    client does not delay others: if it falls too far behind, it continues from its cursor.
+    All streams of one flow or list share the polls, which run in a thread, and the text of each
+    update. A slow client does not delay others: if it is too slow, it continues from its cursor.
     """
 
     def __init__(self, app_state: AppState) -> None:
@@ -263,7 +262,7 @@ class _Stream(EventSourceResponse):
     """A response that always calls `close` when it ends, also if the client does not read it."""
 
     def __init__(self, messages: AsyncIterator[bytes], close: Callable[[], None]) -> None:
-        # Streams end by themselves when the server ends. The grace period allows it.
+        # Streams end when the server ends, within the grace period.
         super().__init__(messages, ping=PING_SECONDS, shutdown_grace_period=ENDING_SECONDS)
         self._close = close
 
@@ -292,7 +291,7 @@ def _atom(event: watcher.Event) -> dict[str, Any]:
 
 
 def _encode_events(update: feeds.Update[_Events]) -> bytes:
-    """Only the last event has the cursor: after a reconnection, a client gets all or none."""
+    """Put the cursor into the last event: after a reconnection, a client gets all events again."""
     last = len(update.content)
     return b"".join(
         _event(event.to_dict(), update.cursor if number == last else None, event.kind)
@@ -333,5 +332,5 @@ def _event(content: Any, id: str | None, kind: str = "turn") -> bytes:
 
 
 def activity_of(worker: fleet.WorkerView) -> list[Any]:
-    """Return what a list shows of a worker, without values that change with each heartbeat."""
+    """Return the listed values of a worker, without those that change with each heartbeat."""
     return [worker.name, worker.state, [work.request for work in worker.current]]

@@ -1,4 +1,4 @@
-"""Paths of pages, independent of where the dashboard is mounted."""
+"""Paths of pages, relative to the path at which the dashboard is mounted."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def path_of(request: Request) -> str:
 
 
 def href(request: Request, path: str, **query: object) -> str:
-    """Return the address of a page for browsers, without parameters that are None or empty."""
+    """Return the URL of a page for browsers, without parameters that are None or empty."""
     root = str(request.scope.get("root_path", "")).rstrip("/")
     parameters = urlencode({name: value for name, value in query.items() if value}, doseq=True)
     return quote(root + path) + (f"?{parameters}" if parameters else "")
@@ -61,8 +61,8 @@ def check_prefix(value: str) -> str:
 class Prefixed:
     """An ASGI application below a path prefix that no proxy removes.
 
-    If the application is mounted at this path already (by another application, or by the
-    `root_path` of a server), the path counts once.
+    If the application is already mounted at this path (by another application, or by the
+    `root_path` of a server), the path is not repeated.
     """
 
     def __init__(self, app: ASGIApp, prefix: str) -> None:

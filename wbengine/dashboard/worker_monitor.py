@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["WorkerMonitor"]
 
-#: Seconds for which the answers of workers are reused, and seconds to wait for them.
+#: Seconds for which reports of workers are reused, and seconds to wait for new ones.
 REUSE_SECONDS: Final = 1.5
 REPLY_SECONDS: Final = 0.5
 #: Seconds until `offered` tries an unreachable broker again.
@@ -30,12 +30,12 @@ _LEAVING: Final = frozenset({life.DRAINING, life.DEAD})
 
 
 class WorkerMonitor:
-    """A fleet that is opened on first use. Thread-safe; all methods but `offered` block."""
+    """A fleet that is opened on first use. Thread-safe; all methods except `offered` block."""
 
     def __init__(
         self, fleet: Fleet | None, ledger: str | None = None, redactor: Redactor | None = None
     ) -> None:
-        """Store the settings. `ledger` is a location; the default is that of the broker."""
+        """Store the settings. `ledger` is a place; the default is the broker's ledger."""
         self._fleet = fleet
         self._ledger = ledger
         self._redactor = redactor or Redactor()
@@ -74,7 +74,7 @@ class WorkerMonitor:
     def offered(self) -> frozenset[str] | None:
         """Return the names of the tasks that workers accept, or None if unknown.
 
-        This does not block: a flow is shown also while the broker is unreachable.
+        This does not block, so flows are shown even if the broker is unreachable.
         """
         if self._fleet is None:
             return None
@@ -119,7 +119,7 @@ class WorkerMonitor:
         return self._fleet
 
     def rows(self, limit: int, after: str | None, state: str | None) -> RowPage | None:
-        """Return a page of the ledger, as `ledgers.rows`, or None without a ledger.
+        """Return a page of the ledger like `ledgers.rows`, or None without a ledger.
 
         :raises ValueError: if an argument is not valid.
         :raises LedgerFailure, TransportFailure: if the ledger cannot be read.

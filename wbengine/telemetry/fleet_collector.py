@@ -16,7 +16,7 @@ __all__ = ["FleetCollector", "Worker", "render"]
 
 LOG: Final = logging.getLogger(__name__)
 
-#: Maximum number of workers and of queues with an own series; the others form `other`.
+#: Maximum number of workers, and of queues, with a separate series; the others share `other`.
 MAX_SERIES: Final = 1000
 
 _CLOSED_STATES: Final = frozenset({life.SUSPENDED, life.DRAINING, life.STARTED})

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Instruments", "Operation"]
 
-#: Maximum number of error types; others count as `other`.
+#: Maximum number of error types; further ones are counted as `other`.
 MAX_ERROR_TYPES: Final = 100
 
 

@@ -11,7 +11,7 @@ from wbengine import task as task_module
 
 __all__ = ["OTHER", "Bounded", "of_task", "of_topic", "of_worker", "text"]
 
-#: Value for everything beyond the maximum number of values.
+#: Replaces all values above the maximum number of values.
 OTHER: Final = "other"
 
 #: Maximum number of characters.
@@ -28,8 +28,8 @@ _DIGEST: Final = re.compile(r"\.[0-9a-f]{12}\Z")
 class Bounded:
     """Limits a label to its first `maximum` values, and replaces others by `OTHER`. Thread-safe.
 
-    A uuid within a value becomes `*`, and long values are cut: a name that is generated for each
-    flow must not become a series.
+    A uuid within a value becomes `*`, and long values are shortened, because a name that is
+    generated for each flow must not become a separate series.
     """
 
     def __init__(self, maximum: int) -> None:
@@ -51,15 +51,15 @@ class Bounded:
 
 
 def text(value: str) -> str:
-    """Return `value` with lone surrogates replaced, which would invalidate the whole export."""
+    """Return `value` with lone surrogates replaced: one of them would invalidate the export."""
     return value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")
 
 
 def of_task(task: Any) -> str:
     """Return the label of a task: the dotted name of its class or function.
 
-    The label of a `Map` also contains that of its inner task. Names of tasks in flows are not
-    labels: each flow may have others.
+    The label of a `Map` also contains that of its inner task. The names of tasks in flows are not
+    used as labels, because each flow may have different ones.
     """
     if isinstance(task, task_module.Map):
         return f"{_names.dotted(type(task))}({of_task(task.inner)})"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Meters", "client", "of"]
 
-#: Maximum number of values of each label; others count as `other`.
+#: Maximum number of values of each label; further ones are counted as `other`.
 MAX_TASKS: Final = 200
 MAX_FLOWS: Final = 100
 MAX_TOPICS: Final = 50

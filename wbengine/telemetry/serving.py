@@ -21,7 +21,7 @@ LOG: Final = logging.getLogger(__name__)
 
 #: Time for a client to send its request and to read the response.
 CLIENT_SECONDS: Final = 5.0
-#: Maximum number of connections that wait for the request or until the response is received.
+#: Maximum number of connections that wait for a request, or for the client to receive a response.
 MAX_WAITING: Final = 128
 #: Maximum number of responses that are computed at the same time.
 MAX_ANSWERED: Final = 64
@@ -118,7 +118,7 @@ class _Handler(http.BaseHTTPRequestHandler):
 class _Server(http.ThreadingHTTPServer):
     """Closes the oldest connection that waits for its client, to make room for a new connection.
 
-    If new connections were refused instead, clients that only connect would lock out all others.
+    If new connections were refused instead, idle clients could lock out all others.
     """
 
     daemon_threads = True

@@ -1,10 +1,10 @@
 """OpenTelemetry traces of flows across engines and workers, and metrics of their messages.
 
-Each run of a flow is a span. Its children are the executions and reversions of atoms, below them
-the sending of requests, and below that their processing on a worker. Spans contain no values,
-arguments or error messages.
+Each run of a flow is a span. Its children are the executions and reversions of atoms. Their
+children are the sending of requests, whose children are the processing on a worker. Spans contain
+no values, arguments or error messages.
 
-Only the package opentelemetry-api is needed; the configured SDK defines where data is exported.
+Only the package opentelemetry-api is needed; the configured SDK determines where data is exported.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ def instrument(
 ) -> FlowTracing:
     """Trace the runs of an engine and measure its messages, until `uninstrument` of the result.
 
-    Idempotent: the providers of the first call stay. Spans that tasks create are children of the
-    span of their task, also in child processes of the engine or the worker.
+    Idempotent: a second call has no effect. Spans that tasks create are children of the span of
+    their task, also in child processes of the engine or the worker.
 
-    :param tracer_provider: the provider of spans (default: the process's).
-    :param meter_provider: the provider of metrics (default: the process's).
+    :param tracer_provider: the provider of spans (default: that of the process).
+    :param meter_provider: the provider of metrics (default: that of the process).
     :raises ImportError: if opentelemetry-api is not installed.
     :raises TypeError: if `engine` is not an engine.
     """
@@ -242,8 +242,8 @@ class FlowTracing(base.Listener):
             self.published(tracked, None)
 
 
-# The registration keeps a listener alive as long as its engine. A strong reference here would keep
-# the engine alive.
+# Weak references: the registration of a listener keeps it alive as long as its engine, and a strong
+# reference to the listener would keep the engine alive.
 _INSTRUMENTED: Final[weakref.WeakKeyDictionary[Any, weakref.ref[FlowTracing]]] = (
     weakref.WeakKeyDictionary()
 )
