@@ -10,8 +10,8 @@ from wbengine.views import flow_status as flows
 HOSTILE = "</text><script>alert(1)</script>\"'&<b>\\N \x00\x1b[31m\ud800 $(x) ]] #quot; %s\nend"
 
 
-def view_of(made, **options):
-    flow, outline = made
+def view_of(order, **options):
+    flow, outline = order
     return flows.view(flow, outline, now=records.T + 10, **options)
 
 

@@ -85,11 +85,11 @@ def test_text_tree_of_many_flows_is_shortened():
 
 
 def test_text_tree_of_one_large_flow_fills_the_available_rows():
-    head, *members, rest = drawing.draw(outline_of(10_001)).splitlines()
+    head, *members, last = drawing.draw(outline_of(10_001)).splitlines()
     assert head == "0  10,000 atoms"
     assert members == [f"├── {number}" for number in range(1, len(members) + 1)]
     assert 150 < len(members) < 200
-    assert rest == f"└── ... {10_000 - len(members):,} more tasks"
+    assert last == f"└── ... {10_000 - len(members):,} more tasks"
 
 
 def test_text_tree_of_large_flows_shows_part_of_each():
@@ -98,10 +98,10 @@ def test_text_tree_of_large_flows_shows_part_of_each():
         around = len(nodes)
         nodes.append(OutlineNode(part, FLOW, 0))
         nodes += [OutlineNode(f"{part}-{number}", TASK, around) for number in range(1_000)]
-    told = drawing.draw(Outline(tuple(nodes), ()))
-    assert 150 < len(told.splitlines()) <= 202
-    for part, more in zip("abc", re.findall(r"\.\.\. (\d+) more tasks", told), strict=True):
-        assert 50 < told.count(f"── {part}-") == 1_000 - int(more)
+    text = drawing.draw(Outline(tuple(nodes), ()))
+    assert 150 < len(text.splitlines()) <= 202
+    for part, more in zip("abc", re.findall(r"\.\.\. (\d+) more tasks", text), strict=True):
+        assert 50 < text.count(f"── {part}-") == 1_000 - int(more)
 
 
 # -- text for other programs ----------------------------------------------------------------------
@@ -109,20 +109,20 @@ def test_text_tree_of_large_flows_shows_part_of_each():
 
 def test_mermaid_contains_flows_nodes_edges_and_states():
     view = view_of(records.order())
-    told = drawing.draw(view.outline, view, format="mermaid", direction="LR")
-    assert told.startswith("flowchart LR\n")
-    assert '  subgraph n0["▶ order"]\n    subgraph n1["✔ check"]\n' in told
-    assert 'n6(["✔ pay again' in told
-    assert "n1 --> n5" in told
-    assert "n6 --> n7" in told  # from the retry controller to its first atom
-    assert "classDef SUCCESS fill:" in told
+    text = drawing.draw(view.outline, view, format="mermaid", direction="LR")
+    assert text.startswith("flowchart LR\n")
+    assert '  subgraph n0["▶ order"]\n    subgraph n1["✔ check"]\n' in text
+    assert 'n6(["✔ pay again' in text
+    assert "n1 --> n5" in text
+    assert "n6 --> n7" in text  # from the retry controller to its first atom
+    assert "classDef SUCCESS fill:" in text
     assert "classDef" not in drawing.draw(view.outline, format="mermaid")
 
 
 def test_mermaid_labels_contain_no_markup():
     view = view_of(hostile())
-    told = drawing.draw(view.outline, view, format="mermaid")
-    labels = re.findall(r'"([^"]*)"', told)
+    text = drawing.draw(view.outline, view, format="mermaid")
+    labels = re.findall(r'"([^"]*)"', text)
     assert len(labels) == 4
     for label in labels:
         assert not re.search(r"[<>\[\](){}\\`*$%\x00-\x1f]", label.replace("<br>", ""))
@@ -130,35 +130,35 @@ def test_mermaid_labels_contain_no_markup():
 
 def test_dot_is_valid_for_graphviz_and_contains_names():
     view = view_of(hostile())
-    told = drawing.draw(view.outline, view, format="dot")
-    made = subprocess.run(["dot", "-Tsvg"], input=told.encode(), capture_output=True, check=True)
-    assert "a </text><script>" in "".join(ET.fromstring(made.stdout).itertext())
+    text = drawing.draw(view.outline, view, format="dot")
+    picture = subprocess.run(["dot", "-Tsvg"], input=text.encode(), capture_output=True, check=True)
+    assert "a </text><script>" in "".join(ET.fromstring(picture.stdout).itertext())
 
 
 def test_json_contains_nodes_edges_and_states():
     view = view_of(records.order())
-    told = json.loads(drawing.draw(view.outline, view, format="json"))
-    assert told["schema"] == "wbengine/graph/1"
-    assert [node["name"] for node in told["nodes"]] == [node.name for node in view.outline.nodes]
-    assert told["nodes"][2]["state"] == "SUCCESS"
-    assert told["nodes"][2]["parent"] == 1
-    assert [1, 5] in told["edges"]
+    graph = json.loads(drawing.draw(view.outline, view, format="json"))
+    assert graph["schema"] == "wbengine/graph/1"
+    assert [node["name"] for node in graph["nodes"]] == [node.name for node in view.outline.nodes]
+    assert graph["nodes"][2]["state"] == "SUCCESS"
+    assert graph["nodes"][2]["parent"] == 1
+    assert [1, 5] in graph["edges"]
     assert "state" not in json.loads(drawing.draw(view.outline, format="json"))["nodes"][2]
 
 
 # -- SVG ------------------------------------------------------------------------------------------
 
 
-def svg(made, **options):
-    view = view_of(made)
+def svg(order, **options):
+    view = view_of(order)
     return ET.fromstring(drawing.draw(view.outline, view, format="svg", **options))
 
 
 @pytest.mark.parametrize("direction", ["LR", "TB"])
 def test_svg_shows_icon_word_and_class_of_every_atom(direction):
-    made = records.order()
-    root = svg(made, direction=direction)
-    view = view_of(made)
+    order = records.order()
+    root = svg(order, direction=direction)
+    view = view_of(order)
     assert root.get("role") == "group"
     shown = {
         int(g.get("data-node")): g for g in root.iter(f"{SVG}g") if "atom" in g.get("class", "")
@@ -204,12 +204,12 @@ def test_svg_escapes_hostile_names(standalone):
 @pytest.mark.parametrize("format", ["svg", "mermaid", "dot", "text"])
 def test_pictures_mark_atom_that_failed_before_its_revert(format):
     view = view_of(records.failed())
-    told = drawing.draw(view.outline, view, format=format)
-    assert told.count("failed, reverted") >= 1
-    around = told[: told.index("failed, reverted")].rpartition("reserve")[2]
+    text = drawing.draw(view.outline, view, format=format)
+    assert text.count("failed, reverted") >= 1
+    around = text[: text.index("failed, reverted")].rpartition("reserve")[2]
     assert "capture" in around
     if format == "svg":
-        failed = [g for g in ET.fromstring(told).iter() if "failed" in g.get("class", "").split()]
+        failed = [g for g in ET.fromstring(text).iter() if "failed" in g.get("class", "").split()]
         assert [g.get("data-node") for g in failed] == ["8"]
 
 
@@ -230,11 +230,11 @@ SPACED = "क्\u200cष 👩\u200d🔧 a\u00a0b 全\u3000角"
 @pytest.mark.parametrize("format", ["svg", "dot"])
 def test_joiners_and_wide_spaces_of_names_are_preserved(format):
     outline = Outline((OutlineNode("f", FLOW, None), OutlineNode(SPACED, TASK, 0)), ())
-    told = drawing.draw(outline, format=format)
-    assert "\ufffd" not in told
-    assert "क्\u200cष" in told and "👩\u200d🔧" in told
+    text = drawing.draw(outline, format=format)
+    assert "\ufffd" not in text
+    assert "क्\u200cष" in text and "👩\u200d🔧" in text
     if format == "svg":
-        (atom,) = (g for g in ET.fromstring(told).iter() if "atom" in g.get("class", ""))
+        (atom,) = (g for g in ET.fromstring(text).iter() if "atom" in g.get("class", ""))
         assert atom.get("aria-label").startswith(SPACED)
 
 
@@ -242,11 +242,11 @@ def test_joiners_and_wide_spaces_of_names_are_preserved(format):
 def test_control_characters_of_names_are_replaced(format):
     name = "a\x1b[31m\x9b\x7f\x00\ufffe\ud800 b\u202ec\u2066\u200f"
     outline = Outline((OutlineNode("f", FLOW, None), OutlineNode(name, TASK, 0)), ())
-    told = drawing.draw(outline, format=format)
+    text = drawing.draw(outline, format=format)
     orders = "\x00-\x08\x0b-\x1f\x7f-\x9f\ufffe\ud800\u200f\u2028-\u202e\u2066-\u2069"
-    assert not re.search(f"[{orders}]", told)
-    picture = subprocess.run(["dot", "-Tsvg"], input=told.encode(), capture_output=True).stdout
-    shown = "".join(ET.fromstring(told if format == "svg" else picture).itertext())
+    assert not re.search(f"[{orders}]", text)
+    picture = subprocess.run(["dot", "-Tsvg"], input=text.encode(), capture_output=True).stdout
+    shown = "".join(ET.fromstring(text if format == "svg" else picture).itertext())
     assert "\ufffd[31m" in shown and " b\u202ec\u2066\u200f" in shown
 
 
@@ -269,9 +269,9 @@ def huge():
 
 def test_graph_of_20000_atoms_is_collapsed_to_its_flows():
     view = huge()
-    told = json.loads(drawing.draw(view.outline, view, format="json"))
-    boxes = [node for node in told["nodes"] if node.get("collapsed")]
-    assert told["collapsed"] and len(boxes) == 200 and len(told["edges"]) == 199
+    graph = json.loads(drawing.draw(view.outline, view, format="json"))
+    boxes = [node for node in graph["nodes"] if node.get("collapsed")]
+    assert graph["collapsed"] and len(boxes) == 200 and len(graph["edges"]) == 199
     assert {box["kind"] for box in boxes} == {FLOW}
     assert (boxes[0]["size"], boxes[0]["counts"]) == (100, {"SUCCESS": 100})
     assert boxes[0]["state"] == "SUCCESS"
@@ -282,8 +282,8 @@ def test_graph_of_20000_atoms_is_collapsed_to_its_flows():
 
 def test_large_flat_flow_is_collapsed_to_groups():
     view = view_of(records.flat(1_000))
-    told = json.loads(drawing.draw(view.outline, view, format="json", max_atoms=900))
-    boxes = [node for node in told["nodes"] if "size" in node]
+    graph = json.loads(drawing.draw(view.outline, view, format="json", max_atoms=900))
+    boxes = [node for node in graph["nodes"] if "size" in node]
     assert len(boxes) < 60
     assert sum(box["size"] for box in boxes) == 1_000
     assert {box["kind"] for box in boxes} == {"group"}
@@ -327,8 +327,8 @@ def test_redundant_edges_are_omitted():
     nodes = [OutlineNode(f"{n}", TASK if n else FLOW, 0 if n else None) for n in range(6)]
     edges = ((1, 2), (2, 3), (1, 3), (3, 4), (1, 4), (5, 4), (1, 5))
     outline = Outline(tuple(nodes), edges)
-    told = drawing.draw(outline, format="mermaid")
-    assert sorted(re.findall(r"n(\d) --> n(\d)", told)) == [
+    text = drawing.draw(outline, format="mermaid")
+    assert sorted(re.findall(r"n(\d) --> n(\d)", text)) == [
         ("1", "2"), ("1", "5"), ("2", "3"), ("3", "4"), ("5", "4"),
     ]  # fmt: skip
     assert len(json.loads(drawing.draw(outline, format="json"))["edges"]) == len(edges)
@@ -400,16 +400,16 @@ def test_graphviz_receives_no_names(dot, tmp_path):
     view = view_of(hostile())
     with pytest.raises(drawing.DrawingFailed):
         drawing.draw(view.outline, view, format="svg", direction="TB", root=1)
-    told = (tmp_path / "told").read_text()
-    assert "digraph" in told
-    assert "script" not in told
+    received = (tmp_path / "told").read_text()
+    assert "digraph" in received
+    assert "script" not in received
 
 
 def test_png_has_the_png_signature():
     view = view_of(hostile())
-    made = drawing.png(view.outline, view)
-    assert made.startswith(b"\x89PNG")
-    assert len(made) > 1000
+    image = drawing.png(view.outline, view)
+    assert image.startswith(b"\x89PNG")
+    assert len(image) > 1000
 
 
 @pytest.mark.parametrize(
@@ -482,9 +482,9 @@ def test_no_picture_contains_a_secret():
     engine = canaries.run(backend=backend)
     with backend.get_connection() as connection:
         view = flows.read(connection, engine.storage.flow_uuid)
-    told = [drawing.draw(view.outline, view, format=f) for f in drawing.FORMATS if f != "png"]
-    told.append(drawing.chart(timelines.timeline(view)))
-    for text in told:
+    texts = [drawing.draw(view.outline, view, format=f) for f in drawing.FORMATS if f != "png"]
+    texts.append(drawing.chart(timelines.timeline(view)))
+    for text in texts:
         assert "c4n4ry" not in text
         assert "fail with ***" in text or "fail with #42;#42;#42;" in text or "chart" in text
 

@@ -157,9 +157,9 @@ def test_page_works_in_browser_without_errors_or_requests(browser, tmp_path):
         page.on("pageerror", lambda error: heard.append(str(error)))  # noqa: B023
         page.on("request", lambda request: heard.append(request.url))  # noqa: B023
         page.goto((tmp_path / "run.html").as_uri())
-        heard = [said for said in heard if not said.startswith(("file:", "data:"))]
-        found = Axe().run(page)
-        assert found.violations_count == 0, found.generate_report()
+        heard = [console for console in heard if not console.startswith(("file:", "data:"))]
+        violations = Axe().run(page)
+        assert violations.violations_count == 0, violations.generate_report()
         first = page.locator("#atoms-table tbody tr th").first
         assert first.inner_text() == "read cart"
         page.locator("#atoms-table thead button", has_text="took").click()
@@ -189,10 +189,10 @@ def test_critical_path_follows_dependencies():
 
 
 def test_timeline_bars_of_one_row_do_not_overlap():
-    made = timelines.timeline(view_of(records.wide(400, width=40)))
-    assert [lane.worker for lane in made.lanes] == ["host:0", "host:1", "host:2", "host:3"]
-    assert sum(len(lane.bars) for lane in made.lanes) == 240
-    for lane in made.lanes:
+    chart = timelines.timeline(view_of(records.wide(400, width=40)))
+    assert [lane.worker for lane in chart.lanes] == ["host:0", "host:1", "host:2", "host:3"]
+    assert sum(len(lane.bars) for lane in chart.lanes) == 240
+    for lane in chart.lanes:
         assert len(lane.rows) > 1
         for row in lane.rows:
             for one, other in itertools.pairwise(row):
@@ -201,9 +201,9 @@ def test_timeline_bars_of_one_row_do_not_overlap():
 
 def test_timeline_bar_of_running_task_ends_now():
     view = view_of(records.order())
-    made = timelines.timeline(view, now=records.T + 99)
-    (lane,) = [lane for lane in made.lanes if lane.worker is None]
+    chart = timelines.timeline(view, now=records.T + 99)
+    (lane,) = [lane for lane in chart.lanes if lane.worker is None]
     assert [(bar.name, bar.state, bar.ended) for bar in lane.bars] == [
         ("reserve", "RUNNING", records.T + 99)
     ]
-    assert (made.begin, made.end) == (records.T + 0.2, records.T + 99)
+    assert (chart.begin, chart.end) == (records.T + 0.2, records.T + 99)

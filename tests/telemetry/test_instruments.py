@@ -27,24 +27,26 @@ CONSUMED, PROCESSED = metric_definitions.CONSUMED_MESSAGES, metric_definitions.P
 
 
 def key(name: str, operation: str, **more: str) -> metric_values.Key:
-    told = {"messaging.system": "memory", "messaging.destination.name": "t", **more}
-    told["messaging.operation.name"] = operation
-    return name, tuple(sorted(told.items()))
+    names = {"messaging.system": "memory", "messaging.destination.name": "t", **more}
+    names["messaging.operation.name"] = operation
+    return name, tuple(sorted(names.items()))
 
 
 @contextlib.contextmanager
 def observed(place: str, count: int, **options: Any) -> Any:
     """Run workers, each with its own meter provider."""
     with contextlib.ExitStack() as fleet:
-        found = []
+        observed_workers = []
         for _ in range(count):
             values, memory = metric_values.MetricValues(), spans.Memory()
             observer = processing.WorkerTracing(memory.provider, values.provider)
-            made = workers.worker_in_thread(place, sample_tasks, observers=[observer], **options)
-            worker = fleet.enter_context(made)
+            running_worker = workers.worker_in_thread(
+                place, sample_tasks, observers=[observer], **options
+            )
+            worker = fleet.enter_context(running_worker)
             observer.worker, observer.system = worker.identity, worker.system
-            found.append((values, memory))
-        yield found
+            observed_workers.append((values, memory))
+        yield observed_workers
 
 
 def test_messages_between_engine_and_two_workers_are_measured(tmp_path: Path) -> None:
@@ -75,7 +77,7 @@ def test_messages_between_engine_and_two_workers_are_measured(tmp_path: Path) ->
     )
     assert sum(one[well] for one in each) == 8
     assert sum(one.get(badly, 0) for one in each) == 1
-    assert {found for one in each for found in one} == {key(CONSUMED, "receive"), well, badly}
+    assert {metric for one in each for metric in one} == {key(CONSUMED, "receive"), well, badly}
     for values, own in ((sent, memory), *fleet):
         check_instruments(values)
         check_times(values, own)
@@ -97,10 +99,10 @@ def check_instruments(values: metric_values.MetricValues) -> None:
 def check_times(values: metric_values.MetricValues, own: spans.Memory) -> None:
     """Check that measured durations equal those in the spans."""
     point: Any
-    for (name, told), point in values.points.items():
+    for (name, pairs), point in values.points.items():
         if not hasattr(point, "sum"):
             continue
-        operation, error = (dict(told).get(k) for k in (attributes.OPERATION, attributes.ERROR))
+        operation, error = (dict(pairs).get(k) for k in (attributes.OPERATION, attributes.ERROR))
         spent = [
             span.lasted
             for span in own.spans

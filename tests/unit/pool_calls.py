@@ -117,8 +117,8 @@ def obedient(emit: Any) -> str:
 
 
 def deadline(emit: Any) -> float | None:
-    found: float | None = emit.cancellation.deadline
-    return found
+    seconds: float | None = emit.cancellation.deadline
+    return seconds
 
 
 def is_cancelled(emit: Any) -> bool:

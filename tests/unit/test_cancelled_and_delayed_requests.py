@@ -320,8 +320,8 @@ def test_invalid_eta_or_expires_fails_the_task(
     bench: Bench, name: str, value: Any, error: type[Exception], text: str
 ) -> None:
     _, effects = timed(bench, **{name: value})
-    (told,) = failures(effects, error)
-    assert name in told and text in told and "task-1" in told
+    (message,) = failures(effects, error)
+    assert name in message and text in message and "task-1" in message
 
 
 def test_moment_converts_seconds_and_datetimes() -> None:

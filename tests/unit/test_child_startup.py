@@ -42,11 +42,11 @@ def test_script_without_main_guard_fails_at_once(tmp_path: Path) -> None:
         timeout=100,
     )
     assert ended.returncode == 1
-    told = ended.stderr.splitlines()
-    refused = [line for line in told if line.startswith("RuntimeError: a child process must not")]
+    lines = ended.stderr.splitlines()
+    refused = [line for line in lines if line.startswith("RuntimeError: a child process must not")]
     assert 1 <= len(refused) <= 2
-    assert 'below `if __name__ == "__main__":`' in told[-1]
-    assert len(told[-1]) < 5000  # a few failures, and the number of the others
+    assert 'below `if __name__ == "__main__":`' in lines[-1]
+    assert len(lines[-1]) < 5000  # a few failures, and the number of the others
     assert (tmp_path / "runs").read_text() in ("xx", "xxx")
 
 
@@ -61,29 +61,29 @@ def failures(pool: pools.ProcessPool, calls: int) -> list[str]:
 def importing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., pools.ProcessPool]:
     """Return a function that creates a pool whose child imports a module before it is ready."""
 
-    def made(text: str, **options: Any) -> pools.ProcessPool:
+    def pool_with_import(text: str, **options: Any) -> pools.ProcessPool:
         (tmp_path / "first_of_all.py").write_text(text)
         monkeypatch.syspath_prepend(tmp_path)
         pool = pools.ProcessPool(1, **options)
         pool.preload(["first_of_all"])
         return pool
 
-    return made
+    return pool_with_import
 
 
 def test_child_that_exits_before_ready_is_not_started_again(importing: Any) -> None:
     with importing("import os; os._exit(3)") as pool:
-        told = failures(pool, 5)
-    assert len(set(told)) == 1  # all errors name the same process
-    assert "ended with exit code 3 before it was ready; each child process imports" in told[0]
+        messages = failures(pool, 5)
+    assert len(set(messages)) == 1  # all errors name the same process
+    assert "ended with exit code 3 before it was ready; each child process imports" in messages[0]
 
 
 def test_child_that_is_killed_before_ready_is_started_again(importing: Any) -> None:
     """The cause may be a temporary lack of memory."""
     with importing("import os; os.kill(os.getpid(), 9)") as pool:
-        told = failures(pool, 3)
-    assert len(set(told)) == 3
-    assert all("was killed by SIGKILL before it was ready" in text for text in told)
+        messages = failures(pool, 3)
+    assert len(set(messages)) == 3
+    assert all("was killed by SIGKILL before it was ready" in text for text in messages)
 
 
 def test_failed_preload_does_not_affect_other_calls(importing: Any) -> None:

@@ -27,10 +27,10 @@ LINEAR, UNORDERED, GRAPH = linear_flow.Flow, unordered_flow.Flow, graph_flow.Flo
 
 
 def nested(depth: int, kinds: list[Any]) -> flow.Flow:
-    made: flow.Flow = kinds[0]("f0").add(Step("a"))
+    inner: flow.Flow = kinds[0]("f0").add(Step("a"))
     for i in range(1, depth):
-        made = kinds[i % len(kinds)](f"f{i}").add(made)
-    return made
+        inner = kinds[i % len(kinds)](f"f{i}").add(inner)
+    return inner
 
 
 # -- shapes
@@ -73,19 +73,19 @@ def test_targeted_flow_keeps_join_rules_of_compiled_tasks() -> None:
 
 
 def test_compile_is_deterministic() -> None:
-    made = nested(5, [LINEAR, UNORDERED, GRAPH])
-    one, two = compile(made), compile(made)
+    root = nested(5, [LINEAR, UNORDERED, GRAPH])
+    one, two = compile(root), compile(root)
     assert list(one.names) == list(two.names)
     assert list(one.succ) == list(two.succ)
 
 
 def test_plan_is_unaffected_by_later_changes_of_flow() -> None:
-    made = GRAPH("g").add(Step("a", provides="x"))
+    root = GRAPH("g").add(Step("a", provides="x"))
     user = Step("b", requires=["x"])
-    made.add(user)
-    plan = compile(made)
+    root.add(user)
+    plan = compile(root)
     before = (list(plan.names), list(plan.succ))
-    made.add(Step("c", requires=["x"]))
+    root.add(Step("c", requires=["x"]))
     assert (list(plan.names), list(plan.succ)) == before
 
 
@@ -166,40 +166,40 @@ def test_thousands_of_nested_flows_compile(kinds: list[Any]) -> None:
 
 
 def flat(kind: Any, count: int, **names: Any) -> flow.Flow:
-    made: flow.Flow = kind("f").add(*(Step(f"t{i}", **names) for i in range(count)))
-    return made
+    whole: flow.Flow = kind("f").add(*(Step(f"t{i}", **names) for i in range(count)))
+    return whole
 
 
 def chain(count: int) -> flow.Flow:
     """Return a graph with manual links; only the first task provides the required value."""
-    made = GRAPH("g")
+    flow_of_links = GRAPH("g")
     steps = [
         Step(f"t{i}", requires=["x"] if i else [], provides=None if i else "x")
         for i in range(count)
     ]
-    made.add(*steps, resolve_requires=False, resolve_existing=False)
+    flow_of_links.add(*steps, resolve_requires=False, resolve_existing=False)
     for u, v in itertools.pairwise(steps):
-        made.link(u, v)
-    return made
+        flow_of_links.link(u, v)
+    return flow_of_links
 
 
 def burrow(count: int) -> flow.Flow:
     """Return nested unordered flows with a consumer on each level and the provider outside."""
-    made: flow.Flow = UNORDERED("inmost")
+    inner: flow.Flow = UNORDERED("inmost")
     for i in range(count):
-        made = UNORDERED(f"f{i}").add(Step(f"t{i}", requires=["x"]), made)
-    return LINEAR("f").add(Step("p", provides="x"), made)
+        inner = UNORDERED(f"f{i}").add(Step(f"t{i}", requires=["x"]), inner)
+    return LINEAR("f").add(Step("p", provides="x"), inner)
 
 
 def web(count: int) -> flow.Flow:
     rng = random.Random(count)
-    made = GRAPH("g")
+    graph = GRAPH("g")
     steps = [Step(f"t{i}") for i in range(count)]
-    made.add(*steps)
+    graph.add(*steps)
     for i in range(1, count):
         for j in rng.sample(range(i), min(i, 3)):
-            made.link(steps[j], steps[i])
-    return made
+            graph.link(steps[j], steps[i])
+    return graph
 
 
 @pytest.mark.parametrize(
@@ -231,9 +231,9 @@ def test_compile_steps_grow_linearly_with_flow_size(make: Any) -> None:
 )
 def test_compile_uses_less_than_800_bytes_per_task(make: Any) -> None:
     """The limit corresponds to 80 MB for 100,000 tasks."""
-    made = make()
+    root = make()
     tracemalloc.start()
-    plan = compile(made)
+    plan = compile(root)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert len(plan) > 5_000
@@ -256,7 +256,7 @@ def test_candidates_are_computed_lazily() -> None:
             raise AssertionError("all of them are looked at")
 
     plan._suppliers["x"] = Counting(plan._suppliers["x"])  # type: ignore[index]
-    found = plan.candidates(plan.by_name["c"], "x")
-    assert [next(found).node for _ in range(3)] == [count, count - 1, count - 2]
+    providers = plan.candidates(plan.by_name["c"], "x")
+    assert [next(providers).node for _ in range(3)] == [count, count - 1, count - 2]
     # One binary search, then two reads for each candidate.
     assert touched <= math.log2(count) + 2 * 3 + 1

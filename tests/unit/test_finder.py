@@ -44,8 +44,8 @@ def test_number_of_known_workers_is_limited(world: World, caplog: pytest.LogCapt
     for number in range(20_002):
         world.hear(f"w{number}")
     assert world.finder.total_workers == 20_000
-    (told,) = [record.getMessage() for record in caplog.records]
-    assert "too many workers: <TopicWorker w20000 on 't', 1 tasks>" in told
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert "too many workers: <TopicWorker w20000 on 't', 1 tasks>" in warning
     world.hear("w7", state=env.STOPPED)
     world.hear("w20001")
     assert world.finder.total_workers == 20_000
@@ -176,10 +176,10 @@ def test_get_worker_for_task_returns_the_least_busy(world: World) -> None:
     world.hear("w1", tasks=(RESIZE,), running=3)
     world.hear("w2", tasks=(RESIZE,), running=1)
     for wanted in (RESIZE, Resize, Resize("x")):
-        found = world.finder.get_worker_for_task(wanted)
-        assert found is not None
-        assert found.identity == "w2"
-        assert found.performs(wanted)
+        worker = world.finder.get_worker_for_task(wanted)
+        assert worker is not None
+        assert worker.identity == "w2"
+        assert worker.performs(wanted)
     assert world.finder.get_worker_for_task("other") is None
 
 

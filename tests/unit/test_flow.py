@@ -36,8 +36,8 @@ def test_new_flow_is_empty(make):
     assert len(flow) == 0 and list(flow) == [] and list(flow.iter_links()) == []
     assert flow.requires == flow.provides == frozenset()
     assert bool(flow)
-    told = f"{make.__module__.rpartition('.')[2]}.{make.__name__}: test(len=0)"
-    assert (str(flow), repr(flow)) == (f'"{told}"', f"<{told}>")
+    label = f"{make.__module__.rpartition('.')[2]}.{make.__name__}: test(len=0)"
+    assert (str(flow), repr(flow)) == (f'"{label}"', f"<{label}>")
 
 
 def test_patterns_have_their_kind():
@@ -258,8 +258,8 @@ def test_requires_and_provides_match_definition_after_changes(steps):
             with contextlib.suppress(exceptions.DependencyFailure):
                 flow.add(T(str(number), requires=list(first), provides=list(second)))
         elif what == "flow":
-            made = [linear_flow.Flow, graph_flow.Flow][first]
-            inner = made(str(number), retry.Times(provides=list(second)))
+            kind = [linear_flow.Flow, graph_flow.Flow][first]
+            inner = kind(str(number), retry.Times(provides=list(second)))
             with contextlib.suppress(exceptions.DependencyFailure):
                 flow.add(inner)
                 flows.append(inner)

@@ -21,7 +21,7 @@ class T(task.Task):
     def execute(self, **kwargs): ...
 
 
-def made(name, requires=(), provides=()):
+def task_of(name, requires=(), provides=()):
     return T(name, requires=list(requires), provides=list(provides))
 
 
@@ -41,7 +41,7 @@ def snapshot(flow):
 @pytest.mark.parametrize("together", [True, False])
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
 def test_members_are_linked_by_name_in_any_order(together, order):
-    tasks = [made("a", "", "xy"), made("b", "xy", "z"), made("c", "z")]
+    tasks = [task_of("a", "", "xy"), task_of("b", "xy", "z"), task_of("c", "z")]
     flow, chosen = gf.Flow("test"), [tasks[place] for place in order]
     if together:
         flow.add(*chosen)
@@ -54,42 +54,42 @@ def test_members_are_linked_by_name_in_any_order(together, order):
 
 
 def test_several_providers_are_ambiguous_only_if_required():
-    flow = gf.Flow("test").add(made("a", "", "xy"), made("b", "", "xz"))
+    flow = gf.Flow("test").add(task_of("a", "", "xy"), task_of("b", "", "xz"))
     assert flow.provides == set("xyz")
-    flow.add(made("wants", "w"))
+    flow.add(task_of("wants", "w"))
     before = snapshot(flow)
     with pytest.raises(exceptions.AmbiguousDependency, match=r"'c' requires 'x'.*'a', 'b'"):
-        flow.add(made("d", "", "w"), made("c", "wx"))
+        flow.add(task_of("d", "", "w"), task_of("c", "wx"))
     assert snapshot(flow) == before
 
 
 def test_value_provided_by_retry_creates_no_link():
     flow = gf.Flow("test", retry.AlwaysRevert(provides="x"))
-    flow.add(made("a", "", "x"), made("b", "x"))
+    flow.add(task_of("a", "", "x"), task_of("b", "x"))
     assert links(flow) == {} and flow.requires == set()
 
 
 def test_task_after_a_provider_is_not_linked_to_a_new_provider():
-    a, b, c = made("a", "", "x"), made("b"), made("c", "x")
+    a, b, c = task_of("a", "", "x"), task_of("b"), task_of("c", "x")
     flow = gf.Flow("test").add(a, b, c, resolve_requires=False)
     flow.link(a, b).link(b, c)
     assert flow.requires == set()
-    flow.add(made("d", "", "x"))
+    flow.add(task_of("d", "", "x"))
     assert ("d", "c") not in links(flow)
 
 
 def test_add_rejects_dependency_cycle_and_leaves_flow_unchanged():
-    flow = gf.Flow("test").add(made("a", "c", "a"), made("b", "a", "b"))
+    flow = gf.Flow("test").add(task_of("a", "c", "a"), task_of("b", "a", "b"))
     before = snapshot(flow)
     with pytest.raises(exceptions.DependencyFailure, match=r"c -> a -> b -> c"):
-        flow.add(made("other", "q", "r"), made("c", "b", "c"))
+        flow.add(task_of("other", "q", "r"), task_of("c", "b", "c"))
     assert snapshot(flow) == before
-    flow.add(made("d", "", "c"))
+    flow.add(task_of("d", "", "c"))
     assert ("d", "a") in links(flow)
 
 
 def test_link_rejects_cycle_and_leaves_flow_unchanged():
-    a, b, c = made("a", "", "x"), made("b", "x"), made("c")
+    a, b, c = task_of("a", "", "x"), task_of("b", "x"), task_of("c")
     flow = gf.Flow("test").add(a, b, c).link(b, c)
     before = snapshot(flow)
     with pytest.raises(exceptions.DependencyFailure, match="c -> a -> b -> c"):
@@ -102,7 +102,7 @@ def test_link_rejects_cycle_and_leaves_flow_unchanged():
 
 
 def test_manual_link_stores_reasons_and_decider():
-    a, b = made("a", "", "x"), made("b", "x")
+    a, b = task_of("a", "", "x"), task_of("b", "x")
     flow = gf.Flow("test").add(a, b)
     assert flow.link(a, b) is flow
     assert links(flow) == {("a", "b"): {"reasons": {"x"}, "manual": True}}
@@ -120,7 +120,7 @@ def test_manual_link_stores_reasons_and_decider():
 
 
 def test_join_rules_are_stored_as_node_metadata():
-    a, b, nested = made("a"), made("b"), linear_flow.Flow("nested")
+    a, b, nested = task_of("a"), task_of("b"), linear_flow.Flow("nested")
     flow = gf.Flow("test").add(a, b, nested).link(a, b)
     assert flow.join(b, "Any") is flow
     flow.join(nested, Join.NONE_FAILED)
@@ -137,29 +137,29 @@ def test_join_rules_are_stored_as_node_metadata():
 
 
 def test_nested_flows_are_linked_by_provided_and_required_values():
-    inner = linear_flow.Flow("inner").add(made("p", "w", "x"), made("q", "x", "y"))
-    flow = gf.Flow("test").add(made("a", "y"), inner, made("b", "", "w"))
+    inner = linear_flow.Flow("inner").add(task_of("p", "w", "x"), task_of("q", "x", "y"))
+    flow = gf.Flow("test").add(task_of("a", "y"), inner, task_of("b", "", "w"))
     assert set(links(flow)) == {("b", "inner"), ("inner", "a")}
     assert flow.requires == set()
 
 
 def test_nested_flow_that_grows_after_add_is_linked_correctly():
     inner, deep = linear_flow.Flow("inner"), gf.Flow("deep")
-    flow = gf.Flow("test").add(inner, made("wants", "z"))
+    flow = gf.Flow("test").add(inner, task_of("wants", "z"))
     inner.add(deep)
-    deep.add(made("p", "q", "x"))
-    flow.add(made("a", "x"))
+    deep.add(task_of("p", "q", "x"))
+    flow.add(task_of("a", "x"))
     assert set(links(flow)) == {("inner", "a")}
-    flow.add(made("b", "", "q"))
+    flow.add(task_of("b", "", "q"))
     assert ("b", "inner") in links(flow)
-    deep.add(made("later", "", "y"))
-    flow.add(made("c", "y"))
+    deep.add(task_of("later", "", "y"))
+    flow.add(task_of("c", "y"))
     assert ("inner", "c") in links(flow)
     assert flow.requires == {"z"}
 
 
 def test_iteration_order_follows_links():
-    a, b, c, d = (made(name) for name in "abcd")
+    a, b, c, d = (task_of(name) for name in "abcd")
     flow = gf.Flow("test").add(a, b, c, d).link(d, a).link(b, c)
     assert [node.name for node in flow] == ["b", "d", "c", "a"]
     assert list(flow) == list(flow) and [n for n, _ in flow.iter_nodes()] == list(flow)
@@ -170,7 +170,12 @@ def test_iteration_order_follows_links():
 
 @pytest.fixture
 def targeted():
-    tasks = [made("a", "", "a"), made("b", "a", "b"), made("c", "b"), made("d", "bz", "d")]
+    tasks = [
+        task_of("a", "", "a"),
+        task_of("b", "a", "b"),
+        task_of("c", "b"),
+        task_of("d", "bz", "d"),
+    ]
     return gf.TargetedFlow("test").add(*tasks), tasks
 
 
@@ -190,7 +195,7 @@ def test_targeted_flow_includes_dependencies_added_after_set_target(targeted):
     flow, tasks = targeted
     flow.set_target(tasks[3])
     assert len(flow) == 3
-    z, other = made("z", "", "z"), made("other")
+    z, other = task_of("z", "", "z"), task_of("other")
     flow.add(z, other)
     assert len(flow) == 4
     flow.link(other, tasks[0])
@@ -199,12 +204,12 @@ def test_targeted_flow_includes_dependencies_added_after_set_target(targeted):
 
 def test_nested_targeted_flow_provides_only_values_of_its_target():
     inner = gf.TargetedFlow("inner")
-    tasks = [made("a", "", "x"), made("b", "", "y")]
+    tasks = [task_of("a", "", "x"), task_of("b", "", "y")]
     inner.add(*tasks).set_target(tasks[0])
     flow = gf.Flow("outer").add(inner)
     assert flow.provides == {"x"}
     inner.reset_target()
-    flow.add(made("c", "y"))
+    flow.add(task_of("c", "y"))
     assert set(links(flow)) == {("inner", "c")}
 
 
@@ -215,7 +220,7 @@ class Line:
     """Flow and its chain of tasks, which are added one by one."""
 
     def __init__(self, count, order):
-        self.tasks = [made(f"t{n}", [f"s{n - 1}"] if n else [], [f"s{n}"]) for n in range(count)]
+        self.tasks = [task_of(f"t{n}", [f"s{n - 1}"] if n else [], [f"s{n}"]) for n in range(count)]
         self.chosen = list(self.tasks)
         if order == "backward":
             self.chosen.reverse()
@@ -238,7 +243,7 @@ def test_cost_of_add_does_not_grow_with_flow_size(order):
 
 
 def test_cost_of_link_does_not_grow_with_flow_size():
-    tasks = [made(f"t{n}") for n in range(10_000)]
+    tasks = [task_of(f"t{n}") for n in range(10_000)]
 
     def linked(count):
         flow = gf.Flow("test").add(*tasks[:count])
@@ -257,12 +262,12 @@ def test_add_reads_symbols_only_of_new_or_changed_members(monkeypatch):
         gf.flow, "symbols_of", lambda node: looked.append(node.name) or symbols_of(node)
     )
     flow = gf.Flow("test")
-    subflows = [linear_flow.Flow(f"f{n}").add(made(f"t{n}", "", [f"s{n}"])) for n in range(50)]
+    subflows = [linear_flow.Flow(f"f{n}").add(task_of(f"t{n}", "", [f"s{n}"])) for n in range(50)]
     for one in subflows:
         flow.add(one)
     assert looked == [one.name for one in subflows]
-    subflows[7].add(made("new"))
-    flow.add(made("last"))
+    subflows[7].add(task_of("new"))
+    flow.add(task_of("last"))
     assert sorted(looked[50:]) == ["f7", "last"]
 
 
@@ -279,14 +284,14 @@ class Oracle:
         self.nodes, self.edges = [], {}
 
     def before(self, node, edges):
-        found, pending = set(), [node]
+        predecessors, pending = set(), [node]
         while pending:
             at = pending.pop()
             for u, v in edges:
-                if v is at and u not in found:
-                    found.add(u)
+                if v is at and u not in predecessors:
+                    predecessors.add(u)
                     pending.append(u)
-        return found
+        return predecessors
 
     def add(self, node, resolve_requires, resolve_existing):
         edges = {pair: set(names) for pair, names in self.edges.items()}
@@ -330,7 +335,7 @@ def attempt(action, *args, **kwargs):
 def test_incremental_add_agrees_with_reference_implementation(specs):
     flow, oracle = gf.Flow("test"), Oracle()
     for number, (requires, provides, resolve_requires, resolve_existing) in enumerate(specs):
-        one = made(str(number), requires, provides)
+        one = task_of(str(number), requires, provides)
         ours = attempt(
             flow.add, one, resolve_requires=resolve_requires, resolve_existing=resolve_existing
         )

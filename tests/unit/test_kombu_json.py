@@ -52,8 +52,8 @@ def test_encoded_values_are_interchangeable_with_kombu(value: Any) -> None:
 
 def test_nan_and_infinity_are_interchangeable_with_kombu() -> None:
     body = kombu_json.dumps({"x": [math.nan, math.inf]}).encode()
-    found = plain.unpack(plain.parse(body, 9))["x"]
-    assert math.isnan(found[0]) and found[1] == math.inf
+    numbers = plain.unpack(plain.parse(body, 9))["x"]
+    assert math.isnan(numbers[0]) and numbers[1] == math.inf
     envelope = env.Envelope("RESPONSE", {"x": plain.pack([-math.inf])})
     assert kombu_json.loads(envelope.encoded) == {"x": [-math.inf]}
 

@@ -15,37 +15,37 @@ from wbengine.engines.worker_based.ledger import memory
 from wbengine.engines.worker_based.messages import envelope as env
 
 
-def made() -> tuple[memory.MemoryLedger, ledger_writer.Rows, Any]:
+def open_rows() -> tuple[memory.MemoryLedger, ledger_writer.Rows, Any]:
     ledger = memory.MemoryLedger()
     return ledger, ledger_writer.Rows(ledger, 60.0), Bench().pending()
 
 
 def test_reopen_succeeds_for_request_without_row() -> None:
     """A request without a row has no owner."""
-    _, found, entry = made()
-    assert found.reopen([(entry, 2)]) == [(True, None)]
+    _, rows, entry = open_rows()
+    assert rows.reopen([(entry, 2)]) == [(True, None)]
 
 
 def test_request_of_lost_owner_is_concluded() -> None:
-    ledger, found, entry = made()
+    ledger, rows, entry = open_rows()
     ledger.open(entry.id, 1)
     ledger.claim(entry.id, 1, "w1")
-    assert found.conclude([(entry, "w1", entry.loss())]) == [True]
+    assert rows.conclude([(entry, "w1", entry.loss())]) == [True]
     assert not ledger.finish(entry.id, 1, "w1", b"{}")
-    [seen] = found.read([entry])
+    [seen] = rows.read([entry])
     assert seen.state == ledgers.ROW_DONE and seen.result is not None
     assert env.value_of(seen.result).check(exc.WorkerLost)
     assert seen.result.number(env.WBE_EPOCH) == 1
 
 
 def test_request_is_not_concluded_unless_claimed_by_lost_owner() -> None:
-    ledger, found, entry = made()
+    ledger, rows, entry = open_rows()
     ledger.open(entry.id, 1)
-    assert found.conclude([(entry, "w1", entry.loss())]) == [False]
+    assert rows.conclude([(entry, "w1", entry.loss())]) == [False]
     ledger.claim(entry.id, 1, "w1")
-    assert found.conclude([(entry, "w2", entry.loss())]) == [False]
+    assert rows.conclude([(entry, "w2", entry.loss())]) == [False]
     ledger.finish(entry.id, 1, "w1", b"{}")
-    assert found.conclude([(entry, "w1", entry.loss())]) == [False]
+    assert rows.conclude([(entry, "w1", entry.loss())]) == [False]
 
 
 class Away(memory.MemoryLedger):
@@ -62,21 +62,21 @@ class Away(memory.MemoryLedger):
 def test_unreachable_ledger_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     """Another error, or the same error after a success, is logged again."""
     ledger, bench = Away(), Bench()
-    found, entries = ledger_writer.Rows(ledger, 60.0), [bench.pending() for _ in range(3)]
+    rows, entries = ledger_writer.Rows(ledger, 60.0), [bench.pending() for _ in range(3)]
 
-    def said() -> list[str]:
+    def log_messages() -> list[str]:
         caplog.clear()
         for entry in 2 * entries:
-            found.read([entry])
+            rows.read([entry])
         return [record.getMessage() for record in caplog.records]
 
     ledger.why = "away"
-    (text,) = said()
+    (text,) = log_messages()
     assert text.startswith("failed to read the ledger row of") and "away" in text
-    assert not said()
+    assert not log_messages()
     ledger.why = "elsewhere"
-    assert len(said()) == 1
+    assert len(log_messages()) == 1
     ledger.why = None
-    assert not said()
+    assert not log_messages()
     ledger.why = "away"
-    assert len(said()) == 1
+    assert len(log_messages()) == 1

@@ -103,9 +103,9 @@ def test_small_flow_is_shown_in_full_with_finished_flows_collapsed():
 def test_each_task_state_has_its_own_symbol():
     names = ["w", "r", "d", "i", "f", "ing", "ed", "stuck"]
     shown = Shown(flow("f", *names))
-    told = [states.PENDING, states.RUNNING, states.SUCCESS, states.IGNORE, states.FAILURE,
+    each_state = [states.PENDING, states.RUNNING, states.SUCCESS, states.IGNORE, states.FAILURE,
             states.REVERTING, states.REVERTED, states.REVERT_FAILURE]  # fmt: skip
-    for name, state in zip(names, told, strict=True):
+    for name, state in zip(names, each_state, strict=True):
         shown.tell(state, name, result=failure("no\nmore"))
     assert shown.rows() == [
         "├── ○ w",
@@ -117,7 +117,7 @@ def test_each_task_state_has_its_own_symbol():
         "├── ↶ ed  reverted",
         "└── ‼ stuck  revert failure  ValueError: no",
     ]
-    assert shown.tally.counts(0) == dict.fromkeys(told, 1)
+    assert shown.tally.counts(0) == dict.fromkeys(each_state, 1)
 
 
 def test_error_is_shown_until_the_task_runs_again():
@@ -135,9 +135,9 @@ def test_task_progress_is_shown_as_bar():
     records: list[models.AtomDetail | None] = [None] * len(shown.tally.plan)
     for node in shown.tally.plan.atoms():
         records[node] = models.TaskDetail(shown.tally.names[node])
-    told = records[shown.tally.plan.by_name["b"]]
-    assert told is not None
-    told.progress = 0.25
+    record = records[shown.tally.plan.by_name["b"]]
+    assert record is not None
+    record.progress = 0.25
     shown.tally.records = records
     rows = shown.rows()
     assert rows[0] == "├── ▶ a  0 s"
@@ -226,11 +226,11 @@ def test_task_with_retries_is_one_row_with_attempt_number():
     ship.retries = 3
     shown = Shown(flow("f", "a", flow("inner", ship)))
     plan = shown.tally.plan
-    node, made = plan.by_name["ship"], plan.by_name["ship_retry"]
+    node, controller = plan.by_name["ship"], plan.by_name["ship_retry"]
     record = models.RetryDetail("ship_retry")
     record.results = [(1, {})]
     records: list[models.AtomDetail | None] = [None] * len(plan)
-    records[made], records[node] = record, models.TaskDetail("ship")
+    records[controller], records[node] = record, models.TaskDetail("ship")
     shown.tally.records = records
     shown.tell(states.SUCCESS, "a", "ship_retry")
     shown.tell(states.RUNNING, "ship")

@@ -50,12 +50,12 @@ def limit(soft: float | None, hard: float | None = None) -> limits.TimeLimit:
 @pytest.fixture(params=["threads", "processes", "solo", "given"])
 def pool(request: pytest.FixtureRequest) -> Any:
     if request.param == "threads":
-        with pools.ThreadPool(1) as made:
-            yield made
+        with pools.ThreadPool(1) as new_pool:
+            yield new_pool
     elif request.param == "processes":
-        with pools.ProcessPool(1) as made:
-            submit(made, calls.whoami)  # the first call of a child is slower
-            yield made
+        with pools.ProcessPool(1) as new_pool:
+            submit(new_pool, calls.whoami)  # the first call of a child is slower
+            yield new_pool
     elif request.param == "solo":
         solo = pools.SoloPool()
         thread = threading.Thread(target=solo.serve)
@@ -71,12 +71,12 @@ def pool(request: pytest.FixtureRequest) -> Any:
 
 @pytest.fixture
 def processes() -> Any:
-    made = pools.ProcessPool(2)
+    new_pool = pools.ProcessPool(2)
     try:
-        serving(made)  # the first call of a child is slower
-        yield made
+        serving(new_pool)  # the first call of a child is slower
+        yield new_pool
     finally:
-        made.stop(kill=True)
+        new_pool.stop(kill=True)
 
 
 # All pools --------------------------------------------------------------------------------------
@@ -106,8 +106,8 @@ def test_hard_limit_ends_the_call_and_frees_its_slot(pool: Any) -> None:
     box = calls.Box()
     pool.submit(calls.stubborn, (), box, None, limit(0.3, 0.4), name="t")
     pool.submit(calls.whoami, (), box)
-    told = box.failure(HARD).exception_str
-    assert "task 't' did not end within its hard limit of 0.4 s" in told
+    message = box.failure(HARD).exception_str
+    assert "task 't' did not end within its hard limit of 0.4 s" in message
     assert isinstance(box.get(), int)
 
 
@@ -147,8 +147,8 @@ def test_cancel_ends_running_call_and_fails_waiting_call(pool: Any) -> None:
     for _ in range(2):
         second.cancel(0.0)
         first.cancel()
-    told = waiting.failure(exceptions.Cancelled).exception_str
-    assert "task 'w' was cancelled before it started" in told
+    message = waiting.failure(exceptions.Cancelled).exception_str
+    assert "task 'w' was cancelled before it started" in message
     assert box.get() == "obeyed"
     pool.submit(calls.is_cancelled, (), box)
     assert box.get() is False
@@ -289,19 +289,19 @@ def test_soft_limit_interrupts_sleeping_child_without_ending_it(processes: Any) 
 
 
 def test_soft_limit_near_end_of_call_in_child_is_raised_only_there() -> None:
-    count, told = int(os.environ.get("WBENGINE_TEST_ALARMS", "600")), calls.Box()
+    count, results = int(os.environ.get("WBENGINE_TEST_ALARMS", "600")), calls.Box()
     with pools.ProcessPool(1) as pool:
         pid = submit(pool, calls.whoami)
         assert submit(pool, calls.switch_often) is None
         for number in range(count):
             soft = 0.0002 + number % 40 * 0.0004
-            pool.submit(calls.busy, (0.001,), told, None, limit(soft))
-            pool.submit(calls.busy, (0.0,), told)
-        found = [told.get() for _ in range(2 * count)]
+            pool.submit(calls.busy, (0.001,), results, None, limit(soft))
+            pool.submit(calls.busy, (0.0,), results)
+        values = [results.get() for _ in range(2 * count)]
         assert submit(pool, calls.whoami) == pid
-    assert found[1::2] == ["ended"] * count
-    ended = sum(value == "ended" for value in found[::2])
-    assert ended + sum(isinstance(v, ft.Failure) and bool(v.check(SOFT)) for v in found) == count
+    assert values[1::2] == ["ended"] * count
+    ended = sum(value == "ended" for value in values[::2])
+    assert ended + sum(isinstance(v, ft.Failure) and bool(v.check(SOFT)) for v in values) == count
     assert 0 < ended < count
 
 
@@ -359,8 +359,8 @@ def test_child_is_replaced_after_max_calls() -> None:
 
 
 def test_only_the_child_above_max_memory_is_killed() -> None:
-    most = 150 * MIB
-    with pools.ProcessPool(2, max_memory=most) as pool:
+    maximum = 150 * MIB
+    with pools.ProcessPool(2, max_memory=maximum) as pool:
         box, other = calls.Box(), calls.Box()
         innocent = pool.submit(calls.obedient, (), other, other.event)
         pid = other.begun()
@@ -369,7 +369,7 @@ def test_only_the_child_above_max_memory_is_killed() -> None:
         text = box.failure(MemoryError).exception_str
         innocent.cancel()
         assert re.match(rf"process {victim} used [1-9]\d\d,\d+,\d+ bytes", text), text
-        assert f"while it ran task 'greedy', more than {most:,};" in text
+        assert f"while it ran task 'greedy', more than {maximum:,};" in text
         assert submit(pool, calls.whoami) != victim
         assert other.get() == "obeyed" and pid in serving(pool)
 
@@ -377,17 +377,17 @@ def test_only_the_child_above_max_memory_is_killed() -> None:
 def test_memory_checks_of_a_call_leave_no_timers() -> None:
     """Otherwise a call of one hour would keep 36,000 timers."""
 
-    def kept() -> int:
+    def timer_count() -> int:
         return sum(isinstance(each, timers.Timer) for each in gc.get_objects())
 
     with pools.ProcessPool(1, max_memory=10**6 * MIB) as pool:
         submit(pool, calls.whoami)
-        before, most, box = kept(), 0, calls.Box()
+        before, peak, box = timer_count(), 0, calls.Box()
         pool.submit(calls.busy, (1.5,), box)
         while box.done.empty():
-            most = max(most, kept() - before)
+            peak = max(peak, timer_count() - before)
         assert box.get() == "ended"
-    assert most <= 3
+    assert peak <= 3
 
 
 def test_child_above_max_memory_after_its_call_is_replaced(
@@ -413,17 +413,17 @@ def test_invalid_max_calls_and_max_memory_are_rejected(options: Any) -> None:
 
 def test_hard_limit_never_kills_the_next_call() -> None:
     """The limits are near the ends of the calls. The next call runs in the same or a new child."""
-    told = calls.Box()
+    ended = calls.Box()
     with pools.ProcessPool(1) as pool:
         submit(pool, calls.whoami)
         for number in range(60):
             pool.submit(
-                calls.busy, (0.002,), told, None, limit(None, 0.0015 + number % 20 * 0.0001)
+                calls.busy, (0.002,), ended, None, limit(None, 0.0015 + number % 20 * 0.0001)
             )
-            pool.submit(calls.whoami, (), told)
-        found = [told.get() for _ in range(120)]
-    assert all(isinstance(pid, int) for pid in found[1::2]), found
-    for value in found[::2]:
+            pool.submit(calls.whoami, (), ended)
+        values = [ended.get() for _ in range(120)]
+    assert all(isinstance(pid, int) for pid in values[1::2]), values
+    for value in values[::2]:
         assert value == "ended" or value.check(HARD), value
 
 

@@ -712,8 +712,8 @@ def test_several_calls_submitted_by_a_callback_run_concurrently(
     kind: str, tmp_path: pathlib.Path
 ) -> None:
     """Each call waits for all others."""
-    made = pools.ThreadPool(3) if kind == "threads" else pools.ProcessPool(3)
-    with made as pool:
+    new_pool = pools.ThreadPool(3) if kind == "threads" else pools.ProcessPool(3)
+    with new_pool as pool:
         pool.start()
         chain = Chain(pool, functools.partial(calls.gather, str(tmp_path), 3), 3)
         pool.submit(calls.whoami, (), chain)

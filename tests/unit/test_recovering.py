@@ -135,7 +135,7 @@ def test_request_is_published_if_flow_never_used_workers(bench: Heirs) -> None:
 def test_owner_of_claimed_request_is_queried_and_replies(bench: Heirs) -> None:
     entry = bench.held()
     assert (entry.state, entry.worker, entry.epoch) == (pr.RUNNING, "w1", 1)
-    assert bench.told(entry, pr.RUNNING) == [fx.Acknowledge("receipt")]
+    assert bench.reply_to_query(entry, pr.RUNNING) == [fx.Acknowledge("receipt")]
     assert entry.lookups == 0 and not bench.tracker.ignored
     assert settled(bench.succeed(entry, epoch=1))
 
@@ -143,7 +143,7 @@ def test_owner_of_claimed_request_is_queried_and_replies(bench: Heirs) -> None:
 def test_owner_without_promise_is_queried_again_with_growing_pauses(bench: Heirs) -> None:
     """The question or its reply may be lost."""
     entry = bench.held()
-    bench.told(
+    bench.reply_to_query(
         entry, pr.RUNNING, **{env.WBE_ASK: 1024}
     )  # a promise to another engine does not count
     bench.answer(entry, pr.RUNNING, {}, epoch=1)
@@ -155,7 +155,7 @@ def test_owner_without_promise_is_queried_again_with_growing_pauses(bench: Heirs
         assert bench.tracker.tick(due) == [fx.Inspect(entry)]
         assert asked_of(bench.row(entry, ledgers.ROW_CLAIMED, holder="w1", now=due))
     assert times == [3, 9, 21, 45, 93, 153, 213]
-    bench.told(entry, pr.RUNNING)
+    bench.reply_to_query(entry, pr.RUNNING)
     assert bench.tracker.tick(T0 + 10_000) == []
 
 
@@ -170,13 +170,13 @@ def test_event_sent_before_the_query_is_not_a_promise(bench: Heirs) -> None:
 def test_row_is_read_again_if_queried_owner_does_not_run_request(bench: Heirs) -> None:
     """The row contains the result. If it still names the worker as owner, the result is unknown."""
     entry = bench.held()
-    assert bench.told(entry, pr.PENDING)[0] == fx.Inspect(entry)
+    assert bench.reply_to_query(entry, pr.PENDING)[0] == fx.Inspect(entry)
     assert failures(bench.row(entry, ledgers.ROW_CLAIMED, holder="w1"), exc.WorkerLost)
 
 
 def test_new_owner_is_queried_if_previous_owner_denies_the_request(bench: Heirs) -> None:
     entry = bench.held()
-    assert bench.told(entry, pr.PENDING) == [fx.Inspect(entry), fx.Acknowledge("receipt")]
+    assert bench.reply_to_query(entry, pr.PENDING) == [fx.Inspect(entry), fx.Acknowledge("receipt")]
     effects = bench.row(entry, ledgers.ROW_CLAIMED, holder="w2")
     assert asked_of(effects) == ("w2", [(entry.id, FENCE)]) and entry.live
     assert failures(bench.row(entry, ledgers.ROW_CLAIMED, holder="w2", silent=True), exc.WorkerLost)
@@ -184,7 +184,7 @@ def test_new_owner_is_queried_if_previous_owner_denies_the_request(bench: Heirs)
 
 def test_denial_from_other_worker_is_ignored(bench: Heirs) -> None:
     entry = bench.held("w2")
-    assert bench.told(entry, pr.PENDING) == [fx.Acknowledge("receipt")]
+    assert bench.reply_to_query(entry, pr.PENDING) == [fx.Acknowledge("receipt")]
     assert entry.state == pr.RUNNING
 
 
@@ -218,11 +218,13 @@ def test_unreachable_ledger_is_read_again_later(bench: Heirs) -> None:
 def test_new_request_with_claimed_row_queries_its_owner(bench: Heirs) -> None:
     """The store can be older than the ledger: the request was already sent and claimed."""
     entry = bench.pending()
-    assert bench.told(entry, pr.PENDING, **{env.WBE_ASK: 0})[0] == fx.Inspect(entry)
+    assert bench.reply_to_query(entry, pr.PENDING, **{env.WBE_ASK: 0})[0] == fx.Inspect(entry)
     effects = bench.row(entry, ledgers.ROW_CLAIMED, holder="w7")
     assert asked_of(effects) == ("w7", [(entry.id, 1)])
     assert entry.state == pr.RUNNING
-    assert bench.told(entry, pr.PENDING, **{env.WBE_ASK: 0}) == [fx.Acknowledge("receipt")]
+    assert bench.reply_to_query(entry, pr.PENDING, **{env.WBE_ASK: 0}) == [
+        fx.Acknowledge("receipt")
+    ]
 
 
 # Without a ledger ---------------------------------------------------------------------------------
@@ -301,8 +303,8 @@ def test_recovered_request_found_nowhere_fails_as_worker_lost() -> None:
     assert [line.routing_key for line in lines] == [env.ALL_WORKERS, "q"]
     assert all(line.body["asked"] == [[entry.id, FENCE]] for line in lines)
     assert lines[1].persistent
-    assert asks(bench.told(entry, pr.PENDING))[0].inquiry.routing_key == "q"
-    assert asks(bench.told(entry, pr.PENDING))[0].inquiry.routing_key == env.ALL_WORKERS
+    assert asks(bench.reply_to_query(entry, pr.PENDING))[0].inquiry.routing_key == "q"
+    assert asks(bench.reply_to_query(entry, pr.PENDING))[0].inquiry.routing_key == env.ALL_WORKERS
     bench.fleet.spoke["q"] = 2
     assert bench.recovery.review(T0 + bench.fleet.patience) == []
     effects = bench.recovery.review(T0 + bench.fleet.patience + 1)

@@ -57,9 +57,9 @@ def test_options_in_engine_uri_reach_the_executor() -> None:
         "&max_message_size=1000&broker_persistent=true&result_ttl=none&trace_arguments=true"
         "&url=memory://uri"
     )
-    made = engines.load(linear_flow.Flow("f"), engine=uri).executor._options
-    assert made == RequestOptions("resend", 5, (None, 30), 1000, True, None, True)
-    assert made.timelimit == limits.TimeLimit(None, 30.0)
+    options = engines.load(linear_flow.Flow("f"), engine=uri).executor._options
+    assert options == RequestOptions("resend", 5, (None, 30), 1000, True, None, True)
+    assert options.timelimit == limits.TimeLimit(None, 30.0)
 
 
 # Headers -----------------------------------------------------------------------------------------
@@ -67,9 +67,9 @@ def test_options_in_engine_uri_reach_the_executor() -> None:
 
 def headers(*, limit: Any = None, call: Any = None, **terms: Any) -> dict[str, Any]:
     bench = Bench(**terms)
-    made = bench.call(**(call or {}))
-    made.task.timelimit = limit
-    (dispatch,) = bench.tracker.submit(made, lambda *_: None, 0.0)
+    call_with_options = bench.call(**(call or {}))
+    call_with_options.task.timelimit = limit
+    (dispatch,) = bench.tracker.submit(call_with_options, lambda *_: None, 0.0)
     found: dict[str, Any] = dispatch.envelope.headers  # type: ignore[union-attr]
     return found
 

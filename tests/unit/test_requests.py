@@ -139,8 +139,8 @@ def test_ignored_reply_is_logged_with_request_epoch_worker_and_reason(
     bench.succeed(entry)
     with caplog.at_level(logging.DEBUG):
         bench.succeed(entry, worker="w2", epoch=1)
-    (told,) = [record.getMessage() for record in caplog.records]
-    assert told == f"ignored SUCCESS for request {entry.id} (epoch 1, worker w2): late"
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert message == f"ignored SUCCESS for request {entry.id} (epoch 1, worker w2): late"
 
 
 def test_unreadable_result_settles_the_request_as_failed(bench: Bench) -> None:
@@ -453,11 +453,11 @@ def test_tidy_removes_only_ended_requests_of_the_same_time() -> None:
         timers.set(T0, TIMEOUT, ended)
         timers.set(T0, TIMEOUT, ended)
         bench.succeed(ended)
-    kept = bench.pending()
-    timers.set(T0, TIMEOUT, kept)
+    pending = bench.pending()
+    timers.set(T0, TIMEOUT, pending)
     timers.tidy(1)
     assert len(timers) == 1
-    assert list(timers.due(T0)) == [(TIMEOUT, kept)]
+    assert list(timers.due(T0)) == [(TIMEOUT, pending)]
 
 
 def test_worker_with_a_terminal_first_reply_holds_no_request(bench: Bench) -> None:

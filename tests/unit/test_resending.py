@@ -141,8 +141,8 @@ class Store(Keeper):
 
 def shown(bench: Fleeting, entry: TrackedRequest) -> tuple[str, str | None]:
     """Return the displayed state of a request, and its worker."""
-    told = snapshots.RequestSnapshot(*entry.described())
-    return told.state, told.worker
+    snapshot = snapshots.RequestSnapshot(*entry.described())
+    return snapshot.state, snapshot.worker
 
 
 def test_claimed_request_without_slot_is_queued_until_running(bench: Fleeting) -> None:
@@ -161,9 +161,9 @@ def test_claimed_request_without_slot_is_queued_until_running(bench: Fleeting) -
 def test_reply_to_a_question_has_a_start_time_if_the_task_runs(bench: Fleeting) -> None:
     entry = bench.pending(events=Store())
     bench.row(entry, ledgers.ROW_CLAIMED, holder="w1")
-    assert bench.told(entry, pr.RUNNING) == [fx.Acknowledge("receipt")]
+    assert bench.reply_to_query(entry, pr.RUNNING) == [fx.Acknowledge("receipt")]
     assert shown(bench, entry) == (snapshots.QUEUED, "w1")
-    effects = bench.told(entry, pr.RUNNING, **{env.WBE_STARTED: 5.0})
+    effects = bench.reply_to_query(entry, pr.RUNNING, **{env.WBE_STARTED: 5.0})
     assert effects == [fx.RecordStart(entry, "w1"), fx.Acknowledge("receipt")]
     assert shown(bench, entry) == (snapshots.STARTED, "w1")
 
@@ -269,9 +269,9 @@ def test_worker_with_recent_ledger_heartbeat_keeps_its_request(bench: Fleeting) 
 def test_released_request_is_republished_with_the_same_epoch(bench: Fleeting, kind: Any) -> None:
     """An example is a worker that claimed the row because of a forged copy."""
     entry = bench.pending(kind=kind)
-    bench.told(entry, pr.PENDING, "w2", **{env.WBE_ASK: 0})
+    bench.reply_to_query(entry, pr.PENDING, "w2", **{env.WBE_ASK: 0})
     assert asked_of(bench.row(entry, ledgers.ROW_CLAIMED, holder="w1"))[0] == "w1"
-    assert bench.told(entry, pr.PENDING, "w1")[0] == fx.Inspect(entry)
+    assert bench.reply_to_query(entry, pr.PENDING, "w1")[0] == fx.Inspect(entry)
     dispatch = sent(bench.row(entry, ledgers.ROW_OPEN))
     assert (dispatch.epoch, entry.state, entry.worker, entry.resends) == (1, pr.PENDING, None, 0)
     assert settled(bench.succeed(entry, epoch=1))
@@ -362,7 +362,7 @@ def test_without_ledger_idle_workers_are_queried_before_a_resend() -> None:
     bench.fleet.idle["q"] = 2
     to, asked = asked_of(bench.recovery.review(T0 + 10))
     assert (to, asked) == (env.ALL_WORKERS, [(first.id, 1), (second.id, 1)])
-    bench.told(first, pr.RUNNING, **{env.WBE_EPOCH: 1})
+    bench.reply_to_query(first, pr.RUNNING, **{env.WBE_EPOCH: 1})
     assert first.state == pr.RUNNING
     effects = bench.recovery.review(T0 + 20)
     dispatch = sent(effects)
@@ -513,9 +513,9 @@ def test_question_is_queued_behind_an_unconfirmed_request() -> None:
         assert (line.inquiry.priority, line.inquiry.persistent) == (7, True)
         assert bench.recovery.review(T0 + moment) == []
         # The request may be behind that question, or was requeued: ask once more.
-        (line,) = bench.told(urgent, pr.PENDING, "w5")[:1]
+        (line,) = bench.reply_to_query(urgent, pr.PENDING, "w5")[:1]
     assert asked_of([line]) == (env.ALL_WORKERS, [(urgent.id, 1)])
-    bench.told(urgent, pr.PENDING, "w6")
+    bench.reply_to_query(urgent, pr.PENDING, "w6")
     bench.fleet.spoke["q"] = 1
     assert bench.recovery.review(T0 + 30) == []
     bench.fleet.spoke["q"] = 2
@@ -528,8 +528,8 @@ def test_running_reply_to_a_queued_question_ends_the_search() -> None:
     bench = Fleeting(ledger=None)
     entry = bench.pending(kind=Never)
     bench.recovery.on_unconfirmed(entry, 1, T0)
-    bench.told(entry, pr.RUNNING, "w5", **{env.WBE_EPOCH: 1})
-    bench.told(entry, pr.PENDING, "w6")  # The reply to the second question.
+    bench.reply_to_query(entry, pr.RUNNING, "w5", **{env.WBE_EPOCH: 1})
+    bench.reply_to_query(entry, pr.PENDING, "w6")  # The reply to the second question.
     assert (entry.state, entry.lookups, entry.worker) == (pr.RUNNING, 0, "w5")
     bench.fleet.spoke["q"] = 2
     assert bench.recovery.review(T0 + 20) == []
@@ -583,7 +583,7 @@ def test_redelivered_request_is_confirmed_with_its_first_worker() -> None:
     bench = Fleeting(ledger=None)
     entry = bench.running("w1")
     assert asked_of(bench.given_twice(entry))[0] == "w1"
-    bench.told(entry, pr.RUNNING, "w1", **{env.WBE_EPOCH: 1})
+    bench.reply_to_query(entry, pr.RUNNING, "w1", **{env.WBE_EPOCH: 1})
     bench.fleet.spoke["q"] = 2
     assert bench.recovery.review(T0 + 20) == []
     assert settled(bench.succeed(entry))
@@ -594,7 +594,7 @@ def test_redelivered_request_its_first_worker_lacks_is_lost(kind: Any) -> None:
     bench = Fleeting(ledger=None)
     entry = bench.running("w1", kind=kind)
     bench.given_twice(entry)
-    effects = bench.told(entry, pr.PENDING, "w1")
+    effects = bench.reply_to_query(entry, pr.PENDING, "w1")
     if kind is Again:
         assert sent(effects).epoch == 2
     else:
@@ -648,9 +648,9 @@ def test_running_reply_of_an_old_epoch_does_not_end_the_search() -> None:
     entry.sent_at = T0
     bench.answer(entry, pr.RUNNING, {}, worker="w2", epoch=2)
     bench.given_twice(entry, "w3")
-    bench.told(entry, pr.RUNNING, "w1", **{env.WBE_EPOCH: 1})
+    bench.reply_to_query(entry, pr.RUNNING, "w1", **{env.WBE_EPOCH: 1})
     assert entry.lookups
-    bench.told(entry, pr.RUNNING, "w2", **{env.WBE_EPOCH: 2})
+    bench.reply_to_query(entry, pr.RUNNING, "w2", **{env.WBE_EPOCH: 2})
     assert not entry.lookups
 
 

@@ -29,10 +29,10 @@ IGNORE = ("IGNORE", "IGNORE")
 DEEP = 10_000
 
 
-def nested(made: Any) -> Any:
+def nested(inner: Any) -> Any:
     for i in range(DEEP):
-        made = LINEAR(f"l{i}").add(made)
-    return made
+        inner = LINEAR(f"l{i}").add(inner)
+    return inner
 
 
 def finish(run: Run, *, yes: bool = True) -> None:
@@ -288,8 +288,8 @@ def branches_joined(count: int, rule: str) -> Callable[[], None]:
         inner.link(first, branch, decider=decider)
     joins = [LINEAR(f"l{i}").add(Step(f"j{i}")) for i in range(count // 4)]
     flow = GRAPH("f").add(inner, *joins)
-    for made in joins:
-        flow.link(inner, made).join(made, rule)
+    for join in joins:
+        flow.link(inner, join).join(join, rule)
     return functools.partial(finish, Run(flow), yes=False)
 
 

@@ -20,10 +20,10 @@ from wbengine.transports import memory
 
 @pytest.fixture
 def place() -> Iterator[Place]:
-    made = Place()
-    yield made
-    made.sender.stop()
-    made.reader.broker.release()
+    new_place = Place()
+    yield new_place
+    new_place.sender.stop()
+    new_place.reader.broker.release()
 
 
 def test_urgent_messages_are_published_before_queued_ones(place: Place) -> None:
@@ -93,13 +93,16 @@ def test_connection_broker_and_ledger_errors_are_retried_in_order(
 
 
 def test_unrouted_hook_is_called_if_no_queue_is_bound(place: Place) -> None:
-    told: list[str] = []
+    calls: list[str] = []
     envelope = env.Envelope("TEST", {"n": 1}, routing_key="nobody")
-    callbacks = {"after": lambda: told.append("after"), "unrouted": lambda: told.append("unrouted")}
+    callbacks = {
+        "after": lambda: calls.append("after"),
+        "unrouted": lambda: calls.append("unrouted"),
+    }
     place.sender.send(outgoing.message(envelope, **callbacks))
-    place.sender.send(outgoing.message(envelope, after=lambda: told.append("nobody minds")))
+    place.sender.send(outgoing.message(envelope, after=lambda: calls.append("nobody minds")))
     place.publish()
-    assert told == ["unrouted", "nobody minds"]
+    assert calls == ["unrouted", "nobody minds"]
 
 
 def test_connection_lost_while_publishing_calls_the_uncertain_hook(
@@ -115,26 +118,26 @@ def test_connection_lost_while_publishing_calls_the_uncertain_hook(
         return put(self, *args, **options)
 
     monkeypatch.setattr(memory.MemoryBroker, "put", flaky)
-    told: list[str] = []
+    calls: list[str] = []
     place.put(1)
-    place.put(2, after=lambda: told.append("after"), uncertain=lambda: told.append("uncertain"))
+    place.put(2, after=lambda: calls.append("after"), uncertain=lambda: calls.append("uncertain"))
     place.put(3)
     place.publish()
-    assert told == ["uncertain"]
+    assert calls == ["uncertain"]
     assert place.arrived() == [1, 3]
 
 
 def test_hooks_are_called_once_for_each_batch(place: Place) -> None:
-    told: list[tuple[str, list[int]]] = []
+    calls: list[tuple[str, list[int]]] = []
 
     class Together(DeliveryHooks):
         def prepare(self, messages: Sequence[OutgoingMessage]) -> None:
-            told.append(("prepare", [message.correlation for message in messages]))
+            calls.append(("prepare", [message.correlation for message in messages]))
             for message in messages:
                 message.withdrawn = message.correlation == 1
 
         def sent(self, messages: Sequence[OutgoingMessage]) -> None:
-            told.append(("sent", [message.correlation for message in messages]))
+            calls.append(("sent", [message.correlation for message in messages]))
 
     one, other = Together(), Together()
     for number, hooks in enumerate((one, one, other, one)):
@@ -142,7 +145,7 @@ def test_hooks_are_called_once_for_each_batch(place: Place) -> None:
         place.sender.send(OutgoingMessage(envelope, hooks, number))
     place.publish()
     assert place.arrived() == [0, 2, 3]
-    assert told == [
+    assert calls == [
         ("prepare", [0, 1, 3]), ("prepare", [2]), ("sent", [0, 3]), ("sent", [2])
     ]  # fmt: skip
 

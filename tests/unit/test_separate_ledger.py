@@ -17,9 +17,9 @@ from wbengine.types.failure import Failure
 
 @pytest.fixture
 def bench() -> Bench:
-    made = Bench()
-    made.tracker.separate_ledger = True
-    return made
+    new_bench = Bench()
+    new_bench.tracker.separate_ledger = True
+    return new_bench
 
 
 def done(entry: TrackedRequest, result: int = 7) -> RowSnapshot:

@@ -112,10 +112,10 @@ class Bench:
 
     def ask(self, *asked: tuple[str, int], reply_to: str | None = "heir") -> list[env.Envelope]:
         effects = self.server.on_inquiry(asked, reply_to)
-        found = [effect.envelope for effect in effects if isinstance(effect, server.Reply)]
-        assert len(found) == len(effects)
-        assert all(answer.routing_key == reply_to for answer in found)
-        return found
+        replies = [effect.envelope for effect in effects if isinstance(effect, server.Reply)]
+        assert len(replies) == len(effects)
+        assert all(answer.routing_key == reply_to for answer in replies)
+        return replies
 
 
 @pytest.fixture
@@ -446,11 +446,11 @@ def test_replies_to_taskflow_engine_have_no_headers() -> None:
     job = bench.started(ours=False)
     again = bench.request("r", ours=False, reply_to="x", redelivered=True)
     assert again == [server.Acknowledge("r")]
-    told, ended = bench.finish(job)
-    assert isinstance(told, server.Reply) and isinstance(ended, server.Reply)
-    assert told.envelope.headers == ended.envelope.headers == {}
+    running, ended = bench.finish(job)
+    assert isinstance(running, server.Reply) and isinstance(ended, server.Reply)
+    assert running.envelope.headers == ended.envelope.headers == {}
     # TaskFlow's engine cannot process SUCCESS without RUNNING, so RUNNING is sent again.
-    assert (told.envelope.body["state"], told.terminal) == (pr.RUNNING, False)
+    assert (running.envelope.body["state"], running.terminal) == (pr.RUNNING, False)
 
 
 def test_redelivered_request_of_taskflow_engine_does_not_run_again() -> None:
@@ -467,9 +467,12 @@ def test_redelivered_request_of_taskflow_engine_does_not_run_again() -> None:
 
 def test_engine_that_asks_receives_later_replies(bench: Bench) -> None:
     job = bench.granted()
-    (told,) = bench.ask(("id-1", 2048))
-    assert (told.body["state"], told.headers[env.WBE_ASK]) == (pr.RUNNING, 2048)
-    assert told.headers[env.WBE_STARTED] == job.began
+    (reply_to_question,) = bench.ask(("id-1", 2048))
+    assert (reply_to_question.body["state"], reply_to_question.headers[env.WBE_ASK]) == (
+        pr.RUNNING,
+        2048,
+    )
+    assert reply_to_question.headers[env.WBE_STARTED] == job.began
     (event,) = bench.server.on_event(job, "update", {"n": 1})
     assert isinstance(event, server.Reply) and event.envelope.routing_key == "heir"
     _, reply = bench.finish(job)
@@ -550,21 +553,21 @@ def test_question_with_invalid_address_is_not_answered(bench: Bench, reply_to: s
     ("kind", "name"), [(worker_commands.ASK, "asked"), (worker_commands.CANCEL, "cancel")]
 )
 def test_commands_with_malformed_request_lists_are_rejected(kind: str, name: str) -> None:
-    found = [
+    malformed = [
         None, 1, [1], [["a"]], [["a", "1"]], [[1, 1]], [["a", True]], [["../a", 1]],
         [["a" * 300, 1]], [["a", 1]] * 501, [["a", -1]], [["a", 2**53 + 1]],
     ]  # fmt: skip
-    for body in ({}, [], None, *({name: pairs} for pairs in found)):
+    for body in ({}, [], None, *({name: pairs} for pairs in malformed)):
         with pytest.raises(exc.InvalidFormat):
             worker_commands.SCHEMAS[kind].check(body)
 
 
 def test_questions_are_split_into_messages_of_500_requests() -> None:
-    made = list(worker_commands.inquiries([(f"id-{n}", n) for n in range(1001)], "all", "me"))
-    assert [len(question.body["asked"]) for question in made] == [500, 500, 1]
-    for question in made:
+    messages = list(worker_commands.inquiries([(f"id-{n}", n) for n in range(1001)], "all", "me"))
+    assert [len(question.body["asked"]) for question in messages] == [500, 500, 1]
+    for question in messages:
         worker_commands.SCHEMAS[worker_commands.ASK].check(json.loads(question.encoded))
-    assert worker_commands.named(made[2].body) == [("id-1000", 1000)]
+    assert worker_commands.named(messages[2].body) == [("id-1000", 1000)]
 
 
 def test_without_ledger_duplicate_receives_the_same_reply(bench: Bench) -> None:
@@ -648,11 +651,11 @@ def test_notify_question_is_answered_for_each_topic(bench: Bench) -> None:
         env.WBE_LEDGER: LEDGER,
     }
     bench.server.ledger = "dir-1"
-    for told, known in (
+    for effects_of_notice, known in (
         (bench.server.on_notify(question, 5.0), True),
         (bench.server.heartbeat.beat(5.0), False),
     ):
-        assert all((env.WBE_LEDGER in e.envelope.headers) == known for e in told)  # type: ignore[union-attr]
+        assert all((env.WBE_LEDGER in e.envelope.headers) == known for e in effects_of_notice)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("reply_to", [None, "", "../up", "a b"])
@@ -686,8 +689,8 @@ def kinds(effects: list[server.Effect]) -> list[type]:
 
 
 def terminal(effects: list[server.Effect]) -> env.Envelope:
-    (found,) = [e.envelope for e in effects if isinstance(e, server.Reply) and e.terminal]
-    return found
+    (reply,) = [e.envelope for e in effects if isinstance(e, server.Reply) and e.terminal]
+    return reply
 
 
 def test_lost_request_is_reported_but_not_remembered() -> None:
@@ -872,8 +875,8 @@ def ids(bench: Bench) -> list[str]:
     question = env.Envelope(pr.NOTIFY, {}, reply_to="engine")
     notice = bench.server.on_notify(question, 5.0)[0]
     assert isinstance(notice, server.Reply)
-    found: list[str] = notice.envelope.headers[env.WBE_IDS]
-    return found
+    running_ids: list[str] = notice.envelope.headers[env.WBE_IDS]
+    return running_ids
 
 
 def test_request_is_listed_until_its_reply_is_published(bench: Bench) -> None:
@@ -895,7 +898,7 @@ def test_request_is_listed_until_its_reply_is_published(bench: Bench) -> None:
 
 def notices(effects: list[server.Effect]) -> list[tuple[str, Any, str, int]]:
     """Return receiver, kind, worker state and busy slots of each notice."""
-    made = [e.envelope for e in effects if isinstance(e, server.Reply) and e.job is None]
+    replies = [e.envelope for e in effects if isinstance(e, server.Reply) and e.job is None]
     return [
         (
             notice.routing_key,
@@ -903,7 +906,7 @@ def notices(effects: list[server.Effect]) -> list[tuple[str, Any, str, int]]:
             notice.headers[env.WBE_LIFE]["state"],
             notice.headers[env.WBE_RUNNING],
         )
-        for notice in made
+        for notice in replies
         if notice.body["topic"] == "t"
     ]
 
@@ -1025,8 +1028,8 @@ def test_server_ignores_results_and_events_after_shutdown(bench: Bench) -> None:
 def test_question_about_an_unpublished_result_receives_the_result(bench: Bench) -> None:
     """Result and reply could not be sent yet, so a denial would arrive before the reply."""
     bench.finish(bench.granted(), 7)
-    (told,) = bench.ask(("id-1", 2048))
-    assert told.body == {"state": pr.SUCCESS, "data": {"result": 7}}
+    (reply,) = bench.ask(("id-1", 2048))
+    assert reply.body == {"state": pr.SUCCESS, "data": {"result": 7}}
 
 
 # Plain protocol of TaskFlow.
@@ -1036,9 +1039,12 @@ def test_plain_server_answers_taskflow_notify_without_headers() -> None:
     """With a period, the worker would count as lost: the next question may reach another worker."""
     bench = Bench(ledger=None, plain=True)
     question = env.Envelope(pr.NOTIFY, {}, reply_to="engine")
-    told = [reply.envelope for reply in bench.server.on_notify(question, 5.0)]  # type: ignore[union-attr]
-    assert [(notice.body["topic"], notice.headers) for notice in told] == [("t", {}), ("u", {})]
-    assert all(notice.body["tasks"] == [JOB] for notice in told)
+    notices_sent = [reply.envelope for reply in bench.server.on_notify(question, 5.0)]  # type: ignore[union-attr]
+    assert [(notice.body["topic"], notice.headers) for notice in notices_sent] == [
+        ("t", {}),
+        ("u", {}),
+    ]
+    assert all(notice.body["tasks"] == [JOB] for notice in notices_sent)
 
 
 @pytest.mark.parametrize("ending", [True, False])

@@ -174,7 +174,7 @@ class Bench:
     def succeed(self, entry: TrackedRequest, result: Any = 3, **options: Any) -> list[fx.Effect]:
         return self.answer(entry, pr.SUCCESS, {"result": result}, **options)
 
-    def told(
+    def reply_to_query(
         self, entry: TrackedRequest, state: str, worker: str = "w1", **headers: Any
     ) -> list[fx.Effect]:
         """Process the reply of a worker to a query about a request."""
@@ -192,8 +192,8 @@ class Bench:
         **seen: Any,
     ) -> list[fx.Effect]:  # fmt: skip
         """Process the ledger row of a request."""
-        found = RowSnapshot(state, **{"epoch": entry.epoch, **seen})
-        return self.concluded(self.recovery.on_row(entry, found, now, lost), now)
+        row_seen = RowSnapshot(state, **{"epoch": entry.epoch, **seen})
+        return self.concluded(self.recovery.on_row(entry, row_seen, now, lost), now)
 
     def lose(self, name: str, queue: str = "q", now: float = T0) -> list[fx.Effect]:
         worker = types.TopicWorker("t", (), name)
@@ -202,14 +202,14 @@ class Bench:
 
     def concluded(self, effects: list[fx.Effect], now: float = T0) -> list[fx.Effect]:
         """Simulate the ledger, which concludes requests of lost workers."""
-        found: list[fx.Effect] = []
+        all_effects: list[fx.Effect] = []
         for effect in effects:
             if isinstance(effect, fx.Conclude):
                 assert effect.tracked.live and effect.holder
-                found += self.recovery.on_concluded(effect.tracked, effect.failure, now)
+                all_effects += self.recovery.on_concluded(effect.tracked, effect.failure, now)
             else:
-                found.append(effect)
-        return found
+                all_effects.append(effect)
+        return all_effects
 
 
 def only(kind: type[Any], effects: Sequence[Any]) -> Any:

@@ -72,16 +72,16 @@ def test_workers_are_listed_with_their_properties(
         ) as one,
         worker_in_thread(place["url"], tasks, topic="t", ledger=place.get("ledger")) as other,
     ):
-        found = {seen.name: seen for seen in looking.workers(least=2, wait=30)}
-        assert list(found) == sorted([one.identity, other.identity])
-        seen = found[one.identity]
+        listed = {seen.name: seen for seen in looking.workers(least=2, wait=30)}
+        assert list(listed) == sorted([one.identity, other.identity])
+        seen = listed[one.identity]
         assert (seen.topics, seen.slots, seen.running, seen.state) == (("a", "b"), 3, 0, "idle")
         assert seen.tasks == ("tests.support.worker_tasks.Where",)
         assert dict(zip(seen.topics, seen.queues, strict=True)) == one.queues
         assert (seen.version, seen.host) == (wbengine.__version__, socket.gethostname())
         assert seen.ledger is not None
         assert seen.born is not None and seen.born <= seen.heard + 1 <= time.time() + 2
-        assert len(found[other.identity].tasks) > 1
+        assert len(listed[other.identity].tasks) > 1
         assert seen.to_dict()["heard"].endswith("Z")
     until(lambda: not looking.workers())
 
@@ -119,10 +119,10 @@ def test_ping_measures_round_trip_and_clock_difference(
     ledger = place.get("ledger")
     with worker_in_thread(place["url"], tasks, ledger=ledger) as one:
         began = time.monotonic()
-        (told,) = looking.ping(timeout=30)
-        assert told.name == one.identity
-        assert told.seconds is not None and 0 < told.seconds < time.monotonic() - began
-        assert told.ahead is not None and abs(told.ahead) < 0.2 + told.seconds / 2
+        (replies,) = looking.ping(timeout=30)
+        assert replies.name == one.identity
+        assert replies.seconds is not None and 0 < replies.seconds < time.monotonic() - began
+        assert replies.ahead is not None and abs(replies.ahead) < 0.2 + replies.seconds / 2
         one_again = looking.ping([one.identity[:-3]], timeout=30)
         assert [ping.name for ping in one_again] == [one.identity]
 
@@ -133,9 +133,9 @@ def test_worker_is_known_before_its_ping_reply_is_recorded(near: str) -> None:
 
     class Pings(pinging.Pings):
         def record_reply(self, headers: Any) -> None:
-            told = headers.get(envelope.WBE_WORKER)
-            if told is not None:
-                known.append(told in {each.identity for each in looking._executor.workers()})
+            sender = headers.get(envelope.WBE_WORKER)
+            if sender is not None:
+                known.append(sender in {each.identity for each in looking._executor.workers()})
             super().record_reply(headers)
 
     looking._executor._pings = Pings()
@@ -153,8 +153,8 @@ def test_ping_of_unresponsive_worker_has_no_result(near: str) -> None:
         one._proxy.consumer._stopping.set()
         one._proxy.consumer._wake_consumer()
         until(lambda: one._proxy.consumer.has_ended)
-        (told,) = looking.ping(timeout=0.2)
-        assert told == fleets.PingView(one.identity, None, None)
+        (replies,) = looking.ping(timeout=0.2)
+        assert replies == fleets.PingView(one.identity, None, None)
 
 
 @pytest.mark.parametrize(
@@ -171,9 +171,9 @@ def test_workers_obey_control_commands(
     ):
         looking.workers(least=2, wait=30)
         for what in orders:
-            told = looking.control(what, [one.identity])
-            assert [worker.name for worker in told] == [one.identity]
-            assert looking.wait_until_obeyed(what, told, 30, until_stopped=what == "drain") == []
+            replies = looking.control(what, [one.identity])
+            assert [worker.name for worker in replies] == [one.identity]
+            assert looking.wait_until_obeyed(what, replies, 30, until_stopped=what == "drain") == []
             until(lambda what=what: one.life.state == states[what])  # type: ignore[misc]
             assert other.life.state == "idle"
         looking.control("suspend")
@@ -188,12 +188,14 @@ def test_stop_after_drain_abandons_running_tasks(
         worker_in_thread(place["url"], waiting_task, ledger=ledger) as one,
         Busy(place, tmp_path) as busy,
     ):
-        told = looking.control("drain", [one.identity])
-        assert looking.wait_until_obeyed("drain", told, 30) == []
-        assert looking.wait_until_obeyed("drain", told, 0.3, until_stopped=True) == [one.identity]
+        replies = looking.control("drain", [one.identity])
+        assert looking.wait_until_obeyed("drain", replies, 30) == []
+        assert looking.wait_until_obeyed("drain", replies, 0.3, until_stopped=True) == [
+            one.identity
+        ]
         # A stop after the drain is accepted.
-        told = looking.control("stop", [one.identity])
-        assert looking.wait_until_obeyed("stop", told, 30) == []
+        replies = looking.control("stop", [one.identity])
+        assert looking.wait_until_obeyed("stop", replies, 30) == []
         busy.join()
         assert busy.lost
         assert one.gave_up.wait(30)

@@ -88,12 +88,12 @@ def test_tree_has_the_states_of_nested_flows():
 
 def test_view_is_json_serializable():
     flow, outline = records.failed()
-    told = json.loads(json.dumps(look(flow, outline).to_dict()))
-    assert told["schema"] == "wbengine/flow/1"
-    assert told["started"] == "2026-09-21T14:13:19.000Z"
-    assert told["duration"] == 21.0
-    assert len(told["atoms"]) == 8
-    assert told["failures"][0]["causes"][0]["type"] == "KeyError"
+    data = json.loads(json.dumps(look(flow, outline).to_dict()))
+    assert data["schema"] == "wbengine/flow/1"
+    assert data["started"] == "2026-09-21T14:13:19.000Z"
+    assert data["duration"] == 21.0
+    assert len(data["atoms"]) == 8
+    assert data["failures"][0]["causes"][0]["type"] == "KeyError"
     assert "atoms" not in look(flow, outline).to_dict(atoms=False)
 
 
@@ -140,10 +140,10 @@ def test_atom_in_nested_flow_waits_for_predecessor_of_outer_flow():
 
 def test_unstarted_request_shows_time_since_it_was_sent(flow, outline):
     held = lease(flow)
-    said = waiting(flow, outline, "reserve", held)
-    assert said == "Sent 6.0 s ago; no worker has started it yet."
-    said = waiting(flow, outline, "reserve", held, offered=["shop.Capture"])
-    assert said == "No known worker offers shop.Reserve."
+    reason = waiting(flow, outline, "reserve", held)
+    assert reason == "Sent 6.0 s ago; no worker has started it yet."
+    reason = waiting(flow, outline, "reserve", held, offered=["shop.Capture"])
+    assert reason == "No known worker offers shop.Reserve."
     assert waiting(flow, outline, "reserve", held, now=T + 4.1) is None
     view = look(flow, outline, held)
     assert view.waiting == "reserve: " + str(view.atom("reserve").waiting)

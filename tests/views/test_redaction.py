@@ -125,11 +125,11 @@ def test_texts_without_secrets_stay_unchanged(text):
 def test_known_secret_is_masked_in_every_encoding(written):
     values = {"x": [{"deep": ({"api_token": CANARY},)}], "y": {"pwd": f"{CANARY}/ä b"}}
     more = {"secrets": [f'{CANARY}"\n', f"{CANARY}'\"\n".encode()]}
-    told = Redactor().with_secrets_from(values, more).text(written)
-    assert CANARY[:4] not in told
-    assert CANARY[-4:] not in told
-    assert base64.b64encode(CANARY.encode()).decode() not in told
-    assert MASK in told
+    masked = Redactor().with_secrets_from(values, more).text(written)
+    assert CANARY[:4] not in masked
+    assert CANARY[-4:] not in masked
+    assert base64.b64encode(CANARY.encode()).decode() not in masked
+    assert MASK in masked
 
 
 @pytest.mark.parametrize("written", [repr, str, base64.b64encode, bytes.hex, parse.quote])
@@ -137,9 +137,9 @@ def test_binary_secret_is_masked_in_every_encoding(written):
     secret = b"\xffsecretbytes\x80\x01"
     shown = written(secret)
     shown = shown if isinstance(shown, str) else shown.decode()
-    told = Redactor().with_secrets_from({"encryption_key": secret}).text(f"it is ({shown}) here")
-    assert told.startswith("it is (") and MASK in told and told.endswith(") here")
-    assert shown.strip("b'") not in told and "secretbytes" not in told
+    masked = Redactor().with_secrets_from({"encryption_key": secret}).text(f"it is ({shown}) here")
+    assert masked.startswith("it is (") and MASK in masked and masked.endswith(") here")
+    assert shown.strip("b'") not in masked and "secretbytes" not in masked
 
 
 def test_passwords_in_url_values_become_known_secrets():
