@@ -94,38 +94,38 @@ def judge(history: History) -> Verdict:
 
 def runs_of(lines: Sequence[Line], problems: list[str]) -> list[Run]:
     """Return the runs in the order of their starts."""
-    found: list[Run] = []
+    runs: list[Run] = []
     open_: dict[tuple[str, str, int, int], Run] = {}
     for line in lines:
         key = (line.name, line.request, line.epoch, line.pid)
         if line.what == audit.STARTED:
             open_[key] = Run(line.name, line.request, line.epoch, line.attempt, line.pid, line.at)
-            found.append(open_[key])
+            runs.append(open_[key])
         elif line.what == audit.ENDED:
             run = open_.pop(key, None)
             if run is None:
                 problems.append(f"{line.name} ended in {line.pid}, and never began")
             else:
                 run.ended = line.at
-    return found
+    return runs
 
 
 def _flows(history: History, verdict: Verdict, ran: set[str]) -> None:
     """Check that each flow reached the expected state, with the results that its tasks produced."""
-    for kept in history.kept:
-        wanted = flows.end_of(kept.name)
+    for final in history.kept:
+        wanted = flows.end_of(final.name)
         verdict.counts["flows"] += 1
-        if kept.state != wanted:
-            stuck = kept.state not in ("SUCCESS", "REVERTED")
+        if final.state != wanted:
+            stuck = final.state not in ("SUCCESS", "REVERTED")
             verdict.counts["stuck" if stuck else "wrong ends"] += 1
             how = "is stuck in" if stuck else "ended as"
-            verdict.problems.append(f"{kept.name} {how} {kept.state}, not {wanted}")
+            verdict.problems.append(f"{final.name} {how} {final.state}, not {wanted}")
             continue
-        for name, value in flows.results(kept.name).items():
-            if kept.results.get(name) != value:
+        for name, value in flows.results(final.name).items():
+            if final.results.get(name) != value:
                 verdict.counts["wrong results"] += 1
-                verdict.problems.append(f"{name} is {kept.results.get(name)!r:.80}, not {value}")
-        for name in flows.tasks_of(kept.name):
+                verdict.problems.append(f"{name} is {final.results.get(name)!r:.80}, not {value}")
+        for name in flows.tasks_of(final.name):
             verdict.counts["tasks"] += 1
             if name not in ran:
                 verdict.counts["lost"] += 1
@@ -163,9 +163,9 @@ def _pairs(runs: Sequence[Run]) -> list[tuple[str, Run, Run]]:
         if run.request != "-":
             by[run.request].append(run)
     return [
-        (found[0].name, earlier, later)
-        for found in by.values()
-        for earlier, later in itertools.pairwise(found)
+        (same_request[0].name, earlier, later)
+        for same_request in by.values()
+        for earlier, later in itertools.pairwise(same_request)
         if earlier.epoch != later.epoch
     ]
 
@@ -188,7 +188,7 @@ def _detected(runs: Sequence[Run], faults: Sequence[Fault], expiry: float) -> li
     for run in runs:
         by[run.name].append(run)
         held[run.pid].append(run)
-    found = []
+    seconds = []
     for fault in faults:
         if not (fault.kills or fault.until - fault.at > expiry):
             continue
@@ -196,5 +196,5 @@ def _detected(runs: Sequence[Run], faults: Sequence[Fault], expiry: float) -> li
             if run.began <= fault.at < run.ended:
                 after = [each.began for each in by[run.name] if each.began > fault.at]
                 # The late end of a task of a stopped worker is not a detection.
-                found += [min(after) - fault.at] if after else []
-    return found
+                seconds += [min(after) - fault.at] if after else []
+    return seconds

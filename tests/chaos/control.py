@@ -43,14 +43,14 @@ class Sum(task.Task):  # type: ignore[misc]
 
 def work(options: Mapping[str, Any], slots: int) -> None:
     """Run a worker until it is killed."""
-    made = worker.Worker(
+    taskflow_worker = worker.Worker(
         EXCHANGE,
         TOPIC,
         [f"{_MODULE}:Step", f"{_MODULE}:Sum"],
         threads_count=slots,
         url=options["url"],
     )
-    made.run(display_banner=False)
+    taskflow_worker.run(display_banner=False)
 
 
 def make(flow: str) -> Any:
@@ -86,8 +86,8 @@ class _Life:
                       if detail.state not in ENDED]  # fmt: skip
 
     def serve(self) -> None:
-        while (found := self._take()) is not None:
-            self._run(*found)
+        while (flow := self._take()) is not None:
+            self._run(*flow)
 
     def _take(self) -> tuple[Any, Any] | None:
         with self._lock:
@@ -132,11 +132,11 @@ def kept(work: Work) -> Iterator[FinalState]:
     """Yield the stored state of all flows, or "UNREADABLE" if a kill damaged the record."""
     backend = _backend(work)
     with contextlib.closing(backend.get_connection()) as connection:
-        for found in connection.get_logbooks(lazy=True):
+        for book in connection.get_logbooks(lazy=True):
             try:
-                details = list(connection.get_logbook(found.uuid))
+                details = list(connection.get_logbook(book.uuid))
             except exceptions.StorageFailure:
-                yield FinalState(found.name, "UNREADABLE", {})
+                yield FinalState(book.name, "UNREADABLE", {})
                 continue
             for detail in details:
                 results = {atom.name: atom.results for atom in detail if atom.state == "SUCCESS"}

@@ -33,9 +33,9 @@ def run(uri: str, folder: Path, firings: int, kills: int, seed: int) -> dict[str
     _set_clock(file, 0)
     chance = random.Random(seed)
     with backends.backend(uri) as backend:
-        kept = Schedules(backend, clock=functools.partial(scheduled.clock, str(file)))
+        schedules = Schedules(backend, clock=functools.partial(scheduled.clock, str(file)))
         for name in NAMES:
-            kept.add(
+            schedules.add(
                 Schedule(
                     name=name,
                     factory="tests.support.conducted:greeting",
@@ -45,7 +45,7 @@ def run(uri: str, folder: Path, firings: int, kills: int, seed: int) -> dict[str
                     inputs={"name": name},
                 )
             )
-        first = {entry.name: entry.next_tick for entry in kept.all()}
+        first = {entry.name: entry.next_tick for entry in schedules.all()}
         serving = [_serve(uri, file) for _ in range(PROCESSES)]
         ahead, step = 0.0, firings / len(NAMES) / kills
         try:
@@ -62,7 +62,7 @@ def run(uri: str, folder: Path, firings: int, kills: int, seed: int) -> dict[str
             _set_clock(file, ahead)
             until(lambda: _count(backend) >= firings, 120)
             for name in NAMES:
-                kept.pause(name)
+                schedules.pause(name)
             time.sleep(0.5)  # an active firing may finish; later ones would be an error
         finally:
             for process in serving:
@@ -70,7 +70,7 @@ def run(uri: str, folder: Path, firings: int, kills: int, seed: int) -> dict[str
                 process.wait()
         expected = {
             entry.schedule.flow_id(tick)
-            for entry in kept.all()
+            for entry in schedules.all()
             for tick in range(first[entry.name], entry.next_tick)
         }
         flows, jobs = _rows(backend, "wbe_flowdetails"), _rows(backend, "wbe_jobs")
@@ -93,13 +93,13 @@ def run(uri: str, folder: Path, firings: int, kills: int, seed: int) -> dict[str
     }  # fmt: skip
 
 
-def summary(found: Mapping[str, Any]) -> list[str]:
-    told = (
-        f"seed {found['seed']}: {found['firings']} firings of {len(NAMES)} schedules by {PROCESSES}"
-        f" processes, {found['kills']} kills, the clock set forward and back;"
-        f" {found['seconds']:.0f} s, {found['problems']} problems"
+def summary(figures: Mapping[str, Any]) -> list[str]:
+    totals = (
+        f"seed {figures['seed']}: {figures['firings']} firings of {len(NAMES)} schedules by"
+        f" {PROCESSES} processes, {figures['kills']} kills, the clock set forward and back;"
+        f" {figures['seconds']:.0f} s, {figures['problems']} problems"
     )
-    return [*(f"PROBLEM {problem}" for problem in found["first problems"]), told]
+    return [*(f"PROBLEM {problem}" for problem in figures["first problems"]), totals]
 
 
 def _serve(uri: str, file: Path) -> subprocess.Popen[bytes]:

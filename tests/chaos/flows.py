@@ -39,16 +39,16 @@ def make(flow: str) -> Any:
             wide.add(_again(part))
         else:
             wide.add(tasks.Step(part, provides=part))
-    made = linear_flow.Flow(flow).add(wide)
+    result = linear_flow.Flow(flow).add(wide)
     if kind == "undone":
-        return made.add(tasks.Break(f"{flow}.break"))
+        return result.add(tasks.Break(f"{flow}.break"))
     total = f"{flow}.sum"
-    return made.add(tasks.Sum(total, requires=parts(flow), provides=total))
+    return result.add(tasks.Sum(total, requires=parts(flow), provides=total))
 
 
 def _again(part: str) -> Any:
-    made = linear_flow.Flow(f"{part}.again", retry=retry.Times(WAVES, f"{part}.waves"))
-    return made.add(tasks.Once(part, provides=part))
+    retried = linear_flow.Flow(f"{part}.again", retry=retry.Times(WAVES, f"{part}.waves"))
+    return retried.add(tasks.Once(part, provides=part))
 
 
 def store(seconds: float, long: float) -> dict[str, Any]:
@@ -65,9 +65,9 @@ def results(flow: str) -> dict[str, int]:
     """Return the expected result of each successful task."""
     if flow.startswith("undone"):
         return {}
-    found = {part: tasks.value(part) for part in parts(flow)}
-    found[f"{flow}.sum"] = sum(found.values())
-    return found
+    values = {part: tasks.value(part) for part in parts(flow)}
+    values[f"{flow}.sum"] = sum(values.values())
+    return values
 
 
 def tasks_of(flow: str) -> list[str]:

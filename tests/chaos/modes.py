@@ -185,8 +185,8 @@ class Frozen:
             stage.tick()
         stage.wait(3 * stage.plan.expiry)
         for name, log in stage.crew.logs(stage.folder).items():
-            told = log.read_text(encoding="utf-8", errors="replace")
-            lost = [line for line in told.splitlines() if re.search("lost (<Topic|worker)", line)]
+            text = log.read_text(encoding="utf-8", errors="replace")
+            lost = [line for line in text.splitlines() if re.search("lost (<Topic|worker)", line)]
             if name.startswith("engine") and lost:
                 stage.problems.append(f"{name} takes workers for lost: {lost[0][:300]}")
 
@@ -228,7 +228,7 @@ class Restarts:
 
 
 def fault_counts(stage: Stage) -> dict[str, int]:
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for fault in sorted(stage.crew.faults, key=lambda fault: fault.kind):
-        found[fault.kind] = found.get(fault.kind, 0) + 1
-    return found
+        counts[fault.kind] = counts.get(fault.kind, 0) + 1
+    return counts

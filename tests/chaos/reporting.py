@@ -21,10 +21,10 @@ def run(options: Any, folder: Path) -> dict[str, Any]:
     began = time.monotonic()
     plan, act = chosen(options)
     verdict, played = stage.run(plan, folder, act)
-    found = figures(verdict, played, time.monotonic() - began)
-    for line in summary(verdict, found):
+    summed = figures(verdict, played, time.monotonic() - began)
+    for line in summary(verdict, summed):
         print(line)
-    return found
+    return summed
 
 
 def _run_served(options: Any, folder: Path) -> dict[str, Any]:
@@ -32,8 +32,8 @@ def _run_served(options: Any, folder: Path) -> dict[str, Any]:
     if options.firings:
         with ledgers.place(options.store, folder) as store:
             assert store.url is not None
-            found = firings.run(store.url, folder, options.firings, options.kills, options.seed)
-        lines = firings.summary(found)
+            summed = firings.run(store.url, folder, options.firings, options.kills, options.seed)
+        lines = firings.summary(summed)
     else:
         plan = served.Plan(
             options.flows,
@@ -43,10 +43,10 @@ def _run_served(options: Any, folder: Path) -> dict[str, Any]:
             options.store,
             options.board,
         )
-        found = served.run(plan, folder)
-        lines = served.summary(found)
+        summed = served.run(plan, folder)
+        lines = served.summary(summed)
     print(*lines, sep="\n")
-    return found
+    return summed
 
 
 def chosen(options: Any) -> tuple[stage.Plan, stage.Act]:
@@ -118,24 +118,24 @@ def _rounded(seconds: float) -> float | None:
     return None if seconds != seconds else round(seconds, 2)
 
 
-def summary(verdict: Verdict, found: Mapping[str, Any]) -> list[str]:
+def summary(verdict: Verdict, summed: Mapping[str, Any]) -> list[str]:
     lines = [f"PROBLEM {problem}" for problem in verdict.problems[:SHOWN]]
     if len(verdict.problems) > SHOWN:
         lines.append(f"... and {len(verdict.problems) - SHOWN} more")
-    faults = ", ".join(f"{count} x {kind}" for kind, count in found["faults"].items())
-    took = found["detection s"]
-    ledger = found["ledger"] or ("none" if found["transport"] == "amqp" else "the broker's")
+    faults = ", ".join(f"{count} x {kind}" for kind, count in summed["faults"].items())
+    took = summed["detection s"]
+    ledger = summed["ledger"] or ("none" if summed["transport"] == "amqp" else "the broker's")
     detection = f"p50 {took['p50']} s, p99 {took['p99']} s, max {took['max']} s"
-    runs = f"{found['runs']} runs ({found['runs again']} again under a later epoch)"
-    wrong = f"lost {found['lost']}, stuck {found['stuck']}, wrong {found['wrong']}"
-    most = f"at most {found['most runs of one epoch']} runs of one epoch"
-    ended = f"{found['seconds']:.0f} s, {found['problems']} problems"
+    runs = f"{summed['runs']} runs ({summed['runs again']} again under a later epoch)"
+    wrong = f"lost {summed['lost']}, stuck {summed['stuck']}, wrong {summed['wrong']}"
+    epochs = f"at most {summed['most runs of one epoch']} runs of one epoch"
+    ended = f"{summed['seconds']:.0f} s, {summed['problems']} problems"
     return [
         *lines,
-        f"{found['engine']} over {found['transport']}, ledger: {ledger}, seed {found['seed']}",
+        f"{summed['engine']} over {summed['transport']}, ledger: {ledger}, seed {summed['seed']}",
         f"faults: {faults or 'none'}",
         f"detection of lost tasks: {took['count']}, {detection}",
-        f"answers that were ignored: {found['ignored answers'] or 'none'}",
-        *(f"{name}: {value}" for name, value in found["notes"].items()),
-        f"{found['flows']} flows, {found['tasks']} tasks, {runs}; {wrong}, {most}; {ended}",
+        f"answers that were ignored: {summed['ignored answers'] or 'none'}",
+        *(f"{name}: {value}" for name, value in summed["notes"].items()),
+        f"{summed['flows']} flows, {summed['tasks']} tasks, {runs}; {wrong}, {epochs}; {ended}",
     ]

@@ -77,11 +77,11 @@ class Step(task.Task):
 
 
 def steps() -> Any:
-    made = linear_flow.Flow("steps")
+    result = linear_flow.Flow("steps")
     for number in range(STEPS):
         rebind = {"before": str(number - 1)} if number else None
-        made.add(Step(str(number), provides=str(number), rebind=rebind))
-    return made
+        result.add(Step(str(number), provides=str(number), rebind=rebind))
+    return result
 
 
 @dataclass
@@ -264,7 +264,7 @@ def _hurt(
     stage: Stage, reader: audit.Reader, began: float, say: Callable[[str], None]
 ) -> list[audit.Line]:
     """Kill one process after each equal part of the work."""
-    plan, lines, told = stage.plan, list[audit.Line](), 0.0
+    plan, lines, reported_at = stage.plan, list[audit.Line](), 0.0
     for number in range(plan.kills):
         goal = (number + 1) / (plan.kills + 2) * plan.flows * STEPS
         longest = time.monotonic() + LONGEST
@@ -274,10 +274,12 @@ def _hurt(
                 return lines
             lines += reader.more()
             time.sleep(stage.chance.uniform(0.01, 0.05))
-            if time.monotonic() > told + 10:
-                told = time.monotonic()
+            if time.monotonic() > reported_at + 10:
+                reported_at = time.monotonic()
                 done = sum(line.what == audit.ENDED for line in lines)
-                say(f"{told - began:5.0f} s  {done} tasks ended; {dict(stage.killed)} killed")
+                say(
+                    f"{reported_at - began:5.0f} s  {done} tasks ended; {dict(stage.killed)} killed"
+                )
         stage.kill_one()
     return lines
 
@@ -342,13 +344,13 @@ def _judge_runs(names: Iterable[str], lines: Sequence[audit.Line]) -> Iterator[s
             yield f"{name} ran {count} times as epoch {epoch} of request {request}"
 
 
-def summary(found: Mapping[str, Any]) -> list[str]:
-    kills = ", ".join(f"{count} x {kind}" for kind, count in sorted(found["kills"].items()))
-    where = f"flows in {found['store']}, jobs in {found['board']}"
-    told = f"{found['flows']} flows, {found['tasks']} tasks, {found['runs']} runs"
+def summary(counts: Mapping[str, Any]) -> list[str]:
+    kills = ", ".join(f"{count} x {kind}" for kind, count in sorted(counts["kills"].items()))
+    where = f"flows in {counts['store']}, jobs in {counts['board']}"
+    totals = f"{counts['flows']} flows, {counts['tasks']} tasks, {counts['runs']} runs"
     return [
-        *(f"PROBLEM {problem}" for problem in found["first problems"]),
-        f"seed {found['seed']}: 3 x wbengine serve, 3 workers over {found['transport']}, {where}",
-        f"killed: {kills}; all had ended {found['seconds until all had ended']} s after the last",
-        f"{told}; {found['seconds']:.0f} s, {found['problems']} problems",
+        *(f"PROBLEM {problem}" for problem in counts["first problems"]),
+        f"seed {counts['seed']}: 3 x wbengine serve, 3 workers over {counts['transport']}, {where}",
+        f"killed: {kills}; all had ended {counts['seconds until all had ended']} s after the last",
+        f"{totals}; {counts['seconds']:.0f} s, {counts['problems']} problems",
     ]

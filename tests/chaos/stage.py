@@ -116,10 +116,10 @@ class Stage:
 
     def say(self) -> None:
         faults = Counter(fault.kind for fault in self.crew.faults)
-        told = ", ".join(f"{count} x {kind}" for kind, count in sorted(faults.items()))
+        counts = ", ".join(f"{count} x {kind}" for kind, count in sorted(faults.items()))
         print(
             f"{time.monotonic() - self.began:5.0f} s  {self.counts[audit.FLOW]} flows and"
-            f" {self.counts[audit.ENDED]} tasks ended; {told or 'no fault yet'}",
+            f" {self.counts[audit.ENDED]} tasks ended; {counts or 'no fault yet'}",
             flush=True,
         )
 
@@ -224,12 +224,12 @@ def _play(stage: Stage, act: Act, ledger: ledgers.Place) -> Verdict:
 
 def _noise(stage: Stage) -> list[str]:
     """Return each kind of log line that is always an error, with its count."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for problem in children.Clean.problems(stage.crew.logs(stage.folder)):
         _, _, line = problem.partition(" says: ")
         if not line.startswith(" "):
-            found[re.sub(r"[0-9a-f]*\d[0-9a-f]*", "N", line)] += 1
-    return [f"logs say {count} times: {line}" for line, count in found.most_common()]
+            counts[re.sub(r"[0-9a-f]*\d[0-9a-f]*", "N", line)] += 1
+    return [f"logs say {count} times: {line}" for line, count in counts.most_common()]
 
 
 def _left(stage: Stage, ledger: ledgers.Place) -> list[str]:
@@ -241,10 +241,10 @@ def _left(stage: Stage, ledger: ledgers.Place) -> list[str]:
     pids = {str(fault.pid) for fault in stage.crew.faults if fault.kills and fault.pid}
     dead = re.compile(rf"-({'|'.join(pids)})-[0-9a-f]+" if pids else "(?!)")
     hurt = any(fault.kills or not fault.pid for fault in stage.crew.faults)
-    found = [one for one in left if not (hurt and one.expires) and not dead.search(one.what)]
-    if len(left) > len(found):
-        stage.notes["left by the killed, to expire"] = len(left) - len(found)
-    return [one.what for one in found]
+    unexplained = [one for one in left if not (hurt and one.expires) and not dead.search(one.what)]
+    if len(left) > len(unexplained):
+        stage.notes["left by the killed, to expire"] = len(left) - len(unexplained)
+    return [one.what for one in unexplained]
 
 
 def _kept(stage: Stage) -> Iterator[FinalState]:
@@ -269,8 +269,8 @@ def _kept(stage: Stage) -> Iterator[FinalState]:
 
 def ignored(stage: Stage) -> Counter[str]:
     """Return the number of replies that finished engines ignored, by reason."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for path in stage.folder.glob("engine-*.counts"):
         for line in path.read_text(encoding="utf-8").splitlines():
-            found.update(json.loads(line))
-    return found
+            counts.update(json.loads(line))
+    return counts

@@ -54,7 +54,7 @@ class Step(Once):
 
     idempotent = True
 
-    def revert(self, seconds: float, long: float, **rest: Any) -> None:
+    def revert(self, seconds: float, long: float, **ignored: Any) -> None:
         self._do(f"{self.name}.revert", 0, 0)
 
 

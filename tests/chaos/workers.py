@@ -48,17 +48,17 @@ def start(settings: WorkerSettings, number: int) -> int:
             control.work(settings.options, settings.slots)
             return
         settings.clocks.install(number)
-        made = worker.Worker(
+        started = worker.Worker(
             EXCHANGE, TOPIC, [tasks], threads_count=settings.slots, **settings.options
         )
 
         def stop(signum: int, frame: object) -> None:
-            threading.Thread(target=made.stop, daemon=True).start()
+            threading.Thread(target=started.stop, daemon=True).start()
 
         signal.signal(signal.SIGTERM, stop)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ASKED)
         try:
-            made.run(display_banner=False)
+            started.run(display_banner=False)
         except (exceptions.TransportFailure, exceptions.LedgerFailure) as error:
             # Like the command: a supervisor restarts it.
             print(f"note: {type(error).__name__}: {error}", file=sys.stderr, flush=True)

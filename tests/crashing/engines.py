@@ -82,10 +82,8 @@ def cuts(work: Work, number: int, effects: Mapping[str, int]) -> dict[str, judgi
 
     `effects` are the numbers of effects at the preceding kill.
     """
-    found = read_json(work.path(f"found-{number}")) or {}
-    return {
-        flow: judging.Cut(*found.get(flow, (None, 0)), count) for flow, count in effects.items()
-    }
+    seen = read_json(work.path(f"found-{number}")) or {}
+    return {flow: judging.Cut(*seen.get(flow, (None, 0)), count) for flow, count in effects.items()}
 
 
 def hits(work: Work, number: int) -> dict[str, int]:
@@ -94,8 +92,8 @@ def hits(work: Work, number: int) -> dict[str, int]:
 
 def rest(work: Work, number: int) -> float:
     """Return the maximum number of seconds between two saves in a process that finished."""
-    found: float = read_json(work.path(f"rest-{number}"))
-    return found
+    seconds: float = read_json(work.path(f"rest-{number}"))
+    return seconds
 
 
 def _live(work: Work, number: int) -> None:
@@ -106,7 +104,7 @@ def _live(work: Work, number: int) -> None:
                 _destroy_rest(work, connection)
                 return
             known = _snapshots(work, connection)
-            seen = {flow: (told, len(work.effects(flow))) for flow, told in known.items()}
+            seen = {flow: (current, len(work.effects(flow))) for flow, current in known.items()}
             write_json(work.path(f"found-{number}"), seen)
             if len(known) <= len(work.flows):
                 save(work, connection)
@@ -114,11 +112,11 @@ def _live(work: Work, number: int) -> None:
             touch(work, connection)
         _run_all(work, backend)
         with backends.backend(work.conf) as other, other.get_connection() as connection:
-            told = _snapshots(work, connection)
+            current = _snapshots(work, connection)
             # If a process was killed after its flow had ended, the lease has to expire.
-            held = {flow: connection.get_lease(work.uuid(flow)) for flow in told}
+            held = {flow: connection.get_lease(work.uuid(flow)) for flow in current}
             assert number or not any(held.values()), f"leases are left: {held}"
-            write_json(work.path("end"), told)
+            write_json(work.path("end"), current)
         with contextlib.closing(backend.get_connection()) as connection:
             _destroy(work, connection)
 
@@ -191,11 +189,11 @@ def save(work: Work, connection: base.Connection) -> None:
 
 
 def _snapshots(work: Work, connection: base.Connection) -> dict[str, snapshots.Snapshot]:
-    told = {}
+    by_flow = {}
     for flow in (*work.flows, "bystander"):
         with contextlib.suppress(exceptions.NotFound):
-            told[flow] = snapshots.take_whole(connection, work.uuid(flow))
-    return told
+            by_flow[flow] = snapshots.take_whole(connection, work.uuid(flow))
+    return by_flow
 
 
 def _run_all(work: Work, backend: base.Backend) -> None:
@@ -296,9 +294,9 @@ def expected(folder: Path, names: Iterable[str]) -> dict[str, judging.FlowHistor
         touch(work, connection)
         for flow in work.flows:
             run(work, flow, backend)
-        told = _snapshots(work, connection)
+        final = _snapshots(work, connection)
     histories = {
-        flow: judging.FlowHistory(flow, work.effects(flow), told[flow]) for flow in work.flows
+        flow: judging.FlowHistory(flow, work.effects(flow), final[flow]) for flow in work.flows
     }
-    histories["bystander"] = judging.FlowHistory("bystander", [], told["bystander"])
+    histories["bystander"] = judging.FlowHistory("bystander", [], final["bystander"])
     return histories

@@ -82,7 +82,7 @@ def _fill_up(folder: Path, kind: str, expected: judging.FlowHistory) -> list[str
             (FLOW,),
             destroy=False,
         )
-        told = folder / "told"
+        reports = folder / "told"
 
         def full() -> None:
             with backends.backend(work.conf) as backend:
@@ -92,15 +92,15 @@ def _fill_up(folder: Path, kind: str, expected: judging.FlowHistory) -> list[str
                 try:
                     engines.run(work, FLOW, backend, pause=0.01)
                 except exceptions.StorageFailure as error:
-                    told.write_text(str(error), encoding="utf-8")
+                    reports.write_text(str(error), encoding="utf-8")
 
         log = folder / "full.log"
         code = children.wait(children.fork(full, log))
         if code:
             return [f"with {what}: {log.read_text(encoding='utf-8')}"]
-        if not told.exists():
+        if not reports.exists():
             return [f"with {what}: nothing went wrong although the disk was full"]
-        print(f"{kind}, {what}: {told.read_text(encoding='utf-8')}")
+        print(f"{kind}, {what}: {reports.read_text(encoding='utf-8')}")
         done = len(work.effects(FLOW))
         if not 0 < done < len(expected.effects):
             return [f"it was full too soon or too late: after {done} effects"]

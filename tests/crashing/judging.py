@@ -49,11 +49,11 @@ class Rules:
 def problems(history: FlowHistory, expected: FlowHistory, rules: Rules) -> list[str]:
     """Return the problems of a flow; `expected` is the history of the same flow without kills."""
     if rules.lost and history.end is not None and _may_differ(history.end, expected):
-        found = _twice(history, rules)
+        texts = _twice(history, rules)
     else:
-        found = [*_end(history, expected, rules), *_effects(history, expected, rules)]
-    found += [*_saved(history), *_ahead(history, rules)]
-    return [f"{history.flow}: {problem}" for problem in found]
+        texts = [*_end(history, expected, rules), *_effects(history, expected, rules)]
+    texts += [*_saved(history), *_ahead(history, rules)]
+    return [f"{history.flow}: {problem}" for problem in texts]
 
 
 def again(history: FlowHistory) -> int:
@@ -65,8 +65,10 @@ def _may_differ(end: Snapshot, expected: FlowHistory) -> bool:
     """Return whether the loss of a worker explains an end in which some tasks did not run."""
     if expected.end is not None and expected.end["state"] == "REVERTED" == end["state"]:
         # The loss ended the last round.
-        found = {atom["row"]["state"] for atom in end["atoms"].values() if atom["row"]["attempt"]}
-        return found <= {"REVERTED", "PENDING"}
+        final_states = {
+            atom["row"]["state"] for atom in end["atoms"].values() if atom["row"]["attempt"]
+        }
+        return final_states <= {"REVERTED", "PENDING"}
     return _is_stuck(end)
 
 
@@ -78,25 +80,25 @@ def _is_stuck(end: Snapshot) -> bool:
         for record in (atom["row"], *atom["items"])
         if record["state"] == "REVERT_FAILURE"
     ]
-    return end["state"] == "FAILURE" and any("WorkerLost" in told for told in failures)
+    return end["state"] == "FAILURE" and any("WorkerLost" in text for text in failures)
 
 
 def _end(history: FlowHistory, expected: FlowHistory, rules: Rules) -> list[str]:
     if history.end is None or expected.end is None:
         return ["it is lost"]
-    found = snapshots.outline(history.end, timeless=rules.lost)
+    actual = snapshots.outline(history.end, timeless=rules.lost)
     wanted = snapshots.outline(expected.end, timeless=rules.lost)
     return [
-        f"{name or 'the flow'} ended as {found.get(name)!r:.300}, not as {wanted.get(name)!r:.300}"
-        for name in sorted({*found, *wanted})
-        if found.get(name) != wanted.get(name)
+        f"{name or 'the flow'} ended as {actual.get(name)!r:.300}, not as {wanted.get(name)!r:.300}"
+        for name in sorted({*actual, *wanted})
+        if actual.get(name) != wanted.get(name)
     ]
 
 
 def _effects(history: FlowHistory, expected: FlowHistory, rules: Rules) -> list[str]:
     counts = Counter(history.effects)
     wanted = set(expected.effects)
-    found = []
+    texts = []
     if rules.lost:
         left = audit.timeless(wanted) - audit.timeless(counts)
         strange = audit.timeless(counts) - audit.timeless(wanted)
@@ -104,40 +106,40 @@ def _effects(history: FlowHistory, expected: FlowHistory, rules: Rules) -> list[
         strange = {effect for effect in strange if not effect.endswith(" revert")}
     else:
         left, strange = wanted - set(counts), set(counts) - wanted
-    found += [f"{effect} was never done" for effect in sorted(left)]
-    found += [f"{effect} was done" for effect in sorted(strange)]
-    return found + _twice(history, rules)
+    texts += [f"{effect} was never done" for effect in sorted(left)]
+    texts += [f"{effect} was done" for effect in sorted(strange)]
+    return texts + _twice(history, rules)
 
 
 def _twice(history: FlowHistory, rules: Rules) -> list[str]:
-    most = 1 if rules.once else 1 + len(history.cuts)
+    max_count = 1 if rules.once else 1 + len(history.cuts)
     return [
         f"{effect} was done {count} times"
         for effect, count in sorted(Counter(history.effects).items())
-        if count > most
+        if count > max_count
     ]
 
 
 def _saved(history: FlowHistory) -> list[str]:
     """Return the effects that were repeated after their result was saved."""
-    found = []
+    texts = []
     for number, cut in enumerate(history.cuts, 1):
         if cut.snapshot is None:
             continue
         later = Counter(history.effects[cut.effects :])
-        found += [
+        texts += [
             f"{effect} was saved at kill {number}, and done again"
             for effect in sorted(snapshots.saved(cut.snapshot))
             if later[effect]
         ]
-    return found
+    return texts
 
 
 def _ahead(history: FlowHistory, rules: Rules) -> list[str]:
     """Return the tasks that ran more often than the attempts that were saved before."""
     if not rules.ahead:
         return []
-    found = []
+    texts = []
     looks = [(f"at kill {n}", cut.snapshot, cut.seen) for n, cut in enumerate(history.cuts, 1)]
     for when, snapshot, effects in [*looks, ("in the end", history.end, len(history.effects))]:
         if snapshot is None:
@@ -149,8 +151,8 @@ def _ahead(history: FlowHistory, rules: Rules) -> list[str]:
             atom = snapshot["atoms"].get(name)
             attempts = atom["row"]["attempt"] if atom is not None else 0
             if count > attempts:
-                found.append(f"{name} ran {count} times, under {attempts} numbers {when}")
-    return found
+                texts.append(f"{name} ran {count} times, under {attempts} numbers {when}")
+    return texts
 
 
 def summary(histories: Mapping[str, FlowHistory]) -> str:

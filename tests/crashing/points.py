@@ -27,7 +27,7 @@ def find(package: Path = PACKAGE) -> list[Point]:
 
     :raises ValueError: if the name of a point is not a string literal.
     """
-    found: dict[str, Point] = {}
+    points: dict[str, Point] = {}
     for path in sorted(package.rglob("*.py")):
         if path == package / "_crash.py":
             continue
@@ -38,8 +38,8 @@ def find(package: Path = PACKAGE) -> list[Point]:
             if isinstance(node, ast.Call) and _named(node.func) == _FUNCTION:
                 place = f"{path.relative_to(package.parent).as_posix()}:{node.lineno}"
                 name = _literal(node, place)
-                found.setdefault(name, Point(name, place))
-    return sorted(found.values())
+                points.setdefault(name, Point(name, place))
+    return sorted(points.values())
 
 
 def _named(function: ast.expr) -> str | None:

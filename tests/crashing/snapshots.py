@@ -34,9 +34,9 @@ def of(detail: models.FlowDetail) -> Snapshot:
 
 
 def _atom(atom: models.AtomDetail) -> dict[str, Any]:
-    told: dict[str, Any] = {"row": row(atom)}
-    told["items"] = [row(item) for item in atom.items or ()]
-    return json.loads(json.dumps(told))  # type: ignore[no-any-return]
+    content: dict[str, Any] = {"row": row(atom)}
+    content["items"] = [row(item) for item in atom.items or ()]
+    return json.loads(json.dumps(content))  # type: ignore[no-any-return]
 
 
 def saved(snapshot: Snapshot) -> set[str]:
@@ -49,12 +49,12 @@ def outline(snapshot: Snapshot, *, timeless: bool = False) -> dict[str, Any]:
 
     :param timeless: ignore the wave in which an atom ended.
     """
-    found: dict[str, Any] = {"": snapshot["state"], " as it is drawn": snapshot.get("drawn")}
+    content: dict[str, Any] = {"": snapshot["state"], " as it is drawn": snapshot.get("drawn")}
     for name, atom in snapshot["atoms"].items():
         row = atom["row"]
         if row["name"].startswith("_"):
             continue  # the injected values
-        found[name] = {
+        content[name] = {
             "state": row["state"],
             "results": row["results"] if "waves" not in name and "rounds" not in name else None,
             "failure": row["failure"] and audit.effects_in(str(row["failure"])),
@@ -65,6 +65,6 @@ def outline(snapshot: Snapshot, *, timeless: bool = False) -> dict[str, Any]:
             ],
         }
     if timeless:
-        text = _WAVE.sub(r"\1", json.dumps(found, default=sorted))
-        found = json.loads(text)
-    return found
+        text = _WAVE.sub(r"\1", json.dumps(content, default=sorted))
+        content = json.loads(text)
+    return content

@@ -31,34 +31,34 @@ def spread(jobs: Sequence[_Job], processes: int, enter: Enter[_Job]) -> Iterator
         os.write(give, number.to_bytes(_NUMBER, "big"))  # the pipe has room for 16,000
     os.close(give)
     readers: dict[int, int] = {}
-    rest: dict[int, bytes] = {}
+    incomplete: dict[int, bytes] = {}
     try:
         for number in range(min(processes, len(jobs))):
-            told, tell = os.pipe()
+            ready, tell = os.pipe()
             pid = os.fork()
             if not pid:
                 try:
-                    os.close(told)
+                    os.close(ready)
                     children.die_with_parent()
                     _serve(number, jobs, todo, tell, enter)
                 finally:
                     os._exit(0)
             os.close(tell)
-            readers[told], rest[told] = pid, b""
+            readers[ready], incomplete[ready] = pid, b""
         while readers:
-            for told in select.select(list(readers), [], [])[0]:
-                data = os.read(told, 1 << 16)
+            for ready in select.select(list(readers), [], [])[0]:
+                data = os.read(ready, 1 << 16)
                 if not data:
-                    os.close(told)
-                    children.wait(readers.pop(told))
+                    os.close(ready)
+                    children.wait(readers.pop(ready))
                     continue
-                *lines, rest[told] = (rest[told] + data).split(b"\n")
+                *lines, incomplete[ready] = (incomplete[ready] + data).split(b"\n")
                 yield from map(json.loads, lines)
     finally:
         os.close(todo)
-        for told, pid in readers.items():
+        for ready, pid in readers.items():
             children.kill(pid)
-            os.close(told)
+            os.close(ready)
 
 
 def _serve(number: int, jobs: Sequence[_Job], todo: int, tell: int, enter: Enter[_Job]) -> None:
@@ -66,9 +66,9 @@ def _serve(number: int, jobs: Sequence[_Job], todo: int, tell: int, enter: Enter
         while numbered := os.read(todo, _NUMBER):
             job = jobs[int.from_bytes(numbered, "big")]
             try:
-                told = do(job)
+                result = do(job)
             except Exception:
-                told = {"error": f"{job}: {traceback.format_exc()}"}
-            line = json.dumps(told).encode() + b"\n"
+                result = {"error": f"{job}: {traceback.format_exc()}"}
+            line = json.dumps(result).encode() + b"\n"
             while line:
                 line = line[os.write(tell, line) :]

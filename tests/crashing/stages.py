@@ -78,13 +78,13 @@ class Tally:
     again: int = 0
     seconds: float = 0.0
 
-    def add(self, told: Mapping[str, Any]) -> None:
-        self.configs.add("/".join(told["config"]))
+    def add(self, report: Mapping[str, Any]) -> None:
+        self.configs.add("/".join(report["config"]))
         self.cases += 1
-        self.reached += told["reached"]
-        self.runs += told["runs"]
-        self.again += told["again"]
-        self.seconds += told["seconds"]
+        self.reached += report["reached"]
+        self.runs += report["runs"]
+        self.again += report["again"]
+        self.seconds += report["seconds"]
 
 
 class Sweep:
@@ -114,7 +114,7 @@ class Sweep:
             self._expected = engines.expected(self._folder / "expected", names)
             plain, extra = self._census()
             cases = [case for config in plain for case in self._cases(config, plain[config])]
-            later = self._all(cases + [case for found in extra for case in found])
+            later = self._all(cases + [case for several in extra for case in several])
             self._all(self._second(later))
         self._check_reached()
         self._print(time.monotonic() - began)
@@ -132,20 +132,20 @@ class Sweep:
             for config in self.plan.configs
             for flows, options in EXTRA
         ]
-        for told in self._spread([*cases, *slow]):
-            case = told["of"]
-            if "error" in told:
+        for report in self._spread([*cases, *slow]):
+            case = report["of"]
+            if "error" in report:
                 continue
-            hits = {**told["hits"], **told["worker_hits"]}
+            hits = {**report["hits"], **report["worker_hits"]}
             if not case.options:
                 plain[case.store, case.engine] = hits
             else:
                 extra.append((case, hits))
-        found = []
+        chosen = []
         for case, hits in extra:
             known = plain.get((case.store, case.engine), {})
-            found.append([self._at(case, name, 1) for name in hits if self._new(name, known)])
-        return plain, found
+            chosen.append([self._at(case, name, 1) for name in hits if self._new(name, known)])
+        return plain, chosen
 
     def _case(self, store: str, engine: str, **more: Any) -> Case:
         return Case(store, engine, durability=self.plan.durability, **more)
@@ -167,21 +167,21 @@ class Sweep:
         return dataclasses.replace(case, kills=(Kill(name, hit),))
 
     def _all(self, cases: Sequence[Case]) -> list[dict[str, Any]]:
-        found = []
-        for told in self._spread(cases):
-            if "error" in told:
+        reports = []
+        for report in self._spread(cases):
+            if "error" in report:
                 continue
-            self.tallies[told["point"]].add(told)
-            found.append(told)
-        self._told += found
-        return found
+            self.tallies[report["point"]].add(report)
+            reports.append(report)
+        self._told += reports
+        return reports
 
-    def _second(self, told: Sequence[Mapping[str, Any]]) -> list[Case]:
+    def _second(self, reports: Sequence[Mapping[str, Any]]) -> list[Case]:
         """Return cases for points that only a resuming process reaches: a second kill happens
         there.
         """
         wanted: dict[tuple[str, ...], list[Case]] = defaultdict(list)
-        for one in told:
+        for one in reports:
             for name in one["resumed_hits"]:
                 if self.plan.only not in name or self.tallies[name].reached or not one["kills"]:
                     continue
@@ -190,8 +190,8 @@ class Sweep:
                 if len(cases) < _TRIES:
                     first = Kill(*one["kills"][0])
                     cases.append(self._case(*one["config"], kills=(first, Kill(name))))
-        found = [case for cases in wanted.values() for case in cases]
-        return [*found, *self._both()]
+        chosen = [case for cases in wanted.values() for case in cases]
+        return [*chosen, *self._both()]
 
     def _both(self) -> Iterator[Case]:
         """Yield cases for points that an engine reaches only if it finds a dead worker with its
@@ -220,14 +220,14 @@ class Sweep:
             ) as do:
                 yield lambda case: {**do(case[1]), "number": case[0]}
 
-        for told in spreading.spread(list(enumerate(cases)), self.plan.jobs, enter):
-            if "error" in told:
-                self._problem(told["error"])
+        for report in spreading.spread(list(enumerate(cases)), self.plan.jobs, enter):
+            if "error" in report:
+                self._problem(report["error"])
             else:
-                told["of"] = cases[told["number"]]
-                for problem in told["problems"]:
+                report["of"] = cases[report["number"]]
+                for problem in report["problems"]:
                     self._problem(problem)
-            yield told
+            yield report
 
     def _problem(self, text: str) -> None:
         self.problems.append(text)
@@ -257,9 +257,9 @@ class Sweep:
             )
         by_config: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
         total = list(self.tallies.values())
-        for told in self._told:
-            sums = by_config["/".join(told["config"])]
-            for index, value in enumerate((1, told["runs"], told["again"])):
+        for report in self._told:
+            sums = by_config["/".join(report["config"])]
+            for index, value in enumerate((1, report["runs"], report["again"])):
                 sums[index] += value
         for config, (cases, runs, again) in sorted(by_config.items()):
             print(f"{config:<36}{cases:>7} cases {runs:>7} runs, {again} of them again")

@@ -28,11 +28,11 @@ class Stores:
 def databases(kinds: Iterable[str], count: int) -> Iterator[list[dict[str, str]]]:
     """Yield a database on each server for each of `count` processes."""
     with contextlib.ExitStack() as stack:
-        made: list[dict[str, str]] = [{} for _ in range(count)]
+        connections: list[dict[str, str]] = [{} for _ in range(count)]
         if "postgresql" in kinds:
             from tests.support import servers
 
             server = stack.enter_context(servers.postgresql())
-            for mine in made:
+            for mine in connections:
                 mine["postgresql"] = stack.enter_context(server.database())
-        yield made
+        yield connections

@@ -93,10 +93,10 @@ class Storm:
             store, kind = self._kinds[number % len(self._kinds)], GROUPS[number]
             folder = self._folder / f"group-{number}"
             folder.mkdir()
-            made = stores.Stores(folder, databases)
+            places = stores.Stores(folder, databases)
             work = engines.Work(
                 folder,
-                made.conf(store, "records"),
+                places.conf(store, "records"),
                 engines.options(kind, broker),
                 tuple(self._names[number::count]),
                 nap=NAP,
@@ -108,7 +108,7 @@ class Storm:
     # -- kills ----------------------------------------------------------------------------------
 
     def _blow(self, groups: Sequence[Group]) -> None:
-        told = time.monotonic()
+        reported_at = time.monotonic()
         living = list(groups)
         try:
             for group in living:
@@ -117,8 +117,8 @@ class Storm:
                 time.sleep(0.003)
                 living = [group for group in living if self._goes_on(group)]
                 self._hand_on(groups, living)
-                if time.monotonic() - told > 10:
-                    told = time.monotonic()
+                if time.monotonic() - reported_at > 10:
+                    reported_at = time.monotonic()
                     killed = sum(group.killed for group in groups)
                     print(f"{killed} of {self._kills} kills, {len(living)} processes", flush=True)
         finally:

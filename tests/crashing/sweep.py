@@ -46,8 +46,8 @@ class Case:
 
     def __str__(self) -> str:
         what = ", then ".join(map(str, self.kills or (self.worker or "nothing",)))
-        told = [*self.options, *([("durability", self.durability)] if self.lax else [])]
-        more = "".join(f" {name}={value}" for name, value in told)
+        settings = [*self.options, *([("durability", self.durability)] if self.lax else [])]
+        more = "".join(f" {name}={value}" for name, value in settings)
         return f"{self.store} x {self.engine}{more}, killed at {what}"
 
 
@@ -83,45 +83,45 @@ def bench(
 ) -> Iterator[Callable[[Case], dict[str, Any]]]:
     """Yield a function that runs one case."""
     folder.mkdir(parents=True)
-    made = Bench(folder, stores.Stores(folder, databases), expected, limits)
+    prepared = Bench(folder, stores.Stores(folder, databases), expected, limits)
     try:
-        yield lambda case: run(case, made)
+        yield lambda case: run(case, prepared)
     finally:
-        if made.worker is not None:
-            workers.stop(made.worker)
+        if prepared.worker is not None:
+            workers.stop(prepared.worker)
 
 
-def run(case: Case, made: Bench) -> dict[str, Any]:
+def run(case: Case, prepared: Bench) -> dict[str, Any]:
     """Run a case. Return its problems and figures."""
-    made.number += 1
-    folder = made.folder / f"case-{made.number}"
+    prepared.number += 1
+    folder = prepared.folder / f"case-{prepared.number}"
     folder.mkdir()
     began = time.monotonic()
-    broker = made.broker
+    broker = prepared.broker
     if case.engine == "worker-based":
         if case.worker is None and case.kills:
-            made.hired()
+            prepared.hired()
         else:
             broker = folder / "broker"
     # Without a kill of a worker, the expiry is long, so that a busy machine loses none.
     expiry = 30.0 if case.worker is None else 2.0
     work = engines.Work(
         folder,
-        made.stores.conf(case.store, f"case-{made.number}"),
+        prepared.stores.conf(case.store, f"case-{prepared.number}"),
         {
             **engines.options(case.engine, broker, expiry),
             "durability": case.durability,
             **dict(case.options),
         },
         case.flows,
-        limits=made.limits,
+        limits=prepared.limits,
     )
     before = _inside(broker, case)
-    own = case.engine == "worker-based" and broker != made.broker
+    own = case.engine == "worker-based" and broker != prepared.broker
     observed = _with_worker(case, work, broker) if own else _engines(case, work)
     problems = observed.problems
     if not observed.failed:
-        problems += _judge(case, work, made.expected, observed.cuts)
+        problems += _judge(case, work, prepared.expected, observed.cuts)
         if case.engine == "worker-based":
             problems += _left(broker, case, before)
         problems += [f"the store still has {left}" for left in left_in(work.conf)]
@@ -167,15 +167,15 @@ def _last_line(work: engines.Work, number: int) -> str:
     return next((line for line in reversed(lines) if line.strip()), "")
 
 
-def work_effects(work: engines.Work, flow: str, told: Observations) -> list[str]:
-    return [f"{flow} {effect}" for effect in told.effects.get(flow, ())]
+def work_effects(work: engines.Work, flow: str, observed: Observations) -> list[str]:
+    return [f"{flow} {effect}" for effect in observed.effects.get(flow, ())]
 
 
 def _engines(
     case: Case, work: engines.Work, watch: Callable[[int], int] | None = None
 ) -> Observations:
     """Run one incarnation after another until one finishes."""
-    told = Observations()
+    observed = Observations()
     counts: list[dict[str, int]] = []
     for number, kill in enumerate([*case.kills, None]):
         pid = engines.live(work, number, kill)
@@ -183,20 +183,22 @@ def _engines(
         if code == -signal.SIGKILL and kill is not None:
             counts.append({flow: len(work.effects(flow)) for flow in work.flows})
             continue
-        told.reached = len(counts) == len(case.kills)
+        observed.reached = len(counts) == len(case.kills)
         if code:
-            told.problems.append(f"process {number} ended with {code}: {_last_line(work, number)}")
-            told.failed = True
-        elif number and (rest := engines.rest(work, number)) > PROMPT:
-            told.problems.append(f"process {number} did nothing for {rest:.1f} s")
-        told.hits = engines.hits(work, number)
+            observed.problems.append(
+                f"process {number} ended with {code}: {_last_line(work, number)}"
+            )
+            observed.failed = True
+        elif number and (idle := engines.rest(work, number)) > PROMPT:
+            observed.problems.append(f"process {number} did nothing for {idle:.1f} s")
+        observed.hits = engines.hits(work, number)
         if counts:
-            told.resumed_hits = told.hits
+            observed.resumed_hits = observed.hits
         break
     for number, count in enumerate(counts, 1):
-        told.cuts.append(engines.cuts(work, number, count))
-    told.effects = {flow: work.effects(flow) for flow in work.flows}
-    return told
+        observed.cuts.append(engines.cuts(work, number, count))
+    observed.effects = {flow: work.effects(flow) for flow in work.flows}
+    return observed
 
 
 def _with_worker(case: Case, work: engines.Work, broker: Path) -> Observations:
@@ -225,15 +227,15 @@ def _with_worker(case: Case, work: engines.Work, broker: Path) -> Observations:
                 os.close(file)
 
     try:
-        told = _engines(case, work, watch)
+        observed = _engines(case, work, watch)
     finally:
         code = workers.stop(hired[-1])
     if code:
-        told.problems.append(f"the worker ended with {code}")
-    told.worker_hits = engines.read_json(hits) or {}
+        observed.problems.append(f"the worker ended with {code}")
+    observed.worker_hits = engines.read_json(hits) or {}
     if case.worker is not None:
-        told.reached = died and (told.reached or not case.kills)
-    return told
+        observed.reached = died and (observed.reached or not case.kills)
+    return observed
 
 
 def _judge(
@@ -245,21 +247,21 @@ def _judge(
     end = engines.end(work) or {}
     lost = case.worker is not None and not case.both
     rules = judging.Rules(case.engine == "worker-based", lost, ahead=not case.lax)
-    found = []
+    problems = []
     for flow in (*case.flows, "bystander"):
         mine = [cut[flow] for cut in cuts if flow in cut]
         observed = judging.FlowHistory(flow, work.effects(flow), end.get(flow), mine)
-        found += judging.problems(observed, expected[flow], rules)
-    return found
+        problems += judging.problems(observed, expected[flow], rules)
+    return problems
 
 
 def _inside(broker: Path, case: Case) -> set[str]:
     """Return the content of a broker that should not exist between two flows."""
-    found = workers.left_in(broker, ended=case.worker is None and not case.kills)
+    paths = workers.left_in(broker, ended=case.worker is None and not case.kills)
     if case.worker is not None:
         # The next process that opens the ledger deletes the entries of dead workers.
-        found = [path for path in found if not path.startswith(_OF_DEAD_WORKERS)]
-    return {*found, *workers.reply_queues(broker)}
+        paths = [path for path in paths if not path.startswith(_OF_DEAD_WORKERS)]
+    return {*paths, *workers.reply_queues(broker)}
 
 
 _OF_DEAD_WORKERS = ("beat of ", "holder ", "connection ")
@@ -280,9 +282,9 @@ _RICH = {"storage.before-save": 8}
 
 def hits_to_try(name: str, count: int, chance: random.Random, thorough: bool) -> list[int]:
     """Return the hits of a point at which a kill is tested."""
-    found = {1}
+    hits = {1}
     if thorough and count >= 2:
-        found.add(2)
+        hits.add(2)
     if thorough and count >= 4:
-        found.update(chance.randint(3, count) for _ in range(_RICH.get(name, 1)))
-    return sorted(found)
+        hits.update(chance.randint(3, count) for _ in range(_RICH.get(name, 1)))
+    return sorted(hits)

@@ -21,7 +21,7 @@ class Step(task.Task):
         time.sleep(nap)
         return audits.note(audit, audits.effect(self.name, "execute", round))
 
-    def revert(self, audit: str, round: int, **rest: Any) -> str:
+    def revert(self, audit: str, round: int, **ignored: Any) -> str:
         return audits.note(audit, audits.effect(self.name, "revert", round))
 
 
@@ -69,7 +69,7 @@ class Wave(task.Task):
         time.sleep(nap)
         return audits.note(audit, audits.effect(self.name, "execute", round, wave))
 
-    def revert(self, audit: str, round: int, wave: int, **rest: Any) -> str:
+    def revert(self, audit: str, round: int, wave: int, **ignored: Any) -> str:
         return audits.note(audit, audits.effect(self.name, "revert", round, wave))
 
 
@@ -101,7 +101,7 @@ class Sum(Step):
     """Returns a digest of other results, which is wrong if any of them is wrong."""
 
     def execute(self, audit: str, nap: float, round: int, parts: list[Any]) -> list[str]:  # type: ignore[override]
-        told = sorted(audits.timeless(audits.effects_in(str(parts))))
+        effects = sorted(audits.timeless(audits.effects_in(str(parts))))
         super().execute(audit, nap, round)
-        digest = hashlib.sha256("\n".join(told).encode()).hexdigest()[:16]
-        return [audits.effect(self.name, "execute", round), f"{len(told)} parts {digest}"]
+        digest = hashlib.sha256("\n".join(effects).encode()).hexdigest()[:16]
+        return [audits.effect(self.name, "execute", round), f"{len(effects)} parts {digest}"]

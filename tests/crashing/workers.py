@@ -25,13 +25,13 @@ def start(url: str, log: Path, hits: Path | None = None, kill: children.Kill | N
         counting = children.Hits(kill)
         if hits is not None:
             counting.install()
-        made = worker.Worker("default", TOPIC, [tasks], url=url, threads_count=4)
+        started = worker.Worker("default", TOPIC, [tasks], url=url, threads_count=4)
 
         def stop(number: int, frame: object) -> None:
-            threading.Thread(target=made.stop, daemon=True).start()
+            threading.Thread(target=started.stop, daemon=True).start()
 
         signal.signal(signal.SIGTERM, stop)
-        made.run(display_banner=False)
+        started.run(display_banner=False)
         if hits is not None:
             hits.write_text(json.dumps(counting.counts), encoding="utf-8")
 
@@ -57,8 +57,8 @@ def left_in(broker: Path, ended: bool = True) -> list[str]:
 
 def reply_queues(broker: Path) -> list[str]:
     """Return the reply queues of executors. Without a running engine there are none."""
-    found = transports.Folder(broker).queues
-    return [f"queue {name}" for name in found if not name.startswith(f"{TOPIC}.") and _IDS(name)]
+    queues = transports.Folder(broker).queues
+    return [f"queue {name}" for name in queues if not name.startswith(f"{TOPIC}.") and _IDS(name)]
 
 
 #: Pattern of executor ids, which differ from worker names.

@@ -66,13 +66,13 @@ def _worker(url: str, folder: Path) -> int:
     def work() -> None:
         from wbengine.engines.worker_based import worker
 
-        made = worker.Worker(EXCHANGE, TOPIC, [tasks], threads_count=2, url=url)
+        started = worker.Worker(EXCHANGE, TOPIC, [tasks], threads_count=2, url=url)
 
         def stop(number: int, frame: object) -> None:
-            threading.Thread(target=made.stop, daemon=True).start()
+            threading.Thread(target=started.stop, daemon=True).start()
 
         signal.signal(signal.SIGTERM, stop)
-        made.run(display_banner=False)
+        started.run(display_banner=False)
 
     return children.fork(work, folder / "workers.log", patience=36_000)
 
@@ -93,27 +93,27 @@ def engines(url: str, folder: Path, count: int) -> None:
     hands = [_engine(url, folder, number) for number in range(count)]
     answers = [_lines(heard) for _, heard, _ in hands]
     for order in _lines(0):
-        for said, _, _ in hands:
-            _say(said, order)
+        for replies, _, _ in hands:
+            _say(replies, order)
         _say(1, [next(answer) for answer in answers])
-    for said, _, _ in hands:
-        os.close(said)
+    for replies, _, _ in hands:
+        os.close(replies)
     for _, _, pid in hands:
         children.ended(pid, 30)
 
 
 def _engine(url: str, folder: Path, number: int) -> tuple[int, int, int]:
-    orders, said = os.pipe()
+    orders, replies = os.pipe()
     heard, answers = os.pipe()
 
     def work() -> None:
-        os.close(said)
+        os.close(replies)
         serve(url, number, _lines(orders), lambda what: _say(answers, what))
 
     pid = children.fork(work, folder / "engines.log", patience=36_000)
     os.close(orders)
     os.close(answers)
-    return said, heard, pid
+    return replies, heard, pid
 
 
 def serve(
@@ -172,12 +172,12 @@ def _run(executor: Any, number: int, count: int) -> dict[str, Any]:
         loaded.run()
     except Exception as error:
         return {"state": repr(error)[:300], "seconds": 0.0, "results": 0, "processes": 0}
-    found = loaded.storage.fetch_all()
+    results = loaded.storage.fetch_all()
     return {
         "state": loaded.storage.get_flow_state(),
         "seconds": time.monotonic() - began,
-        "results": len(found),
-        "processes": len(set(found.values())),
+        "results": len(results),
+        "processes": len(set(results.values())),
     }
 
 

@@ -79,11 +79,11 @@ class Host:
 
 def memory_of(pid: int) -> tuple[float, float]:
     """Return the resident and the proportional memory of a process in megabytes."""
-    found = {}
+    sizes = {}
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]:
-        name, _, rest = line.partition(":")
-        found[name] = int(rest.split()[0]) / 1024
-    return found["Rss"], found["Pss"]
+        name, _, value = line.partition(":")
+        sizes[name] = int(value.split()[0]) / 1024
+    return sizes["Rss"], sizes["Pss"]
 
 
 def seconds_of(pid: int) -> float:
@@ -95,8 +95,8 @@ def seconds_of(pid: int) -> float:
 @contextlib.contextmanager
 def place(kind: str) -> Iterator[brokers.Place]:
     """Yield a part of a private broker."""
-    made = brokers.redis() if kind == "redis" else brokers.rabbitmq()
-    with made as broker, broker.place() as url:
+    server = brokers.redis() if kind == "redis" else brokers.rabbitmq()
+    with server as broker, broker.place() as url:
         yield url
 
 
@@ -142,28 +142,28 @@ class Fleet:
 
     def _meet(self, engines: Host, began: float) -> None:
         count = self._plan.workers
-        found = engines.ask(do="wait", workers=count, seconds=PATIENCE)
+        reply = engines.ask(do="wait", workers=count, seconds=PATIENCE)
         self.report.figures["seconds until all were known"] = round(time.monotonic() - began, 2)
         self.report.check(
-            all(one["missing"] == 0 and one["more"] == 1 for one in found),
-            f"wait_for_workers({count}) says {found}",
+            all(one["missing"] == 0 and one["more"] == 1 for one in reply),
+            f"wait_for_workers({count}) says {reply}",
         )
         self._see(engines, "at first")
 
     def _see(self, engines: Host, when: str) -> None:
-        found = engines.ask(do="look", pids=self._pids, seconds=PATIENCE)
-        wrong = [one["known"] for one in found if not one["right"]]
+        reply = engines.ask(do="look", pids=self._pids, seconds=PATIENCE)
+        wrong = [one["known"] for one in reply if not one["right"]]
         self.report.check(not wrong, f"{when} engines know {wrong} of {len(self._pids)} workers")
         self.report.figures[f"seconds until known {when}"] = round(
-            max(one["seconds"] for one in found), 2
+            max(one["seconds"] for one in reply), 2
         )
 
     def _work(self, engines: Host) -> None:
         plan = self._plan
-        found = engines.ask(do="run", tasks=plan.tasks)
-        wrong = [one for one in found if (one["state"], one["results"]) != ("SUCCESS", plan.tasks)]
+        reply = engines.ask(do="run", tasks=plan.tasks)
+        wrong = [one for one in reply if (one["state"], one["results"]) != ("SUCCESS", plan.tasks)]
         self.report.check(not wrong, f"flows ended otherwise: {wrong[:3]}")
-        took = max(one["seconds"] for one in found)
+        took = max(one["seconds"] for one in reply)
         self.report.figures.setdefault("tasks per second", []).append(
             round(plan.tasks * plan.engines / took) if took else 0
         )
@@ -181,11 +181,11 @@ class Fleet:
         used = sum(map(seconds_of, self._pids)) - used
         figures["messages per second that all engines hear, idle"] = round(heard / took, 1)
         figures["processor of all workers, idle, percent"] = round(100 * used / took, 1)
-        found = [memory_of(pid) for pid in self._pids]
-        worst = max(rss for rss, _ in found)
+        sizes = [memory_of(pid) for pid in self._pids]
+        worst = max(rss for rss, _ in sizes)
         figures["MB of an idle worker, most"] = round(worst, 1)
         figures["MB of an idle worker, its share, mean"] = round(
-            sum(pss for _, pss in found) / len(found), 1
+            sum(pss for _, pss in sizes) / len(sizes), 1
         )
         self.report.check(worst < MOST_MEMORY, f"an idle worker has {worst:.1f} MB")
         if plan.alone:
@@ -195,14 +195,14 @@ class Fleet:
         """Measure workers that the command started, which share no memory with other processes."""
         arguments = ("--exchange", EXCHANGE, "--topic", "alone", "--tasks", "tests.fleet.tasks",
                      "--url", self._url, "--concurrency", "2")  # fmt: skip
-        with workers.workers(self._folder, *arguments, count=self._plan.alone) as found:
+        with workers.workers(self._folder, *arguments, count=self._plan.alone) as processes:
             # After its discovery, a worker has loaded all modules and handles signals.
             count = self._plan.workers + self._plan.alone
             known = engines.ask(do="wait", workers=count, seconds=PATIENCE)
             missing = max(one["missing"] for one in known)
             self.report.check(not missing, f"{missing} workers by themselves are not known")
-            worst = max(memory_of(one.process.pid)[0] for one in found)
-            codes = [one.stop() for one in found]
+            worst = max(memory_of(one.process.pid)[0] for one in processes)
+            codes = [one.stop() for one in processes]
         self.report.figures["MB of a worker by itself"] = round(worst, 1)
         self.report.check(worst < MOST_MEMORY, f"a worker by itself has {worst:.1f} MB")
         self.report.check(not any(codes), f"workers by themselves ended with {codes}")
@@ -218,8 +218,8 @@ class Fleet:
         self._see(engines, f"when {few} had stopped")
         self._pids += hired.ask(start=few)
         self._see(engines, f"when {few} had come")
-        gone, kept = self._pids[:few], self._pids[few:]
-        self._pids = kept + hired.ask(start=few)
+        gone, remaining = self._pids[:few], self._pids[few:]
+        self._pids = remaining + hired.ask(start=few)
         hired.ask(stop=gone)
         self._see(engines, f"when {few} came and {few} stopped")
 

@@ -45,7 +45,7 @@ class _Trial:
     def __init__(self, content: dict[str, dict[str, Any]], seed: int) -> None:
         self._chance = random.Random(seed)
         clock = _clock.ManualClock(NOW)
-        parties = {role: Party(made, clock) for role, made in content.items()}
+        parties = {role: Party(secrets, clock) for role, secrets in content.items()}
         speakers = {
             kind: parties.get(role) or parties[keys.ANY] for kind, (role, _) in KINDS.items()
         }
@@ -93,25 +93,27 @@ def mutate(data: bytes, chance: random.Random) -> bytes:
 
 
 def _changed(data: bytes, chance: random.Random) -> bytes:
-    made = bytearray(data)
+    changed = bytearray(data)
     for _ in range(chance.choice((1, 1, 1, 2, 5))):
-        at = chance.randrange(len(made) or 1)
+        at = chance.randrange(len(changed) or 1)
         match chance.randrange(6):
-            case 0 if made:
-                made[at] ^= 1 << chance.randrange(8)
+            case 0 if changed:
+                changed[at] ^= 1 << chance.randrange(8)
             case 1:
-                del made[at : at + chance.choice((1, 1, 8, 64))]
+                del changed[at : at + chance.choice((1, 1, 8, 64))]
             case 2:
-                made[at:at] = chance.choice((b"0", b'"', b"{", b"\\u0000", b"\xff", b" ", b"null,"))
+                changed[at:at] = chance.choice(
+                    (b"0", b'"', b"{", b"\\u0000", b"\xff", b" ", b"null,")
+                )
             # the notation of some encoders for a value that is not a number
-            case 3 if b"null" in made:
-                made[:] = made.replace(b"null", b"1e999", 1)
+            case 3 if b"null" in changed:
+                changed[:] = changed.replace(b"null", b"1e999", 1)
             case 4:
-                made[at:at] = made[at : at + 16]
+                changed[at:at] = changed[at : at + 16]
             case _:
                 end = at + chance.randrange(1, 16)
-                made[at:end] = bytes(chance.randrange(256) for _ in range(end - at))
-    return bytes(made)
+                changed[at:end] = bytes(chance.randrange(256) for _ in range(end - at))
+    return bytes(changed)
 
 
 def _says_the_same(one: Any, other: Any) -> bool:

@@ -149,13 +149,13 @@ ENGINE = {"NOTIFY": _announcement, "RESPONSE": _answer}
 # Changes.
 
 
-def _places(tree: Any, found: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+def _places(tree: Any, places: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
     pairs = tree.items() if isinstance(tree, dict) else enumerate(tree)
     for key, value in pairs:
-        found.append((tree, key))
+        places.append((tree, key))
         if isinstance(value, dict | list):
-            _places(value, found)
-    return found
+            _places(value, places)
+    return places
 
 
 def _bend(chance: random.Random, tree: Any) -> None:
@@ -172,43 +172,43 @@ def _bend(chance: random.Random, tree: Any) -> None:
         held[key] = texts.value(chance)
 
 
-def _bent_body(chance: random.Random, made: Input) -> None:
-    tree = json.loads(made.body)
+def _bent_body(chance: random.Random, message: Input) -> None:
+    tree = json.loads(message.body)
     for _ in range(chance.choice((1, 1, 1, 3))):
         _bend(chance, tree)
-    if json.loads(made.body).get("do") != tree.get("do") and tree.get("do") in texts.ORDERS:
+    if json.loads(message.body).get("do") != tree.get("do") and tree.get("do") in texts.ORDERS:
         tree["do"] = "?"
-    made.body = json.dumps(tree).encode()
+    message.body = json.dumps(tree).encode()
 
 
-def _bent_headers(chance: random.Random, made: Input) -> None:
+def _bent_headers(chance: random.Random, message: Input) -> None:
     for _ in range(chance.choice((1, 1, 4))):
-        name = chance.choice((*made.headers, *texts.HEADERS))
-        made.headers[name] = texts.value(chance)
+        name = chance.choice((*message.headers, *texts.HEADERS))
+        message.headers[name] = texts.value(chance)
 
 
-def _bent_properties(chance: random.Random, made: Input) -> None:
+def _bent_properties(chance: random.Random, message: Input) -> None:
     name = chance.choice(("type", "correlation_id", "reply_to", "content_type", "content_encoding"))
     if chance.random() < 0.2:
-        made.properties.pop(name, None)
+        message.properties.pop(name, None)
     else:
-        made.properties[name] = texts.text(chance)
+        message.properties[name] = texts.text(chance)
 
 
-def _another_text(chance: random.Random, made: Input) -> None:
-    made.body = texts.body(chance, made.body)
+def _another_text(chance: random.Random, message: Input) -> None:
+    message.body = texts.body(chance, message.body)
 
 
-def _packed(chance: random.Random, made: Input) -> None:
+def _packed(chance: random.Random, message: Input) -> None:
     """Use a small body that expands to many megabytes."""
-    made.headers["compression"] = chance.choice(texts.COMPRESSIONS)
-    made.body = chance.choice((_BOMB, made.body, b"", bz2.compress(made.body)))
+    message.headers["compression"] = chance.choice(texts.COMPRESSIONS)
+    message.body = chance.choice((_BOMB, message.body, b"", bz2.compress(message.body)))
 
 
 _BOMB = bz2.compress(bytes(30_000_000))
 
 
-def _untouched(chance: random.Random, made: Input) -> None:
+def _untouched(chance: random.Random, message: Input) -> None:
     """Leave the message valid; it answers no request."""
 
 
@@ -239,14 +239,14 @@ def inputs(seed: int, victim: Victim, raw: bool) -> Iterator[Input]:
     bends = [bend for _, bend in _BENDS]
     while True:
         kind = chance.choice(tuple(victim.words))
-        made = victim.words[kind](chance, victim)
+        message = victim.words[kind](chance, victim)
         bend = chance.choices(bends, weights)[0]
-        bend(chance, made)
-        if made.properties.get("reply_to") == ALL_WORKERS:
+        bend(chance, message)
+        if message.properties.get("reply_to") == ALL_WORKERS:
             # a reply to all workers would be counted, too
-            made.properties["reply_to"] = "nobody-here"
-        made.kind = f"{kind}, {bend.__name__.strip('_').replace('_', ' ')}"
+            message.properties["reply_to"] = "nobody-here"
+        message.kind = f"{kind}, {bend.__name__.strip('_').replace('_', ' ')}"
         if raw and chance.random() < 0.2:
-            made.raw = texts.raw(chance, made, victim.ledger)
-            made.kind = f"{kind}, raw"
-        yield made
+            message.raw = texts.raw(chance, message, victim.ledger)
+            message.kind = f"{kind}, raw"
+        yield message

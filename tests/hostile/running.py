@@ -89,11 +89,11 @@ class Attack:
         """Check that each message is counted and logged once, and that a flow runs after each
         batch.
         """
-        made = inputs.inputs(self._seed, target.victim, self._sender.raw)
+        messages = inputs.inputs(self._seed, target.victim, self._sender.raw)
         start = 0.0
         for done in range(0, count, self._batch):
             few = min(self._batch, count - done)
-            if not self._send(target, made, few):
+            if not self._send(target, messages, few):
                 return
             self.report.inputs += few
             if isinstance(target, victims.EngineTarget):
@@ -107,13 +107,13 @@ class Attack:
             start = start or memory()
         self.report.growth += memory() - start
 
-    def _send(self, target: victims.Target, made: inputs.Inputs, few: int) -> bool:
+    def _send(self, target: victims.Target, messages: inputs.Inputs, few: int) -> bool:
         _quiet(target, 0.05)  # the messages of a flow are counted
         before, began = target.counted(), time.monotonic()
         ends, lines = target.ends(), Counter(self._ear.lines)
         sent: list[inputs.Input] = []
         while len(sent) < few:
-            one = next(made)
+            one = next(messages)
             if self._sender.send(target.queues[len(sent) % len(target.queues)], one):
                 sent.append(one)
         wanted = sum(before.values()) + few
@@ -121,8 +121,8 @@ class Attack:
         time.sleep(0.02)  # time for a second count, which would be an error
 
         def unlike() -> list[str]:
-            gained, said = target.counted() - before, self._ear.lines - lines
-            return _unlike(target, gained, target.ends() - ends, said)
+            gained, log_lines = target.counted() - before, self._ear.lines - lines
+            return _unlike(target, gained, target.ends() - ends, log_lines)
 
         # the log follows the counter after a moment
         victims.settled(lambda: not unlike(), PATIENCE)
@@ -141,9 +141,9 @@ class Attack:
         """Send messages whose replies return to the target or go to all: they must not loop."""
         before = target.seen()
         places = (*target.queues, inputs.ALL_WORKERS, "wbe.engines")
-        made = inputs.sound(self._seed, target.victim, ("REQUEST", "NOTIFY", "wbe-ask"))
+        messages = inputs.sound(self._seed, target.victim, ("REQUEST", "NOTIFY", "wbe-ask"))
         for sent in range(count):
-            one = next(made)
+            one = next(messages)
             one.properties["reply_to"] = places[sent % len(places)]
             self._sender.send(target.queues[0], one)
         victims.settled(lambda: target.seen() - before >= count, PATIENCE)
@@ -171,9 +171,9 @@ class Attack:
             if not victims.settled(lambda: len(started()) == 2, PATIENCE):
                 self._blame("a flow does not start")
             ids, before = started(), target.ends()
-            made = inputs.sound(self._seed, target.victim, ("RESPONSE",))
+            messages = inputs.sound(self._seed, target.victim, ("RESPONSE",))
             for number in range(count):
-                one = next(made)
+                one = next(messages)
                 for name in ("wbe-ask", "wbe-lost"):
                     one.headers.pop(name, None)
                 one.properties["correlation_id"] = ids[number % 2]
@@ -183,9 +183,9 @@ class Attack:
                 self._blame(f"{count} stale answers: {target.ends() - before} were ignored")
             gates.OPEN.set()
             thread.join(PATIENCE)
-            found = loaded.storage.fetch_all()
-            if found != {"gated": "done", "other": "done"}:
-                self._blame(f"stale answers changed what came of a flow: {found}")
+            results = loaded.storage.fetch_all()
+            if results != {"gated": "done", "other": "done"}:
+                self._blame(f"stale answers changed what came of a flow: {results}")
         self.report.inputs += count
 
 
@@ -199,18 +199,18 @@ def _quiet(target: victims.Target, seconds: float) -> int:
 
 
 def _unlike(
-    target: victims.Target, gained: Counter[str], ends: int, said: Counter[str]
+    target: victims.Target, gained: Counter[str], ends: int, log_lines: Counter[str]
 ) -> list[str]:
     """Return the differences between counters and logs."""
-    found = []
+    problems = []
     refused = sum(n for what, n in gained.items() if what.startswith("refused "))
     refused -= gained["refused unreadable"]  # transports limit the log lines about these
-    told = sum(n for what, n in said.items() if "refused message" in what)
-    if told != refused:
-        found.append(f"{target.name}: {refused} were refused, {told} lines say so")
+    refusals = sum(n for what, n in log_lines.items() if "refused message" in what)
+    if refusals != refused:
+        problems.append(f"{target.name}: {refused} were refused, {refusals} lines say so")
     kind = "RESPONSE" if target.name == "engine" else "REQUEST"
     came = gained[f"handled {kind}"]
-    came += sum(n for what, n in said.items() if "refused a query" in what)
+    came += sum(n for what, n in log_lines.items() if "refused a query" in what)
     if ends != came:
-        found.append(f"{target.name}: of {came} messages, {ends} came to an end")
-    return found
+        problems.append(f"{target.name}: of {came} messages, {ends} came to an end")
+    return problems

@@ -65,14 +65,14 @@ class Rabbitmq:
         self._channel = channel
 
     def send(self, queue: str, given: Input) -> bool:
-        made = amqp.Message(given.body, application_headers=given.headers, **given.properties)
+        message = amqp.Message(given.body, application_headers=given.headers, **given.properties)
         try:
-            if len(made._serialize_properties()) > 100_000:
+            if len(message._serialize_properties()) > 100_000:
                 return False  # too large for the frame
         # AMQP cannot encode it
         except (amqp.AMQPError, FrameSyntaxError, struct.error, ValueError):
             return False
-        self._channel.basic_publish_confirm(made, routing_key=queue, mandatory=True)
+        self._channel.basic_publish_confirm(message, routing_key=queue, mandatory=True)
         return True
 
 
@@ -81,8 +81,8 @@ def sender(kind: str, folder: Path, where: str | None = None) -> Iterator[Sender
     """Yield a sender for a private broker, or for the broker at the URL `where`."""
     if kind in ("redis", "amqp") and where is None:
         broker = brokers.redis() if kind == "redis" else brokers.rabbitmq()
-        with broker as found, found.place() as place, sender(kind, folder, place) as made:
-            yield made
+        with broker as server, server.place() as place, sender(kind, folder, place) as inner:
+            yield inner
         return
     url = where or (
         f"filesystem://{folder / 'broker'}" if kind == "filesystem" else "memory://hostile"

@@ -91,11 +91,11 @@ def body(chance: random.Random, valid: bytes) -> bytes:
 
 
 def _flipped(chance: random.Random, data: bytes) -> bytes:
-    found = bytearray(data)
+    flipped = bytearray(data)
     for _ in range(chance.choice((1, 1, 5))):
-        if found:
-            found[chance.randrange(len(found))] ^= 1 << chance.randrange(8)
-    return bytes(found)
+        if flipped:
+            flipped[chance.randrange(len(flipped))] ^= 1 << chance.randrange(8)
+    return bytes(flipped)
 
 
 _HEAD = (
@@ -110,7 +110,7 @@ _HEAD = (
 )
 
 
-def raw(chance: random.Random, made: Input, ledger: str | None) -> bytes:
+def raw(chance: random.Random, message: Input, ledger: str | None) -> bytes:
     """Return bytes that transports can find in their queues and folders, and never write."""
     head: dict[str, Any] = {
         "v": 1,
@@ -118,9 +118,9 @@ def raw(chance: random.Random, made: Input, ledger: str | None) -> bytes:
         "routing_key": "x",
         "content-type": "application/json",
         "content-encoding": "utf-8",
-        "properties": made.properties,
-        "headers": made.headers,
-        "size": len(made.body),
+        "properties": message.properties,
+        "headers": message.headers,
+        "size": len(message.body),
     }
     which = chance.randrange(7)
     if which < 3:
@@ -130,7 +130,7 @@ def raw(chance: random.Random, made: Input, ledger: str | None) -> bytes:
                 head.pop(name, None)
             else:
                 head[name] = value(chance)
-    data = json.dumps(head).encode() + b"\n" + made.body
+    data = json.dumps(head).encode() + b"\n" + message.body
     if which == 3:
         return data[: chance.randrange(len(data))]
     if which == 4:

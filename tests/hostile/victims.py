@@ -92,9 +92,9 @@ class Target:
 
 def _counted(proxy: Any) -> Counter[str]:
     dispatcher = proxy.dispatcher
-    found = Counter({f"refused {why}": count for why, count in dispatcher.refused.items()})
-    found.update({f"handled {kind}": count for kind, count in dispatcher.handled.items()})
-    return found
+    counts = Counter({f"refused {why}": count for why, count in dispatcher.refused.items()})
+    counts.update({f"handled {kind}": count for kind, count in dispatcher.handled.items()})
+    return counts
 
 
 class WorkerTarget(Target):
@@ -139,8 +139,8 @@ class EngineTarget(Target):
 @contextlib.contextmanager
 def worker(url: str) -> Iterator[WorkerTarget]:
     tasks = (Nothing, Add, Double, Gated)
-    with workers.worker_in_thread(url, *tasks, topic=TOPIC, threads_count=2) as made:
-        yield WorkerTarget(made)
+    with workers.worker_in_thread(url, *tasks, topic=TOPIC, threads_count=2) as started:
+        yield WorkerTarget(started)
 
 
 @contextlib.contextmanager

@@ -207,10 +207,10 @@ def rows(folder: Path, state: str | None = None) -> list[str]:
     if not (folder / "wbengine.db").exists():
         return []
     with contextlib.closing(ledgers.open_ledger(f"dir://{folder}", result_ttl=None)) as ledger:
-        found = sorted(ledger.ids())
+        ids = sorted(ledger.ids())
         if state is None:
-            return found
-        known = [ledger.state(id) for id in found]
+            return ids
+        known = [ledger.state(id) for id in ids]
         return [row.id for row in known if row is not None and row.state == state]
 
 
@@ -227,9 +227,9 @@ def make_heartbeat_older(folder: Path, holder: str, ago: float) -> None:
 def silence(folder: Path, holder: str) -> float:
     """Return the seconds since the last heartbeat of an owner in a folder."""
     with contextlib.closing(ledgers.open_ledger(f"dir://{folder}", result_ttl=None)) as ledger:
-        found = ledger.silence(holder)
-        assert found is not None
-        return found
+        seconds = ledger.silence(holder)
+        assert seconds is not None
+        return seconds
 
 
 _BEATS: Final = "SELECT holder FROM beat"
@@ -237,8 +237,8 @@ _BEATS: Final = "SELECT holder FROM beat"
 
 def left(folder: Path, beats: bool = True) -> list[str]:
     """Return objects that must not remain: rows, and heartbeats of workers that ended."""
-    found = [f"row of {id}" for id in rows(folder)]
+    texts = [f"row of {id}" for id in rows(folder)]
     if beats and (folder / "wbengine.db").exists():
         with contextlib.closing(sqlite3.connect(folder / "wbengine.db", 30)) as connection:
-            found += [f"beat of {holder}" for (holder,) in connection.execute(_BEATS)]
-    return found
+            texts += [f"beat of {holder}" for (holder,) in connection.execute(_BEATS)]
+    return texts

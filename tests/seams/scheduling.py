@@ -111,27 +111,27 @@ class Planned:
 
     def providers(self, atom: str, value: str) -> list[Provider]:
         """Return the providers of a value that an atom can use, nearest first."""
-        found = self._plan.candidates(self._id[atom], value)
-        return [Provider(self.names[p.node], p.index) for p in found]
+        candidates = self._plan.candidates(self._id[atom], value)
+        return [Provider(self.names[p.node], p.index) for p in candidates]
 
     def first_provider(self, atom: str, value: str) -> Provider | None:
         """Return the nearest provider as the engine selects it."""
-        found = self._plan.first(self._id[atom], value)
-        return None if found is None else Provider(self.names[found.node], found.index)
+        candidate = self._plan.first(self._id[atom], value)
+        return None if candidate is None else Provider(self.names[candidate.node], candidate.index)
 
     def resolve(
         self, failed: str, ask: Callable[[str, str], str], *, defer_reverts: bool
     ) -> Decision:
         """Return the decision after a failure. `ask(retry, failed)` replaces the controllers."""
-        found = retry_decisions.resolve(
+        resolution = retry_decisions.resolve(
             self._plan,
             self._id[failed],
             lambda retry, node: ask(self.names[retry], self.names[node]),
             defer_reverts=defer_reverts,
         )
-        start = found.scope.start
+        start = resolution.scope.start
         is_retry = self._plan.kinds[start] == RETRY
-        return Decision(found.intention, self.names[start] if is_retry else None)
+        return Decision(resolution.intention, self.names[start] if is_retry else None)
 
     def _resolution(self, decision: Decision) -> retry_decisions.Resolution:
         if decision.retry is None:

@@ -170,8 +170,8 @@ Effect = (
 )  # fmt: skip
 
 
-def _effect(made: fx.Effect) -> Effect:
-    match made:
+def _effect(effect: fx.Effect) -> Effect:
+    match effect:
         case fx.Reply(None, message):
             return PublishNotice(message)
         case fx.Reply(job, message, True):
@@ -180,7 +180,7 @@ def _effect(made: fx.Effect) -> Effect:
             runs = message.body["state"] == pr.RUNNING and env.WBE_ASK not in message.headers
             return PublishEvent(Job(job), message, runs and job is not None and job.extended)
         case fx.Acknowledge() | fx.Drain():
-            return made
+            return effect
         case fx.Claim(job):
             return Claim(Job(job))
         case fx.Run(job):
@@ -195,11 +195,11 @@ def _effect(made: fx.Effect) -> Effect:
             return Release(Job(job))
         case fx.Return(job, fresh):
             return Return(Job(job), fresh)
-    raise AssertionError(f"nobody performs {made!r}")
+    raise AssertionError(f"nobody performs {effect!r}")
 
 
-def _effects(made: Iterable[fx.Effect]) -> list[Effect]:
-    return [_effect(each) for each in made]
+def _effects(effects: Iterable[fx.Effect]) -> list[Effect]:
+    return [_effect(each) for each in effects]
 
 
 class Server:
@@ -276,7 +276,7 @@ class Server:
         heartbeat = self._core.heartbeat
         if state != env.READY:
             return _effects(heartbeat.notices(to, state, period))
-        return [made for one in to for made in _effects(heartbeat.announce_tasks(one, period))]
+        return [effect for one in to for effect in _effects(heartbeat.announce_tasks(one, period))]
 
     def beat(self, period: float) -> list[Effect]:
         return _effects(self._core.heartbeat.beat(period))
@@ -340,16 +340,16 @@ def _run_on_missing_row(before: Any) -> Any:
 
 
 def _ack_first(before: Any) -> Any:
-    def on_request(self: Any, request: Any, receipt: Any, *rest: Any, **options: Any) -> Any:
-        return [fx.Acknowledge(receipt), *before(self, request, receipt, *rest, **options)]
+    def on_request(self: Any, request: Any, receipt: Any, *more: Any, **options: Any) -> Any:
+        return [fx.Acknowledge(receipt), *before(self, request, receipt, *more, **options)]
 
     return on_request
 
 
 def _redelivered_runs(before: Any) -> Any:
-    def on_request(self: Any, request: Any, receipt: Any, *rest: Any, **options: Any) -> Any:
+    def on_request(self: Any, request: Any, receipt: Any, *more: Any, **options: Any) -> Any:
         request.redelivered = False
-        return before(self, request, receipt, *rest, **options)
+        return before(self, request, receipt, *more, **options)
 
     return on_request
 

@@ -198,14 +198,14 @@ Effect = (
 )  # fmt: skip
 
 
-def _effect(made: fx.Effect) -> Effect:
-    match made:
+def _effect(effect: fx.Effect) -> Effect:
+    match effect:
         case fx.Dispatch(entry, epoch, envelope):
             return Publish(Request(entry), epoch, envelope)
         case fx.Settle(entry, outcome):
             return Settle(Request(entry), outcome)
         case fx.Acknowledge() | fx.Drop() | fx.MoveToDeadLetters():
-            return made
+            return effect
         case fx.ForwardEvent(entry, event, details):
             return NotifyEvent(Request(entry), event, details)
         case fx.Revoke(entry):
@@ -221,12 +221,12 @@ def _effect(made: fx.Effect) -> Effect:
             return Ask(message, [id for id, _ in worker_commands.named(message.body)])
         case fx.Cancel(message):
             worker_commands.SCHEMAS[worker_commands.CANCEL].check(message.body)
-            return made
-    raise AssertionError(f"nobody performs {made!r}")
+            return effect
+    raise AssertionError(f"nobody performs {effect!r}")
 
 
-def _effects(made: Iterable[fx.Effect]) -> list[Effect]:
-    return [_effect(each) for each in made]
+def _effects(effects: Iterable[fx.Effect]) -> list[Effect]:
+    return [_effect(each) for each in effects]
 
 
 @dataclass(slots=True)
@@ -505,7 +505,7 @@ class Tracker:
         These are open requests in no index and without a lookup, and completed ones that still
         wait.
         """
-        found = []
+        inconsistent = []
         for entry in self._tracker.requests.values():
             if entry.live == (entry.index is not None):
                 continue
@@ -514,16 +514,22 @@ class Tracker:
                 for *_, kind, others in self._tracker.timers._heap
             )
             if not (entry.live and sought):
-                found.append(Request(entry))
-        return found
+                inconsistent.append(Request(entry))
+        return inconsistent
 
     def leftovers(self) -> str | None:
         """Return the state that remains although no request exists."""
-        kept = self._tracker
-        if len(kept):
-            return f"{list(kept.requests.values())}"
-        indexes = (kept.waiting, kept.backlog, kept.in_flight, kept.held, kept.inherited)
-        if any(indexes) or kept.backlog._heaps or kept.timers or kept.in_flight._reached:
+        tracked = self._tracker
+        if len(tracked):
+            return f"{list(tracked.requests.values())}"
+        indexes = (
+            tracked.waiting,
+            tracked.backlog,
+            tracked.in_flight,
+            tracked.held,
+            tracked.inherited,
+        )
+        if any(indexes) or tracked.backlog._heaps or tracked.timers or tracked.in_flight._reached:
             return "a request in an index, or a timer"
         if self._recovery.pending_inquiries or self._recovery.early_replies:
             return "questions or answers of nobody"
@@ -623,9 +629,9 @@ def _believe_lost(before: Any) -> Any:
 
 
 def _no_most(before: Any) -> Any:
-    def lose(self: Any, entry: Any, *rest: Any, **more: Any) -> Any:
+    def lose(self: Any, entry: Any, *arguments: Any, **more: Any) -> Any:
         entry.resends = 0
-        return before(self, entry, *rest, **more)
+        return before(self, entry, *arguments, **more)
 
     return lose
 
@@ -686,8 +692,8 @@ def _late_failure(before: Any) -> Any:
 def _looks_at_all(before: Any) -> Any:
     """A heartbeat reads all owned requests."""
 
-    def on_ids(self: Any, *told: Any) -> Any:
-        return before(self, *told) if len(self._tracker.held) else []
+    def on_ids(self: Any, *arguments: Any) -> Any:
+        return before(self, *arguments) if len(self._tracker.held) else []
 
     return on_ids
 

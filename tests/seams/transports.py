@@ -133,8 +133,8 @@ class OwnChannel(broker.Consumer):
         return int(self.broker.purge(queue))
 
     def publish(self, body: Any, exchange: str = "ex", routing_key: str = "k", **more: Any) -> bool:
-        made = self.lay_out(body, exchange, routing_key, **more)
-        return bool(next(iter(self.broker.publish_many([made]))))
+        message = self.lay_out(body, exchange, routing_key, **more)
+        return bool(next(iter(self.broker.publish_many([message]))))
 
     def lay_out(
         self,
@@ -146,12 +146,12 @@ class OwnChannel(broker.Consumer):
         reply_to: str | None = None,
         priority: Any = None,
     ) -> Any:
-        made = env.Envelope(
+        envelope = env.Envelope(
             "T", body, routing_key, correlation_id, reply_to, headers or {}, priority or 0
         )
         if isinstance(body, bytes):
-            made._encoded = body
-        return self.broker.lay_out(made, exchange)
+            envelope._encoded = body
+        return self.broker.lay_out(envelope, exchange)
 
     def basic_qos(self, size: int, prefetch: int, apply_global: bool) -> None:
         self.limit(prefetch)
@@ -175,13 +175,13 @@ class OwnChannel(broker.Consumer):
         self._alone.append(alone)
         alone.consume((queue,), 1)
         self.broker.refresh()
-        found = None
-        while found is None and (taken := self.broker.take_many([(1, (queue,))])):
-            found = alone.hold(taken[0][1], [taken[0][1]])
+        message = None
+        while message is None and (taken := self.broker.take_many([(1, (queue,))])):
+            message = alone.hold(taken[0][1], [taken[0][1]])
         alone.cancel()
-        if found is not None and no_ack:
-            found.ack()
-        return found
+        if message is not None and no_ack:
+            message.ack()
+        return message
 
     def basic_recover(self, requeue: bool) -> None:
         for each in (self, *self._alone):
@@ -379,8 +379,8 @@ def lay_out(head: dict[str, Any], body: bytes = b"{}", without: tuple[str, ...] 
         "size": len(body),
         **head,
     }
-    kept = {name: value for name, value in whole.items() if name not in without}
-    return json.dumps(kept).encode() + b"\n" + body
+    header = {name: value for name, value in whole.items() if name not in without}
+    return json.dumps(header).encode() + b"\n" + body
 
 
 @contextlib.contextmanager
@@ -412,8 +412,8 @@ class Folder:
     def messages(self, queue: str) -> list[bytes]:
         """Return the data of the messages in a queue, including unacknowledged ones, in order."""
         which = "FROM message WHERE queue = ? ORDER BY place, n"
-        found = self._ask(f"SELECT {filesystem._DATA} {which}", queue)
-        return [data for (data,) in found]
+        rows = self._ask(f"SELECT {filesystem._DATA} {which}", queue)
+        return [data for (data,) in rows]
 
     def put(self, queue: str, data: bytes) -> None:
         """Put bytes into a queue without validation."""
@@ -454,12 +454,12 @@ class Folder:
 
         :param ended: all workers ended, too.
         """
-        found = [f"message in {queue}" for (queue,) in self._ask("SELECT queue FROM message")]
-        found += [str(path) for path in self.rejected]
+        texts = [f"message in {queue}" for (queue,) in self._ask("SELECT queue FROM message")]
+        texts += [str(path) for path in self.rejected]
         if ended:
-            found += [f"connection {base}" for base in self.claims]
-            found += [f"holder {path.name}" for path in (self._root / "holders").glob("*")]
-        return found
+            texts += [f"connection {base}" for base in self.claims]
+            texts += [f"holder {path.name}" for path in (self._root / "holders").glob("*")]
+        return texts
 
 
 @contextlib.contextmanager
