@@ -16,10 +16,10 @@ from wbengine.engines.worker_based.proxy import Proxy
 QUICK = {"heartbeat": 1}
 
 
-AnySide = TypeVar("AnySide", bound="Side")
+AnyClient = TypeVar("AnyClient", bound="Client")
 
 
-class Side:
+class Client:
     """Running proxy that collects the messages it receives."""
 
     def __init__(self, url: str, topic: str, **options: Any) -> None:
@@ -28,19 +28,19 @@ class Side:
         self.queues = options.pop("queues", ())
         slots = options.pop("slots", 2)
         self.proxy = Proxy(topic, "x", {"TEST": handler}, url=url, **options)
-        self.got: list[int] = []
+        self.received: list[int] = []
         self.messages: list[Any] = []
         if self.queues:
             self.proxy.consumer.consume_shared(self.queues, slots)
 
     def _on_message(self, data: Any, message: Any) -> None:
         self.messages.append(message)
-        self.got.append(data["n"])
+        self.received.append(data["n"])
         if not self.keeps:
             self.proxy.consumer.ack(message)
 
     @contextlib.contextmanager
-    def running(self: AnySide) -> Iterator[AnySide]:
+    def running(self: AnyClient) -> Iterator[AnyClient]:
         thread = threading.Thread(target=self.proxy.start, daemon=True)
         thread.start()
         assert self.proxy.wait(60)
@@ -54,66 +54,70 @@ class Side:
     def arrives(self, to: str) -> bool:
         """Send a message to `to`, and return whether this side has received any."""
         self.send(0, to)
-        return bool(self.got)
+        return bool(self.received)
 
-    def rest(self) -> None:
+    def pause(self) -> None:
         """Stop the delivery of requests, and return when it has stopped."""
-        rests = threading.Event()
+        paused = threading.Event()
         self.proxy.consumer.pause_requests()
-        self.proxy.consumer.call_soon(rests.set)
-        assert rests.wait(30)
+        self.proxy.consumer.call_soon(paused.set)
+        assert paused.wait(30)
 
     def send(self, number: int, to: str, **options: Any) -> OutgoingMessage:
-        more = {name: options.pop(name) for name in ("priority", "persistent") if name in options}
+        properties = {
+            name: options.pop(name) for name in ("priority", "persistent") if name in options
+        }
         headers, defer = options.pop("headers", {}), options.pop("defer", False)
-        envelope = env.Envelope("TEST", {"n": number}, routing_key=to, headers=headers, **more)
+        envelope = env.Envelope(
+            "TEST", {"n": number}, routing_key=to, headers=headers, **properties
+        )
         message = outgoing.message(envelope, **options)
         self.proxy.send(message, defer=defer)
         return message
 
 
-class Asked(Side):
-    """Side of a worker that answers from any thread, and of its client."""
+class ReplyingWorker(Client):
+    """Client that receives requests as a worker does, and replies from any thread."""
 
     def __init__(self, url: str, slots: int = 2, **options: Any) -> None:
         super().__init__(url, "w", queues=("q",), slots=slots, keeps=True, **options)
-        self.told: list[int] = []
-        self.most = 0
+        self.confirmed: list[int] = []
+        self.max_held = 0
 
     def _on_message(self, data: Any, message: Any) -> None:
         super()._on_message(data, message)
-        self.most = max(self.most, len(self.proxy.consumer.work.held))
+        self.max_held = max(self.max_held, len(self.proxy.consumer.work.held))
 
     def answer(self, message: Any, to: str = "e", soon: bool = False) -> bool:
         number = env.body_of(message)["n"]
         envelope = env.Envelope("TEST", {"n": number}, routing_key=to)
-        answer = outgoing.message(envelope, after=lambda: self.told.append(number))
+        answer = outgoing.message(envelope, after=lambda: self.confirmed.append(number))
         return self.proxy.consumer.answer(answer, message, soon)
 
     @contextlib.contextmanager
     def answering(self, threads: int) -> Iterator[None]:
         """Answer all received messages from `threads` threads."""
         ends = threading.Event()
-        taken = iter(range(10**9))
+        numbers = iter(range(10**9))
         lock = threading.Lock()
 
         def run() -> None:
             while True:
                 with lock:
-                    number = next(taken)
+                    number = next(numbers)
                 while number >= len(self.messages):
                     if ends.wait(0.001):
                         return
                 assert self.answer(self.messages[number], soon=number % 3 == 0)
 
-        made = [threading.Thread(target=run) for _ in range(threads)]
-        for thread in made:
+        threads_of_replies = [threading.Thread(target=run) for _ in range(threads)]
+        for thread in threads_of_replies:
             thread.start()
         try:
             yield
         finally:
             ends.set()
-            for thread in made:
+            for thread in threads_of_replies:
                 thread.join(60)
 
 

@@ -2,60 +2,76 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support import sample_tasks
+from tests.support import engine_threads, sample_tasks
 from tests.support.workers import until, worker_in_thread
 from wbengine import engines, exceptions
 from wbengine.engines.worker_based import executor as executors
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.ledger.sql import SQLLedger
 from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.requests import recovery
 from wbengine.patterns import linear_flow
 from wbengine.types.failure import Failure
 
 
-@pytest.mark.parametrize("state", [pr.SUCCESS, pr.FAILURE])
-@pytest.mark.parametrize("kind", ["memory", "redis", "rabbitmq"])
-def test_forged_result_missing_from_the_ledger_is_ignored(
-    request: pytest.FixtureRequest, tmp_path: Path, kind: str, state: str
-) -> None:
-    """The forged reply is in the engine's own queue and names the worker that runs the task."""
-    own = {"memory": f"memory://{tmp_path.name}"}
-    url = own.get(kind) or request.getfixturevalue(f"{kind}_url")
-    ledger = f"dir://{tmp_path}/ledger"
-    store = {"started": str(tmp_path / "started"), "release": str(tmp_path / "release")}
-    executor = executors.WorkerTaskExecutor("victim", "default", url=url, ledger=ledger)
+@pytest.fixture(params=["memory", "filesystem", "redis", "rabbitmq"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    """URL of a broker for one test."""
+    own = {"memory": f"memory://{tmp_path.name}", "filesystem": f"filesystem://{tmp_path}/broker"}
+    return own.get(request.param) or request.getfixturevalue(f"{request.param}_url")
+
+
+@contextlib.contextmanager
+def forged_reply(
+    url: Any, folder: Path, response: pr.Response, to: str, **ledger: str
+) -> Iterator[executors.WorkerTaskExecutor]:
+    """Publish a reply to the request of a running task, and yield the engine's executor.
+
+    After the block, check that the engine ignored the reply.
+    """
+    store = {"started": str(folder / "started"), "release": str(folder / "release")}
+    executor = executors.WorkerTaskExecutor("victim", "default", url=url, **ledger)
     forger = executors.WorkerTaskExecutor("forger", "default", url=url)
     flow = linear_flow.Flow("f").add(sample_tasks.WaitFor(provides="seen"))
-    with worker_in_thread(url, sample_tasks, ledger=ledger) as worker:
+    with worker_in_thread(url, sample_tasks, **ledger) as worker:
         engine = engines.load(flow, store=store, engine="worker-based", executor=executor)
-        thread = threading.Thread(target=engine.run)
-        thread.start()
-        until(lambda: executor.requests("started"))
-        (running,) = executor.requests("started")
-        headers = {env.WBE_VERSION: "1", env.WBE_EPOCH: 1, env.WBE_WORKER: worker.identity}
-        failure = pr.failure_to_dict(Failure.from_exception(ValueError("forged")))
-        forged = failure if state == pr.FAILURE else "forged"
-        seen: list[Any] = []
-        heard = executor._recovery.on_row
-        executor._recovery.on_row = lambda *told: seen.append(told) or heard(*told)
-        forger.start()
-        forger.publish(
-            pr.Response(state, result=forged), "victim", correlation_id=running.id, headers=headers
-        )
-        until(lambda: seen)
-        assert [each.state for each in executor.requests()] == ["started"]
-        (tmp_path / "release").touch()
-        thread.join(60)
+        with engine_threads.Running(engine):
+            until(lambda: executor.requests("started"))
+            (running,) = executor.requests("started")
+            headers = {env.WBE_VERSION: "1", env.WBE_EPOCH: 1, env.WBE_WORKER: worker.identity}
+            forger.start()
+            forger.publish(response, to, correlation_id=running.id, headers=headers)
+            yield executor
+            assert [each.state for each in executor.requests()] == ["started"]
+            (folder / "release").touch()
         forger.stop()
     assert engine.storage.fetch("seen") == "released"
     assert engine.storage.get_flow_state() == "SUCCESS"
+
+
+@pytest.mark.parametrize("state", [pr.SUCCESS, pr.FAILURE])
+@pytest.mark.parametrize("url", ["memory", "redis", "rabbitmq"], indirect=True)
+def test_forged_result_missing_from_the_ledger_is_ignored(
+    url: Any, tmp_path: Path, state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The forged reply is in the engine's own queue and names the worker that runs the task."""
+    failure = pr.failure_to_dict(Failure.from_exception(ValueError("forged")))
+    response = pr.Response(state, result=failure if state == pr.FAILURE else "forged")
+    rows: list[Any] = []
+    on_row = recovery.Recovery.on_row
+    monkeypatch.setattr(
+        recovery.Recovery, "on_row", lambda self, *row: rows.append(row) or on_row(self, *row)
+    )
+    with forged_reply(url, tmp_path, response, "victim", ledger=f"dir://{tmp_path}/ledger"):
+        until(lambda: rows)
 
 
 def test_worker_saves_result_again_after_ledger_failures(
@@ -81,26 +97,28 @@ def test_worker_saves_result_again_after_ledger_failures(
     assert (engine.storage.fetch("seen"), len(failed)) == (5, 3)
 
 
-@pytest.mark.parametrize("kind", ["memory", "filesystem", "redis", "rabbitmq"])
 def test_worker_announcing_a_foreign_queue_is_rejected(
-    request: pytest.FixtureRequest, tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
+    url: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A forged announcement gets no requests, with or without the headers of a worker.
 
     The first one is logged as a warning, later ones at level DEBUG.
     """
     caplog.set_level(logging.DEBUG, "wbengine.engines.worker_based.discovery")
-    own = {"memory": f"memory://{tmp_path.name}", "filesystem": f"filesystem://{tmp_path}/broker"}
-    url = own.get(kind) or request.getfixturevalue(f"{kind}_url")
     executor = executors.WorkerTaskExecutor("victim", "default", url=url)
     forger = executors.WorkerTaskExecutor("forger", "default", url=url)
     executor.start()
     forger.start()
-    told = {env.WBE_VERSION: "1", env.WBE_STATE: env.READY, env.WBE_SLOTS: 4, env.WBE_RUNNING: 0}
+    worker_headers = {
+        env.WBE_VERSION: "1",
+        env.WBE_STATE: env.READY,
+        env.WBE_SLOTS: 4,
+        env.WBE_RUNNING: 0,
+    }
     task = f"{sample_tasks.__name__}.Echo"
     for topic, headers in (
-        ("t", {**told, env.WBE_WORKER: "evil", env.WBE_QUEUE: "forger"}),
-        ("forger", {**told, env.WBE_WORKER: "evil"}),
+        ("t", {**worker_headers, env.WBE_WORKER: "evil", env.WBE_QUEUE: "forger"}),
+        ("forger", {**worker_headers, env.WBE_WORKER: "evil"}),
         ("forger", {}),
     ):
         notify = pr.Notify(topic=topic, tasks=[task])
@@ -114,34 +132,7 @@ def test_worker_announcing_a_foreign_queue_is_rejected(
     executor.stop()
 
 
-@pytest.mark.parametrize("kind", ["memory", "filesystem", "redis", "rabbitmq"])
-def test_reply_sent_to_all_engines_is_ignored(
-    request: pytest.FixtureRequest, tmp_path: Path, kind: str
-) -> None:
-    own = {"memory": f"memory://{tmp_path.name}", "filesystem": f"filesystem://{tmp_path}/broker"}
-    url = own.get(kind) or request.getfixturevalue(f"{kind}_url")
-    store = {"started": str(tmp_path / "started"), "release": str(tmp_path / "release")}
-    executor = executors.WorkerTaskExecutor("victim", "default", url=url)
-    forger = executors.WorkerTaskExecutor("forger", "default", url=url)
-    flow = linear_flow.Flow("f").add(sample_tasks.WaitFor(provides="seen"))
-    with worker_in_thread(url, sample_tasks) as worker:
-        engine = engines.load(flow, store=store, engine="worker-based", executor=executor)
-        thread = threading.Thread(target=engine.run)
-        thread.start()
-        until(lambda: executor.requests("started"))
-        (running,) = executor.requests("started")
-        headers = {env.WBE_VERSION: "1", env.WBE_EPOCH: 1, env.WBE_WORKER: worker.identity}
-        forger.start()
-        forger.publish(
-            pr.Response(pr.SUCCESS, result="forged"),
-            env.ALL_ENGINES,
-            correlation_id=running.id,
-            headers=headers,
-        )
+def test_reply_sent_to_all_engines_is_ignored(url: Any, tmp_path: Path) -> None:
+    response = pr.Response(pr.SUCCESS, result="forged")
+    with forged_reply(url, tmp_path, response, env.ALL_ENGINES) as executor:
         until(lambda: executor.ignored.get("misaddressed") == 1)
-        assert [each.state for each in executor.requests()] == ["started"]
-        (tmp_path / "release").touch()
-        thread.join(60)
-        forger.stop()
-    assert engine.storage.fetch("seen") == "released"
-    assert engine.storage.get_flow_state() == "SUCCESS"

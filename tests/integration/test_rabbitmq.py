@@ -18,7 +18,7 @@ import amqp
 import kombu
 import pytest
 
-from tests.integration.rabbitmq_clients import QUICK, Side, queues
+from tests.integration.rabbitmq_clients import QUICK, Client, queues
 from tests.support import brokers, outgoing, tcp_proxy
 from tests.support.waiting import RECONNECTED
 from tests.support.workers import REPOSITORY, until
@@ -36,8 +36,8 @@ from wbengine.engines.worker_based.proxy import Proxy
 @pytest.fixture
 def through(rabbitmq_server: brokers.Rabbitmq, rabbitmq_url: str) -> Iterator[Any]:
     """URL through a proxy that can break, and the proxy."""
-    with tcp_proxy.threaded(rabbitmq_server.port) as made:
-        yield rabbitmq_url.replace(f":{rabbitmq_server.port}/", f":{made.port}/"), made
+    with tcp_proxy.threaded(rabbitmq_server.port) as proxy:
+        yield rabbitmq_url.replace(f":{rabbitmq_server.port}/", f":{proxy.port}/"), proxy
 
 
 def waiting(url: str, queue: str) -> int:
@@ -47,13 +47,13 @@ def waiting(url: str, queue: str) -> int:
 
 def test_message_with_undecodable_properties_is_rejected(rabbitmq_url: str) -> None:
     """py-amqp would drop the connection and receive the same message again, endlessly."""
-    with Side(rabbitmq_url, "a").running() as a, kombu.Connection(rabbitmq_url) as connection:
+    with Client(rabbitmq_url, "a").running() as a, kombu.Connection(rabbitmq_url) as connection:
         channel = connection.channel()
-        for said in ({"type": b"\xff"}, {"type": "TEST", "correlation_id": b"\xfe\xff"}):
-            message = amqp.Message(b'{"n": 1}', **said)
+        for properties in ({"type": b"\xff"}, {"type": "TEST", "correlation_id": b"\xfe\xff"}):
+            message = amqp.Message(b'{"n": 1}', **properties)
             channel.basic_publish(message, exchange="x", routing_key="a")
         a.send(2, "a")
-        until(lambda: a.got == [1, 2])
+        until(lambda: a.received == [1, 2])
         assert a.proxy.dispatcher.refused == {"type": 1}
 
 
@@ -62,36 +62,36 @@ def test_message_with_undecodable_properties_is_rejected(rabbitmq_url: str) -> N
 
 def test_messages_are_confirmed_in_order_and_no_queue_remains(rabbitmq_url: Any) -> None:
     after: list[int] = []
-    with Side(rabbitmq_url, "a").running() as a, Side(rabbitmq_url, "b").running() as b:
+    with Client(rabbitmq_url, "a").running() as a, Client(rabbitmq_url, "b").running() as b:
         started = time.perf_counter()
         for number in range(3000):
             a.send(number, "b", after=lambda n=number: after.append(n))
         assert a.proxy.flush(60)
         print(f"{3000 / (time.perf_counter() - started):.0f} confirmed publishes a second")
-        until(lambda: len(b.got) == 3000)
-        assert b.got == after == list(range(3000))
+        until(lambda: len(b.received) == 3000)
+        assert b.received == after == list(range(3000))
     assert rabbitmq_url.left() == []
 
 
 def test_message_without_a_queue_is_reported_as_unroutable(rabbitmq_url: str) -> None:
-    told: list[str] = []
-    with Side(rabbitmq_url, "a").running() as a:
+    reports: list[str] = []
+    with Client(rabbitmq_url, "a").running() as a:
         for number in (1, 2, 3):
             to = "nobody" if number == 2 else "a"
             a.send(
                 number,
                 to,
-                after=lambda n=number: told.append(f"after {n}"),
-                unrouted=lambda n=number: told.append(f"unrouted {n}"),
+                after=lambda n=number: reports.append(f"after {n}"),
+                unrouted=lambda n=number: reports.append(f"unrouted {n}"),
             )
         assert a.proxy.flush(60)
-        assert sorted(told) == ["after 1", "after 3", "unrouted 2"]
-        until(lambda: a.got == [1, 3])
+        assert sorted(reports) == ["after 1", "after 3", "unrouted 2"]
+        until(lambda: a.received == [1, 3])
 
 
 @pytest.mark.parametrize("persistent", [True, False])
 def test_persistence_and_priority_are_transmitted(rabbitmq_url: str, persistent: bool) -> None:
-    with Side(rabbitmq_url, "a").running() as a:
+    with Client(rabbitmq_url, "a").running() as a:
         a.send(1, "a", persistent=persistent, priority=7)
         until(lambda: a.messages)
         properties = a.messages[0].properties
@@ -103,13 +103,13 @@ def test_message_that_closes_its_channel_fails_alone(
 ) -> None:
     vhost = rabbitmq_url.rpartition("/")[2]
     failed: list[BaseException] = []
-    with Side(rabbitmq_url, "a").running() as a:
+    with Client(rabbitmq_url, "a").running() as a:
         only = {"exchange": "x", "write": r"^(a|wbe\..*)$", "read": ".*"}
         rabbitmq_server.ask("PUT", "topic-permissions", vhost, brokers.USER, body=only)
         for number in range(5):
             a.send(number, "not-allowed" if number == 2 else "a", failed=failed.append)
         assert a.proxy.flush(60)
-        until(lambda: set(a.got) == {0, 1, 3, 4})
+        until(lambda: set(a.received) == {0, 1, 3, 4})
     assert len(failed) == 1
     assert "ACCESS_REFUSED" in str(failed[0])
 
@@ -117,16 +117,16 @@ def test_message_that_closes_its_channel_fails_alone(
 def test_cut_connections_lose_no_message_and_keep_order(through: Any) -> None:
     url, between = through
     after: list[int] = []
-    with Side(url, "a").running() as a, Side(url, "b").running() as b:
+    with Client(url, "a").running() as a, Client(url, "b").running() as b:
         for number in range(2000):
             a.send(number, "b", after=lambda n=number: after.append(n))
             if number % 400 == 250:
                 until(lambda n=number: len(after) > n / 2)
                 between.cut()
         assert a.proxy.flush(60)
-        until(lambda: len(set(b.got)) == 2000)
+        until(lambda: len(set(b.received)) == 2000)
         assert sorted(after) == list(range(2000))
-        assert list(dict.fromkeys(b.got)) == list(range(2000))
+        assert list(dict.fromkeys(b.received)) == list(range(2000))
 
 
 def test_confirmation_received_with_end_of_connection_counts(
@@ -141,11 +141,11 @@ def test_confirmation_received_with_end_of_connection_counts(
         after.append(number)
         assert goes_on.wait(60)
 
-    with Side(url, "a").running() as a, Side(rabbitmq_url, "b").running() as b:
+    with Client(url, "a").running() as a, Client(rabbitmq_url, "b").running() as b:
         with a.proxy._sender._lock:
             for number in range(40):
                 a.send(number, "b", after=lambda n=number: done(n), defer=True)
-        until(lambda: len(b.got) >= 16 and after)
+        until(lambda: len(b.received) >= 16 and after)
         between.half_close()
         goes_on.set()
         assert a.proxy.flush(60)
@@ -154,10 +154,10 @@ def test_confirmation_received_with_end_of_connection_counts(
 
 def test_unconfirmed_messages_are_published_again_in_order(through: Any, rabbitmq_url: str) -> None:
     url, between = through
-    with Side(url, "a").running() as a, Side(rabbitmq_url, "b").running() as b:
+    with Client(url, "a").running() as a, Client(rabbitmq_url, "b").running() as b:
         a.send(0, "b")
         assert a.proxy.flush(60)
-        until(lambda: b.got == [0])
+        until(lambda: b.received == [0])
         between.stall()
         confirms = a.proxy._sender._writer
         assert confirms is not None
@@ -166,8 +166,8 @@ def test_unconfirmed_messages_are_published_again_in_order(through: Any, rabbitm
         until(lambda: len(confirms.unconfirmed) == 99)
         between.cut()
         between.resume()
-        until(lambda: len(b.got) >= 100, within=RECONNECTED)
-        assert b.got == list(range(100))
+        until(lambda: len(b.received) >= 100, within=RECONNECTED)
+        assert b.received == list(range(100))
 
 
 def test_reply_survives_connection_loss_while_its_queue_is_declared(
@@ -176,7 +176,7 @@ def test_reply_survives_connection_loss_while_its_queue_is_declared(
     url, between = through
     failed: list[BaseException] = []
     envelope = env.Envelope("RESPONSE", {"n": 1}, routing_key="engine-1")
-    with Side(url, "a", interop="taskflow").running() as a:
+    with Client(url, "a", interop="taskflow").running() as a:
         until(lambda: a.proxy._sender._writer)
         between.hold("engine-1")
         answer = outgoing.message(envelope, failed=failed.append)
@@ -194,21 +194,21 @@ def test_unconfirmed_message_does_not_count_as_sent(
 ) -> None:
     monkeypatch.setattr(publisher_confirms, "CONFIRM_TIMEOUT_SECONDS", 1.0)
     url, between = through
-    told: list[str] = []
-    with Side(url, "a").running() as a, Side(url, "b").running() as b:
+    reports: list[str] = []
+    with Client(url, "a").running() as a, Client(url, "b").running() as b:
         a.send(0, "b")
         assert a.proxy.flush(60)
         between.stall()
-        a.send(1, "b", after=lambda: told.append("after 1"))
-        unsure = {"uncertain": lambda: told.append("uncertain 2")}
-        a.send(2, "b", after=lambda: told.append("after 2"), **unsure)
-        until(lambda: told)
-        assert told == ["uncertain 2"]
+        a.send(1, "b", after=lambda: reports.append("after 1"))
+        unsure = {"uncertain": lambda: reports.append("uncertain 2")}
+        a.send(2, "b", after=lambda: reports.append("after 2"), **unsure)
+        until(lambda: reports)
+        assert reports == ["uncertain 2"]
         assert a.proxy.flush(0) is False
         between.resume()
         assert a.proxy.flush(60)
-        until(lambda: 1 in b.got, within=RECONNECTED)
-        assert told == ["uncertain 2", "after 1"]
+        until(lambda: 1 in b.received, within=RECONNECTED)
+        assert reports == ["uncertain 2", "after 1"]
     assert "confirmed no message" in caplog.text
 
 
@@ -216,13 +216,13 @@ def test_stalled_idle_connection_is_detected_by_heartbeats(
     through: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     url, between = through
-    with Side(url, "a", transport_options=QUICK).running() as a:
+    with Client(url, "a", transport_options=QUICK).running() as a:
         between.stall()
         until(lambda: "lost the connection to the broker" in caplog.text)
         until(lambda: "cannot publish" in caplog.text)
         between.resume()
         a.send(1, "a")
-        until(lambda: 1 in a.got, within=RECONNECTED)
+        until(lambda: 1 in a.received, within=RECONNECTED)
 
 
 @pytest.mark.slow
@@ -230,7 +230,7 @@ def test_connection_survives_long_handlers_and_idle_time(
     rabbitmq_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Heartbeats are sent between messages and while the connection is idle."""
-    with Side(rabbitmq_url, "a", transport_options=QUICK).running() as a:
+    with Client(rabbitmq_url, "a", transport_options=QUICK).running() as a:
         ends = time.monotonic() + 2.5
         number = 0
         confirmed: list[int] = []
@@ -242,11 +242,11 @@ def test_connection_survives_long_handlers_and_idle_time(
         while time.monotonic() < ends:
             a.send(number, "a", after=after)
             number += 1
-            until(lambda n=number: len(a.got) == len(confirmed) == n)
-        assert a.got == list(range(number))
+            until(lambda n=number: len(a.received) == len(confirmed) == n)
+        assert a.received == list(range(number))
         time.sleep(2.5)  # nothing may happen during this time
         a.send(number, "a")
-        until(lambda: len(a.got) == number + 1)
+        until(lambda: len(a.received) == number + 1)
     assert not caplog.text
 
 
@@ -255,7 +255,7 @@ def test_consumer_without_deliveries_is_recreated(
 ) -> None:
     monkeypatch.setattr(receivers, "ECHO_AFTER_SECONDS", 0.2)
     monkeypatch.setattr(receivers, "DEAF_AFTER_SECONDS", 0.4)
-    with Side(rabbitmq_url, "a").running() as a:
+    with Client(rabbitmq_url, "a").running() as a:
         with kombu.Connection(rabbitmq_url) as connection:
             thief = kombu.Consumer(
                 connection, kombu.Queue("a", no_declare=True), on_message=lambda message: None
@@ -277,19 +277,22 @@ def test_removed_queues_and_exchanges_are_declared_again(
     monkeypatch.setattr(receivers, "ECHO_AFTER_SECONDS", 0.3)
     # does not reconnect for this reason
     monkeypatch.setattr(receivers, "DEAF_AFTER_SECONDS", 600.0)
-    with Side(rabbitmq_url, "a").running() as a, Side(rabbitmq_url, "b", queues=("q",)).running():
+    with (
+        Client(rabbitmq_url, "a").running() as a,
+        Client(rabbitmq_url, "b", queues=("q",)).running(),
+    ):
         if removed == "exchange":
             rabbitmq_server.ask("DELETE", "exchanges", rabbitmq_url.rpartition("/")[2], "x")
         else:
             with kombu.Connection(rabbitmq_url) as connection:
                 for name in ("a", "b", "q"):
                     connection.channel().queue_unbind(name, "x", name)
-        found: list[str] = []
+        sent: list[str] = []
 
         def reached(name: str) -> bool:
-            told = {"after": lambda: found.append(name), "unrouted": lambda: None}
-            a.send(0, name, **told)
-            return name in found
+            callbacks = {"after": lambda: sent.append(name), "unrouted": lambda: None}
+            a.send(0, name, **callbacks)
+            return name in sent
 
         for name in ("a", "b", "q"):
             until(lambda n=name: reached(n))
@@ -303,8 +306,8 @@ def test_killed_broker_loses_no_persistent_message(broker_servers: brokers.Broke
     after: list[int] = []
     with (
         rabbitmq.place() as url,
-        Side(url, "a").running() as a,
-        Side(url, "b").running() as b,
+        Client(url, "a").running() as a,
+        Client(url, "b").running() as b,
     ):
         for number in range(3000):
             a.send(number, "b", persistent=True, after=lambda n=number: after.append(n))
@@ -312,7 +315,7 @@ def test_killed_broker_loses_no_persistent_message(broker_servers: brokers.Broke
         rabbitmq.kill()
         rabbitmq.start()
         assert a.proxy.flush(60)
-        until(lambda: len(set(b.got)) == 3000)
+        until(lambda: len(set(b.received)) == 3000)
         assert sorted(after) == list(range(3000))
 
 
@@ -320,17 +323,17 @@ def test_killed_broker_loses_no_persistent_message(broker_servers: brokers.Broke
 
 
 def test_worker_receives_at_most_as_many_requests_as_slots(rabbitmq_url: str) -> None:
-    side = Side(rabbitmq_url, "w", queues=("q",), slots=3, keeps=True)
+    side = Client(rabbitmq_url, "w", queues=("q",), slots=3, keeps=True)
     with side.running() as w:
         for number in range(10):
             w.send(number, "q")
         assert w.proxy.flush(30)
-        until(lambda: len(w.got) == 3)
+        until(lambda: len(w.received) == 3)
         for taken in range(3, 10):
             assert waiting(rabbitmq_url, "q") == 10 - taken
             w.proxy.consumer.ack(w.messages[taken - 3])
-            until(lambda n=taken: len(w.got) == n + 1)
-        assert w.got == list(range(10))
+            until(lambda n=taken: len(w.received) == n + 1)
+        assert w.received == list(range(10))
         for message in w.messages[7:]:
             w.proxy.consumer.ack(message)
 
@@ -339,25 +342,25 @@ def test_slots_stay_occupied_across_reconnect(
     through: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     url, between = through
-    with Side(url, "w", queues=("q",), slots=2, keeps=True).running() as w:
+    with Client(url, "w", queues=("q",), slots=2, keeps=True).running() as w:
         for number in range(4):
             w.send(number, "q")
         assert w.proxy.flush(30)
-        until(lambda: w.got == [0, 1])
+        until(lambda: w.received == [0, 1])
         between.cut()
         w.send(9, "w")
-        until(lambda: 9 in w.got)
+        until(lambda: 9 in w.received)
         w.proxy.consumer.ack(w.messages[2])
-        assert w.got == [0, 1, 9]
+        assert w.received == [0, 1, 9]
         w.proxy.consumer.ack(w.messages[0])
-        until(lambda: len(w.got) == 4)
+        until(lambda: len(w.received) == 4)
         again = w.messages[3]
-        assert (w.got[3], again.delivery_info["redelivered"]) == (0, True)
+        assert (w.received[3], again.delivery_info["redelivered"]) == (0, True)
         w.proxy.consumer.ack(w.messages[1])
-        until(lambda: len(w.got) == 5)
+        until(lambda: len(w.received) == 5)
         w.proxy.consumer.ack(again)
-        until(lambda: len(w.got) == 6)
-        assert w.got[4:] == [1, 2]
+        until(lambda: len(w.received) == 6)
+        assert w.received[4:] == [1, 2]
     assert "cannot be acknowledged" not in caplog.text
 
 
@@ -365,53 +368,53 @@ def test_long_task_is_acknowledged_early_and_keeps_its_slot(
     rabbitmq_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prefetcher, "ACK_AFTER_SECONDS", 0.3)
-    side = Side(rabbitmq_url, "w", queues=("q",), slots=2, keeps=True)
+    side = Client(rabbitmq_url, "w", queues=("q",), slots=2, keeps=True)
     work = side.proxy.consumer.work
     with side.running() as w:
         for number in range(5):
             w.send(number, "q")
-        until(lambda: w.got == [0, 1])
+        until(lambda: w.received == [0, 1])
         until(lambda: len(work._acknowledged_early) == 2)
         w.send(9, "w")
-        until(lambda: 9 in w.got)
-        assert w.got == [0, 1, 9]
+        until(lambda: 9 in w.received)
+        assert w.received == [0, 1, 9]
         w.proxy.consumer.ack(w.messages[0])
-        until(lambda: w.got == [0, 1, 9, 2])
+        until(lambda: w.received == [0, 1, 9, 2])
         until(lambda: len(work._acknowledged_early) == 2)
         w.proxy.consumer.ack(w.messages[1])
         w.proxy.consumer.ack(w.messages[3])
-        until(lambda: w.got == [0, 1, 9, 2, 3, 4])
+        until(lambda: w.received == [0, 1, 9, 2, 3, 4])
         for message in w.messages[4:]:
             w.proxy.consumer.ack(message)
         until(lambda: not work.held)
 
 
 def test_consuming_requests_can_be_paused_and_resumed(rabbitmq_url: str) -> None:
-    with Side(rabbitmq_url, "w", queues=("q",), slots=2).running() as w:
-        w.rest()
-        w.rest()
+    with Client(rabbitmq_url, "w", queues=("q",), slots=2).running() as w:
+        w.pause()
+        w.pause()
         for number in range(5):
             w.send(number, "q")
         w.send(9, "w")
-        until(lambda: w.got == [9])
+        until(lambda: w.received == [9])
         assert waiting(rabbitmq_url, "q") == 5
         w.proxy.consumer.resume_requests()
         w.proxy.consumer.resume_requests()
-        until(lambda: sorted(w.got) == [0, 1, 2, 3, 4, 9])
+        until(lambda: sorted(w.received) == [0, 1, 2, 3, 4, 9])
 
 
-@pytest.mark.parametrize("header", [{}, {env.WBE_LEDGER: "x"}])
+@pytest.mark.parametrize("header", [{}, {env.WBE_LEDGER: "x"}], ids=["no ledger", "ledger"])
 def test_unstarted_request_is_requeued_with_its_properties(
     rabbitmq_url: str, header: dict[str, str]
 ) -> None:
     """Without a ledger the request must not be marked as redelivered, because it never started."""
-    with Side(rabbitmq_url, "w", queues=("q",), slots=1, keeps=True).running() as w:
+    with Client(rabbitmq_url, "w", queues=("q",), slots=1, keeps=True).running() as w:
         w.send(1, "q", headers=header, priority=4, persistent=True)
-        until(lambda: w.got == [1])
-        w.rest()
+        until(lambda: w.received == [1])
+        w.pause()
         w.proxy.consumer.return_unstarted(w.messages[0])
-        with Side(rabbitmq_url, "v", queues=("q",)).running() as v:
-            until(lambda: v.got == [1])
+        with Client(rabbitmq_url, "v", queues=("q",)).running() as v:
+            until(lambda: v.received == [1])
             message = v.messages[0]
             assert message.delivery_info["redelivered"] is bool(header)
             assert message.properties["priority"] == 4
@@ -420,40 +423,40 @@ def test_unstarted_request_is_requeued_with_its_properties(
 
 
 def test_acknowledgement_just_before_closing_counts(rabbitmq_url: Any) -> None:
-    with Side(rabbitmq_url, "w", queues=("q",), slots=3, keeps=True).running() as w:
+    with Client(rabbitmq_url, "w", queues=("q",), slots=3, keeps=True).running() as w:
         for number in range(3):
             w.send(number, "q")
-        until(lambda: len(w.got) == 3)
+        until(lambda: len(w.received) == 3)
         for message in w.messages:
             w.proxy.consumer.ack(message)
     assert rabbitmq_url.left() == []
 
 
 def test_unacknowledged_message_stays_when_connection_ends(rabbitmq_url: Any) -> None:
-    with Side(rabbitmq_url, "w", queues=("q",), keeps=True).running() as w:
+    with Client(rabbitmq_url, "w", queues=("q",), keeps=True).running() as w:
         w.send(1, "q")
-        until(lambda: w.got == [1])
+        until(lambda: w.received == [1])
     assert rabbitmq_url.left() == ["exchange x", "queue q"]
     assert waiting(rabbitmq_url, "q") == 1
 
 
 def test_message_of_highest_priority_is_delivered_first(rabbitmq_url: str) -> None:
-    with Side(rabbitmq_url, "w", queues=("q",), slots=1).running() as w:
-        w.rest()
+    with Client(rabbitmq_url, "w", queues=("q",), slots=1).running() as w:
+        w.pause()
         for number, priority in enumerate([0, 5, 9, 5, 0, 9]):
             w.send(number, "q", priority=priority)
         assert w.proxy.flush(30)
         w.proxy.consumer.resume_requests()
-        until(lambda: len(w.got) == 6)
-        assert w.got == [2, 5, 1, 3, 0, 4]
+        until(lambda: len(w.received) == 6)
+        assert w.received == [2, 5, 1, 3, 0, 4]
 
 
 def test_queues_are_emptied_in_order(rabbitmq_url: str) -> None:
-    with Side(rabbitmq_url, "w", queues=("p", "q", "r"), slots=2, keeps=True).running() as w:
+    with Client(rabbitmq_url, "w", queues=("p", "q", "r"), slots=2, keeps=True).running() as w:
         w.send(100, "q")
-        until(lambda: w.got == [100])  # an idle consumer accepts messages of any queue
+        until(lambda: w.received == [100])  # an idle consumer accepts messages of any queue
         w.proxy.consumer.ack(w.messages[0])
-        w.rest()
+        w.pause()
         for number in range(5):
             for start, queue in ((30, "r"), (20, "q"), (10, "p")):
                 w.send(start + number, queue)
@@ -461,33 +464,33 @@ def test_queues_are_emptied_in_order(rabbitmq_url: str) -> None:
         w.proxy.consumer.resume_requests()
         done = 1
         while done < 16:
-            until(lambda n=done: len(w.got) > n)
+            until(lambda n=done: len(w.received) > n)
             w.proxy.consumer.ack(w.messages[done])
             done += 1
             if done == 8:  # overtakes messages of later queues
                 w.send(15, "p")
                 assert w.proxy.flush(30)
-        until(lambda: len(w.got) == 17)
+        until(lambda: len(w.received) == 17)
         w.proxy.consumer.ack(w.messages[16])
-        assert w.got[1:6] == [10, 11, 12, 13, 14]
-        assert w.got.index(15) < w.got.index(24)
-        assert w.got[-5:] == [30, 31, 32, 33, 34]
+        assert w.received[1:6] == [10, 11, 12, 13, 14]
+        assert w.received.index(15) < w.received.index(24)
+        assert w.received[-5:] == [30, 31, 32, 33, 34]
 
 
 def test_deleted_queue_is_declared_again(rabbitmq_url: str) -> None:
-    with Side(rabbitmq_url, "w", queues=("q",)).running() as w:
+    with Client(rabbitmq_url, "w", queues=("q",)).running() as w:
         with kombu.Connection(rabbitmq_url) as connection:
             connection.channel().queue_delete("q")
         until(lambda: w.arrives("q"))
 
 
 def test_stopped_consumer_keeps_queues_and_exchanges_of_others(rabbitmq_url: Any) -> None:
-    with Side(rabbitmq_url, "v", queues=("q", "other")).running() as v:
-        with Side(rabbitmq_url, "w", queues=("q",)).running():
+    with Client(rabbitmq_url, "v", queues=("q", "other")).running() as v:
+        with Client(rabbitmq_url, "w", queues=("q",)).running():
             pass
         v.send(1, "q")
-        until(lambda: v.got == [1])
-        v.rest()
+        until(lambda: v.received == [1])
+        v.pause()
         v.send(2, "other")
         assert v.proxy.flush(30)
     assert rabbitmq_url.left() == ["exchange x", "queue other"]  # it contains a message
@@ -496,41 +499,41 @@ def test_stopped_consumer_keeps_queues_and_exchanges_of_others(rabbitmq_url: Any
 def test_queues_are_durable_and_expire_after_a_week_without_use(
     rabbitmq_server: brokers.Rabbitmq, rabbitmq_url: str
 ) -> None:
-    with Side(rabbitmq_url, "w", queues=("q",)).running():
-        found = queues(rabbitmq_server, rabbitmq_url)
-        assert set(found) == {"w", "q"}
-        for each in found.values():
+    with Client(rabbitmq_url, "w", queues=("q",)).running():
+        declared = queues(rabbitmq_server, rabbitmq_url)
+        assert set(declared) == {"w", "q"}
+        for each in declared.values():
             assert each["durable"] and not each["auto_delete"] and not each["exclusive"]
         week = 7 * 24 * 3600 * 1000
-        assert found["q"]["arguments"]["x-expires"] == week
-        assert found["q"]["arguments"]["x-max-priority"] == 9
+        assert declared["q"]["arguments"]["x-expires"] == week
+        assert declared["q"]["arguments"]["x-max-priority"] == 9
         # No other process takes over the name of a worker.
-        assert found["w"]["arguments"]["x-expires"] == 600 * 1000
-        with Side(rabbitmq_url, "e").running():
-            found = queues(rabbitmq_server, rabbitmq_url)
-            assert found["e"]["arguments"]["x-expires"] == week
+        assert declared["w"]["arguments"]["x-expires"] == 600 * 1000
+        with Client(rabbitmq_url, "e").running():
+            declared = queues(rabbitmq_server, rabbitmq_url)
+            assert declared["e"]["arguments"]["x-expires"] == week
 
 
 def test_queue_of_dead_process_is_deleted_unless_it_has_a_consumer(rabbitmq_url: Any) -> None:
-    with kombu.Connection(rabbitmq_url) as connection, Side(rabbitmq_url, "e").running() as e:
+    with kombu.Connection(rabbitmq_url) as connection, Client(rabbitmq_url, "e").running() as e:
         exchange = kombu.Exchange("x", "topic", auto_delete=True)
         kombu.Queue("gone", exchange, "gone")(connection.channel()).declare()
-        with Side(rabbitmq_url, "w", queues=("q",)).running() as w:
+        with Client(rabbitmq_url, "w", queues=("q",)).running() as w:
             e.proxy.consumer.delete_private_queue("gone")
             e.proxy.consumer.delete_private_queue("gone")
             e.proxy.consumer.delete_private_queue("w")
             e.send(1, "e")
-            until(lambda: e.got == [1])
+            until(lambda: e.received == [1])
             until(lambda: "queue gone" not in rabbitmq_url.left())
             e.send(2, "w")
-            until(lambda: w.got == [2])
+            until(lambda: w.received == [2])
     assert rabbitmq_url.left() == []
 
 
 FROZEN = """
 import sys, threading
-from tests.integration.rabbitmq_clients import QUICK, Side
-side = Side(sys.argv[1], "shared", transport_options=QUICK)
+from tests.integration.rabbitmq_clients import QUICK, Client
+side = Client(sys.argv[1], "shared", transport_options=QUICK)
 with side.running():
     print("up", flush=True)
     sys.stdin.read()
@@ -546,11 +549,11 @@ def test_frozen_engine_does_not_keep_replies_of_its_successor(rabbitmq_url: str)
     try:
         assert frozen.stdout is not None and frozen.stdout.readline() == b"up\n"
         os.kill(frozen.pid, signal.SIGSTOP)
-        with Side(rabbitmq_url, "shared", transport_options=QUICK).running() as heir:
+        with Client(rabbitmq_url, "shared", transport_options=QUICK).running() as heir:
             for number in range(20):
                 heir.send(number, "shared")
             assert heir.proxy.flush(30)
-            until(lambda: sorted(set(heir.got)) == list(range(20)))
+            until(lambda: sorted(set(heir.received)) == list(range(20)))
     finally:
         frozen.kill()
         frozen.communicate()

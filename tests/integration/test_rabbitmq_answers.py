@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.rabbitmq_clients import Asked, Side, queues
+from tests.integration.rabbitmq_clients import Client, ReplyingWorker, queues
 from tests.support import brokers, outgoing, sample_tasks, wiretap
 from tests.support.workers import until, worker_in_thread
 from wbengine import engines, task
@@ -30,28 +30,28 @@ def tapped(rabbitmq_server: brokers.Rabbitmq, rabbitmq_url: str) -> Iterator[Any
         yield rabbitmq_url.replace(f":{rabbitmq_server.port}/", f":{tap.port}/"), tap
 
 
-def frames(said: bytes) -> list[tuple[int, Any]]:
+def frames(data: bytes) -> list[tuple[int, Any]]:
     """Return the channel and the method (or None) of each frame of a connection."""
-    found = []
+    methods = []
     at = len(b"AMQP\0\0\x09\1")
-    while at < len(said):
-        kind, channel, size = struct.unpack_from(">BHI", said, at)
-        method = struct.unpack_from(">HH", said, at + 7) if kind == 1 else None
-        found.append((channel, method))
+    while at < len(data):
+        kind, channel, size = struct.unpack_from(">BHI", data, at)
+        method = struct.unpack_from(">HH", data, at + 7) if kind == 1 else None
+        methods.append((channel, method))
         at += size + 8
-    return found
+    return methods
 
 
 def test_reply_is_published_before_request_is_acknowledged(tapped: Any, rabbitmq_url: str) -> None:
     url, tap = tapped
-    asked = Asked(url, slots=3)
-    with Side(rabbitmq_url, "e").running() as e, asked.running(), asked.answering(3):
+    asked = ReplyingWorker(url, slots=3)
+    with Client(rabbitmq_url, "e").running() as e, asked.running(), asked.answering(3):
         for number in range(60):
             e.send(number, "q")
-        until(lambda: len(e.got) == 60)
+        until(lambda: len(e.received) == 60)
     receipts = 0
-    for said in tap.said:
-        written = frames(bytes(said))
+    for data in tap.said:
+        written = frames(bytes(data))
         own = [each for each in written if each[1] == ACK]
         if not any(each[1] == PUBLISH for each in written) or not own:
             continue
@@ -66,50 +66,53 @@ def test_reply_is_published_before_request_is_acknowledged(tapped: Any, rabbitmq
 
 def test_threads_reply_to_each_request_once_within_prefetch_limit(rabbitmq_url: str) -> None:
     count = 1500
-    with Side(rabbitmq_url, "e").running() as e, Asked(rabbitmq_url, slots=4).running() as w:
+    with (
+        Client(rabbitmq_url, "e").running() as e,
+        ReplyingWorker(rabbitmq_url, slots=4).running() as w,
+    ):
         with w.answering(4):
             for number in range(count):
                 e.send(number, "q")
-            until(lambda: len(e.got) == count, within=9.0)
-        until(lambda: len(w.told) == count)
-        assert set(Counter(e.got).values()) == set(Counter(w.got).values()) == {1}
-        assert 1 < w.most <= 4
+            until(lambda: len(e.received) == count, within=9.0)
+        until(lambda: len(w.confirmed) == count)
+        assert set(Counter(e.received).values()) == set(Counter(w.received).values()) == {1}
+        assert 1 < w.max_held <= 4
         assert not w.proxy.consumer.work.held
 
 
 def test_deferred_reply_is_written_with_next_reply_or_alone(rabbitmq_url: str) -> None:
-    with Side(rabbitmq_url, "e").running() as e, Asked(rabbitmq_url).running() as w:
+    with Client(rabbitmq_url, "e").running() as e, ReplyingWorker(rabbitmq_url).running() as w:
         for number in range(3):
             e.send(number, "q")
-        until(lambda: len(w.got) == 2)
+        until(lambda: len(w.received) == 2)
         line = w.proxy.consumer._receiver.replies._channel.connection
         with line._socket._writing:  # no other thread writes meanwhile
             assert w.answer(w.messages[0], soon=True)
             assert w.answer(w.messages[1])
             assert len(line._socket._out) == 2
         line.flush()
-        until(lambda: e.got == [0, 1] and len(w.got) == 3)
+        until(lambda: e.received == [0, 1] and len(w.received) == 3)
         assert w.answer(w.messages[2], soon=True)
-        until(lambda: e.got == [0, 1, 2])
+        until(lambda: e.received == [0, 1, 2])
 
 
 def test_lost_reply_is_published_again_and_its_request_is_redelivered(
     tapped: Any, rabbitmq_url: str
 ) -> None:
     url, tap = tapped
-    with Side(rabbitmq_url, "e").running() as e, Asked(url).running() as w:
+    with Client(rabbitmq_url, "e").running() as e, ReplyingWorker(url).running() as w:
         e.send(1, "q")
-        until(lambda: w.got == [1])
+        until(lambda: w.received == [1])
         tap.swallows = True
         assert w.answer(w.messages[0])
         assert not w.proxy.consumer.work.held
         tap.cut()
-        until(lambda: e.got == [1])
-        until(lambda: w.told == [1])
-        until(lambda: w.got == [1, 1])
+        until(lambda: e.received == [1])
+        until(lambda: w.confirmed == [1])
+        until(lambda: w.received == [1, 1])
         assert w.messages[1].delivery_info["redelivered"]
         assert w.answer(w.messages[1])
-        until(lambda: e.got == [1, 1])
+        until(lambda: e.received == [1, 1])
 
 
 def test_unconfirmed_reply_is_published_again(
@@ -117,29 +120,29 @@ def test_unconfirmed_reply_is_published_again(
 ) -> None:
     """The broker received the acknowledgement with the reply, so the request is not redelivered."""
     url, tap = tapped
-    with Side(rabbitmq_url, "e").running() as e, Asked(url).running() as w:
+    with Client(rabbitmq_url, "e").running() as e, ReplyingWorker(url).running() as w:
         e.send(1, "q")
-        until(lambda: w.got == [1])
+        until(lambda: w.received == [1])
         tap.mutes = True
         assert w.answer(w.messages[0])
-        until(lambda: e.got == [1])
-        assert w.told == []
+        until(lambda: e.received == [1])
+        assert w.confirmed == []
         tap.cut()
-        until(lambda: e.got == [1, 1])
-        until(lambda: w.told == [1])
+        until(lambda: e.received == [1, 1])
+        until(lambda: w.confirmed == [1])
         e.send(2, "q")
-        until(lambda: w.got == [1, 2])
+        until(lambda: w.received == [1, 2])
         assert w.answer(w.messages[1])
-        until(lambda: e.got == [1, 1, 2])
+        until(lambda: e.received == [1, 1, 2])
 
 
 def test_reply_is_refused_while_its_connection_is_blocked_or_lost(
     tapped: Any, rabbitmq_url: str
 ) -> None:
     url, tap = tapped
-    with Side(rabbitmq_url, "e").running() as e, Asked(url).running() as w:
+    with Client(rabbitmq_url, "e").running() as e, ReplyingWorker(url).running() as w:
         e.send(1, "q")
-        until(lambda: w.got == [1])
+        until(lambda: w.received == [1])
         message = w.messages[0]
         receiver = w.proxy.consumer._receiver
         assert receiver is not None and receiver.replies is not None
@@ -149,23 +152,23 @@ def test_reply_is_refused_while_its_connection_is_blocked_or_lost(
         connection.accepting_since = 0.0
         assert w.answer(message)
         assert not w.answer(message)
-        until(lambda: e.got == w.told == [1])
+        until(lambda: e.received == w.confirmed == [1])
         e.send(2, "q")
-        until(lambda: w.got == [1, 2])
+        until(lambda: w.received == [1, 2])
         tap.cut()
-        until(lambda: w.got == [1, 2, 2])
+        until(lambda: w.received == [1, 2, 2])
         assert not w.answer(w.messages[1])
         assert w.answer(w.messages[2])
-        until(lambda: e.got == [1, 2])
+        until(lambda: e.received == [1, 2])
 
 
 def test_reply_that_cannot_be_encoded_is_refused_and_can_be_repeated(rabbitmq_url: str) -> None:
-    with Side(rabbitmq_url, "e").running() as e, Asked(rabbitmq_url).running() as w:
+    with Client(rabbitmq_url, "e").running() as e, ReplyingWorker(rabbitmq_url).running() as w:
         e.send(1, "q")
-        until(lambda: w.got == [1])
+        until(lambda: w.received == [1])
         assert not w.answer(w.messages[0], to="x" * 300)
         assert w.answer(w.messages[0])
-        until(lambda: e.got == [1])
+        until(lambda: e.received == [1])
 
 
 def test_reply_that_broker_refuses_fails_alone(
@@ -180,50 +183,53 @@ def test_reply_that_broker_refuses_fails_alone(
     monkeypatch.setattr(consumer_loop, "REFUSED_PAUSE_SECONDS", 5.0)
     vhost = rabbitmq_url.rpartition("/")[2]
     failed: list[BaseException] = []
-    with Side(rabbitmq_url, "e").running() as e, Asked(rabbitmq_url, slots=1).running() as w:
+    with (
+        Client(rabbitmq_url, "e").running() as e,
+        ReplyingWorker(rabbitmq_url, slots=1).running() as w,
+    ):
         only = {"exchange": "x", "write": r"^(e|q)$", "read": ".*"}
         rabbitmq_server.ask("PUT", "topic-permissions", vhost, brokers.USER, body=only)
         e.send(1, "q")
-        until(lambda: w.got == [1])
+        until(lambda: w.received == [1])
         envelope = env.Envelope("TEST", {"n": 1}, routing_key="not-allowed")
         answer = outgoing.message(envelope, failed=failed.append)
         assert w.proxy.consumer.answer(answer, w.messages[0], False)
-        until(lambda: w.got == [1, 1])  # the broker did not read the acknowledgement
+        until(lambda: w.received == [1, 1])  # the broker did not read the acknowledgement
         until(lambda: failed)
         assert "ACCESS_REFUSED" in str(failed[0])
         assert not w.answer(w.messages[1])
         w.proxy.consumer.ack(w.messages[1])
         e.send(2, "q")
-        until(lambda: w.got == [1, 1, 2])
+        until(lambda: w.received == [1, 1, 2])
         until(lambda: w.answer(w.messages[2]))
-        until(lambda: e.got == [2])
+        until(lambda: e.received == [2])
     assert len(failed) == 1
     assert "replies use another channel" in caplog.text
 
 
 def test_worker_serves_two_queues_and_replies_to_all_requests(rabbitmq_url: str) -> None:
-    side = Asked(rabbitmq_url, slots=1)
+    side = ReplyingWorker(rabbitmq_url, slots=1)
     side.proxy.consumer.consume_shared(("first", "second"), 1)
-    with Side(rabbitmq_url, "e").running() as e, side.running() as w:
+    with Client(rabbitmq_url, "e").running() as e, side.running() as w:
         with side.answering(1):
             for number in range(10):
                 e.send(number, "first")
                 e.send(100 + number, "second")
-            until(lambda: len(e.got) == 20)
-        assert set(w.got) == {*range(10), *range(100, 110)}
+            until(lambda: len(e.received) == 20)
+        assert set(w.received) == {*range(10), *range(100, 110)}
     assert not side.proxy.consumer.work.held
 
 
 def test_messages_of_each_publishing_thread_arrive_in_order(rabbitmq_url: str) -> None:
     threads, each = 4, 400
-    with Side(rabbitmq_url, "a").running() as a, Side(rabbitmq_url, "b").running() as b:
+    with Client(rabbitmq_url, "a").running() as a, Client(rabbitmq_url, "b").running() as b:
         after: list[int] = []
 
         def say(number: int) -> None:
             for count in range(number * each, (number + 1) * each):
                 envelope = env.Envelope("TEST", {"n": count}, routing_key="b")
-                told = functools.partial(after.append, count)
-                a.proxy.send(outgoing.message(envelope, after=told))
+                confirm = functools.partial(after.append, count)
+                a.proxy.send(outgoing.message(envelope, after=confirm))
 
         saying = [threading.Thread(target=say, args=(number,)) for number in range(threads)]
         for thread in saying:
@@ -231,10 +237,10 @@ def test_messages_of_each_publishing_thread_arrive_in_order(rabbitmq_url: str) -
         for thread in saying:
             thread.join()
         assert a.proxy.flush(60)
-        until(lambda: len(b.got) == threads * each)
+        until(lambda: len(b.received) == threads * each)
         assert sorted(after) == list(range(threads * each))
         for number in range(threads):
-            mine = [n for n in b.got if n // each == number]
+            mine = [n for n in b.received if n // each == number]
             assert mine == list(range(number * each, (number + 1) * each))
 
 
@@ -242,16 +248,16 @@ def test_delayed_acknowledgements_cover_exactly_acknowledged_messages(
     rabbitmq_url: str, rabbitmq_server: brokers.Rabbitmq, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(consumer_loop, "ACK_DELAY_SECONDS", 3600.0)
-    with Side(rabbitmq_url, "e", keeps=True).running() as e:
+    with Client(rabbitmq_url, "e", keeps=True).running() as e:
         e.proxy.consumer.keeps_queue = True
         for number in range(200):
             e.send(number, "e")
-        until(lambda: len(e.got) == 200)
+        until(lambda: len(e.received) == 200)
         for message in [*e.messages[:50], *e.messages[60:200]]:
             e.proxy.consumer.ack_later(message)
-    with Side(rabbitmq_url, "e").running() as heir:
-        until(lambda: len(heir.got) == 10)
-        assert heir.got == list(range(50, 60))
+    with Client(rabbitmq_url, "e").running() as heir:
+        until(lambda: len(heir.received) == 10)
+        assert heir.received == list(range(50, 60))
     assert "e" not in queues(rabbitmq_server, rabbitmq_url)
 
 
@@ -259,13 +265,13 @@ def test_progress_reported_just_before_end_of_task_is_received(rabbitmq_url: str
     heard: dict[str, set[float]] = {}
     flow = unordered_flow.Flow("f")
     for number in range(20):
-        told = heard[f"p{number}"] = set()
+        values = heard[f"p{number}"] = set()
         one = sample_tasks.Progressing(name=f"p{number}", provides=f"steps{number}")
         one.notifier.register(
             task.EVENT_UPDATE_PROGRESS,
-            lambda _, details, told=told: told.add(details["progress"]),
+            lambda _, details, values=values: values.add(details["progress"]),
         )
         flow.add(one)
     with worker_in_thread(rabbitmq_url, sample_tasks, threads_count=2):
         engines.load(flow, engine="worker-based", url=rabbitmq_url).run()
-    assert all(told == {0.0, 0.25, 0.5, 0.75, 1.0} for told in heard.values()), heard
+    assert all(values == {0.0, 0.25, 0.5, 0.75, 1.0} for values in heard.values()), heard

@@ -140,6 +140,26 @@ def test_request_of_a_flow_without_a_store_is_published_with_its_row(
         until(lambda: len(ends) == 2)
 
 
+def load_scripts(client, make):
+    for step in (ledger_scripts.STATE, make):
+        client.script_load(step.text)
+
+
+def cancel_during_publication(stack, proxy, executor, make, done):
+    """Cancel a request whose row the step `make` creates late, so that no row can be revoked."""
+    call, look = new_call("late"), ledger_scripts.STATE
+    blocker = stack.enter_context(PointBlocker("executor.before-open"))
+    stack.enter_context(running((executor.submit, call, done)))
+    assert blocker.there.wait(60)
+    proxy.hold(look.digest)
+    stack.enter_context(running((executor.cancel, [call])))
+    until(lambda: proxy.held(look.digest))
+    proxy.hold(make.digest)
+    blocker.go_on.set()
+    until(lambda: proxy.held(make.digest))
+    proxy.let_go(look.digest)
+
+
 def test_cancelled_request_does_not_start_after_delayed_open(redis_url, redis_server, client):
     """The delayed step that opens its row arrives after the request was reported as cancelled."""
     BEGUN.clear()
@@ -148,23 +168,12 @@ def test_cancelled_request_does_not_start_after_delayed_open(redis_url, redis_se
     def done(call, outcome):
         ends[call.arguments["name"]] = outcome.value
 
-    look, make = ledger_scripts.STATE, ledger_scripts.OPEN
-    for step in (look, make):
-        client.script_load(step.text)
+    make = ledger_scripts.OPEN
+    load_scripts(client, make)
     with contextlib.ExitStack() as stack:
         proxy, executor = stack.enter_context(behind_a_proxy(redis_url, redis_server, 1))
         executor.guard("flow", list)
-        call = new_call("late")
-        halt = stack.enter_context(PointBlocker("executor.before-open"))
-        stack.enter_context(running((executor.submit, call, done)))
-        assert halt.there.wait(60)
-        proxy.hold(look.digest)
-        stack.enter_context(running((executor.cancel, [call])))
-        until(lambda: proxy.held(look.digest))  # no row can be revoked
-        proxy.hold(make.digest)
-        halt.go_on.set()
-        until(lambda: proxy.held(make.digest))
-        proxy.let_go(look.digest)
+        cancel_during_publication(stack, proxy, executor, make, done)
         until(lambda: ends)
         assert ends["late"].check(exceptions.Cancelled)
         assert proxy.held(make.digest) == 1
@@ -183,22 +192,11 @@ def test_cancel_of_request_being_published_waits_for_its_row(redis_url, redis_se
     def done(call, outcome):
         ends[call.arguments["name"]] = outcome.value
 
-    look, make = ledger_scripts.STATE, _redis_scripts.OPEN_AND_PUT
-    for step in (look, make):
-        client.script_load(step.text)
+    make = _redis_scripts.OPEN_AND_PUT
+    load_scripts(client, make)
     with contextlib.ExitStack() as stack:
         proxy, executor = stack.enter_context(behind_a_proxy(redis_url, redis_server, 60))
-        call = new_call("late")
-        halt = stack.enter_context(PointBlocker("executor.before-open"))
-        stack.enter_context(running((executor.submit, call, done)))
-        assert halt.there.wait(60)
-        proxy.hold(look.digest)
-        stack.enter_context(running((executor.cancel, [call])))
-        until(lambda: proxy.held(look.digest))  # no row can be revoked
-        proxy.hold(make.digest)
-        halt.go_on.set()
-        until(lambda: proxy.held(make.digest))
-        proxy.let_go(look.digest)
+        cancel_during_publication(stack, proxy, executor, make, done)
         time.sleep(0.2)  # enough time to report an early result
         assert not ends
         proxy.let_go(make.digest)
@@ -209,10 +207,10 @@ def test_cancel_of_request_being_published_waits_for_its_row(redis_url, redis_se
 @pytest.mark.parametrize("seed", range(2))
 def test_request_cancelled_before_start_never_starts(redis_url, redis_server, seed):
     BEGUN.clear()
-    ends, told = {}, []
+    ends, ended_calls = {}, []
 
     def done(call, outcome):
-        told.append(call)
+        ended_calls.append(call)
         ends[call.arguments["name"]] = outcome.value
 
     with contextlib.ExitStack() as stack:
@@ -235,7 +233,7 @@ def test_request_cancelled_before_start_never_starts(redis_url, redis_server, se
             thread.join()
         until(lambda: len(ends) == 150)
         time.sleep(0.3)  # delayed messages have arrived
-    assert len(told) == 150
+    assert len(ended_calls) == 150
     for number in range(150):
         name = f"{seed}-{number}"
         value = ends[name]

@@ -30,8 +30,8 @@ Opened = Callable[..., ledgers.Ledger]
 @pytest.fixture
 def server() -> Iterator[brokers.Redis]:
     """Separate Redis with an append-only file."""
-    with brokers.redis() as made:
-        yield made
+    with brokers.redis() as redis:
+        yield redis
 
 
 @pytest.fixture
@@ -145,17 +145,18 @@ def test_restart_without_append_only_file_grants_no_open_row(opened: Opened) -> 
     """Rows that were open are not granted, even after another restart."""
     with brokers.redis(appendonly="no") as server:
         ledger = opened(server)
+
+        def restart() -> None:
+            with server.client() as client:
+                client.save()
+            server.kill()
+            server.start()
+
         ledger.open("one", 1)
-        with server.client() as client:
-            client.save()
-        server.kill()
-        server.start()
+        restart()
         assert verdict(ledger, "one") == FORGOTTEN
         ledger.open("two", 1)
-        with server.client() as client:
-            client.save()
-        server.kill()
-        server.start()
+        restart()
         assert verdict(ledger, "two") == FORGOTTEN
         ledger.open("three", 1)
         assert verdict(ledger, "three") == (ledgers.GRANTED, "two")
