@@ -23,15 +23,15 @@ def uri(request, tmp_path, database_servers):
 
 @pytest.fixture
 def store(uri):
-    with stores.backend(uri) as made:
-        yield made
+    with stores.backend(uri) as backend:
+        yield backend
 
 
 @pytest.fixture
 def board(store):
     """Job board in the database of the flows."""
-    with boards.backend("board", "sql", persistence=store) as made:
-        yield made
+    with boards.backend("board", "sql", persistence=store) as sql_board:
+        yield sql_board
 
 
 @pytest.fixture
@@ -53,17 +53,17 @@ def ends(redis_url):
 
 @pytest.fixture
 def dropper(redis_server):
-    with contextlib.closing(reply_dropper.ReplyDropper(redis_server.port)) as made:
-        yield made
+    with contextlib.closing(reply_dropper.ReplyDropper(redis_server.port)) as proxy:
+        yield proxy
 
 
 @pytest.fixture
 def client(redis_url, redis_server):
-    with redis_server.client(redis_url.rpartition("/")[2]) as made:
-        yield made
+    with redis_server.client(redis_url.rpartition("/")[2]) as redis_client:
+        yield redis_client
 
 
 @pytest.fixture
 def both(redis_url):
-    with contextlib.closing(Both(redis_url)) as made:
-        yield made
+    with contextlib.closing(Both(redis_url)) as ends:
+        yield ends

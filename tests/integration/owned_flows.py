@@ -32,8 +32,14 @@ def reload_engine(engine: base.Engine, flow: Any, backend: Any, **options: Any) 
 
 def stored_flow(engine: base.Engine, backend: Any) -> models.FlowDetail:
     with backend.get_connection() as connection:
-        found: models.FlowDetail = connection.get_flow_details(engine.storage.flow_uuid)
-        return found
+        detail: models.FlowDetail = connection.get_flow_details(engine.storage.flow_uuid)
+        return detail
+
+
+def stored_atoms(engine: Any) -> dict[str, models.AtomDetail]:
+    """Return the stored records of the atoms by name."""
+    with engine.storage.backend.get_connection() as connection:
+        return {atom.name: atom for atom in connection.get_atoms_for_flow(engine.storage.flow_uuid)}
 
 
 class RecordingExecutor(invocation.TaskExecutor):

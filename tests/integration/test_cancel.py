@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.integration.cancelling import LINE, WIDE, Log, engine_options, load
+from tests.integration.cancelling import LINE, WIDE, Log, load
+from tests.integration.engine_kinds import engine_options
 from tests.support import cancelled_tasks as tasks
 from tests.support import ending_tasks
 from tests.support.engine_threads import Running
@@ -25,7 +26,7 @@ CHILDREN = ("processes",)
 
 @pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, Any]]:
-    with engine_options(request.param, tmp_path) as options:
+    with engine_options(request.param, tmp_path, tasks) as options:
         yield options
 
 
@@ -103,7 +104,7 @@ def test_task_ignoring_cancellation_is_killed_after_cancel_grace(
     name: str, tmp_path: Path, log: Log
 ) -> None:
     """Only this task is killed, and it is reverted like a completed one."""
-    with engine_options(name, tmp_path) as kind:
+    with engine_options(name, tmp_path, tasks) as kind:
         flow = WIDE("f").add(tasks.IgnoresCancel("a"), tasks.Cancellable("b"))
         engine = load(flow, log, kind, cancel_grace=0.2)
         with Running(engine) as run:
@@ -142,7 +143,7 @@ def test_cancel_at_any_moment_reverts_each_executed_task_once(
 ) -> None:
     """Cancel, suspend and deadline come in random order; `run` raises the first reason."""
     ends = set()
-    with engine_options(name, tmp_path, ending_tasks) as kind:
+    with engine_options(name, tmp_path, tasks, ending_tasks) as kind:
         for seed in range(rounds):
             chance = random.Random(seed)
             log = Log(tmp_path / f"log-{seed}")

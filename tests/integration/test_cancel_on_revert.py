@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.integration.cancelling import LINE, WIDE, Log, engine_options, load
+from tests.integration.cancelling import LINE, WIDE, Log, load
+from tests.integration.engine_kinds import engine_options
 from tests.support import cancelled_tasks, ending_tasks
 from tests.support.engine_threads import Running
 from tests.support.workers import until
@@ -21,7 +22,7 @@ KINDS = ("threads", "processes", "memory", "filesystem")
 @pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, Any]]:
     """Options for one kind of engine that runs several tasks at a time."""
-    with engine_options(request.param, tmp_path, ending_tasks, slots=4) as options:
+    with engine_options(request.param, tmp_path, cancelled_tasks, ending_tasks, slots=4) as options:
         yield options
 
 

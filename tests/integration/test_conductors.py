@@ -9,23 +9,22 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent import futures
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support import conducted
+from tests.support import conducted, engine_threads
 from tests.support.conducted import running
 from tests.support.server_kinds import free_port
 from tests.support.waiting import until
 from wbengine import engines, exceptions, states
 from wbengine.conductors import backends
 from wbengine.conductors.backends import impl_blocking, impl_executor, impl_nonblocking
-from wbengine.jobs import backends as boards
 from wbengine.jobs import base as jobs
 from wbengine.jobs import stored
 from wbengine.listeners import capturing
-from wbengine.persistence import backends as stores
 from wbengine.persistence import base as persistence
 from wbengine.persistence import commands, models
 
@@ -41,14 +40,47 @@ def uri(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/flows.db"
 
 
+@dataclass
+class Site:
+    """A store, its job board, and the folder of the notes that flows write."""
+
+    store: persistence.Backend
+    board: jobs.JobBoard
+    folder: Path
+
+    def post(
+        self, factory: Any, *, mark: str = "m", priority: str = "normal", **inputs: Any
+    ) -> tuple[jobs.Job, str]:
+        """Post a flow. Return its job and its uuid."""
+        inputs = {"folder": str(self.folder), "mark": mark, **inputs}
+        return conducted.post(self.board, self.store, factory, inputs=inputs, priority=priority)
+
+    def gate(self, mark: str = "m") -> engine_threads.Gate:
+        """Create the gate of the flow with this mark."""
+        gate = engine_threads.Gate()
+        conducted.GATES[mark], conducted.BEGUN[mark] = gate.let, gate.inside
+        return gate
+
+    def conductor(self, kind: Any = impl_blocking.BlockingConductor, name: str = "me") -> Any:
+        return kind(name, self.board, persistence=self.store)
+
+    def run_jobs(self, count: int = 1, *, name: str = "me") -> None:
+        self.conductor(name=name).run(max_dispatches=count)
+
+    def connection(self) -> contextlib.AbstractContextManager[persistence.Connection]:
+        return contextlib.closing(self.store.get_connection())
+
+    def state_of(self, uuid: str) -> str | None:
+        with self.connection() as connection:
+            return connection.get_flow_details(uuid, lazy=True).state
+
+    def notes(self) -> list[str]:
+        return conducted.notes(self.folder)
+
+
 @pytest.fixture
-def inputs(tmp_path: Path) -> dict[str, Any]:
-    return {"folder": str(tmp_path), "mark": "m"}
-
-
-def state_of(store: persistence.Backend, uuid: str) -> str | None:
-    with contextlib.closing(store.get_connection()) as connection:
-        return connection.get_flow_details(uuid, lazy=True).state
+def site(store: persistence.Backend, board: jobs.JobBoard, tmp_path: Path) -> Site:
+    return Site(store, board, tmp_path)
 
 
 def is_done(job: jobs.Job) -> Callable[[], bool]:
@@ -56,27 +88,25 @@ def is_done(job: jobs.Job) -> Callable[[], bool]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_posted_flow_is_run_and_its_job_consumed(
-    kind: str, store: persistence.Backend, board: jobs.JobBoard, inputs: Any, tmp_path: Path
-) -> None:
+def test_posted_flow_is_run_and_its_job_consumed(kind: str, site: Site) -> None:
     """The conductor notifies each stage in order while it owns the claim."""
-    conductor = backends.fetch(kind, "me", board, persistence=store, **KINDS[kind])
+    conductor = backends.fetch(kind, "me", site.board, persistence=site.store, **KINDS[kind])
     told: list[Any] = []
     left: list[float] = []
 
     def tell(event: str, details: dict[str, Any]) -> None:
         assert details["conductor"] is conductor
-        told.append((event, board.find_owner(details["job"])))
+        told.append((event, site.board.find_owner(details["job"])))
         if event == "compilation_start":
             left.append(details["job"].expires_in())
 
     conductor.notifier.register("*", tell)
-    job, uuid = conducted.post(board, store, conducted.plain, inputs=inputs)
+    job, uuid = site.post(conducted.plain)
     with running(conductor):
         until(is_done(job))
     assert conductor.wait(0)
-    assert state_of(store, uuid) == states.SUCCESS
-    assert conducted.notes(tmp_path) == ["m a", "m b"]
+    assert site.state_of(uuid) == states.SUCCESS
+    assert site.notes() == ["m a", "m b"]
     stages = ("compilation", "preparation", "validation", "running")
     events = [(f"{stage}_{end}", "me") for stage in stages for end in ("start", "end")]
     assert told == [*events, ("job_consumed", None)]
@@ -84,109 +114,90 @@ def test_posted_flow_is_run_and_its_job_consumed(
     assert 0 < seconds <= impl_executor.ExecutorConductor.CLAIM_SECONDS
 
 
-def test_conductor_runs_at_most_max_simultaneous_jobs(
-    store: persistence.Backend, board: jobs.JobBoard, tmp_path: Path
-) -> None:
+def test_conductor_runs_at_most_max_simultaneous_jobs(site: Site) -> None:
     marks = ["0", "1", "2"]
+    gates = {mark: site.gate(mark) for mark in marks}
     for mark in marks:
-        conducted.GATES[mark], conducted.BEGUN[mark] = threading.Event(), threading.Event()
-        told = {"folder": str(tmp_path), "mark": mark}
-        conducted.post(board, store, conducted.gated, inputs=told)
-    conductor = backends.fetch("nonblocking", "me", board, persistence=store,
+        site.post(conducted.gated, mark=mark)
+    conductor = backends.fetch("nonblocking", "me", site.board, persistence=site.store,
                                max_simultaneous_jobs=2)  # fmt: skip
     with running(conductor):
-        until(lambda: [conducted.BEGUN[mark].is_set() for mark in marks] == [True, True, False])
-        assert len(list(board.iterjobs(only_unclaimed=True))) == 1
-        conducted.GATES["0"].set()
-        until(conducted.BEGUN["2"].is_set)
-        conducted.GATES["1"].set()
-        conducted.GATES["2"].set()
-        until(lambda: board.job_count == 0)
+        until(lambda: [gate.inside.is_set() for gate in gates.values()] == [True, True, False])
+        assert len(list(site.board.iterjobs(only_unclaimed=True))) == 1
+        gates["0"].let.set()
+        until(gates["2"].inside.is_set)
+        gates["1"].let.set()
+        gates["2"].let.set()
+        until(lambda: site.board.job_count == 0)
 
 
-def test_job_with_highest_priority_runs_first(
-    store: persistence.Backend, board: jobs.JobBoard, tmp_path: Path
-) -> None:
+def test_job_with_highest_priority_runs_first(site: Site) -> None:
     for mark in ("normal", "low", "very_high", "high"):
-        told = {"folder": str(tmp_path), "mark": mark}
-        conducted.post(board, store, conducted.plain, inputs=told, priority=mark)
-    conductor = impl_blocking.BlockingConductor("me", board, persistence=store)
+        site.post(conducted.plain, mark=mark, priority=mark)
+    conductor = site.conductor()
     conductor.run(max_dispatches=3)
     assert not conductor.dispatching
-    ran = [line.partition(" ")[0] for line in conducted.notes(tmp_path)[::2]]
+    ran = [line.partition(" ")[0] for line in site.notes()[::2]]
     assert ran == ["very_high", "high", "normal"]
-    assert [job.state for job in board.iterjobs()] == [states.UNCLAIMED]
+    assert [job.state for job in site.board.iterjobs()] == [states.UNCLAIMED]
 
 
 # Results of jobs.
 
 
 @pytest.mark.parametrize("kind", ["value", "execution"])
-def test_job_of_failed_flow_is_consumed(
-    kind: str, store: persistence.Backend, board: jobs.JobBoard, inputs: Any, tmp_path: Path
-) -> None:
+def test_job_of_failed_flow_is_consumed(kind: str, site: Site) -> None:
     """The flow has ended, so the job needs no further run."""
-    job, uuid = conducted.post(board, store, conducted.failing, inputs={**inputs, "kind": kind})
-    impl_blocking.BlockingConductor("me", board, persistence=store).run(max_dispatches=1)
-    assert job.state == states.COMPLETE and state_of(store, uuid) == states.REVERTED
+    job, uuid = site.post(conducted.failing, kind=kind)
+    site.run_jobs()
+    assert job.state == states.COMPLETE and site.state_of(uuid) == states.REVERTED
     undone = ["m undone fails", "m undone a"]
-    assert conducted.notes(tmp_path) == ["m a", "m fails", *undone]
+    assert site.notes() == ["m a", "m fails", *undone]
 
 
-def test_job_of_flow_with_missing_inputs_is_consumed(
-    store: persistence.Backend, board: jobs.JobBoard
-) -> None:
-    job, uuid = conducted.post(board, store, conducted.plain)
-    impl_blocking.BlockingConductor("me", board, persistence=store).run(max_dispatches=1)
-    assert job.state == states.COMPLETE and state_of(store, uuid) is None
+def test_job_of_flow_with_missing_inputs_is_consumed(site: Site) -> None:
+    job, uuid = conducted.post(site.board, site.store, conducted.plain)
+    site.run_jobs()
+    assert job.state == states.COMPLETE and site.state_of(uuid) is None
 
 
-def test_jobs_are_abandoned_while_the_broker_is_unreachable(
-    store: persistence.Backend, board: jobs.NotifyingJobBoard, inputs: Any
-) -> None:
+def test_jobs_are_abandoned_while_the_broker_is_unreachable(site: Site) -> None:
     """After an abandoned job the conductor pauses before it claims the next one."""
-    posted = [conducted.post(board, store, conducted.plain, inputs=inputs) for _ in range(3)]
+    posted = [site.post(conducted.plain) for _ in range(3)]
     options = {"url": f"redis://127.0.0.1:{free_port()}/0"}
     conductor = impl_blocking.BlockingConductor(
-        "me", board, persistence=store, engine="workers", engine_options=options
+        "me", site.board, persistence=site.store, engine="workers", engine_options=options
     )
     claimed: list[float] = []
     abandoned: list[float] = []
-    board.notifier.register("CLAIMED", lambda event, details: claimed.append(time.monotonic()))
+    site.board.notifier.register("CLAIMED", lambda event, details: claimed.append(time.monotonic()))
     conductor.notifier.register(
         "job_abandoned", lambda event, details: abandoned.append(time.monotonic())
     )
     with running(conductor):
         until(lambda: len(claimed) > 1)
     assert claimed[1] - abandoned[0] > 0.4
-    assert board.job_count == len(posted)
-    assert {state_of(store, uuid) for _, uuid in posted} == {None}
+    assert site.board.job_count == len(posted)
+    assert {site.state_of(uuid) for _, uuid in posted} == {None}
 
 
-def test_inputs_of_job_override_inputs_of_flow(
-    store: persistence.Backend, board: jobs.JobBoard, tmp_path: Path
-) -> None:
+def test_inputs_of_job_override_inputs_of_flow(site: Site) -> None:
     book = models.LogBook("b")
     flow = models.FlowDetail("f")
-    flow.meta["store"] = {"folder": str(tmp_path), "mark": "of the flow"}
+    flow.meta["store"] = {"folder": str(site.folder), "mark": "of the flow"}
     book.add(flow)
-    with contextlib.closing(store.get_connection()) as connection:
+    with site.connection() as connection:
         connection.save_logbook(book)
-    engines.save_factory_details(flow, conducted.plain, (), {}, backend=store)
+    engines.save_factory_details(flow, conducted.plain, (), {}, backend=site.store)
     # 'flow_uuid' is optional, because the logbook has one flow.
-    board.post("x", book, details={"store": {"mark": "of the job"}})
-    impl_blocking.BlockingConductor("me", board, persistence=store).run(max_dispatches=1)
-    assert conducted.notes(tmp_path) == ["of the job a", "of the job b"]
+    site.board.post("x", book, details={"store": {"mark": "of the job"}})
+    site.run_jobs()
+    assert site.notes() == ["of the job a", "of the job b"]
 
 
 @pytest.mark.parametrize("flows", [0, 1, 2, None])
 def test_job_without_a_runnable_flow_is_trashed(
-    flows: int | None,
-    store: persistence.Backend,
-    board: jobs.JobBoard,
-    inputs: Any,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+    flows: int | None, site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its logbook is missing or empty, or has a flow without factory or two flows."""
     book = None
@@ -194,16 +205,16 @@ def test_job_without_a_runnable_flow_is_trashed(
         book = models.LogBook("b")
         for _ in range(flows):
             book.add(models.FlowDetail("f"))
-        with contextlib.closing(store.get_connection()) as connection:
+        with site.connection() as connection:
             connection.save_logbook(book)
-    trashed = board.post("bad", book)
-    job, _ = conducted.post(board, store, conducted.plain, inputs=inputs)
-    conductor = impl_blocking.BlockingConductor("me", board, persistence=store)
-    told: list[str] = []
-    conductor.notifier.register("job_trashed", lambda event, details: told.append(event))
+    trashed = site.board.post("bad", book)
+    job, _ = site.post(conducted.plain)
+    conductor = site.conductor()
+    events: list[str] = []
+    conductor.notifier.register("job_trashed", lambda event, details: events.append(event))
     conductor.run(max_dispatches=2)
-    assert trashed.state == job.state == states.COMPLETE and told == ["job_trashed"]
-    assert conducted.notes(tmp_path) == ["m a", "m b"]
+    assert trashed.state == job.state == states.COMPLETE and events == ["job_trashed"]
+    assert site.notes() == ["m a", "m b"]
     why = {
         0: "must contain a flow",
         1: "does not record the factory of its flow",
@@ -213,106 +224,89 @@ def test_job_without_a_runnable_flow_is_trashed(
     assert why[flows] in caplog.text
 
 
-def test_stopped_conductor_suspends_flow_and_abandons_job(
-    store: persistence.Backend, board: jobs.JobBoard, inputs: Any, tmp_path: Path
-) -> None:
+def test_stopped_conductor_suspends_flow_and_abandons_job(site: Site) -> None:
     """The next conductor resumes the flow after its saved tasks."""
-    conducted.GATES["m"], conducted.BEGUN["m"] = threading.Event(), threading.Event()
-    job, uuid = conducted.post(board, store, conducted.gated, inputs=inputs)
-    conductor = impl_blocking.BlockingConductor("me", board, persistence=store)
-    told: list[str] = []
-    conductor.notifier.register("*", lambda event, details: told.append(event))
+    gate = site.gate()
+    job, uuid = site.post(conducted.gated)
+    conductor = site.conductor()
+    events: list[str] = []
+    conductor.notifier.register("*", lambda event, details: events.append(event))
     with running(conductor):
-        until(conducted.BEGUN["m"].is_set)
+        until(gate.inside.is_set)
         conductor.stop()
         assert conductor.dispatching and not conductor.wait(0.05)
-        conducted.GATES["m"].set()
-    assert told[-1] == "job_abandoned" and state_of(store, uuid) == states.SUSPENDED
+        gate.let.set()
+    assert events[-1] == "job_abandoned" and site.state_of(uuid) == states.SUSPENDED
     assert job.state == states.UNCLAIMED
-    impl_blocking.BlockingConductor("you", board, persistence=store).run(max_dispatches=1)
-    assert job.state == states.COMPLETE and state_of(store, uuid) == states.SUCCESS
-    assert conducted.notes(tmp_path) == ["m before", "m gate", "m after"]
+    site.run_jobs(name="you")
+    assert job.state == states.COMPLETE and site.state_of(uuid) == states.SUCCESS
+    assert site.notes() == ["m before", "m gate", "m after"]
     # A stopped conductor starts no job.
-    conducted.post(board, store, conducted.plain, inputs=inputs)
+    site.post(conducted.plain)
     conductor.run()
-    assert board.job_count == 1
+    assert site.board.job_count == 1
 
 
-def test_job_claimed_again_does_not_rerun_a_finished_flow(
-    store: persistence.Backend, board: jobs.JobBoard, inputs: Any, tmp_path: Path
-) -> None:
+def test_job_claimed_again_does_not_rerun_a_finished_flow(site: Site) -> None:
     """The first conductor died after it saved the result and before it consumed the job."""
-    job, uuid = conducted.post(board, store, conducted.failing, inputs={**inputs, "kind": "value"})
-    board.claim(job, "dead", expiry=0.01)
-    with contextlib.closing(store.get_connection()) as connection:
-        engine = engines.load_from_detail(connection.get_flow_details(uuid), backend=store)
+    job, uuid = site.post(conducted.failing, kind="value")
+    site.board.claim(job, "dead", expiry=0.01)
+    with site.connection() as connection:
+        engine = engines.load_from_detail(connection.get_flow_details(uuid), backend=site.store)
     with pytest.raises(ValueError, match="oops"):
         engine.run()
-    before = conducted.notes(tmp_path)
+    before = site.notes()
     until(lambda: job.state == states.UNCLAIMED)
-    impl_blocking.BlockingConductor("me", board, persistence=store).run(max_dispatches=1)
-    assert job.state == states.COMPLETE and state_of(store, uuid) == states.REVERTED
-    assert conducted.notes(tmp_path) == before
+    site.run_jobs()
+    assert job.state == states.COMPLETE and site.state_of(uuid) == states.REVERTED
+    assert site.notes() == before
 
 
-def test_flow_that_ends_after_its_claim_expired_is_not_run_again(
-    store: persistence.Backend, board: jobs.JobBoard, inputs: Any, tmp_path: Path
-) -> None:
+def test_flow_that_ends_after_its_claim_expired_is_not_run_again(site: Site) -> None:
     """The claim expires during the run, and the engine of the second run waits for the first."""
-    conducted.GATES["m"], conducted.BEGUN["m"] = threading.Event(), threading.Event()
-    job, uuid = conducted.post(
-        board, store, conducted.gated_failing, inputs={**inputs, "kind": "value"}
-    )
-    board.claim(job, "slow", expiry=0.01)
-    with contextlib.closing(store.get_connection()) as connection:
-        slow = engines.load_from_detail(connection.get_flow_details(uuid), backend=store)
+    gate = site.gate()
+    job, uuid = site.post(conducted.gated_failing, kind="value")
+    site.board.claim(job, "slow", expiry=0.01)
+    with site.connection() as connection:
+        slow = engines.load_from_detail(connection.get_flow_details(uuid), backend=site.store)
     conductor = backends.fetch(
-        "blocking", "me", board, persistence=store, engine_options={"on_busy": "wait"}
+        "blocking", "me", site.board, persistence=site.store, engine_options={"on_busy": "wait"}
     )
     with futures.ThreadPoolExecutor(1) as pool:
         running_slow = pool.submit(slow.run)
-        until(conducted.BEGUN["m"].is_set)
+        until(gate.inside.is_set)
         with running(conductor):
-            until(lambda: any(found.claims > 1 for found in board.iterjobs()))
-            conducted.GATES["m"].set()
+            until(lambda: any(posted.claims > 1 for posted in site.board.iterjobs()))
+            gate.let.set()
             with pytest.raises(ValueError, match="oops"):
                 running_slow.result(60)
             until(is_done(job))
-    assert state_of(store, uuid) == states.REVERTED
-    assert conducted.notes(tmp_path) == ["m gate", "m fails", "m undone fails", "m undone gate"]
+    assert site.state_of(uuid) == states.REVERTED
+    assert site.notes() == ["m gate", "m fails", "m undone fails", "m undone gate"]
 
 
-def test_flow_with_a_foreign_lease_is_run_after_its_release(
-    store: persistence.Backend, board: jobs.JobBoard, inputs: Any, tmp_path: Path
-) -> None:
+def test_flow_with_a_foreign_lease_is_run_after_its_release(site: Site) -> None:
     """The conductor runs other jobs in the meantime."""
-    busy, uuid = conducted.post(board, store, conducted.plain, inputs=inputs, priority="high")
-    told = {**inputs, "mark": "other"}
-    job, _ = conducted.post(board, store, conducted.plain, inputs=told)
-    with contextlib.closing(store.get_connection()) as connection:
+    busy, uuid = site.post(conducted.plain, priority="high")
+    job, _ = site.post(conducted.plain, mark="other")
+    with site.connection() as connection:
         lease = connection.acquire_lease(uuid, "somebody", 60)
-        with running(impl_blocking.BlockingConductor("me", board, persistence=store)):
+        with running(site.conductor()):
             until(is_done(job))
             assert busy.state != states.COMPLETE
             connection.release_lease(lease)
             until(is_done(busy))
-    assert sorted(conducted.notes(tmp_path)) == ["m a", "m b", "other a", "other b"]
+    assert sorted(site.notes()) == ["m a", "m b", "other a", "other b"]
 
 
 @pytest.mark.parametrize("error", [ImportError("no module"), AttributeError("no name")], ids=repr)
-def test_job_is_abandoned_if_its_code_cannot_be_loaded(
-    error: Exception,
-    store: persistence.Backend,
-    board: jobs.JobBoard,
-    inputs: Any,
-    tmp_path: Path,
-) -> None:
-    job, _ = conducted.post(board, store, conducted.interrupted, inputs=inputs)
+def test_job_is_abandoned_if_its_code_cannot_be_loaded(error: Exception, site: Site) -> None:
+    job, _ = site.post(conducted.interrupted)
     conducted.RAISED_ONCE["factory"] = error
-    impl_blocking.BlockingConductor("old", board, persistence=store).run(max_dispatches=1)
+    site.run_jobs(name="old")
     assert job.state == states.UNCLAIMED
-    impl_blocking.BlockingConductor("new", board, persistence=store).run(max_dispatches=1)
-    assert job.state == states.COMPLETE and conducted.notes(tmp_path) == ["m a", "m b"]
+    site.run_jobs(name="new")
+    assert job.state == states.COMPLETE and site.notes() == ["m a", "m b"]
 
 
 INTERRUPTIONS = [SystemExit(3), KeyboardInterrupt("interrupted")]
@@ -321,86 +315,69 @@ INTERRUPTIONS = [SystemExit(3), KeyboardInterrupt("interrupted")]
 @pytest.mark.parametrize("error", INTERRUPTIONS, ids=repr)
 @pytest.mark.parametrize("where", ["task", "factory"])
 def test_job_interrupted_in_a_thread_is_run_again(
-    where: str,
-    error: BaseException,
-    store: persistence.Backend,
-    board: jobs.JobBoard,
-    inputs: Any,
-    tmp_path: Path,
+    where: str, error: BaseException, site: Site
 ) -> None:
     """The only thread of the conductor runs the other job."""
-    job, uuid = conducted.post(board, store, conducted.interrupted, inputs=inputs, priority="high")
-    other, _ = conducted.post(board, store, conducted.plain, inputs={**inputs, "mark": "n"})
+    job, uuid = site.post(conducted.interrupted, priority="high")
+    other, _ = site.post(conducted.plain, mark="n")
     conducted.RAISED_ONCE[where] = error
     conductor = backends.fetch(
-        "nonblocking", "me", board, persistence=store, max_simultaneous_jobs=1
+        "nonblocking", "me", site.board, persistence=site.store, max_simultaneous_jobs=1
     )
     with running(conductor):
         until(lambda: other.state == job.state == states.COMPLETE)
-    assert state_of(store, uuid) == states.SUCCESS
-    assert conducted.notes(tmp_path)[-1] == "m b"
+    assert site.state_of(uuid) == states.SUCCESS
+    assert site.notes()[-1] == "m b"
 
 
 @pytest.mark.parametrize("error", INTERRUPTIONS, ids=repr)
 @pytest.mark.parametrize("where", ["task", "factory"])
 def test_interruption_in_blocking_conductor_is_raised_and_abandons_job(
-    where: str,
-    error: BaseException,
-    store: persistence.Backend,
-    board: jobs.JobBoard,
-    inputs: Any,
-    tmp_path: Path,
+    where: str, error: BaseException, site: Site
 ) -> None:
-    job, uuid = conducted.post(board, store, conducted.interrupted, inputs=inputs)
+    job, uuid = site.post(conducted.interrupted)
     conducted.RAISED_ONCE[where] = error
     with pytest.raises(type(error)):
-        impl_blocking.BlockingConductor("me", board, persistence=store).run()
+        site.conductor().run()
     assert job.state == states.UNCLAIMED
-    assert state_of(store, uuid) == (states.SUSPENDED if where == "task" else None)
-    impl_blocking.BlockingConductor("you", board, persistence=store).run(max_dispatches=1)
-    assert job.state == states.COMPLETE and conducted.notes(tmp_path) == ["m a", "m b"]
+    assert site.state_of(uuid) == (states.SUSPENDED if where == "task" else None)
+    site.run_jobs(name="you")
+    assert job.state == states.COMPLETE and site.notes() == ["m a", "m b"]
 
 
-def test_flow_suspended_by_command_is_not_resumed_by_the_conductor(
-    store: persistence.Backend, board: jobs.JobBoard, inputs: Any, tmp_path: Path
-) -> None:
+def test_flow_suspended_by_command_is_not_resumed_by_the_conductor(site: Site) -> None:
     """Its job is consumed, so no conductor resumes it."""
-    conducted.GATES["m"], conducted.BEGUN["m"] = threading.Event(), threading.Event()
-    job, uuid = conducted.post(board, store, conducted.gated, inputs=inputs)
-    conductor = impl_blocking.BlockingConductor("me", board, persistence=store)
+    gate = site.gate()
+    job, uuid = site.post(conducted.gated)
+    conductor = site.conductor()
     ran: list[engines.Engine] = []
     conductor.notifier.register(
         "running_start", lambda event, details: ran.append(details["engine"])
     )
-    with contextlib.closing(store.get_connection()) as connection, running(conductor):
-        until(conducted.BEGUN["m"].is_set)
+    with site.connection() as connection, running(conductor):
+        until(gate.inside.is_set)
         connection.send_command(uuid, commands.FlowCommand("suspend", "hold it"))
         until(lambda: ran[0].storage.get_flow_state() == states.SUSPENDING)
-        conducted.GATES["m"].set()
+        gate.let.set()
         until(is_done(job))
-        assert state_of(store, uuid) == states.SUSPENDED
-        assert conducted.notes(tmp_path) == ["m before", "m gate"]
-        engines.load_from_detail(connection.get_flow_details(uuid), backend=store).run()
-    assert conducted.notes(tmp_path) == ["m before", "m gate", "m after"]
+        assert site.state_of(uuid) == states.SUSPENDED
+        assert site.notes() == ["m before", "m gate"]
+        engines.load_from_detail(connection.get_flow_details(uuid), backend=site.store).run()
+    assert site.notes() == ["m before", "m gate", "m after"]
 
 
 @pytest.mark.parametrize("damage", ["priority = 7", "created = 1e300"])
 def test_unreadable_job_row_is_skipped_and_logged_once(
-    damage: str,
-    store: persistence.Backend,
-    board: jobs.JobBoard,
-    inputs: Any,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+    damage: str, site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bad, _ = conducted.post(board, store, conducted.plain, inputs=inputs, priority="high")
-    with contextlib.closing(sqlite3.connect(tmp_path / "flows.db")) as raw, raw:
+    bad, _ = site.post(conducted.plain, priority="high")
+    with contextlib.closing(sqlite3.connect(site.folder / "flows.db")) as raw, raw:
         raw.execute(f"UPDATE wbe_jobs SET {damage} WHERE uuid = ?", (bad.uuid,))
     for mark in ("x", "y"):
-        conducted.post(board, store, conducted.plain, inputs={**inputs, "mark": mark})
-    impl_blocking.BlockingConductor("me", board, persistence=store).run(max_dispatches=2)
-    assert conducted.notes(tmp_path) == ["x a", "x b", "y a", "y b"]
-    assert list(board.iterjobs()) == [] and board.job_count == 1
+        site.post(conducted.plain, mark=mark)
+    site.run_jobs(2)
+    assert site.notes() == ["x a", "x b", "y a", "y b"]
+    assert list(site.board.iterjobs()) == [] and site.board.job_count == 1
     assert caplog.text.count(f"cannot read job {bad.uuid}") == 1
 
 
@@ -413,27 +390,22 @@ class ShortClaimConductor(impl_blocking.BlockingConductor):
     CLAIM_SECONDS = 0.6
 
 
-def test_claim_is_renewed_while_the_flow_runs(
-    store: persistence.Backend, board: jobs.JobBoard, inputs: Any, tmp_path: Path
-) -> None:
-    conducted.GATES["m"], conducted.BEGUN["m"] = threading.Event(), threading.Event()
-    job, _ = conducted.post(board, store, conducted.gated, inputs=inputs)
-    with running(ShortClaimConductor("me", board, persistence=store)):
-        until(conducted.BEGUN["m"].is_set)
+def test_claim_is_renewed_while_the_flow_runs(site: Site) -> None:
+    gate = site.gate()
+    job, _ = site.post(conducted.gated)
+    with running(site.conductor(ShortClaimConductor)):
+        until(gate.inside.is_set)
         first = job.last_modified
         for _ in range(20):
             with pytest.raises(exceptions.NotFound):
-                board.wait(timeout=0.1)
-        assert board.find_owner(job) == "me" and job.last_modified == first
-        conducted.GATES["m"].set()
+                site.board.wait(timeout=0.1)
+        assert site.board.find_owner(job) == "me" and job.last_modified == first
+        gate.let.set()
         until(is_done(job))
 
 
 def test_conductor_renews_claims_for_the_expiry_of_its_board(
-    store: persistence.Backend,
-    board: jobs.JobBoard,
-    inputs: Any,
-    monkeypatch: pytest.MonkeyPatch,
+    site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Octavia configures the `claim` of its board in this way."""
     extended, seen = [], []
@@ -445,125 +417,107 @@ def test_conductor_renews_claims_for_the_expiry_of_its_board(
         return extend(job, seconds)
 
     monkeypatch.setattr(stored.StoredJob, "extend_expiry", spy)
-    monkeypatch.setattr(board, "claim", functools.partial(board.claim, expiry=2.5))
-    conducted.GATES["m"], conducted.BEGUN["m"] = threading.Event(), threading.Event()
-    job, _ = conducted.post(board, store, conducted.gated, inputs=inputs)
-    conductor = impl_blocking.BlockingConductor("me", board, persistence=store)
+    monkeypatch.setattr(site.board, "claim", functools.partial(site.board.claim, expiry=2.5))
+    gate = site.gate()
+    job, _ = site.post(conducted.gated)
+    conductor = site.conductor()
     assert conductor.CLAIM_SECONDS > 2.5
     with running(conductor):
         until(lambda: len(extended) == 2)
-        conducted.GATES["m"].set()
+        gate.let.set()
         until(is_done(job))
     assert set(extended) == {2.5} and all(0 < seconds <= 2.5 for seconds in seen)
 
 
 def test_flow_is_suspended_when_its_claim_is_lost(
-    store: persistence.Backend,
-    board: jobs.JobBoard,
-    inputs: Any,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+    site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An operator trashed the job. The conductor continues with other jobs."""
-    conducted.GATES["m"], conducted.BEGUN["m"] = threading.Event(), threading.Event()
-    _, uuid = conducted.post(board, store, conducted.gated, inputs=inputs)
-    with running(ShortClaimConductor("me", board, persistence=store)):
-        until(conducted.BEGUN["m"].is_set)
-        [found] = board.iterjobs()
-        board.trash(found, "me")
+    gate = site.gate()
+    _, uuid = site.post(conducted.gated)
+    with running(site.conductor(ShortClaimConductor)):
+        until(gate.inside.is_set)
+        [claimed_job] = site.board.iterjobs()
+        site.board.trash(claimed_job, "me")
         until(lambda: "lost the claim on" in caplog.text)
-        conducted.GATES["m"].set()
-        until(lambda: state_of(store, uuid) == states.SUSPENDED)
-        other, _ = conducted.post(board, store, conducted.plain, inputs={**inputs, "mark": "n"})
+        gate.let.set()
+        until(lambda: site.state_of(uuid) == states.SUSPENDED)
+        other, _ = site.post(conducted.plain, mark="n")
         until(is_done(other))
-    assert "m after" not in conducted.notes(tmp_path)
+    assert "m after" not in site.notes()
 
 
 def test_flow_does_not_start_if_claim_is_lost_while_factory_runs(
-    store: persistence.Backend,
-    board: jobs.JobBoard,
-    inputs: Any,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
+    site: Site, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, uuid = conducted.post(board, store, conducted.slowly_made, inputs=inputs)
+    _, uuid = site.post(conducted.slowly_made)
     monkeypatch.setitem(conducted.GATES, "factory", threading.Event())
     monkeypatch.setitem(conducted.BEGUN, "factory", threading.Event())
-    with running(ShortClaimConductor("me", board, persistence=store)):
+    with running(site.conductor(ShortClaimConductor)):
         until(conducted.BEGUN["factory"].is_set)
-        [found] = board.iterjobs()
-        board.trash(found, "me")
+        [claimed_job] = site.board.iterjobs()
+        site.board.trash(claimed_job, "me")
         until(lambda: "lost the claim on" in caplog.text)
         conducted.GATES["factory"].set()
-        other, _ = conducted.post(board, store, conducted.plain, inputs={**inputs, "mark": "n"})
+        other, _ = site.post(conducted.plain, mark="n")
         until(is_done(other))
-    assert state_of(store, uuid) is None and conducted.notes(tmp_path) == ["n a", "n b"]
+    assert site.state_of(uuid) is None and site.notes() == ["n a", "n b"]
 
 
-def test_conductor_reconnects_its_board(
-    store: persistence.Backend, board: jobs.JobBoard, inputs: Any
-) -> None:
-    job, _ = conducted.post(board, store, conducted.plain, inputs=inputs)
-    board.close()
-    conductor = impl_blocking.BlockingConductor("me", board, persistence=store)
+def test_conductor_reconnects_its_board(site: Site) -> None:
+    job, _ = site.post(conducted.plain)
+    site.board.close()
+    conductor = site.conductor()
     with running(conductor):
-        until(lambda: board.connected)
+        until(lambda: site.board.connected)
         until(is_done(job))
-        board.close()
-        until(lambda: board.connected)
+        site.board.close()
+        until(lambda: site.board.connected)
     conductor.close()
-    assert not board.connected
+    assert not site.board.connected
 
 
 def test_job_with_non_dict_details_is_trashed_and_logged(
-    tmp_path: Path, inputs: Any, caplog: pytest.LogCaptureFixture
+    site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with (
-        stores.backend(f"sqlite:///{tmp_path}/other.db") as store,
-        boards.backend("b", "sql", persistence=store) as board,
-    ):
-        job, _ = conducted.post(board, store, conducted.plain, inputs=inputs)
-        with contextlib.closing(sqlite3.connect(tmp_path / "other.db")) as raw:
-            raw.execute("UPDATE wbe_jobs SET details = '[1]'")
-            raw.commit()
-        impl_blocking.BlockingConductor("me", board, persistence=store).run(max_dispatches=1)
-        assert job.state == states.COMPLETE and board.job_count == 0
+    job, _ = site.post(conducted.plain)
+    with contextlib.closing(sqlite3.connect(site.folder / "flows.db")) as raw, raw:
+        raw.execute("UPDATE wbe_jobs SET details = '[1]'")
+    site.run_jobs()
+    assert job.state == states.COMPLETE and site.board.job_count == 0
     assert "must be a dict, got list" in caplog.text
 
 
 # Subclasses.
 
 
-def test_subclass_hooks_add_listeners_and_observe_done_jobs(
-    store: persistence.Backend, board: jobs.JobBoard, inputs: Any
-) -> None:
+def test_subclass_hooks_add_listeners_and_observe_done_jobs(site: Site) -> None:
     """TaskFlow services override these hooks. This one deletes the logbook of a job."""
     heard: list[Any] = []
 
     class Conductor(impl_blocking.BlockingConductor):
         def _listeners_from_job(self, job: jobs.Job, engine: Any) -> Any:
-            found = super()._listeners_from_job(job, engine)
+            listeners = super()._listeners_from_job(job, engine)
             values: Any = heard
-            return [*found, capturing.CaptureListener(engine, values=values)]
+            return [*listeners, capturing.CaptureListener(engine, values=values)]
 
         def _on_job_done(self, job: jobs.Job, fut: futures.Future[bool]) -> None:
             super()._on_job_done(job, fut)
             assert fut.result() and job.state == states.COMPLETE
-            with contextlib.closing(store.get_connection()) as connection:
+            with site.connection() as connection:
                 connection.destroy_logbook(job.book_uuid or "")
 
-    _, uuid = conducted.post(board, store, conducted.plain, inputs=inputs)
-    Conductor("me", board, persistence=store).run(max_dispatches=1)
+    _, uuid = site.post(conducted.plain)
+    site.conductor(Conductor).run(max_dispatches=1)
     assert any("a" in str(line) for line in heard)
     with pytest.raises(exceptions.NotFound):
-        state_of(store, uuid)
+        site.state_of(uuid)
 
 
 def test_conductor_describes_itself_with_name_host_and_pid(board: jobs.JobBoard) -> None:
-    told = impl_blocking.BlockingConductor("me", board).conductor.to_dict()
-    assert told["kind"] == "conductor" and told["name"].startswith("me@")
-    assert set(told["metadata"]) == {"hostname", "pid"}
+    description = impl_blocking.BlockingConductor("me", board).conductor.to_dict()
+    assert description["kind"] == "conductor" and description["name"].startswith("me@")
+    assert set(description["metadata"]) == {"hostname", "pid"}
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import pytest
 from tests.contract.flows import kinds
 from tests.support import failing_tasks as tasks
 from wbengine import _codec, engines, exceptions, retry, states, task
-from wbengine.patterns import linear_flow, unordered_flow
+from wbengine.patterns import linear_flow
 from wbengine.persistence import models
 from wbengine.types import failure as ft
 
@@ -25,8 +25,8 @@ LOCAL = ("serial", "threads", "processes")
 @pytest.fixture(scope="module", params=kinds.NAMES)
 def kind(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Iterator[Any]:
     folder: Path = tmp_path_factory.mktemp(request.param)
-    with kinds.kind(request.param, folder, tasks.__name__) as made:
-        yield made
+    with kinds.kind(request.param, folder, tasks.__name__) as engine_kind:
+        yield engine_kind
 
 
 def run_failing_flow(kind: Any, how: str, *, flow: Any = None) -> tuple[Any, BaseException]:
@@ -72,26 +72,25 @@ def test_cause_of_the_exception_is_preserved(kind: Any) -> None:
     assert error.__cause__.errno == 2
 
 
-def test_disallowed_exception_type_from_worker_is_wrapped(kind: Any) -> None:
-    """A remote SystemExit must not end this process; JSONDecodeError is not allowed."""
-    found = [("foreign", json.JSONDecodeError)]
-    if kind.name not in LOCAL:
-        found.append(("exit", SystemExit))  # local engines suspend the flow instead
-    for how, type_ in found:
-        _, error = run_failing_flow(kind, how, flow=tasks.Fails("bad"))
-        if kind.name in LOCAL:
-            assert isinstance(error, type_)
-        else:
-            assert type(error) is exceptions.WrappedFailure
-            assert error.check(type_) is type_
-
-
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="no exception groups")
-def test_exception_group_from_worker_is_wrapped(kind: Any) -> None:
-    _, error = run_failing_flow(kind, "group")
-    if kind.name not in LOCAL:
-        assert type(error) is exceptions.WrappedFailure
-        assert error.check("ExceptionGroup")
+@pytest.mark.parametrize(
+    "kind", [name for name in kinds.NAMES if name not in LOCAL], indirect=True, scope="module"
+)
+@pytest.mark.parametrize(
+    ("how", "type_"),
+    [
+        pytest.param("foreign", json.JSONDecodeError, id="type that is not allowed"),
+        pytest.param("exit", SystemExit, id="SystemExit"),
+        pytest.param(
+            "group", "ExceptionGroup", id="exception group",
+            marks=pytest.mark.skipif(sys.version_info < (3, 11), reason="no exception groups"),
+        ),
+    ],
+)  # fmt: skip
+def test_exception_that_cannot_be_rebuilt_is_wrapped(kind: Any, how: str, type_: Any) -> None:
+    """A remote SystemExit must not end this process."""
+    _, error = run_failing_flow(kind, how, flow=tasks.Fails("bad"))
+    assert type(error) is exceptions.WrappedFailure
+    assert error.check(type_) == type_
 
 
 def test_revert_receives_failures_with_original_type(kind: Any) -> None:
@@ -102,16 +101,6 @@ def test_revert_receives_failures_with_original_type(kind: Any) -> None:
     ]:
         engine, _ = run_failing_flow(kind, how)
         assert engine.storage.get_revert_result("notices") == [noticed]
-
-
-def test_several_failures_are_wrapped_on_every_engine(kind: Any) -> None:
-    flow = unordered_flow.Flow("f").add(
-        tasks.Fails("one", inject={"how": "own"}), tasks.Fails("two", inject={"how": "builtin"})
-    )
-    engine, error = run_failing_flow(kind, "", flow=flow)
-    if len(engine.storage.get_failures()) == 2:
-        assert type(error) is exceptions.WrappedFailure
-        assert error.check(tasks.Refused) and error.check(ValueError)
 
 
 class Picky(retry.Times):
@@ -208,10 +197,10 @@ def test_custom_types_are_passed_to_and_from_tasks(kind: Any) -> None:
     )
     engine = kind.load(flow, store={"first": order, "paint": tasks.Colour.RED})
     engine.run()
-    found = engine.storage.fetch("order")
+    result = engine.storage.fetch("order")
     colours = (tasks.Colour.RED, tasks.Colour.GREEN)
-    assert found == tasks.Order(1, dt.date(2024, 3, 1), colours, {3: {"a"}})
-    assert type(found) is tasks.Order and engine.storage.fetch("colour") is tasks.Colour.GREEN
+    assert result == tasks.Order(1, dt.date(2024, 3, 1), colours, {3: {"a"}})
+    assert type(result) is tasks.Order and engine.storage.fetch("colour") is tasks.Colour.GREEN
 
 
 def test_copied_and_pickled_failures_match_the_original(kind: Any) -> None:

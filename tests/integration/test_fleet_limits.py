@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
+from tests.integration.engine_kinds import engine_options
 from tests.support import engine_threads, limited_tasks, signalled
 from tests.support.fresh import process
 from tests.support.limited_tasks import ENDLESS, RELEASED, RUNS, flow, one_each, three, twenty
 from tests.support.waiting import until
-from tests.support.workers import worker_in_thread
 from wbengine import engines, exceptions, retry, states, task
 from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.permits import account_stores
@@ -33,13 +33,10 @@ def fresh_recorder() -> Iterator[None]:
     RELEASED.set()
 
 
-@pytest.fixture(params=["serial", "threads", "workers"])
-def options(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
-    if request.param == "workers":
-        with worker_in_thread("memory://limits", limited_tasks, threads_count=20):
-            yield {"engine": "worker-based", "url": "memory://limits"}
-        return
-    yield {} if request.param == "serial" else PARALLEL
+@pytest.fixture(params=["serial", "threads", "memory"])
+def options(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, Any]]:
+    with engine_options(request.param, tmp_path, limited_tasks, slots=20) as found:
+        yield found
 
 
 @pytest.fixture(params=["none", "memory", "sqlite", "redis"])
@@ -51,21 +48,21 @@ def limit_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict
         yield {"limits": request.getfixturevalue("redis_url")}
     else:
         url = "memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/flows.db"
-        with backends.backend(url) as made:
-            yield {"backend": made}
+        with backends.backend(url) as backend:
+            yield {"backend": backend}
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[base.Backend]:
-    with backends.backend(f"sqlite:///{tmp_path}/flows.db") as made:
-        yield made
+    with backends.backend(f"sqlite:///{tmp_path}/flows.db") as backend:
+        yield backend
 
 
 def running(*args: Any, **options: Any) -> engine_threads.Running:
     """Return an engine that is running in a thread."""
-    made = engine_threads.Running(engines.load(*args, **options))
-    made.start()
-    return made
+    run = engine_threads.Running(engines.load(*args, **options))
+    run.start()
+    return run
 
 
 def test_concurrency_limit_caps_running_tasks(
@@ -85,8 +82,10 @@ def test_two_engines_share_one_concurrency_limit(limit_store: dict[str, Any]) ->
 
 
 def limit_accounts(limit_store: dict[str, Any]) -> dict[str, Any]:
-    found = account_stores.store_of(limit_store.get("limits") or limit_store.get("backend")).all()
-    return {name: told for name, told in found.items() if "limited_tasks.three" in name}
+    accounts = account_stores.store_of(
+        limit_store.get("limits") or limit_store.get("backend")
+    ).all()
+    return {name: account for name, account in accounts.items() if "limited_tasks.three" in name}
 
 
 def test_two_engines_share_one_rate_limit(limit_store: dict[str, Any]) -> None:
@@ -106,8 +105,8 @@ def test_small_flow_gets_its_share_of_permits_beside_a_large_flow(store: base.Ba
     until(lambda: len(RUNS.began) >= 10)
     small = running(flow(three, 30, "small", 0.03), backend=store, **PARALLEL)
     assert small.end() == states.SUCCESS
-    told = [who for who, _ in RUNS.began]
-    during = Counter(told[told.index("small") :])
+    owners = [who for who, _ in RUNS.began]
+    during = Counter(owners[owners.index("small") :])
     assert during["small"] == 30
     assert during["big"] <= 2 * 30 + 10, "of three permits it has one or two"
     big.engine.suspend()
@@ -115,20 +114,20 @@ def test_small_flow_gets_its_share_of_permits_beside_a_large_flow(store: base.Ba
 
 
 def test_each_concurrency_key_has_its_own_limit(options: dict[str, Any]) -> None:
-    found = unordered_flow.Flow("f")
+    keyed_flow = unordered_flow.Flow("f")
     for number in range(12):
         inject = {"who": "abc"[number % 3], "seconds": 0.02}
-        found.add(one_each(f"{number}", inject=inject, rebind={"customer": "who"}))
-    engines.run(found, **options)
+        keyed_flow.add(one_each(f"{number}", inject=inject, rebind={"customer": "who"}))
+    engines.run(keyed_flow, **options)
     assert len(RUNS.began) == 12 and RUNS.most == (3 if options else 1)
 
 
 def test_items_of_a_map_are_limited(options: dict[str, Any], limit_store: dict[str, Any]) -> None:
     items = [f"{number}" for number in range(20)]
-    found = linear_flow.Flow("f").add(
+    mapped_flow = linear_flow.Flow("f").add(
         task.Map(three(inject={"seconds": 0.02}), over="items", item="who", provides="told")
     )
-    engine = engines.load(found, inputs={"items": items}, **options, **limit_store)
+    engine = engines.load(mapped_flow, inputs={"items": items}, **options, **limit_store)
     engine.run()
     assert engine.storage.fetch("told") == items
     assert RUNS.most == (3 if options else 1)
@@ -136,8 +135,8 @@ def test_items_of_a_map_are_limited(options: dict[str, Any], limit_store: dict[s
 
 def test_map_items_are_limited_per_concurrency_key() -> None:
     inner = one_each(inject={"seconds": 0.02})
-    found = linear_flow.Flow("f").add(task.Map(inner, over="items", item="customer"))
-    engines.run(found, {"items": ["a", "b"] * 5}, **PARALLEL)
+    mapped_flow = linear_flow.Flow("f").add(task.Map(inner, over="items", item="customer"))
+    engines.run(mapped_flow, {"items": ["a", "b"] * 5}, **PARALLEL)
     assert len(RUNS.began) == 10 and RUNS.most == 2
 
 
@@ -145,10 +144,10 @@ def test_tasks_with_the_same_limit_name_share_permits() -> None:
     first = task.task(concurrency=2, limit="shared api")(three.fn)
     second = task.task(concurrency=2, limit="shared api")(three.fn)
     inject = {"who": "f", "seconds": 0.02}
-    found = unordered_flow.Flow("f")
+    sharing_flow = unordered_flow.Flow("f")
     for number in range(10):
-        found.add(first(f"a{number}", inject=inject), second(f"b{number}", inject=inject))
-    engines.run(found, **PARALLEL)
+        sharing_flow.add(first(f"a{number}", inject=inject), second(f"b{number}", inject=inject))
+    engines.run(sharing_flow, **PARALLEL)
     assert len(RUNS.began) == 20 and RUNS.most == 2
 
 
@@ -161,11 +160,11 @@ def test_task_waiting_for_permit_is_pending_and_shows_its_limit(store: base.Back
     until(lambda: run.engine.storage.get_flow_state() == states.RUNNING)
     with store.get_connection() as connection:
         view = views.read(connection, uuid)
-    said = "Starts when the limit permits it: 3 at once."
+    reason = "Starts when the limit permits it: 3 at once."
     assert {(atom.state, atom.attempt, atom.waiting) for atom in view.atoms} == {
-        (states.PENDING, 0, said)
+        (states.PENDING, 0, reason)
     }
-    assert view.waiting == f"0: {said} (4 more are waiting)"
+    assert view.waiting == f"0: {reason} (4 more are waiting)"
     RELEASED.set()
     assert holder.end() == run.end() == states.SUCCESS
     assert RUNS.most == 3
@@ -174,10 +173,10 @@ def test_task_waiting_for_permit_is_pending_and_shows_its_limit(store: base.Back
 def test_map_waiting_for_permit_shows_its_limit(store: base.Backend) -> None:
     holder = running(flow(three, 3, "holder", ENDLESS), backend=store, **PARALLEL)
     until(lambda: RUNS.running == 3)
-    found = linear_flow.Flow("f").add(
+    mapped_flow = linear_flow.Flow("f").add(
         task.Map(three(inject={"seconds": 0.0}), over="items", item="who")
     )
-    run = running(found, backend=store, inputs={"items": ["a", "b"]}, **PARALLEL)
+    run = running(mapped_flow, backend=store, inputs={"items": ["a", "b"]}, **PARALLEL)
 
     def waiting() -> str | None:
         with store.get_connection() as connection:
@@ -194,13 +193,13 @@ def test_flow_waiting_for_permits_ends_at_once(how: str, store: base.Backend) ->
     """None of the waiting tasks runs."""
     holder = running(flow(three, 3, "holder", ENDLESS), backend=store, **PARALLEL)
     until(lambda: RUNS.running == 3)
-    found = flow(three, 5, "f")
+    waiting_flow = flow(three, 5, "f")
     if how == "sibling fails":
-        found.add(Spoils())
+        waiting_flow.add(Spoils())
     else:
         mapped = three("mapped", inject={"seconds": 0.0})
-        found.add(task.Map(mapped, over="items", item="who"))
-    engine = engines.load(found, backend=store, inputs={"items": ["x"] * 3}, **PARALLEL)
+        waiting_flow.add(task.Map(mapped, over="items", item="who"))
+    engine = engines.load(waiting_flow, backend=store, inputs={"items": ["x"] * 3}, **PARALLEL)
     timer = threading.Timer(0.3, engine.suspend if how == "suspend" else engine.cancel)
     if how in ("suspend", "cancel"):
         timer.start()
@@ -238,11 +237,11 @@ def test_items_waiting_for_permits_do_not_delay_reverting(own: int, cancel_on_re
     """This applies to a Map with and without started items."""
     holder = running(flow(three, 3 - own, "holder", ENDLESS), **PARALLEL)
     until(lambda: RUNS.running == 3 - own)
-    made = three("each", inject={"seconds": 0.5})
-    made.cancel_on_revert = cancel_on_revert
-    found = unordered_flow.Flow("f").add(SpoilsLate())
-    found.add(task.Map(made, over="items", item="who"))
-    engine = engines.load(found, inputs={"items": ["x"] * 9}, **PARALLEL)
+    item_task = three("each", inject={"seconds": 0.5})
+    item_task.cancel_on_revert = cancel_on_revert
+    failing_flow = unordered_flow.Flow("f").add(SpoilsLate())
+    failing_flow.add(task.Map(item_task, over="items", item="who"))
+    engine = engines.load(failing_flow, inputs={"items": ["x"] * 9}, **PARALLEL)
     with pytest.raises(LookupError, match="spoilt"):
         engine.run()
     assert engine.storage.get_flow_state() == states.REVERTED
@@ -258,9 +257,9 @@ def spoils(who: str) -> None:
 
 
 def test_items_waiting_for_rate_limit_do_not_delay_failure_of_another() -> None:
-    found = linear_flow.Flow("f").add(task.Map(spoils(), over="items", item="who"))
+    mapped_flow = linear_flow.Flow("f").add(task.Map(spoils(), over="items", item="who"))
     with pytest.raises(LookupError, match="a"):
-        engines.run(found, {"items": ["a"] * 3}, deadline=60, **PARALLEL)
+        engines.run(mapped_flow, {"items": ["a"] * 3}, deadline=60, **PARALLEL)
 
 
 def test_suspended_flow_resumes_within_its_limit(store: base.Backend) -> None:
@@ -306,10 +305,10 @@ class Other(task.Task):
 
 
 def test_permit_is_not_held_between_attempts() -> None:
-    made = Flaky("flaky")
-    made.backoff = 0.5
-    found = unordered_flow.Flow("f").add(made)
-    run = running(found)
+    flaky = Flaky("flaky")
+    flaky.backoff = 0.5
+    retried_flow = unordered_flow.Flow("f").add(flaky)
+    run = running(retried_flow)
     until(lambda: len(RUNS.began) == 1)
     began = time.monotonic()
     engines.run(Other("other"))
@@ -318,17 +317,17 @@ def test_permit_is_not_held_between_attempts() -> None:
 
 
 def test_failed_task_releases_its_permit() -> None:
-    found = linear_flow.Flow("f", retry=retry.Times(5)).add(Flaky("flaky", inject={}))
-    found_again = engines.load(found)
+    retried_flow = linear_flow.Flow("f", retry=retry.Times(5)).add(Flaky("flaky", inject={}))
+    found_again = engines.load(retried_flow)
     found_again.run()
     assert len(RUNS.began) == 3
 
 
 def test_concurrency_key_that_raises_fails_its_task() -> None:
-    made = task.task(concurrency=1, concurrency_key=lambda who: who.nonsense)(three.fn)
+    keyed_task = task.task(concurrency=1, concurrency_key=lambda who: who.nonsense)(three.fn)
     with pytest.raises(AttributeError, match="nonsense"):
-        engines.run(made("t", inject={"who": "x", "seconds": 0}))
-    mapped = task.Map(made(inject={"seconds": 0}), over="items", item="who")
+        engines.run(keyed_task("t", inject={"who": "x", "seconds": 0}))
+    mapped = task.Map(keyed_task(inject={"seconds": 0}), over="items", item="who")
     with pytest.raises(AttributeError, match="nonsense"):
         engines.run(mapped, {"items": ["a", "b"]})
 
@@ -370,10 +369,10 @@ def test_wide_flow_acquires_permits_in_batches(
 
 
 def limited_flow(name: str, **limits: Any) -> unordered_flow.Flow:
-    made = flow(limited_tasks.free, 3, name, 0.05)
+    result = flow(limited_tasks.free, 3, name, 0.05)
     for word, value in limits.items():
-        setattr(made, word, value)
-    return made
+        setattr(result, word, value)
+    return result
 
 
 def test_concurrency_limit_caps_running_flows(
@@ -388,21 +387,23 @@ def test_concurrency_limit_caps_running_flows(
     times: dict[str, list[float]] = {}
     for who, at in RUNS.began:
         times.setdefault(who, []).append(at)
-    assert [len(found) for found in times.values()] == [3] * 5
-    most = max(
-        sum(min(found) <= moment <= max(found) for found in times.values())
+    assert [len(starts) for starts in times.values()] == [3] * 5
+    max_running = max(
+        sum(min(starts) <= moment <= max(starts) for starts in times.values())
         for moment in (at for _, at in RUNS.began)
     )
-    assert most <= 2
+    assert max_running <= 2
 
 
 def test_rate_limit_of_flows_applies_per_concurrency_key(store: base.Backend) -> None:
-    def made() -> unordered_flow.Flow:
+    def keyed_flow() -> unordered_flow.Flow:
         return limited_flow("f", rate_limit="5/s", concurrency_key=lambda customer: customer)
 
     began = time.monotonic()
     customers = ("a", "b", "a", "b", "a", "b")
-    runs = [running(made(), backend=store, inputs={"customer": c}, **PARALLEL) for c in customers]
+    runs = [
+        running(keyed_flow(), backend=store, inputs={"customer": c}, **PARALLEL) for c in customers
+    ]
     assert [run.end() for run in runs] == [states.SUCCESS] * 6
     assert time.monotonic() - began > 0.35
     first = sorted(at for _, at in RUNS.began)[: 2 * 3]
@@ -421,9 +422,9 @@ def test_flow_waiting_for_its_flow_limit_can_be_suspended_or_cancelled(
     until(lambda: run.engine.storage.get_flow_state() == states.RUNNING)
     with store.get_connection() as connection:
         view = views.read(connection, run.engine.storage.flow_uuid)
-    said = "The flow starts when its limit permits it: 1 at once."
-    assert {(atom.state, atom.waiting) for atom in view.atoms} == {(states.PENDING, said)}
-    assert view.waiting == f"f: {said}"
+    reason = "The flow starts when its limit permits it: 1 at once."
+    assert {(atom.state, atom.waiting) for atom in view.atoms} == {(states.PENDING, reason)}
+    assert view.waiting == f"f: {reason}"
     if how == "suspend":
         run.engine.suspend()
         assert run.end() == states.SUSPENDED
@@ -455,9 +456,9 @@ def test_flow_waiting_for_its_flow_limit_is_not_parked(store: base.Backend) -> N
 
 def test_flow_with_a_flow_permit_is_not_parked(store: base.Backend) -> None:
     """The flow keeps its permit from start to end, also while it waits for a signal."""
-    made = signalled.flow()
-    made.concurrency = 1
-    engine = engines.load(made, backend=store, **PARALLEL)
+    limited = signalled.flow()
+    limited.concurrency = 1
+    engine = engines.load(limited, backend=store, **PARALLEL)
     engine.park_after = 0.01
     timer = threading.Timer(0.5, engine.signal, ("approved", 1))
     timer.start()
@@ -468,9 +469,9 @@ def test_flow_with_a_flow_permit_is_not_parked(store: base.Backend) -> None:
 
 
 def test_flow_limit_and_task_limit_apply_together(options: dict[str, Any]) -> None:
-    made = flow(three, 9)
-    made.concurrency = 1
-    engines.run(made, **options)
+    limited = flow(three, 9)
+    limited.concurrency = 1
+    engines.run(limited, **options)
     assert len(RUNS.began) == 9 and RUNS.most == (3 if options else 1)
 
 
@@ -480,9 +481,9 @@ def test_limit_of_nested_flow_is_rejected() -> None:
 
 
 def test_flow_concurrency_key_that_raises_fails_the_run(store: base.Backend) -> None:
-    made = limited_flow("f", concurrency=1, concurrency_key=lambda customer: customer)
+    keyed_flow = limited_flow("f", concurrency=1, concurrency_key=lambda customer: customer)
     with pytest.raises(TypeError, match="customer"):
-        engines.run(made, backend=store)
+        engines.run(keyed_flow, backend=store)
 
 
 @pytest.mark.parametrize(
@@ -496,18 +497,11 @@ def test_flow_concurrency_key_that_raises_fails_the_run(store: base.Backend) -> 
 def test_conflicting_values_for_one_limit_are_rejected(
     first: dict[str, Any], second: dict[str, Any], words: str
 ) -> None:
-    found = unordered_flow.Flow("f")
+    conflicting_flow = unordered_flow.Flow("f")
     for name, options in (("a", first), ("b", second)):
-        found.add(task.task(**options, limit="l")(three.fn)(name))
+        conflicting_flow.add(task.task(**options, limit="l")(three.fn)(name))
     with pytest.raises(exceptions.CompilationFailure, match=words):
-        engines.load(found)
-
-
-def test_invalid_rate_limit_of_task_is_rejected() -> None:
-    made = Other("t")
-    made.rate_limit = "often"
-    with pytest.raises(exceptions.CompilationFailure, match=r"rate_limit of task 't'.*'often'"):
-        engines.load(made)
+        engines.load(conflicting_flow)
 
 
 @pytest.mark.parametrize(

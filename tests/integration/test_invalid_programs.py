@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -38,64 +39,6 @@ def test_stop_iteration_in_task_is_raised_unchanged(kind: str) -> None:
     with pytest.raises(StopIteration):
         engine.run()
     assert engine.storage.get_flow_state() == states.REVERTED
-
-
-def test_run_iter_raises_failure_of_flow() -> None:
-    def fail() -> None:
-        raise KeyError("k")
-
-    engine = engines.load(task.FunctorTask(fail, name="f"))
-    with pytest.raises(KeyError):
-        list(engine.run_iter())
-    assert engine.storage.get_flow_state() == states.REVERTED
-
-
-@pytest.mark.parametrize("flow", [None, 3, "flow", Plain, retry.Times(1, name="r")])
-def test_loading_object_that_is_not_a_flow_is_refused(flow: Any) -> None:
-    with pytest.raises(exceptions.NotAFlow, match="Only a flow or a task can be loaded") as caught:
-        engines.load(flow)
-    assert isinstance(caught.value, exceptions.CompilationFailure)
-    assert isinstance(caught.value, TypeError)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        ({"store": 3}, "store must be a dict or pairs, got 3"),
-        ({"store": ["a"]}, r"injected values must be a dict or pairs, got \['a'\]"),
-        ({"flow_detail": 3}, "flow_detail must be a FlowDetail, got 3"),
-        ({"book": 3}, "book must be a LogBook, got 3"),
-        ({"backend": 3}, "backend must be a Backend, a dict of its options or a URI, got 3"),
-        ({"engine": 3}, "engine must be the name of a kind or a URI, got 3"),
-    ],
-)
-def test_load_rejects_arguments_of_wrong_type(arguments: dict[str, Any], complaint: str) -> None:
-    with pytest.raises(TypeError, match=complaint):
-        engines.load(Plain("p"), **arguments)
-
-
-@pytest.mark.parametrize("kind", ["parallel", "serial"])
-@pytest.mark.parametrize("workers", [0, -1, "x", []])
-def test_invalid_max_workers_is_rejected(workers: Any, kind: str) -> None:
-    """The serial engine has no pool, but refuses the same values: the kind may be configured."""
-    with pytest.raises(ValueError, match=r"max_workers must be a whole number of 1 or more, got"):
-        engines.load(Plain("p"), engine=kind, max_workers=workers)
-
-
-def test_non_numeric_priority_is_rejected_at_load() -> None:
-    only = Plain("p")
-    only.priority = "high"  # type: ignore[assignment]
-    with pytest.raises(exceptions.CompilationFailure, match=r"priority of atom 'p' .* got 'high'"):
-        engines.load(linear_flow.Flow("f").add(only))
-
-
-def test_storage_rejects_none_as_name() -> None:
-    engine = engines.load(Plain("p"))
-    engine.prepare()
-    with pytest.raises(TypeError, match="Stored name must be a str, got None"):
-        engine.storage.fetch(None)  # type: ignore[arg-type]
-    with pytest.raises(exceptions.NotFound, match="Unknown atom name None"):
-        engine.storage.get_atom_state(None)  # type: ignore[arg-type]
 
 
 def test_values_of_one_name_are_ordered_from_innermost_flow() -> None:
@@ -197,6 +140,14 @@ def twice() -> Any:
     return LINE("f").add(one, LINE("g").add(one))
 
 
+def changed(**attributes: Any) -> Any:
+    """Load a flow with a task that has these attributes."""
+    only = Plain("p")
+    for name, value in attributes.items():
+        setattr(only, name, value)
+    return engines.load(LINE("f").add(only))
+
+
 def itself() -> Any:
     flow = LINE("f")
     return flow.add(flow)
@@ -251,6 +202,13 @@ ATOMS: list[tuple[Callable[[], Any], type[BaseException], str]] = [
     (lambda: MAP(Takes("t"), item="x", on_item_failure="colect"), ValueError,
      "did you mean 'collect'"),
     (lambda: MAP(Takes("t"), item="x", max_in_flight=0), ValueError, "at least 1, or None, got 0"),
+    (lambda: MAP(task.WaitFor("s"), over="items", item="item"), TypeError,
+     "Map cannot run 'wait-for-s' for each item"),
+    (lambda: task.WaitFor(""), ValueError, "1 to 255 printable characters"),
+    (lambda: task.WaitFor(3), TypeError, "must be a str, got 3"),
+    (lambda: task.WaitFor("s", -1), ValueError, "must be 0 or more seconds, got -1"),
+    (lambda: task.WaitFor("s", math.inf), ValueError, "must be 0 or more seconds"),
+    (lambda: task.WaitFor("s", "1h"), TypeError, "seconds or None, got '1h'"),
 ]  # fmt: skip
 
 RETRIES: list[tuple[Callable[[], Any], type[BaseException], str]] = [
@@ -312,6 +270,10 @@ FLOWS: list[tuple[Callable[[], Any], type[BaseException], str]] = [
      exceptions.MissingDependencies, r"'sise' \(did you mean 'size'\?\).*as 'x'.* of 't'"),
     (lambda: engines.run(LINE("f").add(Takes("t"), both("**k", "x", "late"))),
      exceptions.MissingDependencies, "nothing before it provides it"),
+    (lambda: changed(priority="high"), exceptions.CompilationFailure,
+     "priority of atom 'p' .* got 'high'"),
+    (lambda: changed(rate_limit="often"), exceptions.CompilationFailure,
+     "rate_limit of task 'p'.*'often'"),
 ]  # fmt: skip
 
 
@@ -338,13 +300,28 @@ LOADING: list[tuple[Callable[[], Any], type[BaseException], str]] = [
     (lambda: load(strict_results="maybe"), ValueError, "strict_results must .* got 'maybe'"),
     (lambda: load(topics=2), ValueError, "SerialActionEngine: unknown option 'topics'"),
     (lambda: load("parallel", max_worker=2), ValueError, "did you mean 'max_workers'"),
-    (lambda: load("parallel", max_workers=1.5), ValueError, "max_workers must .* got 1.5"),
-    (lambda: load("parallel", max_workers=True), ValueError, "max_workers must .* got True"),
+    # The serial engine refuses the same values, because the kind may be configured.
+    *((functools.partial(load, kind, max_workers=count), ValueError,
+       "max_workers must be a whole number of 1 or more, got")
+      for kind in ("serial", "parallel") for count in (0, -1, "x", [], 1.5, True)),
+    *((functools.partial(engines.load, flow), exceptions.NotAFlow, "Only a flow or a task can be")
+      for flow in (None, 3, "flow", Plain, retry.Times(1, name="r"))),
     (lambda: load("parallel", executor="treads"), ValueError, "'treads' .*'threads'"),
     (lambda: load("parallel", executor=3), TypeError, "executor must be a str or a .* got 3"),
     (lambda: load(backend="memry"), exceptions.NotFound, "'memry' .*'memory'"),
     (lambda: load(backend={}), ValueError, "must contain 'connection'"),
     (lambda: load(store={1: 2}), TypeError, "Injected value names must be str, got int: 1"),
+    (lambda: load(store=3), TypeError, "store must be a dict or pairs, got 3"),
+    (lambda: load(store=["a"]), TypeError, r"values must be a dict or pairs, got \['a'\]"),
+    (lambda: load(flow_detail=3), TypeError, "flow_detail must be a FlowDetail, got 3"),
+    (lambda: load(book=3), TypeError, "book must be a LogBook, got 3"),
+    (lambda: load(backend=3), TypeError, "backend must be a Backend, a dict .* or a URI, got 3"),
+    (lambda: load(3), TypeError, "engine must be the name of a kind or a URI, got 3"),
+    (lambda: load(on_busy="wiat"), ValueError, "on_busy must be one of fail, wait, .*'wait'"),
+    (lambda: load(on_busy=None), ValueError, "Option on_busy must be one of"),
+    (lambda: load(durability="eech"), ValueError, "one of each, batch, end.*'each'"),
+    (lambda: load(lease=-1), ValueError, "lease"),
+    (lambda: load(lease="soon"), ValueError, "lease"),
     (lambda: remote(url=3), TypeError, "url of a broker must be a str, got 3"),
     (lambda: remote(url="amq://x"), ValueError, r"'amq' .*'amqp'"),
     (lambda: remote(transport="memry"), ValueError, "'memry' .*'memory'"),
@@ -405,17 +382,13 @@ def loaded() -> Any:
     return engines.load(LINE("f", retry.Times(1, "again")).add(Plain("pay")))
 
 
-def kept() -> Any:
+def ready() -> Any:
     engine = loaded()
     engine.prepare()
     return engine.storage
 
 
 RUNNING: list[tuple[Callable[[], Any], type[BaseException], str]] = [
-    (lambda: loaded().run("soon"), TypeError, "timeout must be .* got 'soon'"),
-    (lambda: loaded().run(deadline="soon"), TypeError, "deadline must be .* got 'soon'"),
-    (lambda: loaded().run(deadline=-1), ValueError, "deadline must be .* got -1"),
-    (lambda: list(loaded().run_iter(deadline=float("nan"))), ValueError, "deadline .* nan"),
     (lambda: engines.run(A, deadline="x"), TypeError, "deadline must be .* got 'x'"),
     (lambda: engines.run(A, deadlin=1), ValueError, "did you mean 'deadline'"),
     (lambda: loaded().validate(), exceptions.InvalidState, "prepared before it is validated"),
@@ -424,45 +397,47 @@ RUNNING: list[tuple[Callable[[], Any], type[BaseException], str]] = [
 
 STORAGE: list[tuple[Callable[[], Any], type[BaseException], str]] = [
     (lambda: storage.Storage(3), TypeError, "flow_detail must be a FlowDetail, got 3"),
-    (lambda: kept().fetch("x"), exceptions.NotFound, "No atom provides 'x' in flow 'f'"),
-    (lambda: kept().fetch(3), TypeError, "a str, got 3"),
-    (lambda: kept().get("pya"), exceptions.NotFound, "'pya' .*'pay'"),
-    (lambda: kept().get("pay"), exceptions.NotFound, "'pay' has no result .*PENDING"),
-    (lambda: kept().get_atom_state(["pay"]), exceptions.NotFound, r"\['pay'\]"),
+    (lambda: ready().fetch("x"), exceptions.NotFound, "No atom provides 'x' in flow 'f'"),
+    (lambda: ready().fetch(3), TypeError, "a str, got 3"),
+    (lambda: ready().fetch(None), TypeError, "Stored name must be a str, got None"),
+    (lambda: ready().get_atom_state(None), exceptions.NotFound, "Unknown atom name None"),
+    (lambda: ready().get("pya"), exceptions.NotFound, "'pya' .*'pay'"),
+    (lambda: ready().get("pay"), exceptions.NotFound, "'pay' has no result .*PENDING"),
+    (lambda: ready().get_atom_state(["pay"]), exceptions.NotFound, r"\['pay'\]"),
     (lambda: loaded().storage.get("pay"), exceptions.NotFound, "no atom is prepared yet"),
-    (lambda: kept().get_revert_result("pay"), exceptions.NotFound, "'pay' has no revert result"),
-    (lambda: kept().save("pya", 1), exceptions.NotFound, "'pya' .*'pay'"),
-    (lambda: kept().save("pay", 1, "SUCESS"), ValueError, "'SUCESS' .*'SUCCESS'"),
-    (lambda: kept().save("pay", "x", "FAILURE"), TypeError, "FAILURE must be a Failure, got 'x'"),
-    (lambda: kept().set_atom_state("pay", "RUNING"), ValueError, "'RUNING' .*'RUNNING'"),
-    (lambda: kept().set_atom_state("pay", None), ValueError, "Unknown state of an atom None"),
-    (lambda: kept().set_atom_intention("pay", "EXEC"), ValueError, "'EXEC' .*'EXECUTE'"),
-    (lambda: kept().reset("pay", "PENDNG"), ValueError, "'PENDNG' .*'PENDING'"),
-    (lambda: kept().set_flow_state("PAUSED"), ValueError, "Unknown state of a flow 'PAUSED'"),
-    (lambda: kept().change_flow_state("SUCESS"), exceptions.InvalidState, "'SUCCESS'"),
-    (lambda: kept().change_flow_state("SUCCESS"), exceptions.InvalidState, "PENDING: RUNNING"),
-    (lambda: kept().inject(3), TypeError, "must be a dict or pairs, got 3"),
-    (lambda: kept().inject({1: 2}), TypeError, "must be str, got int: 1"),
-    (lambda: kept().inject_atom_args("pya", {}), exceptions.NotFound, "'pya' .*'pay'"),
-    (lambda: kept().inject_atom_args("pay", 3), TypeError, "must be a dict or pairs, got 3"),
-    (lambda: kept().get_retry_history("pay"), TypeError, "'pay' must be a retry, got a task"),
-    (lambda: kept().get_retry_history("agin"), exceptions.NotFound, "'agin' .*'again'"),
-    (lambda: kept().save_retry_failure("again", "pay", "x"), TypeError, "a Failure, got 'x'"),
-    (lambda: kept().cleanup_retry_history("again", "X"), ValueError, "state of an atom 'X'"),
-    (lambda: kept().set_task_progress("pay", None), TypeError, "'pay' must be a number, got None"),
-    (lambda: kept().set_task_progress("again", 1), TypeError, "must be a task, got a retry"),
-    (lambda: kept().set_task_progress("pay", 1, 3), TypeError, "details must be .* got 3"),
-    (lambda: kept().update_atom_metadata("pay", 3), TypeError, "metadata must be .* got 3"),
-    (lambda: kept().update_flow_metadata(3), TypeError, "metadata must be .* got 3"),
-    (lambda: kept().ensure_atom(3), TypeError, "atom must be an Atom, got 3"),
-    (lambda: kept().ensure_atom(retry.Times(1)), ValueError, "Atom must have a name"),
-    (lambda: kept().ensure_atom(retry.Times(1, "pay")), exceptions.Duplicate, "'pay' is stored"),
-    (lambda: kept().fetch_mapped_args({"x": "q"}), exceptions.NotFound, "'q'"),
-    (lambda: kept().fetch_mapped_args({"x": "q"}, "pay"), exceptions.NotFound, "'q', .* 'x' asks"),
-    (lambda: kept().fetch_mapped_args({"x": "q"}, "pya"), exceptions.NotFound, "'pya' .*'pay'"),
-    (lambda: kept().fetch_mapped_args(3, "pay"), TypeError, "a dict of argument to name, got 3"),
-    (lambda: kept().fetch_unsatisfied_args("pya", {}), exceptions.NotFound, "'pya' .*'pay'"),
-    (lambda: kept().get_atoms_states(["pay", "pya"]), exceptions.NotFound, "'pya' .*'pay'"),
+    (lambda: ready().get_revert_result("pay"), exceptions.NotFound, "'pay' has no revert result"),
+    (lambda: ready().save("pya", 1), exceptions.NotFound, "'pya' .*'pay'"),
+    (lambda: ready().save("pay", 1, "SUCESS"), ValueError, "'SUCESS' .*'SUCCESS'"),
+    (lambda: ready().save("pay", "x", "FAILURE"), TypeError, "FAILURE must be a Failure, got 'x'"),
+    (lambda: ready().set_atom_state("pay", "RUNING"), ValueError, "'RUNING' .*'RUNNING'"),
+    (lambda: ready().set_atom_state("pay", None), ValueError, "Unknown state of an atom None"),
+    (lambda: ready().set_atom_intention("pay", "EXEC"), ValueError, "'EXEC' .*'EXECUTE'"),
+    (lambda: ready().reset("pay", "PENDNG"), ValueError, "'PENDNG' .*'PENDING'"),
+    (lambda: ready().set_flow_state("PAUSED"), ValueError, "Unknown state of a flow 'PAUSED'"),
+    (lambda: ready().change_flow_state("SUCESS"), exceptions.InvalidState, "'SUCCESS'"),
+    (lambda: ready().change_flow_state("SUCCESS"), exceptions.InvalidState, "PENDING: RUNNING"),
+    (lambda: ready().inject(3), TypeError, "must be a dict or pairs, got 3"),
+    (lambda: ready().inject({1: 2}), TypeError, "must be str, got int: 1"),
+    (lambda: ready().inject_atom_args("pya", {}), exceptions.NotFound, "'pya' .*'pay'"),
+    (lambda: ready().inject_atom_args("pay", 3), TypeError, "must be a dict or pairs, got 3"),
+    (lambda: ready().get_retry_history("pay"), TypeError, "'pay' must be a retry, got a task"),
+    (lambda: ready().get_retry_history("agin"), exceptions.NotFound, "'agin' .*'again'"),
+    (lambda: ready().save_retry_failure("again", "pay", "x"), TypeError, "a Failure, got 'x'"),
+    (lambda: ready().cleanup_retry_history("again", "X"), ValueError, "state of an atom 'X'"),
+    (lambda: ready().set_task_progress("pay", None), TypeError, "'pay' must be a number, got None"),
+    (lambda: ready().set_task_progress("again", 1), TypeError, "must be a task, got a retry"),
+    (lambda: ready().set_task_progress("pay", 1, 3), TypeError, "details must be .* got 3"),
+    (lambda: ready().update_atom_metadata("pay", 3), TypeError, "metadata must be .* got 3"),
+    (lambda: ready().update_flow_metadata(3), TypeError, "metadata must be .* got 3"),
+    (lambda: ready().ensure_atom(3), TypeError, "atom must be an Atom, got 3"),
+    (lambda: ready().ensure_atom(retry.Times(1)), ValueError, "Atom must have a name"),
+    (lambda: ready().ensure_atom(retry.Times(1, "pay")), exceptions.Duplicate, "'pay' is stored"),
+    (lambda: ready().fetch_mapped_args({"x": "q"}), exceptions.NotFound, "'q'"),
+    (lambda: ready().fetch_mapped_args({"x": "q"}, "pay"), exceptions.NotFound, "'q', .* 'x' asks"),
+    (lambda: ready().fetch_mapped_args({"x": "q"}, "pya"), exceptions.NotFound, "'pya' .*'pay'"),
+    (lambda: ready().fetch_mapped_args(3, "pay"), TypeError, "a dict of argument to name, got 3"),
+    (lambda: ready().fetch_unsatisfied_args("pya", {}), exceptions.NotFound, "'pya' .*'pay'"),
+    (lambda: ready().get_atoms_states(["pay", "pya"]), exceptions.NotFound, "'pya' .*'pay'"),
     (lambda: backends.fetch(3), TypeError, "a dict or a URI, got 3"),
     (lambda: models.ItemDetail.from_dict({"index": 1}), exceptions.InvalidFormat,
      "'index' and 'attempt'"),
@@ -476,9 +451,9 @@ NOTIFIER, RESTRICTED = notifier.Notifier, notifier.RestrictedNotifier
 
 
 def doubled() -> None:
-    made = NOTIFIER()
-    made.register("x", nothing)
-    made.register("x", nothing)
+    events = NOTIFIER()
+    events.register("x", nothing)
+    events.register("x", nothing)
 
 
 def listening(kind: Any, **options: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import logging
 import threading
@@ -13,37 +14,20 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from tests.integration.engine_kinds import engine_options
 from tests.support import sample_tasks as tasks
-from tests.support import workers
 from wbengine import engines, retry, task
 from wbengine.listeners import base, capturing, printing, progress, timing
 from wbengine.listeners import logging as logging_listeners
 from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.persistence import backends
 
-LOCAL = {
-    "serial": "serial",
-    "threads": "parallel://?executor=threads&max_workers=2",
-    "processes": "parallel://?executor=processes&max_workers=2",
-}
-KINDS = [*LOCAL, "worker-based"]
 
-
-@contextlib.contextmanager
-def loader(kind: str, folder: Path) -> Iterator[Any]:
-    """Yield `load(flow, **options)` for one kind of engine, with a worker if it needs one."""
-    if kind != "worker-based":
-        yield lambda flow, **options: engines.load(flow, engine=LOCAL[kind], **options)
-        return
-    url = f"memory://{folder.name}"
-    with workers.worker_in_thread(url, tasks, threads_count=2):
-        yield lambda flow, **options: engines.load(flow, engine=kind, url=url, **options)
-
-
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=["serial", "threads", "processes", "memory"])
 def load(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
-    with loader(request.param, tmp_path) as made:
-        yield made
+    """Return `engines.load` for one kind of engine."""
+    with engine_options(request.param, tmp_path, tasks, slots=2) as options:
+        yield functools.partial(engines.load, **options)
 
 
 class Once(retry.Retry):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
 import time
@@ -66,12 +65,6 @@ class FailsTwice(task.Task):
         self.log.append("-")
 
 
-class Awaits(task.Task):
-    async def execute(self) -> str:
-        await asyncio.sleep(0.001)
-        return "awaited"
-
-
 @pytest.fixture(params=["memory", "filesystem"])
 def broker(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """URL of a broker for one test."""
@@ -129,20 +122,6 @@ def test_tasks_that_are_not_local_run_on_workers(remote: dict[str, Any]) -> None
     assert engine.storage.get_attempt("e").worker != "local"  # type: ignore[union-attr]
 
 
-def test_local_task_of_process_pool_engine_runs_in_a_thread() -> None:
-    flow = LINE("flow").add(Near("n"), sample_tasks.Nothing("p"))
-    engine = engines.load(flow, engine="parallel", executor="processes", local_tasks="n")
-    engine.run()
-    assert engine.storage.fetch("near").startswith("wbengine")
-
-
-def test_serial_and_thread_engines_accept_local_tasks() -> None:
-    for kind in ("serial", "parallel"):
-        engine = engines.load(LINE("flow").add(Near("n")), engine=kind, local_tasks="n")
-        engine.run()
-        assert engine.storage.get_flow_state() == states.SUCCESS
-
-
 @pytest.mark.parametrize(
     ("chosen", "error", "words"),
     [
@@ -169,14 +148,6 @@ def test_local_task_is_retried_and_reverted(remote: dict[str, Any]) -> None:
     flow = LINE("flow", retry=retry.Times(3, "r")).add(FailsTwice("f", log))
     engines.load(flow, local_tasks=["f"], **remote).run()
     assert log == ["+", "-", "+", "-", "+"] or log == ["+", "-", "+", "-", "+", "-"]
-
-
-def test_local_coroutine_task_is_awaited(remote: dict[str, Any]) -> None:
-    engine = engines.load(
-        WIDE("flow").add(*[Awaits(f"a{n}") for n in range(50)]), local_tasks=[Awaits], **remote
-    )
-    engine.run()
-    assert engine.storage.get("a7") == "awaited"
 
 
 def test_items_of_local_map_run_and_revert_in_engine_process(remote: dict[str, Any]) -> None:
@@ -303,12 +274,12 @@ def test_functor_task_for_a_worker_is_rejected_at_load(kind: str, interop: str |
             topics=["t"],
             interop=interop,
         )
-    told = str(caught.value)
-    assert "No worker can run task 'odd one'" in told
-    assert f"{kind.strip()} is only a wrapper" in told
-    assert "@task.task" in told
-    assert "local_tasks=['odd one']" in told
-    assert "'n'" not in told
+    message = str(caught.value)
+    assert "No worker can run task 'odd one'" in message
+    assert f"{kind.strip()} is only a wrapper" in message
+    assert "@task.task" in message
+    assert "local_tasks=['odd one']" in message
+    assert "'n'" not in message
 
 
 def test_rejection_names_three_functor_tasks_and_counts_the_rest() -> None:
@@ -349,11 +320,11 @@ def test_functor_task_listed_in_local_tasks_is_run(kind: str, chosen: Any, broke
 def test_functor_task_marked_local_is_run(broker: str) -> None:
     marked = task.FunctorTask(double, "odd one", provides="doubled")
     marked.local = True
-    found = engines.run(marked, store={"x": 4}, engine="worker-based", url=broker)
-    assert found["doubled"] == 8
+    results = engines.run(marked, store={"x": 4}, engine="worker-based", url=broker)
+    assert results["doubled"] == 8
 
 
 def test_subclass_of_functor_task_runs_on_a_worker(broker: str) -> None:
     with worker_in_thread(broker, Named):
-        found = engines.run(Named("n"), store={"x": 4}, engine="worker-based", url=broker)
-    assert found["doubled"] == 8
+        results = engines.run(Named("n"), store={"x": 4}, engine="worker-based", url=broker)
+    assert results["doubled"] == 8

@@ -90,7 +90,9 @@ class Boom(task.Task):
 
 
 @pytest.mark.parametrize(
-    "value", [(1, 2), {1, 2}, frozenset([1, 2]), range(1, 3), {1: "a", 2: "b"}.keys()]
+    "value",
+    [(1, 2), {1, 2}, frozenset([1, 2]), range(1, 3), {1: "a", 2: "b"}.keys()],
+    ids=["tuple", "set", "frozenset", "range", "dict keys"],
 )
 def test_map_accepts_any_iterable(value: Any) -> None:
     found = engines.run(flow_of(fan(tasks.Square())), store={"items": value})
@@ -115,7 +117,11 @@ def test_iterator_is_stored_as_list_before_map_expands() -> None:
     assert (found["items"], found["whole"], found["part"]) == ([1, 2], [5], [6])
 
 
-@pytest.mark.parametrize("value", ["abc", b"abc", bytearray(b"a"), {"a": 1}, 7, None, object()])
+@pytest.mark.parametrize(
+    "value",
+    ["abc", b"abc", bytearray(b"a"), {"a": 1}, 7, None, object()],
+    ids=["str", "bytes", "bytearray", "dict", "int", "None", "object"],
+)
 def test_map_over_non_list_value_raises_type_error(value: Any) -> None:
     engine = engines.load(flow_of(fan(tasks.Square())), store={"items": value})
     with pytest.raises(TypeError, match=r"'items', the list of Map 'm', must be a list .* got"):

@@ -65,6 +65,7 @@ class Made(task.Task):
         (lambda: Needs(3), r"'needs 3': .*\.Needs\(name=...\) raises TypeError: .*'name'"),
         (lambda: task.Map(AddsItem("t", 2), over="items"), r"'t': .*AddsItem.*'amount'"),
     ],
+    ids=["one argument", "two arguments", "no name", "item of a map"],
 )
 def test_task_that_worker_cannot_reconstruct_is_rejected_at_load(made: Any, reason: str) -> None:
     flow = linear_flow.Flow("f").add(Made("fine"), made())

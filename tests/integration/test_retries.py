@@ -119,19 +119,6 @@ def test_failures_are_removed_when_next_attempt_starts() -> None:
     assert log[-2:] == ["-b(b)", "-a(b)"] or log[-2:] == ["-a(b)", "-b(b)"]
 
 
-def test_decider_that_raises_fails_flow_before_its_tasks_run() -> None:
-    log: list[str] = []
-    first, inner = (
-        Noted("first", log),
-        LINE("in").add(Noted("x", log), Noted("y", log)),
-    )
-    flow = graph_flow.Flow("f").add(first, inner)
-    engine = engines.load(flow.link(first, inner, decider=lambda history: 1 // 0))
-    with pytest.raises(ZeroDivisionError):
-        engine.run()
-    assert "+x" not in log and atom_states(engine, "first") == [GONE]
-
-
 # -- failures of retry controllers
 
 
@@ -189,14 +176,16 @@ def test_retry_that_fails_to_decide_is_retried_by_outer_retry(kind: str) -> None
         engine.run()
     assert [len(seen) for seen in outer.seen] == [1, 2, 3]
     assert log == ["+bad", "-bad(bad)"] * 3
-    told = [failure.exception_str for failure in caught.value]
-    assert sorted(told) == ["bad", "r on_failure"]
+    messages = [failure.exception_str for failure in caught.value]
+    assert sorted(messages) == ["bad", "r on_failure"]
     error = engine.storage.flow_detail.error
     assert error == "bad: LookupError: bad; r: OSError: r on_failure"
     assert atom_states(engine, "top", "r", "outer", "bad") == [GONE] * 4
 
 
-@pytest.mark.parametrize("answer", ["PERHAPS", OSError("no idea")])
+@pytest.mark.parametrize(
+    "answer", ["PERHAPS", OSError("no idea")], ids=["unknown decision", "exception"]
+)
 def test_failed_decision_is_removed_when_outer_retry_runs_again(
     answer: Any,
 ) -> None:
@@ -219,12 +208,14 @@ def test_retry_that_fails_to_compute_wait_is_retried_by_outer_retry() -> None:
     assert engine.storage.get_flow_state() == states.SUCCESS
 
 
-@pytest.mark.parametrize("answer", [-1, "soon", None, float("nan")])
+@pytest.mark.parametrize(
+    "answer", [-1, "soon", None, float("nan")], ids=["negative", "text", "None", "nan"]
+)
 def test_invalid_wait_of_retry_is_reported(answer: Any) -> None:
     class Odd(retry.Times):
         def wait(self, history: retry.History) -> float:
-            found: float = answer
-            return found
+            seconds: float = answer
+            return seconds
 
     engine = engines.load(LINE("f", Odd(3, "odd")).add(Noted("bad", [], 1)))
     with pytest.raises(
@@ -303,14 +294,14 @@ def waiting(flow: Any, clock: _clock.Clock, **options: Any) -> Any:
 
 
 def record_changes(engine: base.Engine, clock: _clock.Clock) -> list[tuple[float, str, str]]:
-    found: list[tuple[float, str, str]] = []
+    changes: list[tuple[float, str, str]] = []
     engine.atom_notifier.register(
         "*",
-        lambda state, details: found.append(
+        lambda state, details: changes.append(
             (clock.monotonic(), details.get("task_name") or details["retry_name"], state)
         ),
     )
-    return found
+    return changes
 
 
 def test_retry_waits_before_each_further_attempt() -> None:
@@ -318,9 +309,9 @@ def test_retry_waits_before_each_further_attempt() -> None:
     clock = _clock.ManualClock(100.0)
     wait = retry.Backoff(5, 3, max_delay=20)
     engine = waiting(LINE("f", retry.Times(4, "r", backoff=wait)).add(Noted("t", [], 3)), clock)
-    found = record_changes(engine, clock)
+    changes = record_changes(engine, clock)
     engine.run()
-    retries = [(at - 100, state) for at, name, state in found if name == "r"]
+    retries = [(at - 100, state) for at, name, state in changes if name == "r"]
     assert retries == [
         (0, "RUNNING"), (0, "SUCCESS"),
         (0, "RETRYING"), (5, "RUNNING"), (5, "SUCCESS"),
@@ -336,10 +327,10 @@ def test_waiting_retry_does_not_delay_other_branches() -> None:
     slow = LINE("slow", retry.Times(2, "r", backoff=60)).add(Noted("bad", log, 1))
     other = LINE("other").add(*[Noted(f"t{n}", log) for n in range(5)])
     engine = waiting(unordered_flow.Flow("f").add(slow, other), clock)
-    found = record_changes(engine, clock)
+    changes = record_changes(engine, clock)
     engine.run()
     assert clock.monotonic() == 60
-    assert {at for at, name, _ in found if name.startswith("t")} == {0}
+    assert {at for at, name, _ in changes if name.startswith("t")} == {0}
     assert log[-1] == "+bad"
 
 
@@ -350,10 +341,10 @@ def test_thousand_retries_wait_concurrently_for_their_own_times() -> None:
     for n in range(1000):
         flow.add(LINE(f"f{n}", retry.Times(2, f"r{n}", backoff=n + 1)).add(Noted(f"t{n}", [], 1)))
     engine = waiting(flow, clock)
-    found = record_changes(engine, clock)
+    changes = record_changes(engine, clock)
     turns = sum(state == states.WAITING for state in engine.run_iter())
     assert clock.monotonic() == 1000
-    again = [(at, name) for at, name, state in found if state == "RUNNING" and at]
+    again = [(at, name) for at, name, state in changes if state == "RUNNING" and at]
     assert again[::2] == [(n + 1, f"r{n}") for n in range(1000)]
     assert turns < 5000
 
@@ -397,17 +388,17 @@ def test_resumed_retry_waits_for_remaining_time() -> None:
                 with backend.get_connection() as connection:
                     detail = connection.get_flow_details(storage.flow_uuid)
                 engine = waiting(flow(), clock, backend=backend, flow_detail=detail)
-            found = record_changes(engine, clock)
+            changes = record_changes(engine, clock)
             engine.run()
             assert clock.monotonic() == 1060
             assert engine.storage.get_flow_state() == states.SUCCESS
-            assert [(at, state) for at, name, state in found if name == "r"] == [
+            assert [(at, state) for at, name, state in changes if name == "r"] == [
                 (1060, "RUNNING"), (1060, "SUCCESS"),
             ]  # fmt: skip
             assert log == ["+top", "+bad", "-bad(bad)", "+bad"]
             with backend.get_connection() as connection:
-                kept = connection.get_flow_details(storage.flow_uuid)
-            assert [atom.meta for atom in kept if atom.name == "r"] == [{}]
+                stored = connection.get_flow_details(storage.flow_uuid)
+            assert [atom.meta for atom in stored if atom.name == "r"] == [{}]
 
 
 def test_resumed_retry_does_not_wait_if_its_time_has_passed() -> None:
@@ -444,7 +435,7 @@ def test_failure_outside_cancels_wait_of_retry(answer: Any) -> None:
     )
     outer = ScriptedRetry("outer", answer, log=log)
     engine = waiting(LINE("f", outer).add(inner), clock)
-    found = record_changes(engine, clock)
+    changes = record_changes(engine, clock)
     if answer == AGAIN:
         engine.run()
         assert engine.storage.get_flow_state() == states.SUCCESS
@@ -454,7 +445,7 @@ def test_failure_outside_cancels_wait_of_retry(answer: Any) -> None:
         assert engine.storage.get_flow_state() == states.REVERTED
     assert clock.monotonic() == 0
     assert RETRY_AT not in engine.storage.record("r").meta
-    of_retry = [state for _, name, state in found if name == "r"]
+    of_retry = [state for _, name, state in changes if name == "r"]
     assert of_retry[:5] == ["RUNNING", "SUCCESS", "RETRYING", "REVERTING", "REVERTED"]
 
 
@@ -475,10 +466,10 @@ def test_retry_with_cancelled_wait_waits_full_time_again() -> None:
         )
     )
     engine = waiting(flow, clock)
-    found = record_changes(engine, clock)
+    changes = record_changes(engine, clock)
     engine.run()
-    waits = [at for at, name, state in found if name == "r" and state == "RETRYING"]
-    runs = [at for at, name, state in found if name == "r" and state == "RUNNING"]
+    waits = [at for at, name, state in changes if name == "r" and state == "RETRYING"]
+    runs = [at for at, name, state in changes if name == "r" and state == "RUNNING"]
     assert runs[-1] - waits[-1] == 60
 
 
@@ -558,7 +549,7 @@ def test_backoff_of_task_is_applied_and_survives_suspension() -> None:
     engine.run()
     assert clock.monotonic() == 180
     assert engine.storage.get_flow_state() == states.SUCCESS
-    assert [found for found, _ in engine.storage.get_retry_history("bad_retry")] == [1, 2, 3]
+    assert [value for value, _ in engine.storage.get_retry_history("bad_retry")] == [1, 2, 3]
 
 
 def test_retried_function_task_does_not_call_its_revert() -> None:
@@ -590,6 +581,18 @@ def test_retried_function_task_does_not_call_its_revert() -> None:
         ({"retries": 1, "backoff": -1}, "'pay': Backoff delay must be 0 or more"),
         ({"retries": 1, "retry_on": 3}, "'pay': retry_on must contain .* got 3"),
     ],
+    ids=[
+        "negative",
+        "text",
+        "True",
+        "False",
+        "empty text",
+        "float",
+        "huge backoff",
+        "text backoff",
+        "negative backoff",
+        "retry_on",
+    ],
 )
 def test_invalid_retry_options_of_task_are_rejected_at_load(
     options: dict[str, Any], message: str
@@ -607,6 +610,7 @@ def test_invalid_retry_options_of_task_are_rejected_at_load(
         ({"backoff": -1}, "'pay': Backoff delay must be 0 or more"),
         ({"retry_on": 5}, "'pay': retry_on must contain .* got 5"),
     ],
+    ids=["backoff", "retry_on"],
 )
 @pytest.mark.parametrize("inside", [False, True])
 def test_invalid_retry_options_of_class_are_rejected_without_retries(
@@ -625,7 +629,7 @@ def test_huge_start_time_of_task_is_rejected(option: str) -> None:
         engines.run(LINE("f").add(bad))
 
 
-@pytest.mark.parametrize("retries", [(1, 1), (0, 1), (1, 0)])
+@pytest.mark.parametrize("retries", [(1, 1), (0, 1), (1, 0)], ids=["both", "second", "first"])
 def test_duplicate_name_error_names_tasks_instead_of_generated_retries(
     retries: tuple[int, int],
 ) -> None:
@@ -695,11 +699,11 @@ def test_links_of_task_with_retries_connect_its_generated_flow() -> None:
 def test_executions_and_reversions_are_counted_separately(
     store: str, kind: str, tmp_path: Path
 ) -> None:
-    told: list[tuple[str, int, int]] = []
+    changes: list[tuple[str, int, int]] = []
 
     def hear(state: str, details: dict[str, Any]) -> None:
         if details.get("task_name") == "bad":
-            told.append((state, details["executions"], details["reversions"]))
+            changes.append((state, details["executions"], details["reversions"]))
 
     bad = Noted("bad", [], 2)
     bad.retries = 2
@@ -717,7 +721,7 @@ def test_executions_and_reversions_are_counted_separately(
     assert [(each.executions, each.reversions) for each in record.all_attempts] == tries
     assert (seen.executions, seen.reversions, seen.to_dict()["reversions"]) == (3, 2, 2)
     assert [(each.executions, each.reversions) for each in seen.attempts] == tries
-    ends = [counts for state, *counts in told if state in (DONE, GONE, states.FAILURE)]
+    ends = [counts for state, *counts in changes if state in (DONE, GONE, states.FAILURE)]
     assert ends == [list(each) for each in tries]
-    begins = [counts for state, *counts in told if state in (states.RUNNING, states.REVERTING)]
+    begins = [counts for state, *counts in changes if state in (states.RUNNING, states.REVERTING)]
     assert begins == ends

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.cancelling import engine_options
+from tests.integration.engine_kinds import engine_options
 from tests.support import engine_threads
 from tests.support import sample_tasks as samples
 from tests.support.workers import until
@@ -114,40 +114,15 @@ def test_deadline_within_batch_starts_no_further_task() -> None:
         engine.run(deadline=300)
     assert len([entry for entry in log if entry[0] == "+"]) == 300
     assert len([entry for entry in log if entry[0] == "-"]) == 300
-    found = [
+    final_states = [
         state for state, _ in engine.storage.get_atoms_states(f"t{n}" for n in range(5000)).values()
     ]
-    assert found.count(GONE) == 300 and found.count(LEFT) == 4700
+    assert final_states.count(GONE) == 300 and final_states.count(LEFT) == 4700
     assert engine.statistics["withdrawn"] == 2 * run_module.MAX_ATOMS_PER_SHORT_ITERATION - 300
 
 
-def test_deadline_lets_running_tasks_finish_and_withdraws_waiting_ones() -> None:
-    """The clock advances as soon as no result arrives; at most two of ten tasks run then."""
-    release, log = threading.Event(), []
-
-    class Waits(task.Task):
-        def execute(self) -> None:
-            log.append(f"+{self.name}")
-            assert release.wait(30)
-
-        def revert(self, result: Any, flow_failures: Any) -> None:
-            log.append(f"-{self.name}")
-
-    clock = _clock.ManualClock()
-    engine = load(WIDE("f").add(*[Waits(f"t{n}") for n in range(10)]), clock, **NEAR["threads"])
-    engine.atom_notifier.register(states.PENDING, lambda state, details: release.set())
-    with pytest.raises(exceptions.DeadlineExceeded):
-        engine.run(deadline=1000)
-    ran = [entry[1:] for entry in log if entry[0] == "+"]
-    assert len(ran) <= 2 and [entry[0] for entry in log] == ["+"] * len(ran) + ["-"] * len(ran)
-    assert sorted(ran) == sorted(entry[1:] for entry in log if entry[0] == "-")
-    assert engine.statistics["withdrawn"] == 10 - len(ran)
-
-
-@pytest.mark.parametrize("name", ["processes", "memory"])
-def test_deadline_withdraws_waiting_tasks_in_processes_and_workers(
-    name: str, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("name", ["threads", "processes", "memory"])
+def test_deadline_withdraws_waiting_tasks(name: str, tmp_path: Path) -> None:
     """With one slot, one task runs at the deadline and the other never starts."""
     started, release = tmp_path / "started", tmp_path / "release"
     flow = WIDE("f").add(*[samples.WaitFor(name=name, provides=name) for name in "ab"])
@@ -247,9 +222,9 @@ def test_resumed_reversion_after_deadline_raises_deadline_exceeded() -> None:
             engine.run()
             assert engine.storage.get_flow_state() == states.SUCCESS
             with backend.get_connection() as connection:
-                kept = connection.get_flow_details(engine.storage.flow_uuid)
-            assert kept.state == states.SUCCESS
-            assert kept.meta.keys() <= {models.LOG_LEVEL}
+                stored = connection.get_flow_details(engine.storage.flow_uuid)
+            assert stored.state == states.SUCCESS
+            assert stored.meta.keys() <= {models.LOG_LEVEL}
 
 
 def test_failed_reversion_is_cause_of_deadline_exceeded() -> None:
@@ -292,6 +267,7 @@ def test_deadline_counts_from_call_of_run_iter() -> None:
     ("value", "error"),
     [(-1, ValueError), (math.nan, ValueError), (-math.inf, ValueError), ("5", TypeError),
      (True, TypeError), ([], TypeError)],
+    ids=["negative", "nan", "negative infinity", "text", "bool", "list"],
 )  # fmt: skip
 def test_invalid_deadline_or_timeout_is_rejected_at_once(
     name: str, value: Any, error: type[Exception]
@@ -312,16 +288,16 @@ def test_invalid_deadline_or_timeout_is_rejected_at_once(
 
 def test_suspend_before_compile_fails_and_without_run_has_no_effect(near: dict[str, Any]) -> None:
     detail = load(samples.Nothing(name="n")).storage.flow_detail
-    made = type(load(samples.Nothing(name="n"), **near))(
+    engine = type(load(samples.Nothing(name="n"), **near))(
         samples.Nothing(name="n"), detail, None, {}
     )
     with pytest.raises(exceptions.InvalidState, match="must be compiled before it is suspended"):
-        made.suspend()
-    made.compile()
-    made.suspend()
-    made.run()
-    made.suspend()
-    assert made.storage.get_flow_state() == states.SUCCESS
+        engine.suspend()
+    engine.compile()
+    engine.suspend()
+    engine.run()
+    engine.suspend()
+    assert engine.storage.get_flow_state() == states.SUCCESS
 
 
 @pytest.mark.parametrize("stop", range(8))
@@ -682,13 +658,13 @@ def test_statistics_describe_latest_run() -> None:
     engine = load(three())
     assert engine.statistics == {}
     for _ in engine.run_iter():
-        found = engine.statistics
-        assert found["active_for"] >= 0 and found["incomplete"] in (0, 1)
-    found = engine.statistics
-    spent = found.pop("seconds_per_state")
+        statistics = engine.statistics
+        assert statistics["active_for"] >= 0 and statistics["incomplete"] in (0, 1)
+    statistics = engine.statistics
+    spent = statistics.pop("seconds_per_state")
     assert set(spent) == {"resuming", "scheduling", "waiting", "analyzing"}
-    assert sum(spent.values()) <= found.pop("active_for")
-    assert found == {
+    assert sum(spent.values()) <= statistics.pop("active_for")
+    assert statistics == {
         "completed": 3, "incomplete": 0, "awaiting": 0, "withdrawn": 0, "discarded_failures": 0,
     }  # fmt: skip
     quiet = load(three(), gather_statistics="no")

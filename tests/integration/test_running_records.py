@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.integration.owned_flows import stored_atoms
 from tests.support import workers
 from tests.support.engine_threads import running
 from wbengine import _clock, engines, task
@@ -49,11 +50,6 @@ def _go() -> Iterator[None]:
     GO.clear()
     yield
     GO.set()
-
-
-def stored_atoms(engine: Any) -> dict[str, models.AtomDetail]:
-    with engine._backend.get_connection() as connection:
-        return {atom.name: atom for atom in connection.get_atoms_for_flow(engine.storage.flow_uuid)}
 
 
 def wait_until_started(engine: Any, name: str) -> models.AtomDetail:

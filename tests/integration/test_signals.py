@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 import time
@@ -11,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from tests.integration.engine_kinds import engine_options
 from tests.support import engine_threads
 from tests.support.fresh import process
 from tests.support.waiting import until
-from tests.support.workers import worker_in_thread
 from wbengine import _clock, engines, exceptions, operations, retry, states, task
 from wbengine.engines import base as engine_base
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
@@ -22,7 +23,7 @@ from wbengine.persistence import backends, base, lease_renewer
 from wbengine.signals import Signal
 from wbengine.views import flow_status as views
 
-KINDS = ["serial", "one thread", "processes", "workers"]
+KINDS = ["serial", "threads", "processes", "memory"]
 LINE = linear_flow.Flow
 
 
@@ -53,32 +54,37 @@ def nothing_undone() -> None:
 
 
 @pytest.fixture(params=KINDS)
-def options(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
-    if request.param == "workers":
-        with worker_in_thread("memory://signals", sys.modules[__name__], threads_count=1):
-            yield {"engine": "worker-based", "url": "memory://signals"}
-        return
-    yield {
-        "serial": {},
-        "one thread": {"engine": "parallel", "max_workers": 1},
-        "processes": {"engine": "parallel", "executor": "processes", "max_workers": 1},
-    }[request.param]
+def options(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, Any]]:
+    with engine_options(request.param, tmp_path, sys.modules[__name__], slots=1) as found:
+        yield found
 
 
-@pytest.fixture(params=["none", "memory", "sqlite"])
+STORES = ["none", "memory", "sqlite"]
+#: The slow kinds run with one store, the kinds of this process with all stores.
+KINDS_AND_STORES = pytest.mark.parametrize(
+    ("options", "backend"),
+    [
+        *itertools.product(("serial", "threads"), STORES),
+        *itertools.product(("processes", "memory"), ["sqlite"]),
+    ],
+    indirect=True,
+)
+
+
+@pytest.fixture(params=STORES)
 def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[base.Backend | None]:
     if request.param == "none":
         yield None
         return
     url = "memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/flows.db"
-    with backends.backend(url) as made:
-        yield made
+    with backends.backend(url) as store:
+        yield store
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[base.Backend]:
-    with backends.backend(f"sqlite:///{tmp_path}/flows.db") as made:
-        yield made
+    with backends.backend(f"sqlite:///{tmp_path}/flows.db") as backend:
+        yield backend
 
 
 class Running(engine_threads.Running):
@@ -111,6 +117,7 @@ def resume_engine(before: engine_base.Engine, flow: Any, store: base.Backend, **
     return engines.load(flow, flow_detail=detail, backend=store, **more)
 
 
+@KINDS_AND_STORES
 def test_flow_continues_with_value_of_signal(
     options: dict[str, Any], backend: base.Backend | None
 ) -> None:
@@ -137,6 +144,7 @@ def test_waiting_for_signal_occupies_no_thread_or_slot(options: dict[str, Any]) 
     assert run.end() == states.SUCCESS
 
 
+@KINDS_AND_STORES
 @pytest.mark.parametrize("signalled", ["before the run", "while another task runs"])
 def test_signal_sent_before_its_task_starts_is_used(
     signalled: str, options: dict[str, Any], backend: base.Backend | None
@@ -271,6 +279,7 @@ def test_retried_wait_for_signal_has_full_timeout_per_attempt(
 # -- end of the wait
 
 
+@KINDS_AND_STORES
 def test_cancel_ends_wait_for_signal(options: dict[str, Any], backend: base.Backend | None) -> None:
     run = Running(engines.load(line(), backend=backend, **options)).waits()
     assert run.engine.cancel(reason="nobody cares")
@@ -279,6 +288,7 @@ def test_cancel_ends_wait_for_signal(options: dict[str, Any], backend: base.Back
     assert run.engine.storage.get_flow_state() == states.REVERTED
 
 
+@KINDS_AND_STORES
 def test_failure_of_another_task_ends_wait_for_signal(
     options: dict[str, Any], backend: base.Backend | None
 ) -> None:
@@ -377,9 +387,9 @@ def test_flow_of_killed_engine_resumes_with_signal(
             child.kill()
     with store.get_connection() as connection:
         view = views.read(connection, uuid)
-        found = view.atom("wait-for-approved")
-    assert found is not None and "no engine runs the flow" in (found.waiting or "")
-    assert (found.attempt, view.shown_state) == (1, views.INTERRUPTED)
+        waiting = view.atom("wait-for-approved")
+    assert waiting is not None and "no engine runs the flow" in (waiting.waiting or "")
+    assert (waiting.attempt, view.shown_state) == (1, views.INTERRUPTED)
     assert len(since) == 1
     operations.signal(store, uuid, "approved", "yes")
     with process("-c", PROGRAM, str(tmp_path), stdout=subprocess.PIPE, text=True) as child:
@@ -404,31 +414,6 @@ def test_interrupted_reversion_does_not_wait_for_signal_again(store: base.Backen
     with pytest.raises(LookupError):
         later.run()
     assert later.storage.get_flow_state() == states.REVERTED
-
-
-# -- invalid calls
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "said"),
-    [
-        (("",), ValueError, "1 to 255 printable characters"),
-        ((3,), TypeError, "must be a str, got 3"),
-        (("s", -1), ValueError, "must be 0 or more seconds, got -1"),
-        (("s", float("inf")), ValueError, "must be 0 or more seconds"),
-        (("s", "1h"), TypeError, "seconds or None, got '1h'"),
-    ],
-)
-def test_invalid_arguments_of_wait_for_are_rejected(
-    arguments: tuple[Any, ...], error: type[Exception], said: str
-) -> None:
-    with pytest.raises(error, match=said):
-        task.WaitFor(*arguments)
-
-
-def test_map_of_wait_for_is_rejected() -> None:
-    with pytest.raises(TypeError, match="Map cannot run 'wait-for-s' for each item"):
-        task.Map(task.WaitFor("s"), over="items", item="item")
 
 
 def test_unreadable_signal_fails_its_task(store: base.Backend) -> None:

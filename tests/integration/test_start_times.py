@@ -7,15 +7,16 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.workers import worker_in_thread
+from tests.integration.engine_kinds import engine_options
 from wbengine import engines, exceptions, states, task
 from wbengine.patterns import linear_flow, unordered_flow
 
-KINDS = ["serial", "threads", "one thread", "processes", "workers", "local_tasks"]
+KINDS = ["serial", "threads", "one thread", "processes", "memory", "local_tasks"]
 
 
 class Tells(task.Task):
@@ -78,22 +79,12 @@ class Quits(MuchLater):
 
 
 @pytest.fixture(params=KINDS)
-def options(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
+def options(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, Any]]:
     """Options of `engines.load` for each kind of engine."""
-    if request.param in ("workers", "local_tasks"):
-        url = "memory://start-times"
-        with worker_in_thread(url, sys.modules[__name__], threads_count=1):
-            found: dict[str, Any] = {"engine": "worker-based", "url": url}
-            if request.param == "local_tasks":
-                found["local_tasks"] = ["t"]
-            yield found
-        return
-    yield {
-        "serial": {},
-        "threads": {"engine": "parallel"},
-        "one thread": {"engine": "parallel", "max_workers": 1},
-        "processes": {"engine": "parallel", "executor": "processes", "max_workers": 1},
-    }[request.param]
+    kind = {"one thread": "threads", "local_tasks": "memory"}.get(request.param, request.param)
+    slots = 3 if request.param == "threads" else 1
+    with engine_options(kind, tmp_path, sys.modules[__name__], slots=slots) as found:
+        yield {**found, "local_tasks": ["t"]} if request.param == "local_tasks" else found
 
 
 def test_task_is_not_started_before_its_eta(options: dict[str, Any]) -> None:
@@ -121,9 +112,8 @@ def test_task_that_expired_before_start_fails(
     assert time.monotonic() < began + 60
 
 
+@pytest.mark.parametrize("options", ["serial", "one thread", "processes", "memory"], indirect=True)
 def test_task_expires_while_another_occupies_the_slot(options: dict[str, Any]) -> None:
-    if "local_tasks" in options or options == {"engine": "parallel"}:
-        pytest.skip("it has places enough")
     flow = unordered_flow.Flow("f").add(Takes("first"), Impatient("t"))
     with pytest.raises(exceptions.Expired, match="'t' "):
         engines.run(flow, **options)

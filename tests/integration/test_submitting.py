@@ -112,8 +112,8 @@ async def _awaited(handle: engines.FlowHandle) -> dict[str, Any]:
 
 
 def test_submitted_flow_has_its_name_and_tags_and_priority(local: str) -> None:
-    told = {"name": "n", "tags": {"team": "billing"}, "priority": "very_high"}
-    handle = engines.submit(conducted.plain, backend=local, inputs=_NONE, **told)
+    options = {"name": "n", "tags": {"team": "billing"}, "priority": "very_high"}
+    handle = engines.submit(conducted.plain, backend=local, inputs=_NONE, **options)
     with stores.backend(local) as store, contextlib.closing(store.get_connection()) as connection:
         [row] = connection.list_flows(tags={"team": "billing"}).flows
         assert (row.uuid, row.name) == (handle.id, "n")
@@ -246,24 +246,17 @@ def test_search_for_claimable_jobs_uses_index(store: persistence.Backend) -> Non
                 ),
                 rows,
             )
-        told = {"board": "default", "priority": -1, "id": 0, "limit": 16}
+        parameters = {"board": "default", "priority": -1, "id": 0, "limit": 16}
         for statement in (board._statements.unclaimed, board._statements.due):
             with engine.connect() as raw:
                 plan = raw.execute(
-                    sa.text(f"{explain[engine.dialect.name]} {statement.text}"), told
+                    sa.text(f"{explain[engine.dialect.name]} {statement.text}"), parameters
                 )
                 words = " ".join(str(each) for row in plan for each in row)
             assert "ix_wbe_jobs_ready" in words and "temp b-tree" not in words.lower()
             assert "Filter: (not_before" not in words and "filesort" not in words, words
         job = board.post("now")
         assert [each.uuid for each in board.iterjobs(only_unclaimed=True)] == [job.uuid]
-
-
-def test_eta_without_time_zone_is_refused(local: str) -> None:
-    with pytest.raises(ValueError, match="must have a time zone"):
-        engines.submit(conducted.plain, backend=local, inputs=_NONE, eta=datetime(2030, 1, 1))
-    with pytest.raises(ValueError, match="eta must be a number of 0 or more, got -1"):
-        engines.submit(conducted.plain, backend=local, inputs=_NONE, eta=-1)
 
 
 _NONE = {"folder": "", "mark": ""}
@@ -321,8 +314,8 @@ def test_concurrent_submits_with_one_key_create_one_flow(uri: str, tmp_path: Pat
         assert process.stdin is not None
         process.stdin.write("\n")
         process.stdin.flush()
-    told = [process.communicate(timeout=120)[0].split() for process in racing]
-    assert len(told[0]) == 20 and told[0] == told[1] == told[2]
+    printed = [process.communicate(timeout=120)[0].split() for process in racing]
+    assert len(printed[0]) == 20 and printed[0] == printed[1] == printed[2]
     with stores.backend(uri) as store, boards.backend("b", "sql", persistence=store) as board:
         assert board.job_count == len(racing) + 20 == len(kept(store))
 
@@ -427,9 +420,25 @@ _ELSEWHERE = {"board": "sql", "connection": "sqlite://"}
         ({"inputs": {"folder": "", "mark": object()}}, exceptions.NotEncodable, "inputs.*mark"),
         ({"priority": "hgih"}, ValueError, "got 'hgih' .*'HIGH'"),
         ({"unique": ""}, ValueError, "unique must be a non-empty str"),
+        ({"eta": datetime(2030, 1, 1)}, ValueError, "must have a time zone"),
+        ({"eta": -1}, ValueError, "eta must be a number of 0 or more, got -1"),
         ({"backend": "memory"}, ValueError, "board= is required"),
         ({"board": _ELSEWHERE, "unique": "x"}, ValueError, "unique= requires a flow and a job in"),
         ({"board": _ELSEWHERE, "eta": 1}, ValueError, "eta= requires a flow and a job in"),
+    ],
+    ids=[
+        "lambda",
+        "misspelt name",
+        "not importable",
+        "missing input",
+        "unencodable input",
+        "priority",
+        "empty unique",
+        "eta without time zone",
+        "negative eta",
+        "memory store",
+        "unique elsewhere",
+        "eta elsewhere",
     ],
 )
 def test_invalid_submission_is_refused_and_saves_nothing(

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.integration.engine_kinds import engine_options
 from wbengine import engines, exceptions, task
 from wbengine.patterns import linear_flow
 from wbengine.runtime import executors
-
-KINDS: dict[str, dict[str, Any]] = {
-    "serial": {},
-    "threads": {"engine": "parallel"},
-    "processes": {"engine": "parallel", "executor": "processes", "max_workers": 1},
-}
 
 
 class Long(task.Task):
@@ -31,9 +28,10 @@ class Patient(Long):
         time.sleep(0.2)
 
 
-@pytest.fixture(params=KINDS)
-def kind(request: pytest.FixtureRequest) -> dict[str, Any]:
-    return KINDS[request.param]
+@pytest.fixture(params=["serial", "threads", "processes"])
+def kind(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, Any]]:
+    with engine_options(request.param, tmp_path, slots=1) as options:
+        yield options
 
 
 @pytest.mark.parametrize(
@@ -43,6 +41,7 @@ def kind(request: pytest.FixtureRequest) -> dict[str, Any]:
         (0.1, exceptions.TimeLimitExceeded),
         ("0.1,none", exceptions.SoftTimeLimitExceeded),
     ],
+    ids=["soft limit", "hard limit", "text"],
 )
 def test_timelimit_of_engine_applies_to_tasks(
     kind: dict[str, Any], given: Any, error: type[Exception]
@@ -66,6 +65,7 @@ def test_timelimit_of_task_overrides_timelimit_of_engine(kind: dict[str, Any]) -
         ("cancel_grace", -1, ValueError, "cancel_grace must be a number of 0 or more, got -1"),
         ("cancel_grace", "x", ValueError, "cancel_grace .* got 'x'"),
     ],
+    ids=["text", "soft above hard", "zero", "three numbers", "negative grace", "text grace"],
 )
 def test_invalid_time_options_are_rejected_at_load(
     kind: dict[str, Any], option: str, value: Any, error: type[Exception], words: str

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.integration.owned_flows import stored_atoms
 from tests.support import dying_flow, workers
 from wbengine import engines, exceptions, retry, states, task
 from wbengine.patterns import linear_flow
@@ -77,12 +78,6 @@ class Takes(task.Task):
 
 def flow_of(*atoms: Any, **options: Any) -> Any:
     return linear_flow.Flow("f", **options).add(*atoms)
-
-
-def stored_atoms(engine: Any) -> dict[str, models.AtomDetail]:
-    """Return the atom records in the store."""
-    with engine.storage.backend.get_connection() as connection:
-        return {atom.name: atom for atom in connection.get_atoms_for_flow(engine.storage.flow_uuid)}
 
 
 @pytest.mark.parametrize("kind", ["serial", "parallel", "parallel://?executor=processes"])

@@ -129,6 +129,7 @@ def test_flow_with_changed_minor_versions_is_resumed(caplog: pytest.LogCaptureFi
         ((0, 9), "differs in its first number"),
         ("next", "cannot be compared: 'next' must be like '1.0'"),
     ],
+    ids=["next major", "earlier major", "unparsable"],
 )
 def test_flow_with_changed_major_version_is_refused(version: Any, why: str) -> None:
     """The error contains the atom, both versions and a hint; no task runs and no record changes."""
@@ -276,6 +277,19 @@ def test_renamed_atoms_keep_their_records_and_histories(caplog: pytest.LogCaptur
         ),
         (lambda d: d.rename("gone", "x") or d.accept("y"), ValueError, "no record of atom 'y'"),
         (lambda d: 1 / 0, ZeroDivisionError, "division"),
+    ],
+    ids=[
+        "unknown record",
+        "misspelt record",
+        "existing atom",
+        "another kind",
+        "accept of new atom",
+        "forget of removed atom",
+        "result of failed atom",
+        "record of unknown atom",
+        "second rename",
+        "accept after rename",
+        "exception",
     ],
 )
 def test_invalid_migrate_calls_raise_and_change_nothing(
