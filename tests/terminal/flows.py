@@ -79,6 +79,18 @@ def ship() -> str:
     return "shipped"
 
 
+@task.task(name="call", retries=20)
+def call() -> str:
+    """Fail 15 times, then wait."""
+    attempts = Path("call.count")
+    with attempts.open("a") as file:
+        file.write("x")
+    if attempts.stat().st_size <= 15:
+        raise ConnectionError("no answer")
+    wait_for_go("call")
+    return "called"
+
+
 @task.task(name="print", retries=2)
 def broken() -> None:
     raise ValueError("out of paper")
@@ -132,6 +144,11 @@ def retried() -> linear_flow.Flow:
     return linear_flow.Flow("order").add(Step("pack"), ship())
 
 
+def unreachable() -> linear_flow.Flow:
+    """Return a flow with more failures and retries than are displayed at a time."""
+    return linear_flow.Flow("order").add(call())
+
+
 def controlled() -> linear_flow.Flow:
     """A retry controller inside the flow of another one."""
     inner = linear_flow.Flow("inner", retry=retry.Times(2, "inner again"))
@@ -150,6 +167,10 @@ def numbers() -> linear_flow.Flow:
 
 def waits() -> linear_flow.Flow:
     return linear_flow.Flow("order").add(Step("quote"), task.WaitFor("approved", name="approval"))
+
+
+def waits_an_hour() -> linear_flow.Flow:
+    return linear_flow.Flow("order").add(task.WaitFor("approved", 3600.0, name="approval"))
 
 
 def progress() -> unordered_flow.Flow:

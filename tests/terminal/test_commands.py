@@ -61,6 +61,12 @@ def test_list_of_flows_is_table_with_states_and_counts(shop: Shop) -> None:
     ]
 
 
+def test_failed_task_is_not_counted_as_done_in_list(shop: Shop) -> None:
+    shop.run("flow run :fails --engine serial://?never_resolve=true")
+    rows = shop.run("flow list", columns=120).screen.rows
+    assert matched((r" \w{8}   order +FAILURE +2/3   .*",), rows), rows
+
+
 def test_stored_flow_is_shown_with_attempts_events_and_logs(shop: Shop) -> None:
     logged = "22222222-0000-4000-8000-000000000001"
     stored(shop, retried=UUID, logged=logged)
@@ -157,6 +163,16 @@ def test_flow_that_waits_for_signal_continues_with_it(shop: Shop) -> None:
         assert signal.screen.rows == [f"order {UUID}: received signal approved"]
         assert run.end() == 0
     assert matched(("order  SUCCESS .* 2 of 2 tasks done .*", "└── ✔ approval"), run.screen.rows)
+
+
+def test_time_left_to_wait_for_signal_is_shown(shop: Shop) -> None:
+    left = r"\(until [-\d :]+, in (1 h|\d+ min( \d+ s)?)\)"
+    with shop.terminal(f"flow run :waits_an_hour --flow-id {UUID}", columns=120) as run:
+        run.wait_for(rf"⚐ approval  waiting  for signal 'approved' since [-\d :]+ {left}")
+        show = " ".join(shop.run(f"flow show {UUID}", columns=120).scrollback.split())
+        assert re.search(rf"Waiting for signal 'approved' since [-\d :]+ {left}", show), show
+        run.press(CTRL_C)
+        assert run.end() == 130
 
 
 def test_cancelled_flow_is_shown_as_cancelling_and_cancelled(shop: Shop) -> None:

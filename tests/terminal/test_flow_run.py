@@ -247,6 +247,17 @@ def test_terminal_without_escape_sequences_shows_lines(name: str, columns: int, 
     assert run.screen.rows[-1] == f"SUCCESS; {SHOW}"
 
 
+def test_each_failure_and_retry_is_displayed_or_counted_once(shop: Shop) -> None:
+    with shop.terminal(f"flow run :unreachable --flow-id {UUID}", env={"NO_COLOR": "1"}) as run:
+        run.wait_for(r"order: 0 of 1 task done, 1 running, 15 retries \(call\), ")
+        shop.go()
+        assert run.end() == 0
+    text = run.scrollback
+    displayed = re.findall("order: task 'call' (?:failed|runs again)", text)
+    counted = map(int, re.findall(r"order: (\d+) more failures and retries", text))
+    assert len(displayed) + sum(counted) == 15 + 15, text
+
+
 def test_pipe_receives_data_and_terminal_shows_tree(shop: Shop) -> None:
     shop.go()
     with shop.terminal(f"flow run :retried --flow-id {UUID}", piped=True) as run:
