@@ -21,5 +21,5 @@ def _unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def _untraced(monkeypatch: pytest.MonkeyPatch) -> None:
     """Remove the hooks of tracers, which a process keeps after its first traced flow."""
-    for hook in ("around", "sending", "tying"):
+    for hook in ("around", "sending", "header_hook"):
         monkeypatch.setattr(running, hook, None)

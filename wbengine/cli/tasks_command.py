@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from wbengine.cli import asking, base, common_options, errors, params, store_access
+from wbengine.cli import base, common_options, confirmation, errors, params, store_access
 from wbengine.cli import context as contexts
 
 __all__ = ["command"]
@@ -44,7 +44,7 @@ def pause(
         errors.failing(errors.USAGE, ValueError),
     ):
         stored = operations.pause_tasks(
-            backend, pattern, reason=reason, by=asking.current_user(), seconds=seconds
+            backend, pattern, reason=reason, by=confirmation.current_user(), seconds=seconds
         )
     context.printer.document("tasks-pause/1", stored.to_dict())
     context.printer.line(f"{pattern}: paused{_until(stored.until)}")
