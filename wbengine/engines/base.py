@@ -44,8 +44,7 @@ from wbengine.runtime import atom_lifecycle, compiler, control, executors, inbox
 from wbengine.runtime import plan as plan_module
 from wbengine.runtime import run as run_module
 from wbengine.runtime import scheduler as scheduler_module
-from wbengine.runtime.gates import chain, permits
-from wbengine.runtime.gates import signals as signal_gates
+from wbengine.runtime.gates import awaited_signals, chain, permits
 from wbengine.types import notifier as notifier_module
 
 __all__ = ["Engine", "check_seconds"]
@@ -151,7 +150,7 @@ class Engine(abc.ABC):
         self._task_executor = self._make_executor()
         self._in_process = getattr(self._task_executor, "in_process", False)
         self._local_tasks: composite_executor.LocalTasks | None = None
-        self._received: signal_gates.ReceivedSignals | None = None
+        self._received: awaited_signals.ReceivedSignals | None = None
         self._gates: chain.GateChain | None = None
         #: Includes an executor for local tasks if the flow has any.
         self._running_executor: calls.TaskExecutor = self._task_executor
@@ -277,7 +276,7 @@ class Engine(abc.ABC):
                 n for n, item in enumerate(compilation.plan.items) if isinstance(item, task.WaitFor)
             ]
             if wait_nodes:
-                self._received = signal_gates.ReceivedSignals(
+                self._received = awaited_signals.ReceivedSignals(
                     wait_nodes, self._flow_detail.uuid, self._backend
                 )
         self._check_tasks(compilation.plan)

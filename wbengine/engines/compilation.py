@@ -15,7 +15,7 @@ from wbengine import flow as flow_module
 from wbengine._tasks import functors
 from wbengine.permits import limit_attributes as permit_limits
 from wbengine.runtime import plan as plan_module
-from wbengine.runtime.gates import start_times
+from wbengine.runtime.gates import delayed_starts
 from wbengine.types import outline as outline_module
 from wbengine.types.outline import Outline, OutlineNode
 
@@ -74,7 +74,7 @@ class Compilation:
     @cached_property
     def has_start_times(self) -> bool:
         """Whether a task of the flow has an `eta` or `expires`."""
-        return start_times.has_start_times(self.plan)
+        return delayed_starts.has_start_times(self.plan)
 
     @cached_property
     def nodes(self) -> list[Any]:

@@ -12,8 +12,15 @@ from wbengine.permits import renewer
 from wbengine.persistence.pauses import TaskPause
 from wbengine.runtime import atom_lifecycle, deadlines, inbox
 from wbengine.runtime import plan as plans
-from wbengine.runtime.gates import base, chain, permits, retry_delays, signals, start_times
-from wbengine.runtime.gates import pauses as pause_gates
+from wbengine.runtime.gates import (
+    awaited_signals,
+    base,
+    chain,
+    delayed_starts,
+    paused_types,
+    permits,
+    retry_delays,
+)
 
 __all__ = ["make_gates", "make_permit_gate"]
 
@@ -26,7 +33,7 @@ def make_gates(
     executor: calls.TaskExecutor,
     *,
     pauses: tuple[TaskPause, ...] | None,
-    received: signals.ReceivedSignals | None,
+    received: awaited_signals.ReceivedSignals | None,
     permit_gate: permits.PermitGate | None,
 ) -> chain.GateChain:
     """Return the gates that the flow needs.
@@ -44,14 +51,14 @@ def make_gates(
     signal_gate = None
     if compiled.has_start_times:
         gates.append(
-            start_times.StartTimeGate(timers, clock, end, keeps_times=executor.keeps_times)
+            delayed_starts.StartTimeGate(timers, clock, end, keeps_times=executor.keeps_times)
         )
     if received is not None:
-        signal_gate = signals.SignalGate(received, timers, clock, end, lifecycle.record)
+        signal_gate = awaited_signals.SignalGate(received, timers, clock, end, lifecycle.record)
         gates.append(signal_gate)
     if pauses is not None:
         gates.append(
-            pause_gates.PauseGate(compiled.plan, pauses, timers, clock, _is_running(lifecycle))
+            paused_types.PauseGate(compiled.plan, pauses, timers, clock, _is_running(lifecycle))
         )
     if permit_gate is not None:
         gates.append(permit_gate)

@@ -20,7 +20,7 @@ from wbengine.concurrency import timers
 from wbengine.persistence import listing, models
 from wbengine.runtime import control
 from wbengine.runtime import plan as plan_module
-from wbengine.runtime.gates import signals
+from wbengine.runtime.gates import awaited_signals
 from wbengine.runtime.incidents import IncidentEvent, Incidents
 from wbengine.runtime.interrupted import InterruptedAttempts
 from wbengine.runtime.maps import MapCall, Maps
@@ -186,7 +186,7 @@ class AtomLifecycle:
         elif (
             action == calls.EXECUTE
             and record.attempt
-            and record.meta_value(signals.WAITS_FOR) is not None
+            and record.meta_value(awaited_signals.WAITS_FOR) is not None
         ):
             pass  # the task continues to wait for its signal: nothing was started
         else:
@@ -212,7 +212,9 @@ class AtomLifecycle:
         if self._local_tasks is not None:
             call.local = atom in self._local_tasks
             if node in self._waiting and action == calls.EXECUTE:
-                signals.begin_wait(record, atom, time.time() if self.now is None else self.now)
+                awaited_signals.begin_wait(
+                    record, atom, time.time() if self.now is None else self.now
+                )
         remote = not (self._in_process or call.local)
         call.events = self._events_class(self, node, remote, record.attempt)
         call.captures = self._stores_logs
@@ -360,7 +362,7 @@ class AtomLifecycle:
         waits = []
         for node in nodes:
             record = self._record(node)
-            wait = record.meta_value(signals.WAITS_FOR)
+            wait = record.meta_value(awaited_signals.WAITS_FOR)
             waits.append(listing.Wait(record.name, wait["signal"], wait["since"], wait["until"]))
         flow = self._storage.flow_detail
         if waits or flow.waits_for:

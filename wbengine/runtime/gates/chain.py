@@ -10,7 +10,7 @@ from wbengine import _clock
 from wbengine import invocation as calls
 from wbengine.runtime import deadlines, inbox
 from wbengine.runtime.control import Parked
-from wbengine.runtime.gates import base, signals
+from wbengine.runtime.gates import awaited_signals, base
 
 __all__ = ["GateChain"]
 
@@ -27,7 +27,7 @@ class GateChain:
         gates: Sequence[base.Gate],
         timers: deadlines.Timers,
         clock: _clock.Clock,
-        signal_gate: signals.SignalGate | None = None,
+        signal_gate: awaited_signals.SignalGate | None = None,
     ) -> None:
         self._gates = tuple(gates)
         self.timers = timers
