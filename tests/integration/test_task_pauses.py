@@ -13,7 +13,7 @@ from tests.support import engine_threads, paused_tasks
 from tests.support.paused_tasks import RELEASED, STARTED, Charge, Item, Ship, Slow
 from tests.support.waiting import until
 from tests.support.workers import worker_in_thread
-from wbengine import engines, operations, states, task
+from wbengine import engines, operations, retry, states, task
 from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.persistence import backends, base
 from wbengine.views import flow_status
@@ -124,6 +124,20 @@ def test_serial_batch_stops_between_two_tasks(store: base.Backend) -> None:
     operations.resume_tasks(store, f"{TYPES}Slow")
     assert run.end() == states.SUCCESS
     assert len(STARTED) == 60
+
+
+def test_retry_controller_behind_paused_tasks_of_batch_runs(store: base.Backend) -> None:
+    """A serial engine runs the retry controllers of an iteration after its tasks."""
+    inner = linear_flow.Flow("inner", retry.Times(1, name="times")).add(Ship("ship"))
+    flow = unordered_flow.Flow("f").add(*(Slow(f"slow {number}") for number in range(30)), inner)
+    run = running(flow, store)
+    until(lambda: len(STARTED) >= 2)
+    operations.pause_tasks(store, f"{TYPES}Slow")
+    until(lambda: "ship" in STARTED)
+    assert len(STARTED) < 31
+    operations.resume_tasks(store, f"{TYPES}Slow")
+    assert run.end() == states.SUCCESS
+    assert len(STARTED) == 31
 
 
 def test_items_of_map_wait(options: dict[str, Any], store: base.Backend) -> None:

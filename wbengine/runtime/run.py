@@ -378,7 +378,7 @@ class Run:
             if call is not None:
                 begun.append(call)
 
-    def _begin_call(self, call: calls.Invocation) -> None:
+    def _begin_call(self, call: atom_lifecycle.Call) -> None:
         self._begun.append(call)
         self._beginning.append(call.node)
 
@@ -577,9 +577,11 @@ class Run:
         unsent = self._unsent
         if unsent and self._immediate:  # called during `_iter_unsent`
             tasks = [call for call in unsent if isinstance(call, calls.Invocation)]
-            retries = [call for call in unsent if not isinstance(call, calls.Invocation)]
+            for call in unsent:
+                if not isinstance(call, calls.Invocation):
+                    self._begin_call(call)  # a retry controller runs in the next iteration
             unsent.clear()
-            unsent.extend([*self._gates.admit_calls(tasks), *retries])
+            unsent.extend(self._gates.admit_calls(tasks))
         for call in self._withdraw():
             self._begin_call(call)
 
