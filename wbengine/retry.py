@@ -34,7 +34,7 @@ __all__ = [
     "Times",
 ]
 
-#: Arguments of the methods of a retry controller that the engine provides.
+#: Names of arguments that the engine passes to the methods of retry controllers.
 EXECUTE_REVERT_HISTORY: Final = "history"
 REVERT_FLOW_FAILURES: Final = atom.REVERT_FLOW_FAILURES
 
@@ -168,7 +168,8 @@ class Retry(atom.Atom):
         """Return `RETRY`, `REVERT` or `REVERT_ALL` after a failure in the flow.
 
         The arguments are those of `execute`. The last attempt in `history` is the failed one. This
-        is called for each failure. If the decisions for an attempt differ, the widest one applies.
+        is called for each failure. If the decisions for an attempt differ, `REVERT_ALL` takes
+        precedence over `REVERT`, and `REVERT` over `RETRY`.
         """
 
     def wait(self, history: History) -> float:
@@ -182,7 +183,7 @@ class Retry(atom.Atom):
 
 
 class AlwaysRevert(Retry):
-    """Never retries. The surrounding retry controller decides, or everything is reverted."""
+    """Never retries. The surrounding controller decides; without one, everything is reverted."""
 
     def execute(self, *args: Any, **kwargs: Any) -> Any:
         return None

@@ -98,7 +98,7 @@ def run(text: str, format: str, *options: str) -> bytes:
 
 
 def dot(scene: Scene, direction: str, *, states: bool) -> str:
-    """Return the scene in the DOT language, with all names; with `states`, coloured by them."""
+    """Return the scene in the DOT language. With `states`, boxes are coloured by their states."""
 
     def box(box: NodeView) -> str:
         label = box_text.shortened(box.name, 60)

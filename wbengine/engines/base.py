@@ -85,10 +85,10 @@ class Engine(abc.ABC):
     was on this host. An engine that lost its lease writes, starts and notifies nothing more.
 
     The option `durability` ('each', 'batch' or 'end') defines when the run is written to the
-    store, and so how much is lost if this process or its host stops. On all levels, the records
-    of the atoms are written before anything starts, and the executor of a task (a worker with
-    its ledger) keeps the result until it is written. So a worker-based engine with a ledger
-    runs no task twice.
+    store, and so how much is lost if this process or its host stops. With each value, the engine
+    writes the records of the atoms before it starts anything. Until the engine has written the
+    result of a worker, the reply stays unacknowledged and the ledger keeps the row of the
+    request. So a worker-based engine with a ledger runs no task twice.
 
     A write that fails is tried three times, 5 seconds apart. Then the run ends with
     `StorageFailure`, and the flow is in FAILURE in this process. Tasks in this process end, and one

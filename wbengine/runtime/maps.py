@@ -291,7 +291,7 @@ class Maps:
         self._maybe_idle.update(dict.fromkeys(self.running))
 
     def stop(self, given_up: GivenUp) -> None:
-        """Execute no further items although nothing failed."""
+        """Execute no further items, because the run was cancelled or its deadline passed."""
         self._given_up = given_up
         for node, running in self.running.items():
             if running.call.action == calls.EXECUTE:

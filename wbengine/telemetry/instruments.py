@@ -20,7 +20,7 @@ MAX_ERROR_TYPES: Final = 100
 
 
 class Operation:
-    """A span that sends or processes a message, and a measurement of the same duration."""
+    """The span of sending or processing a message, and the measurement of its duration."""
 
     __slots__ = ("_began", "_record", "span")
 

@@ -169,7 +169,7 @@ end
 """
 
 #: here(digest, user, milliseconds, whether calls are rare) -> digest of the ledger, count of
-#: claims. The argument becomes the digest if the server has none.
+#: claims. If the server has no digest, the script stores the argument `digest`.
 HERE: Final = """
 local function here(digest, user, t, seldom)
   local id, count = ledger()[1], ledger()[5]
@@ -523,7 +523,7 @@ end
 #: (arguments of `take`)
 TAKE: Final = Script(HEAD + LABEL + TAKING + ALWAYS + "return take(1, #ARGV, now())")
 
-#: (consumer, queue, number...) -> number of the messages that the consumer had
+#: (consumer, queue, number...): remove these messages -> how many of them the consumer had
 SETTLE: Final = Script(HEAD + SETTLING + ALWAYS + """
 return settle(ARGV[1], ARGV[2], {unpack(ARGV, 3)})
 """)  # fmt: skip

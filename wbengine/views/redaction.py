@@ -61,7 +61,10 @@ class Redactor:
         return _secrets.masked(self._secrets.hide(text, MASK))
 
     def texts(self, texts: Iterable[str]) -> list[str]:
-        """Apply `text` to each text. This takes one step if none contains a secret."""
+        """Apply `text` to each text.
+
+        If none contains a secret, only the joined texts are searched.
+        """
         originals = list(texts)
         joined = "\0".join(originals)
         return (

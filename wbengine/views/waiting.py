@@ -153,7 +153,7 @@ def limit_reason(node: outlines.OutlineNode) -> str | None:
 
 
 def pause_reason(node: outlines.OutlineNode, situation: Situation) -> str | None:
-    """Return the reason for a node whose task type is paused, otherwise None."""
+    """Return why a node whose task type is paused does not start; None for other nodes."""
     if not situation.pauses or node.task is None or node.kind == outlines.RETRY:
         return None
     pause = pause_of(node.task, situation.pauses, situation.now)

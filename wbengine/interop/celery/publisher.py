@@ -199,8 +199,9 @@ CONFIRMED: Final = 2
 class OutgoingTask:
     """A task to be sent to Celery's workers.
 
-    `notify` is called with the failure if the message cannot be published. If no result is awaited
-    (`waits`), it is called with the task id after the broker's confirmation.
+    `notify` is called with the failure if the message cannot be published. If `waits` is False, the
+    result is not awaited, and `notify` is called with the task id when the broker confirms the
+    message.
 
     `recovered`: whether an earlier run may have sent the message. If the result backend does not
     prove this, the message is sent again if `may_resend` is True; otherwise the task fails.

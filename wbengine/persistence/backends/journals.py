@@ -168,7 +168,7 @@ def _complete_line(raw: bytes) -> _Line:
 
 
 def _has_later_batch(raws: list[bytes]) -> bool:
-    """Return True if a batch starts in these lines. Then the damage is not at the end."""
+    """Return True if a batch starts in these lines: the damage is then not in the last batch."""
     for raw in raws:
         try:
             if b" turn " in raw[:24] and _complete_line(raw):

@@ -273,7 +273,7 @@ end
 return {removed, kept, #ids == 500 and 1 or 0}
 """)  # fmt: skip
 
-#: (milliseconds): remove holders without rows that were silent for this time
+#: (milliseconds): remove holders that have no rows and whose last heartbeat is older than this
 SWEEP_HOLDERS: Final = Script(_HEAD + """
 for _, holder in ipairs(call('ZRANGEBYSCORE', P .. 'beats', '-inf', now() - ARGV[1])) do
   if call('EXISTS', P .. 'held:' .. holder) == 0 then call('ZREM', P .. 'beats', holder) end

@@ -878,7 +878,10 @@ class Recovery:
         return [fx.MoveToDeadLetters(letter)]
 
     def send(self, tracked: TrackedRequest, now: float, lost: bool = False) -> list[Effect]:
-        """Send a request under a new epoch, or settle it. No worker runs an earlier copy.
+        """Send a request under a new epoch, or settle it if it has an outcome or has expired.
+
+        Before a send, the caller ensures that no worker runs an earlier copy, unless the task may
+        run twice.
 
         :param lost: whether a lost worker had it.
         """
