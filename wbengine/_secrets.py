@@ -190,7 +190,7 @@ class SecretMatcher:
 
     def __init__(self, secrets: Iterable[Any] = ()) -> None:
         # Notations by their first characters, grouped by length, longest first.
-        self._by_start: dict[str, _Forms] = {}
+        self._by_start: dict[str, _FormsByLength] = {}
         starts: dict[str, set[str]] = {}
         for secret in secrets:
             for form in _forms(secret):
@@ -284,10 +284,10 @@ class SecretMatcher:
         return 0
 
 
-_Forms = tuple[tuple[int, frozenset[str]], ...]
+_FormsByLength = tuple[tuple[int, frozenset[str]], ...]
 
 
-def _by_length(forms: Iterable[str]) -> _Forms:
+def _by_length(forms: Iterable[str]) -> _FormsByLength:
     lengths: dict[int, set[str]] = {}
     for form in forms:
         lengths.setdefault(len(form), set()).add(form)

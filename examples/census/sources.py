@@ -15,7 +15,7 @@ from typing import Final
 MAX_FILES_PER_GROUP: Final = 50
 
 #: Modules in the folder of the standard library that `sys.stdlib_module_names` does not contain.
-_ALSO_STANDARD: Final = frozenset({"test", "__hello__", "__phello__"})
+_UNLISTED_STANDARD_MODULES: Final = frozenset({"test", "__hello__", "__phello__"})
 _NOT_SOURCES: Final = frozenset({"__pycache__", "site-packages", "dist-packages", "node_modules"})
 _MAX_NAME_CHARS: Final = 100
 
@@ -55,7 +55,7 @@ def standard_library() -> Tree:
         name: files
         for name, files in _modules(root)
         if name in sys.stdlib_module_names
-        or name in _ALSO_STANDARD
+        or name in _UNLISTED_STANDARD_MODULES
         or name.startswith("_sysconfigdata")
     }
     return Tree(title, root, modules)

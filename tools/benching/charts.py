@@ -91,8 +91,8 @@ def curves(lines: Sequence[Curve], title: str, x: str, y: str) -> str:
         parts.append(f'<path class="curve s{number}" d="M{path}"/>')
         parts += [
             f'<circle class="dot s{number}" cx="{px:.1f}" cy="{py:.1f}" r="3.5">'
-            f"<title>{escape(line.label)}, {px0:,.0f}: {py0:,.4g}</title></circle>"
-            for (px, py), (px0, py0) in zip(places, line.points, strict=True)
+            f"<title>{escape(line.label)}, {data_x:,.0f}: {data_y:,.4g}</title></circle>"
+            for (px, py), (data_x, data_y) in zip(places, line.points, strict=True)
         ]
         end, level = places[-1]
         while any(abs(level - other) < 14 for other in labels):

@@ -39,7 +39,7 @@ CORE_FRACTION: Final = 0.6
 #: Number of flows in a logbook, which is written at once.
 _FLOWS_PER_BOOK: Final = 1000
 _RUNS: Final = 5
-_UPDATES: Final = 20
+_MEASURED_UPDATES: Final = 20
 #: Minimum interval in seconds between two reads of the body of a large page.
 BODY_INTERVAL_SECONDS: Final = 15.0
 #: Duration of the measurement of live pages in seconds, and changes per second meanwhile.
@@ -242,7 +242,7 @@ def _measure_paint(server: Server, filled: Filled, table: Table) -> None:
             with opened(path) as page:
                 page.wait_for_selector("#live[data-state=on]")
                 took = []
-                for number in range(_UPDATES):
+                for number in range(_MEASURED_UPDATES):
                     time.sleep(random.uniform(1.0, 2.0))
                     uuid, state = change(number)
                     began = time.perf_counter()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-_ENDINGS: Final = {
+_FILE_SUFFIXES: Final = {
     "text": (".txt", ".text"),
     "mermaid": (".mmd", ".mermaid"),
     "dot": (".dot", ".gv"),
@@ -28,7 +28,7 @@ _ENDINGS: Final = {
     "png": (".png",),
     "json": (".json",),
 }
-_FORMATS: Final = tuple(_ENDINGS)
+_FORMATS: Final = tuple(_FILE_SUFFIXES)
 
 
 @base.command(
@@ -96,7 +96,7 @@ def command(
 
 def _form_of(output: str | None) -> str:
     ending = Path(output or "").suffix
-    form_by_ending = {each: form for form, endings in _ENDINGS.items() for each in endings}
+    form_by_ending = {each: form for form, endings in _FILE_SUFFIXES.items() for each in endings}
     if not ending:
         return "text"
     if ending.lower() not in form_by_ending:

@@ -505,10 +505,10 @@ class Engine(abc.ABC):
         with opened.add(self._exclusive(refusal)):
             self._early = early_requests
             self.compile()
-            with contextlib.ExitStack() as owning:
+            with contextlib.ExitStack() as ownership_stack:
                 try:
                     owned = opened.add(self._ownership.owned(due, deadline, early_requests))
-                    owning.enter_context(owned)
+                    ownership_stack.enter_context(owned)
                 except ownership.WaitEnded:
                     for request in early_requests:
                         if isinstance(request, control.CancelRequest):

@@ -249,10 +249,10 @@ def saved_scopes(plan: Plan, saved: Mapping[int, Saved]) -> dict[int, bool]:
     tops = [node for node in plan.atoms() if plan.controller[node] < 0]
     if uncontrolled or (tops and all(scopes.get(node) is False for node in tops)):
         return {0: False}
-    widest: dict[int, bool] = {}
+    outermost_scopes: dict[int, bool] = {}
     stop = 0
     for start in sorted(scopes):
         if start >= stop:
-            widest[start] = scopes[start]
+            outermost_scopes[start] = scopes[start]
             stop = plan.scope(start).stop
-    return widest
+    return outermost_scopes

@@ -165,7 +165,7 @@ class Run:
         if deadline is not None:
             self._timers.set_deadline(deadline)
         # Not an attribute: it would refer to this object, and the cycle would delay its deletion.
-        reactions: dict[str, Callable[[], str]] = {
+        handlers_by_state: dict[str, Callable[[], str]] = {
             states.RESUMING: self._resume,
             states.SCHEDULING: self._schedule,
             states.WAITING: self._wait,
@@ -173,10 +173,10 @@ class Run:
         }
         spent, monotonic = self.stats.seconds_per_state, self._clock.monotonic
         state, since = states.RESUMING, monotonic()
-        while state in reactions:
+        while state in handlers_by_state:
             self.state = state
             yield state
-            following = reactions[state]()
+            following = handlers_by_state[state]()
             if measure:
                 now = monotonic()
                 spent[state] += now - since

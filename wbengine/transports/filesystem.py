@@ -128,7 +128,7 @@ class FileBroker(Broker):
         self._liveness_file: _files.LivenessFile | None = None
         self._base = 0
         self._take_numbers = itertools.count()
-        self._watched: dict[str, int] = {}
+        self._watched_queues: dict[str, int] = {}
         # Owned queues, and the numbers of unacknowledged messages that were read from them.
         self._owned: set[str] = set()
         self._read: set[int] = set()
@@ -299,16 +299,16 @@ class FileBroker(Broker):
             _fifos.notify(f"{self._out.root}/bells", queue)
 
     def watch(self, queue: str) -> None:
-        self._watched[queue] = self._watched.get(queue, 0) + 1
-        if self._watched[queue] == 1:
+        self._watched_queues[queue] = self._watched_queues.get(queue, 0) + 1
+        if self._watched_queues[queue] == 1:
             self._fifos.add(queue)
         self._nonempty.add(queue)
         self._next_touch_at = 0.0
 
     def unwatch(self, queue: str) -> None:
-        self._watched[queue] -= 1
-        if not self._watched[queue]:
-            del self._watched[queue]
+        self._watched_queues[queue] -= 1
+        if not self._watched_queues[queue]:
+            del self._watched_queues[queue]
             self._nonempty.discard(queue)
             self._fifos.discard(queue)
 
@@ -320,11 +320,11 @@ class FileBroker(Broker):
             self._next_touch_at = now + _TOUCH_SECONDS
             self._in.write(
                 "UPDATE queue SET used = ? WHERE name IN (SELECT value FROM json_each(?))",
-                (_folder.now(), json.dumps([*self._watched])),
+                (_folder.now(), json.dumps([*self._watched_queues])),
             )
         if now >= self._next_poll_at:
             self._nonempty |= {
-                queue for queue in self._watched if self._in.read(_HAS_MESSAGE, (queue,))
+                queue for queue in self._watched_queues if self._in.read(_HAS_MESSAGE, (queue,))
             }
             if self._nonempty:
                 self._fifos.reset_pause()

@@ -94,7 +94,7 @@ class MemoryBroker(Broker):
         self.hub = _connect(name)
         self._lock = self.hub.lock
         self._signal = conditions.Event()
-        self._watched: Counter[str] = Counter()
+        self._watched_queues: Counter[str] = Counter()
         self._closed = False
 
     def declare_exchange(self, name: str) -> None:
@@ -107,7 +107,7 @@ class MemoryBroker(Broker):
         with self._lock:
             if queue not in self.hub.queues:
                 new_queue = self.hub.queues[queue] = _Queue()
-                if queue in self._watched:
+                if queue in self._watched_queues:
                     new_queue.watchers.add(self)
 
     def delete_queue(self, queue: str) -> int:
@@ -187,23 +187,23 @@ class MemoryBroker(Broker):
 
     def watch(self, queue: str) -> None:
         with self._lock:
-            self._watched[queue] += 1
+            self._watched_queues[queue] += 1
             target = self.hub.queues.get(queue)
             if target is not None:
                 target.watchers.add(self)
 
     def unwatch(self, queue: str) -> None:
         with self._lock:
-            self._watched -= Counter((queue,))  # This removes counts of zero.
+            self._watched_queues -= Counter((queue,))  # This removes counts of zero.
             target = self.hub.queues.get(queue)
-            if target is not None and queue not in self._watched:
+            if target is not None and queue not in self._watched_queues:
                 target.watchers.discard(self)
 
     def refresh(self) -> int:
         # Cleared before counting, so that a message that arrives later ends the next `wait`.
         self._signal.clear()
         with self._lock:
-            return sum(map(self.size, self._watched))
+            return sum(map(self.size, self._watched_queues))
 
     def take_many(
         self, groups: Sequence[tuple[int, Sequence[str]]]

@@ -261,7 +261,7 @@ class RedisBroker(Broker):
         self._awaited_take = ""
         self._next_tend_at = 0.0
         self._next_report_at = 0.0
-        self._watched: Counter[str] = Counter()
+        self._watched_queues: Counter[str] = Counter()
         self._routes = Routes()
         # Number of recent redeclarations, and the time of the last one.
         self._recent_losses, self._declared_at = 0, -math.inf
@@ -424,14 +424,14 @@ class RedisBroker(Broker):
                 self._routes = Routes.read(answer)
 
     def watch(self, queue: str) -> None:
-        self._watched[queue] += 1
+        self._watched_queues[queue] += 1
         self._must_poll = True
 
     def unwatch(self, queue: str) -> None:
-        self._watched -= Counter((queue,))  # This removes counts of zero.
+        self._watched_queues -= Counter((queue,))  # This removes counts of zero.
         if not self._client.broken:
             self._recall()
-            for taken in self._prefetched.leave(self._watched):
+            for taken in self._prefetched.leave(self._watched_queues):
                 self.requeue(taken, delivered=False)
 
     def refresh(self) -> int:
@@ -449,7 +449,7 @@ class RedisBroker(Broker):
 
     def _tend(self) -> None:
         owned_queues = [queue for queue, owned in tuple(self._queues.items()) if owned]
-        consumed_queues = [queue for queue in self._watched if queue not in owned_queues]
+        consumed_queues = [queue for queue in self._watched_queues if queue not in owned_queues]
         arguments = (
             self._dead_after,
             self._consumer_name,
@@ -612,7 +612,7 @@ class RedisBroker(Broker):
         If all queues are owned, the wait also takes their messages. It does not take requests from
         shared queues, because this process may be frozen when they arrive.
         """
-        if len(queues) < len(self._watched) and self._waiting.pause(
+        if len(queues) < len(self._watched_queues) and self._waiting.pause(
             min(_NO_CAPACITY_PAUSE_SECONDS, timeout or _NO_CAPACITY_PAUSE_SECONDS)
         ):
             self._must_poll = True  # A consumer has capacity again.

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _A = TypeVar("_A")
 
 _HEAP_TYPE: Final = 1 << 9
-_FAILURES: Final = "_WrappedFailure__failures"
+_FAILURES_ATTRIBUTE: Final = "_WrappedFailure__failures"
 _DOTTED: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 #: Dotted names of allowed classes, or of modules whose classes and submodules are allowed.
@@ -131,7 +131,7 @@ class RemoteError(exceptions.WrappedFailure):
             )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        extra = {key: value for key, value in self.__dict__.items() if key != _FAILURES}
+        extra = {key: value for key, value in self.__dict__.items() if key != _FAILURES_ATTRIBUTE}
         return _unpickle, (tuple(self), self.args), extra or None
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:

@@ -95,7 +95,7 @@ class DeadLetters:
         :raises TransportFailure: if the broker is unavailable, refuses, or is too slow.
         """
         letter.routing_key, letter.signer = self._name, self._signer
-        with self._translated(self._name):
+        with self._translating_errors(self._name):
             if isinstance(self._connection, Broker):
                 self._connection.declare_queue(self._name)
                 exchange = self._layout.declare_on(self._connection)
@@ -107,7 +107,7 @@ class DeadLetters:
 
     def list_letters(self) -> list[DeadLetter]:
         """Return at most `MAX_LETTERS` dead letters, oldest first."""
-        with self._translated(self._name):
+        with self._translating_errors(self._name):
             letters = [self._read(message) for message in self._take()]
         return [letter for letter in letters if letter is not None]
 
@@ -122,14 +122,14 @@ class DeadLetters:
             envelope.headers.pop(header, None)
         envelope.headers[env.WBE_EPOCH] = epoch
         envelope.routing_key, envelope.signer = queue, self._signer
-        with self._translated(queue):
+        with self._translating_errors(queue):
             if not (self._has(queue) and self._publish(envelope)):
                 raise exc.NotFound(
                     f"request {letter.id} cannot be resent: queue {queue!r} does not exist"
                 )
             letter.message.ack()
 
-    def _translated(self, queue: str) -> contextlib.AbstractContextManager[None]:
+    def _translating_errors(self, queue: str) -> contextlib.AbstractContextManager[None]:
         return connecting.translated(self._connection, self._target, queue)
 
     def _publish(self, envelope: env.Envelope) -> bool:
@@ -141,7 +141,7 @@ class DeadLetters:
         if isinstance(self._connection, Broker):
             return any(queue == name for name, _, _ in self._connection.bindings())
         try:
-            with self._translated(queue), self._connection.channel() as channel:
+            with self._translating_errors(queue), self._connection.channel() as channel:
                 channel.queue_declare(queue, passive=True)
         except exc.NotFound:
             return False

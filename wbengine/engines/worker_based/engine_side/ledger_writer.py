@@ -185,7 +185,7 @@ _DROP_DELAY_SECONDS: Final = 0.02
 #: Rows that could not be removed, by digest of the ledger, for the next writer in this process.
 _remaining_drops: Final[dict[str, set[str]]] = {}
 
-_Order = fx.Revoke | fx.Inspect | fx.Reopen | fx.Conclude
+_RowEffect = fx.Revoke | fx.Inspect | fx.Reopen | fx.Conclude
 
 
 class LedgerWriter:
@@ -217,9 +217,9 @@ class LedgerWriter:
             fx.Reopen: self._reopen,
             fx.Conclude: self._conclude,
         }
-        self._orders_lock = threading.RLock()
-        self._changed = conditions.Condition(self._orders_lock)
-        self._orders: deque[_Order] = deque()
+        self._queue_lock = threading.RLock()
+        self._changed = conditions.Condition(self._queue_lock)
+        self._queued_effects: deque[_RowEffect] = deque()
         # Requests whose rows are to be removed, the time of removal, and failed removals.
         self._drops: list[str] = []
         self._drops_due = math.inf
@@ -368,7 +368,7 @@ class LedgerWriter:
         """Remove the rows of requests with saved results: later, in one batch, with retries."""
         if self.ledger is None:
             return
-        with self._orders_lock:
+        with self._queue_lock:
             if not self._drops:
                 self._drops_due = time.monotonic() + _DROP_DELAY_SECONDS
                 self._start_or_wake()
@@ -376,7 +376,7 @@ class LedgerWriter:
 
     def retry_drops(self) -> None:
         if self._failed_drops:
-            with self._orders_lock:
+            with self._queue_lock:
                 undropped, self._failed_drops = self._failed_drops, set()
             self.drop(*undropped)
 
@@ -385,7 +385,7 @@ class LedgerWriter:
             self._rows.sweep(ended)
 
     def close(self) -> None:
-        with self._orders_lock:
+        with self._queue_lock:
             self._closed = True
             thread = self._thread
             self._changed.notify_all()
@@ -400,10 +400,10 @@ class LedgerWriter:
                 self._failed_drops = set()
             self.ledger.close()
 
-    def _enqueue(self, order: _Order) -> None:
-        with self._orders_lock:
+    def _enqueue(self, effect: _RowEffect) -> None:
+        with self._queue_lock:
             if not self._closed:
-                self._orders.append(order)
+                self._queued_effects.append(effect)
                 self._start_or_wake()
 
     def _start_or_wake(self) -> None:
@@ -419,22 +419,22 @@ class LedgerWriter:
 
     def _run(self) -> None:
         while True:
-            with self._orders_lock:
-                while not (self._orders or self._closed):
+            with self._queue_lock:
+                while not (self._queued_effects or self._closed):
                     wait_seconds = self._drops_due - time.monotonic()
                     if wait_seconds <= 0:
                         break
                     self._changed.wait(None if wait_seconds == math.inf else wait_seconds)
-                orders, drops = list(self._orders), self._drops
-                self._orders.clear()
-                if orders:
+                effects, drops = list(self._queued_effects), self._drops
+                self._queued_effects.clear()
+                if effects:
                     drops = []
                 else:
                     self._drops, self._drops_due = [], math.inf
-                if not (orders or drops):
+                if not (effects or drops):
                     self._thread = None
                     return
-            for kind, group in itertools.groupby(orders, type):
+            for kind, group in itertools.groupby(effects, type):
                 try:
                     self._operations[kind](list(group))
                 except Exception:  # The remaining operations belong to other requests.
@@ -522,7 +522,7 @@ class LedgerWriter:
         try:
             self.ledger.drop_many(request_ids)
         except Exception as error:
-            with self._orders_lock:
+            with self._queue_lock:
                 self._failed_drops.update(request_ids)
             is_expected = isinstance(error, exc.LedgerFailure)
             LOG.warning(

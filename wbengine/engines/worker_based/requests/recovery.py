@@ -131,7 +131,7 @@ class Recovery:
         self._queue_inquiries: list[TrackedRequest] = []
         self._outdated: list[worker_commands.Named] = []
         # Time until which the engine needs frequent reports of workers.
-        self._frequent_until = 0.0
+        self._frequent_reports_until = 0.0
         # Time of the last loss of a worker, by queue.
         self._last_losses: dict[str, float] = {}
         # Workers that announced their end, latest last.
@@ -227,7 +227,9 @@ class Recovery:
     def schedule_lookup(self, tracked: TrackedRequest, now: float) -> None:
         pause = min(MAX_LOOKUP_PAUSE_SECONDS, LOOKUP_PAUSE_SECONDS * 2 ** min(tracked.lookups, 10))
         tracked.lookups += 1
-        self._frequent_until = max(self._frequent_until, now + 2 * MAX_LOOKUP_PAUSE_SECONDS)
+        self._frequent_reports_until = max(
+            self._frequent_reports_until, now + 2 * MAX_LOOKUP_PAUSE_SECONDS
+        )
         self._timers.set(now + pause, LOOKUP, tracked)
 
     def _inspect(self, tracked: TrackedRequest, now: float) -> list[Effect]:
@@ -522,7 +524,7 @@ class Recovery:
 
     def needs_reports(self, now: float) -> bool:
         """Return whether frequent reports of workers could show why requests wait."""
-        if now < self._frequent_until or self._tracker.waiting:
+        if now < self._frequent_reports_until or self._tracker.waiting:
             return True
         return any(self._is_stalled(queue, now) for queue in self._in_flight.names())
 
