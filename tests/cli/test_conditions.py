@@ -67,6 +67,9 @@ OF_A_STORE: dict[Words, int] = {
     ("db", "prune", "--older-than", "30d", "--yes"): 0,
     ("schedule", "list"): 0,
     ("limits",): 0,
+    ("tasks", "list"): 0,
+    ("tasks", "pause", "shop.charge"): 0,
+    ("tasks", "resume", "shop.charge"): 66,
     ("schedule", "pause", "s"): 66,
     ("schedule", "resume", "s"): 66,
     ("schedule", "run", "s"): 66,
@@ -77,6 +80,7 @@ OF_NO_STORE: dict[Words, int] = {
     ("flow", "run", FACTORY): 0,
     ("db", "upgrade"): 0,
     ("db", "current"): 0,
+    ("tasks", "pause", "shop.charge"): 0,
 }
 #: The dashboard, which would not end.
 SHOWS: Words = ("dashboard", "--port", "0")

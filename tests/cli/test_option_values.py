@@ -33,6 +33,7 @@ REQUIRED = {
     "task": "reserve",
     "name": "name",
     "names": "name",
+    "pattern": "shop.charge",
     "old": "memory://",
     "new": "memory://",
     "file": "-",

@@ -232,7 +232,7 @@ def test_second_ctrl_c_leaves_running_task_to_the_next_engine(tmp_path: Path) ->
         workers.until(lambda: tasks.runs(tmp_path) == ["execute-a"])
         signal.pthread_kill(main, signal.SIGINT)
         workers.until(
-            lambda: any(isinstance(e.done, executors._Counted) for e in book.unfinished())
+            lambda: any(isinstance(e.done, executors._CountedDone) for e in book.unfinished())
         )
         signal.pthread_kill(main, signal.SIGINT)
 

@@ -95,7 +95,7 @@ def snapshot(ledger: Ledger) -> Callable[[], None]:
     After that, rows that were OPEN count as lost with their worker, because they possibly ran.
     """
     assert isinstance(ledger, InMemory)
-    tables = (ledger._rows, ledger._changed, ledger._beats)
+    tables = (ledger._rows, ledger._changed, ledger._heartbeats)
     before = [dict(table) for table in tables]
 
     def set_back() -> None:
@@ -134,7 +134,7 @@ def make_content_older(place: str, seconds: float) -> None:
     if kind == "memory":
         ledger = ledgers.open_ledger(place)
         assert isinstance(ledger, InMemory)
-        for moments in (ledger._changed, ledger._beats):
+        for moments in (ledger._changed, ledger._heartbeats):
             moments.update({name: moment - seconds for name, moment in moments.items()})
     elif kind == "dir":
         _folder_write(

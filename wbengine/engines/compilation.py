@@ -15,7 +15,6 @@ from wbengine import flow as flow_module
 from wbengine._tasks import functors
 from wbengine.permits import limit_attributes as permit_limits
 from wbengine.runtime import plan as plan_module
-from wbengine.runtime.gates import delayed_starts
 from wbengine.types import outline as outline_module
 from wbengine.types.outline import Outline, OutlineNode
 
@@ -74,7 +73,17 @@ class Compilation:
     @cached_property
     def has_start_times(self) -> bool:
         """Whether a task of the flow has an `eta` or `expires`."""
-        return delayed_starts.has_start_times(self.plan)
+        for kind, item in zip(self.plan.kinds, self.plan.items, strict=True):
+            if kind == plan_module.TASK:
+                each: Any = item.inner if isinstance(item, task.Map) else item
+                if each.eta is not None or each.expires is not None:
+                    return True
+        return False
+
+    @cached_property
+    def has_retries(self) -> bool:
+        """Whether the flow has a retry controller, or a task with `retries`."""
+        return plan_module.RETRY in self.plan.kinds
 
     @cached_property
     def nodes(self) -> list[Any]:

@@ -62,7 +62,8 @@ def make_gates(
         )
     if permit_gate is not None:
         gates.append(permit_gate)
-    gates.append(retry_delays.RetryDelayGate(timers, clock, lifecycle.begin_retry))
+    if compiled.has_retries:
+        gates.append(retry_delays.RetryDelayGate(timers, clock, lifecycle.begin_retry))
     return chain.GateChain(gates, timers, clock, signal_gate)
 
 

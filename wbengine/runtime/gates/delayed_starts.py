@@ -8,21 +8,11 @@ from typing import Any, Final
 
 from wbengine import _clock, start_times
 from wbengine import invocation as calls
-from wbengine.runtime import deadlines, plan
+from wbengine.runtime import deadlines
 from wbengine.runtime.gates import base
 from wbengine.types import failure as ft
 
-__all__ = ["StartTimeGate", "has_start_times"]
-
-
-def has_start_times(compiled: plan.Plan) -> bool:
-    """Return whether a task of the flow has an `eta` or `expires`."""
-    for kind, item in zip(compiled.kinds, compiled.items, strict=True):
-        if kind == plan.TASK:
-            task: Any = item.inner if item.fans_out else item  # type: ignore[union-attr]
-            if task.eta is not None or task.expires is not None:
-                return True
-    return False
+__all__ = ["StartTimeGate"]
 
 
 class StartTimeGate(base.Gate):
