@@ -107,6 +107,7 @@ OF_ANY_VERSION: dict[Words, int] = {
     ("flow", "run", FACTORY): 0,
     ("flow", "resume", UNKNOWN): 66,
     ("flow", "retry", UNKNOWN): 66,
+    ("tasks", "pause", "shop.charge"): 0,
 }
 
 NOWHERE = "127.0.0.1:1"
