@@ -674,6 +674,8 @@ class Engine(abc.ABC):
         )
         if held_lease is not None:
             saver = saving.Saver(self._storage.writer, self._durability, held_lease.check)
+            # Before the gates read the pauses, so that a later change is not lost.
+            held_lease.on_pauses = lambda pauses: events.put(inbox.PausesChanged(pauses))
         gates = self._gates = self._make_gates(compiled, lifecycle, events)
         run = run_module.Run(
             compiled.plan,
@@ -689,8 +691,6 @@ class Engine(abc.ABC):
             park=None if self.park_after is None else lambda: self._suspend(history.PARKED),
             park_after=self.park_after or 0.0,
         )
-        if held_lease is not None:
-            held_lease.on_pauses = lambda pauses: events.put(inbox.PausesChanged(pauses))
         if self._received is not None:
             self._received.on_new = lambda: events.put(inbox.SignalsReceived())
             if held_lease is not None:

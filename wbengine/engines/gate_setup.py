@@ -42,10 +42,7 @@ def make_gates(
     :param received: the signals of the flow; None: no task waits for signals.
     :param permit_gate: None: the flow has no limits.
     """
-
-    def end(call: calls.Invocation, outcome: calls.Outcome) -> None:
-        events.put(inbox.Finished(call, outcome))
-
+    end = _end_in(events)
     timers = deadlines.Timers()
     gates: list[base.Gate] = []
     signal_gate = None
@@ -97,7 +94,7 @@ def make_permit_gate(
         arguments=arguments,
         is_running=_is_running(lifecycle),
         fail=lifecycle.fail_before_start,
-        end=lambda call, outcome: events.put(inbox.Finished(call, outcome)),
+        end=_end_in(events),
         on_granted=lambda: events.put(inbox.PermitsGranted()),
         max_requests=1 if immediate else None,
     )
@@ -105,3 +102,7 @@ def make_permit_gate(
 
 def _is_running(lifecycle: atom_lifecycle.AtomLifecycle) -> Callable[[int], bool]:
     return lambda node: lifecycle.record(node).state == states.RUNNING
+
+
+def _end_in(events: inbox.Inbox) -> Callable[[calls.Invocation, calls.Outcome], None]:
+    return lambda call, outcome: events.put(inbox.Finished(call, outcome))

@@ -250,7 +250,7 @@ class Run:
         timeout, timers, scheduler = self._timeout, self._timers, self._scheduler
         waits_changed = self._gates.has_signals and self._store_waits()
         asleep = timers.is_used and not (self.stop_signal.suspending or scheduler.done)
-        if self._gates.before_start and self._gates.keeps_flow:
+        if self._gates.before_start and self._gates.delays_flow:
             asleep = asleep or not scheduler.done
         if self._park is not None and not self._inbox.qsize() and self._may_park():
             park, self._park = self._park, None
@@ -302,7 +302,7 @@ class Run:
         )  # fmt: skip
         if (
             self._gates.before_start
-            and gates.keeps_flow
+            and gates.delays_flow
             and not scheduler.reverting  # reversions do not wait
             and not gates.admit_flow()
         ):
@@ -317,9 +317,8 @@ class Run:
                 ready.execute = [*released, *self._admit(ready.execute)]
             if ready.retry:
                 retrying = gates.admit_retries(ready.retry)
-                for node in ready.retry:
-                    if node not in retrying:
-                        scheduler.postpone(node)
+                for node in sorted({*ready.retry}.difference(retrying)):
+                    scheduler.postpone(node)
                 for node in retrying:
                     lifecycle.reset(scheduler.reset_scope(node))
                     self._in_flight.cancelled_nodes.difference_update(self._plan.scope(node))
@@ -334,7 +333,7 @@ class Run:
                 self._decide(node)
 
     def _release(self) -> Sequence[int]:
-        """Continue with work that gates kept until now; return the nodes that may begin."""
+        """Continue with work that gates release now; return the nodes that may begin."""
         work = self._gates.release()
         for node in work.retries:
             self._scheduler.wake(node)
@@ -345,10 +344,15 @@ class Run:
     def _admit(self, nodes: Sequence[int]) -> Sequence[int]:
         """Return the nodes that may begin now. Cancelled nodes do not wait, but are refused."""
         granted = self._in_flight.granted
+        if not granted:
+            return self._gates.admit_nodes(nodes)
         if any(request.nodes is None for request in granted):
             return nodes
-        cancelled = [n for n in nodes if any(n in (request.nodes or ()) for request in granted)]
-        return [*cancelled, *self._gates.admit_nodes([n for n in nodes if n not in cancelled])]
+        cancelled = {n for request in granted for n in request.nodes or ()}.intersection(nodes)
+        return [
+            *(n for n in nodes if n in cancelled),
+            *self._gates.admit_nodes([n for n in nodes if n not in cancelled]),
+        ]
 
     def _run_own_retries(self) -> bool:
         """Execute the retry controllers of single tasks that have just begun.
@@ -437,7 +441,7 @@ class Run:
         for _ in range(count):
             if check is not None:
                 check()
-            if not unsent:  # a gate keeps the others
+            if not unsent:  # the others wait at a gate
                 return
             call: Any = unsent[0]
             if tasks and immediate:

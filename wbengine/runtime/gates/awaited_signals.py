@@ -85,7 +85,7 @@ class ReceivedSignals:
 
 
 class SignalGate(base.Gate):
-    """Keeps `WaitFor` tasks until their signal is received or their timeout has passed.
+    """Delays `WaitFor` tasks until their signal is received or their timeout has passed.
 
     :param end: called with a call that has ended, and its outcome.
     :param record: returns the record of a node.
@@ -142,7 +142,8 @@ class SignalGate(base.Gate):
             if end < math.inf:
                 self._timers.set((self, call), end)
             self._end_if_over(call, wall, timed_out=now >= end)
-        return [call for call in tasks if call not in waiting]
+        not_admitted = set(waiting)
+        return [call for call in tasks if call not in not_admitted]
 
     def on_event(self, event: inbox.Event) -> None:
         if isinstance(event, inbox.SignalsReceived):
@@ -183,10 +184,7 @@ class SignalGate(base.Gate):
         self._end(call, calls.Outcome(value, calls.LOCAL, since, now))
 
     def withdraw(self, selects: base.Selection) -> base.Work:
-        withdrawn = [call for call in self._calls if selects(call.node, call)]
-        for call in withdrawn:
-            del self._calls[call]
-        return base.Work(calls=withdrawn)
+        return base.Work(calls=base.remove_selected(self._calls, selects))
 
 
 def _do_nothing() -> None:

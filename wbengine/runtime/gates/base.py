@@ -1,6 +1,6 @@
 """The interface between the run loop and gates.
 
-A gate keeps ready work for one reason: a start time, a signal, a missing permit. Work passes the
+A gate delays ready work for one reason: a start time, a signal, a missing permit. Work passes the
 gates of a run in two stages:
 
 1. Before it begins: tasks are nodes of the plan, their records are unchanged. A Map begins at once;
@@ -8,18 +8,21 @@ gates of a run in two stages:
 2. After it began (RUNNING is written) and before an executor receives it: tasks and items of Maps
    are calls.
 
-The scheduler treats work that a gate keeps as in flight, except for retry controllers.
+For the scheduler, tasks that wait at a gate are in flight; waiting retry controllers are not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import ClassVar, NamedTuple
+from collections.abc import Callable, Hashable, Iterable, MutableMapping, Sequence
+from typing import Any, ClassVar, Final, NamedTuple
 
 from wbengine import invocation as calls
 from wbengine.runtime import inbox
 
-__all__ = ["NOTHING", "Gate", "Selection", "Work"]
+__all__ = ["MAX_WAITING_ITEMS", "NOTHING", "Gate", "Selection", "Work", "remove_selected"]
+
+#: Maximum number of items of a Map that wait at one gate. Others are not created yet.
+MAX_WAITING_ITEMS: Final = 1024
 
 #: `(node, call)`: whether this work is selected. The call is None for work that has not begun.
 Selection = Callable[[int, "calls.Invocation | None"], bool]
@@ -37,21 +40,22 @@ NOTHING = Work()
 
 
 class Gate:
-    """Keeps ready work until a condition is met. Only the thread of the run uses it.
+    """Delays ready work until a condition is met. Only the thread of the run uses it.
 
     Gates read the time from a clock that they receive, and set their deadlines in the `Timers` of
-    the run. The default methods keep nothing.
+    the run. The default methods delay nothing.
     """
 
-    #: Whether the kept calls count as not started: they return to the scheduler when the flow is
-    #: reverted. Other kept calls fail with `Cancelled` if the task allows it.
+    #: When the scope of waiting work is reverted: True returns the work to the scheduler as not
+    #: started. False ends calls of tasks with `cancel_on_revert` as `Cancelled`; others continue
+    #: to wait.
     before_start: ClassVar[bool] = False
 
-    #: Whether the gate keeps anything now. The chain reads it again after each event.
+    #: Whether work has to pass the gate. The chain reads it again after each event.
     is_active: bool = True
 
     @property
-    def keeps_flow(self) -> bool:
+    def delays_flow(self) -> bool:
         """Whether the flow itself waits: nothing may begin, except reversions."""
         return False
 
@@ -63,19 +67,19 @@ class Gate:
         return True
 
     def admit_nodes(self, nodes: Sequence[int]) -> Sequence[int]:
-        """Return the nodes that may begin now, and keep the others."""
+        """Return the nodes that may begin now. The others wait."""
         return nodes
 
     def admit_retries(self, nodes: Sequence[int]) -> Sequence[int]:
-        """Return the retry controllers that may run their flows again now, and keep the others."""
+        """Return the retry controllers that may run their flows again now. The others wait."""
         return nodes
 
     def admit_calls(self, tasks: list[calls.Invocation]) -> list[calls.Invocation]:
-        """Return the calls that may start now. The others are kept, or have ended."""
+        """Return the calls that may start now. The others wait, or have ended."""
         return tasks
 
     def release(self, due: Iterable[Hashable]) -> Work:
-        """Return kept work that may continue; calls pass all gates again.
+        """Return the waiting work that may continue. Released calls pass all gates again.
 
         :param due: keys of the gate's deadlines that have passed.
         """
@@ -88,20 +92,20 @@ class Gate:
         """React to the end of a task (`index` is -1) or of an item of a Map."""
 
     def withdraw(self, selects: Selection) -> Work:
-        """Remove and return the selected work."""
+        """Remove and return the selected waiting work."""
         return NOTHING
 
     def is_full(self, node: int) -> bool:
-        """Whether so many items of a Map are kept that no more should be created."""
+        """Whether `MAX_WAITING_ITEMS` items of a Map wait, so that no more should be created."""
         return False
 
     def concerns(self, node: int) -> bool:
-        """Whether the gate may keep items of this Map before they start."""
+        """Whether items of this Map may have to wait before they start."""
         return False
 
     @property
     def parkable(self) -> int | None:
-        """Number of kept tasks that continue to wait after a suspension of the flow.
+        """Number of waiting tasks that continue to wait after a suspension of the flow.
 
         None: the flow must not be suspended because nothing runs.
         """
@@ -109,3 +113,13 @@ class Gate:
 
     def close(self) -> None:
         """Release the resources at the end of the run. Idempotent."""
+
+
+def remove_selected(
+    waiting: MutableMapping[calls.Invocation, Any], selects: Selection
+) -> list[calls.Invocation]:
+    """Remove the selected calls from the calls that wait at a gate, and return them."""
+    selected = [call for call in waiting if selects(call.node, call)]
+    for call in selected:
+        del waiting[call]
+    return selected

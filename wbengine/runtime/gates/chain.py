@@ -36,7 +36,7 @@ class GateChain:
         self._read_active()
 
     def _read_active(self) -> None:
-        #: Gates that keep work before it begins. Others keep calls or retry controllers.
+        #: Active gates whose waiting work has not started (`Gate.before_start`).
         self.before_start = tuple(
             gate for gate in self._gates if gate.before_start and gate.is_active
         )
@@ -47,8 +47,8 @@ class GateChain:
         )
 
     @property
-    def keeps_flow(self) -> bool:
-        return any(gate.keeps_flow for gate in self.before_start)
+    def delays_flow(self) -> bool:
+        return any(gate.delays_flow for gate in self.before_start)
 
     def admit_flow(self) -> bool:
         return all(gate.admit_flow() for gate in self.before_start)
@@ -99,11 +99,11 @@ class GateChain:
             gate.on_ended(node, index)
 
     def withdraw_unstarted(self, scope: range) -> base.Work:
-        """Remove and return the work in `scope` that gates keep before it starts."""
+        """Remove and return the work in `scope` that waits at a gate and has not started."""
         return self._withdraw(lambda node, call: node in scope, before_start=True)
 
     def withdraw_calls(self, selects: base.Selection | None = None) -> Sequence[calls.Invocation]:
-        """Remove and return other kept calls (None: all)."""
+        """Remove and return the selected calls that wait at other gates (None: all)."""
         return self._withdraw(selects or _all, before_start=False).calls
 
     def _withdraw(self, selects: base.Selection, *, before_start: bool) -> base.Work:

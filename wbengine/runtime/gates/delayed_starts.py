@@ -16,7 +16,7 @@ __all__ = ["StartTimeGate"]
 
 
 class StartTimeGate(base.Gate):
-    """Keeps calls until the `eta` of their task.
+    """Delays calls until the `eta` of their task.
 
     :param end: called with a call that must not start, and its outcome.
     :param keeps_times: the executor waits for the `eta` of tasks that are not local.
@@ -69,7 +69,4 @@ class StartTimeGate(base.Gate):
         return base.Work(calls=released)
 
     def withdraw(self, selects: base.Selection) -> base.Work:
-        withdrawn = [call for call in self._calls if selects(call.node, call)]
-        for call in withdrawn:
-            del self._calls[call]
-        return base.Work(calls=withdrawn)
+        return base.Work(calls=base.remove_selected(self._calls, selects))

@@ -16,9 +16,6 @@ from wbengine.runtime.gates import base
 
 __all__ = ["PauseGate", "task_types"]
 
-#: Maximum number of kept items of a Map. Others are not created yet.
-MAX_KEPT_ITEMS: Final = 1024
-
 
 def task_types(plan: plans.Plan) -> dict[int, str]:
     """Return the dotted name of the class or function of each task, by node."""
@@ -31,7 +28,7 @@ def task_types(plan: plans.Plan) -> dict[int, str]:
 
 
 class PauseGate(base.Gate):
-    """Keeps tasks and items of Maps whose type is paused. Reversions and retries do not wait.
+    """Delays tasks and items of Maps whose type is paused. Reversions and retries do not wait.
 
     :param is_running: returns whether an earlier run began a node: its result must be looked up, so
         it does not wait.
@@ -90,8 +87,8 @@ class PauseGate(base.Gate):
     def admit_nodes(self, nodes: Sequence[int]) -> Sequence[int]:
         if not self._paused:
             return nodes
-        kept = [node for node in nodes if node in self._paused and not self._begins(node)]
-        self._nodes.update(dict.fromkeys(kept))
+        paused = [node for node in nodes if node in self._paused and not self._begins(node)]
+        self._nodes.update(dict.fromkeys(paused))
         return [node for node in nodes if node not in self._nodes]
 
     def _begins(self, node: int) -> bool:
@@ -122,14 +119,13 @@ class PauseGate(base.Gate):
         nodes = [node for node in self._nodes if selects(node, None)]
         for node in nodes:
             del self._nodes[node]
-        withdrawn = [call for call in self._calls if selects(call.node, call)]
+        withdrawn = base.remove_selected(self._calls, selects)
         for call in withdrawn:
-            del self._calls[call]
             self._items[call.node] -= call.index >= 0
         return base.Work(nodes, withdrawn)
 
     def is_full(self, node: int) -> bool:
-        return self._items[node] >= MAX_KEPT_ITEMS
+        return self._items[node] >= base.MAX_WAITING_ITEMS
 
     def concerns(self, node: int) -> bool:
         return node in self._paused

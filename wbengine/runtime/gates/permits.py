@@ -25,9 +25,6 @@ __all__ = ["PermitGate", "limits_of"]
 
 _LIMITED: Final = (plans.TASK, plans.FLOW)
 
-#: Maximum number of waiting items of a Map. Others are not created yet.
-MAX_WAITING_ITEMS: Final = 1024
-
 #: Node of a task and -1, or node of a Map and index of an item.
 _Key = tuple[int, int]
 
@@ -90,7 +87,7 @@ class _Queue:
 
 
 class PermitGate(base.Gate):
-    """Keeps a flow and its tasks until they have permits.
+    """Delays a flow and its tasks until they have permits.
 
     :param limits: limits of nodes.
     :param arguments: returns the arguments of a task, for the key of its limit.
@@ -142,7 +139,7 @@ class PermitGate(base.Gate):
         self._arrivals = itertools.count()
 
     @property
-    def keeps_flow(self) -> bool:
+    def delays_flow(self) -> bool:
         return self._flow_waits
 
     def admit_flow(self) -> bool:
@@ -299,7 +296,7 @@ class PermitGate(base.Gate):
         )
 
     def is_full(self, node: int) -> bool:
-        return self._items[node] >= MAX_WAITING_ITEMS
+        return self._items[node] >= base.MAX_WAITING_ITEMS
 
     def concerns(self, node: int) -> bool:
         return node in self._limits

@@ -13,7 +13,7 @@ __all__ = ["RetryDelayGate"]
 
 
 class RetryDelayGate(base.Gate):
-    """Keeps retry controllers until their delay has passed.
+    """Delays retry controllers until their delay has passed.
 
     :param delay: `(node, now, wait_ended)`: returns the seconds to wait; `now` is in Unix seconds.
     """
@@ -30,9 +30,9 @@ class RetryDelayGate(base.Gate):
         self._released: set[int] = set()
 
     def admit_retries(self, nodes: Sequence[int]) -> Sequence[int]:
-        return [node for node in nodes if not self._keeps(node)]
+        return [node for node in nodes if not self._has_to_wait(node)]
 
-    def _keeps(self, node: int) -> bool:
+    def _has_to_wait(self, node: int) -> bool:
         seconds = self._delay(node, self._clock.time(), node in self._released)
         self._released.discard(node)
         if seconds:
