@@ -110,7 +110,7 @@ class DevServer:
             return None
         # Imported here, because the packages may be missing.
         from wbengine import dashboard
-        from wbengine.views import fleet
+        from wbengine.fleet import client as fleets
 
         site_options = {
             "WBENGINE_URL": self.url,
@@ -119,7 +119,7 @@ class DevServer:
         }
         return dashboard.Site(
             backend, port=port, allow_actions=True, show_values=True,
-            fleet=fleet.Fleet(url=self.url, keys=ring or NONE),
+            fleet=fleets.Fleet(url=self.url, keys=ring or NONE),
             runner=dashboard.Runner(site_options),
         )  # fmt: skip
 

@@ -79,6 +79,7 @@ FLOORS: dict[str, tuple[int, str]] = {
     "wbengine.schedules": (6, ""),
     "wbengine.listeners": (6, ""),
     "wbengine.formatters": (6, ""),
+    "wbengine.fleet": (6, ""),
     "wbengine.views": (6, ""),
     "wbengine.drawing": (6, ""),
     "wbengine.report": (6, ""),

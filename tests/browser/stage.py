@@ -14,8 +14,8 @@ from tests.browser import shop_tasks
 from tests.dashboard.site import running
 from tests.support import workers
 from wbengine import dashboard, operations, states
+from wbengine.fleet.client import Fleet
 from wbengine.persistence import backends
-from wbengine.views.fleet import Fleet
 
 TASKS = "tests.browser.shop_tasks"
 EXCHANGE = "shop"

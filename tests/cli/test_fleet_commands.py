@@ -23,9 +23,9 @@ from wbengine import engines, transports
 from wbengine.engines.worker_based import worker as workers
 from wbengine.engines.worker_based.connections import dead_letters
 from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.fleet import ledgers
 from wbengine.patterns import unordered_flow
 from wbengine.persistence import backends, models
-from wbengine.views import ledgers
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ from tests.dashboard.forms import send, token_in
 from tests.dashboard.site import PATIENCE
 from tests.support import workers
 from wbengine import engines, task
+from wbengine.fleet.client import Fleet
 from wbengine.patterns import linear_flow
 from wbengine.persistence import base, models
-from wbengine.views.fleet import Fleet
 
 GO = threading.Event()
 

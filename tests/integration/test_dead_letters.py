@@ -20,9 +20,9 @@ from wbengine import engines, transports
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based.connections import dead_letters
 from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.fleet import client as fleets
+from wbengine.fleet import ledgers, queues
 from wbengine.patterns import linear_flow
-from wbengine.views import fleet as fleets
-from wbengine.views import ledgers, queues
 
 KINDS = ("filesystem", "redis", "rabbitmq")
 

@@ -24,10 +24,10 @@ from wbengine.engines.worker_based.executor import WorkerTaskExecutor
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.messages import worker_commands
 from wbengine.engines.worker_based.worker import Worker
+from wbengine.fleet import client as fleets
 from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.transports import _encoding
 from wbengine.types.failure import Failure
-from wbengine.views import fleet as fleets
 
 KINDS = ("memory", "filesystem", "redis", "rabbitmq")
 PATIENCE = 60

@@ -26,9 +26,9 @@ from wbengine.engines.worker_based.discovery import snapshots
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.messages import life
 from wbengine.engines.worker_based.worker_side import jobs
+from wbengine.fleet import client as fleets
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 from wbengine.telemetry import labels, metric_definitions, metrics
-from wbengine.views import fleet as fleets
 
 #: A task that appends a line to a file.
 NOTE = "tests.celery.tasks.note"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from wbengine.views import fleet as fleets
+from wbengine.fleet import client as fleets
 
 
 @pytest.fixture(params=("memory", "filesystem", "redis", "rabbitmq"))

@@ -17,8 +17,8 @@ from tests.support.workers import until, worker_in_thread
 from tests.views import waiting_task
 from wbengine import engines, exceptions
 from wbengine.engines.worker_based.messages import envelope, pinging
+from wbengine.fleet import client as fleets
 from wbengine.patterns import linear_flow
-from wbengine.views import fleet as fleets
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ import pytest
 from tests.support import worker_tasks as tasks
 from tests.support.workers import until, worker_in_thread
 from wbengine import engines, exceptions, transports
+from wbengine.fleet import client as fleets
+from wbengine.fleet import ledgers, queues
 from wbengine.patterns import unordered_flow
-from wbengine.views import fleet as fleets
-from wbengine.views import ledgers, queues
 
 
 def begun(place: dict[str, Any], count: int) -> tuple[Any, threading.Thread]:

@@ -9,8 +9,8 @@ from wbengine.cli import errors
 
 if TYPE_CHECKING:
     from wbengine.cli.config import Settings
+    from wbengine.fleet.client import Fleet, WorkerView
     from wbengine.keys import Keyring
-    from wbengine.views.fleet import Fleet, WorkerView
 
 __all__ = ["check", "answering_workers", "keys", "create", "no_worker_error", "wait_seconds"]
 
@@ -26,10 +26,10 @@ def create(settings: Settings) -> Fleet:
     :raises Failed: if a setting is invalid.
     :raises TransportFailure: if the default folder cannot be used.
     """
-    from wbengine.views import fleet
+    from wbengine.fleet import client as fleets
 
     with settings.failing("url", ValueError, TypeError, ImportError):
-        return fleet.Fleet(
+        return fleets.Fleet(
             exchange=settings.exchange,
             url=settings.url,
             transport=settings.transport,

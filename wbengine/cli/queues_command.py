@@ -12,7 +12,7 @@ from wbengine.cli import context as contexts
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from wbengine.views.queues import DeadLetterView
+    from wbengine.fleet.queues import DeadLetterView
 
 __all__ = ["command"]
 
@@ -71,7 +71,7 @@ def ls(
 
 
 def _list_queues(context: contexts.Context, names: tuple[str, ...]) -> None:
-    from wbengine.views import queues
+    from wbengine.fleet import queues
 
     settings, printer = context.settings, context.printer
     with fleets.create(settings) as fleet:
@@ -97,7 +97,8 @@ def _list_queues(context: contexts.Context, names: tuple[str, ...]) -> None:
 
 
 def _list_rows(context: contexts.Context, state: str | None, limit: int, after: str | None) -> None:
-    from wbengine.views import formatting, ledgers
+    from wbengine.fleet import ledgers
+    from wbengine.views import formatting
 
     settings, printer = context.settings, context.printer
     target = fleets.create(settings).target
@@ -126,7 +127,7 @@ def _list_rows(context: contexts.Context, state: str | None, limit: int, after: 
 
 
 def _list_dead(context: contexts.Context, limit: int) -> None:
-    from wbengine.views import queues
+    from wbengine.fleet import queues
 
     dead_letters = queues.list_dead_letters(fleets.create(context.settings))
     _print_dead_letters(
@@ -185,7 +186,7 @@ def _print_dead_letters(
 def retry(
     context: contexts.Context, ids: tuple[str, ...], everything: bool, dry_run: bool, yes: bool
 ) -> None:
-    from wbengine.views import ledgers, queues
+    from wbengine.fleet import ledgers, queues
 
     if bool(ids) == everything:
         raise click.UsageError("exactly one of REQUEST and --all is required")
@@ -248,7 +249,7 @@ def _unsent_error(
 def purge(
     context: contexts.Context, names: tuple[str, ...], everything: bool, dry_run: bool, yes: bool
 ) -> None:
-    from wbengine.views import queues
+    from wbengine.fleet import queues
 
     if bool(names) == everything:
         raise click.UsageError("exactly one of NAME and --all is required")

@@ -11,7 +11,7 @@ from wbengine.cli import base, errors, fleets
 from wbengine.cli import context as contexts
 
 if TYPE_CHECKING:
-    from wbengine.views.fleet import Fleet, WorkerView
+    from wbengine.fleet.client import Fleet, WorkerView
 
 __all__ = ["command"]
 
@@ -61,7 +61,7 @@ def command(context: contexts.Context, least: int | None) -> None:
 
 
 def _summary(fleet: Fleet, workers: list[WorkerView]) -> dict[str, Any]:
-    from wbengine.views import queues
+    from wbengine.fleet import queues
 
     queue_views = queues.list_queues(fleet)
     return {

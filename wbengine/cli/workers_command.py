@@ -11,7 +11,7 @@ from wbengine.cli import base, completions, confirmation, errors, fleets, params
 from wbengine.cli import context as contexts
 
 if TYPE_CHECKING:
-    from wbengine.views.fleet import WorkerView
+    from wbengine.fleet.client import WorkerView
 
 __all__ = ["command"]
 

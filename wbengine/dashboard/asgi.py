@@ -35,9 +35,9 @@ from wbengine.dashboard.sessions import Sessions
 from wbengine.dashboard.stream import Streams
 from wbengine.dashboard.visitors import Visitor
 from wbengine.dashboard.worker_monitor import WorkerMonitor
+from wbengine.fleet.client import Fleet
 from wbengine.persistence import base as persistence
 from wbengine.views import redaction
-from wbengine.views.fleet import Fleet
 
 __all__ = ["create_app"]
 

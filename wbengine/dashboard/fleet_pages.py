@@ -12,7 +12,7 @@ from starlette.routing import Route
 from wbengine import exceptions
 from wbengine.dashboard import http_errors, stream
 from wbengine.dashboard.app_state import AppState
-from wbengine.views import ledgers, queues
+from wbengine.fleet import ledgers, queues
 
 __all__ = ["FleetPages", "ledger_rows"]
 

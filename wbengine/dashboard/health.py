@@ -9,8 +9,8 @@ from starlette.routing import Route
 
 from wbengine import exceptions
 from wbengine.dashboard.app_state import AppState
+from wbengine.fleet import queues
 from wbengine.telemetry import metrics
-from wbengine.views import queues
 
 __all__ = ["Probes"]
 

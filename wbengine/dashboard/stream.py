@@ -21,7 +21,8 @@ from wbengine import exceptions, states
 from wbengine.dashboard import feeds, flow_head, http_errors, listings, rendering, urls
 from wbengine.dashboard.app_state import AppState
 from wbengine.drawing import styles
-from wbengine.views import fleet, flow_list, watcher
+from wbengine.fleet import client as fleets
+from wbengine.views import flow_list, watcher
 
 __all__ = ["Streams", "digest", "activity_of"]
 
@@ -121,7 +122,7 @@ class _Listing(feeds.Source[_Pages]):
 class _Workers(feeds.Source[bool]):
     """Whether the list of workers, their states or their requests have changed."""
 
-    def __init__(self, read: Callable[[], list[fleet.WorkerView]], cursor: str | None) -> None:
+    def __init__(self, read: Callable[[], list[fleets.WorkerView]], cursor: str | None) -> None:
         self._read = read
         self.cursor = cursor
 
@@ -331,6 +332,6 @@ def _event(content: Any, id: str | None, kind: str = "turn") -> bytes:
     return ServerSentEvent(data=data, event=kind, id=id).encode()
 
 
-def activity_of(worker: fleet.WorkerView) -> list[Any]:
+def activity_of(worker: fleets.WorkerView) -> list[Any]:
     """Return the listed values of a worker, without those that change with each heartbeat."""
     return [worker.name, worker.state, [work.request for work in worker.current]]

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Final
 
 from wbengine import exceptions
 from wbengine.engines.worker_based.messages import life
-from wbengine.views import ledgers, queues
-from wbengine.views.ledgers import RowPage
+from wbengine.fleet import ledgers, queues
+from wbengine.fleet.ledgers import RowPage
 from wbengine.views.redaction import Redactor, redacted
 
 if TYPE_CHECKING:
-    from wbengine.views.fleet import Fleet, WorkerView
-    from wbengine.views.queues import QueueView
+    from wbengine.fleet.client import Fleet, WorkerView
+    from wbengine.fleet.queues import QueueView
 
 __all__ = ["WorkerMonitor"]
 

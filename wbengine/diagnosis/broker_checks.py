@@ -20,8 +20,8 @@ from wbengine.diagnosis.clocks import check_clock
 from wbengine.diagnosis.findings import Finding, Place, bad, good, line
 from wbengine.engines.worker_based.connections import connecting, topology
 from wbengine.engines.worker_based.worker_side import describing
+from wbengine.fleet import client as fleets
 from wbengine.transports import _folder, reasons
-from wbengine.views import fleet as fleets
 
 __all__ = ["fleet", "check", "check_connection"]
 

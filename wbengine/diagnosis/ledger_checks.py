@@ -9,7 +9,7 @@ from wbengine import _installing, exceptions
 from wbengine.diagnosis.findings import Finding, Place, bad, good, line, note
 from wbengine.engines.worker_based.ledger import base
 from wbengine.engines.worker_based.worker_side import describing
-from wbengine.views import ledgers
+from wbengine.fleet import ledgers
 
 __all__ = ["digest", "check"]
 

@@ -11,7 +11,7 @@ from wbengine.diagnosis.clocks import check_clock
 from wbengine.diagnosis.findings import Finding, Place, bad, good, note
 from wbengine.engines.worker_based.connections import connecting, queue_counts
 from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.views import fleet as fleets
+from wbengine.fleet import client as fleets
 
 __all__ = ["check"]
 

@@ -13,7 +13,7 @@ from wbengine.engines.worker_based.ledger import base as ledgers
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.messages import life
 from wbengine.engines.worker_based.worker_side import describing
-from wbengine.views import fleet as fleets
+from wbengine.fleet import client as fleets
 from wbengine.views import formatting
 
 __all__ = [
