@@ -14,7 +14,7 @@ from tests.dashboard.conftest import admitted, client
 from tests.dashboard.forms import send, token_in
 from tests.dashboard.site import PATIENCE
 from tests.support import workers
-from wbengine import engines, task
+from wbengine import engines, operations, task
 from wbengine.fleet.client import Fleet
 from wbengine.patterns import linear_flow
 from wbengine.persistence import base, models
@@ -164,7 +164,12 @@ def test_queues_are_listed(browser: TestClient) -> None:
 
 
 def test_metrics_require_the_token(kept: story.Kept, browser: TestClient) -> None:
-    page = browser.get("/metrics")
+    operations.pause_tasks(kept.backend, "bakery.*")
+    try:
+        page = browser.get("/metrics")
+    finally:
+        operations.resume_tasks(kept.backend, "bakery.*")
+    assert 'wbengine_task_pauses{pattern="bakery.*"} 1.0' in page.text
     assert page.headers["content-type"].startswith("text/plain")
     assert "wbengine_worker_slots{" in page.text and "wbengine_queue_messages{" in page.text
     assert not [uuid for uuid in kept.uuids.values() if uuid in page.text]

@@ -16,10 +16,17 @@ import celery
 import pytest
 from prometheus_client import CollectorRegistry
 
-from tests.support import fragile_tasks, sample_tasks, workers
+from tests.support import (
+    engine_threads,
+    fragile_tasks,
+    paused_tasks,
+    sample_tasks,
+    waiting,
+    workers,
+)
 from tests.telemetry import scraping
 from tests.telemetry.scraping import value
-from wbengine import engines, exceptions, invocation, keys, retry, task
+from wbengine import engines, exceptions, invocation, keys, operations, retry, task
 from wbengine.engines.worker_based import executor as executors
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.discovery import snapshots
@@ -28,6 +35,8 @@ from wbengine.engines.worker_based.messages import life
 from wbengine.engines.worker_based.worker_side import jobs
 from wbengine.fleet import client as fleets
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
+from wbengine.persistence import backends
+from wbengine.persistence.pauses import TaskPause
 from wbengine.telemetry import labels, metric_definitions, metrics
 
 #: A task that appends a line to a file.
@@ -448,6 +457,45 @@ def test_flow_labels_above_the_limit_become_other(registry: CollectorRegistry) -
     flows = [key for key in found if key[0] == "wbengine_flows_total"]
     assert len(flows) == 101
     assert value(found, "wbengine_flows_total", flow="other") == 50
+
+
+def test_tasks_of_paused_type_are_counted_until_it_is_resumed(registry: CollectorRegistry) -> None:
+    paused_tasks.clear()
+    types = "tests.support.paused_tasks."
+    flow = unordered_flow.Flow("f").add(
+        paused_tasks.Charge("first"),
+        paused_tasks.Charge("second"),
+        paused_tasks.Ship("ship"),
+        task.Map(paused_tasks.Item(), over="numbers", item="item", name="items"),
+    )
+    with backends.backend("memory://") as store:
+        for name in ("Charge", "Item"):
+            operations.pause_tasks(store, f"{types}{name}")
+        engine = engines.load(flow, backend=store, store={"numbers": [1, 2, 3]})
+        with metrics.observe(engine, registry), engine_threads.Running(engine) as run:
+            waiting.until(lambda: sum(engine.paused_tasks().values()) == 5)
+            found = scraped(registry)
+            by_task = {
+                dict(theirs)["task"]: number
+                for (name, theirs), number in found.items()
+                if name == "wbengine_tasks_paused"
+            }
+            assert by_task == {f"{types}Charge": 2, f"{types}Item": 3}
+            check_labels(found)
+            for name in ("Charge", "Item"):
+                operations.resume_tasks(store, f"{types}{name}")
+        assert run.end() == "SUCCESS"
+    assert value(scraped(registry), "wbengine_tasks_paused") == 0
+
+
+def test_pauses_are_exported_by_pattern_up_to_a_limit(registry: CollectorRegistry) -> None:
+    patterns = [*(f"shop.n{number}" for number in range(1001)), f"shop.{uuid.uuid4()}"]
+    found = scraped(
+        registry, metrics.FleetCollector(list, None, lambda: [TaskPause(p) for p in patterns])
+    )
+    name = "wbengine_task_pauses"
+    assert value(found, name) == 1002
+    assert value(found, name, pattern="shop.n7") == 1 and value(found, name, pattern="other") == 2
 
 
 def test_queues_are_exported_when_workers_cannot_be_listed(

@@ -7,9 +7,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from wbengine import exceptions
+from wbengine import exceptions, operations
 from wbengine.dashboard.app_state import AppState
 from wbengine.fleet import queues
+from wbengine.persistence.pauses import TaskPause
 from wbengine.telemetry import metrics
 
 __all__ = ["Probes"]
@@ -41,14 +42,19 @@ class Probes:
         return JSONResponse({"schema": "wbengine/health/1", "ok": True})
 
     def metrics(self, request: Request) -> Response:
-        """Return the metrics of the workers, the queues and this process, for Prometheus."""
+        """Return the metrics of workers, queues, pauses and this process, for Prometheus."""
         monitor = self._state.monitor
-        sources = (monitor.workers, self._queues) if monitor.has_broker else (list, None)
+        workers, queue_sizes = (
+            (monitor.workers, self._queues) if monitor.has_broker else (list, None)
+        )
         try:
-            text, kind = metrics.render(metrics.FleetCollector(*sources))
+            text, kind = metrics.render(metrics.FleetCollector(workers, queue_sizes, self._pauses))
         except ImportError as error:
             raise HTTPException(501, str(error)) from error
         return Response(text, headers={"content-type": kind})
+
+    def _pauses(self) -> list[TaskPause]:
+        return operations.paused_tasks(self._state.store.backend)
 
     def _queues(self) -> list[tuple[str, int]]:
         queue_views = self._state.monitor.queues()

@@ -775,6 +775,14 @@ class Engine(abc.ABC):
             if run is not None:
                 run.stop_signal.suspend()
 
+    def paused_tasks(self) -> Mapping[str, int]:
+        """Return the number of ready tasks and items of Maps whose type is paused, by type.
+
+        May be called from any thread.
+        """
+        gates = self._gates
+        return {} if gates is None else gates.paused()
+
     @property
     def parked(self) -> control.Parked | None:
         """Condition that ends the parking of the latest run; None: it was not parked."""

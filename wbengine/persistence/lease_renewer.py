@@ -171,11 +171,7 @@ class LeaseRenewer:
         self._stores = weakref.WeakKeyDictionary()
 
     def add(self, held_lease: HeldLease) -> None:
-        with self._lock:
-            store = self._stores.get(held_lease.backend)
-            if store is None:
-                store = self._stores[held_lease.backend] = _StoreLeases(self._clock)
-        store.add(held_lease)
+        self._store(held_lease.backend).add(held_lease)
 
     def remove(self, held_lease: HeldLease) -> None:
         """Stop renewing a lease. A renewal that is in progress may still complete."""
@@ -189,12 +185,7 @@ class LeaseRenewer:
 
         :raises StorageFailure: if they have to be read and cannot be.
         """
-        with self._lock:
-            store = self._stores.get(backend)
-        if store is None:
-            with contextlib.closing(backend.get_connection()) as connection:
-                return tuple(connection.pauses())
-        return store.pauses(backend)
+        return self._store(backend).pauses(backend)
 
     def poll_now(self, flow_uuid: str) -> None:
         """Poll commands and signals of a flow immediately, if it runs in this process."""
@@ -202,6 +193,13 @@ class LeaseRenewer:
             stores = list(self._stores.values())
         for store in stores:
             store.poll_now(flow_uuid)
+
+    def _store(self, backend: base.Backend) -> _StoreLeases:
+        with self._lock:
+            store = self._stores.get(backend)
+            if store is None:
+                store = self._stores[backend] = _StoreLeases(self._clock)
+            return store
 
 
 class _StoreLeases:
@@ -236,12 +234,15 @@ class _StoreLeases:
                 self._changed.notify_all()
 
     def pauses(self, backend: base.Backend) -> tuple[TaskPause, ...]:
-        now = self._clock()
-        if now - self._pauses_read_at > POLL_SECONDS:
+        if self._clock() - self._pauses_read_at > POLL_SECONDS:
             with contextlib.closing(backend.get_connection()) as connection:
-                self._pauses = tuple(connection.pauses())
-            self._pauses_read_at = now
+                self._read_pauses(connection)
         return self._pauses
+
+    def _read_pauses(self, connection: base.Connection) -> None:
+        started = self._clock()
+        self._pauses = tuple(connection.pauses())
+        self._pauses_read_at = started
 
     def _start(self) -> None:
         thread = threads.Thread(target=self._main, name="wbengine-leases", daemon=True)
@@ -298,8 +299,7 @@ class _StoreLeases:
                 commands = connection.commands(
                     [held_lease.lease.flow for held_lease in held_leases]
                 )
-                self._pauses = tuple(connection.pauses())
-                self._pauses_read_at = self._clock()
+                self._read_pauses(connection)
         except Exception as error:
             LOG.debug("Commands about %d flows could not be read: %s", len(held_leases), error)
         for held_lease in held_leases:

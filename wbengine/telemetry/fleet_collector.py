@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from wbengine.engines.worker_based.messages import life
+from wbengine.persistence.pauses import TaskPause
 from wbengine.telemetry import labels, meters, metric_definitions
 
 if TYPE_CHECKING:
@@ -16,7 +18,7 @@ __all__ = ["FleetCollector", "Worker", "render"]
 
 LOG: Final = logging.getLogger(__name__)
 
-#: Maximum number of workers, and of queues, with a separate series; the others share `other`.
+#: Maximum number of workers, queues and pauses with a separate series; others share `other`.
 MAX_SERIES: Final = 1000
 
 _CLOSED_STATES: Final = frozenset({life.SUSPENDED, life.DRAINING, life.STARTED})
@@ -40,21 +42,24 @@ class Worker(Protocol):
 
 
 class FleetCollector:
-    """Collector of the present workers and queues. Lost workers have no series.
+    """Collector of the present workers, queues and pauses. Lost workers have no series.
 
     Exceptions of the functions are logged, and the other metrics are shown.
 
     :param workers: called at each scrape, such as `WorkerTaskExecutor.workers`.
     :param queues: called at each scrape; returns pairs of a queue and the number of its messages.
+    :param pauses: called at each scrape; returns the pauses of task types in the store.
     """
 
     def __init__(
         self,
         workers: Callable[[], Iterable[Worker]],
         queues: Callable[[], Iterable[tuple[str, int]]] | None = None,
+        pauses: Callable[[], Iterable[TaskPause]] | None = None,
     ) -> None:
         self._workers = workers
         self._queues = queues
+        self._pauses = pauses
 
     def describe(self) -> Iterable[Metric]:
         """Return nothing, so that a registration does not query the fleet."""
@@ -67,6 +72,10 @@ class FleetCollector:
             for name, count in _read_or_warn(self._queues):
                 _add_count(depths, name, count)
             yield _gauge("wbengine_queue_messages", {(name,): n for name, n in depths.items()})
+        if self._pauses is not None:
+            bounded = labels.Bounded(MAX_SERIES)
+            counts = Counter((bounded(pause.pattern),) for pause in _read_or_warn(self._pauses))
+            yield _gauge("wbengine_task_pauses", counts)
 
     def _worker_metrics(self, workers: Iterable[Worker]) -> Iterator[Metric]:
         slots: dict[tuple[str, ...], float] = {}
@@ -105,7 +114,7 @@ def _add_count(counts: dict[str, float], name: str, count: float) -> None:
     counts[name] = counts.get(name, 0) + count
 
 
-def _gauge(name: str, values: dict[tuple[str, ...], float]) -> Any:
+def _gauge(name: str, values: Mapping[tuple[str], float] | Mapping[tuple[str, ...], float]) -> Any:
     from prometheus_client import core
 
     metric = metric_definitions.METRICS[name]

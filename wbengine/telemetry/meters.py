@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,7 +17,7 @@ from wbengine.telemetry import labels, metric_definitions
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry, Metric
 
-__all__ = ["Meters", "client", "of"]
+__all__ = ["Meters", "PausedTasks", "client", "of"]
 
 #: Maximum number of values of each label; further ones are counted as `other`.
 MAX_TASKS: Final = 200
@@ -70,6 +71,8 @@ class Meters:
         self._wait_seconds = create("wbengine_task_queue_wait_seconds")
         self._retries = create("wbengine_task_retries_total")
         registry.register(_Untrusted())
+        self.paused = PausedTasks(self._task)
+        registry.register(self.paused)
         build = create("wbengine_build_info")
         build.labels(wbengine.__version__, platform.python_version()).set(1)
 
@@ -118,6 +121,43 @@ class _Untrusted:
         yield core.CounterMetricFamily(
             name, metric_definitions.METRICS[name].help, dispatcher.untrusted()
         )
+
+
+class PausedTasks:
+    """Collector of the numbers of tasks whose type is paused, in engines that are not deleted."""
+
+    def __init__(self, label: labels.Bounded) -> None:
+        self._label = label
+        self._lock = threading.Lock()
+        self._engines: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def add(self, engine: Any) -> None:
+        with self._lock:
+            self._engines.add(engine)
+
+    def discard(self, engine: Any) -> None:
+        with self._lock:
+            self._engines.discard(engine)
+
+    def describe(self) -> Iterable[Metric]:
+        return self.collect()
+
+    def collect(self) -> Iterator[Metric]:
+        from prometheus_client import core
+
+        with self._lock:
+            engines = list(self._engines)
+        counts: Counter[str] = Counter()
+        for engine in engines:
+            for task, count in engine.paused_tasks().items():
+                counts[self._label(task)] += count
+        name = "wbengine_tasks_paused"
+        family = core.GaugeMetricFamily(
+            name, metric_definitions.METRICS[name].help, labels=["task"]
+        )
+        for task, count in counts.items():
+            family.add_metric([task], count)
+        yield family
 
 
 _meters_by_registry: weakref.WeakKeyDictionary[CollectorRegistry, Meters] = (

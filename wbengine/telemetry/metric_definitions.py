@@ -56,6 +56,10 @@ METRICS: Final[Mapping[str, Metric]] = {
         "histogram", ("topic",), "Time from sending a request to its start on a worker", SECONDS
     ),
     "wbengine_task_retries_total": Metric("counter", ("task",), "Repeated executions of tasks"),
+    "wbengine_tasks_paused": Metric(
+        "gauge", ("task",), "Tasks and items of Maps in running flows whose type is paused"
+    ),
+    "wbengine_task_pauses": Metric("gauge", ("pattern",), "Pauses of task types in the store"),
     "wbengine_untrusted_messages_total": Metric(
         "counter", (), "Rejected messages without a signature of an authorized key"
     ),

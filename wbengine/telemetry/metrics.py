@@ -43,7 +43,8 @@ _DIRECTIONS: Final = {
 class MetricsListener(base.Listener):
     """Counts the runs of an engine's flow, and the tasks that no worker counts.
 
-    The listener also measures how long requests wait for a worker.
+    The listener also measures how long requests wait for a worker, and counts the tasks that wait
+    because their type is paused.
 
     :param registry: the registry (default: prometheus-client's).
     :param remote: count tasks of workers, too; for fleets whose workers are not scraped.
@@ -68,6 +69,7 @@ class MetricsListener(base.Listener):
         """Stop listening. A flow that is running is not counted."""
         super().deregister()
         self._observe_executor(False)
+        self._meters.paused.discard(self._engine)
         self._run.leave()
 
     def _observe_executor(self, enabled: bool) -> None:
@@ -100,6 +102,7 @@ class MetricsListener(base.Listener):
         self._observe_executor(state == states.RUNNING)
         if state == states.RUNNING:
             self._run.begin(details["flow_name"])
+            self._meters.paused.add(self._engine)
         else:
             self._run.end(state)
 

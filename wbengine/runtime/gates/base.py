@@ -13,6 +13,7 @@ For the scheduler, tasks that wait at a gate are in flight; waiting retry contro
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, MutableMapping, Sequence
 from typing import Any, ClassVar, Final, NamedTuple
 
@@ -102,6 +103,13 @@ class Gate:
     def concerns(self, node: int) -> bool:
         """Whether items of this Map may have to wait before they start."""
         return False
+
+    def paused(self) -> Counter[str]:
+        """Return the number of waiting tasks and items whose type is paused, by type.
+
+        May be called from any thread.
+        """
+        return Counter()
 
     @property
     def parkable(self) -> int | None:

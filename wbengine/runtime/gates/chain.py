@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Sequence
 
 from wbengine import _clock
@@ -134,6 +134,13 @@ class GateChain:
     def has_signals(self) -> bool:
         """Whether a task of the flow may wait for signals."""
         return self._signals is not None
+
+    def paused(self) -> Counter[str]:
+        """Return the number of tasks whose type is paused, by type.
+
+        May be called from any thread.
+        """
+        return sum((gate.paused() for gate in self._gates), Counter())
 
     def parked(self, in_flight: int, min_seconds: float) -> Parked | None:
         """Return the condition that ends the parking of the flow, or None if it may not be parked.

@@ -124,6 +124,11 @@ class PauseGate(base.Gate):
             self._items[call.node] -= call.index >= 0
         return base.Work(nodes, withdrawn)
 
+    def paused(self) -> Counter[str]:
+        # Copies of dicts are atomic.
+        nodes = list(self._nodes)
+        return Counter(self._types[node] for node in nodes)
+
     def is_full(self, node: int) -> bool:
         return self._items[node] >= base.MAX_WAITING_ITEMS
 
