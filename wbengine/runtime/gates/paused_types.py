@@ -126,7 +126,7 @@ class PauseGate(base.Gate):
 
     def paused(self) -> Counter[str]:
         # Copies of dicts are atomic.
-        nodes = list(self._nodes)
+        nodes = [*self._nodes.copy(), *(call.node for call in self._calls.copy())]
         return Counter(self._types[node] for node in nodes)
 
     def is_full(self, node: int) -> bool:
