@@ -614,6 +614,23 @@ def test_workers_are_not_lost_after_loop_was_frozen(world: World) -> None:
     assert world.names == set()
 
 
+def test_silence_during_pause_shorter_than_echo_gap_does_not_count(world: World) -> None:
+    """A missing echo shows an outage after two periods, a late iteration after one."""
+    world.echo()
+    world.hear("w1")
+    start = world.clock.monotonic()
+    world.finder.record_iteration(start)
+    for seconds in (4, 4, 4, 6):
+        world.clock.advance(seconds)
+        world.finder.record_iteration(world.clock.monotonic())
+        world.echo()
+    assert world.finder.missed(start, world.clock.monotonic()) == 6.0
+    world.finder.clean()
+    assert world.names == {"w1"}
+    world.live(20)
+    assert world.names == set()
+
+
 def test_short_broker_outage_is_detected_by_new_channel(world: World) -> None:
     world.echo()
     world.hear("w1")
