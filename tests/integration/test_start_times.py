@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.integration.engine_kinds import engine_options
-from wbengine import engines, exceptions, states, task
+from wbengine import _clock, engines, exceptions, retry, states, task
 from wbengine.patterns import linear_flow, unordered_flow
 
 KINDS = ["serial", "threads", "one thread", "processes", "memory", "local_tasks"]
@@ -156,3 +156,87 @@ def test_task_waiting_for_eta_ends_early_with_cancel_on_revert(options: dict[str
     with pytest.raises(LookupError, match="spoilt"):
         engines.run(unordered_flow.Flow("f").add(Quits("t"), Spoils("s")), **options)
     assert time.monotonic() < began + 60
+
+
+# -- several delayed tasks, with a manual clock
+
+
+class Starts(task.Task):
+    """Task that records the time of each execution."""
+
+    def __init__(self, name: str, clock: _clock.Clock, eta: float | None = None) -> None:
+        super().__init__(name)
+        self.clock, self.eta = clock, eta
+        self.times: list[float] = []
+
+    def execute(self) -> None:
+        self.times.append(self.clock.monotonic())
+
+
+class FailsOnce(Starts):
+    """Task that takes 20 seconds and fails in its first execution."""
+
+    def execute(self) -> None:
+        super().execute()
+        if len(self.times) == 1:
+            assert isinstance(self.clock, _clock.ManualClock)
+            self.clock.advance(20)
+            raise LookupError("once")
+
+
+def load_at(clock: _clock.Clock, flow: Any) -> Any:
+    engine = engines.load(flow)
+    engine._clock = clock  # type: ignore[attr-defined]
+    return engine
+
+
+def run_at(clock: _clock.Clock, flow: Any) -> None:
+    """Run the flow. A task that is never released ends the run at its deadline."""
+    load_at(clock, flow).run(deadline=10_000)
+
+
+def test_delayed_tasks_start_at_their_own_eta() -> None:
+    clock = _clock.ManualClock()
+    etas = [100, 10, 50, 10]
+    tasks = [Starts(f"t{number}", clock, eta) for number, eta in enumerate(etas)]
+    run_at(clock, unordered_flow.Flow("f").add(*tasks))
+    assert [each.times for each in tasks] == [[100], [10], [50], [10]]
+
+
+def test_retried_task_does_not_start_at_eta_of_earlier_attempt() -> None:
+    clock = _clock.ManualClock()
+    delayed = Starts("delayed", clock, eta=50)
+    delayed.cancel_on_revert = True
+    tried = unordered_flow.Flow("tried", retry.Times(2)).add(delayed, FailsOnce("fails", clock))
+    run_at(clock, tried)
+    assert delayed.times == [70]
+
+
+def test_failure_in_one_flow_does_not_end_delayed_task_of_another() -> None:
+    clock = _clock.ManualClock()
+    delayed, other = Starts("delayed", clock, eta=50), Starts("other", clock, eta=60)
+    delayed.cancel_on_revert = other.cancel_on_revert = True
+    tried = unordered_flow.Flow("tried", retry.Times(2)).add(delayed, FailsOnce("fails", clock))
+    run_at(clock, unordered_flow.Flow("f").add(tried, other))
+    assert (delayed.times, other.times) == ([70], [60])
+
+
+def test_task_suspended_before_its_eta_starts_once_when_resumed() -> None:
+    clock = _clock.ManualClock()
+    delayed = Starts("delayed", clock, eta=50)
+    engine = load_at(clock, linear_flow.Flow("f").add(delayed))
+    for state in engine.run_iter(timeout=30):
+        if state == states.WAITING and clock.monotonic() == 30:
+            engine.suspend()
+    assert engine.storage.get_flow_state() == states.SUSPENDED
+    engine.run(deadline=10_000)
+    assert delayed.times == [80]
+
+
+def test_reversion_waits_for_delayed_task_without_cancel_on_revert() -> None:
+    clock = _clock.ManualClock()
+    delayed = Starts("delayed", clock, eta=50)
+    flow = unordered_flow.Flow("f").add(delayed, Spoils("spoils"))
+    with pytest.raises(LookupError, match="spoilt"):
+        run_at(clock, flow)
+    assert delayed.times == [50]
