@@ -349,6 +349,17 @@ def test_thousand_retries_wait_concurrently_for_their_own_times() -> None:
     assert turns < 5000
 
 
+def test_retries_with_the_same_time_run_together() -> None:
+    clock = _clock.ManualClock()
+    flow = unordered_flow.Flow("f")
+    for n in range(5):
+        flow.add(LINE(f"f{n}", retry.Times(2, f"r{n}", backoff=60)).add(Noted(f"t{n}", [], 1)))
+    engine = waiting(flow, clock)
+    engine.run(deadline=1000)
+    assert clock.monotonic() == 60
+    assert engine.storage.get_flow_state() == states.SUCCESS
+
+
 def test_numeric_backoff_is_constant_and_none_means_no_wait() -> None:
     for wanted, expected in ((7, 21), (0, 0), (None, 0)):
         clock = _clock.ManualClock()

@@ -15,6 +15,7 @@ import pytest
 from tests.integration.engine_kinds import engine_options
 from tests.support import engine_threads
 from tests.support.fresh import process
+from tests.support.held_tasks import HeldTasks
 from tests.support.waiting import until
 from wbengine import _clock, engines, exceptions, operations, retry, states, task
 from wbengine.engines import base as engine_base
@@ -274,6 +275,117 @@ def test_retried_wait_for_signal_has_full_timeout_per_attempt(
     with pytest.raises(exceptions.SignalTimeout):
         engine.run()
     assert clock.time() == pytest.approx(300)
+
+
+class FailsOnce(task.Task):
+    """Task that takes 20 seconds and fails in its first execution."""
+
+    def __init__(self, name: str, clock: _clock.ManualClock) -> None:
+        super().__init__(name)
+        self.clock: _clock.ManualClock | None = clock
+
+    def execute(self) -> None:
+        if self.clock is not None:
+            clock, self.clock = self.clock, None
+            clock.advance(20)
+            raise LookupError("once")
+
+
+def test_each_wait_for_signal_ends_at_its_own_timeout() -> None:
+    """The short waits are retried, and the long one ends the flow."""
+    clock = _clock.ManualClock()
+    short, long = task.WaitFor("a", timeout=10), task.WaitFor("b", timeout=95)
+    short.retries = 50
+    engine = at(clock, unordered_flow.Flow("f").add(short, long))
+    with pytest.raises(exceptions.SignalTimeout, match="waited 95 s for signal 'b'"):
+        engine.run(deadline=1000)
+    assert clock.time() == pytest.approx(95)
+
+
+def test_retried_wait_does_not_end_at_timeout_of_earlier_attempt() -> None:
+    clock = _clock.ManualClock()
+    tried = unordered_flow.Flow("tried", retry.Times(2)).add(
+        approval(timeout=50), FailsOnce("fails", clock)
+    )
+    engine = at(clock, tried, engine="parallel", executor=HeldTasks())
+    with pytest.raises(exceptions.SignalTimeout):
+        engine.run(deadline=1000)
+    assert clock.time() == pytest.approx(70)
+
+
+def test_failure_in_one_flow_does_not_end_wait_of_another() -> None:
+    clock = _clock.ManualClock()
+    tried = unordered_flow.Flow("tried", retry.Times(2)).add(approval(), FailsOnce("fails", clock))
+    flow = unordered_flow.Flow("f").add(tried, task.WaitFor("b", name="other"))
+    engine = at(clock, flow)
+    signals = ["approved", "b"]
+    for state in engine.run_iter(timeout=10, deadline=1000):
+        if state == states.WAITING and clock.time() >= 30 and signals:
+            engine.signal(signals.pop())
+    assert engine.storage.get_flow_state() == states.SUCCESS
+    assert engine.storage.record("other").attempt == 1
+
+
+def test_signal_ends_all_waits_for_it() -> None:
+    flow = unordered_flow.Flow("f").add(*(task.WaitFor("s", name=f"w{n}") for n in range(3)))
+    clock = _clock.ManualClock()
+    engine = at(clock, flow)
+    signals = ["s"]
+    for state in engine.run_iter(timeout=10, deadline=1000):
+        if state == states.WAITING and clock.time() >= 30 and signals:
+            engine.signal(signals.pop())
+    assert engine.storage.get_flow_state() == states.SUCCESS
+
+
+def test_signal_read_from_store_when_wait_starts_is_used(store: base.Backend) -> None:
+    """Another process sends the signal before the wait starts, and this engine does not poll."""
+    clock = _clock.ManualClock()
+    engine = at(clock, line(), backend=store)
+
+    def send(state: str, details: dict[str, Any]) -> None:
+        if details["task_name"] == "first":
+            with store.get_connection() as connection:
+                connection.put_signal(
+                    engine.storage.flow_uuid, Signal.of("approved", 1, time.time())
+                )
+
+    engine.atom_notifier.register(states.SUCCESS, send)
+    engine.run(deadline=1000)
+    assert engine.storage.fetch("found") == ("used", 1)
+    assert clock.time() == 0
+
+
+class Approval(task.WaitFor):
+    """A task type of its own, which can be paused."""
+
+
+def test_signal_during_pause_of_its_task_is_used_after_pause(store: base.Backend) -> None:
+    clock = _clock.ManualClock(time.time())
+    pause = operations.pause_tasks(store, f"{__name__}.Approval", seconds=1000)
+    assert pause.until is not None
+    engine = at(clock, LINE("f").add(Approval("approved", provides="approval")), backend=store)
+    engine.signal("approved", 1)
+    engine.run(deadline=10_000)
+    assert engine.storage.fetch("approval") == 1
+    assert clock.time() == pytest.approx(pause.until, abs=0.01)
+
+
+def test_unread_signal_precedes_timeout(store: base.Backend) -> None:
+    """Another process sent the signal, and this engine has not read it when the wait ends."""
+    clock = _clock.ManualClock()
+    engine = at(clock, line(timeout=3600), backend=store)
+    engine.compile()
+    engine.prepare()
+    signal = Signal.of("approved", 1, time.time())
+    with store.get_connection() as connection:
+        for state in engine.run_iter(deadline=10_000):
+            if state == states.WAITING and clock.time() == 0 and approved_waits(engine):
+                connection.put_signal(engine.storage.flow_uuid, signal)
+    assert engine.storage.fetch("found") == ("used", 1)
+
+
+def approved_waits(engine: engine_base.Engine) -> bool:
+    return engine.storage.get_atom_state("wait-for-approved") == states.RUNNING
 
 
 # -- end of the wait
