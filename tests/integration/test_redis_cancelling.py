@@ -204,6 +204,40 @@ def test_cancel_of_request_being_published_waits_for_its_row(redis_url, redis_se
     assert BEGUN["late"] == (ends["late"] == "late")
 
 
+def test_row_that_is_being_opened_does_not_count_as_revoked(redis_url, redis_server, client):
+    """The first attempt to revoke it gets no reply, and the second one finds no row."""
+    BEGUN.clear()
+    ends = {}
+
+    def done(call, outcome):
+        ends[call.arguments["name"]] = outcome.value
+
+    make, revoke = _redis_scripts.OPEN_AND_PUT, ledger_scripts.REVOKE
+    for script in (make, revoke):
+        client.script_load(script.text)
+    with contextlib.ExitStack() as stack:
+        proxy, executor = stack.enter_context(behind_a_proxy(redis_url, redis_server, 60))
+        call = new_call("late")
+        proxy.hold(make.digest)
+        stack.enter_context(running((executor.submit, call, done)))
+        until(lambda: proxy.held(make.digest))
+        proxy.hold(revoke.digest)
+        stack.enter_context(running((executor.cancel, [call])))
+        until(lambda: proxy.held(revoke.digest))
+        proxy.stall()
+        proxy.cut()
+        proxy.hold(make.digest)
+        proxy.hold(revoke.digest)
+        proxy.resume()
+        until(lambda: proxy.held(make.digest) and proxy.held(revoke.digest))
+        proxy.let_go(revoke.digest)
+        time.sleep(0.2)  # enough time to report an early result
+        assert not ends
+        proxy.let_go(make.digest)
+        until(lambda: ends)
+    assert BEGUN["late"] == (ends["late"] == "late")
+
+
 @pytest.mark.parametrize("seed", range(2))
 def test_request_cancelled_before_start_never_starts(redis_url, redis_server, seed):
     BEGUN.clear()

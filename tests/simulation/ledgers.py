@@ -81,7 +81,9 @@ class Line(ledgers.Ledger):
     def _reopen(self, id: str, epoch: int) -> bytes | exc.NotFound | None:
         return self._call(self.ledger._reopen, id, epoch)
 
-    def _revoke(self, rows: Sequence[tuple[str, int | None]]) -> list[bool | exc.LedgerFailure]:
+    def _revoke(
+        self, rows: Sequence[tuple[str, int | None]]
+    ) -> Sequence[bool | exc.LedgerFailure | None]:
         try:
             return self._call(self.ledger.revoke_many, rows)
         except exc.LedgerFailure as error:

@@ -68,8 +68,11 @@ class Rows:
         result = self._decode_reply(row.result, tracked)
         return RowSnapshot(row.state, row.holder, result, row.epoch, silent, silence)
 
-    def revoke(self, requests: Sequence[TrackedRequest]) -> list[bool]:
-        """Revoke rows so that no worker starts the requests; return which succeeded."""
+    def revoke(self, requests: Sequence[TrackedRequest]) -> list[bool | None]:
+        """Revoke rows so that no worker starts the requests; return which succeeded.
+
+        None: see `Ledger.revoke_many`.
+        """
         crashpoint("executor.before-revoke")
         # An engine that takes over the flow uses higher epochs; their rows are not revoked.
         rows = [(each.id, max(each.epoch, each.invocation.epoch)) for each in requests]
@@ -116,16 +119,13 @@ class Rows:
             for (tracked, _, _), result in zip(
                 owned, self._ledger.finish_many(holder, rows), strict=True
             ):
-                succeeded.append(
-                    self._succeeded(
-                        "finish, after the loss of its worker, the ledger row of", tracked, result
-                    )
-                )
+                action = "finish, after the loss of its worker, the ledger row of"
+                succeeded.append(bool(self._succeeded(action, tracked, result)))
         return succeeded
 
     def _succeeded(
-        self, action: str, tracked: TrackedRequest, result: bool | exc.LedgerFailure
-    ) -> bool:
+        self, action: str, tracked: TrackedRequest, result: bool | exc.LedgerFailure | None
+    ) -> bool | None:
         if isinstance(result, exc.LedgerFailure):
             self._log_failure(action, tracked, result)
             return False
@@ -186,6 +186,9 @@ _DROP_DELAY_SECONDS: Final = 0.02
 _remaining_drops: Final[dict[str, set[str]]] = {}
 
 _RowEffect = fx.Revoke | fx.Inspect | fx.Reopen | fx.Conclude
+
+#: Epoch, whether the row was opened, and number of publishings of a request.
+_Stage = tuple[int, bool, int]
 
 
 class LedgerWriter:
@@ -357,10 +360,10 @@ class LedgerWriter:
         with self._lock:
             self._withdrawing |= ids
         try:
-            epochs, revoked = self._revoke_rows(requests)
-            results = zip(requests, epochs, revoked, strict=True)
+            stages, results = self._revoke_rows(requests)
+            revoked = zip(requests, stages, results, strict=True)
             with self._lock:
-                tell({t.id for t, epoch, done in results if done and t.epoch == epoch})
+                tell({t.id for t, s, r in revoked if self._is_revoked(t, s, r) and t.epoch == s[0]})
         finally:
             self._permit_inspections(self._withdrawing, ids)
 
@@ -445,28 +448,40 @@ class LedgerWriter:
     def _revoke(self, effects: Sequence[fx.Revoke]) -> None:
         requests = [effect.tracked for effect in effects]
         while requests:
-            epochs, revoked = self._revoke_rows(requests)
+            stages, results = self._revoke_rows(requests)
             followups: list[fx.Effect] = []
             resent = []
             with self._lock:
                 now = SYSTEM.monotonic()
-                for tracked, epoch, done in zip(requests, epochs, revoked, strict=True):
-                    if done and tracked.epoch != epoch:
+                for tracked, stage, result in zip(requests, stages, results, strict=True):
+                    revoked = self._is_revoked(tracked, stage, result)
+                    if revoked and tracked.epoch != stage[0]:
                         resent.append(tracked)  # It was resent after its epoch was read.
                     else:
-                        followups += self._tracker.recovery.on_revoked(tracked, done, now)
+                        followups += self._tracker.recovery.on_revoked(tracked, revoked, now)
             self._apply(followups)
             requests = resent
 
-    def _revoke_rows(self, requests: Sequence[TrackedRequest]) -> tuple[list[int], list[bool]]:
+    def _revoke_rows(
+        self, requests: Sequence[TrackedRequest]
+    ) -> tuple[list[_Stage], list[bool | None]]:
         with self._lock:
-            epochs = [tracked.epoch for tracked in requests]
+            stages = [_stage(tracked) for tracked in requests]
         owned = [self._guards.owns(tracked.flow) for tracked in requests]
         owned_requests = list(itertools.compress(requests, owned))
         revoked = iter(
             self._rows.revoke(owned_requests) if self._rows is not None and owned_requests else ()
         )
-        return epochs, [is_owned and next(revoked, False) for is_owned in owned]
+        return stages, [next(revoked, False) if is_owned else False for is_owned in owned]
+
+    def _is_revoked(self, tracked: TrackedRequest, stage: _Stage, result: bool | None) -> bool:
+        """Interpret a result of `_revoke_rows`; call this with the lock.
+
+        A row that is missing was removed, unless it may be opened after it was looked up.
+        """
+        if result is None:
+            return tracked.id not in self._opening and stage == _stage(tracked)
+        return result
 
     def _inspect(self, effects: Sequence[fx.Inspect]) -> None:
         assert self._rows is not None
@@ -533,5 +548,5 @@ class LedgerWriter:
         crashpoint("executor.after-drop")
 
 
-def _stage(tracked: TrackedRequest) -> tuple[int, bool, int]:
+def _stage(tracked: TrackedRequest) -> _Stage:
     return tracked.epoch, tracked.opened, tracked.publish_count

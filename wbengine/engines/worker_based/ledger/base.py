@@ -261,17 +261,22 @@ class Ledger(abc.ABC):
 
         If `epoch` is given, a row at a higher epoch is not removed: it belongs to another engine.
         """
-        return _only(self.revoke_many(((id, epoch),)))
+        return _only(self.revoke_many(((id, epoch),))) is not False
 
     def revoke_many(
         self, rows: Sequence[tuple[str, int | None]]
-    ) -> list[bool | exceptions.LedgerFailure]:
+    ) -> Sequence[bool | exceptions.LedgerFailure | None]:
+        """Revoke rows as `revoke` does.
+
+        None: no row exists after an attempt without a reply, which may have removed it. A row that
+        is being opened may not exist yet.
+        """
         return self._revoke(_checked(rows)) if rows else []
 
     @abc.abstractmethod
     def _revoke(
         self, rows: Sequence[tuple[str, int | None]]
-    ) -> list[bool | exceptions.LedgerFailure]: ...
+    ) -> Sequence[bool | exceptions.LedgerFailure | None]: ...
 
     def drop(self, id: str) -> None:
         """Remove the row in any state."""

@@ -85,7 +85,7 @@ class DirectoryLedger(base.Ledger):
 
     def _revoke(
         self, rows: Sequence[tuple[str, int | None]]
-    ) -> list[bool | exceptions.LedgerFailure]:
+    ) -> Sequence[bool | exceptions.LedgerFailure | None]:
         return base.call_each(self._revoke_one, rows)
 
     def _revoke_one(self, id: str, epoch: int | None) -> bool:

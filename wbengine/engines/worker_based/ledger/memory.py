@@ -43,7 +43,7 @@ class MemoryLedger(base.Ledger):
 
     def _revoke(
         self, rows: Sequence[tuple[str, int | None]]
-    ) -> list[bool | exceptions.LedgerFailure]:
+    ) -> Sequence[bool | exceptions.LedgerFailure | None]:
         with self._lock:
             return [self._revoke_one(*row) for row in rows]
 

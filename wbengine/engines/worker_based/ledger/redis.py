@@ -252,15 +252,15 @@ class RedisLedger(base.Ledger):
 
     def _revoke(
         self, rows: Sequence[tuple[str, int | None]]
-    ) -> list[bool | exceptions.LedgerFailure]:
-        results: list[bool | exceptions.LedgerFailure] = []
+    ) -> Sequence[bool | exceptions.LedgerFailure | None]:
+        results: list[bool | exceptions.LedgerFailure | None] = []
         try:
             for batch in portions(rows):
                 args = (arg for id, epoch in batch for arg in (id, "" if epoch is None else epoch))
                 (removed, count), is_retry = self._run(steps.REVOKE, *args)
                 self._note_count(count or 0)
                 results += [
-                    bool(done) or (is_retry and self.state(id) is None)
+                    None if is_retry and not done and self.state(id) is None else bool(done)
                     for (id, _), done in zip(batch, removed, strict=True)
                 ]
         except exceptions.LedgerFailure as error:

@@ -230,7 +230,7 @@ class SQLLedger(base.Ledger):
 
     def _revoke(
         self, rows: Sequence[tuple[str, int | None]]
-    ) -> list[bool | exceptions.LedgerFailure]:
+    ) -> Sequence[bool | exceptions.LedgerFailure | None]:
         values = [{"id": id, "epoch": epoch} for id, epoch in rows]
         return self._execute_each("revoking", self._sql.revoke, values)
 
