@@ -60,9 +60,6 @@ _leave: Final = running.CURRENT.reset
 # Attempt numbers for `execute_task` and `revert_task`, whose callers do not number attempts.
 _attempts = itertools.count(1)
 
-#: The worker name of tasks that ran in the process of the engine.
-LOCAL: Final = "local"
-
 _NAMESPACE: Final = bytes.fromhex("8f3e6c525d0b4d6b9c550b8ee3a4a7c1")
 
 
@@ -148,7 +145,7 @@ class Outcome:
     """
 
     value: Any
-    worker: str = LOCAL
+    worker: str = running.LOCAL
     started: float | None = None
     ended: float | None = None
 
@@ -309,9 +306,9 @@ def invoke(invocation: Invocation, loop: event_loop.EventLoop | None = None) -> 
     task.attach(invocation)
     try:
         if running.around is None:
-            return Outcome(_perform(task, invocation, loop), LOCAL, started, time.time())
+            return Outcome(_perform(task, invocation, loop), running.LOCAL, started, time.time())
         with running.around(invocation):
-            return Outcome(_perform(task, invocation, loop), LOCAL, started, time.time())
+            return Outcome(_perform(task, invocation, loop), running.LOCAL, started, time.time())
     finally:
         task.detach()
         _leave(token)
@@ -327,9 +324,9 @@ async def ainvoke(invocation: Invocation) -> Outcome:
     task.attach(invocation)
     try:
         if running.around is None:
-            return Outcome(await _aperform(task, invocation), LOCAL, started, time.time())
+            return Outcome(await _aperform(task, invocation), running.LOCAL, started, time.time())
         with running.around(invocation):
-            return Outcome(await _aperform(task, invocation), LOCAL, started, time.time())
+            return Outcome(await _aperform(task, invocation), running.LOCAL, started, time.time())
     finally:
         task.detach()
         if invocation.log is not None:
@@ -438,7 +435,9 @@ def _in_loop(
     except BaseException as error:
         outcome = ft.Failure.from_exception(error)
     return (
-        outcome if isinstance(outcome, Outcome) else Outcome(outcome, LOCAL, started, time.time())
+        outcome
+        if isinstance(outcome, Outcome)
+        else Outcome(outcome, running.LOCAL, started, time.time())
     )
 
 

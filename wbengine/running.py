@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from wbengine import invocation
     from wbengine import task as task_module
 
+#: The worker name of tasks that ran in the process of the engine.
+LOCAL: Final = "local"
+
 
 class Request(NamedTuple):
     """Public data of a running call (`Task.request`).
@@ -31,7 +34,7 @@ class Request(NamedTuple):
     attempt: int = 1
     epoch: int = 1
     flow_uuid: str = ""
-    worker: str = "local"
+    worker: str = LOCAL
     deadline: float | None = None
     recovered: bool = False
     left: bool = False

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from wbengine import _codec, _names, arguments, exceptions, states
 from wbengine import atom as atom_module
-from wbengine import invocation as calls
 from wbengine import retry as retry_module
 from wbengine.persistence import _lock, base, leases, macs, models, owners, writer
+from wbengine.running import LOCAL
 from wbengine.types import failure as ft
 
 __all__ = [
@@ -531,7 +531,7 @@ class Storage:
         Values from workers need no check, because the codec has encoded them.
         """
         value = outcome.value
-        local = outcome.worker == calls.LOCAL
+        local = outcome.worker == LOCAL
         if self.writer.encodes and local and not isinstance(value, ft.Failure):
             try:
                 self.check(value, "result")

@@ -155,7 +155,7 @@ class Task(atom.Atom):
             call.attempt,
             call.epoch,
             call.flow_uuid,
-            invocation.LOCAL,
+            running.LOCAL,
             deadline,
             call.recovered,
             call.cancellation.left and self.detached and call.action == invocation.EXECUTE,

@@ -18,6 +18,7 @@ from wbengine import storage as storage_module
 from wbengine import task as task_module
 from wbengine.concurrency import timers
 from wbengine.persistence import listing, models
+from wbengine.running import LOCAL
 from wbengine.runtime import control
 from wbengine.runtime import plan as plan_module
 from wbengine.runtime.gates import awaited_signals
@@ -306,7 +307,7 @@ class AtomLifecycle:
         if outcome.started is not None or outcome.worker not in (None, record.worker):
             record.worker, record.started = outcome.worker, outcome.started
         record.ended = outcome.ended  # a call that was given up keeps its worker and start time
-        if record.incidents and outcome.worker not in (None, calls.LOCAL):
+        if record.incidents and outcome.worker not in (None, LOCAL):
             record.set_incident_worker(outcome.worker)
         atom: Any = self._plan.items[call.node]
         if isinstance(value, ft.Failure):
@@ -517,7 +518,7 @@ class AtomLifecycle:
         Beginnings in a local pool are stored together, after `_BEGIN_SECONDS`.
         """
         self._storage.writer.mark(record)
-        if worker == calls.LOCAL and self._begin_timer is None:
+        if worker == LOCAL and self._begin_timer is None:
             self._begin_timer = timers.of_process().after(_BEGIN_SECONDS, self._write_begun)
 
     def _write_begun(self) -> None:

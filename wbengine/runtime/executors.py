@@ -281,7 +281,7 @@ def _report_begin(invocation: calls.Invocation, *, written: bool = True) -> None
     """Report that a call began; stored soon, or (not `written`) with the next change."""
     began = getattr(invocation.events, "began", None)
     if began is not None:
-        began(calls.LOCAL, written)
+        began(running.LOCAL, written)
 
 
 def _report(invocation: calls.Invocation, done: calls.Done, value: Any) -> None:
@@ -405,7 +405,7 @@ class _Completion:
             result, started, ended = value
             if isinstance(result, ft.Failure):
                 result = _with_interruption(result)
-            outcome = calls.Outcome(result, calls.LOCAL, started, ended)
+            outcome = calls.Outcome(result, running.LOCAL, started, ended)
         self._done(self.invocation, outcome)
 
 

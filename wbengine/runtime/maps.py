@@ -18,6 +18,7 @@ from wbengine import invocation as calls
 from wbengine import storage as storage_module
 from wbengine import task as task_module
 from wbengine.persistence import models
+from wbengine.running import LOCAL
 from wbengine.runtime.control import DEADLINE, GivenUp
 from wbengine.types import failure as ft
 
@@ -259,7 +260,7 @@ class Maps:
         if outcome.failed:
             outcome.value.belongs_to(parent._home())
         item = fanout.put(call.index, outcome)
-        if record.incidents and outcome.worker not in (None, calls.LOCAL):
+        if record.incidents and outcome.worker not in (None, LOCAL):
             record.set_incident_worker(outcome.worker, call.index)
         self._storage.writer.mark_items(record, (item,))
         record.progress = fanout.done / fanout.total
@@ -351,7 +352,7 @@ class Maps:
         value = (
             fanout.value if fanout.decided else self._unfinished(call.task, fanout, running.undone)
         )
-        return calls.Outcome(value, calls.LOCAL, running.started, time.time())
+        return calls.Outcome(value, LOCAL, running.started, time.time())
 
     def _unfinished(self, task: task_module.Map, fanout: Fanout, undone: bool) -> ft.Failure:
         reason = self._given_up or (GivenUp(True, "it is being reverted") if undone else DEADLINE)

@@ -11,6 +11,7 @@ from wbengine import invocation as calls
 from wbengine import retry as retry_module
 from wbengine import storage as storage_module
 from wbengine.persistence import models
+from wbengine.running import LOCAL
 from wbengine.runtime import plan as plan_module
 from wbengine.runtime import retry_decisions
 from wbengine.types import failure as ft
@@ -56,7 +57,7 @@ class Retries:
                 value = retry.revert(**self._offered(retry, history), **arguments)
         except BaseException as error:
             value = ft.Failure.from_exception(error)
-        outcome = calls.Outcome(value, calls.LOCAL, started, time.time())
+        outcome = calls.Outcome(value, LOCAL, started, time.time())
         if outcome.failed:
             calls.raise_interruption(outcome)
         return outcome

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from wbengine import invocation, states
 from wbengine.listeners import base
+from wbengine.running import LOCAL
 from wbengine.telemetry import fleet_collector, labels, meters
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ class MetricsListener(base.Listener):
         if "result" not in details:
             return  # The task was requeued.
         action, failed = _DIRECTIONS[state]
-        if details["worker"] not in (invocation.LOCAL, None) and self._started_on_worker(details):
+        if details["worker"] not in (LOCAL, None) and self._started_on_worker(details):
             return  # A worker ran the task and counts it.
         self._meters.task_ended(
             self._label(details["task_name"]),

@@ -14,6 +14,7 @@ from wbengine import invocation as calls
 from wbengine import task as task_module
 from wbengine.persistence import base as persistence
 from wbengine.persistence import models
+from wbengine.running import LOCAL
 from wbengine.runtime import deadlines, inbox
 from wbengine.runtime.gates import base
 from wbengine.signals import Signal
@@ -181,7 +182,7 @@ class SignalGate(base.Gate):
         del self._calls[call]
         wait = self._record(call.node).meta.pop(WAITS_FOR, None)
         since = wait["since"] if wait else now
-        self._end(call, calls.Outcome(value, calls.LOCAL, since, now))
+        self._end(call, calls.Outcome(value, LOCAL, since, now))
 
     def withdraw(self, selects: base.Selection) -> base.Work:
         return base.Work(calls=base.remove_selected(self._calls, selects))

@@ -45,6 +45,7 @@ from wbengine.engines.worker_based.requests.tracked import (
     WITHDRAWN,
     TrackedRequest,
 )
+from wbengine.running import LOCAL
 from wbengine.types import failure as ft
 
 LOG = logging.getLogger(__name__)
@@ -428,7 +429,7 @@ class RequestTracker:
         queue = tracked.queue if tracked.index is self.in_flight else None
         tracked.leave_index()
         worker = (tracked.worker or tracked.queue) if ran else None
-        outcome = invocation.Outcome(value, worker or invocation.LOCAL, started, ended)
+        outcome = invocation.Outcome(value, worker or LOCAL, started, ended)
         failure = value.exception_str if isinstance(value, ft.Failure) else None
         self.ended.append(tracked.described(started, ended, failure))
         for observer in self.observers:
