@@ -23,6 +23,7 @@ from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 from wbengine.persistence import backends, base, lease_renewer
 from wbengine.signals import Signal
 from wbengine.views import flow_status as views
+from wbengine.views import shown_states
 
 KINDS = ["serial", "threads", "processes", "memory"]
 LINE = linear_flow.Flow
@@ -501,7 +502,7 @@ def test_flow_of_killed_engine_resumes_with_signal(
         view = views.read(connection, uuid)
         waiting = view.atom("wait-for-approved")
     assert waiting is not None and "no engine runs the flow" in (waiting.waiting or "")
-    assert (waiting.attempt, view.shown_state) == (1, views.INTERRUPTED)
+    assert (waiting.attempt, view.shown_state) == (1, shown_states.INTERRUPTED)
     assert len(since) == 1
     operations.signal(store, uuid, "approved", "yes")
     with process("-c", PROGRAM, str(tmp_path), stdout=subprocess.PIPE, text=True) as child:

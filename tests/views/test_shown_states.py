@@ -18,7 +18,7 @@ from wbengine.engines.base import Engine
 from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.persistence import backends, base, commands
 from wbengine.persistence import listing as listing_records
-from wbengine.views import event_history, flow_list, watcher
+from wbengine.views import event_history, flow_list, shown_states, watcher
 from wbengine.views import flow_status as flows
 
 RUNS = threading.Event()
@@ -218,7 +218,7 @@ def test_cancelled_flow_with_failed_revert_is_shown_as_failure(store: base.Backe
         (states.RUNNING, False, True, None, states.CANCELLING),
         (states.RUNNING, False, True, commands.SUSPEND, states.CANCELLING),
         (states.RUNNING, False, False, commands.SUSPEND, states.SUSPENDING),
-        (states.RUNNING, True, True, commands.CANCEL, flows.INTERRUPTED),
+        (states.RUNNING, True, True, commands.CANCEL, shown_states.INTERRUPTED),
         (states.PENDING, False, False, None, states.PENDING),
         (states.SUCCESS, False, False, commands.CANCEL, states.SUCCESS),
         (states.REVERTED, False, False, commands.CANCEL, states.REVERTED),
@@ -229,9 +229,10 @@ def test_cancelled_flow_with_failed_revert_is_shown_as_failure(store: base.Backe
 def test_shown_state_follows_from_state_owner_and_command(
     state: str, died: bool, cancelled: bool, command: str | None, shown: str
 ) -> None:
-    found = flows.shown_state(state, "somebody", died, cancelled=cancelled, command=command)
+    found = shown_states.shown_state(state, "somebody", died, cancelled=cancelled, command=command)
     assert found == shown
 
 
 def test_pending_flow_that_was_cancelled_is_shown_as_cancelling() -> None:
-    assert flows.shown_state(states.PENDING, None, False, cancelled=True) == states.CANCELLING
+    shown = shown_states.shown_state(states.PENDING, None, False, cancelled=True)
+    assert shown == states.CANCELLING

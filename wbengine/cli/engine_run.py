@@ -117,10 +117,10 @@ class Running:
     @property
     def shown_state(self) -> str:
         """The current state of the flow as users see it."""
-        from wbengine.views import flow_status as flows
+        from wbengine.views import shown_states
 
         cancelled = self.engine.storage.flow_detail.is_cancelled
-        return flows.shown_state(self.state, "", False, cancelled=cancelled)
+        return shown_states.shown_state(self.state, "", False, cancelled=cancelled)
 
     def _print_end(self) -> int:
         state, printer = self.state, self.context.printer

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from wbengine import states
 from wbengine.views.atoms import QUEUED
-from wbengine.views.flow_status import INTERRUPTED
+from wbengine.views.shown_states import INTERRUPTED
 
 __all__ = ["STATES", "STYLESHEET", "StateStyle", "icon", "style_of", "word"]
 

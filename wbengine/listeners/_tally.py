@@ -21,7 +21,7 @@ from wbengine.runtime import retries
 from wbengine.types import failure as ft
 from wbengine.views import formatting, structure, waiting
 from wbengine.views.atoms import QUEUED
-from wbengine.views.event_history import OF_RETRY
+from wbengine.views.shown_states import OF_RETRY
 
 __all__ = ["Event", "Tally"]
 

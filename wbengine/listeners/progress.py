@@ -18,7 +18,7 @@ from wbengine.concurrency import conditions, threads
 from wbengine.drawing import terminal_tree
 from wbengine.listeners import base
 from wbengine.listeners._tally import Tally
-from wbengine.views import flow_status as flows
+from wbengine.views.shown_states import shown_state
 
 __all__ = ["ProgressListener"]
 
@@ -180,7 +180,7 @@ class ProgressListener(base.Listener):
     def _shown_state(self, state: str) -> str:
         engine = self._engine
         waits = bool(engine.storage.flow_detail.waits_for)
-        return flows.shown_state(state, "", False, cancelled=engine.is_cancelled, waits=waits)
+        return shown_state(state, "", False, cancelled=engine.is_cancelled, waits=waits)
 
     def register(self) -> None:
         """Start listening and displaying. Idempotent."""

@@ -15,6 +15,7 @@ from wbengine.persistence import models
 from wbengine.persistence.history import Attempt
 from wbengine.views import formatting
 from wbengine.views.redaction import Redactor
+from wbengine.views.shown_states import OF_RETRY
 
 __all__ = [
     "ATOM",
@@ -27,7 +28,6 @@ __all__ = [
     "INCIDENT",
     "MAX_LIMIT",
     "Moment",
-    "OF_RETRY",
     "SCHEMA",
     "moments_of",
     "page",
@@ -37,9 +37,6 @@ EVENT_SCHEMA: Final = "wbengine/event/1"
 FLOW: Final = "flow"
 ATOM: Final = "atom"
 INCIDENT: Final = "incident"
-
-#: States of a retry controller created for `Task.retries` that are shown as states of its task.
-OF_RETRY: Final = frozenset({states.RETRYING, states.FAILURE, states.REVERT_FAILURE})
 
 _RUNNING_STATES: Final = frozenset({states.RUNNING, states.REVERTING})
 

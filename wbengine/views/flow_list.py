@@ -12,7 +12,7 @@ from wbengine import states as st
 from wbengine.persistence import base, listing, owners
 from wbengine.persistence.listing import FlowRow
 from wbengine.types import outline as outlines
-from wbengine.views import flow_status, formatting, redaction
+from wbengine.views import formatting, redaction, shown_states
 from wbengine.views.atoms import WaitView
 from wbengine.views.redaction import Redactor
 
@@ -37,7 +37,7 @@ SCHEMA: Final = "wbengine/flows/1"
 class RowView:
     """A flow in a list.
 
-    :ivar shown_state: the displayed state; see `flow_status.shown_state`.
+    :ivar shown_state: the displayed state; see `shown_states.shown_state`.
     :ivar created: Unix time, like `updated`.
     :ivar progress: completed fraction, from 0.0 to 1.0.
     :ivar owner: description of the process that runs the flow, or None.
@@ -70,7 +70,7 @@ class RowView:
         return {
             **formatting.as_dict(self, without=omitted_fields),
             "book": {"uuid": self.book_uuid, "name": self.book_name},
-            "interrupted": self.shown_state == flow_status.INTERRUPTED,
+            "interrupted": self.shown_state == shown_states.INTERRUPTED,
         }
 
 
@@ -160,7 +160,7 @@ def _waits_for(row: listing.FlowRow, redactor: Redactor) -> tuple[WaitView, ...]
 
 def shown_state(row: listing.FlowRow) -> str:
     """Return the displayed state of a flow."""
-    return flow_status.shown_state(
+    return shown_states.shown_state(
         row.state,
         row.lease,
         row.lease is not None and owners.is_dead(row.lease),

@@ -11,11 +11,11 @@ from functools import cached_property
 from typing import Any, Final
 
 from wbengine import states
-from wbengine.invocation import LOCAL
-from wbengine.persistence import base, changes, commands, leases, listing, models, owners
+from wbengine.persistence import base, changes, leases, listing, models, owners
 from wbengine.persistence.commands import FlowCommand
 from wbengine.persistence.history import MAX_CHANGES, Attempt, one_line, why_suspended
 from wbengine.persistence.pauses import TaskPause
+from wbengine.running import LOCAL
 from wbengine.types import failure as ft
 from wbengine.types import outline as outlines
 from wbengine.views import formatting, record_values, redaction, structure, waiting
@@ -31,8 +31,8 @@ from wbengine.views.atoms import (
     failures_of,
     revert_path,
 )
-from wbengine.views.event_history import OF_RETRY
 from wbengine.views.redaction import Redactor
+from wbengine.views.shown_states import INTERRUPTED, OF_RETRY, STATES_WITHOUT_RUN, shown_state
 from wbengine.views.structure import NodeView, build_tree
 
 __all__ = [
@@ -40,11 +40,9 @@ __all__ = [
     "ChangeView",
     "FlowRecords",
     "FlowView",
-    "INTERRUPTED",
     "SCHEMA",
     "on_workers",
     "read",
-    "shown_state",
     "view",
 ]
 
@@ -454,46 +452,10 @@ def _progress(record: models.AtomDetail, state: str) -> float | None:
 
 
 SCHEMA: Final = "wbengine/flow/1"
-#: Displayed state of a flow that is stored as running but has no live engine.
-INTERRUPTED: Final = "INTERRUPTED"
-_STATES_WITHOUT_RUN: Final = states.FLOW_ENDED | {states.SUSPENDED, states.PENDING}
 _COMPUTED_FIELDS: Final = ("shown_state", "total", "queued", "waits_for", "error")
 _FIELDS_NOT_IN_JSON: Final = frozenset(
     {"book_uuid", "book_name", "owner_short", "now", "outline", "command", "parked", "waits"}
 )
-
-
-def shown_state(
-    state: str,
-    owner: str | None,
-    died: bool,
-    *,
-    cancelled: bool = False,
-    command: str | None = None,
-    parked: bool = False,
-    waits: bool = False,
-) -> str:
-    """Return the displayed state of a flow.
-
-    INTERRUPTED: its engine has died or lost the lease. CANCELLING, CANCELLED: it was cancelled.
-    SUSPENDING: its engine has received the order to suspend it. WAITING: it is parked, or only
-    waits for signals. Otherwise the result is `state`.
-
-    :param owner: owner of the lease, or None.
-    :param died: whether the owner has certainly ended.
-    :param command: the pending command for the owner (one of `commands.COMMANDS`), or None.
-    :param waits: whether all running tasks wait for signals.
-    """
-    if state in states.FLOW_ENDED:
-        return states.CANCELLED if cancelled and state == states.REVERTED else state
-    is_run = owner is not None and not died
-    if not is_run and state not in _STATES_WITHOUT_RUN:
-        return INTERRUPTED
-    if cancelled or (is_run and command == commands.CANCEL):
-        return states.CANCELLING
-    if is_run and command == commands.SUSPEND:
-        return states.SUSPENDING
-    return states.WAITING if parked or (waits and state == states.RUNNING) else state
 
 
 @dataclass(frozen=True, slots=True)
@@ -859,7 +821,7 @@ def _duration(
     total, previous_at = 0.0, started
     run_start: float | None = started
     for change in detail.history:
-        if change.state in _STATES_WITHOUT_RUN:
+        if change.state in STATES_WITHOUT_RUN:
             total, run_start = total + max(0.0, change.at - (run_start or change.at)), None
         elif run_start is None:
             run_start = change.at
