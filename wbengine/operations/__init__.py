@@ -3,14 +3,21 @@
 Each takes the backend that contains the flow, and the uuid of the flow (see `find`).
 """
 
-from wbengine.operations.exporting import export, import_flow
-from wbengine.operations.finding import find
-from wbengine.operations.moving import move
-from wbengine.operations.pausing import pause_tasks, paused_tasks, resume_tasks
-from wbengine.operations.removing import delete, prune
-from wbengine.operations.resuming import Plan, plan, resume, retry, revert, start
-from wbengine.operations.signalling import signal
-from wbengine.operations.suspend_and_cancel import StateChange, cancel, is_running, suspend
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from wbengine import _lazily
+
+if TYPE_CHECKING:
+    from wbengine.operations.exporting import export, import_flow
+    from wbengine.operations.finding import find
+    from wbengine.operations.moving import move
+    from wbengine.operations.pausing import pause_tasks, paused_tasks, resume_tasks
+    from wbengine.operations.removing import delete, prune
+    from wbengine.operations.resuming import Plan, plan, resume, retry, revert, start
+    from wbengine.operations.signalling import signal
+    from wbengine.operations.suspend_and_cancel import StateChange, cancel, is_running, suspend
 
 __all__ = [
     "StateChange",
@@ -34,3 +41,19 @@ __all__ = [
     "start",
     "suspend",
 ]
+
+_MODULES = {
+    "exporting": ("export", "import_flow"),
+    "finding": ("find",),
+    "moving": ("move",),
+    "pausing": ("pause_tasks", "paused_tasks", "resume_tasks"),
+    "removing": ("delete", "prune"),
+    "resuming": ("Plan", "plan", "resume", "retry", "revert", "start"),
+    "signalling": ("signal",),
+    "suspend_and_cancel": ("StateChange", "cancel", "is_running", "suspend"),
+}
+
+__getattr__, __dir__ = _lazily.lazy_attributes(
+    __name__,
+    {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names},
+)

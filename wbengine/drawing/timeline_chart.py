@@ -14,7 +14,7 @@ from wbengine.drawing.box_text import escaped
 from wbengine.views import formatting
 from wbengine.views.timeline import Bar, Lane, Timeline
 
-__all__ = ["render"]
+__all__ = ["chart"]
 
 _WIDTH: Final = 1080.0
 _LEFT: Final = 150.0
@@ -36,7 +36,7 @@ _TICK_SECONDS: Final = (
 )  # fmt: skip
 
 
-def render(timeline: Timeline, *, link: Callable[[Bar], str] | None = None) -> str:
+def chart(timeline: Timeline, *, link: Callable[[Bar], str] | None = None) -> str:
     """Return the SVG. Each bar has a tooltip with its atom; wide bars contain the name."""
     seconds = max(timeline.seconds, 1e-6)
     scale = (_WIDTH - _LEFT - 8) / seconds
