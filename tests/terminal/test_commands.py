@@ -263,7 +263,8 @@ def test_doctor_fits_terminal_and_ends_with_verdict(shop: Shop) -> None:
 
 
 def test_dev_prints_how_to_use_and_stop_it(shop: Shop) -> None:
-    with shop.terminal(f"dev {FLOWS} --port 0") as dev:
+    # Rows with paths must fit, also with a long name of the temporary folder.
+    with shop.terminal(f"dev {FLOWS} --port 0", columns=300) as dev:
         dev.wait_for("Press Ctrl-C to stop everything.")
         assert matched(
             (
