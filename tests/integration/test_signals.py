@@ -318,7 +318,7 @@ def test_failure_in_one_flow_does_not_end_wait_of_another() -> None:
     clock = _clock.ManualClock()
     tried = unordered_flow.Flow("tried", retry.Times(2)).add(approval(), FailsOnce("fails", clock))
     flow = unordered_flow.Flow("f").add(tried, task.WaitFor("b", name="other"))
-    engine = at(clock, flow)
+    engine = at(clock, flow, engine="parallel", executor=HeldTasks())
     signals = ["approved", "b"]
     for state in engine.run_iter(timeout=10, deadline=1000):
         if state == states.WAITING and clock.time() >= 30 and signals:

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from tests.support import engine_threads, paused_tasks
+from tests.support.held_tasks import HeldTasks
 from tests.support.paused_tasks import RELEASED, STARTED, Charge, Item, Ship, Slow
 from tests.support.waiting import until
 from tests.support.workers import worker_in_thread
-from wbengine import engines, operations, retry, states, task
+from wbengine import _clock, engines, operations, retry, states, task
 from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.persistence import backends, base
 from wbengine.views import flow_status
@@ -206,3 +207,221 @@ def test_reversion_is_not_paused(store: base.Backend) -> None:
     with pytest.raises(RuntimeError):
         run.end()
     assert run.engine.storage.get_flow_state() == states.REVERTED
+
+
+# -- pauses that end, with a manual clock
+
+
+def pause_until(store: base.Backend, name: str, seconds: float) -> float:
+    """Pause a task type and return the end of the pause."""
+    pause = operations.pause_tasks(store, f"{TYPES}{name}", seconds=seconds)
+    assert pause.until is not None
+    return pause.until
+
+
+def load_at(clock: _clock.Clock, flow: Any, store: base.Backend, /, **options: Any) -> Any:
+    engine = engines.load(flow, backend=store, **options)
+    engine._clock = clock
+    return engine
+
+
+def start_times(engine: Any) -> dict[str, float]:
+    """Return the times at which tasks begin, which the run fills in, by name."""
+    times: dict[str, float] = {}
+
+    def record(state: str, details: dict[str, Any]) -> None:
+        times[details["task_name"]] = engine._clock.time()
+
+    engine.atom_notifier.register(states.RUNNING, record)
+    return times
+
+
+@pytest.mark.parametrize(("charge", "ship"), [(1000, 3000), (3000, 1000)])
+def test_each_type_starts_at_the_end_of_its_own_pause(
+    charge: float, ship: float, store: base.Backend
+) -> None:
+    ends = {
+        "charge": pause_until(store, "Charge", charge),
+        "ship": pause_until(store, "Ship", ship),
+    }
+    flow = unordered_flow.Flow("f").add(Charge("charge"), Ship("ship"))
+    engine = load_at(_clock.ManualClock(time.time()), flow, store)
+    times = start_times(engine)
+    engine.run(deadline=10_000)
+    assert times == pytest.approx(ends, abs=0.01)
+
+
+def test_task_starts_when_the_last_of_its_pauses_ends(store: base.Backend) -> None:
+    pause_until(store, "Char*", 1000)
+    end = pause_until(store, "Charge", 3000)
+    pause_until(store, "*arge", 2000)
+    engine = load_at(_clock.ManualClock(time.time()), Charge("charge"), store)
+    times = start_times(engine)
+    engine.run(deadline=10_000)
+    assert times == {"charge": pytest.approx(end, abs=0.01)}
+
+
+@pytest.mark.parametrize(("pause", "eta"), [(1000, 3000), (3000, 1000)])
+def test_item_waits_for_the_later_of_pause_and_eta(
+    pause: float, eta: float, store: base.Backend
+) -> None:
+    item = Item()
+    item.eta = eta
+    pause_until(store, "Item", pause)
+    began = time.time()
+    clock = _clock.ManualClock(began)
+    flow = linear_flow.Flow("f").add(task.Map(item, over="numbers", item="item"))
+    load_at(clock, flow, store, store={"numbers": [1, 2]}).run(deadline=10_000)
+    assert STARTED == ["item 1", "item 2"]
+    assert clock.time() == pytest.approx(began + 3000, abs=10)
+
+
+def test_tasks_released_by_pause_wait_for_permits(store: base.Backend) -> None:
+    executor = HeldTasks(held=True)
+    tasks = [Charge("one"), Charge("two")]
+    for each in tasks:
+        each.concurrency = 1
+    pause_until(store, "Charge", 1000)
+    clock = _clock.ManualClock(time.time())
+    flow = unordered_flow.Flow("f").add(*tasks)
+    engine = load_at(clock, flow, store, engine="parallel", executor=executor)
+    run = engine_threads.Running(engine)
+    run.start()
+    until(lambda: executor.batches)
+    assert executor.names == ["one"]
+    executor.held = False
+    executor.release()
+    assert run.end() == states.SUCCESS
+
+
+def test_failure_reverts_flow_whose_other_tasks_are_paused(store: base.Backend) -> None:
+    """The reversion does not wait for paused tasks and items."""
+
+    class Fails(task.Task):
+        def execute(self) -> None:
+            raise LookupError("no")
+
+    for name in ("Charge", "Item"):
+        operations.pause_tasks(store, f"{TYPES}{name}", seconds=1000)
+    clock = _clock.ManualClock(began := time.time())
+    flow = unordered_flow.Flow("f").add(
+        Charge("a"),
+        Charge("b"),
+        task.Map(Item(), over="numbers", item="item"),
+        linear_flow.Flow("fails").add(Ship("ship"), Fails()),
+    )
+    engine = load_at(clock, flow, store, store={"numbers": [1, 2]})
+    with pytest.raises(LookupError):
+        engine.run(deadline=10_000)
+    assert engine.storage.get_flow_state() == states.REVERTED
+    assert (STARTED, clock.time()) == (["ship"], began)
+
+
+def test_suspended_map_of_paused_type_resumes_with_all_items(store: base.Backend) -> None:
+    pause_until(store, "Item", 1000)
+    clock = _clock.ManualClock(time.time())
+    flow = linear_flow.Flow("f").add(task.Map(Item(), over="numbers", item="item"))
+    engine = load_at(clock, flow, store, store={"numbers": [1, 2]})
+    for state in engine.run_iter(timeout=10):
+        if state == states.WAITING and engine.paused_tasks():
+            engine.suspend()
+    assert (engine.storage.get_flow_state(), STARTED) == (states.SUSPENDED, [])
+    engine.run(deadline=10_000)
+    assert STARTED == ["item 1", "item 2"]
+
+
+def test_large_map_creates_only_some_items_during_pause(store: base.Backend) -> None:
+    """Its other items, and another Map, run as well."""
+    count = 6000
+    pause_until(store, "Item", 1000)
+    flow = unordered_flow.Flow("f").add(
+        task.Map(Item(), over="numbers", item="item", name="large"),
+        linear_flow.Flow("line").add(
+            *(Ship(f"ship {number}") for number in range(3)),
+            task.Map(OtherItem(), over="few", item="item", name="small"),
+        ),
+    )
+    values = {"numbers": list(range(count)), "few": [1]}
+    engine = load_at(_clock.ManualClock(time.time()), flow, store, store=values)
+    paused: list[int] = []
+    for state in engine.run_iter(timeout=10, deadline=10_000):
+        if state == states.WAITING and engine.storage.get_atom_state("small") == states.SUCCESS:
+            paused += engine.paused_tasks().values()
+    assert 1000 < max(paused) < count
+    assert len(STARTED) == 3 + count
+    assert engine.storage.get_flow_state() == states.SUCCESS
+
+
+class OtherItem(task.Task):
+    def execute(self, item: int) -> None:
+        """Do nothing."""
+
+
+# -- changes while tasks wait
+
+
+def test_task_that_waits_for_permit_is_paused(store: base.Backend) -> None:
+    executor = HeldTasks(held=True)
+    first, second = Ship("first"), Charge("second")
+    first.priority = 1
+    for each in (first, second):
+        each.concurrency, each.limit = 1, "one"
+    flow = unordered_flow.Flow("f").add(first, second)
+    run = running(flow, store, engine="parallel", executor=executor)
+    until(lambda: executor.names == ["first"])
+    operations.pause_tasks(store, f"{TYPES}Charge")
+    until(run.engine.paused_tasks)
+    executor.release()
+    until(lambda: run.engine.storage.get_atom_state("first") == states.SUCCESS)
+    executor.held = False
+    operations.resume_tasks(store, f"{TYPES}Charge")
+    assert run.end() == states.SUCCESS
+    assert run.engine.storage.record("second").attempt == 1
+
+
+def test_submitted_items_of_paused_type_are_submitted_again_in_order(store: base.Backend) -> None:
+    executor = HeldTasks(held=True)
+    flow = linear_flow.Flow("f").add(task.Map(Item(), over="numbers", item="item", name="m"))
+    options: dict[str, Any] = {"engine": "parallel", "executor": executor}
+    run = running(flow, store, store={"numbers": list(range(4))}, **options)
+    until(lambda: executor.batches)
+    executor.release("m[1]")
+    operations.pause_tasks(store, f"{TYPES}Item")
+    until(lambda: sum(run.engine.paused_tasks().values()) == 3)
+    assert executor.waiting == []
+    executor.held = False
+    operations.resume_tasks(store, f"{TYPES}Item")
+    assert run.end() == states.SUCCESS
+    assert STARTED == ["item 1", "item 0", "item 2", "item 3"]
+
+
+def test_running_task_of_dead_engine_is_submitted_during_pause(store: base.Backend) -> None:
+    flow = unordered_flow.Flow("f").add(
+        Charge("charge"), task.Map(Item(), over="numbers", item="item", name="m")
+    )
+    executor = HeldTasks(held=True)
+    executor.survives_engine = executor.has_ledger = True
+    options: dict[str, Any] = {"engine": "parallel", "executor": executor}
+    run = running(flow, store, store={"numbers": [1, 2]}, **options)
+    until(lambda: executor.batches)
+    run.engine.suspend()
+    assert run.end() == states.SUSPENDED
+    left = as_left_by_dead_engine(store, run.engine.storage.flow_uuid)
+    for name in ("Charge", "Item"):
+        operations.pause_tasks(store, f"{TYPES}{name}")
+    executor.held = False
+    later = engines.load(flow, flow_detail=left, backend=store, **options)
+    later.run(deadline=60)
+    assert later.storage.get_flow_state() == states.SUCCESS
+    assert later.storage.record("charge").attempt == 1
+
+
+def as_left_by_dead_engine(store: base.Backend, uuid: str) -> Any:
+    """Store that all atoms of a suspended flow are RUNNING, and return the flow."""
+    with store.get_connection() as connection:
+        detail = connection.get_flow_details(uuid)
+        detail.state = states.RUNNING
+        for atom in detail:
+            atom.state = states.RUNNING
+        connection.save_changes(detail, list(detail))
+    return detail
