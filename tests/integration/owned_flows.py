@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from wbengine import engines, invocation, task
+from wbengine import engines, invocation, states, task
 from wbengine.engines import base, local
 from wbengine.persistence import base as persistence
 from wbengine.persistence import models
@@ -34,6 +34,17 @@ def stored_flow(engine: base.Engine, backend: Any) -> models.FlowDetail:
     with backend.get_connection() as connection:
         detail: models.FlowDetail = connection.get_flow_details(engine.storage.flow_uuid)
         return detail
+
+
+def as_left_by_dead_engine(backend: Any, uuid: str) -> models.FlowDetail:
+    """Store that all atoms of a suspended flow are RUNNING, and return the flow."""
+    with backend.get_connection() as connection:
+        detail: models.FlowDetail = connection.get_flow_details(uuid)
+        detail.state = states.RUNNING
+        for atom in detail:
+            atom.state = states.RUNNING
+        connection.save_changes(detail, list(detail))
+    return detail
 
 
 def stored_atoms(engine: Any) -> dict[str, models.AtomDetail]:

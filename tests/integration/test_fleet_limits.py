@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 
 from tests.integration.engine_kinds import engine_options
+from tests.integration.owned_flows import as_left_by_dead_engine
 from tests.support import engine_threads, limited_tasks, signalled
 from tests.support.fresh import process
+from tests.support.held_tasks import HeldTasks
 from tests.support.limited_tasks import ENDLESS, RELEASED, RUNS, flow, one_each, three, twenty
 from tests.support.waiting import until
 from wbengine import engines, exceptions, retry, states, task
@@ -365,6 +367,208 @@ def test_wide_flow_acquires_permits_in_batches(
     engines.run(flow(wide, 1000, "f", 0.0), backend=store, **PARALLEL)
     assert len(RUNS.began) == 1000
     assert len(steps) < 200
+
+
+# -- tasks that wait, are withdrawn and wait again
+
+
+def one(name: str, who: str = "f", seconds: float = 0.0, priority: int = 0) -> task.Task:
+    """Return a task of a limit that permits one task at a time."""
+    limited: task.Task = task.task(concurrency=1, limit="one")(three.fn)(
+        name, inject={"who": who, "seconds": seconds}
+    )
+    limited.priority = priority
+    return limited
+
+
+def run_holder(**options: Any) -> engine_threads.Running:
+    """Run a flow that has the permit of `one` until `RELEASED` is set."""
+    holder = running(
+        unordered_flow.Flow("holder").add(one("held", "holder", ENDLESS)), **PARALLEL, **options
+    )
+    until(lambda: RUNS.running == 1)
+    return holder
+
+
+def test_permits_are_used_in_order_of_priority_then_position() -> None:
+    priorities = {"a": 0, "b": 5, "c": 5, "d": 1}
+    engines.run(
+        unordered_flow.Flow("f").add(
+            *(one(name, name, priority=priority) for name, priority in priorities.items())
+        )
+    )
+    assert [who for who, _ in RUNS.began] == ["b", "c", "d", "a"]
+
+
+def test_limited_map_larger_than_window_runs_all_items() -> None:
+    count = 6000
+    item = task.task(concurrency=1000)(lambda item: item)
+    mapped_flow = linear_flow.Flow("f").add(task.Map(item(), over="items", provides="results"))
+    results = engines.run(
+        mapped_flow, {"items": range(count)}, engine="parallel", executor=HeldTasks(), deadline=90
+    )
+    assert results["results"] == list(range(count))
+
+
+def test_withdrawn_task_leaves_its_place_to_other_tasks() -> None:
+    """Other tasks are of the same flow and of another one."""
+    holder = run_holder()
+    tried = unordered_flow.Flow("tried", retry.Times(2, "again", backoff=3600))
+    tried.add(one("first", "first", priority=5), Spoils("spoils"))
+    run = running(unordered_flow.Flow("f").add(tried, one("second", "second")), **PARALLEL)
+    until(lambda: run.engine.storage.get_flow_state() == states.RUNNING)
+    until(lambda: run.engine.storage.get_atom_state("again") == states.RETRYING)
+    RELEASED.set()
+    assert holder.end() == states.SUCCESS
+    until(lambda: run.engine.storage.get_atom_state("second") == states.SUCCESS)
+    engines.run(one("third", "third"), deadline=60)
+    assert [who for who, _ in RUNS.began] == ["holder", "second", "third"]
+    run.engine.suspend()
+    assert run.end() == states.SUSPENDED
+
+
+def test_retried_task_needs_a_permit_for_each_attempt(store: base.Backend) -> None:
+    """Another task gets the permit between the attempts."""
+
+    def waits(name: str) -> bool:
+        with store.get_connection() as connection:
+            atom = views.read(connection, run.engine.storage.flow_uuid).atom(name)
+        return atom is not None and "limit permits it" in (atom.waiting or "")
+
+    class FailsOnce(task.Task):
+        concurrency, limit, retries = 1, "one", 1
+
+        def execute(self) -> None:
+            RUNS.end(RUNS.begin("fails"))
+            if len(RUNS.began) == 1:
+                until(lambda: waits("other"))
+                raise LookupError("once")
+
+    class Starts(task.Task):
+        def execute(self) -> None:
+            until(lambda: RUNS.began)
+
+    line = linear_flow.Flow("line").add(Starts(), one("other", "other", ENDLESS))
+    flow = unordered_flow.Flow("f").add(FailsOnce("fails"), line)
+    run = running(flow, backend=store, **PARALLEL)
+    until(lambda: len(RUNS.began) >= 3 or (RUNS.running and waits("fails")))
+    assert [who for who, _ in RUNS.began] == ["fails", "other"]
+    RELEASED.set()
+    assert run.end() == states.SUCCESS
+    assert [who for who, _ in RUNS.began] == ["fails", "other", "fails"]
+
+
+def test_task_with_changed_key_does_not_use_permit_of_earlier_key() -> None:
+    began: list[str] = []
+    free = {"a": threading.Event(), "b": threading.Event()}
+    keyed: dict[str, Any] = {
+        "concurrency": 1, "limit": "keyed", "concurrency_key": lambda customer: customer
+    }  # fmt: skip
+    held: list[str] = []
+
+    @task.task(**keyed)
+    def hold(customer: str) -> None:
+        held.append(customer)
+        free[customer].wait(60)
+
+    @task.task(**keyed)
+    def note(self: task.Task, customer: str) -> None:
+        began.append(self.name)
+
+    holders = [running(hold(f"held {c}", inject={"customer": c}), **PARALLEL) for c in "ab"]
+    until(lambda: len(held) == 2)
+    moves, stays = note("moves"), note("stays", inject={"customer": "a"})
+    moves.priority = 5
+
+    @task.task
+    def spoils_once(customer: str) -> None:
+        if customer == "a":
+            raise LookupError("once")
+
+    tried = unordered_flow.Flow("tried", retry.ForEach(["a", "b"], "r", provides="customer"))
+    tried.add(moves, spoils_once("once"))
+    run = running(unordered_flow.Flow("f").add(tried, stays), **PARALLEL)
+    until(lambda: run.engine.storage.get_flow_state() == states.RUNNING)
+    until(lambda: run.engine.storage.get_atom_state("once") == states.SUCCESS)
+    free["a"].set()
+    until(lambda: began)
+    assert began == ["stays"]
+    free["b"].set()
+    assert [each.end() for each in (run, *holders)] == [states.SUCCESS] * 3
+    assert began == ["stays", "moves"]
+
+
+def test_reversion_of_limited_items_needs_no_permit() -> None:
+    reverted: list[int] = []
+
+    class Item(task.Task):
+        concurrency, limit = 1, "one"
+
+        def execute(self, item: int) -> None:
+            """Do nothing."""
+
+        def revert(self, item: int, **_: Any) -> None:
+            reverted.append(item)
+
+    holders = []
+
+    class SpoilsWhileHeld(task.Task):
+        def execute(self) -> None:
+            holders.append(run_holder())
+            raise LookupError("spoilt")
+
+    mapped_flow = linear_flow.Flow("f").add(
+        task.Map(Item(), over="items", item="item"), SpoilsWhileHeld()
+    )
+    with pytest.raises(LookupError):
+        engines.run(mapped_flow, {"items": [1, 2]}, deadline=60, **PARALLEL)
+    assert sorted(reverted) == [1, 2]
+    RELEASED.set()
+    assert holders[0].end() == states.SUCCESS
+
+
+def test_waits_for_signals_are_limited() -> None:
+    waits = [task.WaitFor(name, name=name) for name in "ab"]
+    for wait in waits:
+        wait.concurrency, wait.limit = 1, "waits"
+    run = running(unordered_flow.Flow("f").add(*waits), **PARALLEL)
+    until(lambda: run.engine.storage.get_flow_state() == states.RUNNING)
+    until(lambda: run.engine.storage.get_atom_state("a") == states.RUNNING)
+    run.engine.signal("b")
+    assert run.engine.storage.get_atom_state("b") == states.PENDING
+    run.engine.signal("a")
+    assert run.end() == states.SUCCESS
+
+
+def test_running_tasks_of_dead_engine_take_permits_without_waiting(store: base.Backend) -> None:
+    item = task.task(concurrency=1, limit="one")(lambda item: item)
+    flow = unordered_flow.Flow("f").add(
+        one("single", "single"), task.Map(item("item"), over="items", item="item", name="m")
+    )
+    executor = HeldTasks(held=True)
+    executor.survives_engine = executor.has_ledger = True
+    options: dict[str, Any] = {"engine": "parallel", "executor": executor, "backend": store}
+    engine = engines.load(flow, inputs={"items": [1, 2]}, **options)
+    engine.atom_notifier.register(states.RUNNING, lambda state, details: engine.suspend())
+    engine.run()
+    left = as_left_by_dead_engine(store, engine.storage.flow_uuid)
+    later = engine_threads.Running(engines.load(flow, flow_detail=left, **options))
+    later.start()
+    until(lambda: sorted(executor.names) == ["m[0]", "m[1]", "single"])
+    other = running(unordered_flow.Flow("g").add(one("other", "other")), backend=store, **PARALLEL)
+    other_uuid = other.engine.storage.flow_uuid
+
+    def waits_for_permit() -> bool:
+        with store.get_connection() as connection:
+            return "limit permits it" in (views.read(connection, other_uuid).waiting or "")
+
+    until(lambda: RUNS.began or waits_for_permit())
+    assert RUNS.began == []
+    executor.held = False
+    while executor.waiting:
+        executor.release()
+    assert later.end() == other.end() == states.SUCCESS
+    assert [who for who, _ in RUNS.began] == ["single", "other"]
 
 
 def limited_flow(name: str, **limits: Any) -> unordered_flow.Flow:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.integration.owned_flows import as_left_by_dead_engine
 from tests.support import engine_threads, paused_tasks
 from tests.support.held_tasks import HeldTasks
 from tests.support.paused_tasks import RELEASED, STARTED, Charge, Item, Ship, Slow
@@ -414,14 +415,3 @@ def test_running_task_of_dead_engine_is_submitted_during_pause(store: base.Backe
     later.run(deadline=60)
     assert later.storage.get_flow_state() == states.SUCCESS
     assert later.storage.record("charge").attempt == 1
-
-
-def as_left_by_dead_engine(store: base.Backend, uuid: str) -> Any:
-    """Store that all atoms of a suspended flow are RUNNING, and return the flow."""
-    with store.get_connection() as connection:
-        detail = connection.get_flow_details(uuid)
-        detail.state = states.RUNNING
-        for atom in detail:
-            atom.state = states.RUNNING
-        connection.save_changes(detail, list(detail))
-    return detail
