@@ -18,6 +18,7 @@ from tests.support.workers import worker_in_thread
 from wbengine import _clock, engines, operations, retry, states, task
 from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.persistence import backends, base
+from wbengine.runtime.gates import paused_types
 from wbengine.views import flow_status
 from wbengine.views.redaction import Redactor
 
@@ -100,7 +101,7 @@ def test_pause_reaches_running_engine(options: dict[str, Any], store: base.Backe
     operations.pause_tasks(store, f"{TYPES}Charge")
     until(lambda: run.engine._ownership.held.pauses != ())
     if options:  # A serial engine reads its inbox between two tasks.
-        until(lambda: sum(len(gate._calls) for gate in run.engine._gates.before_start) == 20)
+        until(lambda: sum(len(gate._calls) for gate in run.engine._gates.admission) == 20)
     started = list(STARTED)
     RELEASED.set()
     until(lambda: run.engine.statistics["completed"] >= len(started))
@@ -109,6 +110,27 @@ def test_pause_reaches_running_engine(options: dict[str, Any], store: base.Backe
     operations.resume_tasks(store, f"{TYPES}Charge")
     assert run.end() == states.SUCCESS
     assert sorted(STARTED) == sorted(names)
+
+
+def test_pause_that_arrives_during_start_of_run_is_not_lost(
+    store: base.Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pauses change after the engine has read them, and before its loop starts."""
+    flow = linear_flow.Flow("f").add(Ship("ship"), Charge("charge"))
+    run = engine_threads.Running(engines.load(flow, backend=store))
+
+    class LateChange(paused_types.PauseGate):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            pause = operations.pause_tasks(store, f"{TYPES}Charge")
+            run.engine._ownership.held.update_pauses((pause,))
+
+    monkeypatch.setattr(paused_types, "PauseGate", LateChange)
+    run.start()
+    until(lambda: "charge" in STARTED or run.engine.paused_tasks())
+    assert STARTED == ["ship"]
+    operations.resume_tasks(store, f"{TYPES}Charge")
+    assert run.end() == states.SUCCESS
 
 
 def test_serial_batch_stops_between_two_tasks(store: base.Backend) -> None:

@@ -19,13 +19,14 @@ def test_no_timers_are_never_due() -> None:
 
 
 def test_run_deadline_limits_the_wait() -> None:
-    timers = Timers(deadline=10)
+    timers = Timers()
+    timers.set_deadline(10)
     timers.set(1, 20)
     assert timers.wait(4) == 6
     assert not timers.passed(9)
     assert timers.passed(10)
     assert timers.pop(10) == []
-    timers.deadline = math.inf
+    timers.set_deadline(math.inf)
     assert timers.wait(10) == 10
 
 

@@ -45,14 +45,14 @@ def make_gates(
     end = _end_in(events)
     timers = deadlines.Timers()
     gates: list[base.Gate] = []
-    signal_gate = None
     if compiled.has_start_times:
         gates.append(
             delayed_starts.StartTimeGate(timers, clock, end, keeps_times=executor.keeps_times)
         )
     if received is not None:
-        signal_gate = awaited_signals.SignalGate(received, timers, clock, end, lifecycle.record)
-        gates.append(signal_gate)
+        gates.append(
+            awaited_signals.SignalGate(received, timers, clock, end, lifecycle.record)
+        )
     if pauses is not None:
         gates.append(
             paused_types.PauseGate(compiled.plan, pauses, timers, clock, _is_running(lifecycle))
@@ -61,7 +61,7 @@ def make_gates(
         gates.append(permit_gate)
     if compiled.has_retries:
         gates.append(retry_delays.RetryDelayGate(timers, clock, lifecycle.begin_retry))
-    return chain.GateChain(gates, timers, clock, signal_gate)
+    return chain.GateChain(gates, timers, clock)
 
 
 def make_permit_gate(

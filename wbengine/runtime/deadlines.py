@@ -25,10 +25,11 @@ class Timers:
 
     __slots__ = ("_heap", "_latest", "_numbers", "deadline", "is_used")
 
-    def __init__(self, deadline: float = math.inf) -> None:
-        self.deadline = deadline
+    def __init__(self) -> None:
+        #: The deadline of the run; `set_deadline` changes it.
+        self.deadline = math.inf
         #: False if no deadline has been set since the creation or `clear`: nothing can be due.
-        self.is_used = deadline < math.inf
+        self.is_used = False
         self._numbers = itertools.count()
         # It also contains replaced deadlines, whose numbers are not in `_latest`.
         self._heap: list[tuple[float, int, Hashable]] = []

@@ -250,7 +250,7 @@ class Run:
         timeout, timers, scheduler = self._timeout, self._timers, self._scheduler
         waits_changed = self._gates.has_signals and self._store_waits()
         asleep = timers.is_used and not (self.stop_signal.suspending or scheduler.done)
-        if self._gates.before_start and self._gates.delays_flow:
+        if self._gates.admission and self._gates.delays_flow:
             asleep = asleep or not scheduler.done
         if self._park is not None and not self._inbox.qsize() and self._may_park():
             park, self._park = self._park, None
@@ -301,7 +301,7 @@ class Run:
             self._scheduler, self._lifecycle, self._gates, self._timers
         )  # fmt: skip
         if (
-            self._gates.before_start
+            self._gates.admission
             and gates.delays_flow
             and not scheduler.reverting  # reversions do not wait
             and not gates.admit_flow()
@@ -310,10 +310,10 @@ class Run:
         while not (self.stop_signal.stopping or (timers.is_used and self._overdue())):
             lifecycle.now = self._clock.time()
             released: Sequence[int] = ()
-            if self._gates.before_start or timers.is_used:
+            if self._gates.admission or timers.is_used:
                 released = self._release()
             ready = scheduler.take(max(0, self._max_atoms - len(self._begun)))
-            if self._gates.before_start:
+            if self._gates.admission:
                 ready.execute = [*released, *self._admit(ready.execute)]
             if ready.retry:
                 retrying = gates.admit_retries(ready.retry)
@@ -403,7 +403,7 @@ class Run:
         if len(tasks) != len(begun):
             retries = [call for call in begun if isinstance(call, atom_lifecycle.RetryCall)]
         if self._maps.running and not self._scheduler.halted:
-            is_full = self._gates.is_full if self._gates.before_start else None
+            is_full = self._gates.is_full if self._gates.admission else None
             events = self._lifecycle.item_events
             tasks += self._maps.refill(self._max_atoms, events, self._clock.time(), is_full)
         if self._maps.running or self._plan.retried:
@@ -411,7 +411,7 @@ class Run:
         to_cancel: list[calls.Invocation] = []
         if self._in_flight.granted:
             tasks, to_cancel = self._refuse(tasks)
-        if self._gates.check_calls:
+        if self._gates.has_call_gates:
             tasks = self._gates.admit_calls(tasks)
         self._unsent = deque([*tasks, *retries])
         self._begun, self._beginning = [], []
@@ -494,7 +494,7 @@ class Run:
                     self._gates.on_event(event)
                 case PausesChanged():
                     self._gates.on_event(event)
-                    self._return_to_gates()
+                    self._readmit_unstarted()
                 case StopRequested() | ProgressReported() | IterationInterrupted():
                     pass  # The next steps of the iteration read the state.
         return woken
@@ -511,7 +511,7 @@ class Run:
         if isinstance(call, calls.Invocation):
             self._sent.discard(call)
             self._in_flight.cancellable.discard(call)
-            if self._gates.before_start:
+            if self._gates.admission:
                 self._gates.on_ended(call.node, call.index)
             if call.cancellation.cancelled and self._immediate and outcome.started is None:
                 self._undo_begin(call)  # cancelled before it began
@@ -573,7 +573,7 @@ class Run:
         self._lifecycle.set_intentions(self._scheduler.apply(resolution))
         self._cancel_in_scope(resolution.scope)
 
-    def _return_to_gates(self) -> None:
+    def _readmit_unstarted(self) -> None:
         """Let everything that has not started pass the gates again."""
         if self._scheduler.halted:
             return
@@ -590,7 +590,7 @@ class Run:
             self._begin_call(call)
 
     def _withdraw_unstarted(self, scope: range) -> None:
-        if not self._gates.before_start:
+        if not self._gates.admission:
             return
         work = self._gates.withdraw_unstarted(scope)
         for node in work.nodes:
@@ -645,7 +645,7 @@ class Run:
     def _expire(self) -> None:
         if not self._overdue():
             return
-        self._timers.deadline = math.inf
+        self._timers.set_deadline(math.inf)
         if not (self._broken or self._scheduler.done):
             self._give_up(DEADLINE)
 
@@ -775,7 +775,7 @@ class Run:
         if isinstance(call, calls.Invocation):
             self._sent.discard(call)
             self._in_flight.cancellable.discard(call)
-            if self._gates.before_start:
+            if self._gates.admission:
                 self._gates.on_ended(call.node, call.index)
         if is_item(call):
             self._maps.return_item(call)

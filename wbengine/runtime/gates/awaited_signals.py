@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import logging
 import math
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, Final
 
 from wbengine import _clock, exceptions
@@ -109,8 +109,7 @@ class SignalGate(base.Gate):
         self._calls: dict[calls.Invocation, float] = {}
 
     @property
-    def is_waiting(self) -> bool:
-        """Whether a task waits for a signal now. May be read from any thread."""
+    def awaits_signals(self) -> bool:
         return bool(self._calls)
 
     @property
@@ -118,12 +117,10 @@ class SignalGate(base.Gate):
         return len(self._calls)
 
     @property
-    def count(self) -> int:
-        """Number of signals received so far."""
+    def received_signals(self) -> int:
         return len(self._received)
 
-    def awaiting(self, in_flight: int) -> list[int]:
-        """Return the first waiting nodes if nothing else is in flight."""
+    def awaiting_signals(self, in_flight: int) -> Sequence[int]:
         if in_flight != len(self._calls):
             return []
         return [call.node for call in itertools.islice(self._calls, MAX_STORED_WAITS)]

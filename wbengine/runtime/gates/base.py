@@ -50,7 +50,7 @@ class Gate:
     #: When the scope of waiting work is reverted: True returns the work to the scheduler as not
     #: started. False ends calls of tasks with `cancel_on_revert` as `Cancelled`; others continue
     #: to wait.
-    before_start: ClassVar[bool] = False
+    controls_admission: ClassVar[bool] = False
 
     #: Whether work has to pass the gate. The chain reads it again after each event.
     is_active: bool = True
@@ -118,6 +118,20 @@ class Gate:
         None: the flow must not be suspended because nothing runs.
         """
         return 0
+
+    def awaiting_signals(self, in_flight: int) -> Sequence[int]:
+        """Return the first nodes that wait for signals if nothing else is in flight."""
+        return ()
+
+    @property
+    def awaits_signals(self) -> bool:
+        """Whether a task waits for a signal now. May be read from any thread."""
+        return False
+
+    @property
+    def received_signals(self) -> int | None:
+        """Number of signals received so far. None: the gate does not wait for signals."""
+        return None
 
     def close(self) -> None:
         """Release the resources at the end of the run. Idempotent."""

@@ -10,7 +10,7 @@ from wbengine import _clock
 from wbengine import invocation as calls
 from wbengine.runtime import deadlines, inbox
 from wbengine.runtime.control import Parked
-from wbengine.runtime.gates import awaited_signals, base
+from wbengine.runtime.gates import base
 
 __all__ = ["GateChain"]
 
@@ -19,42 +19,38 @@ class GateChain:
     """The gates and the deadlines of one run.
 
     :param timers: the deadlines; gates use the key `(gate, key)`.
-    :param signal_gate: the gate for signals, which is also in `gates`; None: no task waits for one.
     """
 
     def __init__(
-        self,
-        gates: Sequence[base.Gate],
-        timers: deadlines.Timers,
-        clock: _clock.Clock,
-        signal_gate: awaited_signals.SignalGate | None = None,
+        self, gates: Sequence[base.Gate], timers: deadlines.Timers, clock: _clock.Clock
     ) -> None:
         self._gates = tuple(gates)
         self.timers = timers
         self._clock = clock
-        self._signals = signal_gate
+        #: Whether a task of the flow may wait for signals.
+        self.has_signals = any(gate.received_signals is not None for gate in gates)
         self._read_active()
 
     def _read_active(self) -> None:
-        #: Active gates whose waiting work has not started (`Gate.before_start`).
-        self.before_start = tuple(
-            gate for gate in self._gates if gate.before_start and gate.is_active
+        #: Active gates whose waiting work has not started (`Gate.controls_admission`).
+        self.admission = tuple(
+            gate for gate in self._gates if gate.controls_admission and gate.is_active
         )
         #: Whether calls have to pass a gate.
-        self.check_calls = any(
+        self.has_call_gates = any(
             gate.is_active and type(gate).admit_calls is not base.Gate.admit_calls
             for gate in self._gates
         )
 
     @property
     def delays_flow(self) -> bool:
-        return any(gate.delays_flow for gate in self.before_start)
+        return any(gate.delays_flow for gate in self.admission)
 
     def admit_flow(self) -> bool:
-        return all(gate.admit_flow() for gate in self.before_start)
+        return all(gate.admit_flow() for gate in self.admission)
 
     def admit_nodes(self, nodes: Sequence[int]) -> Sequence[int]:
-        for gate in self.before_start:
+        for gate in self.admission:
             nodes = gate.admit_nodes(nodes)
         return nodes
 
@@ -78,7 +74,7 @@ class GateChain:
         released_calls: list[calls.Invocation] = []
         retries: list[int] = []
         for position, gate in enumerate(self._gates):
-            if not (gate.before_start or gate in due):
+            if not (gate.controls_admission or gate in due):
                 continue
             work = gate.release(due.get(gate, ()))
             released_nodes = work.nodes
@@ -95,45 +91,40 @@ class GateChain:
         self._read_active()
 
     def on_ended(self, node: int, index: int) -> None:
-        for gate in self.before_start:
+        for gate in self.admission:
             gate.on_ended(node, index)
 
     def withdraw_unstarted(self, scope: range) -> base.Work:
         """Remove and return the work in `scope` that waits at a gate and has not started."""
-        return self._withdraw(lambda node, call: node in scope, before_start=True)
+        return self._withdraw(lambda node, call: node in scope, admission=True)
 
     def withdraw_calls(self, selects: base.Selection | None = None) -> Sequence[calls.Invocation]:
         """Remove and return the selected calls that wait at other gates (None: all)."""
-        return self._withdraw(selects or _all, before_start=False).calls
+        return self._withdraw(selects or _all, admission=False).calls
 
-    def _withdraw(self, selects: base.Selection, *, before_start: bool) -> base.Work:
+    def _withdraw(self, selects: base.Selection, *, admission: bool) -> base.Work:
         nodes: list[int] = []
         withdrawn: list[calls.Invocation] = []
         for gate in self._gates:
-            if gate.before_start == before_start:
+            if gate.controls_admission == admission:
                 work = gate.withdraw(selects)
                 nodes += work.nodes
                 withdrawn += work.calls
         return base.Work(nodes, withdrawn)
 
     def is_full(self, node: int) -> bool:
-        return any(gate.is_full(node) for gate in self.before_start)
+        return any(gate.is_full(node) for gate in self.admission)
 
     def concerns(self, node: int) -> bool:
-        return any(gate.concerns(node) for gate in self.before_start)
+        return any(gate.concerns(node) for gate in self.admission)
 
     def awaiting_signals(self, in_flight: int) -> list[int]:
         """Return the first nodes that wait for signals if nothing else is in flight."""
-        return [] if self._signals is None else self._signals.awaiting(in_flight)
+        return [node for gate in self._gates for node in gate.awaiting_signals(in_flight)]
 
     def awaits_signals(self) -> bool:
         """Return whether a task waits for a signal now. May be called from any thread."""
-        return self._signals is not None and self._signals.is_waiting
-
-    @property
-    def has_signals(self) -> bool:
-        """Whether a task of the flow may wait for signals."""
-        return self._signals is not None
+        return any(gate.awaits_signals for gate in self._gates)
 
     def paused(self) -> Counter[str]:
         """Return the number of tasks whose type is paused, by type.
@@ -157,7 +148,8 @@ class GateChain:
         seconds = self.timers.wait(self._clock.monotonic())
         if seconds is not None and seconds < min_seconds:
             return None
-        return Parked(seconds, None if self._signals is None else self._signals.count)
+        received = [gate.received_signals for gate in self._gates]
+        return Parked(seconds, next((count for count in received if count is not None), None))
 
     def close(self) -> None:
         for gate in self._gates:

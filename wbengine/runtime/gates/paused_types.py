@@ -34,7 +34,7 @@ class PauseGate(base.Gate):
         it does not wait.
     """
 
-    before_start = True
+    controls_admission = True
 
     def __init__(
         self,

@@ -100,7 +100,7 @@ class PermitGate(base.Gate):
     :param max_requests: maximum number of permits that are requested at a time.
     """
 
-    before_start = True
+    controls_admission = True
 
     def __init__(
         self,
