@@ -13,7 +13,6 @@ from wbengine.runtime import saving
 @pytest.fixture(autouse=True)
 def _unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Save batches only at their ends, so that counts do not depend on the speed of the host."""
-    monkeypatch.setattr(saving, "FLUSH_SECONDS", math.inf)
     for level in saving.LEVELS:
         monkeypatch.setitem(saving._FLUSH_SECONDS, level, math.inf)  # type: ignore[arg-type]
 

@@ -44,7 +44,7 @@ from wbengine.runtime import atom_lifecycle, compiler, control, executors, inbox
 from wbengine.runtime import plan as plan_module
 from wbengine.runtime import run as run_module
 from wbengine.runtime import scheduler as scheduler_module
-from wbengine.runtime.gates import awaited_signals, chain, permits
+from wbengine.runtime.gates import awaited_signals, chain
 from wbengine.types import notifier as notifier_module
 
 __all__ = ["Engine", "check_seconds"]
@@ -269,7 +269,7 @@ class Engine(abc.ABC):
         if self._compilation is not None:
             return
         plan = compiler.compile(self._flow)
-        compilation = compilation_module.Compilation(plan, permits.limits_of(plan))
+        compilation = compilation_module.Compilation(plan)
         self._local_tasks = selection.local_tasks(compilation.plan, self._settings["local_tasks"])
         if self._local_tasks is not None:
             wait_nodes = [
@@ -660,11 +660,11 @@ class Engine(abc.ABC):
             events.put(inbox.ProgressReported())
 
         on_progress: Callable[[], None] = wake
-        held_lease, saver = self._ownership.held, None
+        executor = self._running_executor
+        held_lease, saver = self._ownership.held, saving.Saver(executor, self._clock)
         if held_lease is not None and self._durability != saving.END:
-            immediate = self._running_executor.immediate
             early_flush = saving.EarlyFlush(
-                self._storage.writer, wake, self._clock, immediate=immediate
+                self._storage.writer, wake, self._clock, immediate=executor.immediate
             )
             on_progress, held_lease.on_tick = early_flush, early_flush.on_tick
         lifecycle = self._make_lifecycle(on_progress)
@@ -673,7 +673,9 @@ class Engine(abc.ABC):
             compiled.plan, _saved_states(self._storage)
         )
         if held_lease is not None:
-            saver = saving.Saver(self._storage.writer, self._durability, held_lease.check)
+            saver = saving.Saver(
+                executor, self._clock, self._storage.writer, self._durability, held_lease.check
+            )
             # Before the gates read the pauses, so that a later change is not lost.
             held_lease.on_pauses = lambda pauses: events.put(inbox.PausesChanged(pauses))
         gates = self._gates = self._make_gates(compiled, lifecycle, events)
@@ -682,7 +684,7 @@ class Engine(abc.ABC):
             scheduler,
             lifecycle,
             saver,
-            self._running_executor,
+            executor,
             events,
             gates,
             never_resolve=self._settings["never_resolve"],

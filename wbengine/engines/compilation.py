@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-from wbengine import deciders, task
+from wbengine import _binding, deciders, exceptions, task
 from wbengine import flow as flow_module
 from wbengine._tasks import functors
 from wbengine.permits import limit_attributes as permit_limits
@@ -39,7 +39,7 @@ _KINDS: Final = {
 }
 
 _MAX_DECIDER_LENGTH: Final = 60
-NO_LIMITS: Final[Mapping[int, permit_limits.Limit]] = {}
+_LIMITED: Final = (plan_module.TASK, plan_module.FLOW)
 _START_KINDS: Final = frozenset({plan_module.FLOW, plan_module.RETRY})
 
 
@@ -64,11 +64,10 @@ class Compilation:
     FLOW: Final = FLOW
     FLOW_END: Final = FLOW_END
 
-    def __init__(
-        self, plan: plan_module.Plan, limits: Mapping[int, permit_limits.Limit] = NO_LIMITS
-    ) -> None:
+    def __init__(self, plan: plan_module.Plan) -> None:
         self.plan = plan
-        self.limits = limits
+        #: Limits of the flow and its tasks, by node.
+        self.limits = _limits_of(plan)
 
     @cached_property
     def has_start_times(self) -> bool:
@@ -180,6 +179,49 @@ class Compilation:
                 branches[parent].add(branches[number])
         graph.root = branches[0]
         return graph
+
+
+def _limits_of(plan: plan_module.Plan) -> dict[int, permit_limits.Limit]:
+    """Return the limits of a flow and its tasks by node. Most flows have none.
+
+    :raises CompilationFailure: if a limit is invalid, or two limits with the same name differ.
+    """
+    limited: list[tuple[int, Any]] = [
+        # Without a rate or concurrency, attributes `limit` or `concurrency_key` belong to the user.
+        (node, item)
+        for node, (kind, item) in enumerate(zip(plan.kinds, plan.items, strict=True))
+        if kind in _LIMITED and not (item.rate_limit is item.concurrency is None)  # type: ignore[union-attr]
+    ]
+    limits_by_node: dict[int, permit_limits.Limit] = {}
+    by_name: dict[str, tuple[str, permit_limits.Limit]] = {}
+    for node, item in limited:
+        try:
+            what, limit = _limit(node, item)
+        except (TypeError, ValueError) as error:
+            raise exceptions.CompilationFailure(str(error)) from error
+        limits_by_node[node] = limit
+        other, first = by_name.setdefault(limit.name, (what, limit))
+        if limit.quota != first.quota:
+            raise exceptions.CompilationFailure(
+                f"All uses of limit {limit.name!r} must have the same value, got"
+                f" {first.quota.label} for {other} and {limit.quota.label} for {what}"
+            )
+    return limits_by_node
+
+
+def _limit(node: int, item: Any) -> tuple[str, permit_limits.Limit]:
+    if isinstance(item, flow_module.Flow):
+        what = f"flow {item.name!r}"
+        if node:
+            raise ValueError(
+                f"Only tasks and the outermost flow can have a limit, got nested {what}"
+            )
+        limit = permit_limits.limit_of(item, what, item.name, None)
+        return what, limit._replace(name=f"flow {limit.name}")
+    owner: task.Task = item.inner if isinstance(item, task.Map) else item
+    what = f"task {owner.name!r}"
+    known = {*owner.rebind, *_binding.signature_of(owner._bodies()[0]).names}
+    return what, permit_limits.limit_of(owner, what, functors.code_of(owner), known)
 
 
 def _outline_of(plan: plan_module.Plan, limits: Mapping[int, permit_limits.Limit]) -> Outline:

@@ -88,7 +88,7 @@ class Run:
         plan: plan_module.Plan,
         scheduler: scheduler_module.Scheduler,
         lifecycle: atom_lifecycle.AtomLifecycle,
-        saver: saving.Saver | None,
+        saver: saving.Saver,
         executor: calls.TaskExecutor,
         inbox: Inbox,
         gates: GateChain,
@@ -132,20 +132,13 @@ class Run:
         # stored some.
         self._stored_waits: Sequence[int] | None = None
         self._saver = saver
-        # Without a store, no other process can take the flow over.
-        self._check = None if saver is None else saver.check
-        self._flush_seconds = saving.FLUSH_SECONDS if saver is None else saver.flush_seconds
-        self._saves_iterations = saver is not None and saver.saves_iterations
         self._defer_reverts = defer_reverts
         self._immediate = executor.immediate
         # With a store, the changes of a whole iteration are written together.
-        short = executor.immediate and saver is None
+        short = executor.immediate and not saver.has_store
         self._max_atoms = MAX_ATOMS_PER_SHORT_ITERATION if short else MAX_ATOMS_PER_ITERATION
-        self._retires = type(executor).retire is not calls.TaskExecutor.retire
         self._timeout: float | None = None
         self._arrived: deque[Event] = deque()
-        self._finished: list[calls.Invocation] = []
-        self._saved_at = 0.0
         #: Errors of the run itself (for example invalid decisions of retry controllers).
         self.errors = self._retries.errors
         #: The state entered last; after the run, its final state.
@@ -242,7 +235,7 @@ class Run:
         if self._lifecycle.failed_before_submit:
             for ended in self._lifecycle.take_failed_before_submit():
                 self._inbox.put(Finished(*ended))
-        if self._saves_iterations and not (self._immediate and self._inbox.qsize()):
+        if self._saver.saves_iterations and not (self._immediate and self._inbox.qsize()):
             self._save(saving.ITERATION)
         return states.WAITING
 
@@ -268,8 +261,8 @@ class Run:
         return states.ANALYZING
 
     def _analyze(self) -> str:
-        if self._check is not None:
-            self._check()
+        if self._saver.check is not None:
+            self._saver.check()
         suspending = self.stop_signal.suspending
         is_due = self._timers.is_used and self._timers.passed(self._clock.monotonic())
         if is_due and not suspending:
@@ -281,7 +274,7 @@ class Run:
             self._stop_starting()
         if self._maps.running:
             self._release_idle_maps()
-        if self._saves_iterations and self._immediate:
+        if self._saver.saves_iterations and self._immediate:
             self._save(saving.ITERATION)
         if self._scheduler.done:
             return self._end()
@@ -437,7 +430,8 @@ class Run:
         unsent, stop_signal, timers = self._unsent, self.stop_signal, self._timers
         mapping, sent = self._maps.running, self._sent
         tasks = bool(unsent) and isinstance(unsent[0], calls.Invocation)
-        immediate, check, cancellable = self._immediate, self._check, self._in_flight.cancellable
+        immediate, cancellable = self._immediate, self._in_flight.cancellable
+        saver, check = self._saver, self._saver.check
         for _ in range(count):
             if check is not None:
                 check()
@@ -455,7 +449,7 @@ class Run:
             else:
                 yield call
                 if immediate:
-                    if unsent:  # otherwise the iteration is over
+                    if unsent and saver.is_late:  # without `unsent`, the iteration is over
                         self._catch_up()
                 elif tasks:
                     # after the executor received it: earlier, it could not be cancelled there
@@ -469,8 +463,6 @@ class Run:
         If all tasks run in this thread, listeners and the store would otherwise receive nothing
         until the end of the iteration.
         """
-        if self._clock.monotonic() - self._saved_at < self._flush_seconds:
-            return
         # Requests to cancel and the deadline precede the outcomes; the loop handles them in that
         # order.
         is_too_late = self.stop_signal.requests or (self._timers.is_used and self._overdue())
@@ -521,8 +513,8 @@ class Run:
             return
         state = self._lifecycle.finish(call, outcome)
         self.stats.completed += 1
-        if self._retires and isinstance(call, calls.Invocation):
-            self._finished.append(call)
+        if self._saver.retires and isinstance(call, calls.Invocation):
+            self._saver.ended.append(call)
         node = call.node
         if state == states.SUCCESS:
             self._scheduler.succeeded(node)
@@ -535,8 +527,8 @@ class Run:
             self._stop()
 
     def _handle_item(self, call: calls.Invocation, outcome: calls.Outcome) -> None:
-        if self._retires:
-            self._finished.append(call)
+        if self._saver.retires:
+            self._saver.ended.append(call)
         ended = self._maps.finish(call, outcome)
         if ended is not None:
             self._handle_outcome(*ended)
@@ -617,18 +609,13 @@ class Run:
     def _save(self, moment: int) -> None:
         """Write the changes if the durability includes `moment`, then notify listeners."""
         self._lifecycle.take_incidents()
-        written = self._saver is None or self._saver.save(moment)
-        if written and self._finished:
-            finished, self._finished = self._finished, []
-            crashpoint("engine.before-retire")
-            self._executor.retire(finished)
-            crashpoint("engine.after-retire")
+        self._saver.save(moment)
         if self._lifecycle.events:
             # A listener may suspend or cancel the flow. The calls that have just begun are then
             # undone.
             self._lifecycle.deliver(self._stopping if moment == saving.START else None)
         if self._immediate:
-            self._saved_at = self._clock.monotonic()
+            self._saver.start_interval()
 
     def _stopping(self) -> bool:
         return self.stop_signal.stopping

@@ -11,13 +11,14 @@ from collections.abc import Callable
 from typing import Final
 
 from wbengine import _clock
+from wbengine import invocation as calls
+from wbengine._crash import crashpoint
 from wbengine.persistence.writer import RecordWriter
 
 __all__ = [
     "BATCH",
     "EACH",
     "END",
-    "FLUSH_SECONDS",
     "ITERATION",
     "LATE",
     "LEVELS",
@@ -48,34 +49,72 @@ _MOMENTS: Final = {
     END: frozenset({OVER}),
 }
 
-#: Seconds after which results are written and reported although the iteration continues.
-FLUSH_SECONDS: Final = 0.05
-
-#: With BATCH, the order of calls and writes does not matter.
-_FLUSH_SECONDS: Final = {EACH: FLUSH_SECONDS, BATCH: 1.0, END: FLUSH_SECONDS}
+#: Seconds after which results are written and reported although the iteration continues. With
+#: BATCH, the order of calls and writes does not matter.
+_FLUSH_SECONDS: Final = {EACH: 0.05, BATCH: 1.0, END: 0.05}
 
 
 class Saver:
-    """Writes the records of a run with a store at the moments that `level` defines.
+    """Writes the records of a run at the moments that `level` defines.
 
-    :param check: raises an exception if the lease of the flow is lost.
+    After a write, the executor may forget the `ended` calls.
+
+    :param writer: None: there is no store, so everything counts as written.
+    :param check: raises an exception if the lease of the flow is lost. None: there is no store, so
+        no other process can take the flow over.
     """
 
-    __slots__ = ("_moments", "_writer", "check", "flush_seconds", "saves_iterations")
+    __slots__ = (
+        "_clock", "_executor", "_flush_seconds", "_moments", "_saved_at", "_writer", "check",
+        "ended", "retires", "saves_iterations",
+    )  # fmt: skip
 
-    def __init__(self, writer: RecordWriter, level: str, check: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        executor: calls.TaskExecutor,
+        clock: _clock.Clock,
+        writer: RecordWriter | None = None,
+        level: str = EACH,
+        check: Callable[[], None] | None = None,
+    ) -> None:
+        self._executor = executor
+        self._clock = clock
         self._writer = writer
         self._moments = _MOMENTS[level]
+        self._flush_seconds = _FLUSH_SECONDS[level]
+        self._saved_at = 0.0
         self.check = check
-        self.flush_seconds = _FLUSH_SECONDS[level]
+        #: Whether the changes of each iteration are written at its end.
         self.saves_iterations = ITERATION in self._moments
+        #: Whether the executor has to be notified of `ended` calls.
+        self.retires = type(executor).retire is not calls.TaskExecutor.retire
+        #: Calls whose outcomes the executor still remembers. The run adds them if `retires`.
+        self.ended: list[calls.Invocation] = []
 
-    def save(self, moment: int) -> bool:
-        """Write everything if this is the right moment; return whether everything is written."""
-        if moment not in self._moments:
-            return False
-        self._writer.flush()
-        return True
+    @property
+    def has_store(self) -> bool:
+        return self._writer is not None
+
+    def save(self, moment: int) -> None:
+        """Write everything if this is the right moment, and retire calls after a write."""
+        if self._writer is not None:
+            if moment not in self._moments:
+                return
+            self._writer.flush()
+        if self.ended:
+            ended, self.ended = self.ended, []
+            crashpoint("engine.before-retire")
+            self._executor.retire(ended)
+            crashpoint("engine.after-retire")
+
+    def start_interval(self) -> None:
+        """Start the time after which a long iteration `is_late`."""
+        self._saved_at = self._clock.monotonic()
+
+    @property
+    def is_late(self) -> bool:
+        """Whether outcomes are to be written although the iteration continues."""
+        return self._clock.monotonic() - self._saved_at >= self._flush_seconds
 
 
 class EarlyFlush:

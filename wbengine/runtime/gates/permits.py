@@ -12,66 +12,19 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from wbengine import _binding, exceptions, flow, task
 from wbengine import invocation as calls
-from wbengine._tasks import functors
 from wbengine.permits import limit_attributes
 from wbengine.permits.renewer import Member, Membership, PermitRenewer
 from wbengine.runtime import plan as plans
 from wbengine.runtime.gates import base
 from wbengine.types import failure as ft
 
-__all__ = ["PermitGate", "limits_of"]
-
-_LIMITED: Final = (plans.TASK, plans.FLOW)
+__all__ = ["PermitGate"]
 
 #: Node of a task and -1, or node of a Map and index of an item.
 _Key = tuple[int, int]
 
 _FLOW: Final = (0, -1)
-
-
-def limits_of(plan: plans.Plan) -> dict[int, limit_attributes.Limit]:
-    """Return the limits of a flow and its tasks by node. Most flows have none.
-
-    :raises CompilationFailure: if a limit is invalid, or two limits with the same name differ.
-    """
-    limited: list[tuple[int, Any]] = [
-        # Without a rate or concurrency, attributes `limit` or `concurrency_key` belong to the user.
-        (node, item)
-        for node, (kind, item) in enumerate(zip(plan.kinds, plan.items, strict=True))
-        if kind in _LIMITED and not (item.rate_limit is item.concurrency is None)  # type: ignore[union-attr]
-    ]
-    limits_by_node: dict[int, limit_attributes.Limit] = {}
-    by_name: dict[str, tuple[str, limit_attributes.Limit]] = {}
-    for node, item in limited:
-        try:
-            what, limit = _limit(node, item)
-        except (TypeError, ValueError) as error:
-            raise exceptions.CompilationFailure(str(error)) from error
-        limits_by_node[node] = limit
-        other, first = by_name.setdefault(limit.name, (what, limit))
-        if limit.quota != first.quota:
-            raise exceptions.CompilationFailure(
-                f"All uses of limit {limit.name!r} must have the same value, got"
-                f" {first.quota.label} for {other} and {limit.quota.label} for {what}"
-            )
-    return limits_by_node
-
-
-def _limit(node: int, item: Any) -> tuple[str, limit_attributes.Limit]:
-    if isinstance(item, flow.Flow):
-        what = f"flow {item.name!r}"
-        if node:
-            raise ValueError(
-                f"Only tasks and the outermost flow can have a limit, got nested {what}"
-            )
-        limit = limit_attributes.limit_of(item, what, item.name, None)
-        return what, limit._replace(name=f"flow {limit.name}")
-    owner: task.Task = item.inner if isinstance(item, task.Map) else item
-    what = f"task {owner.name!r}"
-    known = {*owner.rebind, *_binding.signature_of(owner._bodies()[0]).names}
-    return what, limit_attributes.limit_of(owner, what, functors.code_of(owner), known)
 
 
 class _Queue:
