@@ -16,7 +16,7 @@ ATOM = {
     "node", "uuid", "name", "kind", "path", "task", "state", "shown_state", "intention", "attempt",
     "action", "worker", "submitted", "started", "ended", "runtime", "progress", "attempts",
     "attempts_dropped", "executions", "reversions", "failure", "revert_failure", "result", "items",
-    "waiting", "waits_for", "queued", "item_rows", "incidents",
+    "waiting", "waits_for", "queued", "item_rows", "incidents", "gate",
 }  # fmt: skip
 ROW = {
     "uuid", "name", "state", "shown_state", "created", "updated", "counts", "total", "progress",

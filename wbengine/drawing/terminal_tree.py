@@ -475,7 +475,7 @@ class FlowTree(Source):
             yield box_text.shortened(failure.line, 160)
         if atom.waiting is not None and (
             atom.state == states.RETRYING
-            or atom.waits_for is not None
+            or atom.gate is not None
             or (atom.state == states.RUNNING and failure is None)
         ):
             yield atom.waiting

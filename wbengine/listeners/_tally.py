@@ -17,7 +17,6 @@ from wbengine import states, task
 from wbengine.drawing import styles, terminal_tree
 from wbengine.persistence import models
 from wbengine.runtime import plan as plan_module
-from wbengine.runtime import retries
 from wbengine.types import failure as ft
 from wbengine.views import formatting, structure, waiting
 from wbengine.views.atoms import QUEUED
@@ -272,7 +271,7 @@ class Tally(terminal_tree.Source):
         began = self.since.get(node)
         if self.state_of(node) == states.WAITING:
             record = self._record(node)
-            wait = None if record is None else record.meta_value(waiting.WAITS_FOR)
+            wait = waiting.signal_of(record)
             if wait is not None:
                 yield waiting.for_signal(wait, time.time())
         elif began is not None and self.state_of(node) != QUEUED:
@@ -280,7 +279,7 @@ class Tally(terminal_tree.Source):
         line = self.failures.get(node)
         if line:
             yield line
-        at = retry.meta_value(retries.RETRY_AT) if retry is not None else None
+        at = retry.meta_value(models.RETRY_AT) if retry is not None else None
         if self.state_of(node) == states.RETRYING and isinstance(at, int | float):
             yield f"again in {max(0.0, at - time.time()):.0f} s"
 

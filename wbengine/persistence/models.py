@@ -73,6 +73,8 @@ META_INJECTED: Final = "injected"
 META_INJECTED_MAC: Final = "injected_mac"
 #: Key in the `meta` of a retry that was created for `Task.retries`: the name of the task.
 OF_TASK: Final = "of_task"
+#: Key in the `meta` of a waiting retry controller: the end of the wait in Unix seconds.
+RETRY_AT: Final = "retry_at"
 #: Keys in the `meta` of a flow: factory, kind of its first engine, tags.
 FACTORY: Final = "factory"
 ENGINE: Final = "engine"

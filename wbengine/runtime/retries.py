@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from wbengine import exceptions, states
 from wbengine import invocation as calls
@@ -16,10 +16,7 @@ from wbengine.runtime import plan as plan_module
 from wbengine.runtime import retry_decisions
 from wbengine.types import failure as ft
 
-__all__ = ["RETRY_AT", "Retries", "RetryCall"]
-
-#: Key in the `meta` of a waiting retry controller: the end of the wait in Unix seconds.
-RETRY_AT: Final = "retry_at"
+__all__ = ["Retries", "RetryCall"]
 
 
 class RetryCall(NamedTuple):
@@ -138,7 +135,7 @@ class Retries:
         """
         retry: Any = self._plan.items[node]
         record = self._storage.record(retry.name)
-        retry_at = record.meta_value(RETRY_AT)
+        retry_at = record.meta_value(models.RETRY_AT)
         if retry_at is not None:
             return 0.0 if wait_ended else max(0.0, retry_at - now)
         seconds = retry.wait(self._storage.get_retry_history(retry.name))
@@ -147,12 +144,12 @@ class Retries:
                 f"wait() of retry {retry.name!r} must return 0 or more seconds, got {seconds!r}"
             )
         if seconds:
-            record.meta[RETRY_AT] = now + seconds
+            record.meta[models.RETRY_AT] = now + seconds
             self._storage.writer.mark(record)
         return seconds
 
     @staticmethod
     def clear_backoff(record: models.AtomDetail) -> None:
         if record.has_meta:
-            record.meta.pop(RETRY_AT, None)
+            record.meta.pop(models.RETRY_AT, None)
             record.meta.pop(models.WAITS_FOR, None)

@@ -19,8 +19,13 @@ __all__ = [
     "IncidentView",
     "ItemView",
     "QUEUED",
+    "PAUSE",
+    "PERMIT",
+    "RETRY",
+    "SIGNAL",
     "Undone",
     "WaitView",
+    "Waiting",
     "failure_of",
     "failures_of",
     "revert_path",
@@ -28,6 +33,12 @@ __all__ = [
 
 #: Displayed state of a task that was submitted and has not started.
 QUEUED: Final = "QUEUED"
+
+#: Kinds of `Waiting`.
+SIGNAL: Final = "signal"
+RETRY: Final = "retry"
+PERMIT: Final = "permit"
+PAUSE: Final = "pause"
 
 _REVERT_STATES: Final = frozenset({states.REVERTING, states.REVERTED, states.REVERT_FAILURE})
 
@@ -87,6 +98,28 @@ class ItemView:
         return formatting.as_dict(self, "runtime")
 
 
+class Waiting(NamedTuple):
+    """A condition that the engine waits for before an atom, or more items of a Map, start.
+
+    Times are Unix time.
+
+    :ivar kind: 'signal', 'retry', 'permit' or 'pause'.
+    :ivar subject: the name of the signal, the name of the retried atom, the text of the limit,
+        or the pattern of the pause.
+    :ivar since: start of the wait or of the pause; None if it is not stored.
+    :ivar until: time limit of a signal, time of the next attempt, or end of the pause; None if
+        there is none.
+    """
+
+    kind: str
+    subject: str
+    since: float | None = None
+    until: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        return formatting.as_dict(self)
+
+
 class WaitView(NamedTuple):
     """A task that waits for a signal, with start and end (None: no limit) in Unix time."""
 
@@ -123,6 +156,8 @@ class AtomView(NamedTuple):
     :ivar incidents: lost workers and resends.
     :ivar waits_for: signal that the atom waits for, if an engine runs the flow or the flow is
         parked.
+    :ivar gate: the condition that `waiting` describes; None if the atom waits for another atom,
+        for the limit of its flow, for an engine or for a worker.
     """
 
     node: int
@@ -153,6 +188,7 @@ class AtomView(NamedTuple):
     item_rows: tuple[ItemView, ...] = ()
     incidents: tuple[IncidentView, ...] = ()
     waits_for: WaitView | None = None
+    gate: Waiting | None = None
 
     @property
     def shown_state(self) -> str:

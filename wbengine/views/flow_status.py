@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from wbengine import states
-from wbengine.persistence import base, changes, leases, listing, models, owners
+from wbengine.persistence import base, changes, leases, models, owners
 from wbengine.persistence.commands import FlowCommand
 from wbengine.persistence.history import MAX_CHANGES, Attempt, one_line, why_suspended
 from wbengine.persistence.pauses import TaskPause
@@ -20,12 +20,15 @@ from wbengine.types import failure as ft
 from wbengine.types import outline as outlines
 from wbengine.views import formatting, record_values, redaction, structure, waiting
 from wbengine.views.atoms import (
+    PAUSE,
+    PERMIT,
     AtomView,
     AttemptView,
     FailureView,
     IncidentView,
     ItemView,
     Undone,
+    Waiting,
     WaitView,
     failure_of,
     failures_of,
@@ -181,14 +184,25 @@ class FlowViewBuilder:
                 reason = waiting.atom_reason(
                     node, self._state_record(node), state, task, blocking, situation
                 )
+            text, gate = (None, None) if reason is None else self._masked_reason(reason)
             if record is None or (not record.attempt and state == states.PENDING):
                 uuid = None if record is None else record.uuid
-                views.append(AtomView(node, uuid, name, kind, paths[node], task, waiting=reason))
-            else:
-                views.append(
-                    self._atom_view(node, record, state, name, kind, paths[node], task, reason)
+                view = AtomView(
+                    node, uuid, name, kind, paths[node], task, waiting=text, gate=gate
                 )
+            else:
+                view = self._atom_view(
+                    node, record, state, name, kind, paths[node], task, text, gate
+                )
+            views.append(view)
         return tuple(views)
+
+    def _masked_reason(self, reason: waiting.Reason) -> waiting.Reason:
+        gate = reason.gate
+        if gate is None:
+            return reason
+        subject = self.redactor.text(gate.subject)
+        return waiting.Reason(self.redactor.text(reason.text), gate._replace(subject=subject))
 
     def _states_without_reason(self) -> Collection[str]:
         if self.state == states.SUCCESS:
@@ -205,6 +219,7 @@ class FlowViewBuilder:
         path: tuple[str, ...],
         task: str | None,
         reason: str | None,
+        gate: Waiting | None,
     ) -> AtomView:
         return AtomView(
             node,
@@ -235,24 +250,17 @@ class FlowViewBuilder:
             self._item_views(record, state),
             tuple([self._incident_view(each) for each in record.incidents]),
             self._waits_for(record, state),
+            gate,
         )
 
     def _waits_for(self, record: models.AtomDetail, state: str) -> WaitView | None:
-        signal_wait = record.meta_value(waiting.WAITS_FOR)
-        situation = self.situation
-        if signal_wait is None or not (
+        wait, situation = waiting.signal_of(record), self.situation
+        if wait is None or wait.since is None or not (
             situation.parked or (situation.is_run and state == states.RUNNING)
         ):
             return None
-        return self._wait_view(
-            listing.Wait(
-                record.name, signal_wait["signal"], signal_wait["since"], signal_wait["until"]
-            )
-        )
-
-    def _wait_view(self, wait: listing.Wait) -> WaitView:
         text = self.redactor.text
-        return WaitView(text(wait.task), text(wait.signal), wait.since, wait.until)
+        return WaitView(text(record.name), text(wait.subject), wait.since, wait.until)
 
     def _is_queued(self, record: models.AtomDetail, state: str) -> bool:
         situation = self.situation
@@ -388,13 +396,10 @@ class FlowViewBuilder:
             for atom in atoms
             if atom.state == states.PENDING
             and atom.waiting
-            and atom.waiting
-            in (
-                waiting.limit_reason(nodes[atom.node]),
-                waiting.pause_reason(nodes[atom.node], self.situation),
-            )
+            and atom.gate is not None
+            and atom.gate.kind in (PERMIT, PAUSE)
         ]
-        limit_of_flow = waiting.limit_reason(nodes[0]) if nodes[0].kind == outlines.FLOW else None
+        limit_of_flow = waiting.flow_limit_reason(nodes[0])
         if limit_of_flow is not None and any(atom.waiting == limit_of_flow for atom in atoms):
             limited = [(nodes[0].name, limit_of_flow)]
         return waiting.flow_reason(self.situation, running, retrying, limited)

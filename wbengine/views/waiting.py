@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from wbengine import states
-from wbengine.persistence.models import WAITS_FOR
+from wbengine.persistence.models import RETRY_AT, WAITS_FOR
 from wbengine.persistence.pauses import TaskPause, pause_of
 from wbengine.types import outline as outlines
 from wbengine.views import formatting
+from wbengine.views.atoms import PAUSE, PERMIT, RETRY, SIGNAL, Waiting
 from wbengine.views.structure import Structure
 
 __all__ = [
     "WAITS_FOR",
     "Blocking",
+    "Reason",
     "Situation",
     "atom_reason",
+    "flow_limit_reason",
     "flow_reason",
     "for_signal",
-    "limit_reason",
-    "pause_reason",
+    "signal_of",
 ]
 
 #: States of atoms that no longer delay their successors.
@@ -33,6 +35,17 @@ _STATES_TO_REVERT: Final = frozenset(
 )
 #: Seconds after submission after which a task is considered delayed.
 _GRACE_SECONDS: Final = 0.5
+
+
+class Reason(NamedTuple):
+    """Why an atom does not run or end.
+
+    :ivar text: the reason in one sentence.
+    :ivar gate: the condition that the text describes; None for other reasons.
+    """
+
+    text: str
+    gate: Waiting | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +100,11 @@ class Blocking:
                 self._outer_blockers[number] = self.before(number)
         #: The reason for all atoms of a flow that waits for its limit and has not started.
         self.flow_limited: str | None = None
-        is_limited = nodes[0].kind == outlines.FLOW and nodes[0].limit is not None
-        if is_limited and all(state_of(node) == states.PENDING for node in structure.atoms()):
-            self.flow_limited = limit_reason(nodes[0])
+        limit = flow_limit_reason(nodes[0])
+        if limit is not None and all(
+            state_of(node) == states.PENDING for node in structure.atoms()
+        ):
+            self.flow_limited = limit
 
     def _count(self, matches: Callable[[str], bool]) -> list[int]:
         """Return for each node the number of its atoms whose state satisfies `matches`."""
@@ -128,13 +143,13 @@ class Blocking:
                 return successors
         return ()
 
-    def limit_reason(self, node: int) -> str | None:
+    def limit_reason(self, node: int) -> Reason | None:
         """Return the reason for an atom that waits for its limit; None if it has no limit."""
-        return limit_reason(self._structure.outline.nodes[node])
+        return _limit_reason(self._structure.outline.nodes[node])
 
-    def pause_reason(self, node: int, situation: Situation) -> str | None:
+    def pause_reason(self, node: int, situation: Situation) -> Reason | None:
         """Return the reason for an atom whose task type is paused, otherwise None."""
-        return pause_reason(self._structure.outline.nodes[node], situation)
+        return _pause_reason(self._structure.outline.nodes[node], situation)
 
     def describe(self, nodes: Sequence[int]) -> str:
         node = self._structure.outline.nodes[nodes[0]]
@@ -142,18 +157,23 @@ class Blocking:
         return name if len(nodes) == 1 else f"{name} and {len(nodes) - 1:,} more"
 
 
-def limit_reason(node: outlines.OutlineNode) -> str | None:
-    """Return the reason for a node that waits for its limit; None if it has no limit."""
+def flow_limit_reason(node: outlines.OutlineNode) -> str | None:
+    """Return the reason for a flow that waits for its limit; None for other nodes."""
+    if node.limit is None or node.kind != outlines.FLOW:
+        return None
+    return f"The flow starts when its limit permits it: {node.limit}."
+
+
+def _limit_reason(node: outlines.OutlineNode) -> Reason | None:
     if node.limit is None:
         return None
-    if node.kind == outlines.FLOW:
-        return f"The flow starts when its limit permits it: {node.limit}."
     subject = "Its items start" if node.kind == outlines.MAP else "Starts"
-    return f"{subject} when the limit permits it: {node.limit}."
+    return Reason(
+        f"{subject} when the limit permits it: {node.limit}.", Waiting(PERMIT, node.limit)
+    )
 
 
-def pause_reason(node: outlines.OutlineNode, situation: Situation) -> str | None:
-    """Return why a node whose task type is paused does not start; None for other nodes."""
+def _pause_reason(node: outlines.OutlineNode, situation: Situation) -> Reason | None:
     if not situation.pauses or node.task is None or node.kind == outlines.RETRY:
         return None
     pause = pause_of(node.task, situation.pauses, situation.now)
@@ -164,50 +184,70 @@ def pause_reason(node: outlines.OutlineNode, situation: Situation) -> str | None
     end = "" if pause.until is None else f" until {formatting.clock(pause.until, situation.now)}"
     reason = f": {pause.reason}" if pause.reason else ""
     subject = "Its items are" if node.kind == outlines.MAP else "Its task type is"
-    return f"{subject} paused{sender} since {since}{end}{reason}."
+    return Reason(
+        f"{subject} paused{sender} since {since}{end}{reason}.",
+        Waiting(PAUSE, pause.pattern, pause.since, pause.until),
+    )
+
+
+def signal_of(record: Any) -> Waiting | None:
+    """Return the signal that a task waits for according to its record, or None."""
+    wait = None if record is None else record.meta_value(WAITS_FOR)
+    return wait and Waiting(SIGNAL, wait["signal"], wait["since"], wait["until"])
 
 
 def atom_reason(
     node: int, record: Any, state: str, task: str | None, blocking: Blocking, situation: Situation
-) -> str | None:
+) -> Reason | None:
     """Return why an atom does not run or end; None if it progresses or has ended."""
     if state in (states.RUNNING, states.REVERTING):
-        reason = _running_reason(record, state, task, situation)
-        if state == states.RUNNING and (paused := blocking.pause_reason(node, situation)):
-            if _has_pending_items(record, state, situation):
-                return paused
-            if record is not None and record.items is None and record.started is None:
-                return paused if situation.on_workers or situation.in_pool else reason
-        if (
-            reason is None
-            and (limit := blocking.limit_reason(node))
-            and _has_pending_items(record, state, situation)
-        ):
-            return limit
-        return reason
+        return _active_reason(node, record, state, task, blocking, situation)
     if state == states.RETRYING:
-        return _retry_reason(record, situation)
+        return _retry_reason(blocking.describe((node,)), record, situation)
     if state == states.IGNORE:
-        return "Ignored by its decider."
+        return Reason("Ignored by its decider.")
     if state in (states.SUCCESS, states.FAILURE):
         return _revert_reason(node, record, blocking, situation)
     if state != states.PENDING:
         return None
-    if situation.parked and record is not None and (wait := record.meta_value(WAITS_FOR)):
+    if situation.parked and (wait := signal_of(record)):
         return _signal_reason(wait, situation)
     if situation.state in (states.FAILURE, states.REVERTED):
-        return "Did not start: the flow ended first."
+        return Reason("Did not start: the flow ended first.")
     if situation.state == states.SUCCESS:
         return None
     if blocking.flow_limited is not None:
-        return _common_reason(situation) or blocking.flow_limited
+        return _common_reason(situation) or Reason(blocking.flow_limited)
     if blockers := blocking.before(node):
-        return f"Waits for {blocking.describe(blockers)}."
+        return Reason(f"Waits for {blocking.describe(blockers)}.")
     return (
         _common_reason(situation)
         or blocking.pause_reason(node, situation)
         or blocking.limit_reason(node)
-        or "Ready to start."
+        or Reason("Ready to start.")
+    )
+
+
+def _active_reason(
+    node: int, record: Any, state: str, task: str | None, blocking: Blocking, situation: Situation
+) -> Reason | None:
+    has_pending_items = _has_pending_items(record, state, situation)
+    if (has_pending_items or _is_submitted(record, state, situation)) and (
+        pause := blocking.pause_reason(node, situation)
+    ):
+        return pause
+    reason = _running_reason(record, state, task, situation)
+    return blocking.limit_reason(node) if reason is None and has_pending_items else reason
+
+
+def _is_submitted(record: Any, state: str, situation: Situation) -> bool:
+    """Return whether a worker or slot has not started an atom that is not a Map."""
+    return (
+        state == states.RUNNING
+        and record is not None
+        and record.items is None
+        and record.started is None
+        and (situation.on_workers or situation.in_pool)
     )
 
 
@@ -221,16 +261,20 @@ def _has_pending_items(record: Any, state: str, situation: Situation) -> bool:
     )
 
 
-def _running_reason(record: Any, state: str, task: str | None, situation: Situation) -> str | None:
-    if record is not None and (wait := record.meta_value(WAITS_FOR)) and state == states.RUNNING:
+def _running_reason(
+    record: Any, state: str, task: str | None, situation: Situation
+) -> Reason | None:
+    if state == states.RUNNING and (wait := signal_of(record)):
         return _signal_reason(wait, situation)
     if not situation.is_run:
         beginning = "Was running" if state == states.RUNNING else "Was being reverted"
-        return f"{beginning} when the engine stopped; the next engine determines the result."
+        return Reason(
+            f"{beginning} when the engine stopped; the next engine determines the result."
+        )
     if record is None or record.started is not None or record.progress is not None:
         return None
     if situation.offered is not None and task is not None and task not in situation.offered:
-        return f"No known worker offers {task}."
+        return Reason(f"No known worker offers {task}.")
     if record.submitted is None or not (situation.on_workers or situation.in_pool):
         return None
     since = situation.now - record.submitted
@@ -238,78 +282,76 @@ def _running_reason(record: Any, state: str, task: str | None, situation: Situat
         return None
     ago = f"Sent {formatting.seconds(since)} ago"
     if not situation.on_workers:
-        return f"{ago}; the pool has no free slot yet."
+        return Reason(f"{ago}; the pool has no free slot yet.")
     if record.worker is not None:
-        return f"{ago}; its worker has no free slot yet."
-    return f"{ago}; no worker has started it yet."
+        return Reason(f"{ago}; its worker has no free slot yet.")
+    return Reason(f"{ago}; no worker has started it yet.")
 
 
-def for_signal(wait: Mapping[str, Any], now: float) -> str:
+def for_signal(wait: Waiting, now: float) -> str:
     """Return a text with the name of a signal, and with the start and end of the wait.
 
-    :param wait: the fields of `WAITS_FOR` in the record of the task.
     :param now: Unix time.
     """
-    end, when = wait["until"], ""
-    if end is not None:
-        seconds_left = end - now
+    when = ""
+    if wait.until is not None:
+        seconds_left = wait.until - now
         remaining = f"in {formatting.seconds(seconds_left)}" if seconds_left > 0 else "expired"
-        when = f" (until {formatting.clock(end, now)}, {remaining})"
-    since = formatting.clock(wait["since"], now)
-    return f"for signal {wait['signal']!r} since {since}{when}"
+        when = f" (until {formatting.clock(wait.until, now)}, {remaining})"
+    since = "" if wait.since is None else f" since {formatting.clock(wait.since, now)}"
+    return f"for signal {wait.subject!r}{since}{when}"
 
 
-def _signal_reason(wait: Any, situation: Situation) -> str:
-    sentence = f"Waiting {for_signal(wait, situation.now)}"
-    return (
-        f"{sentence}."
-        if situation.is_run or situation.parked
-        else f"{sentence}; no engine runs the flow."
-    )
+def _signal_reason(wait: Waiting, situation: Situation) -> Reason:
+    has_engine = situation.is_run or situation.parked
+    end = "" if has_engine else "; no engine runs the flow"
+    return Reason(f"Waiting {for_signal(wait, situation.now)}{end}.", wait)
 
 
-def _retry_reason(record: Any, situation: Situation) -> str:
-    due = record.meta.get("retry_at") if record is not None and record.has_meta else None
+def _retry_reason(name: str, record: Any, situation: Situation) -> Reason | None:
+    due = None if record is None else record.meta_value(RETRY_AT)
     if not isinstance(due, int | float):
-        return (
-            "Its flow is being reverted before the next attempt."
-            if situation.is_run
-            else (_common_reason(situation) or "The next attempt is due.")
-        )
+        if situation.is_run:
+            return Reason("Its flow is being reverted before the next attempt.")
+        return _common_reason(situation) or Reason("The next attempt is due.")
     when = f"Next attempt at {formatting.clock(due, situation.now)}"
     seconds_left = due - situation.now
     if not (situation.is_run or situation.parked):
-        return f"{when}, when an engine runs the flow."
-    return (
-        f"{when}, in {formatting.seconds(seconds_left)}." if seconds_left > 0 else f"{when} (due)."
-    )
+        text = f"{when}, when an engine runs the flow."
+    elif seconds_left > 0:
+        text = f"{when}, in {formatting.seconds(seconds_left)}."
+    else:
+        text = f"{when} (due)."
+    return Reason(text, Waiting(RETRY, name, record.ended, due))
 
 
-def _revert_reason(node: int, record: Any, blocking: Blocking, situation: Situation) -> str | None:
+def _revert_reason(
+    node: int, record: Any, blocking: Blocking, situation: Situation
+) -> Reason | None:
     if record is None or record.intention not in (states.REVERT, states.RETRY):
         return None
     if situation.state in states.FLOW_ENDED:
         return None
     if blockers := blocking.after(node):
-        return f"Will be reverted after {blocking.describe(blockers)}."
-    return _common_reason(situation) or "Will be reverted next."
+        return Reason(f"Will be reverted after {blocking.describe(blockers)}.")
+    return _common_reason(situation) or Reason("Will be reverted next.")
 
 
-def _common_reason(situation: Situation) -> str | None:
+def _common_reason(situation: Situation) -> Reason | None:
     """Return why no atom of the flow can start, if one reason applies to all of them."""
     if situation.state in states.FLOW_ENDED or situation.parked:
         return None
     if situation.state == states.SUSPENDED:
         reason = f" ({situation.suspended})" if situation.suspended else ""
-        return f"The flow is suspended{reason}."
+        return Reason(f"The flow is suspended{reason}.")
     if situation.died:
-        return f"No engine runs the flow: its owner, {situation.owner}, died."
+        return Reason(f"No engine runs the flow: its owner, {situation.owner}, died.")
     if situation.owner is None:
         if situation.state == states.PENDING:
-            return "No engine has run the flow yet."
-        return "No engine runs the flow: its lease has ended."
+            return Reason("No engine has run the flow yet.")
+        return Reason("No engine runs the flow: its lease has ended.")
     if situation.state == states.SUSPENDING:
-        return "The flow is being suspended: no more tasks start."
+        return Reason("The flow is being suspended: no more tasks start.")
     return None
 
 
@@ -346,7 +388,7 @@ def flow_reason(
         verb = "is" if len(running) == 1 else "are"
         return f"The flow is being suspended: {task_count} {verb} still running."
     if common_reason is not None:
-        return common_reason
+        return common_reason.text
     waiting_atoms = [atom for atom in running if atom.waiting]
     if running and len(waiting_atoms) == len(running):
         first = min(waiting_atoms, key=lambda atom: atom.submitted or situation.now)
