@@ -224,12 +224,14 @@ def test_reversion_is_not_paused(store: base.Backend) -> None:
     class Fails(Charge):
         def execute(self, **values: Any) -> str:
             operations.pause_tasks(store, f"{TYPES}Charge")
+            until(lambda: engine._ownership.held.pauses)
             raise RuntimeError("no")
 
-    run = running(linear_flow.Flow("f").add(Charge("charge"), Fails("fails")), store)
+    flow = linear_flow.Flow("f").add(Charge("charge"), Fails("fails"))
+    engine: Any = engines.load(flow, backend=store)
     with pytest.raises(RuntimeError):
-        run.end()
-    assert run.engine.storage.get_flow_state() == states.REVERTED
+        engine.run(deadline=60)
+    assert engine.storage.get_flow_state() == states.REVERTED
 
 
 # -- pauses that end, with a manual clock
@@ -427,13 +429,14 @@ def test_running_task_of_dead_engine_is_submitted_during_pause(store: base.Backe
     options: dict[str, Any] = {"engine": "parallel", "executor": executor}
     run = running(flow, store, store={"numbers": [1, 2]}, **options)
     until(lambda: executor.batches)
+    for name in ("Charge", "Item"):
+        operations.pause_tasks(store, f"{TYPES}{name}")
+    until(lambda: sum(run.engine.paused_tasks().values()) == 3)
     run.engine.suspend()
     assert run.end() == states.SUSPENDED
     left = as_left_by_dead_engine(store, run.engine.storage.flow_uuid)
-    for name in ("Charge", "Item"):
-        operations.pause_tasks(store, f"{TYPES}{name}")
     executor.held = False
     later = engines.load(flow, flow_detail=left, backend=store, **options)
-    later.run(deadline=60)
+    later.run(deadline=30)
     assert later.storage.get_flow_state() == states.SUCCESS
     assert later.storage.record("charge").attempt == 1
