@@ -683,3 +683,15 @@ def test_unlimited_map_submits_items_in_batches() -> None:
     engine.run()
     assert max(executor.batches) == run_module.MAX_ATOMS_PER_ITERATION
     assert len(engine.storage.fetch("results")) == count
+
+
+def test_large_maps_share_the_maximum_size_of_a_batch() -> None:
+    executor = HeldTasks()
+    count = run_module.MAX_ATOMS_PER_ITERATION - 1000
+    maps = [fan(tasks.Square(), name=name, provides=name) for name in ("a", "b")]
+    flow = unordered_flow.Flow("f").add(*maps)
+    store = {"items": range(count)}
+    engine = engines.load(flow, engine="parallel", executor=executor, store=store)
+    engine.run()
+    assert max(executor.batches) == run_module.MAX_ATOMS_PER_ITERATION
+    assert engine.storage.fetch("b") == [n * n for n in range(count)]
