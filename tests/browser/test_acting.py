@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.browser.conftest import Opener, accessible, is_the_same, marked
-from tests.browser.stage import Stage
+from tests.browser.stage import TASKS, Stage
 from tests.dashboard import story
 from wbengine.dashboard import Site
 
@@ -35,6 +35,32 @@ def test_suspend_and_resume_buttons_control_the_flow(
         expect(state).to_have_text(re.compile("SUCCESS"))
         expect(page.locator("tr[data-uuid] .badge.state-SUCCESS")).to_have_count(3)
         expect(page.get_by_role("button", name="Suspend")).to_have_count(0)
+
+
+def test_task_type_is_paused_and_resumed_from_the_page(
+    stage: Stage, acting: Site, opened: Opener
+) -> None:
+    task_type = f"{TASKS}.Step"
+    page = opened(acting, "pauses")
+    expect(page.get_by_text("No task types are paused")).to_be_visible()
+    page.get_by_role("textbox", name="Task type").fill(task_type)
+    page.get_by_role("textbox", name="Reason").fill("the tills are counted")
+    page.get_by_label("Length").select_option("for 1 hour")
+    page.get_by_role("button", name="Pause", exact=True).click()
+    expect(page.get_by_text("The task type is paused.")).to_be_visible()
+    row = page.locator("#pauses tbody tr")
+    expect(row).to_contain_text(task_type)
+    expect(row).to_contain_text("the tills are counted")
+    accessible(page)
+    with stage.held(reached=False) as flow:
+        flow_page = opened(acting, f"flows/{flow}")
+        expect(flow_page.get_by_text("Its task type is paused by dashboard").first).to_be_visible()
+        page.get_by_role("button", name=f"Resume: {task_type}").click()
+        expect(page.get_by_text("The task type is resumed.")).to_be_visible()
+        expect(row).to_have_count(0)
+        flow.let_go()
+        state = flow_page.locator("#head h1 + .badge")
+        expect(state).to_have_text(re.compile("SUCCESS"))
 
 
 @pytest.mark.slow

@@ -16,7 +16,15 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from wbengine import operations
-from wbengine.dashboard import audit, flow_actions, http_errors, schedule_pages, urls, visitors
+from wbengine.dashboard import (
+    audit,
+    flow_actions,
+    http_errors,
+    pause_pages,
+    schedule_pages,
+    urls,
+    visitors,
+)
 from wbengine.dashboard.app_state import AppState
 from wbengine.dashboard.runner import FailedCommand, Runner
 
@@ -40,6 +48,8 @@ class Actions:
             Route("/flows/{uuid:uuid}/{action:str}", self.flow, methods=["POST"]),
             Route("/workers/drain", self.drain, methods=["POST"]),
             Route("/schedules/{action:str}", self.schedule, methods=["POST"]),
+            Route("/pauses/pause", self.pause, methods=["POST"]),
+            Route("/pauses/resume", self.resume, methods=["POST"]),
         ]
 
     def login_page(self, request: Request) -> Response:
@@ -107,6 +117,39 @@ class Actions:
 
         return await self._do(request, f"{name} schedule {schedule!r}", act, "/schedules", name)
 
+    async def pause(self, request: Request) -> Response:
+        """Pause a task type in all flows of the store."""
+        form = await self._check(request, "pause tasks", visitors.OPERATOR)
+        pattern, reason = form.get("pattern", "").strip(), form.get("reason", "").strip()
+        pause_length = form.get("for", "")
+
+        def act() -> None:
+            operations.pause_tasks(
+                self._state.store.backend,
+                pattern,
+                reason=reason or None,
+                by=self._sender(request),
+                seconds=pause_pages.length(pause_length),
+            )
+
+        action = f"pause tasks {pattern!r:.220}"
+        if pause_length:
+            action += f" for {pause_length!r:.40}"
+        if reason:
+            action += f", reason {self._state.redactor.text(reason)!r:.520}"
+        return await self._do(request, action, act, "/pauses", "pause")
+
+    async def resume(self, request: Request) -> Response:
+        """Resume a paused task type."""
+        form = await self._check(request, "resume tasks", visitors.OPERATOR)
+        pattern = form.get("pattern", "")
+        act = functools.partial(operations.resume_tasks, self._state.store.backend, pattern)
+        return await self._do(request, f"resume tasks {pattern!r:.220}", act, "/pauses", "resume")
+
+    @staticmethod
+    def _sender(request: Request) -> str:
+        return f"dashboard ({audit.client_of(request)})"
+
     def _act(self, action: flow_actions.Action, uuid: str, request: Request) -> None:
         view = self._state.store.flow(uuid)
         allowed = flow_actions.of_flow(view, self._state.runner is not None)
@@ -117,7 +160,7 @@ class Actions:
                 f"Action {action.name!r} is not available in state {view.state}; available:"
                 f" {names}.",
             )
-        by = f"dashboard ({audit.client_of(request)})"
+        by = self._sender(request)
         if action.runs and self._state.runner is not None:
             self._run(self._state.runner, action.name, uuid, request)
         elif action.name == "suspend":

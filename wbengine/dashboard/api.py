@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from wbengine.dashboard import fleet_pages, http_errors, listings, schedule_pages
+from wbengine.dashboard import fleet_pages, http_errors, listings, pause_pages, schedule_pages
 from wbengine.dashboard.app_state import AppState
 from wbengine.views import event_history
 
@@ -35,6 +35,7 @@ class Api:
             _route("queues", "queues", self.queues),
             _route("ledger", "ledger", self.ledger),
             _route("schedules", "schedules", self.schedules),
+            _route("pauses", "pauses", self.pauses),
         ]
 
     def flows(self, request: Request) -> dict[str, Any]:
@@ -74,6 +75,10 @@ class Api:
         for row in rows:
             row["trouble"] = row["trouble"] and self._state.redactor.text(row["trouble"])
         return {"schedules": rows, "after": after}
+
+    def pauses(self, request: Request) -> dict[str, Any]:
+        """Return the pauses of task types in force."""
+        return {"pauses": [pause.to_dict() for pause in pause_pages.pauses(self._state)]}
 
     def ledger(self, request: Request) -> dict[str, Any]:
         page = fleet_pages.ledger_rows(request, self._state)

@@ -29,6 +29,7 @@ from wbengine.dashboard.flow_cache import Store
 from wbengine.dashboard.flow_pages import FlowPages
 from wbengine.dashboard.guard import Guard
 from wbengine.dashboard.health import Probes
+from wbengine.dashboard.pause_pages import PausePages
 from wbengine.dashboard.runner import Runner
 from wbengine.dashboard.schedule_pages import SchedulePages
 from wbengine.dashboard.sessions import Sessions
@@ -101,6 +102,7 @@ def _routed_app(app_state: AppState) -> Starlette:
         FlowPages(app_state),
         FleetPages(app_state),
         SchedulePages(app_state),
+        PausePages(app_state),
         Streams(app_state),
         Api(app_state),
         Probes(app_state),

@@ -6,10 +6,10 @@ import fnmatch
 import re
 from typing import Any, Final, NamedTuple
 
-__all__ = ["MAX_PATTERN_CHARACTERS", "TaskPause", "pause_of"]
+__all__ = ["MAX_PATTERN_CHARACTERS", "MAX_REASON_CHARACTERS", "TaskPause", "pause_of"]
 
 MAX_PATTERN_CHARACTERS: Final = 200
-_MAX_REASON_CHARACTERS: Final = 500
+MAX_REASON_CHARACTERS: Final = 500
 
 _PATTERN: Final = re.compile(r"[\w.*?\[\]!<>-]+")
 
@@ -50,9 +50,9 @@ class TaskPause(NamedTuple):
                 f" contain * and ?, with at most {MAX_PATTERN_CHARACTERS} characters,"
                 f" got {self.pattern!r:.220}"
             )
-        if self.reason is not None and len(self.reason) > _MAX_REASON_CHARACTERS:
+        if self.reason is not None and len(self.reason) > MAX_REASON_CHARACTERS:
             raise ValueError(
-                f"The reason of a pause must have at most {_MAX_REASON_CHARACTERS} characters,"
+                f"The reason of a pause must have at most {MAX_REASON_CHARACTERS} characters,"
                 f" got {len(self.reason)}"
             )
 
