@@ -57,6 +57,7 @@ FLOORS: dict[str, tuple[int, str]] = {
     "wbengine.limits": (2, ""),
     "wbengine.start_times": (2, ""),
     "wbengine.running": (2, ""),
+    "wbengine.logged_lines": (2, ""),
     "wbengine.task_logs": (2, ""),
     "wbengine.signals": (2, ""),
     # memory

@@ -15,7 +15,7 @@ import pytest
 
 from . import imports
 
-MAX_LINES_OF_FLOW_SHOW = 12_100
+MAX_LINES_OF_FLOW_SHOW = 11_750
 MAX_LINES_OF_FLOW_RUN = 23_950
 
 FLOW = """

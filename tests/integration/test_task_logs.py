@@ -19,7 +19,7 @@ from tests.contract import places
 from tests.support import logging_tasks as tasks
 from tests.support import servers, workers
 from tests.support.waiting import until
-from wbengine import engines, exceptions, operations, running, states, task_logs
+from wbengine import engines, exceptions, logged_lines, operations, running, states, task_logs
 from wbengine.dashboard import create_app
 from wbengine.patterns import linear_flow
 from wbengine.persistence import backends, base
@@ -120,7 +120,7 @@ def test_excessive_log_of_execution_keeps_its_first_lines(kept: base.Backend) ->
     *lines, last = read(kept, uuid)
     assert [line.text.split()[1] for line in lines] == [str(n) for n in range(len(lines))]
     size = sum(len(line.text) + len(line.logger) for line in lines)
-    assert task_logs.MAX_CHARACTERS - 200 < size <= task_logs.MAX_CHARACTERS
+    assert logged_lines.MAX_CHARACTERS - 200 < size <= logged_lines.MAX_CHARACTERS
     assert last.text == f"{5000 - len(lines)} more lines are not stored"
 
 
@@ -151,7 +151,7 @@ def test_log_of_flow_is_limited_and_marks_where_it_was_cut(
     kept: base.Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The limit applies to any number of executions, whatever a worker sends."""
-    monkeypatch.setattr(task_logs, "MAX_CHARACTERS_OF_FLOW", 2_000)
+    monkeypatch.setattr(logged_lines, "MAX_CHARACTERS_OF_FLOW", 2_000)
     names = [f"counting-{number}" for number in range(3)]
     uuid = run(linear_flow.Flow("f").add(*(tasks.Counting(name) for name in names)), kept)
     *lines, last = read(kept, uuid)
@@ -247,7 +247,7 @@ def test_logging_does_not_wait_for_store(tmp_path: Path) -> None:
 def test_number_of_log_lines_is_limited(kept: base.Backend) -> None:
     uuid = run(linear_flow.Flow("f").add(tasks.Counting("counting")), kept)
     found = [line.text for line in read(kept, uuid)]
-    numbers = list(map(str, range(task_logs.MAX_LINES)))
+    numbers = list(map(str, range(logged_lines.MAX_LINES)))
     assert found == [*numbers, "500 more lines are not stored"]
     with contextlib.closing(kept.get_connection()) as connection:
         latest = logs.read(connection, uuid, redactor=Redactor(), limit=2)
@@ -287,19 +287,19 @@ class Flooding(tasks.task.Task):
         assert call is not None
         line = (1.0, "INFO", "flood", "x" * 1000)
         for _ in range(20):
-            call.events(task_logs.EVENT, {"lines": [line] * task_logs.MAX_LINES})
+            call.events(logged_lines.EVENT, {"lines": [line] * logged_lines.MAX_LINES})
 
 
 def test_store_limits_log_of_task_whatever_worker_sends(kept: base.Backend) -> None:
     uuid = run(linear_flow.Flow("f").add(Flooding("flooding")), kept)
     size = sum(len(line.text) for line in read(kept, uuid))
-    assert task_logs.MAX_CHARACTERS < size < task_logs.MAX_CHARACTERS_PER_ATTEMPT
+    assert logged_lines.MAX_CHARACTERS < size < logged_lines.MAX_CHARACTERS_PER_ATTEMPT
 
 
 def test_empty_log_lines_count_towards_limit() -> None:
-    line = task_logs.Line(1.0, "", "", "")
-    allowance = task_logs.LogAllowance("f")
+    line = logged_lines.Line(1.0, "", "", "")
+    allowance = logged_lines.LogAllowance("f")
     found = allowance.take(1, (line,) * 100_000)
-    assert task_logs.MAX_LINES < len(found) < 10 * task_logs.MAX_LINES
+    assert logged_lines.MAX_LINES < len(found) < 10 * logged_lines.MAX_LINES
     assert allowance.take(1, (line,)) == ()
     assert allowance.take(2, (line,)) == (line,)

@@ -8,7 +8,7 @@ import sys
 from datetime import datetime, timezone
 from typing import Final
 
-from wbengine import _log_lines, task_logs
+from wbengine import _log_lines, logged_lines
 from wbengine._terminal import escaped_json
 
 __all__ = ["JSONLines", "install"]
@@ -73,8 +73,8 @@ def install(level: str, form: str, color: str, all_frames: bool = False) -> None
         handler.setFormatter(JSONLines())
         root.addHandler(handler)
         root.setLevel(level.upper())
-    if root.level > task_logs.DEFAULT_LEVEL:
+    if root.level > logged_lines.DEFAULT_LEVEL:
         for each in root.handlers:
             each.setLevel(root.level)
         logging.getLogger("wbengine").setLevel(root.level)
-        root.setLevel(task_logs.DEFAULT_LEVEL)
+        root.setLevel(logged_lines.DEFAULT_LEVEL)

@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from wbengine import exceptions, task_logs
+from wbengine import exceptions, logged_lines
 from wbengine.persistence import base, models, trees
 from wbengine.signals import Signal
 from wbengine.types.outline import Outline
@@ -190,7 +190,7 @@ def _read(
         text = document["outline"]
         outline = None if text is None else Outline.from_bytes(base64.b64decode(text))
         logs = [
-            models.LogChunk(atom, attempt, item, task_logs.lines_of({"lines": lines}))
+            models.LogChunk(atom, attempt, item, logged_lines.lines_of({"lines": lines}))
             for atom, attempt, item, lines in document.get("logs", ())
             if flow.find(atom) is not None
         ]

@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import datetime, timezone
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
-from wbengine import _names, exceptions, states, task_logs
+from wbengine import _names, exceptions, logged_lines, states
 from wbengine.persistence import fields, history, listing, pictures
 from wbengine.persistence.fields import field
 from wbengine.persistence.history import Attempt, Change, Incident
@@ -200,7 +200,7 @@ class LogChunk(NamedTuple):
     atom_uuid: str
     attempt: int
     item: int
-    lines: tuple[task_logs.Line, ...]
+    lines: tuple[logged_lines.Line, ...]
 
 
 @dataclasses.dataclass(slots=True, eq=False, repr=False)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from wbengine import arguments, composite_executor, exceptions, states, task_logs
+from wbengine import arguments, composite_executor, exceptions, logged_lines, states, task_logs
 from wbengine import invocation as calls
 from wbengine import storage as storage_module
 from wbengine import task as task_module
@@ -133,11 +133,11 @@ class AtomLifecycle:
         self._on_progress = on_progress
         self._has_store = storage.backend is not None
         self._stores_logs = self._has_store and keep_logs
-        self._log_allowance: task_logs.LogAllowance | None = None
+        self._log_allowance: logged_lines.LogAllowance | None = None
         if self._stores_logs:
-            self._log_allowance = task_logs.LogAllowance(storage.flow_uuid)
+            self._log_allowance = logged_lines.LogAllowance(storage.flow_uuid)
             task_logs.capture()
-            level = task_logs.excluding_level() if in_process else None
+            level = logged_lines.excluding_level() if in_process else None
             storage.flow_detail.log_level = level
         self._in_process = in_process
         self._events_class: type[_Events] = _Events
@@ -506,7 +506,7 @@ class AtomLifecycle:
         # None: the run is over
         if self._log_allowance is None or self._storage.writer.lease is None:
             return
-        lines = task_logs.lines_of(details)
+        lines = logged_lines.lines_of(details)
         if lines and (lines := self._log_allowance.take((node, attempt, index), lines)):
             chunk = models.LogChunk(self._record(node).uuid, attempt, index, lines)
             self._storage.writer.mark_log(chunk)
@@ -607,7 +607,7 @@ class _StoredTaskEvents(_TaskEvents):
     __slots__ = ()
 
     def __call__(self, event_type: str, details: dict[str, Any]) -> None:
-        if event_type == task_logs.EVENT:
+        if event_type == logged_lines.EVENT:
             self._lifecycle._keep_log(self._node, self._attempt, -1, details)
         else:
             super().__call__(event_type, details)
@@ -647,7 +647,7 @@ class _ItemEvents(_Events):
         self._task = task
 
     def __call__(self, event_type: str, details: dict[str, Any]) -> None:
-        if event_type == task_logs.EVENT:
+        if event_type == logged_lines.EVENT:
             self._lifecycle._keep_log(self._node, self._attempt, self._item, details)
         elif self._remote and self._task._listeners is not None:
             self._task.notifier.notify(event_type, details)

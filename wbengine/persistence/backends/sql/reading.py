@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 
-from wbengine import exceptions, task_logs
+from wbengine import exceptions, logged_lines
 from wbengine.persistence import base, models, trees
 from wbengine.persistence.backends.sql import rows, tables
 from wbengine.persistence.backends.sql.rows import Row
@@ -112,7 +112,7 @@ def logs(
             row["atom_uuid"],
             row["attempt"],
             row["item"],
-            task_logs.lines_of({"lines": _parsed(row["logged"])}),
+            logged_lines.lines_of({"lines": _parsed(row["logged"])}),
         )
         for row in reversed(list(log_rows))
     ]
