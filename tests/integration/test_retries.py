@@ -14,7 +14,7 @@ from wbengine import _clock, engines, exceptions, retry, states, task
 from wbengine.engines import base
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 from wbengine.persistence import backends
-from wbengine.runtime.retries import RETRY_AT
+from wbengine.persistence.models import RETRY_AT
 from wbengine.types import failure as ft
 from wbengine.views import flow_status as views
 
@@ -458,6 +458,24 @@ def test_failure_outside_cancels_wait_of_retry(answer: Any) -> None:
     assert RETRY_AT not in engine.storage.record("r").meta
     of_retry = [state for _, name, state in changes if name == "r"]
     assert of_retry[:5] == ["RUNNING", "SUCCESS", "RETRYING", "REVERTING", "REVERTED"]
+
+
+def test_time_of_cancelled_wait_does_not_run_retry_again() -> None:
+    """The outer retry has run the flow again, without a further failure, when the time comes."""
+    log: list[str] = []
+    clock = _clock.ManualClock()
+    slow = LINE("slow", retry.Times(2, "r", backoff=60)).add(Noted("bad", log, 1))
+    after = Noted("after", log)
+    after.eta = 100
+    other = LINE("other").add(Noted("t1", log), Noted("late", log, 1, LookupError), after)
+    inner = unordered_flow.Flow("inner").add(slow, other)
+    engine = waiting(LINE("f", ScriptedRetry("outer", AGAIN)).add(inner), clock)
+    changes = record_changes(engine, clock)
+    engine.run(deadline=1000)
+    assert engine.storage.get_flow_state() == states.SUCCESS
+    assert clock.monotonic() == 100
+    assert [at for at, name, state in changes if name == "r" and state == "RETRYING"] == [0]
+    assert [at for at, name, _ in changes if name in ("r", "bad") and at] == []
 
 
 def test_retry_with_cancelled_wait_waits_full_time_again() -> None:

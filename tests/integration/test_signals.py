@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import subprocess
 import sys
@@ -325,6 +326,28 @@ def test_failure_in_one_flow_does_not_end_wait_of_another() -> None:
             engine.signal(signals.pop())
     assert engine.storage.get_flow_state() == states.SUCCESS
     assert engine.storage.record("other").attempt == 1
+
+
+@pytest.mark.parametrize("how", ["failure", "suspend"])
+def test_waits_for_signal_and_eta_end_together(how: str) -> None:
+    clock = _clock.ManualClock()
+    delayed = Step("delayed")
+    delayed.eta, delayed.cancel_on_revert = 50, True
+    flow = unordered_flow.Flow("f").add(delayed, approval())
+    if how == "failure":
+        flow.add(Spoils("spoils"))
+    engine = at(clock, flow, engine="parallel", executor=HeldTasks())
+    with contextlib.suppress(LookupError):
+        for state in engine.run_iter(timeout=10, deadline=1000):
+            if state == states.WAITING and clock.time() == 20:
+                engine.suspend()
+    ended = states.REVERTED if how == "failure" else states.SUSPENDED
+    assert engine.storage.get_flow_state() == ended
+    assert clock.time() == (0 if how == "failure" else 20)
+    if how == "suspend":
+        engine.signal("approved", 1)
+        engine.run(deadline=1000)
+        assert engine.storage.get_flow_state() == states.SUCCESS
 
 
 def test_signal_ends_all_waits_for_it() -> None:

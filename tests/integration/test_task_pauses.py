@@ -319,6 +319,22 @@ def test_tasks_released_by_pause_wait_for_permits(store: base.Backend) -> None:
     assert run.end() == states.SUCCESS
 
 
+def test_pause_of_another_type_does_not_disable_limit(store: base.Backend) -> None:
+    executor = HeldTasks(held=True)
+    tasks = [Charge("one"), Charge("two")]
+    for each in tasks:
+        each.concurrency = 1
+    operations.pause_tasks(store, f"{TYPES}Ship")
+    flow = unordered_flow.Flow("f").add(Ship("ship"), *tasks)
+    run = running(flow, store, engine="parallel", executor=executor)
+    until(lambda: executor.batches)
+    assert executor.names == ["one"]
+    executor.held = False
+    executor.release()
+    operations.resume_tasks(store, f"{TYPES}Ship")
+    assert run.end() == states.SUCCESS
+
+
 def test_failure_reverts_flow_whose_other_tasks_are_paused(store: base.Backend) -> None:
     """The reversion does not wait for paused tasks and items."""
 
