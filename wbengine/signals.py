@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from wbengine import _codec, _json_text, _names, exceptions
+from wbengine import _json_text, _names, exceptions
+from wbengine.types import codec
 
 __all__ = ["MAX_VALUE_BYTES", "Signal", "check_name"]
 
@@ -43,7 +44,7 @@ class Signal(NamedTuple):
         :raises ValueError: if the name is invalid.
         :raises NotEncodable: if the value cannot be sent or is too long.
         """
-        tree = _codec.pack_to_send(value, f"signal {check_name(name)!r}")
+        tree = codec.pack_to_send(value, f"signal {check_name(name)!r}")
         text = _json_text.encode(tree, finite=True).decode()
         if len(text.encode()) > MAX_VALUE_BYTES:
             raise exceptions.NotEncodable(
@@ -57,4 +58,4 @@ class Signal(NamedTuple):
 
         :raises InvalidFormat: if it cannot be decoded in this process.
         """
-        return _codec.loads(self.text)
+        return codec.loads(self.text)

@@ -11,11 +11,12 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from wbengine import _codec, _names, arguments, exceptions, states
+from wbengine import _names, arguments, exceptions, states
 from wbengine import atom as atom_module
 from wbengine import retry as retry_module
 from wbengine.persistence import _lock, base, leases, macs, models, owners, writer
 from wbengine.running import LOCAL
+from wbengine.types import codec
 from wbengine.types import failure as ft
 
 __all__ = [
@@ -545,7 +546,7 @@ class Storage:
         :raises NotEncodable: if it cannot.
         """
         if self.writer.encodes:
-            _codec.pack(value, where)
+            codec.pack(value, where)
 
     def save_retry_failure(
         self, retry_name: str, failed_atom_name: str, failure: ft.Failure

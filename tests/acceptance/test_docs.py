@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import doctest
-import fnmatch
 import importlib
 import os
 import re
@@ -225,21 +224,6 @@ def test_options_of_transports_are_described() -> None:
     filesystem = registry._OUR_OPTIONS["filesystem"]
     options = {*_redis_link.OPTIONS, *filesystem, *amqp._URL_OPTIONS}
     assert {name for name in options if f"``{name}``" not in text} == set()
-
-
-def test_floors_in_architecture_page_contain_each_module() -> None:
-    text = (SOURCE / "architecture.rst").read_text(encoding="utf-8")
-    block = text.partition("\n   F0 basics")[2].partition("\n\nPython runs")[0]
-    words = re.sub(r"\(.*?\)|^ +F\d \w+", "", block, flags=re.MULTILINE).split()
-    patterns = set()
-    for word in words:
-        before, brace, several = word.partition("{")
-        names = several.rstrip("}").split(",") if brace else [""]
-        patterns |= {before + name + ("*" if word.endswith("/") else "") for name in names}
-    there = [path.relative_to(PACKAGE).with_suffix("") for path in PACKAGE.rglob("*.py")]
-    modules = {path.as_posix() for path in there if path.name != "__init__"}
-    assert {one for one in patterns if not fnmatch.filter(modules, one)} == set()
-    assert {one for one in modules if not any(fnmatch.fnmatch(one, p) for p in patterns)} == set()
 
 
 def test_architecture_page_contains_each_worker_based_module() -> None:

@@ -56,43 +56,11 @@ def _imported(text: str, package: str) -> list[tuple[str, int]]:
     return [(name, node.lineno) for node in nodes for name in _names(node, package)]
 
 
-def cycles(edges: list[Import]) -> list[list[Import]]:
-    """Return one cycle, as a chain of imports, for each group of modules that import each other."""
-    after: dict[str, dict[str, Import]] = {}
-    for edge in edges:
-        after.setdefault(edge.source, {}).setdefault(edge.target, edge)
-        after.setdefault(edge.target, {})
-    result: list[list[Import]] = []
-    seen: set[str] = set()
-    for start in sorted(after):
-        if start not in seen and (cycle := _way_back(start, after)):
-            result.append(cycle)
-            seen.update(edge.source for edge in cycle)
-    return result
-
-
-def _way_back(start: str, after: Mapping[str, Mapping[str, Import]]) -> list[Import]:
-    """Return the shortest chain of imports from `start` to itself."""
-    came: dict[str, Import] = {}
-    queue = [start]
-    for module in queue:
-        for target, edge in after[module].items():
-            if target == start:
-                chain = [edge]
-                while chain[0].source != start:
-                    chain.insert(0, came[chain[0].source])
-                return chain
-            if target not in came:
-                came[target] = edge
-                queue.append(target)
-    return []
-
-
-def _run_nodes(tree: ast.AST) -> Iterator[ast.Import | ast.ImportFrom | ast.Call]:
+def _run_nodes(tree: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
     waiting = [tree]
     while waiting:
         node = waiting.pop()
-        if isinstance(node, (ast.Import, ast.ImportFrom, ast.Call)):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
             yield node
         inside = ast.iter_child_nodes(node)
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
@@ -100,17 +68,10 @@ def _run_nodes(tree: ast.AST) -> Iterator[ast.Import | ast.ImportFrom | ast.Call
         waiting.extend(inside)
 
 
-def _names(node: ast.Import | ast.ImportFrom | ast.Call, package: str) -> list[str]:
+def _names(node: ast.Import | ast.ImportFrom, package: str) -> list[str]:
     """Return the dotted names that a node imports; the last part may be a name inside a module."""
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
-    if isinstance(node, ast.Call):
-        called = node.func.attr if isinstance(node.func, ast.Attribute) else ""
-        called = node.func.id if isinstance(node.func, ast.Name) else called
-        first = node.args[0] if node.args else None
-        if called in ("import_module", "__import__") and isinstance(first, ast.Constant):
-            return [str(first.value)]
-        return []
     base = node.module or ""
     if node.level:
         parts = package.split(".")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.cli.conftest import Command
+from wbengine._tasks.limit_attributes import Quota
 from wbengine.permits import account_stores
 from wbengine.permits.accounts import PermitRequest
-from wbengine.permits.limit_attributes import Quota
 from wbengine.persistence import backends
 
 FOUR = Quota("100/m", 0.6, 4)

@@ -10,8 +10,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from wbengine import _codec, states
+from wbengine import states
 from wbengine.persistence import base, models
+from wbengine.types import codec
 from wbengine.types import failure as ft
 
 Picture = dict[str, Any]
@@ -158,7 +159,7 @@ def books(draw: Any) -> models.LogBook:
 
 
 def _value(value: Any) -> Any:
-    return _codec.pack(value, "picture")
+    return codec.pack(value, "picture")
 
 
 def _fields(record: Any, names: Iterable[str]) -> Picture:

@@ -12,9 +12,9 @@ import sqlalchemy as sa
 
 from tests.support.waiting import until
 from wbengine import exceptions
+from wbengine._tasks.limit_attributes import Quota
 from wbengine.permits import account_stores
 from wbengine.permits.accounts import PermitRequest
-from wbengine.permits.limit_attributes import Quota
 from wbengine.persistence import backends
 
 THREE = Quota(None, None, 3)

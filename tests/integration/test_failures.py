@@ -14,9 +14,10 @@ import pytest
 
 from tests.contract.flows import kinds
 from tests.support import failing_tasks as tasks
-from wbengine import _codec, engines, exceptions, retry, states, task
+from wbengine import engines, exceptions, retry, states, task
 from wbengine.patterns import linear_flow
 from wbengine.persistence import models
+from wbengine.types import codec
 from wbengine.types import failure as ft
 
 LOCAL = ("serial", "threads", "processes")
@@ -124,9 +125,9 @@ def test_retry_history_preserves_failure_types(kind: Any) -> None:
 
 def reloaded(detail: models.FlowDetail) -> models.FlowDetail:
     """Return a copy of the record that was encoded and decoded, as from a store."""
-    read = models.FlowDetail.from_dict(_codec.loads(_codec.dumps(detail.to_dict())))
+    read = models.FlowDetail.from_dict(codec.loads(codec.dumps(detail.to_dict())))
     for atom in detail:
-        data = _codec.loads(_codec.dumps(atom.to_dict()))
+        data = codec.loads(codec.dumps(atom.to_dict()))
         read.add(type(atom).from_dict(data))
     return read
 

@@ -25,8 +25,8 @@ from wbengine import engines, invocation, states
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based import executor as executors
 from wbengine.engines.worker_based import protocol as pr
+from wbengine.engines.worker_based import resume
 from wbengine.engines.worker_based.connections import outgoing
-from wbengine.engines.worker_based.engine_side import resume
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.persistence import models
 

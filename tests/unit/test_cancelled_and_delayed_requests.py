@@ -11,9 +11,10 @@ from tests.unit.trackers import JOB, T0, WALL, Bench, Job, failures, only, settl
 from wbengine import exceptions as exc
 from wbengine import start_times
 from wbengine.engines.worker_based import protocol as pr
+from wbengine.engines.worker_based import schemas
 from wbengine.engines.worker_based.ledger import base as ledgers
 from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.messages import schemas, worker_commands
+from wbengine.engines.worker_based.messages import worker_commands
 from wbengine.engines.worker_based.requests import effects as fx
 from wbengine.engines.worker_based.requests.recovery import (
     LOOKUP_PAUSE_SECONDS,

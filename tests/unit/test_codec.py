@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.values import Color, Frozen, Point
-from wbengine import _codec, exceptions
+from wbengine import exceptions
+from wbengine.types import codec
 
 json_values = st.recursive(
     st.none()
@@ -19,7 +20,7 @@ json_values = st.recursive(
     | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(),
     lambda inner: (
-        st.lists(inner) | st.dictionaries(st.text().filter(lambda key: key != _codec.TAG), inner)
+        st.lists(inner) | st.dictionaries(st.text().filter(lambda key: key != codec.TAG), inner)
     ),
     max_leaves=20,
 )
@@ -27,20 +28,20 @@ json_values = st.recursive(
 
 @given(json_values)
 def test_plain_values_stay_plain_and_are_not_copied(value: Any) -> None:
-    assert _codec.pack(value) is value
-    assert _codec.plain(value) is value
-    assert json.loads(_codec.dumps(value)) == value
-    assert _codec.unpack(value) is value
-    assert _codec.parse(_codec.dumps(value)) == value
+    assert codec.pack(value) is value
+    assert codec.plain(value) is value
+    assert json.loads(codec.dumps(value)) == value
+    assert codec.unpack(value) is value
+    assert codec.parse(codec.dumps(value)) == value
 
 
 def test_pack_copies_only_containers_of_tagged_values() -> None:
     untouched = {"x": [1]}
     value = {"a": untouched, "b": [(1,)]}
-    tree = _codec.pack(value)
+    tree = codec.pack(value)
     assert value == {"a": {"x": [1]}, "b": [(1,)]}
     assert tree["a"] is untouched
-    _codec.unpack(tree)
+    codec.unpack(tree)
     assert tree["b"] == [{"$wbe": "tuple", "v": [1]}]
 
 
@@ -65,16 +66,16 @@ def test_pack_copies_only_containers_of_tagged_values() -> None:
 )
 def test_plain_rejects_values_that_json_changes(value: Any) -> None:
     with pytest.raises(exceptions.NotEncodable):
-        _codec.plain(value)
+        codec.plain(value)
 
 
 def test_plain_accepts_reserved_key() -> None:
     value = {"$wbe": "tuple"}
-    assert _codec.plain(value) is value
+    assert codec.plain(value) is value
 
 
 def test_parse_accepts_maximum_depth() -> None:
-    assert _codec.parse(b"[" * 80 + b"]" * 80, depth=80)
+    assert codec.parse(b"[" * 80 + b"]" * 80, depth=80)
 
 
 @pytest.mark.parametrize(
@@ -84,4 +85,4 @@ def test_parse_accepts_maximum_depth() -> None:
 )
 def test_unpack_rejects_trees_that_are_not_json(tree: Any, text: str) -> None:
     with pytest.raises(exceptions.InvalidFormat, match=text):
-        _codec.unpack(tree)
+        codec.unpack(tree)

@@ -24,8 +24,9 @@ from tests.unit.executor_tasks import (
     coroutine_of,
     gift,
 )
-from wbengine import _codec, exceptions, invocation, task
+from wbengine import exceptions, invocation, task
 from wbengine.runtime import executors
+from wbengine.types import codec
 from wbengine.types import failure as ft
 
 WAIT = 60.0
@@ -249,7 +250,7 @@ def test_strict_executor_refuses_unencodable_results(
 
 def _is_refused(strict: invocation.TaskExecutor, kind: type[task.Task], what: str) -> None:
     with pytest.raises(exceptions.NotEncodable) as expected:
-        _codec.pack(gift(what))
+        codec.pack(gift(what))
     failure = one(strict, call(kind("g"), arguments={"what": what})).value
     assert failure.check(exceptions.NotEncodable)
     assert failure.exception_str == str(expected.value)

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from wbengine import _codec
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.types import codec
 
 
 @dataclass
@@ -79,7 +79,7 @@ def test_too_large_body_is_refused_with_name_and_sizes() -> None:
 
 @pytest.mark.parametrize(
     "result",
-    [None, "text", "grüße \u2028 \x00", _codec.pack((1, b"x")), {"a": [1.5, None]}],
+    [None, "text", "grüße \u2028 \x00", codec.pack((1, b"x")), {"a": [1.5, None]}],
     ids=["none", "text", "unicode", "typed", "nested"],
 )
 def test_frozen_reply_thaws_unchanged(result: Any) -> None:
@@ -102,7 +102,7 @@ def test_lone_surrogates_in_reply_are_replaced() -> None:
     assert env.thaw(env.freeze(answer), "id-1").body == {"a": "?"}
 
 
-@pytest.mark.parametrize("levels", [1, _codec.MAX_DEPTH - 1, _codec.MAX_DEPTH])
+@pytest.mark.parametrize("levels", [1, codec.MAX_DEPTH - 1, codec.MAX_DEPTH])
 def test_deepest_packable_value_can_be_parsed(levels: int) -> None:
     value: Any = "core"
     for _ in range(levels):

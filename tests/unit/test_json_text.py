@@ -18,10 +18,11 @@ from hypothesis import strategies as st
 from kombu.utils import json as kombu_json
 
 from tests.support.values import same
-from wbengine import _codec, _json_text
+from wbengine import _json_text
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.messages import kombu_json as plain
+from wbengine.types import codec
 
 fast = pytest.mark.skipif(_json_text.orjson is None, reason="orjson is not there")
 
@@ -153,10 +154,10 @@ def test_body_for_taskflow_decodes_in_kombu_like_its_own(value: Any) -> None:
 @given(TRAVELLING)
 def test_body_for_wbengine_unpacks_to_the_packed_value(value: Any) -> None:
     headers = {env.WBE_VERSION: env.VERSION}
-    packed = {"result": _codec.pack(value)}
+    packed = {"result": codec.pack(value)}
     encoded = env.Envelope("RESPONSE", packed, headers=headers).encoded
     assert same(json.loads(encoded), json.loads(kombu_json.dumps(packed)))
-    assert same(_codec.unpack(env.parse(encoded)["result"]), value)
+    assert same(codec.unpack(env.parse(encoded)["result"]), value)
 
 
 # Decoding -----------------------------------------------------------------------------------------
@@ -207,7 +208,7 @@ def texts(draw: st.DrawFn) -> bytes:
 @example(b"[-0]")
 @example(b"[1.0,1e16,1e+16]")
 def test_parsed_text_equals_that_of_standard_json(data: bytes) -> None:
-    for read in (_codec.parse, lambda data: _codec.parse(data, 3), _codec.loads):
+    for read in (codec.parse, lambda data: codec.parse(data, 3), codec.loads):
         (how, tree), (expected, own) = outcome(lambda: read(data)), alone(lambda: read(data))  # noqa: B023
         assert how == expected
         assert same(tree, own) if how == "done" else tree is own

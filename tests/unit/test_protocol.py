@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from wbengine import exceptions as exc
 from wbengine import task
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based.messages import schemas
+from wbengine.engines.worker_based import schemas
 from wbengine.types.failure import Failure
 from wbengine.types.schema_validation import Schema
 

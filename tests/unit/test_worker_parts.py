@@ -14,8 +14,8 @@ import pytest
 
 from wbengine import _log_lines, invocation
 from wbengine import exceptions as exc
-from wbengine.engines.worker_based import endpoint, worker
 from wbengine.engines.worker_based import protocol as pr
+from wbengine.engines.worker_based import worker
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.messages import worker_commands
 from wbengine.engines.worker_based.worker_side import describing, jobs, reporting
@@ -51,7 +51,7 @@ def nothing_called() -> None:
 def a_job() -> jobs.Job:
     headers = {env.WBE_VERSION: "1", env.WBE_EPOCH: 3, env.WBE_ATTEMPT: 2, env.ROOT_ID: "flow-1"}
     request = env.Envelope("REQUEST", {}, correlation_id="id-1", reply_to="e", headers=headers)
-    return endpoint.job_of(request, None)
+    return jobs.job_of(request, None)
 
 
 def failed(error: BaseException) -> invocation.Outcome:

@@ -22,7 +22,7 @@ SAMPLES_PER_SECOND = 250
 #: Part -> files. The innermost frame in any of these files determines the part; the first match
 #: counts.
 PARTS = {
-    "JSON": r"json/|orjson|_json_text|_codec|/(envelope|_encoding|protocol)\.py",
+    "JSON": r"json/|orjson|_json_text|/(codec|envelope|_encoding|protocol)\.py",
     "the task, its thread": r"_pool_|/(running|invocation)\.py|_tasks/|on_wbengine|futures/",
     "schedule and records": (
         r"runtime/|persistence/|(storage|arguments|_binding|atom)\.py|engines/base"

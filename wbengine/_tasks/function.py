@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Final, cast, overload
 
 from wbengine import _binding, _names, atom
+from wbengine._tasks import limit_attributes
 from wbengine._tasks.base import Task
 from wbengine.backoff import Backoff, Errors
-from wbengine.permits import limit_attributes
 
 #: Class attributes that `@task` sets, by parameter, with their defaults.
 _ATTRIBUTES: Final[Mapping[str, Any]] = {

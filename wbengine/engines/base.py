@@ -955,7 +955,7 @@ class Engine(abc.ABC):
         lifecycle.reset(nodes)
         if self._durability == saving.EACH:
             self._storage.writer.flush()
-        for key in control.GIVEN_UP_KEYS:
+        for key in models.GIVEN_UP_KEYS:
             self._storage.flow_meta.pop(key, None)
         lifecycle.deliver()
         self._change_state(states.PENDING)

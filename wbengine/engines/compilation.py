@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from wbengine import _binding, deciders, exceptions, task
 from wbengine import flow as flow_module
 from wbengine._tasks import functors
-from wbengine.permits import limit_attributes as permit_limits
+from wbengine._tasks import limit_attributes as permit_limits
 from wbengine.runtime import plan as plan_module
 from wbengine.types import outline as outline_module
 from wbengine.types.outline import Outline, OutlineNode

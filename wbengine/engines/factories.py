@@ -6,10 +6,11 @@ import importlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from wbengine import _codec, _names, exceptions
+from wbengine import _names, exceptions
 from wbengine import flow as flow_module
 from wbengine import task as task_module
 from wbengine.engines import allowed
+from wbengine.types import codec
 
 __all__ = [
     "FLOW_OF",
@@ -119,8 +120,8 @@ def note(
     """
     factory_note = {"name": name, "args": list(args or ()), "kwargs": dict(kwargs or {})}
     if encodes:
-        _codec.pack(factory_note["args"], "factory_args")
-        _codec.pack(factory_note["kwargs"], "factory_kwargs")
+        codec.pack(factory_note["args"], "factory_args")
+        codec.pack(factory_note["kwargs"], "factory_kwargs")
     return factory_note
 
 

@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from wbengine import _codec, _names, _options, _plugins, _secrets, exceptions
+from wbengine import _names, _options, _plugins, _secrets, exceptions
 from wbengine import storage as storage_module
 from wbengine.engines import allowed, async_run, base, factories
 from wbengine.patterns import linear_flow
 from wbengine.persistence import backends, listing, macs, models
 from wbengine.persistence import base as persistence
+from wbengine.types import codec
 
 __all__ = [
     "ENGINES_NAMESPACE",
@@ -165,7 +166,7 @@ def _load(
         factory = _find_kind(namespace, kind)
         _check_names(factory, given_options)
         if inputs and open_backend is not None and open_backend.encodes:
-            _codec.pack(inputs, "store")
+            codec.pack(inputs, "store")
         detail = flow_detail
         if detail is None:
             if record.uuid is not None and open_backend is not None:

@@ -12,7 +12,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from wbengine import _codec, _json_text, _names, exceptions, signals, states
+from wbengine import _json_text, _names, exceptions, signals, states
 from wbengine._crash import crashpoint
 from wbengine.engines import allowed, async_run, base, factories, flow_errors, loading
 from wbengine.jobs import backends as boards
@@ -23,6 +23,7 @@ from wbengine.persistence import base as persistence
 from wbengine.persistence import commands, lease_renewer, leases, models, owners
 from wbengine.persistence.backends import sql
 from wbengine.storage import Storage
+from wbengine.types import codec
 
 __all__ = ["FlowHandle", "handle", "new_book", "new_flow", "submit", "submit_many"]
 
@@ -465,7 +466,7 @@ def _open(
     if open_backend is None:
         raise TypeError("backend must be given: a Backend, a dict of its options or a URI")
     for values in inputs if open_backend.encodes else ():
-        _codec.pack(values, "inputs")
+        codec.pack(values, "inputs")
     return open_backend, _connect_board(board, open_backend, stack)
 
 

@@ -16,11 +16,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
-from wbengine import _codec, _json_text, _names, _options, exceptions, states
+from wbengine import _json_text, _names, _options, exceptions, states
 from wbengine.concurrency import conditions, threads
 from wbengine.jobs import base
 from wbengine.persistence import base as persistence_base
 from wbengine.persistence import models
+from wbengine.types import codec
 
 __all__ = [
     "Identity", "BaseStoredJobBoard", "NewJob", "Posting", "Status", "StoredJob", "StoredJobBoard",
@@ -98,7 +99,7 @@ class NewJob(NamedTuple):
         if not _is_key(uuid):
             raise ValueError(f"uuid must be the uuid of a flow, got {uuid!r:.80}")
         packed, converted_priority = (
-            _codec.pack(signed_details, "details"),
+            codec.pack(signed_details, "details"),
             base.JobPriority.convert(priority),
         )
         is_of_flow = signed_details.get("flow_uuid") == uuid
@@ -178,7 +179,7 @@ class StoredJob(base.Job):
         if self._packed is not None:
             try:
                 packed = self._packed
-                details = _codec.unpack(json.loads(packed) if isinstance(packed, str) else packed)
+                details = codec.unpack(json.loads(packed) if isinstance(packed, str) else packed)
             except (ValueError, RecursionError, exceptions.InvalidFormat) as error:
                 raise exceptions.JobFailure(f"Details of {self} are damaged", error) from error
             if not isinstance(details, dict):

@@ -19,8 +19,8 @@ import sqlalchemy as sa
 
 from wbengine import _installing, _names, _secrets, _sql, exceptions
 from wbengine._sql import dialects
+from wbengine._tasks.limit_attributes import Quota
 from wbengine.permits.accounts import Account, Answer, PermitRequest
-from wbengine.permits.limit_attributes import Quota
 from wbengine.persistence import base
 from wbengine.persistence.backends import sql
 from wbengine.persistence.backends.sql import tables

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from wbengine.permits.limit_attributes import UNLIMITED, Quota
+from wbengine._tasks.limit_attributes import UNLIMITED, Quota
 
 __all__ = ["HORIZON", "Account", "Answer", "PermitRequest"]
 

@@ -16,10 +16,10 @@ import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from wbengine._tasks.limit_attributes import Quota
 from wbengine.concurrency import conditions, per_process, threads
 from wbengine.permits import account_stores
 from wbengine.permits.accounts import HORIZON, PermitRequest
-from wbengine.permits.limit_attributes import Quota
 from wbengine.persistence import base, leases
 
 __all__ = ["Membership", "Member", "PermitRenewer", "of_process"]

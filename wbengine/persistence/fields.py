@@ -12,7 +12,8 @@ from collections.abc import Callable, Collection, Mapping
 from datetime import datetime, timezone
 from typing import Any, Final, TypeVar
 
-from wbengine import _codec, _json_text, exceptions
+from wbengine import _json_text, exceptions
+from wbengine.types import codec
 from wbengine.types import failure as ft
 
 __all__ = [
@@ -76,10 +77,10 @@ class _Number(Kind):
 
 class _Value(Kind):
     def dump(self, value: Any, name: str, typed: bool) -> Any:
-        return _codec.pack(value, name) if typed else value
+        return codec.pack(value, name) if typed else value
 
     def load(self, data: Any, name: str, typed: bool) -> Any:
-        return _codec.unpack(data) if typed else data
+        return codec.unpack(data) if typed else data
 
     def copy(self, value: Any) -> Any:
         kind = type(value)

@@ -14,8 +14,9 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from wbengine import _codec, exceptions, keys
+from wbengine import exceptions, keys
 from wbengine.persistence import models
+from wbengine.types import codec
 
 __all__ = [
     "FLOW", "JOB", "MAC", "SCHEDULE",
@@ -144,5 +145,5 @@ def _digest(value: Any) -> str:
 def _bytes(about: str, data: Mapping[str, Any]) -> bytes:
     """Return the same bytes for equal data from all kinds of stores."""
     unsigned = {name: value for name, value in data.items() if name != MAC}
-    packed = _codec.pack([about, unsigned], "record")
+    packed = codec.pack([about, unsigned], "record")
     return json.dumps(packed, sort_keys=True, separators=(",", ":")).encode()

@@ -10,8 +10,9 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from wbengine import _codec, exceptions, states
+from wbengine import exceptions, states
 from wbengine.persistence import base, models
+from wbengine.types import codec
 
 __all__ = ["mend"]
 
@@ -82,7 +83,7 @@ def _restore(label: str, record: Any, stored: Any, wrong: Iterable[str]) -> bool
 
 def _is_encodable(value: Any) -> bool:
     try:
-        _codec.pack(value)
+        codec.pack(value)
     except Exception:
         return False
     return True

@@ -39,6 +39,8 @@ __all__ = [
     "Attempt",
     "Change",
     "CANCELLED",
+    "DEADLINE_EXCEEDED",
+    "GIVEN_UP_KEYS",
     "ENGINE",
     "LOG_LEVEL",
     "FACTORY",
@@ -82,6 +84,10 @@ TAGS: Final = "tags"
 #: Keys in the `meta` of a flow: time and reason of its cancellation; signals that it waits for.
 CANCELLED: Final = "cancelled"
 WAITS_FOR: Final = "waits_for"
+#: Key in the `meta` of a flow: time (Unix seconds) of the passed deadline.
+DEADLINE_EXCEEDED: Final = "deadline_exceeded"
+#: Keys of flows that must not continue.
+GIVEN_UP_KEYS: Final = (DEADLINE_EXCEEDED, CANCELLED)
 #: Key in the `meta` of a flow: root log level of its engine, if that level excludes INFO.
 LOG_LEVEL: Final = "log_level"
 #: Keys in the `meta` of a logbook: program that created it for one flow; latest flow of its unique

@@ -19,16 +19,9 @@ from wbengine.runtime.inbox import Inbox, StopRequested, Withdrawn
 from wbengine.types import failure as ft
 
 __all__ = [
-    "DEADLINE", "GIVEN_UP_KEYS", "CancelRequest", "GivenUp", "InFlight", "Parked", "StopSignal",
+    "DEADLINE", "CancelRequest", "GivenUp", "InFlight", "Parked", "StopSignal",
     "SuspendRequest", "is_cancellable", "read_given_up",
 ]  # fmt: skip
-
-_DEADLINE: Final = "deadline_exceeded"
-_CANCELLED: Final = models.CANCELLED
-
-#: Keys of a flow's `meta` with the time (Unix seconds) of the cancellation or of the passed
-#: deadline.
-GIVEN_UP_KEYS: Final = (_DEADLINE, _CANCELLED)
 
 
 class GivenUp(NamedTuple):
@@ -41,7 +34,7 @@ class GivenUp(NamedTuple):
         if self.cancelled:
             flow.cancel(now, self.reason)
         else:
-            flow.meta[_DEADLINE] = now
+            flow.meta[models.DEADLINE_EXCEEDED] = now
 
     def error(
         self, subject: str, cause: BaseException | None = None
@@ -59,12 +52,12 @@ DEADLINE: Final = GivenUp(False)
 
 
 def read_given_up(meta: Mapping[str, Any]) -> GivenUp | None:
-    cancellation = meta.get(_CANCELLED)
+    cancellation = meta.get(models.CANCELLED)
     if cancellation is not None:
         return GivenUp(
             True, cancellation.get("reason") if isinstance(cancellation, Mapping) else None
         )
-    return DEADLINE if _DEADLINE in meta else None
+    return DEADLINE if models.DEADLINE_EXCEEDED in meta else None
 
 
 class CancelRequest(NamedTuple):

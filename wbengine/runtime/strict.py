@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from wbengine import _codec, exceptions
+from wbengine import exceptions
 from wbengine import invocation as calls
+from wbengine.types import codec
 from wbengine.types import failure as ft
 
 if TYPE_CHECKING:
@@ -26,9 +27,9 @@ def refused(invocation: calls.Invocation) -> calls.Outcome | None:
         return calls.Outcome(None)
     try:
         for name, value in invocation.arguments.items():
-            _codec.pack(value, f"{_ARGUMENTS}{name!r}]")
+            codec.pack(value, f"{_ARGUMENTS}{name!r}]")
         if not executes and not isinstance(invocation.result, ft.Failure):
-            _codec.pack(invocation.result, "result")
+            codec.pack(invocation.result, "result")
     except Exception as error:  # arguments may raise any exception; only their task fails
         return calls.Outcome(ft.Failure.from_exception(error))
     return None
@@ -46,7 +47,7 @@ async def ainvoke(invocation: calls.Invocation) -> calls.Outcome:
 def _checked(outcome: calls.Outcome) -> calls.Outcome:
     if not outcome.failed:
         try:
-            _codec.pack(outcome.value, "result")
+            codec.pack(outcome.value, "result")
         except Exception as error:  # a result may raise any exception, but an outcome is required
             outcome.value = ft.Failure.from_exception(error)
     return outcome

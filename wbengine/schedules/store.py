@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 
-from wbengine import _codec, _sql, exceptions
+from wbengine import _sql, exceptions
 from wbengine._sql import dialects
 from wbengine.engines import loading, submission
 from wbengine.persistence import base as persistence
@@ -17,6 +17,7 @@ from wbengine.persistence import macs, models
 from wbengine.persistence.backends import sql
 from wbengine.persistence.backends.sql import rows, tables
 from wbengine.schedules.ticks import Schedule, Step, iso
+from wbengine.types import codec
 
 __all__ = ["Entry", "Schedules", "add"]
 
@@ -126,7 +127,7 @@ class Schedules:
         _, inputs = submission.new_flow(
             schedule.factory, inputs=schedule.inputs_at(0), tags=schedule.tags_at(0)
         )
-        _codec.pack(inputs, "inputs")
+        codec.pack(inputs, "inputs")
         return self.declare(schedule, replace=replace)
 
     def declare(self, schedule: Schedule, *, replace: bool = True) -> Entry:
@@ -414,7 +415,7 @@ def _entry(row: sa.RowMapping) -> Entry:
     definition: Any = {}
     mac = unreadable = None
     try:
-        definition = _codec.unpack(json.loads(row["definition"]))
+        definition = codec.unpack(json.loads(row["definition"]))
         mac = definition.pop(macs.MAC, None) if isinstance(definition, dict) else None
         schedule = Schedule.from_dict(row["name"], definition)
     except Exception as error:  # From a newer version, in an unknown time zone, or damaged.
@@ -435,7 +436,7 @@ def _entry(row: sa.RowMapping) -> Entry:
 
 def _text(schedule: Schedule, mac: str | None) -> str:
     fields = schedule.to_dict()
-    return rows.text_of(_codec.pack({**fields, macs.MAC: mac} if mac else fields, "schedule"))
+    return rows.text_of(codec.pack({**fields, macs.MAC: mac} if mac else fields, "schedule"))
 
 
 def _times(schedule: Schedule) -> tuple[Any, ...]:

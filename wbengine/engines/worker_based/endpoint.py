@@ -15,11 +15,11 @@ from wbengine import task as task_module
 from wbengine.concurrency import time_limits
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.worker_side.jobs import Job
 from wbengine.types import failure as ft
 
 if TYPE_CHECKING:
     from wbengine.concurrency import event_loop
+    from wbengine.engines.worker_based.worker_side.jobs import Job
 
 
 class Turn(enum.Enum):
@@ -233,35 +233,6 @@ class Offer:
             f"worker {self._identity} does not offer {task_cls}"
             f"{_names.hint(task_cls, self.names)}; it offers: {', '.join(self.names[:8])}"
         )
-
-
-def job_of(request: env.Envelope, receipt: Any) -> Job:
-    name, epoch = request.correlation_id or "", request.number(env.WBE_EPOCH, 1)
-    headers = request.headers
-    job = Job(
-        name, epoch, (name, epoch), request.reply_to or "", receipt, inquiry_number=epoch,
-        name=name,
-    )  # fmt: skip
-    job.attempt = request.number(env.WBE_ATTEMPT, 1)
-    job.flow = request.text(env.ROOT_ID) or ""
-    job.extended = request.extended
-    job.ledger = env.WBE_LEDGER in headers
-    job.captures = env.WBE_LOGS in headers
-    job.redelivered = request.redelivered
-    if env.TIMELIMIT in headers:
-        job.limit = _limit(headers[env.TIMELIMIT])
-    if env.EXPIRES in headers and not job.ledger:
-        job.expires = request.seconds(env.EXPIRES)
-    return job
-
-
-def _limit(value: Any) -> time_limits.TimeLimit:
-    """Return the time limits of a header, which has the hard one first. Ignore invalid ones."""
-    try:
-        hard, soft = value
-        return time_limits.read((soft, hard))
-    except (TypeError, ValueError, OverflowError):
-        return time_limits.UNLIMITED
 
 
 def _is_plain(cls: type[task_module.Task]) -> bool:

@@ -13,9 +13,9 @@ from wbengine.engines import option_table as engine_options
 from wbengine.engines.base import Engine
 from wbengine.engines.worker_based import executor as executors
 from wbengine.engines.worker_based.engine_side import reconstruction
-from wbengine.engines.worker_based.engine_side.resume import EarlierRuns
 from wbengine.engines.worker_based.executor import WorkerTaskExecutor
 from wbengine.engines.worker_based.requests.options import NAMES, RequestOptions
+from wbengine.engines.worker_based.resume import EarlierRuns
 from wbengine.runtime import plan as plans
 from wbengine.runtime import run as run_module
 from wbengine.runtime import saving

@@ -17,9 +17,10 @@ from typing import Any, Final
 from automaton import exceptions as automaton_exceptions
 from automaton import machines
 
-from wbengine import _codec, _names, running
+from wbengine import _names, running
 from wbengine import exceptions as exc
-from wbengine.engines.worker_based.messages import schemas
+from wbengine.engines.worker_based import schemas
+from wbengine.types import codec
 from wbengine.types import failure as ft
 from wbengine.types.schema_validation import Schema
 
@@ -94,7 +95,7 @@ def failure_to_dict(failure: ft.Failure) -> dict[str, Any]:
     """
     try:
         data = failure.to_json()
-        _codec.plain(data, "failure")
+        codec.plain(data, "failure")
     except Exception:
         data = failure.to_json(include_args=False)
     ft.shorten(data)
@@ -281,7 +282,7 @@ class Request(Message):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the body without encoding; values must be plain JSON (see `encode`)."""
-        return self.encode(_codec.plain)
+        return self.encode(codec.plain)
 
     def encode(self, pack: Any) -> dict[str, Any]:
         """Return the body, with `pack(value, where)` applied to user values.

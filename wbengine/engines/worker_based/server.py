@@ -24,7 +24,7 @@ from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.messages import life as lives
 from wbengine.engines.worker_based.messages import worker_commands
 from wbengine.engines.worker_based.worker_side.heartbeat import Heartbeat
-from wbengine.engines.worker_based.worker_side.jobs import Job, Jobs
+from wbengine.engines.worker_based.worker_side.jobs import Job, Jobs, job_of
 from wbengine.engines.worker_based.worker_side.observers import ObservedJobs, Observer
 from wbengine.engines.worker_based.worker_side.server_effects import (
     Acknowledge,
@@ -240,7 +240,7 @@ class Server:
                 )
                 self.counts["unanswerable"] += 1
                 return [Acknowledge(receipt)]
-        job = endpoints.job_of(request, receipt)
+        job = job_of(request, receipt)
         if not job.extended:
             job.set_epoch(self._recent.epoch(job.id))
         try:

@@ -16,7 +16,6 @@ from wbengine.persistence import backends, models
 from wbengine.persistence import base as persistence_base
 from wbengine.persistence.backends import sql
 from wbengine.persistence.backends.sql import reading, rows, tables, writing
-from wbengine.runtime import control
 
 __all__ = ["SQLJobBoard"]
 
@@ -505,7 +504,7 @@ def _is_given_up(connection: sa.Connection, flow_uuid: str) -> bool:
         meta = reading.flow(connection, flow_uuid, lazy=True).meta
     except exceptions.NotFound:
         return False
-    return control.read_given_up(meta) is not None
+    return any(meta.get(key) is not None for key in models.GIVEN_UP_KEYS)
 
 
 class _PostedMeanwhileError(Exception):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from wbengine import invocation as calls
-from wbengine.permits import limit_attributes
+from wbengine._tasks import limit_attributes
 from wbengine.permits.renewer import Member, Membership, PermitRenewer
 from wbengine.runtime import plan as plans
 from wbengine.runtime.gates import base

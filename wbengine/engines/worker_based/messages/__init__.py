@@ -1,1 +1,1 @@
-"""Messages between engines and workers: format, schemas, signatures."""
+"""Messages between engines and workers: headers, signatures, orders to workers."""

@@ -9,11 +9,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from wbengine import _codec, _json_text
+from wbengine import _json_text
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based.messages import kombu_json, schemas
+from wbengine.engines.worker_based import schemas
+from wbengine.engines.worker_based.messages import kombu_json
 from wbengine.transports import _encoding
+from wbengine.types import codec
 from wbengine.types import failure as ft
 
 if TYPE_CHECKING:
@@ -27,7 +29,7 @@ LOG = logging.getLogger(__name__)
 VERSION: Final = "1"
 
 #: Maximum depth of a body. User values begin a few levels below its top.
-_BODY_DEPTH: Final = _codec.MAX_DEPTH + 8
+_BODY_DEPTH: Final = codec.MAX_DEPTH + 8
 
 _EMPTY: Final[Mapping[str, Any]] = {}
 
@@ -222,12 +224,12 @@ def check_size(envelope: Envelope, task: str, what: str, limit: int = MAX_MESSAG
 
 
 def packer(extended: bool) -> Any:
-    """Return the encoder of user values: `_codec`, or kombu's JSON for TaskFlow's peers."""
-    return _codec.pack_to_send if extended else kombu_json.pack
+    """Return the encoder of user values: `types.codec`, or kombu's JSON for TaskFlow's peers."""
+    return codec.pack_to_send if extended else kombu_json.pack
 
 
 def unpacker(extended: bool) -> Any:
-    return _codec.unpack_received if extended else kombu_json.unpack
+    return codec.unpack_received if extended else kombu_json.unpack
 
 
 def parse(body: bytes | str, interop: str | None = None) -> Any:
@@ -238,7 +240,7 @@ def parse(body: bytes | str, interop: str | None = None) -> Any:
     """
     if interop is not None:
         return kombu_json.parse(body, depth=_BODY_DEPTH)
-    return _codec.parse(body, depth=_BODY_DEPTH)
+    return codec.parse(body, depth=_BODY_DEPTH)
 
 
 def body_of(message: Any, interop: str | None = None) -> Any:

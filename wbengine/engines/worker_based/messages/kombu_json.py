@@ -14,8 +14,9 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from wbengine import _codec, _names
+from wbengine import _names
 from wbengine import exceptions as exc
+from wbengine.types import codec
 
 _TYPE: Final = "__type__"
 _VALUE: Final = "__value__"
@@ -46,7 +47,7 @@ def pack(value: Any, where: str = "result") -> Any:
 
     :raises NotEncodable: if a part of the value cannot be encoded; the error contains its path.
     """
-    return _pack(value, where, _codec.MAX_DEPTH)
+    return _pack(value, where, codec.MAX_DEPTH)
 
 
 def _pack(value: Any, where: str, depth: int) -> Any:
@@ -57,7 +58,7 @@ def _pack(value: Any, where: str, depth: int) -> Any:
             raise _refused(value, where, "contains lone surrogates")
         return value
     if isinstance(value, list | tuple | dict) and not depth:
-        raise _refused(value, where, f"is nested more than {_codec.MAX_DEPTH} levels deep")
+        raise _refused(value, where, f"is nested more than {codec.MAX_DEPTH} levels deep")
     if isinstance(value, list | tuple):
         return [_pack(item, f"{where}[{n}]", depth - 1) for n, item in enumerate(value)]
     if isinstance(value, dict):

@@ -18,8 +18,8 @@ from typing import Any, Final, Literal
 
 from wbengine import _names
 from wbengine.engines.worker_based import protocol as pr
+from wbengine.engines.worker_based import schemas
 from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.messages import schemas
 from wbengine.types.schema_validation import Schema
 
 ASK: Final = "wbe-ask"

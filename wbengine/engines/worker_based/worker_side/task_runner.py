@@ -15,7 +15,7 @@ from wbengine import exceptions as exc
 from wbengine import invocation, running
 from wbengine._crash import crashpoint
 from wbengine.concurrency import conditions
-from wbengine.engines.worker_based import dispatcher, endpoint, proxy, server
+from wbengine.engines.worker_based import dispatcher, endpoint, proxy
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.connections.outgoing import DeliveryHooks, OutgoingMessage
 from wbengine.engines.worker_based.ledger import base as ledgers
@@ -30,6 +30,7 @@ from wbengine.types import failure as ft
 
 if TYPE_CHECKING:
     from wbengine.concurrency import event_loop
+    from wbengine.engines.worker_based import server
 
 LOG = logging.getLogger(__name__)
 
