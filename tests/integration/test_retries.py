@@ -467,7 +467,8 @@ def test_time_of_cancelled_wait_does_not_run_retry_again() -> None:
     slow = LINE("slow", retry.Times(2, "r", backoff=60)).add(Noted("bad", log, 1))
     after = Noted("after", log)
     after.eta = 100
-    other = LINE("other").add(Noted("t1", log), Noted("late", log, 1, LookupError), after)
+    others = [Noted(f"t{n}", log) for n in range(4)]
+    other = LINE("other").add(*others, Noted("late", log, 1, LookupError), after)
     inner = unordered_flow.Flow("inner").add(slow, other)
     engine = waiting(LINE("f", ScriptedRetry("outer", AGAIN)).add(inner), clock)
     changes = record_changes(engine, clock)
