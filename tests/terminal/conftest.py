@@ -6,7 +6,7 @@ import contextlib
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,7 @@ class Shop:
     @contextlib.contextmanager
     def terminal(
         self,
-        command: str,
+        command: str | Sequence[str],
         *,
         columns: int = 80,
         lines: int = 24,
@@ -56,9 +56,10 @@ class Shop:
     ) -> Iterator[Terminal]:
         """Start `wbengine` with these arguments; `:name` is a flow of `flows`.
 
-        The screen is `checked` at the end.
+        A command that is no str contains arguments with blanks. The screen is `checked` at the end.
         """
-        words = [f"{FLOWS}{word}" if word.startswith(":") else word for word in command.split()]
+        given = command.split() if isinstance(command, str) else command
+        words = [f"{FLOWS}{word}" if word.startswith(":") else word for word in given]
         with Terminal(
             "-m", "wbengine", *words, folder=self.folder, columns=columns, lines=lines,
             piped=piped, env={**self.environment, **(env or {})},
@@ -67,7 +68,7 @@ class Shop:
         if checked:
             check(terminal)
 
-    def run(self, command: str, **how: Any) -> Terminal:
+    def run(self, command: str | Sequence[str], **how: Any) -> Terminal:
         """Run a command on a terminal to its end."""
         with self.terminal(command, **how) as terminal:
             terminal.end()
