@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import threading
 import time
@@ -22,7 +23,7 @@ from tests.support.waiting import until
 from wbengine import engines, exceptions, retry, states, task
 from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.permits import account_stores
-from wbengine.persistence import backends, base
+from wbengine.persistence import backends, base, models
 from wbengine.views import flow_status as views
 
 PARALLEL: dict[str, Any] = {"engine": "parallel", "max_workers": 20}
@@ -410,19 +411,47 @@ def test_limited_map_larger_than_window_runs_all_items() -> None:
     assert results["results"] == list(range(count))
 
 
-def test_withdrawn_task_leaves_its_place_to_other_tasks() -> None:
-    """Other tasks are of the same flow and of another one."""
+def test_limited_map_creates_only_some_of_its_items() -> None:
+    count = 6000
+    item = task.task(concurrency=10)(lambda item: item)
+    mapped_flow = linear_flow.Flow("f").add(task.Map(item(), over="items", name="m"))
+    executor = HeldTasks(held=True)
+    run = running(mapped_flow, inputs={"items": range(count)}, engine="parallel", executor=executor)
+    for number in range(30):
+        until(lambda: executor.waiting)
+        executor.release()
+        until(functools.partial(has_done, run, number + 1))
+    created = sum(each.submitted is not None for each in run.engine.storage.record("m").items)
+    run.engine.suspend()
+    assert run.end() == states.SUSPENDED
+    assert 1000 < created < count
+
+
+def has_done(run: engine_threads.Running, number: int) -> bool:
+    """Return whether this number of items of the Map `m` is done."""
+    items: list[models.ItemDetail] = list(run.engine.storage.record("m").items)
+    return [each.state for each in items].count(states.SUCCESS) >= number
+
+
+@pytest.mark.parametrize("has_second", [True, False])
+def test_withdrawn_task_leaves_its_place_to_other_tasks(has_second: bool) -> None:
+    """A second task of the same flow, and a third one of another flow, run before it."""
     holder = run_holder()
     tried = unordered_flow.Flow("tried", retry.Times(2, "again", backoff=3600))
     tried.add(one("first", "first", priority=5), Spoils("spoils"))
-    run = running(unordered_flow.Flow("f").add(tried, one("second", "second")), **PARALLEL)
+    flow = unordered_flow.Flow("f").add(tried)
+    if has_second:
+        flow.add(one("second", "second"))
+    run = running(flow, **PARALLEL)
     until(lambda: run.engine.storage.get_flow_state() == states.RUNNING)
     until(lambda: run.engine.storage.get_atom_state("again") == states.RETRYING)
     RELEASED.set()
     assert holder.end() == states.SUCCESS
-    until(lambda: run.engine.storage.get_atom_state("second") == states.SUCCESS)
-    engines.run(one("third", "third"), deadline=60)
-    assert [who for who, _ in RUNS.began] == ["holder", "second", "third"]
+    if has_second:
+        until(lambda: run.engine.storage.get_atom_state("second") == states.SUCCESS)
+    engines.run(one("third", "third"), deadline=30)
+    expected = ["holder", "second", "third"] if has_second else ["holder", "third"]
+    assert [who for who, _ in RUNS.began] == expected
     run.engine.suspend()
     assert run.end() == states.SUSPENDED
 
