@@ -16,7 +16,7 @@ import pytest
 from . import imports
 
 MAX_LINES_OF_FLOW_SHOW = 11_750
-MAX_LINES_OF_FLOW_RUN = 23_950
+MAX_LINES_OF_FLOW_RUN = 22_750
 
 FLOW = """
 from wbengine import task

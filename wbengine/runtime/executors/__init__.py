@@ -1,0 +1,37 @@
+"""Executors for tasks on this host: in the thread of the engine, in threads, in processes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from wbengine import _lazily
+
+if TYPE_CHECKING:
+    from wbengine.runtime.executors.base import CANCEL_GRACE_SECONDS, LocalTaskExecutor
+    from wbengine.runtime.executors.processes import (
+        FutureProcessTaskExecutor,
+        ProcessTaskExecutor,
+    )
+    from wbengine.runtime.executors.serial import SerialTaskExecutor
+    from wbengine.runtime.executors.threads import ThreadTaskExecutor
+
+__all__ = [
+    "CANCEL_GRACE_SECONDS",
+    "FutureProcessTaskExecutor",
+    "LocalTaskExecutor",
+    "ProcessTaskExecutor",
+    "SerialTaskExecutor",
+    "ThreadTaskExecutor",
+]
+
+_MODULES = {
+    "base": ("CANCEL_GRACE_SECONDS", "LocalTaskExecutor"),
+    "processes": ("FutureProcessTaskExecutor", "ProcessTaskExecutor"),
+    "serial": ("SerialTaskExecutor",),
+    "threads": ("ThreadTaskExecutor",),
+}
+
+__getattr__, __dir__ = _lazily.lazy_attributes(
+    __name__,
+    {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names},
+)

@@ -1,0 +1,86 @@
+"""Common parts of the executors on this host."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from wbengine import invocation as calls
+from wbengine import running
+from wbengine.concurrency import event_loop, time_limits
+from wbengine.runtime import strict as strictness
+from wbengine.types import failure as ft
+
+__all__ = [
+    "CANCEL_GRACE_SECONDS",
+    "Invoke",
+    "LocalTaskExecutor",
+    "limit_of",
+    "outcome_of",
+    "report_begin",
+]
+
+Invoke = Callable[[calls.Invocation, event_loop.EventLoop], calls.Outcome]
+
+#: Seconds that a cancelled task in a process may still run before the process is killed.
+CANCEL_GRACE_SECONDS: Final = 10.0
+
+
+class LocalTaskExecutor(calls.TaskExecutor):
+    """The common part of executors on this host.
+
+    :param strict: refuse arguments and results that could not be sent to a worker.
+    :param limit: time limit of tasks without a `timelimit`.
+    """
+
+    def __init__(
+        self, *, strict: bool = False, limit: time_limits.TimeLimit = time_limits.UNLIMITED
+    ) -> None:
+        self._strict = strict
+        self._limit = limit
+
+    def submit(self, invocation: calls.Invocation, done: calls.Done) -> None:
+        refusal_outcome = strictness.refused(invocation) if self._strict else None
+        if refusal_outcome is not None:
+            done(invocation, refusal_outcome)
+            return
+        if invocation.action == calls.REVERT and strictness.was_not_sent(invocation.result):
+            # The result cannot be sent, as its failure says, and there is nothing to revert.
+            done(invocation, calls.Outcome(None))
+            return
+        try:
+            self._begin(invocation, done)
+        except Exception as error:
+            done(invocation, calls.Outcome(ft.Failure.from_exception(error)))
+
+    def cancel(self, invocations: Iterable[calls.Invocation]) -> None:
+        for invocation in invocations:
+            invocation.cancellation.cancel()
+
+    def disown(self) -> None:
+        self.withdraw()  # no other process can see the queued calls
+
+    @abc.abstractmethod
+    def _begin(self, invocation: calls.Invocation, done: calls.Done) -> None:
+        """Start the call; raise an exception if it cannot start."""
+
+
+def limit_of(
+    invocation: calls.Invocation, default: time_limits.TimeLimit
+) -> time_limits.TimeLimit:
+    timelimit = invocation.task.timelimit
+    if timelimit is None:
+        return default
+    return time_limits.read(timelimit, f"the timelimit of task {invocation.task.name!r}")
+
+
+def report_begin(invocation: calls.Invocation, *, written: bool = True) -> None:
+    """Report that a call began; stored soon, or (not `written`) with the next change."""
+    began = getattr(invocation.events, "began", None)
+    if began is not None:
+        began(running.LOCAL, written)
+
+
+def outcome_of(value: Any) -> calls.Outcome:
+    return value if isinstance(value, calls.Outcome) else calls.Outcome(value)
