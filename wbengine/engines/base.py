@@ -152,6 +152,7 @@ class Engine(abc.ABC):
         self._local_tasks: composite_executor.LocalTasks | None = None
         self._received: awaited_signals.ReceivedSignals | None = None
         self._gates: chain.GateChain | None = None
+        self._parking: control.Parking | None = None
         #: Includes an executor for local tasks if the flow has any.
         self._running_executor: calls.TaskExecutor = self._task_executor
 
@@ -678,6 +679,11 @@ class Engine(abc.ABC):
             )
             # Before the gates read the pauses, so that a later change is not lost.
             held_lease.on_pauses = lambda pauses: events.put(inbox.PausesChanged(pauses))
+        parking = self._parking = None
+        if self.park_after is not None:
+            parking = self._parking = control.Parking(
+                lambda: self._suspend(history.PARKED), self.park_after
+            )
         gates = self._gates = self._make_gates(compiled, lifecycle, events)
         run = run_module.Run(
             compiled.plan,
@@ -690,8 +696,7 @@ class Engine(abc.ABC):
             never_resolve=self._settings["never_resolve"],
             defer_reverts=self._settings["defer_reverts"],
             clock=self._clock,
-            park=None if self.park_after is None else lambda: self._suspend(history.PARKED),
-            park_after=self.park_after or 0.0,
+            parking=parking,
         )
         if self._received is not None:
             self._received.on_new = lambda: events.put(inbox.SignalsReceived())
@@ -788,7 +793,7 @@ class Engine(abc.ABC):
     @property
     def parked(self) -> control.Parked | None:
         """Condition that ends the parking of the latest run; None: it was not parked."""
-        return None if self._run is None else self._run.parked
+        return None if self._parking is None else self._parking.parked
 
     def cancel(self, *atoms: Any, reason: str | None = None) -> bool:
         """Cancel the run or some of its atoms: nothing more starts, and everything is reverted.

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping
-from typing import Any, Final, NamedTuple, TypeGuard
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeGuard
 
 from wbengine import exceptions
 from wbengine import invocation as calls
@@ -18,9 +18,12 @@ from wbengine.persistence import models
 from wbengine.runtime.inbox import Inbox, StopRequested, Withdrawn
 from wbengine.types import failure as ft
 
+if TYPE_CHECKING:
+    from wbengine.runtime.atom_lifecycle import Call
+
 __all__ = [
-    "DEADLINE", "CancelRequest", "GivenUp", "InFlight", "Parked", "StopSignal",
-    "SuspendRequest", "is_cancellable", "read_given_up",
+    "DEADLINE", "CancelRequest", "GivenUp", "InFlight", "Parked", "Parking",
+    "Refusals", "StopSignal", "SuspendRequest", "is_cancellable", "read_given_up",
 ]  # fmt: skip
 
 
@@ -85,11 +88,29 @@ def is_cancellable(call: object) -> TypeGuard[calls.Invocation]:
     )
 
 
+class Refusals(NamedTuple):
+    """Calls to submit, those among them to cancel afterwards, and refused calls."""
+
+    to_submit: list[calls.Invocation]
+    to_cancel: list[calls.Invocation]
+    refused: list[tuple[calls.Invocation, calls.Outcome]]
+
+
 class InFlight:
-    __slots__ = ("_executor", "cancellable", "cancelled_nodes", "granted", "submitted")
+    """The calls of a run, from their begin to their outcome, and what was cancelled."""
+
+    __slots__ = (
+        "_executor", "beginning", "begun", "cancellable", "cancelled_nodes", "granted",
+        "submitted", "unsent",
+    )  # fmt: skip
 
     def __init__(self, executor: calls.TaskExecutor) -> None:
         self._executor = executor
+        #: Calls that began in this iteration and were not submitted yet, and all their nodes.
+        self.begun: list[Call] = []
+        self.beginning: list[int] = []
+        #: Calls of this iteration that the executor has not received yet.
+        self.unsent: deque[Call] = deque()
         #: Submitted calls without an outcome.
         self.submitted: set[calls.Invocation] = set()
         #: Requests also apply to later calls: recovered calls of an earlier run must end.
@@ -97,6 +118,15 @@ class InFlight:
         self.cancellable: set[calls.Invocation] = set()
         #: Nodes that were cancelled because their scope is reverted, until they run again.
         self.cancelled_nodes: set[int] = set()
+
+    def begin(self, call: Call) -> None:
+        self.begun.append(call)
+        self.beginning.append(call.node)
+
+    def take_begun(self) -> list[Call]:
+        """Remove and return the calls that were not submitted yet."""
+        begun, self.begun, self.beginning = self.begun, [], []
+        return begun
 
     def targets(self, request: CancelRequest) -> set[calls.Invocation]:
         """Return the calls in flight that `request` concerns. Thread-safe."""
@@ -123,9 +153,40 @@ class InFlight:
         """Return whether a failure is only the consequence of such a cancellation."""
         return node in self.cancelled_nodes and failure.check(exceptions.Cancelled) is not None
 
-    def denial_of(self, call: calls.Invocation) -> CancelRequest | None:
-        """Return the granted request that forbids to submit `call`, or None."""
-        return next((request for request in self.granted if request.covers(call)), None)
+    def refuse(self, tasks: Iterable[calls.Invocation]) -> Refusals:
+        """Separate cancelled executions from calls to submit.
+
+        A call that an earlier run may have in flight is submitted, so that it is found, and then
+        cancelled.
+        """
+        refusals = Refusals([], [], [])
+        for call in tasks:
+            request = next((request for request in self.granted if request.covers(call)), None)
+            if request is None or call.recovered:
+                refusals.to_submit.append(call)
+                if request is not None:
+                    refusals.to_cancel.append(call)
+            else:
+                refusals.refused.append((call, self.refusal(call, request)))
+        return refusals
+
+    def cancel_recovered(
+        self,
+        tasks: Iterable[calls.Invocation],
+        to_cancel: list[calls.Invocation],
+        is_reverting: Callable[[int], bool],
+    ) -> list[calls.Invocation]:
+        """Return the calls to cancel after their submission: also those of a reverted scope.
+
+        An executor that runs tasks in this thread has to cancel recovered calls before they are
+        submitted.
+        """
+        unwanted = [call for call in tasks if is_cancellable(call) and is_reverting(call.node)]
+        self.cancelled_nodes.update(call.node for call in unwanted)
+        if not self._executor.immediate:
+            return [*to_cancel, *unwanted]
+        self.cancel(call for call in {*unwanted, *to_cancel} if call.recovered)
+        return []
 
     def refusal(self, call: calls.Invocation, request: CancelRequest) -> calls.Outcome:
         given_up = GivenUp(True, request.reason)
@@ -142,6 +203,16 @@ class Parked(NamedTuple):
 
     seconds: float | None
     signals: int | None
+
+
+class Parking:
+    """Suspends a run once if nothing runs and nothing is due within `min_seconds`."""
+
+    def __init__(self, suspend: Callable[[], object], min_seconds: float) -> None:
+        self.park: Final = suspend
+        self.min_seconds: Final = min_seconds
+        #: Condition that ends the parking. None: the run is not parked.
+        self.parked: Parked | None = None
 
 
 class StopSignal:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 import queue
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -35,7 +35,7 @@ from wbengine.runtime.control import (
     CancelRequest,
     GivenUp,
     InFlight,
-    Parked,
+    Parking,
     StopSignal,
     is_cancellable,
 )
@@ -96,16 +96,11 @@ class Run:
         never_resolve: bool,
         defer_reverts: bool,
         clock: _clock.Clock = _clock.SYSTEM,
-        park: Callable[[], object] | None = None,
-        park_after: float = math.inf,
+        parking: Parking | None = None,
     ) -> None:
         self._plan = plan
         self._gates = gates
-        self._timers = gates.timers
-        # The flow is suspended if nothing runs and nothing is due within this time.
-        self._park = park
-        self._park_after = park_after
-        self.parked: Parked | None = None
+        self._parking = parking
         self._scheduler = scheduler
         self._lifecycle = lifecycle
         self._maps = lifecycle.maps
@@ -114,35 +109,26 @@ class Run:
         self._clock = clock
         self._never_resolve = never_resolve
         self._in_flight = InFlight(executor)
-        self._sent = self._in_flight.submitted
         #: May be used from any thread.
         self.stop_signal = StopSignal(executor, inbox, self._in_flight)
         # After a failure that is not resolved, or a failed revert: the remaining atoms must not
         # run.
         self._broken = False
-        # Calls that began in this iteration and were not submitted yet, and all their nodes.
-        self._begun: list[atom_lifecycle.Call] = []
-        self._beginning: list[int] = []
-        # Calls of this iteration that the executor has not received yet.
-        self._unsent: deque[atom_lifecycle.Call] = deque()
         self.stats = Stats()
         self.end_reason: GivenUp | None = None
-        self._retries = lifecycle.retries
-        # Nodes for which the flow waits, as stored. None: unknown, because an earlier run may have
-        # stored some.
-        self._stored_waits: Sequence[int] | None = None
         self._saver = saver
         self._defer_reverts = defer_reverts
-        self._immediate = executor.immediate
         # With a store, the changes of a whole iteration are written together.
         short = executor.immediate and not saver.has_store
         self._max_atoms = MAX_ATOMS_PER_SHORT_ITERATION if short else MAX_ATOMS_PER_ITERATION
-        self._timeout: float | None = None
         self._arrived: deque[Event] = deque()
-        #: Errors of the run itself (for example invalid decisions of retry controllers).
-        self.errors = self._retries.errors
         #: The state entered last; after the run, its final state.
         self.state: str = states.UNDEFINED
+
+    @property
+    def errors(self) -> Mapping[str, ft.Failure]:
+        """Errors of the run itself (for example invalid decisions of retry controllers)."""
+        return self._lifecycle.retries.errors
 
     def run_iter(
         self, timeout: float | None = None, deadline: float | None = None, *, measure: bool = True
@@ -154,14 +140,15 @@ class Run:
         :param measure: record the seconds of each state in `stats`.
         """
         self.stop_signal.begin()
-        self._timeout = None if timeout is None else min(timeout, MAX_WAIT_SECONDS)
+        if timeout is not None:
+            timeout = min(timeout, MAX_WAIT_SECONDS)
         if deadline is not None:
-            self._timers.set_deadline(deadline)
+            self._gates.timers.set_deadline(deadline)
         # Not an attribute: it would refer to this object, and the cycle would delay its deletion.
         handlers_by_state: dict[str, Callable[[], str]] = {
             states.RESUMING: self._resume,
             states.SCHEDULING: self._schedule,
-            states.WAITING: self._wait,
+            states.WAITING: lambda: self._wait(timeout),
             states.ANALYZING: self._analyze,
         }
         spent, monotonic = self.stats.seconds_per_state, self._clock.monotonic
@@ -184,8 +171,8 @@ class Run:
         The caller then stops the executor and calls `collect`.
         """
         self.stop_signal.end()
-        sent = [*self._unsent, *self._withdraw()]
-        for node in [*self._beginning, *(call.node for call in sent)]:
+        sent = [*self._in_flight.unsent, *self._withdraw()]
+        for node in [*self._in_flight.beginning, *(call.node for call in sent)]:
             self._lifecycle.undo_begin(node)
 
     def collect(self) -> None:
@@ -235,19 +222,18 @@ class Run:
         if self._lifecycle.failed_before_submit:
             for ended in self._lifecycle.take_failed_before_submit():
                 self._inbox.put(Finished(*ended))
-        if self._saver.saves_iterations and not (self._immediate and self._inbox.qsize()):
+        if self._saver.saves_iterations and not (self._executor.immediate and self._inbox.qsize()):
             self._save(saving.ITERATION)
         return states.WAITING
 
-    def _wait(self) -> str:
-        timeout, timers, scheduler = self._timeout, self._timers, self._scheduler
+    def _wait(self, timeout: float | None) -> str:
+        timers, scheduler = self._gates.timers, self._scheduler
         waits_changed = self._gates.has_signals and self._store_waits()
         asleep = timers.is_used and not (self.stop_signal.suspending or scheduler.done)
         if self._gates.admission and self._gates.delays_flow:
             asleep = asleep or not scheduler.done
-        if self._park is not None and not self._inbox.qsize() and self._may_park():
-            park, self._park = self._park, None
-            park()
+        if self._parking is not None and not self._inbox.qsize() and self._may_park(self._parking):
+            self._parking.park()
         elif not self._inbox.qsize() and (scheduler.in_flight or asleep):
             if waits_changed:
                 self._save(saving.LATE)
@@ -264,17 +250,17 @@ class Run:
         if self._saver.check is not None:
             self._saver.check()
         suspending = self.stop_signal.suspending
-        is_due = self._timers.is_used and self._timers.passed(self._clock.monotonic())
+        is_due = self._gates.timers.is_used and self._gates.timers.passed(self._clock.monotonic())
         if is_due and not suspending:
             self._expire()  # first: outcomes that arrive now are too late
         granted = bool(self.stop_signal.requests) and self._grant_requests()
         woken = self._handle_arrivals() or is_due or granted
         if suspending:
-            self._timers.clear()
+            self._gates.timers.clear()
             self._stop_starting()
         if self._maps.running:
             self._release_idle_maps()
-        if self._saver.saves_iterations and self._immediate:
+        if self._saver.saves_iterations and self._executor.immediate:
             self._save(saving.ITERATION)
         if self._scheduler.done:
             return self._end()
@@ -291,7 +277,7 @@ class Run:
 
     def _begin_all(self) -> None:
         scheduler, lifecycle, gates, timers = (
-            self._scheduler, self._lifecycle, self._gates, self._timers
+            self._scheduler, self._lifecycle, self._gates, self._gates.timers
         )  # fmt: skip
         if (
             self._gates.admission
@@ -305,7 +291,7 @@ class Run:
             released: Sequence[int] = ()
             if self._gates.admission or timers.is_used:
                 released = self._release()
-            ready = scheduler.take(max(0, self._max_atoms - len(self._begun)))
+            ready = scheduler.take(max(0, self._max_atoms - len(self._in_flight.begun)))
             if self._gates.admission:
                 ready.execute = [*released, *self._admit(ready.execute)]
             if ready.retry:
@@ -331,7 +317,7 @@ class Run:
         for node in work.retries:
             self._scheduler.wake(node)
         for call in work.calls:
-            self._begin_call(call)
+            self._in_flight.begin(call)
         return work.nodes
 
     def _admit(self, nodes: Sequence[int]) -> Sequence[int]:
@@ -357,27 +343,23 @@ class Run:
         task_retries: list[atom_lifecycle.RetryCall] = []
         other_calls: list[atom_lifecycle.Call] = []
         retried_tasks = self._plan.retried
-        for call in self._begun:
+        for call in self._in_flight.begun:
             if isinstance(call, atom_lifecycle.RetryCall) and call.node - 1 in retried_tasks:
                 (task_retries if call.action == calls.EXECUTE else other_calls).append(call)
             else:
                 other_calls.append(call)
-        self._begun = other_calls
+        self._in_flight.begun = other_calls
         for call in task_retries:
-            self._handle_outcome(call, self._retries.run(call))
+            self._handle_outcome(call, self._lifecycle.retries.run(call))
         return bool(task_retries)
 
     def _begin(self, nodes: Sequence[int], action: calls.Action) -> None:
-        self._beginning += nodes
-        begin, begun = self._lifecycle.begin, self._begun
+        self._in_flight.beginning += nodes
+        begin, begun = self._lifecycle.begin, self._in_flight.begun
         for node in nodes:
             call = begin(node, action)
             if call is not None:
                 begun.append(call)
-
-    def _begin_call(self, call: atom_lifecycle.Call) -> None:
-        self._begun.append(call)
-        self._beginning.append(call.node)
 
     def _decide(self, node: int) -> None:
         ballot = self._scheduler.ballot(node)
@@ -390,7 +372,7 @@ class Run:
             self._lifecycle.ignore(self._scheduler.decide(node, refusals))
 
     def _submit(self) -> None:
-        begun = self._begun
+        begun = self._in_flight.begun
         tasks = [call for call in begun if isinstance(call, calls.Invocation)]
         retries: list[atom_lifecycle.RetryCall] = []
         if len(tasks) != len(begun):
@@ -403,23 +385,27 @@ class Run:
             tasks.sort(key=lambda call: (-call.priority, call.node))
         to_cancel: list[calls.Invocation] = []
         if self._in_flight.granted:
-            tasks, to_cancel = self._refuse(tasks)
+            tasks, to_cancel, refused = self._in_flight.refuse(tasks)
+            for call, outcome in refused:
+                self._inbox.put(Finished(call, outcome))
         if self._gates.has_call_gates:
             tasks = self._gates.admit_calls(tasks)
-        self._unsent = deque([*tasks, *retries])
-        self._begun, self._beginning = [], []
+        self._in_flight.unsent = deque([*tasks, *retries])
+        self._in_flight.take_begun()
         if tasks:
             if self._scheduler.reverting:
-                self._cancel_recovered(tasks, to_cancel)
+                to_cancel = self._in_flight.cancel_recovered(
+                    tasks, to_cancel, self._scheduler.is_reverting
+                )
             crashpoint("engine.before-submit")
             self._executor.submit_many(self._iter_unsent(len(tasks)), self._done)
             crashpoint("engine.after-submit")
             if to_cancel:
                 self._in_flight.cancel(to_cancel)
         for call in self._iter_unsent(len(retries)) if retries else ():
-            self._inbox.put(Finished(call, self._retries.run(call)))
-        if self._unsent:
-            unsent, self._unsent = self._unsent, deque()
+            self._inbox.put(Finished(call, self._lifecycle.retries.run(call)))
+        if self._in_flight.unsent:
+            unsent, self._in_flight.unsent = self._in_flight.unsent, deque()
             self._inbox.put(Withdrawn(unsent))
 
     def _iter_unsent(self, count: int) -> Iterator[Any]:
@@ -427,10 +413,10 @@ class Run:
 
         If tasks run in this thread, this is checked and outcomes are handled between two tasks.
         """
-        unsent, stop_signal, timers = self._unsent, self.stop_signal, self._timers
-        mapping, sent = self._maps.running, self._sent
+        unsent, stop_signal, timers = self._in_flight.unsent, self.stop_signal, self._gates.timers
+        mapping, sent = self._maps.running, self._in_flight.submitted
         tasks = bool(unsent) and isinstance(unsent[0], calls.Invocation)
-        immediate, cancellable = self._immediate, self._in_flight.cancellable
+        immediate, cancellable = self._executor.immediate, self._in_flight.cancellable
         saver, check = self._saver, self._saver.check
         for _ in range(count):
             if check is not None:
@@ -465,7 +451,7 @@ class Run:
         """
         # Requests to cancel and the deadline precede the outcomes; the loop handles them in that
         # order.
-        is_too_late = self.stop_signal.requests or (self._timers.is_used and self._overdue())
+        is_too_late = self.stop_signal.requests or (self._gates.timers.is_used and self._overdue())
         if not is_too_late and self._handle_arrivals():
             self._save(saving.LATE)
             # The next iteration begins the successors and must not block.
@@ -501,11 +487,11 @@ class Run:
         if isinstance(outcome.value, ft.Failure):
             calls.raise_interruption(outcome)
         if isinstance(call, calls.Invocation):
-            self._sent.discard(call)
+            self._in_flight.submitted.discard(call)
             self._in_flight.cancellable.discard(call)
             if self._gates.admission:
                 self._gates.on_ended(call.node, call.index)
-            if call.cancellation.cancelled and self._immediate and outcome.started is None:
+            if call.cancellation.cancelled and self._executor.immediate and outcome.started is None:
                 self._undo_begin(call)  # cancelled before it began
                 return
         if self._maps.running and is_item(call):
@@ -539,7 +525,7 @@ class Run:
                 if withdrawn_call.node == call.node:
                     self._undo_begin(withdrawn_call)
                 else:
-                    self._begin_call(withdrawn_call)
+                    self._in_flight.begin(withdrawn_call)
 
     def _release_idle_maps(self) -> None:
         while idle := self._maps.idle():
@@ -561,7 +547,7 @@ class Run:
             self._resolve(node, failure)
 
     def _resolve(self, node: int, failure: ft.Failure) -> None:
-        resolution = self._retries.resolve(node, failure, self._defer_reverts)
+        resolution = self._lifecycle.retries.resolve(node, failure, self._defer_reverts)
         self._lifecycle.set_intentions(self._scheduler.apply(resolution))
         self._cancel_in_scope(resolution.scope)
 
@@ -570,16 +556,16 @@ class Run:
         if self._scheduler.halted:
             return
         self._withdraw_unstarted(range(len(self._plan)))
-        unsent = self._unsent
-        if unsent and self._immediate:  # called during `_iter_unsent`
+        unsent = self._in_flight.unsent
+        if unsent and self._executor.immediate:  # called during `_iter_unsent`
             tasks = [call for call in unsent if isinstance(call, calls.Invocation)]
             for call in unsent:
                 if not isinstance(call, calls.Invocation):
-                    self._begin_call(call)  # a retry controller runs in the next iteration
+                    self._in_flight.begin(call)  # a retry controller runs in the next iteration
             unsent.clear()
             unsent.extend(self._gates.admit_calls(tasks))
         for call in self._withdraw():
-            self._begin_call(call)
+            self._in_flight.begin(call)
 
     def _withdraw_unstarted(self, scope: range) -> None:
         if not self._gates.admission:
@@ -592,19 +578,23 @@ class Run:
 
     def _store_waits(self) -> bool:
         """Store what the flow waits for once all of it waits; return whether that changed."""
-        nodes = self._gates.awaiting_signals(self._scheduler.in_flight)
-        if nodes == self._stored_waits:
+        nodes = self._gates.changed_waits(self._scheduler.in_flight)
+        if nodes is None:
             return False
-        self._stored_waits = nodes
         self._lifecycle.store_waits(nodes)
         return True
 
-    def _may_park(self) -> bool:
+    def _may_park(self, parking: Parking) -> bool:
         """Return whether nothing runs and nothing is due soon; set `parked` in that case."""
-        if self.stop_signal.stopping or self._maps.running or self._scheduler.done:
+        if (
+            parking.parked is not None
+            or self.stop_signal.stopping
+            or self._maps.running
+            or self._scheduler.done
+        ):
             return False
-        self.parked = self._gates.parked(self._scheduler.in_flight, self._park_after)
-        return self.parked is not None
+        parking.parked = self._gates.parked(self._scheduler.in_flight, parking.min_seconds)
+        return parking.parked is not None
 
     def _save(self, moment: int) -> None:
         """Write the changes if the durability includes `moment`, then notify listeners."""
@@ -614,7 +604,7 @@ class Run:
             # A listener may suspend or cancel the flow. The calls that have just begun are then
             # undone.
             self._lifecycle.deliver(self._stopping if moment == saving.START else None)
-        if self._immediate:
+        if self._executor.immediate:
             self._saver.start_interval()
 
     def _stopping(self) -> bool:
@@ -627,12 +617,12 @@ class Run:
         return arrived
 
     def _overdue(self) -> bool:
-        return self._clock.monotonic() >= self._timers.deadline
+        return self._clock.monotonic() >= self._gates.timers.deadline
 
     def _expire(self) -> None:
         if not self._overdue():
             return
-        self._timers.set_deadline(math.inf)
+        self._gates.timers.set_deadline(math.inf)
         if not (self._broken or self._scheduler.done):
             self._give_up(DEADLINE)
 
@@ -691,10 +681,9 @@ class Run:
             stopped = self._maps.stop_for_revert(scope, self._gates.concerns)
             self._in_flight.cancelled_nodes.update(stopped)
         cancellable = [call for call in self._in_flight.cancellable if call.node in scope]
-        if self._unsent and self._executor.immediate:  # called during `_iter_unsent`
-            cancellable += [
-                call for call in self._unsent if is_cancellable(call) and call.node in scope
-            ]
+        unsent = self._in_flight.unsent
+        if unsent and self._executor.immediate:  # called during `_iter_unsent`
+            cancellable += [call for call in unsent if is_cancellable(call) and call.node in scope]
         for call in self._gates.withdraw_calls(
             lambda node, call: node in scope and is_cancellable(call)
         ):
@@ -703,44 +692,6 @@ class Run:
             self._inbox.put(Finished(call, refusal))
         if cancellable:
             self._in_flight.cancel_for_revert(cancellable)
-
-    def _cancel_recovered(
-        self, tasks: Collection[calls.Invocation], late: list[calls.Invocation]
-    ) -> None:
-        """Add to `late` recovered calls of a reverted scope, so that they are cancelled.
-
-        An executor that runs tasks in this thread has to cancel them before they are submitted.
-        """
-        is_reverting = self._scheduler.is_reverting
-        unwanted = [call for call in tasks if is_cancellable(call) and is_reverting(call.node)]
-        if self._executor.immediate:
-            recovered = [call for call in {*unwanted, *late} if call.recovered]
-            self._in_flight.cancelled_nodes.update(call.node for call in unwanted)
-            self._in_flight.cancel(recovered)
-            late.clear()
-        else:
-            self._in_flight.cancelled_nodes.update(call.node for call in unwanted)
-            late += unwanted
-
-    def _refuse(
-        self, tasks: list[calls.Invocation]
-    ) -> tuple[list[calls.Invocation], list[calls.Invocation]]:
-        """Separate cancelled executions from calls to submit.
-
-        A call that an earlier run may have in flight is submitted, so that it is found, and then
-        cancelled.
-
-        :returns: calls to submit, and those among them to cancel afterwards.
-        """
-        to_submit, to_cancel = [], []
-        for call in tasks:
-            request = self._in_flight.denial_of(call)
-            if request is None or call.recovered:
-                to_submit.append(call)
-                to_cancel += [] if request is None else [call]
-            else:
-                self._inbox.put(Finished(call, self._in_flight.refusal(call, request)))
-        return to_submit, to_cancel
 
     def _stop(self) -> None:
         self._broken = True
@@ -751,8 +702,7 @@ class Run:
             self._scheduler.halt()
             self._maps.halt()
         self._withdraw_unstarted(range(len(self._plan)))
-        unstarted, self._begun, self._beginning = self._begun, [], []
-        for call in [*unstarted, *self._withdraw()]:
+        for call in [*self._in_flight.take_begun(), *self._withdraw()]:
             self._undo_begin(call)
 
     def _withdraw(self) -> list[calls.Invocation]:
@@ -760,7 +710,7 @@ class Run:
 
     def _undo_begin(self, call: atom_lifecycle.Call) -> None:
         if isinstance(call, calls.Invocation):
-            self._sent.discard(call)
+            self._in_flight.submitted.discard(call)
             self._in_flight.cancellable.discard(call)
             if self._gates.admission:
                 self._gates.on_ended(call.node, call.index)

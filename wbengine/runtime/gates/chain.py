@@ -29,6 +29,8 @@ class GateChain:
         self._clock = clock
         #: Whether a task of the flow may wait for signals.
         self.has_signals = any(gate.received_signals is not None for gate in gates)
+        # Nodes that `changed_waits` returned last. None: an earlier run may have stored some.
+        self._stored_waits: list[int] | None = None
         self._read_active()
 
     def _read_active(self) -> None:
@@ -118,9 +120,16 @@ class GateChain:
     def concerns(self, node: int) -> bool:
         return any(gate.concerns(node) for gate in self.admission)
 
-    def awaiting_signals(self, in_flight: int) -> list[int]:
-        """Return the first nodes that wait for signals if nothing else is in flight."""
-        return [node for gate in self._gates for node in gate.awaiting_signals(in_flight)]
+    def changed_waits(self, in_flight: int) -> list[int] | None:
+        """Return the first nodes that wait for signals while nothing else is in flight.
+
+        Return None if they have not changed since the latest call.
+        """
+        waits = [node for gate in self._gates for node in gate.awaiting_signals(in_flight)]
+        if waits == self._stored_waits:
+            return None
+        self._stored_waits = waits
+        return waits
 
     def awaits_signals(self) -> bool:
         """Return whether a task waits for a signal now. May be called from any thread."""
