@@ -238,6 +238,21 @@ def test_signal_timeout_counts_from_first_start_across_suspension(store: base.Ba
     assert clock.time() == pytest.approx(4600.0)
 
 
+@pytest.mark.parametrize("park_after", [10, 100])
+def test_flow_is_parked_only_if_timeout_is_far_away(park_after: float, store: base.Backend) -> None:
+    clock = _clock.ManualClock()
+    engine = at(clock, line(timeout=50), backend=store)
+    engine.park_after = park_after
+    if park_after < 50:
+        engine.run()
+        assert engine.storage.get_flow_state() == states.SUSPENDED
+        assert (engine.parked.seconds, clock.time()) == (pytest.approx(50), 0)
+    else:
+        with pytest.raises(exceptions.SignalTimeout):
+            engine.run()
+        assert (engine.parked, clock.time()) == (None, pytest.approx(50))
+
+
 def test_reset_restarts_signal_timeout(store: base.Backend) -> None:
     clock = _clock.ManualClock(1000.0)
     engine = at(clock, line(timeout=3600), backend=store)
