@@ -7,6 +7,7 @@ the `Bindings` of a compiled plan, which define the values that each atom can us
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -14,7 +15,7 @@ from typing import Any, Final
 from wbengine import _names, arguments, exceptions, states
 from wbengine import atom as atom_module
 from wbengine import retry as retry_module
-from wbengine.persistence import _lock, base, leases, macs, models, owners, writer
+from wbengine.persistence import base, leases, macs, models, owners, writer
 from wbengine.running import LOCAL
 from wbengine.types import codec
 from wbengine.types import failure as ft
@@ -54,6 +55,32 @@ Pairs = Mapping[str, Any] | Iterable[tuple[str, Any]]
 
 #: Function that selects or combines the values of a name with several providers.
 ManyHandler = Callable[[list[Any]], Any]
+
+
+class Lock:
+    """A reentrant lock with the interface of TaskFlow's.
+
+    `with`, `read_lock()` and `write_lock()` are equivalent.
+    """
+
+    __slots__ = ("_lock",)
+
+    def __init__(self, lock: threading.RLock) -> None:
+        self._lock = lock
+
+    def __enter__(self) -> Lock:
+        self._lock.acquire()
+        return self
+
+    def __exit__(self, *exc_info: Any) -> None:
+        self._lock.release()
+
+    @contextlib.contextmanager
+    def read_lock(self) -> Iterator[Lock]:
+        with self:
+            yield self
+
+    write_lock = read_lock
 
 
 class Storage:
@@ -101,9 +128,9 @@ class Storage:
         self.readings = 0
 
     @property
-    def lock(self) -> _lock.Lock:
+    def lock(self) -> Lock:
         """A lock that excludes other changes through the methods of this class."""
-        return _lock.Lock(self.writer.mutex)
+        return Lock(self.writer.mutex)
 
     @property
     def backend(self) -> base.Backend | None:

@@ -15,9 +15,8 @@ from urllib.parse import unquote, urlsplit
 import kombu
 
 from wbengine import _sqlite_files, exceptions
-from wbengine.diagnosis import redis_settings
 from wbengine.diagnosis.clocks import check_clock
-from wbengine.diagnosis.findings import Finding, Place, bad, good, line
+from wbengine.diagnosis.findings import Finding, Place, bad, good, line, note
 from wbengine.engines.worker_based.connections import connecting, topology
 from wbengine.engines.worker_based.worker_side import describing
 from wbengine.fleet import client as fleets
@@ -27,6 +26,8 @@ __all__ = ["fleet", "check", "check_connection"]
 
 #: Maximum time to connect in seconds, even if the timeout of the settings is longer.
 _MAX_CONNECT_SECONDS: Final = 5.0
+#: Fraction of its memory limit from which a Redis is reported as full.
+_MAX_MEMORY_FRACTION: Final = 0.9
 
 _MIN_FREE_BYTES: Final = 100 * 1024 * 1024
 
@@ -109,7 +110,7 @@ def check(place: Place) -> Iterator[Finding]:
     if target.folders is not None:
         yield from _check_folder(target.folders[0])
     elif target.redis is not None:
-        yield from redis_settings.check_settings("broker settings", target.redis)
+        yield from _redis_settings("broker settings", target.redis)
     elif target.amqp:
         yield from _check_rabbitmq(place)
 
@@ -225,3 +226,63 @@ def _grant_command(connection: kombu.Connection, exchange: str) -> str:
     vhost = connection.virtual_host or "/"
     user = connection.userid or "guest"
     return f"rabbitmqctl set_permissions -p '{vhost}' {user} {pattern} {pattern} {pattern}"
+
+
+def _redis_settings(check: str, place: Any) -> Iterator[Finding]:
+    """Check the settings of a Redis that `INFO` reports, and its clock."""
+    from wbengine.transports import _redis_link
+
+    pool = _redis_link.Pool(place, exceptions.TransportFailure, place.shown)
+    try:
+        info = pool.call("INFO").decode(errors="replace")
+        before = time.time()
+        seconds, micros = pool.call("TIME")
+        after = time.time()
+    except exceptions.TransportFailure as error:
+        yield note(check, f"cannot read the settings of {place.shown} ({line(error)});"
+                   " without INFO, engines and workers do not detect a restored older state; run:"
+                   " ACL SETUSER USER +info")  # fmt: skip
+        return
+    finally:
+        pool.close()
+    lines = dict(entry.split(":", 1) for entry in info.splitlines() if ":" in entry)
+    findings = list(_redis_problems(check, {name: value.strip() for name, value in lines.items()}))
+    yield from findings or [good(check, f"{place.shown} stores data durably")]
+    theirs = int(seconds) + int(micros) / 1e6
+    yield from check_clock(
+        "broker clock", f"of {place.shown}", theirs - (before + after) / 2, (after - before) / 2
+    )
+
+
+def _redis_problems(check: str, info: dict[str, str]) -> Iterator[Finding]:
+    policy = info.get("maxmemory_policy", "noeviction")
+    if policy != "noeviction":
+        yield bad(
+            check,
+            f"maxmemory-policy must be noeviction, got {policy}: when the memory is full, Redis"
+            " deletes requests and rows of the ledger",
+            "run: redis-cli CONFIG SET maxmemory-policy noeviction; add the same setting to"
+            " redis.conf",
+        )
+    if info.get("aof_enabled") == "0":
+        yield bad(
+            check,
+            "the append-only file is disabled: after a restart, queued and running requests are"
+            " lost, and their tasks fail with WorkerLost",
+            "run: redis-cli CONFIG SET appendonly yes; add the same setting to redis.conf",
+        )
+    elif info.get("aof_last_write_status", "ok") != "ok":
+        yield bad(check, "writing the append-only file failed",
+                  "see the log of Redis; its disk may be full or its folder not"
+                  " writable")  # fmt: skip
+    if info.get("cluster_enabled") == "1":
+        yield bad(check, "Redis Cluster is not supported",
+                  "use a single Redis: --url redis://HOST/DB")  # fmt: skip
+    if info.get("role") == "slave":
+        yield bad(check, "the server is a read-only replica",
+                  f"use {info.get('master_host')}:{info.get('master_port')}")  # fmt: skip
+    maximum, used = int(info.get("maxmemory") or 0), int(info.get("used_memory") or 0)
+    if maximum and used > _MAX_MEMORY_FRACTION * maximum:
+        yield bad(check, f"the memory is full ({used // 1024**2} of {maximum // 1024**2} MB)",
+                  "increase it with redis-cli CONFIG SET maxmemory SIZE, or find long queues with"
+                  " `wbengine queues list`")  # fmt: skip

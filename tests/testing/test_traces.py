@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from wbengine.testing import patterns
+from wbengine.testing import traces
 
 
 def matches(told: Any, *events: str) -> bool:
-    return patterns.match(patterns.parse(told), events) is None
+    return traces.match(traces.parse(told), events) is None
 
 
 def test_word_matches_running_and_success() -> None:
@@ -48,12 +48,12 @@ def test_ambiguous_alternatives_are_all_tried() -> None:
 
 
 def test_mismatch_contains_position_and_expected_events() -> None:
-    pattern = patterns.parse([{"a", "b"}, "c"])
-    found = patterns.match(pattern, ["a RUNNING", "c RUNNING"])
-    assert found == patterns.Mismatch(1, ("a SUCCESS", "b RUNNING"))
-    assert patterns.match(pattern, []) == patterns.Mismatch(0, ("a RUNNING", "b RUNNING"))
-    assert patterns.match(patterns.parse([]), ["x RUNNING"]) == patterns.Mismatch(0, ())
-    assert patterns.match(patterns.parse([]), []) is None
+    pattern = traces.parse([{"a", "b"}, "c"])
+    found = traces.match(pattern, ["a RUNNING", "c RUNNING"])
+    assert found == traces.Mismatch(1, ("a SUCCESS", "b RUNNING"))
+    assert traces.match(pattern, []) == traces.Mismatch(0, ("a RUNNING", "b RUNNING"))
+    assert traces.match(traces.parse([]), ["x RUNNING"]) == traces.Mismatch(0, ())
+    assert traces.match(traces.parse([]), []) is None
 
 
 def test_set_of_400_tasks_is_matched() -> None:
@@ -65,4 +65,4 @@ def test_set_of_400_tasks_is_matched() -> None:
 @pytest.mark.parametrize("wrong", [1, ["a", None], {1}], ids=str)
 def test_invalid_pattern_is_refused(wrong: Any) -> None:
     with pytest.raises(TypeError, match="Expected trace must consist of"):
-        patterns.parse(wrong)
+        traces.parse(wrong)
