@@ -27,6 +27,8 @@ def test_bench_runs_cases_and_writes_reports(tmp_path: Path) -> None:
         ("filesystem", "wide"): 20,
         ("serial", "wide"): 10,
         ("serial", "linear"): 10,
+        ("serial", "map"): 100,
+        ("serial", "parked"): 10,
         ("parallel", "wide"): 10,
         ("parallel", "linear"): 10,
     }

@@ -62,6 +62,9 @@ RUN = {
     "local": (
         Case("wide", "tasks that do nothing, all at once", {"tasks": 1000}, LOCALS),
         Case("linear", "tasks that do nothing, one after the other", {"tasks": 1000}, LOCALS),
+        Case("map", "a Map whose items do nothing", {"tasks": 10_000}, ("serial",), ("wbengine",)),
+        Case("parked", "flows on sqlite: each is parked until a signal arrives, and then finished",
+             {"tasks": 1000}, ("serial",), ("wbengine",)),
     ),
 }  # fmt: skip
 #: Groups that are measured in other ways.

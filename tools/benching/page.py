@@ -28,6 +28,8 @@ CASES = {
     "diamond": "layers of 40 tasks; each layer starts when the last has ended",
     "payload": "tasks that receive 100 KB and return them",
     "linear": "tasks that do nothing, one after the other",
+    "map": "a Map whose items do nothing",
+    "parked": "flows on sqlite, parked until a signal arrives; flows a second",
 }
 COSTS = ("caller_us", "workers_us", "broker_us")
 

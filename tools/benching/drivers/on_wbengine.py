@@ -7,13 +7,16 @@ as other systems reuse their connections. On RabbitMQ, `ledger` adds a ledger in
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import place
 from flows import Flows
 
-from wbengine import task
+from wbengine import engines, operations, states, task
+from wbengine.patterns import linear_flow
+from wbengine.persistence import backends
 
 PACKAGES = ["wbengine", "kombu", "amqp", "redis", "hiredis", "orjson"]
 
@@ -31,6 +34,11 @@ class Next(task.Task):
 class Back(task.Task):
     def execute(self, x: str) -> str:
         return x
+
+
+def approval() -> linear_flow.Flow:
+    """Return a flow that waits for a signal."""
+    return linear_flow.Flow("approval").add(task.WaitFor("approved"), Nothing("ship"))
 
 
 def _keys(folder: Path, *, per_role: bool) -> dict[str, str]:
@@ -83,6 +91,34 @@ class Driver:
             raise AttributeError(case)
         run = getattr(self._flows, case)
         return lambda *sizes, **named: run(*sizes, **named, **self._options)
+
+    def map(self, tasks: int) -> None:
+        items = task.Map(Next("next"), over="numbers", item="x", provides="results")
+        flow = linear_flow.Flow("map").add(items)
+        results = engines.run(flow, store={"numbers": list(range(tasks))}, **self._options)
+        place.check(len(results["results"]), tasks)
+
+    def parked(self, tasks: int) -> None:
+        """Park flows, signal all of them, and then finish them."""
+        with (
+            tempfile.TemporaryDirectory(dir=place.FOLDER) as folder,
+            backends.backend(f"sqlite:///{folder}/flows.db") as backend,
+        ):
+            with backend.get_connection() as connection:
+                connection.upgrade()
+            uuids = []
+            for _ in range(tasks):
+                engine = operations.start(backend, "on_wbengine:approval", **self._options)
+                engine.park_after = 0.0
+                engine.run()
+                place.check(engine.parked is not None, True)
+                uuids.append(engine.storage.flow_uuid)
+            for uuid in uuids:
+                operations.signal(backend, uuid, "approved")
+            for uuid in uuids:
+                engine = operations.resume(backend, uuid)
+                engine.run()
+                place.check(engine.storage.get_flow_state(), states.SUCCESS)
 
     def close(self) -> None:
         if self._executor is not None:
