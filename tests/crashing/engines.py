@@ -17,12 +17,14 @@ from typing import Any
 from tests.crashing import audit, children, flows, judging, snapshots, workers
 from tests.seams import stores
 from wbengine import engines as loading
-from wbengine import exceptions, states
+from wbengine import exceptions, operations, states
 from wbengine.persistence import backends, base, models
 from wbengine.signals import Signal
 
 ENDED = (states.SUCCESS, states.REVERTED)
 SIGNAL = Signal("s", "1", 1.0)
+PAUSED = "tests.crashing.tasks.Paused"
+PAUSE_SECONDS = 0.3
 
 
 @dataclass(frozen=True)
@@ -111,6 +113,8 @@ def _live(work: Work, number: int) -> None:
             wish(work, connection)
             touch(work, connection)
         _run_all(work, backend)
+        with contextlib.closing(backend.get_connection()) as connection:
+            connection.remove_pause(PAUSED)
         with backends.backend(work.conf) as other, other.get_connection() as connection:
             current = _snapshots(work, connection)
             # If a process was killed after its flow had ended, the lease has to expire.
@@ -224,6 +228,8 @@ def run(work: Work, flow: str, backend: base.Backend, pause: float | None = None
     )
     if pause is not None:
         backend.write_pause = pause
+    if flow == "main":
+        _pause_and_signal(work, backend)
     for _ in range(flows.ROUNDS):
         try:
             engine.run()
@@ -232,6 +238,13 @@ def run(work: Work, flow: str, backend: base.Backend, pause: float | None = None
         if engine.storage.get_flow_state() in ENDED or engine.storage.get_revert_failures():
             return  # a reversion that was lost with its worker stays failed
     raise AssertionError(f"{flow} does not come to its end: {engine.storage.get_flow_state()}")
+
+
+def _pause_and_signal(work: Work, backend: base.Backend) -> None:
+    """Pause a task type of `main` for a short time, and send the signal that it waits for."""
+    operations.pause_tasks(backend, PAUSED, reason="kills", by="engine", seconds=PAUSE_SECONDS)
+    with contextlib.closing(backend.get_connection()) as connection:
+        connection.put_signal(work.uuid("main"), Signal(flows.SIGNAL, "1", 1.0))
 
 
 def _destroy(work: Work, connection: base.Connection) -> None:

@@ -16,6 +16,8 @@ from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 
 #: More than the number of kills: each task that is lost with its worker needs one round.
 ROUNDS = 9
+#: Name of the signal that `main` waits for.
+SIGNAL = "approved"
 
 
 def store(audit: str, nap: float = 0.0) -> dict[str, Any]:
@@ -66,8 +68,20 @@ def _main(name: str, number: int) -> Any:
     )
     parts = ["begin", "left", "middle", "right", "asked", "before", "shaky", "each"]
     return flow.add(
-        tasks.Step("begin", provides="begin"), wide, _branches(), again, _sum("sum", parts)
+        tasks.Step("begin", provides="begin"),
+        _waits(),
+        wide,
+        _branches(),
+        again,
+        _sum("sum", parts),
     )
+
+
+def _waits() -> Any:
+    """Return tasks that wait: for the end of a pause, for a signal, and for a permit."""
+    flow = unordered_flow.Flow("waits")
+    limited = [tasks.Limited(f"limited-{number}") for number in range(2)]
+    return flow.add(tasks.Paused("paused"), task.WaitFor(SIGNAL, name="signalled"), *limited)
 
 
 def _branches() -> Any:

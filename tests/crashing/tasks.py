@@ -49,6 +49,16 @@ class Late(Step):
         return super().execute(audit, late, round)
 
 
+class Paused(Step):
+    """Its type is paused at the start of each process."""
+
+
+class Limited(Step):
+    """Needs a permit."""
+
+    concurrency = 1
+
+
 class Harmless(Step):
     """Is idempotent: it can run again."""
 
