@@ -113,7 +113,7 @@ class Storage:
         self._flow_detail = flow_detail
         self.writer: Final = writer.RecordWriter(flow_detail, backend)
         self._by_name: dict[str, models.AtomDetail] = _by_name(flow_detail)
-        self._resumed = any(name != self.injector_name for name in self._by_name)
+        self._resumed = self.has_atoms
         self._failed: dict[str, ft.Failure] = {}
         self._failed_view: Mapping[str, ft.Failure] | None = None
         self._find_failures()
@@ -131,6 +131,11 @@ class Storage:
     def lock(self) -> Lock:
         """A lock that excludes other changes through the methods of this class."""
         return Lock(self.writer.mutex)
+
+    @property
+    def has_atoms(self) -> bool:
+        """Whether there is a record of an atom."""
+        return any(name != self.injector_name for name in self._by_name)
 
     @property
     def backend(self) -> base.Backend | None:

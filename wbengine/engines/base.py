@@ -32,7 +32,7 @@ from wbengine.engines import (
     flow_errors,
     gate_setup,
     ownership,
-    requirements,
+    preparation,
     selection,
 )
 from wbengine.engines import compilation as compilation_module
@@ -132,12 +132,11 @@ class Engine(abc.ABC):
             lease_seconds=self._settings["lease"],
         )
         self._compilation: compilation_module.Compilation | None = None
-        #: Values that the next run injects.
-        self._inputs: Mapping[str, Any] = {}
-        self._difference: differences.Difference | None = None
-        # Values of `storage.readings` when the records were prepared, and when the outline was
-        # saved.
-        self._prepared_at = self._outline_saved_at = -1
+        self._preparation = preparation.Preparation(
+            self._storage,
+            migrate=self._settings["migrate"],
+            inject_transient=self._settings["inject_transient"],
+        )
         self._in_use: dict[str, object] = {}  # the current run or reset
         # Reentrant, because a signal handler of the same thread may suspend.
         self._state_lock = RLock()
@@ -221,9 +220,8 @@ class Engine(abc.ABC):
 
         Available after `compile`; `prepare` acts on it.
         """
-        if self._prepared or self._difference is not None or self._compilation is None:
-            return self._difference
-        return differences.compare(self._storage, list(_atoms_in_order(self._compilation.plan)))
+        compiled = self._compilation
+        return self._preparation.difference(None if compiled is None else compiled.plan)
 
     @property
     def statistics(self) -> dict[str, Any]:
@@ -304,7 +302,7 @@ class Engine(abc.ABC):
         :raises StorageFailure: if the records cannot be written.
         """
         plan = self._compiled("prepared").plan
-        if self._prepared and self._storage.get_flow_state() != states.REVERTED:
+        if self._preparation.is_finished and self._storage.get_flow_state() != states.REVERTED:
             return
         opened = scopes.Scopes()
         try:
@@ -312,7 +310,7 @@ class Engine(abc.ABC):
                 if self._ownership.held is None:
                     holding.enter_context(opened.add(self._ownership.owned(momentary=True)))
                 with opened.add(self._storage.writer.batch()):
-                    if not self._prepared:
+                    if not self._preparation.is_finished:
                         self._prepare(plan)
                     if self._storage.get_flow_state() == states.REVERTED:
                         self._reset(plan.atoms())
@@ -325,34 +323,20 @@ class Engine(abc.ABC):
         except exceptions.FlowBusy:
             if not self._ownership.waits:
                 raise
-            self._inputs = values  # injected by the run, which waits for the lease
-
-    @property
-    def _prepared(self) -> bool:
-        return self._prepared_at == self._storage.readings
+            # Injected by the run, which waits for the lease.
+            self._preparation.inputs = values
 
     def _prepare(self, plan: plan_module.Plan) -> None:
-        atoms = list(_atoms_in_order(plan))
-        self._difference = differences.apply_migration(
-            self._storage, atoms, self._settings["migrate"], self._difference
-        )
+        atoms = list(preparation.atoms_in_order(plan))
+        self._preparation.compare(atoms)
         # Its engine died during a run: this engine takes it over.
         left_running = self._storage.get_flow_state() in states.FLOW_RUNNING
         if left_running:
             self._change_state(states.RESUMING)
-        self._storage.ensure_atoms(atoms)
-        if self._inputs:
-            self._storage.inject(self._inputs)
-            self._inputs = {}
-        for atom in atoms:
-            if atom.inject:
-                self._storage.inject_atom_args(
-                    atom.name, atom.inject, transient=self._settings["inject_transient"]
-                )
-        self._storage.bind(plan, len(plan))
+        self._preparation.create(plan, atoms)
         if left_running:
             self._change_state(states.SUSPENDED)
-        self._prepared_at = self._storage.readings
+        self._preparation.finish()
 
     def validate(self) -> None:
         """Check that all required values are provided; this changes nothing.
@@ -361,7 +345,7 @@ class Engine(abc.ABC):
         :raises InvalidState: before `prepare`.
         """
         self._compiled("validated")
-        if not self._prepared:
+        if not self._preparation.is_finished:
             raise exceptions.InvalidState("An engine must be prepared before it is validated")
         self.check_inputs()
 
@@ -372,7 +356,7 @@ class Engine(abc.ABC):
         :raises InvalidState: before `compile`.
         """
         plan = self._compiled("checked").plan
-        error = requirements.missing(self._flow, plan, self._storage)
+        error = preparation.missing(self._flow, plan, self._storage)
         if error is not None:
             raise error
 
@@ -519,7 +503,7 @@ class Engine(abc.ABC):
                 with opened.add(self._storage.writer.batch()):
                     self.prepare()
                     self.validate()
-                    self._save_outline()
+                    self._preparation.save_outline(self._compiled("run"))
                     run = self._make_run()
                     self._began, self._ended = self._clock.monotonic(), None
                     executing = self._executing(run, opened)
@@ -545,11 +529,6 @@ class Engine(abc.ABC):
             if "now" in self._in_use and self._in_use["now"] is mark:
                 self._early = None
                 del self._in_use["now"]
-
-    def _save_outline(self) -> None:
-        if self._backend is not None and self._outline_saved_at != self._prepared_at:
-            self._storage.writer.save_outline(self._compiled("run").outline)
-            self._outline_saved_at = self._prepared_at
 
     def _enter_end_state(self, run: run_module.Run) -> None:
         """Enter the final state of the run, unless a late interruption suspended the flow."""
@@ -939,7 +918,7 @@ class Engine(abc.ABC):
         :raises FlowBusy: if another engine runs the flow (see `prepare`).
         """
         plan = self._compiled("reset").plan
-        if not self._prepared:
+        if not self._preparation.is_finished:
             raise exceptions.InvalidState("An engine must be prepared before it is reset")
         refusal = exceptions.InvalidState("The engine is running: it cannot be reset")
         opened = scopes.Scopes()
@@ -967,18 +946,6 @@ class Engine(abc.ABC):
 
 
 _TIMED_STATES: Final = (states.RESUMING, states.SCHEDULING, states.WAITING, states.ANALYZING)
-
-
-def _atoms_in_order(plan: plan_module.Plan) -> Iterator[Any]:
-    """Yield the atoms in the order of their records; a retry follows the members of its flow.
-
-    This is also the order of the values of a name with several providers.
-    """
-    for kind, item in zip(plan.kinds, plan.items, strict=True):
-        if kind == plan_module.TASK:
-            yield item
-        elif kind == plan_module.FLOW_END and item.retry is not None:  # type: ignore[union-attr]
-            yield item.retry  # type: ignore[union-attr]
 
 
 def _saved_states(storage: storage_module.Storage) -> dict[int, tuple[str | None, str]]:

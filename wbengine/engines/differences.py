@@ -271,8 +271,6 @@ def compare(
 
     This changes nothing. Cost: O(atoms).
     """
-    if next(_records_of(storage), None) is None:
-        return None
     return Difference(storage, {atom.name: atom for atom in atoms}) or None
 
 
