@@ -61,8 +61,8 @@ def test_paused_task_of_running_flow_waits_with_reason_until_pause_ends(shop: Sh
     """The pause that has no end is replaced with one that expires by itself."""
     shop.run(["tasks", "pause", STEP, "--reason", REASON])
     waits = rf"paused by \S+ since [-\d :]+: {REASON}"
-    with shop.terminal(f"flow run :nested --flow-id {UUID}") as run:
-        run.wait_for("order  RUNNING .* 0 of 4 tasks done")
+    with shop.terminal(f"flow run :nested --flow-id {UUID}", columns=120) as run:
+        run.wait_for("order  RUNNING .* 0 of 4 tasks done, 1 paused ")
         with shop.terminal(f"flow watch {UUID} --interval 0.1", columns=160) as watch:
             watch.wait_for(rf"├── . reserve .* {waits}")
             show = " ".join(shop.run(f"flow show {UUID}").scrollback.split())
@@ -71,5 +71,5 @@ def test_paused_task_of_running_flow_waits_with_reason_until_pause_ends(shop: Sh
             shop.go()
             assert watch.end() == 0
         assert run.end() == 0
-    assert matched((r"order  SUCCESS .* 4 of 4 tasks done .*",), run.screen.rows)
+    assert matched((r"order  SUCCESS  ━+  4 of 4 tasks done  .*",), run.screen.rows)
     assert shop.run("tasks list").screen.rows == ["No task types are paused."]

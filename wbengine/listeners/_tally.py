@@ -83,13 +83,16 @@ class Tally(terminal_tree.Source):
         shown_state: Callable[[str], str] = str,
         *,
         has_queue: bool = False,
+        paused: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
         """Create a tally in which all atoms are PENDING.
 
         :param has_queue: whether tasks may wait in the executor for a slot or a worker. Their
             records contain the start time.
+        :param paused: returns the number of tasks that wait because their type is paused, by type.
         """
         self.plan = plan
+        self._paused = paused
         self._has_queue = has_queue
         self._queue = _Queue()
         self.clock = clock
@@ -197,8 +200,11 @@ class Tally(terminal_tree.Source):
             return None
         return (self.clock() if self._ended is None else self._ended) - self._began
 
-    def remarks(self) -> Iterable[str]:
-        return [formatting.count(self.retry_runs, "retry", "retries")] if self.retry_runs else []
+    def remarks(self) -> Iterator[str]:
+        if self.retry_runs:
+            yield formatting.count(self.retry_runs, "retry", "retries")
+        if paused := sum(self._paused().values()):
+            yield f"{paused:,} paused"
 
     def is_flow(self, node: int) -> bool:
         return self.plan.kinds[node] == plan_module.FLOW

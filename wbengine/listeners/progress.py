@@ -171,6 +171,7 @@ class ProgressListener(base.Listener):
                 self._engine.compilation.plan,
                 shown_state=self._shown_state,
                 has_queue=executor is not None and not executor.immediate,
+                paused=self._engine.paused_tasks,
             )
             tally.load(self._engine.storage.records)
             self._picture = Picture(tally, self._console, self._mask)
