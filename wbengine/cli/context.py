@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-from wbengine import _names, _streams, exceptions
+from wbengine import _names, _streams, exceptions, operations
 from wbengine.cli import config, errors, location_checks, output, secret_arguments
 
 if TYPE_CHECKING:
@@ -199,8 +199,6 @@ class Context:
         :raises Failed: see `backend`.
         :raises NotFound: if there is no such flow.
         """
-        from wbengine import operations
-
         with self.connection() as (backend, connection):
             yield connection, operations.find(backend, text).uuid
 

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from wbengine import exceptions, states
+from wbengine import exceptions, operations, states
 from wbengine.cli import base, common_options, confirmation, errors, params, store_access
 from wbengine.cli import context as contexts
+from wbengine.views import formatting
 
 if TYPE_CHECKING:
     from wbengine.persistence import base as persistence
@@ -143,8 +144,6 @@ def _collecting_damage(damaged: list[str]) -> Any:
 @click.argument("old")
 @click.argument("new")
 def move(context: contexts.Context, old: str, new: str) -> None:
-    from wbengine import operations
-
     printer, masked = context.printer, context.redactor.text
     books = flows = 0
     with contextlib.ExitStack() as stack:
@@ -215,9 +214,7 @@ def prune(
     dry_run: bool,
     yes: bool,
 ) -> None:
-    from wbengine import operations
     from wbengine.operations import removing
-    from wbengine.views import formatting
 
     printer = context.printer
     chosen = state_names or removing.ENDED

@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from wbengine import _streams, exceptions, states
-from wbengine.cli import errors, fleets, output, stop_signals, store_access
+from wbengine.cli import errors, fleets, json_values, output, stop_signals, store_access
 
 if TYPE_CHECKING:
     from wbengine.cli.context import Context
@@ -167,8 +167,6 @@ class Running:
         return self.context.redactor.with_secrets_of_flow(self.engine.storage.flow_detail)
 
     def _print_result(self, seconds: float, failure: BaseException | None) -> None:
-        from wbengine.cli import json_values
-
         storage, redactor = self.engine.storage, self._redactor()
         values = storage.fetch_all() if self.state == states.SUCCESS else {}
         printer = self.context.printer

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from wbengine import exceptions
 from wbengine.cli import errors
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def keys(settings: Settings) -> Keyring | None:
 
     :raises Failed: if the keys cannot be used.
     """
-    from wbengine import exceptions, keys
+    from wbengine import keys
 
     with settings.failing("keys", exceptions.InvalidFormat):
         return keys.keyring(settings.keys)

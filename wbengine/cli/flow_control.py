@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import click
 
+from wbengine import exceptions, operations
 from wbengine.cli import base, common_options, confirmation, errors, params
 from wbengine.cli import context as contexts
 
@@ -33,8 +34,6 @@ _WAIT: Final = click.option("--wait", type=params.WAIT, metavar="DURATION",
 @_WAIT
 @common_options.REASON
 def suspend(context: contexts.Context, flow: str, wait: float | None, reason: str | None) -> None:
-    from wbengine import operations
-
     _request(context, "flow-suspend/1", operations.suspend, flow, wait, reason)
 
 
@@ -54,8 +53,6 @@ def suspend(context: contexts.Context, flow: str, wait: float | None, reason: st
 @_WAIT
 @common_options.REASON
 def cancel(context: contexts.Context, flow: str, wait: float | None, reason: str | None) -> None:
-    from wbengine import operations
-
     _request(context, "flow-cancel/1", operations.cancel, flow, wait, reason)
 
 
@@ -67,7 +64,6 @@ def _request(
     wait: float | None,
     reason: str | None,
 ) -> None:
-    from wbengine import operations
     from wbengine.views import flow_list
 
     with context.backend() as backend:
@@ -100,8 +96,6 @@ def _request(
 @common_options.FLOW
 @click.argument("name", metavar="NAME")
 def signal(context: contexts.Context, flow: str, name: str, value: Any) -> None:
-    from wbengine import exceptions, operations
-
     with context.backend() as backend:
         row = operations.find(backend, flow)
         with errors.failing(errors.USAGE, exceptions.NotEncodable, ValueError):

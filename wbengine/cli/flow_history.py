@@ -7,6 +7,7 @@ import click
 from wbengine._terminal import visible
 from wbengine.cli import base, common_options
 from wbengine.cli import context as contexts
+from wbengine.views import formatting
 
 __all__ = ["events", "logs"]
 
@@ -25,7 +26,7 @@ __all__ = ["events", "logs"]
 )
 @common_options.FLOW
 def events(context: contexts.Context, flow: str) -> None:
-    from wbengine.views import formatting, watcher
+    from wbengine.views import watcher
 
     with context.flow(flow) as (connection, uuid):
         history = watcher.events_of(connection.get_flow_details(uuid), context.redactor)
@@ -69,7 +70,6 @@ def events(context: contexts.Context, flow: str) -> None:
 @click.option("--attempt", type=click.IntRange(1), metavar="N",
     help="Print only attempt N; executions and reversions both count.")  # fmt: skip
 def logs(context: contexts.Context, flow: str, task: str | None, attempt: int | None) -> None:
-    from wbengine.views import formatting
     from wbengine.views import logs as lines
 
     with context.flow(flow) as (connection, uuid):

@@ -9,6 +9,7 @@ import click
 from wbengine import states
 from wbengine.cli import base, common_options, errors, params, store_access
 from wbengine.cli import context as contexts
+from wbengine.views import formatting
 
 if TYPE_CHECKING:
     from wbengine.views.flow_list import RowView
@@ -95,8 +96,6 @@ def command(
 
 
 def _signals(row: RowView) -> str | None:
-    from wbengine.views import formatting
-
     texts = []
     for wait in row.waits_for[:_MAX_SIGNALS]:
         until = "" if wait.until is None else f", until {formatting.clock(wait.until)}"
@@ -106,6 +105,4 @@ def _signals(row: RowView) -> str | None:
 
 
 def _format_time(seconds: float | None, short: bool) -> str | None:
-    from wbengine.views import formatting
-
     return formatting.clock(seconds) if short and seconds is not None else formatting.iso(seconds)

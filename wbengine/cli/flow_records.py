@@ -7,7 +7,7 @@ from typing import BinaryIO
 
 import click
 
-from wbengine import exceptions
+from wbengine import exceptions, operations
 from wbengine._terminal import escaped_json
 from wbengine.cli import base, common_options, completions, confirmation, errors, params
 from wbengine.cli import context as contexts
@@ -37,8 +37,6 @@ __all__ = ["delete", "export", "import_command"]
 def export(
     context: contexts.Context, flow: str, html: bool, output: str | None, show_values: bool
 ) -> None:
-    from wbengine import operations
-
     if show_values and not html:
         raise errors.Failed(
             "--show-values can be used only with --html: the JSON contains all values", errors.USAGE
@@ -75,8 +73,6 @@ def export(
 )
 @click.argument("file", type=click.File("rb"))
 def import_command(context: contexts.Context, file: BinaryIO) -> None:
-    from wbengine import operations
-
     wrong = (ValueError, RecursionError, exceptions.InvalidFormat)
     with errors.failing(errors.USAGE, *wrong, where=file.name):
         document = json.loads(file.read())
@@ -104,8 +100,6 @@ def import_command(context: contexts.Context, file: BinaryIO) -> None:
 def delete(
     context: contexts.Context, ids: tuple[str, ...], yes: bool, force: bool, dry_run: bool
 ) -> None:
-    from wbengine import operations
-
     printer = context.printer
     with context.backend() as backend:
         rows = [operations.find(backend, text) for text in ids]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from wbengine import _streams, states
+from wbengine import _streams, operations, states
 from wbengine.cli import (
     base,
     common_options,
@@ -105,7 +105,6 @@ def revert(
     dry_run: bool,
     **options: Any,
 ) -> int:
-    from wbengine import operations
     from wbengine.views import flow_list
 
     with context.backend() as backend:
@@ -146,7 +145,6 @@ def _perform(
     reason: str | None = None,
 ) -> int:
     """Resume, retry or revert a flow that no engine runs. Return the exit code."""
-    from wbengine import operations
     from wbengine.views import flow_list
 
     with context.backend(upgrade=True, patient=True) as backend:
@@ -189,7 +187,6 @@ def _engine(
     engine: str | None,
     **arguments: Any,
 ) -> Engine:
-    from wbengine import operations
     from wbengine.operations import resuming
 
     make = {"resume": operations.resume, "retry": operations.retry, "revert": operations.revert}
@@ -206,8 +203,6 @@ def _engine(
 def _print_plan(
     context: contexts.Context, backend: persistence.Backend, uuid: str, operation: str
 ) -> int:
-    from wbengine import operations
-
     plan = operations.plan(backend, uuid, operation)
     content = {"uuid": uuid, "dry_run": True, "run": plan.run, "revert": plan.revert}
     context.printer.document(f"flow-{operation}/1", content)

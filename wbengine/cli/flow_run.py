@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from wbengine import _streams
+from wbengine import _streams, operations
 from wbengine.cli import base, common_options, detaching, engine_run, errors, store_access
 from wbengine.cli import context as contexts
 
@@ -57,8 +57,6 @@ def command(
     deadline: float | None,
     **flow_options: Any,
 ) -> int:
-    from wbengine import operations
-
     if detach:
         store_access.check_outlives(context.settings)
     uuid = _uuid(flow_id)

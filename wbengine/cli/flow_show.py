@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from wbengine.cli import base, common_options
+from wbengine import states
+from wbengine.cli import base, common_options, json_values
 from wbengine.cli import context as contexts
+from wbengine.views import formatting
 
 if TYPE_CHECKING:
     from wbengine.cli.output import Printer
@@ -82,8 +84,6 @@ def command(
 
 
 def _results(context: contexts.Context, flow: str) -> None:
-    from wbengine import states
-    from wbengine.cli import json_values
     from wbengine.persistence import models
 
     with context.flow(flow) as (connection, uuid):
@@ -106,8 +106,6 @@ def _results(context: contexts.Context, flow: str) -> None:
 
 
 def _head(printer: Printer, view: FlowView) -> None:
-    from wbengine.views import formatting
-
     rows: list[tuple[str, Any]] = [
         ("flow", f"{view.name}  {view.uuid}"),
         ("state", view.shown_state),
@@ -132,8 +130,6 @@ def _tree(printer: Printer, view: FlowView) -> None:
 
 
 def _items(printer: Printer, view: FlowView) -> None:
-    from wbengine.views import formatting
-
     for atom in view.atoms:
         if not atom.item_rows:
             continue
@@ -159,7 +155,7 @@ def _items(printer: Printer, view: FlowView) -> None:
 
 
 def _timeline(printer: Printer, view: FlowView) -> None:
-    from wbengine.views import formatting, timeline
+    from wbengine.views import timeline
 
     chart = timeline.timeline(view)
     bars = [(lane.worker, bar) for lane in chart.lanes for row in lane.rows for bar in row]
@@ -193,8 +189,6 @@ def _values(printer: Printer, view: FlowView) -> None:
 
 
 def _failures(printer: Printer, view: FlowView, all_frames: bool) -> None:
-    from wbengine.views import formatting
-
     for failure in view.failures:
         where = f"{failure.atom}, attempt {formatting.nth(failure)}" if failure.atom else "the flow"
         on = f", on {failure.worker}" if failure.worker else ""

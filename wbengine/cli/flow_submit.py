@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from wbengine import _streams
+from wbengine import _streams, engines
 from wbengine.cli import base, common_options, errors, params, store_access
 from wbengine.cli import context as contexts
 
@@ -38,8 +38,6 @@ __all__ = ["command"]
 @click.option("--unique", metavar="KEY",
     help="If a flow with this key has not ended, submit nothing and print its uuid.")  # fmt: skip
 def command(context: contexts.Context, factory: str, **options: Any) -> None:
-    from wbengine import engines
-
     store_access.check_outlives(context.settings)
     with context.backend(upgrade=True, missing_ok=True) as backend:
         with _streams.aside(), errors.running_user_code(factory):

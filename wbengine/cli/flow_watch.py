@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from wbengine import states
+from wbengine import operations, states
 from wbengine.cli import base, common_options, errors, params
 from wbengine.cli import context as contexts
+from wbengine.views import formatting
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -61,7 +62,6 @@ _MAX_FINAL_ROWS: Final = 200
 @click.option("--interval", type=params.WAIT, default=0.5, metavar="DURATION",
     help="Time between two polls of the store.")  # fmt: skip
 def command(context: contexts.Context, flow: str, cursor: str | None, interval: float) -> int:
-    from wbengine import operations
     from wbengine.views import watcher
 
     with context.backend(patient=True) as backend:
@@ -148,8 +148,6 @@ def _screen(console: Console) -> Iterator[_Show]:
 
 def line_of(event: Event) -> str:
     """Return an event as a line of text."""
-    from wbengine.views import formatting
-
     parts = ["-" if event.at is None else formatting.clock(event.at), event.state, event.name]
     if event.kind == "flow":
         parts[2] = f"flow {event.name}"

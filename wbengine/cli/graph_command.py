@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from wbengine import _names, _streams
+from wbengine import _names, _streams, drawing, engines
 from wbengine._terminal import visible
 from wbengine.cli import base, completions, errors, params
 from wbengine.cli import context as contexts
@@ -65,8 +65,6 @@ def command(
     states: bool,
     direction: str,
 ) -> None:
-    from wbengine import drawing
-
     if (factory is None) == (flow_id is None):
         raise click.UsageError("exactly one of MODULE:FACTORY and --flow-id is required")
     form = form or ("json" if context.settings.json else _form_of(output))
@@ -109,7 +107,6 @@ def _form_of(output: str | None) -> str:
 
 
 def _new_outline(factory: str) -> Outline:
-    from wbengine import engines
     from wbengine.engines import factories
 
     with _streams.aside(), errors.running_user_code(factory):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from wbengine import _names
+from wbengine import _names, exceptions
 from wbengine.cli import errors
 
 if TYPE_CHECKING:
@@ -81,7 +81,6 @@ def _duration(text: str) -> float:
 
 
 def _engine(text: str) -> str:
-    from wbengine import exceptions
     from wbengine.engines import loading
 
     try:

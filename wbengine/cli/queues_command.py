@@ -8,6 +8,7 @@ import click
 
 from wbengine.cli import base, common_options, confirmation, errors, fleets, output, params
 from wbengine.cli import context as contexts
+from wbengine.views import formatting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -98,7 +99,6 @@ def _list_queues(context: contexts.Context, names: tuple[str, ...]) -> None:
 
 def _list_rows(context: contexts.Context, state: str | None, limit: int, after: str | None) -> None:
     from wbengine.fleet import ledgers
-    from wbengine.views import formatting
 
     settings, printer = context.settings, context.printer
     target = fleets.create(settings).target
@@ -143,8 +143,6 @@ def _print_dead_letters(
     document: str,
     extra: Mapping[str, object],
 ) -> None:
-    from wbengine.views import formatting
-
     printer = context.printer
     printer.document(document, {**extra, "requests": [letter.to_dict() for letter in dead_letters]})
     printer.table(

@@ -11,6 +11,7 @@ import click
 from wbengine import _streams, exceptions
 from wbengine.cli import base, common_options, completions, errors, params, store_access
 from wbengine.cli import context as contexts
+from wbengine.views import formatting
 
 if TYPE_CHECKING:
     from wbengine.schedules import Schedules
@@ -233,6 +234,4 @@ def _whole_seconds(seconds: float | None) -> Any:
 
 
 def _format_time(seconds: float | None) -> str | None:
-    from wbengine.views import formatting
-
     return formatting.iso(seconds)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import click
 
+from wbengine import operations
 from wbengine.cli import base, common_options, confirmation, errors, params, store_access
 from wbengine.cli import context as contexts
+from wbengine.views import formatting
 
 __all__ = ["command"]
 
@@ -36,8 +38,6 @@ _PATTERN = click.argument("pattern", metavar="NAME")
 def pause(
     context: contexts.Context, pattern: str, seconds: float | None, reason: str | None
 ) -> None:
-    from wbengine import operations
-
     store_access.check_outlives(context.settings)
     with (
         context.backend(upgrade=True, missing_ok=True) as backend,
@@ -64,8 +64,6 @@ def pause(
 )
 @_PATTERN
 def resume(context: contexts.Context, pattern: str) -> None:
-    from wbengine import operations
-
     with context.backend() as backend:
         operations.resume_tasks(backend, pattern)
     context.printer.document("tasks-resume/1", {"pattern": pattern})
@@ -82,8 +80,6 @@ def resume(context: contexts.Context, pattern: str) -> None:
     """,
 )
 def ls(context: contexts.Context) -> None:
-    from wbengine import operations
-
     with context.backend() as backend:
         pauses = operations.paused_tasks(backend)
     printer = context.printer
@@ -97,8 +93,6 @@ def ls(context: contexts.Context) -> None:
 
 
 def _time(at: float | None) -> str | None:
-    from wbengine.views import formatting
-
     return formatting.iso(at)
 
 

@@ -9,6 +9,7 @@ import click
 
 from wbengine.cli import base, completions, confirmation, errors, fleets, params
 from wbengine.cli import context as contexts
+from wbengine.views import formatting
 
 if TYPE_CHECKING:
     from wbengine.fleet.client import WorkerView
@@ -41,8 +42,6 @@ command = base.Group(
     """,
 )
 def ls(context: contexts.Context) -> None:
-    from wbengine.views import formatting
-
     settings, printer = context.settings, context.printer
     with fleets.create(settings) as fleet:
         workers = fleets.answering_workers(settings, fleet)
@@ -87,8 +86,6 @@ def show(context: contexts.Context, names: tuple[str, ...]) -> None:
 
 
 def _show(printer: Any, worker: WorkerView) -> None:
-    from wbengine.views import formatting
-
     now = time.time()
     printer.pairs(
         [
@@ -134,8 +131,6 @@ def _show(printer: Any, worker: WorkerView) -> None:
 )
 @click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=completions.workers)
 def ping(context: contexts.Context, names: tuple[str, ...]) -> None:
-    from wbengine.views import formatting
-
     settings, printer = context.settings, context.printer
     with fleets.create(settings) as fleet:
         fleets.answering_workers(settings, fleet)
