@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ from tests.support.waiting import until
 from tests.support.workers import worker_in_thread
 from wbengine import _clock, engines, operations, retry, states, task
 from wbengine.patterns import linear_flow, unordered_flow
-from wbengine.persistence import backends, base
+from wbengine.persistence import backends, base, lease_renewer
 from wbengine.runtime.gates import paused_types
 from wbengine.views import flow_status
 from wbengine.views.redaction import Redactor
@@ -64,6 +65,27 @@ def waiting(store: base.Backend, engine: Any) -> dict[str, str | None]:
         return {atom.name: atom.waiting for atom in reader.view().atoms}
     finally:
         reader.close()
+
+
+def test_engine_logs_pause_once_and_its_end(
+    store: base.Backend, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger=lease_renewer.LOG.name)
+
+    def lines() -> list[str]:
+        return [r.getMessage() for r in caplog.records if r.name == lease_renewer.LOG.name]
+
+    operations.pause_tasks(store, f"{TYPES}Charge", reason="the bank is down", by="ann")
+    run = running(linear_flow.Flow("f").add(Charge("charge")), store)
+    until(lambda: run.engine.paused_tasks())
+    paused = [f"Tasks of type {TYPES}Charge are paused by ann: the bank is down"]
+    assert lines() == paused
+    operations.pause_tasks(store, f"{TYPES}Ship*", seconds=60)
+    until(lambda: len(lines()) == 2)
+    paused.append(f"Tasks of type {TYPES}Ship* are paused for 60 s")
+    operations.resume_tasks(store, f"{TYPES}Charge")
+    assert run.end() == states.SUCCESS
+    assert lines() == [*paused, f"Tasks of type {TYPES}Charge are resumed"]
 
 
 def test_paused_type_waits_and_others_run(options: dict[str, Any], store: base.Backend) -> None:

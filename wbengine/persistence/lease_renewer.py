@@ -52,6 +52,16 @@ def ignore_signals(signals: Sequence[Signal]) -> None:
     """Do nothing."""
 
 
+def _log_pauses(old: tuple[TaskPause, ...], new: tuple[TaskPause, ...]) -> None:
+    for pause in new:
+        if pause not in old:
+            LOG.info("Tasks of type %s are %s", pause.pattern, pause.describe())
+    patterns = {pause.pattern for pause in new}
+    for pause in old:
+        if pause.pattern not in patterns:
+            LOG.info("Tasks of type %s are resumed", pause.pattern)
+
+
 def ignore_pauses(pauses: tuple[TaskPause, ...]) -> None:
     """Ignore the pauses: no run has begun."""
 
@@ -241,8 +251,10 @@ class _StoreLeases:
 
     def _read_pauses(self, connection: base.Connection) -> None:
         started = self._clock()
-        self._pauses = tuple(connection.pauses())
+        old_pauses, self._pauses = self._pauses, tuple(connection.pauses())
         self._pauses_read_at = started
+        if self._pauses != old_pauses:
+            _log_pauses(old_pauses, self._pauses)
 
     def _start(self) -> None:
         thread = threads.Thread(target=self._main, name="wbengine-leases", daemon=True)

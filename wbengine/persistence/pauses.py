@@ -56,6 +56,11 @@ class TaskPause(NamedTuple):
                 f" got {len(self.reason)}"
             )
 
+    def describe(self) -> str:
+        sender = f" by {self.by}" if self.by else ""
+        length = "" if self.until is None else f" for {self.until - self.since:.0f} s"
+        return f"paused{sender}{length}{f': {self.reason}' if self.reason else ''}"
+
     def to_dict(self) -> dict[str, Any]:
         return self._asdict()
 
