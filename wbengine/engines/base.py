@@ -143,9 +143,6 @@ class Engine(abc.ABC):
         # Requests for a run that is being prepared; None: no run is being prepared.
         self._early: _EarlyRequests | None = None
         self._run: run_module.Run | None = None
-        self._scheduler: scheduler_module.Scheduler | None = None
-        self._began: float | None = None
-        self._ended: float | None = None
         self._task_executor = self._make_executor()
         self._in_process = getattr(self._task_executor, "in_process", False)
         self._local_tasks: composite_executor.LocalTasks | None = None
@@ -234,26 +231,10 @@ class Engine(abc.ABC):
         - `withdrawn`: number submitted and withdrawn before they started;
         - `discarded_failures`: number of failures after the run was already over.
         """
-        run, scheduler, began = self._run, self._scheduler, self._began
-        if (
-            run is None
-            or scheduler is None
-            or began is None
-            or not self._settings["gather_statistics"]
-        ):
+        run = self._run
+        if run is None or not self._settings["gather_statistics"]:
             return {}
-        ended = self._ended if self._ended is not None else self._clock.monotonic()
-        stats = run.stats
-        spent = stats.seconds_per_state
-        return {
-            "seconds_per_state": {name.lower(): spent.get(name, 0.0) for name in _TIMED_STATES},
-            "active_for": ended - began,
-            "completed": stats.completed,
-            "incomplete": scheduler.in_flight,
-            "awaiting": scheduler.waiting,
-            "withdrawn": stats.withdrawn,
-            "discarded_failures": stats.discarded,
-        }
+        return run.statistics()
 
     def _compiled(self, what: str) -> compilation_module.Compilation:
         if self._compilation is None:
@@ -505,7 +486,6 @@ class Engine(abc.ABC):
                     self.validate()
                     self._preparation.save_outline(self._compiled("run"))
                     run = self._make_run()
-                    self._began, self._ended = self._clock.monotonic(), None
                     executing = self._executing(run, opened)
                     # Ensures that `_enter_end_state` is called if an interruption arrives while the
                     # executor stops.
@@ -579,7 +559,7 @@ class Engine(abc.ABC):
         if self._gates is not None:
             self._gates.close()
             self._gates = None
-        self._ended = self._clock.monotonic()
+        run.stats.ended = self._clock.monotonic()
 
     def _leave_unchanged(self, run: run_module.Run, error: BaseException) -> bool:
         """Leave the flow unchanged if another engine can continue it and this one cannot.
@@ -649,7 +629,7 @@ class Engine(abc.ABC):
             on_progress, held_lease.on_tick = early_flush, early_flush.on_tick
         lifecycle = self._make_lifecycle(on_progress)
         lifecycle.undo_begun_waits()
-        scheduler = self._scheduler = scheduler_module.Scheduler(
+        scheduler = scheduler_module.Scheduler(
             compiled.plan, _saved_states(self._storage)
         )
         if held_lease is not None:
@@ -943,9 +923,6 @@ class Engine(abc.ABC):
             self._storage.flow_meta.pop(key, None)
         lifecycle.deliver()
         self._change_state(states.PENDING)
-
-
-_TIMED_STATES: Final = (states.RESUMING, states.SCHEDULING, states.WAITING, states.ANALYZING)
 
 
 def _saved_states(storage: storage_module.Storage) -> dict[int, tuple[str | None, str]]:

@@ -63,6 +63,9 @@ __all__ = ["MAX_ATOMS_PER_ITERATION", "MAX_ATOMS_PER_SHORT_ITERATION", "Run"]
 class Stats:
     """Counters of a run. The run loop writes them; any thread may read them at any time."""
 
+    #: Creation of the run and end of its executor, on the monotonic clock.
+    began: float
+    ended: float | None = None
     completed: int = 0
     withdrawn: int = 0
     #: Number of failures that arrived after the run was over. The next run resolves them.
@@ -70,6 +73,8 @@ class Stats:
     #: Seconds that the loop spent in each state, if they are measured.
     seconds_per_state: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
 
+
+_TIMED_STATES: Final = (states.RESUMING, states.SCHEDULING, states.WAITING, states.ANALYZING)
 
 #: Maximum number of atoms that begin in one iteration. It bounds the memory of very wide flows and
 #: the delay of notifications to listeners.
@@ -114,7 +119,7 @@ class Run:
         # After a failure that is not resolved, or a failed revert: the remaining atoms must not
         # run.
         self._broken = False
-        self.stats = Stats()
+        self.stats = Stats(clock.monotonic())
         self.end_reason: GivenUp | None = None
         self._saver = saver
         self._defer_reverts = defer_reverts
@@ -129,6 +134,21 @@ class Run:
     def errors(self) -> Mapping[str, ft.Failure]:
         """Errors of the run itself (for example invalid decisions of retry controllers)."""
         return self._lifecycle.retries.errors
+
+    def statistics(self) -> dict[str, Any]:
+        """Return the figures of `Engine.statistics`. May be called from any thread."""
+        stats, scheduler = self.stats, self._scheduler
+        ended = stats.ended if stats.ended is not None else self._clock.monotonic()
+        spent = stats.seconds_per_state
+        return {
+            "seconds_per_state": {name.lower(): spent.get(name, 0.0) for name in _TIMED_STATES},
+            "active_for": ended - stats.began,
+            "completed": stats.completed,
+            "incomplete": scheduler.in_flight,
+            "awaiting": scheduler.waiting,
+            "withdrawn": stats.withdrawn,
+            "discarded_failures": stats.discarded,
+        }
 
     def run_iter(
         self, timeout: float | None = None, deadline: float | None = None, *, measure: bool = True
