@@ -630,7 +630,7 @@ class Engine(abc.ABC):
         lifecycle = self._make_lifecycle(on_progress)
         lifecycle.undo_begun_waits()
         scheduler = scheduler_module.Scheduler(
-            compiled.plan, _saved_states(self._storage)
+            compiled.plan, preparation.saved_states(self._storage)
         )
         if held_lease is not None:
             saver = saving.Saver(
@@ -910,7 +910,8 @@ class Engine(abc.ABC):
             ):
                 self.prepare()
                 states.check_flow_transition(self._storage.get_flow_state(), states.PENDING)
-                self._reset(_failed_nodes(self._storage) if failed_only else plan.atoms())
+                failed = preparation.failed_nodes(self._storage) if failed_only else None
+                self._reset(plan.atoms() if failed is None else failed)
         finally:
             opened.close()
 
@@ -923,36 +924,6 @@ class Engine(abc.ABC):
             self._storage.flow_meta.pop(key, None)
         lifecycle.deliver()
         self._change_state(states.PENDING)
-
-
-def _saved_states(storage: storage_module.Storage) -> dict[int, tuple[str | None, str]]:
-    return {
-        node: (record.state, record.intention)
-        for node, record in enumerate(storage.records)
-        if record is not None
-        and (record.state != states.PENDING or record.intention != states.EXECUTE)
-    }
-
-
-def _failed_nodes(storage: storage_module.Storage) -> list[int]:
-    """Return the nodes of the atoms that failed.
-
-    :raises InvalidState: if an atom is being reverted or retried, or is to be.
-    """
-    failed = []
-    for node, record in enumerate(storage.records):
-        if record is None:
-            continue
-        if record.intention in (states.REVERT, states.RETRY):
-            raise exceptions.InvalidState(
-                f"reset(failed_only=True) is allowed only if no atom of flow"
-                f" {storage.flow_name!r} is to be reverted or retried, got atom {record.name!r}"
-                f" in state {record.state} with intention {record.intention}. Finish the"
-                " reversion with `wbengine flow revert`, or reset all atoms with reset()"
-            )
-        if record.state == states.FAILURE:
-            failed.append(node)
-    return failed
 
 
 def _do_nothing() -> None:

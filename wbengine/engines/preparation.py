@@ -1,4 +1,4 @@
-"""Preparation of the records of a flow for a run, and checks of its inputs."""
+"""Preparation of the records of a flow for a run or a reset, and checks of its inputs."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from typing import Any, Final
 
 from wbengine import arguments as arguments_module
 from wbengine import atom as atom_module
-from wbengine import exceptions
+from wbengine import exceptions, states
 from wbengine import storage as storage_module
 from wbengine.engines import compilation, differences
 from wbengine.runtime import plan as plan_module
 
-__all__ = ["Preparation", "atoms_in_order", "missing"]
+__all__ = [
+    "Preparation", "atoms_in_order", "failed_nodes", "missing", "saved_states",
+]  # fmt: skip
 
 _MAX_CAUSES: Final = 50
 
@@ -96,6 +98,37 @@ def atoms_in_order(plan: plan_module.Plan) -> Iterator[Any]:
             yield item
         elif kind == plan_module.FLOW_END and item.retry is not None:  # type: ignore[union-attr]
             yield item.retry  # type: ignore[union-attr]
+
+
+def saved_states(storage: storage_module.Storage) -> dict[int, tuple[str | None, str]]:
+    """Return state and intention of the nodes whose atoms are not untouched."""
+    return {
+        node: (record.state, record.intention)
+        for node, record in enumerate(storage.records)
+        if record is not None
+        and (record.state != states.PENDING or record.intention != states.EXECUTE)
+    }
+
+
+def failed_nodes(storage: storage_module.Storage) -> list[int]:
+    """Return the nodes of the atoms that failed.
+
+    :raises InvalidState: if an atom is being reverted or retried, or is to be.
+    """
+    failed = []
+    for node, record in enumerate(storage.records):
+        if record is None:
+            continue
+        if record.intention in (states.REVERT, states.RETRY):
+            raise exceptions.InvalidState(
+                f"reset(failed_only=True) is allowed only if no atom of flow"
+                f" {storage.flow_name!r} is to be reverted or retried, got atom {record.name!r}"
+                f" in state {record.state} with intention {record.intention}. Finish the"
+                " reversion with `wbengine flow revert`, or reset all atoms with reset()"
+            )
+        if record.state == states.FAILURE:
+            failed.append(node)
+    return failed
 
 
 def missing(

@@ -1,4 +1,4 @@
-"""Stop a run from outside: suspend, cancel, deadline, loss of the lease.
+"""The calls of a run, and how it is stopped: suspend, cancel, park, deadline, loss of the lease.
 
 A thread that cancels adds a `CancelRequest` to the `StopSignal` and cancels the calls in flight at
 once; the loop does the rest in its next iteration. The loop adds a call to the calls in flight
