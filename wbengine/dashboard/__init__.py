@@ -11,7 +11,7 @@ it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from wbengine import _installing, _lazily
 
@@ -26,20 +26,16 @@ __all__ = [
     "HOST", "PORT", "Runner", "Site", "Visitor", "check_host", "create_app", "parse_users", "serve",
 ]  # fmt: skip
 
-_PLACES: Final = {
-    "HOST": "wbengine.dashboard.site",
-    "PORT": "wbengine.dashboard.site",
-    "Runner": "wbengine.dashboard.runner",
-    "Site": "wbengine.dashboard.site",
-    "Visitor": "wbengine.dashboard.visitors",
-    "check_host": "wbengine.dashboard.policy",
-    "create_app": "wbengine.dashboard.asgi",
-    "parse_users": "wbengine.dashboard.visitors",
-    "serve": "wbengine.dashboard.site",
-}
-
-
-_found, __dir__ = _lazily.lazy_attributes(__name__, _PLACES)
+_found, __dir__ = _lazily.lazy_attributes(
+    __name__,
+    {
+        ".asgi": ("create_app",),
+        ".policy": ("check_host",),
+        ".runner": ("Runner",),
+        ".site": ("HOST", "PORT", "Site", "serve"),
+        ".visitors": ("Visitor", "parse_users"),
+    },
+)
 
 
 def __getattr__(name: str) -> Any:

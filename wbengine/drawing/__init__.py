@@ -29,15 +29,13 @@ __all__ = [
     "png",
 ]
 
-_MODULES = {
-    "formats": ("DIRECTIONS", "FORMATS", "Folding", "draw", "html", "png"),
-    "graphviz": ("DrawingFailed",),
-    "scene": ("MAX_ATOMS",),
-    "styles": ("STYLESHEET",),
-    "timeline_chart": ("chart",),
-}
-
 __getattr__, __dir__ = _lazily.lazy_attributes(
     __name__,
-    {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names},
+    {
+        ".formats": ("DIRECTIONS", "FORMATS", "Folding", "draw", "html", "png"),
+        ".graphviz": ("DrawingFailed",),
+        ".scene": ("MAX_ATOMS",),
+        ".styles": ("STYLESHEET",),
+        ".timeline_chart": ("chart",),
+    },
 )

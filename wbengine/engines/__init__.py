@@ -41,9 +41,16 @@ __all__ = [
 __getattr__, __dir__ = _lazily.lazy_attributes(
     __name__,
     {
-        **dict.fromkeys(__all__, "wbengine.engines.loading"),
-        **dict.fromkeys(
-            ("FlowHandle", "handle", "submit", "submit_many"), "wbengine.engines.submission"
+        ".loading": (
+            "arun",
+            "defaults",
+            "flow_from_detail",
+            "load",
+            "load_from_detail",
+            "load_from_factory",
+            "run",
+            "save_factory_details",
         ),
+        ".submission": ("FlowHandle", "handle", "submit", "submit_many"),
     },
 )

@@ -42,18 +42,16 @@ __all__ = [
     "suspend",
 ]
 
-_MODULES = {
-    "exporting": ("export", "import_flow"),
-    "finding": ("find",),
-    "moving": ("move",),
-    "pausing": ("pause_tasks", "paused_tasks", "resume_tasks"),
-    "removing": ("delete", "prune"),
-    "resuming": ("Plan", "plan", "resume", "retry", "revert", "start"),
-    "signalling": ("signal",),
-    "suspend_and_cancel": ("StateChange", "cancel", "is_running", "suspend"),
-}
-
 __getattr__, __dir__ = _lazily.lazy_attributes(
     __name__,
-    {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names},
+    {
+        ".exporting": ("export", "import_flow"),
+        ".finding": ("find",),
+        ".moving": ("move",),
+        ".pausing": ("pause_tasks", "paused_tasks", "resume_tasks"),
+        ".removing": ("delete", "prune"),
+        ".resuming": ("Plan", "plan", "resume", "retry", "revert", "start"),
+        ".signalling": ("signal",),
+        ".suspend_and_cancel": ("StateChange", "cancel", "is_running", "suspend"),
+    },
 )

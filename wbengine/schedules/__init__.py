@@ -21,7 +21,7 @@ __all__ = ["Entry", "Schedule", "Schedules", "add"]
 __getattr__, __dir__ = _lazily.lazy_attributes(
     __name__,
     {
-        **dict.fromkeys(("Entry", "Schedules", "add"), "wbengine.schedules.store"),
-        "Schedule": "wbengine.schedules.ticks",
+        ".store": ("Entry", "Schedules", "add"),
+        ".ticks": ("Schedule",),
     },
 )

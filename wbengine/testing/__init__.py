@@ -6,7 +6,7 @@ automatically (see `plugin`). Modules are imported on first use.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from wbengine import _lazily
 
@@ -28,14 +28,14 @@ __all__ = [
     "worker_in_thread",
 ]
 
-_MODULES: Final = {
-    "Broker": "wbengine.testing.brokers",
-    "Fault": "wbengine.testing.faults",
-    "FaultyBackend": "wbengine.testing.stores",
-    "ManualClock": "wbengine._clock",
-    "Trace": "wbengine.testing.traces",
-    "assert_flow_trace": "wbengine.testing.traces",
-    "worker_in_thread": "wbengine.testing.workers",
-}
-
-__getattr__, __dir__ = _lazily.lazy_attributes(__name__, _MODULES)
+__getattr__, __dir__ = _lazily.lazy_attributes(
+    __name__,
+    {
+        ".brokers": ("Broker",),
+        ".faults": ("Fault",),
+        ".stores": ("FaultyBackend",),
+        ".._clock": ("ManualClock",),
+        ".traces": ("Trace", "assert_flow_trace"),
+        ".workers": ("worker_in_thread",),
+    },
+)

@@ -6,7 +6,7 @@ Only `CeleryWorker` imports Celery itself.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from wbengine import _lazily
 
@@ -23,16 +23,14 @@ __all__ = [
     "Retry", "TaskMessage", "Undecodable", "Wire", "current", "decode", "encode",
 ]  # fmt: skip
 
-#: Module of this package that defines each public name.
-_MODULES: Final[dict[str, str]] = {
-    **dict.fromkeys(("Malformed", "TaskMessage", "decode", "encode"), "protocol"),
-    **dict.fromkeys(("Accepted", "Refused", "Undecodable", "Wire"), "serializers"),
-    **dict.fromkeys(("Ignore", "Reject", "Retry", "current"), "request"),
-    "CeleryTask": "task",
-    "CeleryWorker": "embedded_worker",
-    "Event": "events",
-}
-
 __getattr__, __dir__ = _lazily.lazy_attributes(
-    __name__, {name: f"{__name__}.{place}" for name, place in _MODULES.items()}
+    __name__,
+    {
+        ".protocol": ("Malformed", "TaskMessage", "decode", "encode"),
+        ".serializers": ("Accepted", "Refused", "Undecodable", "Wire"),
+        ".request": ("Ignore", "Reject", "Retry", "current"),
+        ".task": ("CeleryTask",),
+        ".embedded_worker": ("CeleryWorker",),
+        ".events": ("Event",),
+    },
 )

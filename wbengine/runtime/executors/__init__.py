@@ -24,14 +24,12 @@ __all__ = [
     "ThreadTaskExecutor",
 ]
 
-_MODULES = {
-    "base": ("CANCEL_GRACE_SECONDS", "LocalTaskExecutor"),
-    "processes": ("FutureProcessTaskExecutor", "ProcessTaskExecutor"),
-    "serial": ("SerialTaskExecutor",),
-    "threads": ("ThreadTaskExecutor",),
-}
-
 __getattr__, __dir__ = _lazily.lazy_attributes(
     __name__,
-    {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names},
+    {
+        ".base": ("CANCEL_GRACE_SECONDS", "LocalTaskExecutor"),
+        ".processes": ("FutureProcessTaskExecutor", "ProcessTaskExecutor"),
+        ".serial": ("SerialTaskExecutor",),
+        ".threads": ("ThreadTaskExecutor",),
+    },
 )
