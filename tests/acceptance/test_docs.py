@@ -226,10 +226,10 @@ def test_options_of_transports_are_described() -> None:
     assert {name for name in options if f"``{name}``" not in text} == set()
 
 
-def test_architecture_page_contains_each_worker_based_module() -> None:
-    text = (SOURCE / "architecture.rst").read_text(encoding="utf-8")
+def test_wire_page_contains_each_worker_based_module() -> None:
+    text = (SOURCE / "explanation" / "wire.rst").read_text(encoding="utf-8")
     _, _, text = text.partition("Modules of ``engines/worker_based``\n")
-    rows = text.partition("Celery, hosted by a worker")[0].split("\n   * - ")[1:]
+    rows = text.partition("\nMissing features\n")[0].split("\n   * - ")[1:]
     folder = PACKAGE / "engines" / "worker_based"
     there = {
         f"``{room.name}/``" if room != folder else "the top": {
