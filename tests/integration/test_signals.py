@@ -319,12 +319,14 @@ def test_each_wait_for_signal_ends_at_its_own_timeout() -> None:
     assert clock.time() == pytest.approx(95)
 
 
-def test_retried_wait_does_not_end_at_timeout_of_earlier_attempt() -> None:
+@pytest.mark.parametrize("kind", ["serial", "parallel"])
+def test_retried_wait_does_not_end_at_timeout_of_earlier_attempt(kind: str) -> None:
     clock = _clock.ManualClock()
     tried = unordered_flow.Flow("tried", retry.Times(2)).add(
         approval(timeout=50), FailsOnce("fails", clock)
     )
-    engine = at(clock, tried, engine="parallel", executor=HeldTasks())
+    options = {"executor": HeldTasks()} if kind == "parallel" else {}
+    engine = at(clock, tried, engine=kind, **options)
     with pytest.raises(exceptions.SignalTimeout):
         engine.run(deadline=1000)
     assert clock.time() == pytest.approx(70)

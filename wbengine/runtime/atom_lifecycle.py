@@ -371,6 +371,10 @@ class AtomLifecycle:
                 flow.waits_for = waits
                 self._storage.writer.mark_flow()
 
+    def end_wait(self, node: int) -> None:
+        """Forget the signal or time for which an atom waited: its next wait is a new one."""
+        self.retries.clear_backoff(self._record(node))
+
     def undo_begun_waits(self) -> None:
         """Return tasks that waited for signals when an earlier run died to PENDING."""
         for node in self._waiting:

@@ -512,6 +512,7 @@ class Run:
             if self._gates.admission:
                 self._gates.on_ended(call.node, call.index)
             if call.cancellation.cancelled and self._executor.immediate and outcome.started is None:
+                self._lifecycle.end_wait(call.node)
                 self._undo_begin(call)  # cancelled before it began
                 return
         if self._maps.running and is_item(call):
