@@ -299,16 +299,16 @@ class Maps:
                 running.fanout.stop()
                 self._changed(node, running.fanout)
 
-    def stop_for_revert(self, scope: range, may_wait: Callable[[int], bool]) -> list[int]:
-        """Stop Maps in a reverted scope that have `cancel_on_revert` or for which `may_wait`.
+    def stop_for_revert(self, scope: range, may_delay_items: Callable[[int], bool]) -> list[int]:
+        """Stop Maps in a reverted scope that have `cancel_on_revert` or whose items may wait.
 
-        :param may_wait: returns whether items of a Map may wait before they start.
+        :param may_delay_items: returns whether items of a Map may have to wait before they start.
         :returns: the nodes of the stopped Maps.
         """
         nodes = []
         for node, running in self.running.items():
             call = running.call
-            is_stopped = call.task.cancel_on_revert or may_wait(node)
+            is_stopped = call.task.cancel_on_revert or may_delay_items(node)
             if node in scope and is_stopped and call.action == calls.EXECUTE:
                 running.undone = True
                 running.fanout.stop()

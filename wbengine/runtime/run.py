@@ -699,7 +699,7 @@ class Run:
     def _cancel_in_scope(self, scope: range) -> None:
         self._withdraw_unstarted(scope)
         if self._maps.running:
-            stopped = self._maps.stop_for_revert(scope, self._gates.concerns)
+            stopped = self._maps.stop_for_revert(scope, self._gates.may_delay_items)
             self._in_flight.cancelled_nodes.update(stopped)
         cancellable = [call for call in self._in_flight.cancellable if call.node in scope]
         unsent = self._in_flight.unsent

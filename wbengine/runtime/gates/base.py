@@ -47,9 +47,10 @@ class Gate:
     the run. The default methods delay nothing.
     """
 
-    #: When the scope of waiting work is reverted: True returns the work to the scheduler as not
-    #: started. False ends calls of tasks with `cancel_on_revert` as `Cancelled`; others continue
-    #: to wait.
+    #: True: waiting work has not started, and returns to the scheduler if its scope is reverted.
+    #: The chain calls `admit_flow`, `admit_nodes`, `on_ended`, `is_full` and `may_delay_items` only
+    #: of these gates. False: if its scope is reverted, a waiting call of a task with
+    #: `cancel_on_revert` ends as `Cancelled`, and others continue to wait.
     controls_admission: ClassVar[bool] = False
 
     #: Whether work has to pass the gate. The chain reads it again after each event.
@@ -100,7 +101,7 @@ class Gate:
         """Whether `MAX_WAITING_ITEMS` items of a Map wait, so that no more should be created."""
         return False
 
-    def concerns(self, node: int) -> bool:
+    def may_delay_items(self, node: int) -> bool:
         """Whether items of this Map may have to wait before they start."""
         return False
 

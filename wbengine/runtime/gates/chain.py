@@ -117,8 +117,8 @@ class GateChain:
     def is_full(self, node: int) -> bool:
         return any(gate.is_full(node) for gate in self.admission)
 
-    def concerns(self, node: int) -> bool:
-        return any(gate.concerns(node) for gate in self.admission)
+    def may_delay_items(self, node: int) -> bool:
+        return any(gate.may_delay_items(node) for gate in self.admission)
 
     def changed_waits(self, in_flight: int) -> list[int] | None:
         """Return the first nodes that wait for signals while nothing else is in flight.

@@ -251,7 +251,7 @@ class PermitGate(base.Gate):
     def is_full(self, node: int) -> bool:
         return self._items[node] >= base.MAX_WAITING_ITEMS
 
-    def concerns(self, node: int) -> bool:
+    def may_delay_items(self, node: int) -> bool:
         return node in self._limits
 
     def close(self) -> None:
