@@ -85,7 +85,7 @@ class Invocation:
     :ivar result: result of the execution, for reverts.
     :ivar failures: failures of the flow, for reverts.
     :ivar events: receives the events of the running task in order, from any thread. If it has a
-        method `began(worker)`, this is called at the start.
+        method `began(worker, requests_write)`, this is called at the start.
     :ivar node: data of the creator. Executors return it unchanged.
     :ivar index: index of the item of a `Map`, otherwise -1.
     :ivar resumed: how often the attempt of the Map was interrupted. Earlier calls may still run.

@@ -124,9 +124,10 @@ def _count(fleet: fleets.Fleet, names: Iterable[str]) -> list[queue_counts.Queue
 def purge(fleet: fleets.Fleet, queues: Collection[QueueView]) -> dict[str, int]:
     """Remove the messages of these queues.
 
-    No request is lost: its engine detects that it is missing when a worker could execute it, and
-    resends it. Its row in the ledger remains. Use this to remove messages of dead engines, or to
-    relieve a full broker. To prevent a task from running, cancel its flow.
+    Running engines resend their requests when a worker can execute them. Requests of ended engines,
+    and dead letters, are deleted permanently. Rows of the ledger remain. Use this to remove
+    messages of dead engines, or to relieve a full broker. To prevent a task from running, cancel
+    its flow.
 
     :returns: the number of removed messages by queue.
     :raises TransportFailure: if the broker refuses or is unavailable.
@@ -241,7 +242,7 @@ def _letter_view(letter: dead_letters.DeadLetter) -> DeadLetterView:
 
 
 def _reopen(letter: dead_letters.DeadLetter, ledger: ledgers.Ledger | None) -> int:
-    """Return the epoch with which the request can run again. Open its row, if it has one."""
+    """Return the epoch with which the request can run again. Open its row if it uses a ledger."""
     if letter.digest is None:
         return letter.epoch + 1
     if ledger is None or ledger.digest != letter.digest:

@@ -22,8 +22,8 @@ def pause_tasks(
 ) -> TaskPause:
     """Pause the task types that match a pattern, in all flows of the store.
 
-    Running engines stop to start such tasks within a second. Running tasks, reversions and requests
-    that workers have received continue. A pause with the same pattern is replaced.
+    After at most one second, running engines start no such tasks. Running tasks, reversions and
+    requests that workers have received continue. A pause with the same pattern is replaced.
 
     :param pattern: dotted name of a class or function, with the wildcards of `fnmatch`
         (`billing.*`).
@@ -44,7 +44,7 @@ def pause_tasks(
 
 
 def resume_tasks(backend: base.Backend, pattern: str) -> None:
-    """Remove the pause with this pattern. Tasks that it holds back start within a second.
+    """Remove the pause with this pattern. Its tasks start within a second, unless others match.
 
     :raises NotFound: if there is none; the text suggests a pattern.
     """

@@ -592,18 +592,18 @@ class _Events:
 class _TaskEvents(_Events):
     __slots__ = ()
 
-    def began(self, worker: str, written: bool = True) -> None:
+    def began(self, worker: str, requests_write: bool = True) -> None:
         """Note that a worker, or a slot of a pool, began the task now. Thread-safe.
 
-        With `written`, this is stored with the next write; the outcome contains the same facts.
+        The outcome contains the same facts. With `requests_write`, the loop writes them earlier.
         """
         record = self._lifecycle._record(self._node)
         is_running = record.state in _BEGUN and record.attempt == self._attempt
         if is_running and record.started is None:
             record.worker, record.started = worker, time.time()
-            self._note_begin(record, worker, written)
+            self._note_begin(record, worker, requests_write)
 
-    def _note_begin(self, record: models.AtomDetail, worker: str, written: bool) -> None:
+    def _note_begin(self, record: models.AtomDetail, worker: str, requests_write: bool) -> None:
         """Do nothing: without a store, no beginning is stored."""
 
 
@@ -616,10 +616,10 @@ class _StoredTaskEvents(_TaskEvents):
         else:
             super().__call__(event_type, details)
 
-    def _note_begin(self, record: models.AtomDetail, worker: str, written: bool) -> None:
+    def _note_begin(self, record: models.AtomDetail, worker: str, requests_write: bool) -> None:
         if record.incidents:
             record.set_incident_worker(worker)
-        if written:
+        if requests_write:
             self._lifecycle._mark_begun(record, worker)
 
     def taken(self, worker: str) -> None:

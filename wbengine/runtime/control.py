@@ -97,7 +97,10 @@ class Refusals(NamedTuple):
 
 
 class InFlight:
-    """The calls of a run, from their begin to their outcome, and what was cancelled."""
+    """Begun and submitted calls of a run without outcome, and what was cancelled.
+
+    Calls that wait at a gate are not included.
+    """
 
     __slots__ = (
         "_executor", "beginning", "begun", "cancellable", "cancelled_nodes", "granted",

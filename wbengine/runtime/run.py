@@ -8,8 +8,8 @@ Invariants, including after a crash (with a durability below `saving.EACH` the s
 - RUNNING (or REVERTING) and the attempt number are written before the task is submitted.
 - A result is written before the atoms that depend on it are submitted.
 - Listeners are notified of a change after it is written, in the order of the changes.
-- Only the thread of the loop changes scheduler state. Outcomes and requests of other threads arrive
-  through one queue, so that nothing is polled.
+- Only the thread of the loop changes scheduler state. Events of other threads arrive in the inbox.
+  Requests to stop are in `StopSignal`, which puts an event into the inbox. The loop polls nothing.
 - The executor may forget an outcome (`retire`) after that outcome is written.
 - The loop blocks until the next event or the earliest deadline, so a delayed task never delays
   another.

@@ -32,7 +32,7 @@ __all__ = [
 EACH: Final = "each"
 #: Changes are written at the end of an iteration. Calls and events may be ahead of the store.
 BATCH: Final = "batch"
-#: Changes are written when the run ends, in whatever way.
+#: Changes are written when the run ends, also after an error. A crash loses them.
 END: Final = "end"
 LEVELS: Final = (EACH, BATCH, END)
 
@@ -49,8 +49,7 @@ _MOMENTS: Final = {
     END: frozenset({OVER}),
 }
 
-#: Seconds after which results are written and reported although the iteration continues. With
-#: BATCH, the order of calls and writes does not matter.
+#: Seconds after which the results of a long iteration are written (EACH, BATCH) and reported.
 _FLUSH_SECONDS: Final = {EACH: 0.05, BATCH: 1.0, END: 0.05}
 
 

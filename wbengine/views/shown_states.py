@@ -32,7 +32,7 @@ def shown_state(
     """Return the displayed state of a flow.
 
     INTERRUPTED: its engine has died or lost the lease. CANCELLING, CANCELLED: it was cancelled.
-    SUSPENDING: its engine has received the order to suspend it. WAITING: it is parked, or only
+    SUSPENDING: a command to suspend it is pending. WAITING: it is parked, or only
     waits for signals. Otherwise the result is `state`.
 
     :param owner: owner of the lease, or None.

@@ -28,7 +28,7 @@ CANCEL_GRACE_SECONDS: Final = 10.0
 
 
 class LocalTaskExecutor(calls.TaskExecutor):
-    """The common part of executors on this host.
+    """Base of executors that run tasks in pools of threads or processes on this host.
 
     :param strict: refuse arguments and results that could not be sent to a worker.
     :param limit: time limit of tasks without a `timelimit`.
@@ -46,7 +46,7 @@ class LocalTaskExecutor(calls.TaskExecutor):
             done(invocation, refusal_outcome)
             return
         if invocation.action == calls.REVERT and strictness.was_not_sent(invocation.result):
-            # The result cannot be sent, as its failure says, and there is nothing to revert.
+            # The execution failed because its result cannot be sent: there is nothing to revert.
             done(invocation, calls.Outcome(None))
             return
         try:
@@ -75,11 +75,11 @@ def limit_of(
     return time_limits.read(timelimit, f"the timelimit of task {invocation.task.name!r}")
 
 
-def report_begin(invocation: calls.Invocation, *, written: bool = True) -> None:
-    """Report that a call began; stored soon, or (not `written`) with the next change."""
+def report_begin(invocation: calls.Invocation, *, requests_write: bool = True) -> None:
+    """Report that a call began. With `requests_write`, this is stored soon."""
     began = getattr(invocation.events, "began", None)
     if began is not None:
-        began(running.LOCAL, written)
+        began(running.LOCAL, requests_write)
 
 
 def outcome_of(value: Any) -> calls.Outcome:

@@ -56,8 +56,8 @@ class SerialTaskExecutor(calls.TaskExecutor):
         if invocation.not_after is not None and (expired := invocation.expired()) is not None:
             done(invocation, expired)
             return
-        # the start is stored with the outcome: nothing is written while the task runs
-        base.report_begin(invocation, written=False)
+        # No write only for the start: it is stored with the next write.
+        base.report_begin(invocation, requests_write=False)
         invoke: base.Invoke = calls.invoke
         if self._strict:
             invoke = strictness.invoke

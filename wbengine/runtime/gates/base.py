@@ -88,10 +88,10 @@ class Gate:
         return NOTHING
 
     def on_event(self, event: inbox.Event) -> None:
-        """React to an event of the inbox that is not the outcome of a call."""
+        """React to received signals, granted permits or changed pauses."""
 
     def on_ended(self, node: int, index: int) -> None:
-        """React to the end of a task (`index` is -1) or of an item of a Map."""
+        """React to the end of a task (`index` is -1) or item of a Map, or to its undone begin."""
 
     def withdraw(self, selects: Selection) -> Work:
         """Remove and return the selected waiting work."""
@@ -114,9 +114,9 @@ class Gate:
 
     @property
     def parkable(self) -> int | None:
-        """Number of waiting tasks that continue to wait after a suspension of the flow.
+        """Number of waiting tasks that permit to park the flow, because they wait again later.
 
-        None: the flow must not be suspended because nothing runs.
+        None: this gate does not permit to park the flow.
         """
         return 0
 

@@ -42,15 +42,14 @@ class _Queue:
 class PermitGate(base.Gate):
     """Delays a flow and its tasks until they have permits.
 
-    :param limits: limits of nodes.
+    :param limits: limits of nodes; the limit of node 0 may be that of the flow itself.
     :param arguments: returns the arguments of a task, for the key of its limit.
     :param is_running: returns whether an earlier run began a node. It is in flight, or its result
         must be looked up, so it takes a permit but does not wait.
     :param fail: called with a node whose key raised an exception; the node then begins and fails.
     :param end: called with a call that has ended, and its outcome.
     :param on_granted: called in another thread when permits may have been granted.
-    :param limits_flow: whether node 0 is the flow itself.
-    :param max_requests: maximum number of permits that are requested at a time.
+    :param max_requests: maximum number of permits that are requested or in use.
     """
 
     controls_admission = True
@@ -105,7 +104,7 @@ class PermitGate(base.Gate):
 
     @property
     def parkable(self) -> int | None:
-        """None if the flow itself is limited.
+        """None if the flow itself waits for a permit or has a concurrency limit.
 
         A suspended flow would lose its place among waiting flows, or release its permit to another
         flow.
