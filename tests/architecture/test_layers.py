@@ -95,15 +95,15 @@ def test_package_and_its_modules_do_not_import_each_other() -> None:
     graphlib.TopologicalSorter(edges).prepare()  # raises CycleError
 
 
-def test_no_module_imports_another_by_its_name_as_text() -> None:
+def test_no_module_imports_wbengine_by_name_as_text() -> None:
     pattern = re.compile(r"import(_module|__)\(\s*[rf]?[\"']wbengine\b")
     paths = PACKAGE.rglob("*.py")
     assert [path for path in paths if pattern.search(path.read_text(encoding="utf-8"))] == []
 
 
-def test_packages_of_the_wire_are_empty() -> None:
+def test_packages_of_the_wire_import_nothing() -> None:
     paths = [path for path in (PACKAGE / WIRE).rglob("__init__.py") if path.parent.name != "ledger"]
     assert len(paths) > 5
-    found = imports.modules(PACKAGE)
-    sources = {name for name, path in found.items() if path in paths}
-    assert [edge for edge in imports.imports(found) if edge.source in sources] == []
+    modules = imports.modules(PACKAGE)
+    sources = {name for name, path in modules.items() if path in paths}
+    assert [edge for edge in imports.imports(modules) if edge.source in sources] == []

@@ -661,7 +661,7 @@ class Engine(abc.ABC):
             self._received.on_new = lambda: events.put(inbox.SignalsReceived())
             if held_lease is not None:
                 held_lease.on_signals = self._received.add
-                held_lease.awaits_signals = gates.awaits_signals
+                held_lease.awaits_signals = gates.is_awaiting_signal
         if held_lease is not None:
             held_lease.on_lost = run.stop_signal.disown
         return run
@@ -747,7 +747,7 @@ class Engine(abc.ABC):
         May be called from any thread.
         """
         gates = self._gates
-        return {} if gates is None else gates.paused()
+        return {} if gates is None else gates.paused_counts()
 
     @property
     def parked(self) -> control.Parked | None:

@@ -132,8 +132,8 @@ class PingView:
 class _PollTimer:
     """Stopwatch of a polling loop.
 
-    It counts only a part of a long interval between two polls: this process or its host was
-    suspended and could not receive messages.
+    The interval between two polls has a maximum, so that time in which this process or its host was
+    suspended is not counted.
     """
 
     def __init__(self) -> None:

@@ -279,7 +279,7 @@ class Tally(terminal_tree.Source):
             record = self._record(node)
             wait = waiting.signal_of(record)
             if wait is not None:
-                yield waiting.for_signal(wait, time.time())
+                yield waiting.describe_signal_wait(wait, time.time())
         elif began is not None and self.state_of(node) != QUEUED:
             yield formatting.seconds(max(0.0, self.clock() - began - self._queue_seconds(node)))
         line = self.failures.get(node)

@@ -235,7 +235,7 @@ class Run:
 
     def _schedule(self) -> str:
         self._begin_all()
-        if self._gates.has_signals:
+        if self._gates.may_await_signals:
             self._store_waits()
         self._save(saving.START)
         self._submit()
@@ -248,7 +248,7 @@ class Run:
 
     def _wait(self, timeout: float | None) -> str:
         timers, scheduler = self._gates.timers, self._scheduler
-        waits_changed = self._gates.has_signals and self._store_waits()
+        waits_changed = self._gates.may_await_signals and self._store_waits()
         asleep = timers.is_used and not (self.stop_signal.suspending or scheduler.done)
         if self._gates.admission and self._gates.delays_flow:
             asleep = asleep or not scheduler.done
@@ -279,7 +279,7 @@ class Run:
             self._gates.timers.clear()
             self._stop_starting()
         if self._maps.running:
-            self._release_idle_maps()
+            self._finish_idle_maps()
         if self._saver.saves_iterations and self._executor.immediate:
             self._save(saving.ITERATION)
         if self._scheduler.done:
@@ -548,7 +548,7 @@ class Run:
                 else:
                     self._in_flight.begin(withdrawn_call)
 
-    def _release_idle_maps(self) -> None:
+    def _finish_idle_maps(self) -> None:
         while idle := self._maps.idle():
             for call, outcome, has_begun in idle:
                 if outcome is not None:

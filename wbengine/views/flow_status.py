@@ -399,7 +399,7 @@ class FlowViewBuilder:
             and atom.gate is not None
             and atom.gate.kind in (PERMIT, PAUSE)
         ]
-        limit_of_flow = waiting.flow_limit_reason(nodes[0])
+        limit_of_flow = waiting.flow_limit_text(nodes[0])
         if limit_of_flow is not None and any(atom.waiting == limit_of_flow for atom in atoms):
             limited = [(nodes[0].name, limit_of_flow)]
         return waiting.flow_reason(self.situation, running, retrying, limited)

@@ -21,9 +21,9 @@ __all__ = [
     "Reason",
     "Situation",
     "atom_reason",
-    "flow_limit_reason",
+    "flow_limit_text",
     "flow_reason",
-    "for_signal",
+    "describe_signal_wait",
     "signal_of",
 ]
 
@@ -100,7 +100,7 @@ class Blocking:
                 self._outer_blockers[number] = self.before(number)
         #: The reason for all atoms of a flow that waits for its limit and has not started.
         self.flow_limited: str | None = None
-        limit = flow_limit_reason(nodes[0])
+        limit = flow_limit_text(nodes[0])
         if limit is not None and all(
             state_of(node) == states.PENDING for node in structure.atoms()
         ):
@@ -157,7 +157,7 @@ class Blocking:
         return name if len(nodes) == 1 else f"{name} and {len(nodes) - 1:,} more"
 
 
-def flow_limit_reason(node: outlines.OutlineNode) -> str | None:
+def flow_limit_text(node: outlines.OutlineNode) -> str | None:
     """Return the reason for a flow that waits for its limit; None for other nodes."""
     if node.limit is None or node.kind != outlines.FLOW:
         return None
@@ -288,7 +288,7 @@ def _running_reason(
     return Reason(f"{ago}; no worker has started it yet.")
 
 
-def for_signal(wait: Waiting, now: float) -> str:
+def describe_signal_wait(wait: Waiting, now: float) -> str:
     """Return a text with the name of a signal, and with the start and end of the wait.
 
     :param now: Unix time.
@@ -305,7 +305,7 @@ def for_signal(wait: Waiting, now: float) -> str:
 def _signal_reason(wait: Waiting, situation: Situation) -> Reason:
     has_engine = situation.is_run or situation.parked
     end = "" if has_engine else "; no engine runs the flow"
-    return Reason(f"Waiting {for_signal(wait, situation.now)}{end}.", wait)
+    return Reason(f"Waiting {describe_signal_wait(wait, situation.now)}{end}.", wait)
 
 
 def _retry_reason(name: str, record: Any, situation: Situation) -> Reason | None:

@@ -29,7 +29,7 @@ __all__ = ["FutureProcessTaskExecutor", "ProcessTaskExecutor"]
 _TimedResult = tuple[Any, float | None, float | None]
 
 
-class _RemoteTaskExecutor(base.LocalTaskExecutor):
+class _ProcessTaskExecutor(base.LocalTaskExecutor):
     in_process: ClassVar[bool] = False
 
     _pool: process_pool.ProcessPool | thread_pools.ExternalPool | None
@@ -41,7 +41,7 @@ class _RemoteTaskExecutor(base.LocalTaskExecutor):
         return [done.invocation for done in completions]
 
 
-class FutureProcessTaskExecutor(_RemoteTaskExecutor):
+class FutureProcessTaskExecutor(_ProcessTaskExecutor):
     """Runs tasks in a given `concurrent.futures.ProcessPoolExecutor`, which is never shut down.
 
     Tasks, arguments and results are pickled. Such a pool transfers nothing but results: events of a
@@ -72,7 +72,7 @@ class FutureProcessTaskExecutor(_RemoteTaskExecutor):
         self._pool.submit(fn, args, completion, name=name, cancellation=cancellation)
 
 
-class ProcessTaskExecutor(_RemoteTaskExecutor):
+class ProcessTaskExecutor(_ProcessTaskExecutor):
     """Runs tasks in `max_workers` child processes (default: one for each processor).
 
     Tasks are pickled without their listeners. Their events are sent back to `Invocation.events`. A
@@ -111,7 +111,7 @@ class ProcessTaskExecutor(_RemoteTaskExecutor):
         if not isinstance(pool, process_pool.ProcessPool):
             raise RuntimeError("the executor is not started")
         limit = base.limit_of(invocation, self._limit)
-        fn, args = _with_trace_context(invocation, (_call, (self._strict, *_portable(invocation))))
+        fn, args = _with_trace_context(invocation, (_call, (self._strict, *_fields(invocation))))
         pool.submit(
             fn,
             args,
@@ -169,7 +169,7 @@ def _with_trace_context(invocation: calls.Invocation, call: running.Call) -> run
     return running.sending((invocation.uuid, invocation.attempt), call)
 
 
-def _portable(invocation: calls.Invocation) -> tuple[Any, ...]:
+def _fields(invocation: calls.Invocation) -> tuple[Any, ...]:
     return (
         invocation.task.copy(retain_listeners=False),
         invocation.action,
@@ -223,7 +223,7 @@ def _pickled_call(
     strict: bool, limit: time_limits.TimeLimit, invocation: calls.Invocation
 ) -> bytes:
     try:
-        return pickle.dumps((limit, strict, *_portable(invocation)))
+        return pickle.dumps((limit, strict, *_fields(invocation)))
     except Exception as error:
         raise exceptions.NotEncodable(
             f"Task {invocation.task.name!r} and its arguments cannot be sent to a child"

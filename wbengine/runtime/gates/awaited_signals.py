@@ -109,7 +109,7 @@ class SignalGate(base.Gate):
         self._calls: dict[calls.Invocation, float] = {}
 
     @property
-    def awaits_signals(self) -> bool:
+    def is_awaiting_signal(self) -> bool:
         return bool(self._calls)
 
     @property
@@ -120,7 +120,7 @@ class SignalGate(base.Gate):
     def received_signals(self) -> int:
         return len(self._received)
 
-    def awaiting_signals(self, in_flight: int) -> Sequence[int]:
+    def nodes_awaiting_signals(self, in_flight: int) -> Sequence[int]:
         if in_flight != len(self._calls):
             return []
         return [call.node for call in itertools.islice(self._calls, MAX_STORED_WAITS)]
@@ -186,4 +186,4 @@ class SignalGate(base.Gate):
 
 
 def _do_nothing() -> None:
-    """Do nothing: no run waits for signals."""
+    """Do nothing; used while no run waits for signals."""

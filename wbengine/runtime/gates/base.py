@@ -105,7 +105,7 @@ class Gate:
         """Whether items of this Map may have to wait before they start."""
         return False
 
-    def paused(self) -> Counter[str]:
+    def paused_counts(self) -> Counter[str]:
         """Return the number of waiting tasks and items whose type is paused, by type.
 
         May be called from any thread.
@@ -120,12 +120,12 @@ class Gate:
         """
         return 0
 
-    def awaiting_signals(self, in_flight: int) -> Sequence[int]:
+    def nodes_awaiting_signals(self, in_flight: int) -> Sequence[int]:
         """Return the first nodes that wait for signals if nothing else is in flight."""
         return ()
 
     @property
-    def awaits_signals(self) -> bool:
+    def is_awaiting_signal(self) -> bool:
         """Whether a task waits for a signal now. May be read from any thread."""
         return False
 

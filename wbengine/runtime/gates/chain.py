@@ -28,7 +28,7 @@ class GateChain:
         self.timers = timers
         self._clock = clock
         #: Whether a task of the flow may wait for signals.
-        self.has_signals = any(gate.received_signals is not None for gate in gates)
+        self.may_await_signals = any(gate.received_signals is not None for gate in gates)
         # Nodes that `changed_waits` returned last. None: an earlier run may have stored some.
         self._stored_waits: list[int] | None = None
         self._read_active()
@@ -125,22 +125,22 @@ class GateChain:
 
         Return None if they have not changed since the latest call.
         """
-        waits = [node for gate in self._gates for node in gate.awaiting_signals(in_flight)]
+        waits = [node for gate in self._gates for node in gate.nodes_awaiting_signals(in_flight)]
         if waits == self._stored_waits:
             return None
         self._stored_waits = waits
         return waits
 
-    def awaits_signals(self) -> bool:
+    def is_awaiting_signal(self) -> bool:
         """Return whether a task waits for a signal now. May be called from any thread."""
-        return any(gate.awaits_signals for gate in self._gates)
+        return any(gate.is_awaiting_signal for gate in self._gates)
 
-    def paused(self) -> Counter[str]:
+    def paused_counts(self) -> Counter[str]:
         """Return the number of tasks whose type is paused, by type.
 
         May be called from any thread.
         """
-        return sum((gate.paused() for gate in self._gates), Counter())
+        return sum((gate.paused_counts() for gate in self._gates), Counter())
 
     def parked(self, in_flight: int, min_seconds: float) -> Parked | None:
         """Return the condition that ends the parking of the flow, or None if it may not be parked.

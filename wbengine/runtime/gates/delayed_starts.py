@@ -40,10 +40,10 @@ class StartTimeGate(base.Gate):
         return [
             call
             for call in tasks
-            if (call.task.eta is None and call.task.expires is None) or self._is_time(call)
+            if (call.task.eta is None and call.task.expires is None) or self._admit_or_delay(call)
         ]
 
-    def _is_time(self, call: calls.Invocation) -> bool:
+    def _admit_or_delay(self, call: calls.Invocation) -> bool:
         if self._keeps_times and not call.local:
             return True
         now = self._clock.monotonic()

@@ -80,5 +80,5 @@ class PauseGate(task_gate.TaskGate):
         self._has_ended_pauses = False
         return self.release_open()
 
-    def paused(self) -> Counter[str]:
+    def paused_counts(self) -> Counter[str]:
         return Counter(self._types[node] for node in self.waiting_nodes())

@@ -97,7 +97,7 @@ class PermitGate(base.Gate):
     def admit_flow(self) -> bool:
         if self._flow_waits:
             if _FLOW not in self._waiting:
-                self._has_permit(0, 0)
+                self._admit_or_queue(0, 0)
                 self._request_permits()
             self._take_permitted()
         return not self._flow_waits
@@ -120,7 +120,7 @@ class PermitGate(base.Gate):
                 if (
                     node not in self._limits
                     or item.fans_out
-                    or self._has_permit(node, item.priority, is_running=self._is_running(node))
+                    or self._admit_or_queue(node, item.priority, is_running=self._is_running(node))
                 ):
                     permitted.append(node)
             except Exception as error:
@@ -136,7 +136,9 @@ class PermitGate(base.Gate):
                 if (
                     call.index < 0
                     or call.action != calls.EXECUTE
-                    or self._has_permit(call.node, call.priority, call, is_running=call.recovered)
+                    or self._admit_or_queue(
+                        call.node, call.priority, call, is_running=call.recovered
+                    )
                 ):
                     permitted.append(call)
             except Exception as error:
@@ -144,7 +146,7 @@ class PermitGate(base.Gate):
         self._request_permits()
         return permitted
 
-    def _has_permit(
+    def _admit_or_queue(
         self,
         node: int,
         priority: float,

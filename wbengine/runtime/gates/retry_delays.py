@@ -30,9 +30,9 @@ class RetryDelayGate(base.Gate):
         self._released: set[int] = set()
 
     def admit_retries(self, nodes: Sequence[int]) -> Sequence[int]:
-        return [node for node in nodes if not self._has_to_wait(node)]
+        return [node for node in nodes if not self._delay_if_early(node)]
 
-    def _has_to_wait(self, node: int) -> bool:
+    def _delay_if_early(self, node: int) -> bool:
         seconds = self._delay(node, self._clock.time(), node in self._released)
         self._released.discard(node)
         if seconds:
