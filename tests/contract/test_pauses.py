@@ -54,6 +54,13 @@ def test_invalid_pattern_is_rejected(connection: base.Connection, pattern: str) 
     assert connection.pauses() == []
 
 
+@pytest.mark.parametrize("name", ["reason", "by"])
+def test_text_that_is_not_unicode_is_rejected(connection: base.Connection, name: str) -> None:
+    with pytest.raises(ValueError, match=f"The {name} of a pause must be valid Unicode"):
+        connection.put_pause(CHARGE._replace(**{name: "bad \udc80"}))
+    assert connection.pauses() == []
+
+
 def test_longest_pattern_is_stored(connection: base.Connection) -> None:
     longest = TaskPause("x" * MAX_PATTERN_CHARACTERS)
     connection.put_pause(longest)

@@ -134,6 +134,21 @@ def test_pause_reaches_running_engine(options: dict[str, Any], store: base.Backe
     assert sorted(STARTED) == sorted(names)
 
 
+def test_pause_of_another_type_does_not_withdraw_submitted_calls(store: base.Backend) -> None:
+    """Requests that are withdrawn would be published again, behind those of other flows."""
+    executor = HeldTasks(held=True)
+    flow = unordered_flow.Flow("f").add(Charge("first"), Charge("second"))
+    run = running(flow, store, engine="parallel", executor=executor)
+    until(lambda: len(executor.waiting) == 2)
+    operations.pause_tasks(store, "another.type")
+    until(lambda: run.engine._ownership.held.pauses != ())
+    executor.release("first")
+    until(lambda: run.engine.statistics["completed"] == 1)
+    executor.release("second")
+    assert run.end() == states.SUCCESS
+    assert [event for event, *_ in executor.log].count("submit") == 2
+
+
 def test_pause_that_arrives_during_start_of_run_is_not_lost(
     store: base.Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:

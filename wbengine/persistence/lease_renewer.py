@@ -53,8 +53,9 @@ def ignore_signals(signals: Sequence[Signal]) -> None:
 
 
 def _log_pauses(old: tuple[TaskPause, ...], new: tuple[TaskPause, ...]) -> None:
+    known = set(old)
     for pause in new:
-        if pause not in old:
+        if pause not in known:
             LOG.info("Tasks of type %s are %s", pause.pattern, pause.describe())
     patterns = {pause.pattern for pause in new}
     for pause in old:

@@ -11,6 +11,7 @@ __all__ = ["MAX_PATTERN_CHARACTERS", "MAX_REASON_CHARACTERS", "TaskPause", "paus
 MAX_PATTERN_CHARACTERS: Final = 200
 MAX_REASON_CHARACTERS: Final = 500
 
+_SURROGATE: Final = re.compile("[\\ud800-\\udfff]")
 _PATTERN: Final = re.compile(r"[\w.*?\[\]!<>-]+")
 
 
@@ -44,6 +45,8 @@ class TaskPause(NamedTuple):
         for name, value in (("pattern", self.pattern), ("reason", self.reason), ("by", self.by)):
             if not isinstance(value, str) and (value is not None or name == "pattern"):
                 raise TypeError(f"The {name} of a pause must be a str, got {value!r:.80}")
+            if value is not None and not value.isascii() and _SURROGATE.search(value):
+                raise ValueError(f"The {name} of a pause must be valid Unicode, got {value!r:.80}")
         if not _PATTERN.fullmatch(self.pattern) or len(self.pattern) > MAX_PATTERN_CHARACTERS:
             raise ValueError(
                 "The pattern of a pause must be the dotted name of a class or function, which may"

@@ -488,11 +488,9 @@ class Run:
                 case Withdrawn():
                     for call in event.calls:
                         self._undo_begin(call)
-                case SignalsReceived() | PermitsGranted():
-                    self._gates.on_event(event)
-                case PausesChanged():
-                    self._gates.on_event(event)
-                    self._readmit_unstarted()
+                case SignalsReceived() | PermitsGranted() | PausesChanged():
+                    if self._gates.on_event(event):
+                        self._readmit_unstarted()
                 case StopRequested() | ProgressReported() | IterationInterrupted():
                     pass  # The next steps of the iteration read the state.
         return woken

@@ -143,11 +143,12 @@ class SignalGate(base.Gate):
         not_admitted = set(waiting)
         return [call for call in tasks if call not in not_admitted]
 
-    def on_event(self, event: inbox.Event) -> None:
+    def on_event(self, event: inbox.Event) -> bool:
         if isinstance(event, inbox.SignalsReceived):
             now = self._clock.time()
             for call in list(self._calls):
                 self._end_if_over(call, now)
+        return False
 
     def release(self, due: Iterable[Hashable]) -> base.Work:
         timed_out: list[Any] = [call for call in due if call in self._calls]

@@ -87,8 +87,12 @@ class Gate:
         """
         return NOTHING
 
-    def on_event(self, event: inbox.Event) -> None:
-        """React to received signals, granted permits or changed pauses."""
+    def on_event(self, event: inbox.Event) -> bool:
+        """React to received signals, granted permits or changed pauses.
+
+        :returns: whether work that has not started has to pass the gates again.
+        """
+        return False
 
     def on_ended(self, node: int, index: int) -> None:
         """React to the end of a task (`index` is -1) or item of a Map, or to its undone begin."""

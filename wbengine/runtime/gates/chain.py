@@ -87,10 +87,11 @@ class GateChain:
             retries += work.retries
         return base.Work(nodes, released_calls, retries)
 
-    def on_event(self, event: inbox.Event) -> None:
-        for gate in self._gates:
-            gate.on_event(event)
+    def on_event(self, event: inbox.Event) -> bool:
+        """Pass an event to all gates. See `Gate.on_event`."""
+        has_closed = [gate.on_event(event) for gate in self._gates]
         self._read_active()
+        return any(has_closed)
 
     def on_ended(self, node: int, index: int) -> None:
         for gate in self.admission:

@@ -47,9 +47,12 @@ class PauseGate(task_gate.TaskGate):
         self._has_ended_pauses = False
         self._set(pauses)
 
-    def on_event(self, event: inbox.Event) -> None:
-        if isinstance(event, inbox.PausesChanged):
-            self._set(event.pauses)
+    def on_event(self, event: inbox.Event) -> bool:
+        if not isinstance(event, inbox.PausesChanged):
+            return False
+        closed = self.closed
+        self._set(event.pauses)
+        return not self.closed <= closed
 
     def _set(self, pauses: tuple[stored_pauses.TaskPause, ...]) -> None:
         self._pauses = pauses
